@@ -1,0 +1,95 @@
+//! Sharing a best-effort core fairly among VPNs: the I2VFC controller and its rivals.
+//!
+//! One implementation serves the simulator and the PE router. The mechanism is
+//! described in docs/i2vfc.md.
+
+use crate::quantity::BitRate;
+use crate::time::Duration;
+
+/// How a VPN flow is controlled at its ingress PE.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Control {
+    /// Not at all: packets pass.
+    None,
+    /// One AIMD window per VPN flow.
+    I2vfc(Config),
+    /// A fixed rate (a shaper with one packet of burst) and a queue.
+    FixedRate {
+        /// Rate at the IP layer.
+        rate: BitRate,
+        /// Packets that may wait.
+        queue: u32,
+    },
+}
+
+/// Parameters of one VPN flow's window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Additive increase a, packets per round trip.
+    pub increase: f64,
+    /// Multiplicative decrease b.
+    pub decrease: Decrease,
+    /// What the weights are relative to.
+    pub reference: Reference,
+    /// Which of a and b carries the weight.
+    pub rule: Rule,
+    /// Initial window, packets.
+    pub initial_window: f64,
+    /// Packets that may wait at the ingress PE.
+    pub queue: u32,
+    /// Data packets per management packet (Δ).
+    pub report_every: u32,
+    /// Spread packets over the round trip instead of sending them as the window opens.
+    pub pacing: bool,
+    /// How loss is measured.
+    pub loss_measure: LossMeasure,
+}
+
+/// Multiplicative decrease of a VPN flow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Decrease {
+    /// Given.
+    Fixed(f64),
+    /// Computed from the weight, measured loss and round trip.
+    FromWeight,
+}
+
+/// What a VPN flow's weight is relative to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reference {
+    /// Another VPN flow (by index in the plan), whose ingress PE publishes what it measures.
+    Vpn(usize),
+    /// A flow that exists only as shared constants; the ratio of losses is taken as 1.
+    Nominal(Nominal),
+}
+
+/// The constants of a nominal flow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Nominal {
+    /// Its weight.
+    pub weight: f64,
+    /// Its multiplicative decrease.
+    pub decrease: f64,
+    /// Its round trip.
+    pub round_trip: Duration,
+}
+
+/// Which parameter carries the weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Move b while it is feasible, and a beyond that.
+    DecreaseThenIncrease,
+    /// Move b only; an infeasible weight is reported.
+    Decrease,
+    /// Keep b, scale a.
+    Increase,
+}
+
+/// How a VPN flow measures its loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossMeasure {
+    /// Loss events per packet over the last eight intervals (as RFC 5348).
+    LossEvents,
+    /// Dropped packets per packet sent, smoothed (the paper's measure).
+    DropRatio,
+}

@@ -1,0 +1,20 @@
+//! Decisions, sans-IO: every queue, window, pattern and estimator of netstage.
+//!
+//! Nothing here reads a clock, a socket or a file. A driver feeds packets and the
+//! time; the code returns what to send and when to call again. The simulator drives it
+//! in virtual time, the live driver in real time.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod fair;
+pub mod link;
+pub mod measure;
+pub mod packet;
+pub mod quantity;
+pub mod queue;
+pub mod rng;
+pub mod tcp;
+pub mod time;
+pub mod traffic;

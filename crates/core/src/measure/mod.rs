@@ -1,0 +1,1 @@
+//! Measures computed from samples: fairness, convergence, confidence.

@@ -1,0 +1,43 @@
+//! Rates and sizes as types, so that bits are never taken for bytes.
+
+use crate::time::Duration;
+
+/// A rate in bits per second. The layer it counts is named where it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BitRate(pub u64);
+
+impl BitRate {
+    /// Time to put `bytes` on a line of this rate, rounded up to a nanosecond.
+    ///
+    /// Panics if the rate is zero; a plan never holds such a rate.
+    #[inline]
+    pub fn transmission_time(self, bytes: u32) -> Duration {
+        let bits = u64::from(bytes) * 8 * 1_000_000_000;
+        Duration(bits.div_ceil(self.0))
+    }
+
+    /// Bits per second as a float, for estimators and reports.
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64
+    }
+}
+
+/// How much a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capacity {
+    /// At most this many packets wait (the one being sent is not counted).
+    Packets(u32),
+    /// At most this many bytes wait.
+    Bytes(u64),
+}
+
+impl Capacity {
+    /// Whether a packet of `size` bytes still fits beside what waits.
+    #[inline]
+    pub fn admits(self, packets: usize, bytes: u64, size: u32) -> bool {
+        match self {
+            Capacity::Packets(limit) => packets < limit as usize,
+            Capacity::Bytes(limit) => bytes + u64::from(size) <= limit,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! From a scenario file to a checked plan, and the schema of what a run records.
+#![forbid(unsafe_code)]
+
+pub mod expect;
+pub mod outcome;
+pub mod plan;
+
+use expect::{Expectation, Plot};
+use plan::Plan;
+
+/// A checked scenario: the cells of its sweep, and what is asked of them.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it is called.
+    pub title: String,
+    /// A few sentences for the report.
+    pub description: String,
+    /// First seed; repeats use the following ones.
+    pub seed: u64,
+    /// Runs per cell.
+    pub repeat: u32,
+    /// Every cell: variants in order of name, each times its sweep, last key fastest.
+    pub cells: Vec<Cell>,
+    /// What must hold.
+    pub expectations: Vec<Expectation>,
+    /// What is drawn.
+    pub plots: Vec<Plot>,
+    /// The file as run, after every `--set`.
+    pub text: String,
+    /// What is legal but unwise.
+    pub warnings: Vec<String>,
+}
+
+/// One cell: a plan, and what sets it apart from the others.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Name of its variant; empty where the file has none.
+    pub variant: String,
+    /// Swept path and value, as text, in the file's order.
+    pub settings: Vec<(String, String)>,
+    /// The plan.
+    pub plan: Plan,
+}

@@ -1,0 +1,160 @@
+//! What one run of a plan yields, whatever stage it ran on, and the registry of metrics.
+
+use netstage_core::time::Duration;
+
+/// How the values of one bin were formed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregation {
+    /// Mean over the bin.
+    Mean,
+    /// Sum over the bin.
+    Sum,
+    /// Value at the end of the bin.
+    Last,
+}
+
+/// A metric's entry in the registry, copied into every record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricInfo {
+    /// Name used in `[expect]`, `[plot]` and records.
+    pub name: &'static str,
+    /// Unit of its values; empty where there is none.
+    pub unit: &'static str,
+    /// Layer a rate or size counts, or empty.
+    pub layer: &'static str,
+    /// How a bin's value is formed.
+    pub aggregation: Aggregation,
+    /// One line for people.
+    pub help: &'static str,
+}
+
+macro_rules! metrics {
+    ($($(#[doc = $help:literal])+ $variant:ident = $name:literal, $unit:literal, $layer:literal, $aggregation:ident;)+) => {
+        /// Everything netstage can measure.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Metric {
+            $($(#[doc = $help])+ $variant,)+
+        }
+
+        impl Metric {
+            /// Every metric, in the order of the registry.
+            pub const ALL: &'static [Metric] = &[$(Metric::$variant,)+];
+
+            /// The registry's entry.
+            pub fn info(self) -> MetricInfo {
+                match self {
+                    $(Metric::$variant => MetricInfo {
+                        name: $name,
+                        unit: $unit,
+                        layer: $layer,
+                        aggregation: Aggregation::$aggregation,
+                        help: concat!($($help),+).trim_ascii(),
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Payload delivered in order to the receiving application.
+    FlowThroughput = "flow.throughput", "bit/s", "payload", Mean;
+    /// Payload the application wanted to send (patterns other than bulk).
+    FlowOffered = "flow.offered", "bit/s", "payload", Mean;
+    /// Packets of the flow lost on the way.
+    FlowLost = "flow.lost", "packets", "", Sum;
+    /// Congestion window of a TCP sender.
+    FlowWindow = "flow.window", "packets", "", Last;
+    /// Smoothed round trip a TCP sender measures.
+    FlowRoundTrip = "flow.round_trip", "s", "", Last;
+    /// Segments a TCP sender sent again.
+    FlowRetransmissions = "flow.retransmissions", "packets", "", Sum;
+    /// Traffic of a VPN that reaches its egress.
+    VpnThroughput = "vpn.throughput", "bit/s", "ip", Mean;
+    /// Window of a VPN flow.
+    VpnWindow = "vpn.window", "packets", "", Last;
+    /// Packets waiting at the ingress PE.
+    VpnQueue = "vpn.queue", "packets", "", Mean;
+    /// Packets dropped because the ingress PE's queue was full.
+    VpnQueueDrops = "vpn.queue_drops", "packets", "", Sum;
+    /// Packets of a VPN lost between ingress and egress.
+    VpnLost = "vpn.lost", "packets", "", Sum;
+    /// Additive increase a in force.
+    VpnIncrease = "vpn.increase", "packets", "", Last;
+    /// Multiplicative decrease b in force.
+    VpnDecrease = "vpn.decrease", "", "", Last;
+    /// Loss p a VPN flow's estimator reports.
+    VpnLoss = "vpn.loss", "", "", Last;
+    /// Round trip a VPN flow measures between its PEs.
+    VpnRoundTrip = "vpn.round_trip", "s", "", Last;
+    /// Traffic on a link, in one direction.
+    LinkThroughput = "link.throughput", "bit/s", "ip", Mean;
+    /// Share of a link's time spent sending.
+    LinkUtilisation = "link.utilisation", "", "", Mean;
+    /// Packets waiting before a link, mean over time.
+    LinkQueue = "link.queue", "packets", "", Mean;
+    /// Packets dropped by a link's queue.
+    LinkDrops = "link.drops", "packets", "", Sum;
+    /// Packets lost on the line (loss, bit errors, failure).
+    LinkLost = "link.lost", "packets", "", Sum;
+    /// Packets a link's queue marked for congestion.
+    LinkMarks = "link.marks", "packets", "", Sum;
+    /// Weighted fairness index F of the VPNs' throughputs.
+    FairnessInterVpn = "fairness.inter_vpn", "", "ip", Mean;
+    /// Jain's index pooled over all flows in VPNs, per bin: the index of record.
+    FairnessIntraVpn = "fairness.intra_vpn", "", "payload", Mean;
+    /// Jain's index inside one VPN, per bin.
+    FairnessIntraVpnEach = "fairness.intra_vpn.per_vpn", "", "payload", Mean;
+    /// Share of what the background leaves on a link that VPNs use.
+    LinkUtilisationNet = "link.utilisation.net_of_background", "", "ip", Mean;
+}
+
+/// Values of one metric of one subject, one per bin; NaN where there is none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// What was measured.
+    pub metric: Metric,
+    /// Of whom: a flow, VPN or link direction by name; empty for the whole network.
+    pub subject: String,
+    /// One value per bin.
+    pub values: Vec<f64>,
+}
+
+/// What one run yields.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Width of a bin.
+    pub interval: Duration,
+    /// All series have this many values.
+    pub bins: usize,
+    /// The series, ordered by metric, then in the plan's order of subjects.
+    pub series: Vec<Series>,
+    /// What the run cost and moved.
+    pub totals: Totals,
+    /// What a reader must know before trusting the figures.
+    pub warnings: Vec<String>,
+}
+
+/// What a run cost and moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Events the simulator processed.
+    pub events: u64,
+    /// Packets handed to the network.
+    pub sent: u64,
+    /// Packets that reached a host or PE they were addressed to.
+    pub delivered: u64,
+    /// Packets dropped by queues or lost on lines.
+    pub lost: u64,
+    /// Packets still under way at the end.
+    pub in_flight: u64,
+    /// Links crossed by packets, in all.
+    pub packet_hops: u64,
+}
+
+impl Outcome {
+    /// The series of one metric and subject.
+    pub fn get(&self, metric: Metric, subject: &str) -> Option<&Series> {
+        self.series.iter().find(|s| s.metric == metric && s.subject == subject)
+    }
+}

@@ -1,0 +1,160 @@
+//! The plan: a scenario after every check, with every name resolved to an index.
+//!
+//! Simulator and live controller run a plan as it stands; whatever could be wrong with a
+//! scenario was refused before one exists. Tables keep the order of their names, so
+//! equal scenarios give equal plans.
+
+use netstage_core::fair::Control;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::{link, queue, tcp, traffic};
+
+/// A scenario ready to run, for one cell of a sweep.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// What the scenario is called.
+    pub title: String,
+    /// How long a run lasts.
+    pub duration: Duration,
+    /// Nodes, ordered by name.
+    pub nodes: Vec<Node>,
+    /// Links, ordered by name.
+    pub links: Vec<Link>,
+    /// VPNs, ordered by name; the index is the class of their packets.
+    pub vpns: Vec<Vpn>,
+    /// Flow groups, ordered by name.
+    pub flows: Vec<FlowGroup>,
+    /// What is recorded.
+    pub measure: Measure,
+}
+
+/// A node of the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Its name, as in `[node.NAME]`.
+    pub name: String,
+    /// What it is.
+    pub kind: NodeKind,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// Sends and receives traffic.
+    Host,
+    /// Forwards.
+    Router,
+    /// A provider edge router: forwards, and controls the VPNs that enter at it.
+    Pe,
+}
+
+/// A full-duplex link between two nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Its name, as in `[link.NAME]`.
+    pub name: String,
+    /// Indices of its two nodes.
+    pub ends: [usize; 2],
+    /// From `ends[0]` to `ends[1]`, then the other way.
+    pub directions: [link::Config; 2],
+}
+
+/// One direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hop {
+    /// Index of the link.
+    pub link: usize,
+    /// 0: from `ends[0]` to `ends[1]`; 1: the other way.
+    pub direction: usize,
+}
+
+/// A VPN's traffic in one direction, from one ingress PE to one egress PE.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vpn {
+    /// Its name, as in `[vpn.NAME]`.
+    pub name: String,
+    /// Its share relative to the others', resolved from the topology where so asked.
+    pub weight: f64,
+    /// Node index of the ingress PE.
+    pub ingress: usize,
+    /// Node index of the egress PE.
+    pub egress: usize,
+    /// How it is controlled.
+    pub control: Control,
+    /// From ingress to egress: the way of its management packets.
+    pub path: Vec<Hop>,
+    /// From egress to ingress: the way of the replies.
+    pub reverse: Vec<Hop>,
+}
+
+/// Flows that differ only in their number and start time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlowGroup {
+    /// Its name, as in `[flow.NAME]`; members are `NAME[0]`, `NAME[1]`, …
+    pub name: String,
+    /// Node index of the sender.
+    pub from: usize,
+    /// Node index of the receiver.
+    pub to: usize,
+    /// Index of the VPN that carries it, if any.
+    pub vpn: Option<usize>,
+    /// How bytes are carried.
+    pub transport: Transport,
+    /// When bytes are handed over.
+    pub traffic: traffic::Pattern,
+    /// Number of members.
+    pub count: usize,
+    /// When member 0 starts.
+    pub start: Instant,
+    /// Member k starts k times this later.
+    pub stagger: Duration,
+    /// When the application stops sending.
+    pub stop: Instant,
+    /// Background load: its throughput is subtracted from what others can use.
+    pub background: bool,
+    /// Hops from sender to receiver.
+    pub path: Vec<Hop>,
+    /// Hops from receiver to sender.
+    pub reverse: Vec<Hop>,
+}
+
+/// How a flow's bytes are carried.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Transport {
+    /// TCP.
+    Tcp(tcp::Config),
+    /// UDP over IPv4.
+    Udp,
+}
+
+/// What is recorded, and how finely.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measure {
+    /// Width of a bin.
+    pub interval: Duration,
+    /// Series of every flow's window, round trip and retransmissions, not only its throughput.
+    pub flow_detail: bool,
+}
+
+impl Plan {
+    /// Name of one direction of a link, the subject of its series: `core.forward`.
+    pub fn hop_name(&self, hop: Hop) -> String {
+        let direction = ["forward", "reverse"][hop.direction];
+        format!("{}.{direction}", self.links[hop.link].name)
+    }
+
+    /// Configuration of one direction of a link.
+    pub fn hop(&self, hop: Hop) -> &link::Config {
+        &self.links[hop.link].directions[hop.direction]
+    }
+
+    /// Name of member `index` of a group: `bulk[3]`, or `bulk` where there is only one.
+    pub fn flow_name(&self, group: usize, index: usize) -> String {
+        let group = &self.flows[group];
+        if group.count == 1 { group.name.clone() } else { format!("{}[{index}]", group.name) }
+    }
+
+    /// Whether packets of this direction wait in classes (so that a class matters).
+    pub fn is_classful(&self, hop: Hop) -> bool {
+        matches!(self.hop(hop).queue, queue::Config::DeficitRoundRobin(_))
+    }
+}

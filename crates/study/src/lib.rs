@@ -1,0 +1,2 @@
+//! Cells, repeats, resume, expectations, records and figures.
+#![forbid(unsafe_code)]

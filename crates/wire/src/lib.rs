@@ -1,0 +1,28 @@
+//! Byte layouts that cross a process, kernel or machine.
+//!
+//! Also the one place for header sizes: simulator and dataplane count with these.
+#![no_std]
+#![forbid(unsafe_code)]
+
+/// IPv4 header without options (RFC 791).
+pub const IPV4_HEADER: u32 = 20;
+/// IPv6 header (RFC 8200).
+pub const IPV6_HEADER: u32 = 40;
+/// UDP header (RFC 768).
+pub const UDP_HEADER: u32 = 8;
+/// TCP header without options (RFC 9293).
+pub const TCP_HEADER: u32 = 20;
+/// TCP timestamps option with its padding (RFC 7323 appendix A).
+pub const TCP_TIMESTAMPS: u32 = 12;
+/// TCP SACK option of `n` blocks with its padding is this plus 8 per block (RFC 2018).
+pub const TCP_SACK_BASE: u32 = 4;
+/// One block of a TCP SACK option (RFC 2018).
+pub const TCP_SACK_BLOCK: u32 = 8;
+/// MPLS label stack entry (RFC 3032).
+pub const MPLS_LABEL: u32 = 4;
+/// Associated channel header (RFC 5586).
+pub const ACH_HEADER: u32 = 4;
+/// RFC 6374 combined loss and delay measurement message, without TLVs.
+pub const LOSS_DELAY_MESSAGE: u32 = 76;
+/// A management packet from the VPN label down: label, GAL, channel header, message.
+pub const MANAGEMENT_PACKET: u32 = 2 * MPLS_LABEL + ACH_HEADER + LOSS_DELAY_MESSAGE;
