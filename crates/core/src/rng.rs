@@ -47,6 +47,40 @@ impl Stream {
         -mean * libm::log(1.0 - self.uniform())
     }
 
+    /// A stream of its own for one part of this stream's subject. Draws nothing from this
+    /// stream; parts of different names are independent of it and of each other.
+    pub fn fork(&self, part: &str) -> Stream {
+        let mut parent = self.clone();
+        let key = parent.next_u64() ^ parent.next_u64().rotate_left(32);
+        Stream::new(key, part)
+    }
+
+    /// Uniform in 0..bound, without bias (Lemire 2019, "Fast random integer generation in
+    /// an interval"). Panics if `bound` is zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "no integer is below zero");
+        let threshold = bound.wrapping_neg() % bound;
+        loop {
+            let product = u128::from(self.next_u64()) * u128::from(bound);
+            if product as u64 >= threshold {
+                return (product >> 64) as u64;
+            }
+        }
+    }
+
+    /// Failures before the first success of trials that succeed with this probability;
+    /// `u64::MAX`, and nothing drawn, where it is zero.
+    #[inline]
+    pub fn geometric(&mut self, probability: f64) -> u64 {
+        if probability <= 0.0 {
+            return u64::MAX;
+        }
+        if probability >= 1.0 {
+            return 0;
+        }
+        (libm::log(1.0 - self.uniform()) / libm::log1p(-probability)) as u64
+    }
+
     /// Pareto with this mean and shape (> 1): heavy-tailed for shapes below 2.
     pub fn pareto(&mut self, mean: f64, shape: f64) -> f64 {
         let scale = mean * (shape - 1.0) / shape;
@@ -71,15 +105,70 @@ fn split_mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
+    // Golden values, computed by an independent implementation from the published
+    // algorithms (the last bit of a logarithm or power is libm's). A change here changes
+    // every published figure.
     #[test]
     fn streams_are_fixed_for_all_time() {
-        // Golden values: a change here changes every published figure.
         let mut stream = Stream::new(1, "flow.bulk");
-        let drawn = [stream.next_u64(), stream.next_u64()];
-        let mut again = Stream::new(1, "flow.bulk");
-        assert_eq!(drawn, [again.next_u64(), again.next_u64()]);
-        assert_ne!(Stream::new(2, "flow.bulk").next_u64(), drawn[0]);
-        assert_ne!(Stream::new(1, "flow.bulk2").next_u64(), drawn[0]);
+        let golden =
+            [0x7e36_11fc_5657_027e, 0x7240_6083_2465_1405, 0xbe8b_9d56_dc48_4ee2, 0x9424_9344_fb3d_5c4c];
+        assert_eq!(golden.map(|_| stream.next_u64()), golden);
+        let mut fork = Stream::new(1, "flow.bulk").fork("queue");
+        assert_eq!([fork.next_u64(), fork.next_u64()], [0x538a_64ea_d871_eceb, 0xc495_4946_8641_0f9f]);
+    }
+
+    #[test]
+    fn samplers_are_fixed_for_all_time() {
+        fn drawn<T>(name: &str, draw: impl Fn(&mut Stream) -> T) -> [T; 4] {
+            let mut stream = Stream::new(1, name);
+            core::array::from_fn(|_| draw(&mut stream))
+        }
+        assert_eq!(
+            drawn("uni", Stream::uniform),
+            [0.5017563676022907, 0.8854904869306754, 0.4263588845137395, 0.8556788543745985]
+        );
+        assert_eq!(
+            drawn("exp", |stream| stream.exponential(2.0)),
+            [1.0648825512776163, 0.5101375146534126, 0.2754823382862222, 0.40824764002792874]
+        );
+        assert_eq!(
+            drawn("pareto", |stream| stream.pareto(3.0, 1.5)),
+            [8.215937832721993, 2.9922320755978182, 2.5070015813282676, 1.3687167231510444]
+        );
+        assert_eq!(
+            drawn("normal", Stream::normal),
+            [0.6310078027142708, -0.6190702019324794, 1.5414655992069481, -0.06961271662325544]
+        );
+        assert_eq!(drawn("geo", |stream| stream.geometric(1e-3)), [547, 5118, 2165, 1388]);
+        assert_eq!(drawn("below", |stream| stream.below(10)), [5, 6, 8, 7]);
+    }
+
+    #[test]
+    fn seeds_subjects_and_forks_have_their_own_streams() {
+        let first = Stream::new(1, "flow.bulk").next_u64();
+        assert_ne!(Stream::new(2, "flow.bulk").next_u64(), first);
+        assert_ne!(Stream::new(1, "flow.bulk2").next_u64(), first);
+        assert_ne!(Stream::new(1, "flow.bulk").fork("queue").next_u64(), first);
+    }
+
+    #[test]
+    fn integers_below_a_bound_are_uniform() {
+        let mut stream = Stream::new(3, "below");
+        let mut seen = [0_u32; 7];
+        for _ in 0..70_000 {
+            seen[stream.below(7) as usize] += 1;
+        }
+        let chi_square: f64 = seen.iter().map(|&n| (f64::from(n) - 1e4).powi(2) / 1e4).sum();
+        assert!(chi_square < 16.8, "99 % quantile of chi-square with 6 degrees: {chi_square}");
+    }
+
+    #[test]
+    fn certain_and_impossible_trials_draw_nothing() {
+        let mut stream = Stream::new(4, "certain");
+        assert_eq!((stream.geometric(0.0), stream.geometric(1.0)), (u64::MAX, 0));
+        assert_eq!((stream.chance(0.0), stream.chance(1.0)), (false, true));
+        assert_eq!(stream.next_u64(), Stream::new(4, "certain").next_u64());
     }
 
     #[test]
@@ -87,17 +176,19 @@ mod tests {
         let mut stream = Stream::new(7, "means");
         let n = 200_000;
         let mean = |sum: f64| sum / f64::from(n);
-        let mut sums = [0.0; 4];
+        let mut sums = [0.0; 5];
         for _ in 0..n {
             sums[0] += stream.uniform();
             sums[1] += stream.exponential(2.0);
             sums[2] += stream.pareto(3.0, 2.5);
             let z = stream.normal();
             sums[3] += z * z;
+            sums[4] += stream.geometric(0.02) as f64;
         }
         assert!((mean(sums[0]) - 0.5).abs() < 0.005);
         assert!((mean(sums[1]) - 2.0).abs() < 0.02);
         assert!((mean(sums[2]) - 3.0).abs() < 0.06);
         assert!((mean(sums[3]) - 1.0).abs() < 0.02);
+        assert!((mean(sums[4]) - 49.0).abs() < 0.5);
     }
 }

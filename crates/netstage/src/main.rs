@@ -1,1 +1,63 @@
-fn main() {}
+//! The netstage program: one command per file in `cmd/`. What it does is in the crates
+//! below; here are its options, its messages and its exit codes.
+#![forbid(unsafe_code)]
+
+mod cmd;
+mod exit;
+mod html;
+mod summary;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use exit::Failure;
+use std::process::ExitCode;
+
+/// Stages a network, proves how it performs, and keeps it fair.
+#[derive(Parser)]
+#[command(name = "netstage", version, after_help = exit::HELP)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a scenario: every cell of its sweep, under every seed
+    Run(cmd::run::Arguments),
+    /// Check a scenario, and say what it would run
+    Check(cmd::check::Arguments),
+    /// Show a record, or compare several
+    Report(cmd::report::Arguments),
+    /// Print the JSON Schema of scenario files
+    Schema,
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let asked_for_json = std::env::args_os().any(|argument| argument == "--json");
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() && asked_for_json => {
+            return Failure::usage(error.render().to_string().trim().to_owned()).exit(true);
+        }
+        Err(error) => error.exit(),
+    };
+    let result = match arguments.command {
+        Command::Run(arguments) => cmd::run::run(&arguments),
+        Command::Check(arguments) => cmd::check::run(&arguments),
+        Command::Report(arguments) => cmd::report::run(&arguments),
+        Command::Schema => cmd::schema::run(),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "netstage", &mut script);
+            exit::print(&script).map(|()| exit::OK)
+        }
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.exit(asked_for_json),
+    }
+}

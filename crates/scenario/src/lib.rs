@@ -1,9 +1,26 @@
 //! From a scenario file to a checked plan, and the schema of what a run records.
 #![forbid(unsafe_code)]
 
+mod build;
+mod error;
 pub mod expect;
+mod file;
+mod judge;
 pub mod outcome;
 pub mod plan;
+mod quantity;
+mod read;
+pub mod record;
+mod routes;
+mod scalar;
+mod set;
+mod sweep;
+mod table;
+mod trace;
+mod tree;
+
+pub use error::{Errors, Problem, Source};
+pub use read::{Options, load, parse};
 
 use expect::{Expectation, Plot};
 use plan::Plan;

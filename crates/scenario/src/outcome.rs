@@ -89,6 +89,8 @@ metrics! {
     VpnRoundTrip = "vpn.round_trip", "s", "", Last;
     /// Traffic on a link, in one direction.
     LinkThroughput = "link.throughput", "bit/s", "ip", Mean;
+    /// Traffic of background flows on a link, part of its throughput.
+    LinkBackground = "link.background", "bit/s", "ip", Mean;
     /// Share of a link's time spent sending.
     LinkUtilisation = "link.utilisation", "", "", Mean;
     /// Packets waiting before a link, mean over time.
@@ -105,7 +107,11 @@ metrics! {
     FairnessIntraVpn = "fairness.intra_vpn", "", "payload", Mean;
     /// Jain's index inside one VPN, per bin.
     FairnessIntraVpnEach = "fairness.intra_vpn.per_vpn", "", "payload", Mean;
-    /// Share of what the background leaves on a link that VPNs use.
+    /// Jain's index pooled over all flows in VPNs, of their means over the whole span asked.
+    FairnessIntraVpnWholeRun = "fairness.intra_vpn.whole_run", "", "payload", Mean;
+    /// Jain's index inside one VPN, of its flows' means over the whole span asked.
+    FairnessIntraVpnEachWholeRun = "fairness.intra_vpn.per_vpn.whole_run", "", "payload", Mean;
+    /// Share of what the background leaves on a link that limits measured flows.
     LinkUtilisationNet = "link.utilisation.net_of_background", "", "ip", Mean;
 }
 

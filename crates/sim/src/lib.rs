@@ -1,2 +1,49 @@
 //! Drives the core in virtual time: a plan and a seed in, an outcome out.
+//!
+//! The same plan and seed give the same outcome, to the last bit, on any machine.
+//! docs/simulator.md tells what is modelled.
 #![forbid(unsafe_code)]
+
+mod bins;
+mod channel;
+mod edge;
+mod host;
+mod packet;
+mod recorder;
+mod route;
+mod tournament;
+mod world;
+
+use netstage_scenario::outcome::Outcome;
+use netstage_scenario::plan::Plan;
+
+/// The caller asked for an end before the run had one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted;
+
+/// How a run is driven; the results do not depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Work out channels that only one other feeds without an event of their own.
+    pub merge: bool,
+}
+
+/// Runs a plan with the random streams of `seed`. `interrupted` is asked now and then.
+pub fn run(plan: &Plan, seed: u64, interrupted: &dyn Fn() -> bool) -> Result<Outcome, Interrupted> {
+    run_with(plan, seed, Options { merge: true }, interrupted)
+}
+
+/// As [`run`], driven as `options` say.
+pub fn run_with(
+    plan: &Plan,
+    seed: u64,
+    options: Options,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Outcome, Interrupted> {
+    let mut world = world::World::new(plan, seed, options.merge);
+    let mut samples = recorder::Samples::new(&world);
+    if !world.run(interrupted, |world, bin| samples.take(world, bin)) {
+        return Err(Interrupted);
+    }
+    Ok(recorder::outcome(&world, samples))
+}

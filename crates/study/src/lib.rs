@@ -1,2 +1,61 @@
-//! Cells, repeats, resume, expectations, records and figures.
+//! Studies: every cell of a scenario under every seed, and what they come to.
+//!
+//! [`run`] takes a checked scenario and a closure that runs one plan under one seed, and
+//! leaves a record: a folder with `record.json`, `series.parquet`, `figures.json` and
+//! `environment.json`. Until the last run is done the folder holds `plan.json` and a file
+//! per finished run instead, and the same study takes it up where it stopped. docs/record.md
+//! describes both.
 #![forbid(unsafe_code)]
+
+mod analyse;
+mod environment;
+mod error;
+#[cfg(test)]
+mod fixture;
+mod folder;
+mod judge;
+mod open;
+mod run;
+mod statistics;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+pub mod compare;
+pub mod derive;
+pub mod figure;
+pub mod format;
+pub mod plot;
+pub mod report;
+pub mod select;
+pub mod series;
+pub mod stage;
+pub mod svg;
+
+pub use environment::Environment;
+pub use error::{Error, OpenError, Stopped};
+pub use open::Record;
+pub use run::{Observer, Options, Progress, run};
+
+use std::hash::Hasher;
+use std::io::Read;
+
+/// XXH64 of bytes, as records state it.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    twox_hash::XxHash64::oneshot(0, bytes)
+}
+
+/// XXH64 and length of all that a reader yields.
+pub(crate) fn checksum_of(mut reader: impl Read) -> std::io::Result<(u64, u64)> {
+    let mut hasher = twox_hash::XxHash64::with_seed(0);
+    let mut buffer = vec![0; 1 << 18];
+    let mut length = 0;
+    loop {
+        let n = reader.read(&mut buffer)?;
+        if n == 0 {
+            return Ok((hasher.finish(), length));
+        }
+        hasher.write(&buffer[..n]);
+        length += n as u64;
+    }
+}

@@ -3,6 +3,17 @@
 //! One implementation serves the simulator and the PE router. The mechanism is
 //! described in docs/i2vfc.md.
 
+pub mod allocation;
+pub mod estimator;
+pub mod ingress;
+pub mod management;
+pub mod parameters;
+pub mod shaper;
+
+pub use ingress::{Ingress, Published, Transmit};
+pub use management::{Egress, Query, Reply};
+pub use shaper::Shaper;
+
 use crate::quantity::BitRate;
 use crate::time::Duration;
 
@@ -45,6 +56,23 @@ pub struct Config {
     pub loss_measure: LossMeasure,
 }
 
+/// The one default set, for every figure and every user; docs/i2vfc.md says how it was chosen.
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            increase: 0.1,
+            decrease: Decrease::FromWeight,
+            reference: Reference::Nominal(Nominal::default()),
+            rule: Rule::DecreaseThenIncrease,
+            initial_window: 100.0,
+            queue: 128,
+            report_every: 4,
+            pacing: true,
+            loss_measure: LossMeasure::LossEvents,
+        }
+    }
+}
+
 /// Multiplicative decrease of a VPN flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decrease {
@@ -72,6 +100,18 @@ pub struct Nominal {
     pub decrease: f64,
     /// Its round trip.
     pub round_trip: Duration,
+}
+
+impl Default for Nominal {
+    fn default() -> Nominal {
+        Nominal { weight: 1.0, decrease: 0.1, round_trip: Duration::from_millis(100) }
+    }
+}
+
+impl Nominal {
+    fn basis(&self) -> parameters::Basis {
+        parameters::Basis { weight: self.weight, round_trip: self.round_trip.as_secs_f64(), loss: None }
+    }
 }
 
 /// Which parameter carries the weight.

@@ -2,7 +2,24 @@
 //!
 //! [`Sender`] and [`Receiver`] are sans-IO. Sequence numbers are 64-bit byte offsets, so
 //! they never wrap; the connection's configuration is shared by all its flows and passed
-//! in, so a flow's own state stays small.
+//! in, so a flow's own state stays small. Losses and reordering alone need memory beyond
+//! the two structs, and only while they last.
+//!
+//! What is left out, because it does not change who gets what rate: connection closing,
+//! the urgent pointer, zero-window probes (the receiver's window never closes), Nagle's
+//! algorithm (every flow sets TCP_NODELAY), the third segment of the handshake (the first
+//! data takes its place), duplicate-SACK (RFC 2883) and undoing spurious retransmissions.
+
+mod congestion;
+mod cubic;
+mod ranges;
+mod receiver;
+mod rtt;
+mod scoreboard;
+mod sender;
+
+pub use receiver::Receiver;
+pub use sender::Sender;
 
 use crate::time::{Duration, Instant};
 
@@ -35,6 +52,27 @@ pub struct Config {
     pub limited_transmit: bool,
     /// Open with SYN and SYN-ACK; otherwise data starts at once.
     pub handshake: bool,
+}
+
+impl Default for Config {
+    /// NewReno with SACK, the values the RFCs recommend, and RFC 6928's initial window.
+    fn default() -> Config {
+        Config {
+            algorithm: Algorithm::NewReno,
+            sack: true,
+            ecn: false,
+            timestamps: false,
+            max_segment_size: 1460,
+            window: 1 << 20,
+            initial_window: 10,
+            ack_every: 2,
+            delayed_ack: Duration::from_millis(200),
+            min_rto: Duration::from_secs(1),
+            initial_rto: Duration::from_secs(1),
+            limited_transmit: true,
+            handshake: true,
+        }
+    }
 }
 
 /// How the congestion window grows and shrinks.
@@ -88,4 +126,33 @@ pub struct Ack {
     pub syn: bool,
     /// Echoes a congestion mark (RFC 3168 section 6.1.3).
     pub ece: bool,
+}
+
+impl Data {
+    /// Whether the segment travels as ECN-capable: new data only, since neither a SYN nor a
+    /// retransmission may carry ECT (RFC 3168 sections 6.1.1 and 6.1.5).
+    #[inline]
+    pub fn ecn_capable(&self, config: &Config) -> bool {
+        config.ecn && !self.syn && !self.retransmission
+    }
+}
+
+/// What a sender tells about its congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The window was reduced.
+    Reduced(Cause),
+    /// Everything outstanding at the last loss is acknowledged.
+    Recovered,
+}
+
+/// Why a congestion window was reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Duplicate or selective acknowledgements told of a loss.
+    FastRetransmit,
+    /// The retransmission timer expired.
+    Timeout,
+    /// The receiver echoed a congestion mark.
+    Ecn,
 }

@@ -1,0 +1,57 @@
+# netstage: the commands a person needs. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+PROGRAM := target/release/netstage
+PAPERS := scenarios/papers/i2vfc
+
+.PHONY: help demo test check test-full build figures bench-sim audit web fuzz fuzz-replay setup need-build need-test lint
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: build ## Reproduce Figures 2 and 3 of the I2VFC paper: table and report
+	@scripts/demo.sh $(PROGRAM)
+
+build: need-build ## Build target/release/netstage
+	@$(CARGO) build --release --locked -p netstage
+
+test: need-test lint ## What CI runs, from nothing: installs the Debian packages it lacks
+	$(CARGO) test --release --locked --workspace
+	$(MAKE) --no-print-directory fuzz-replay
+	scripts/web.sh verify
+
+check: need-build lint ## Every few minutes: formatting, clippy, unit tests; no privilege
+	$(CARGO) test --release --locked --workspace
+
+test-full: test audit ## Long matrices and every scenario with all its repeats
+	NETSTAGE_TEST_FULL=1 $(CARGO) test --release --locked --workspace -- --include-ignored
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+
+figures: build ## Run every paper scenario and write docs/results
+	scripts/figures.sh $(PROGRAM)
+
+bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
+	scripts/packages.sh bench/packages.txt
+	python3 bench/sim/run.py
+
+audit: ## Licences, bans and sources of what we depend on, by cargo-deny
+	scripts/audit.sh
+
+web: ## Rebuild web/dist (needs Node)
+	scripts/web.sh build
+
+fuzz-replay: ## Replay the committed corpora through the fuzz targets
+	scripts/fuzz.sh replay
+
+fuzz: ## Fuzz every decoder, SECONDS_EACH (default 60) each
+	scripts/fuzz.sh run $(or $(SECONDS_EACH),60)
+
+need-build:
+	@scripts/need-build.sh
+
+need-test: need-build
+	@scripts/packages.sh scripts/packages-test.txt

@@ -1,0 +1,337 @@
+//! A VPN flow at its ingress PE: a queue, a window, and what is known of the path.
+
+use super::estimator::{Loss, RoundTrip};
+use super::management::{Query, Reply};
+use super::parameters::{self, Basis, Parameters};
+use super::{Config, Decrease, Reference};
+use crate::time::{Duration, Instant};
+use alloc::collections::VecDeque;
+
+/// Without a reply for this long (or four round trips) with packets under way, the window shrinks.
+const SILENCE: Duration = Duration::from_secs(1);
+/// An idle VPN flow asks this often, to keep its round trip fresh.
+const IDLE_PROBE: Duration = Duration::from_secs(1);
+/// A published reference older than this is not used.
+const REFERENCE_AGE: Duration = Duration::from_secs(5);
+
+/// Until its first loss, a window that is the limit grows by this share of what is confirmed.
+const PROBING_INCREASE: f64 = 0.5;
+
+/// What a VPN flow hands to the line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Transmit<P> {
+    /// A customer's packet.
+    Data(P),
+    /// A management packet.
+    Query(Query),
+}
+
+/// What a reference flow's ingress PE publishes to the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Published {
+    /// When.
+    pub at: Instant,
+    /// What its parameters rest on.
+    pub basis: Basis,
+    /// Its decrease b.
+    pub decrease: f64,
+}
+
+/// Cumulative counters of a VPN flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Data packets sent to the core.
+    pub sent: u64,
+    /// Data packets confirmed by the egress PE.
+    pub received: u64,
+    /// Data packets lost in the core, as the reports tell.
+    pub lost: u64,
+    /// Data packets that did not fit the queue.
+    pub queue_drops: u64,
+    /// Management packets sent.
+    pub queries: u64,
+    /// Replies that were replayed, or impossible; ignored.
+    pub bad_replies: u64,
+    /// Times the far end was silent for too long.
+    pub silences: u64,
+}
+
+/// A VPN flow under window control.
+///
+/// Call [`handle_packet`](Ingress::handle_packet), [`handle_reply`](Ingress::handle_reply) or
+/// [`handle_timeout`](Ingress::handle_timeout), then [`poll_transmit`](Ingress::poll_transmit)
+/// until it returns `None`, then arm a timer for [`poll_timeout`](Ingress::poll_timeout).
+#[derive(Clone, Debug)]
+pub struct Ingress<P> {
+    queue: VecDeque<P>,
+    window: f64,
+    /// No loss yet.
+    probing: bool,
+    parameters: Parameters,
+    weight: f64,
+    round_trip: RoundTrip,
+    loss: Loss,
+    reference: Option<Published>,
+    counters: Counters,
+    /// Packets confirmed or given up by the newest reply: those sent before its query.
+    settled: u64,
+    /// Packets sent when the window last shrank; losses before that belong to the same event.
+    recovery: u64,
+    /// The window, or its pace, kept a packet waiting since the last reply.
+    blocked: bool,
+    /// Data packets since the last query.
+    since_query: u32,
+    /// Sequence of the next query, and of the newest one answered.
+    next_sequence: u32,
+    answered: u32,
+    last_query: Instant,
+    last_progress: Instant,
+    next_paced: Instant,
+}
+
+impl<P> Ingress<P> {
+    /// A flow that has sent nothing yet.
+    pub fn new(config: &Config, weight: f64) -> Ingress<P> {
+        let decrease = match (config.decrease, config.reference) {
+            (Decrease::Fixed(decrease), _) => decrease,
+            (Decrease::FromWeight, Reference::Nominal(nominal)) => nominal.decrease,
+            (Decrease::FromWeight, Reference::Vpn(_)) => super::Nominal::default().decrease,
+        };
+        Ingress {
+            queue: VecDeque::new(),
+            window: config.initial_window.max(1.0),
+            probing: true,
+            parameters: Parameters { increase: config.increase, decrease, infeasible: false },
+            weight,
+            round_trip: RoundTrip::default(),
+            loss: Loss::new(config.loss_measure),
+            reference: None,
+            counters: Counters::default(),
+            settled: 0,
+            recovery: 0,
+            blocked: false,
+            since_query: 0,
+            next_sequence: 0,
+            answered: 0,
+            last_query: Instant::ZERO,
+            last_progress: Instant::ZERO,
+            next_paced: Instant::ZERO,
+        }
+    }
+
+    /// A customer's packet arrives; it is given back if the queue is full.
+    pub fn handle_packet(&mut self, config: &Config, packet: P) -> Result<(), P> {
+        if self.queue.len() >= config.queue as usize {
+            self.counters.queue_drops += 1;
+            return Err(packet);
+        }
+        self.queue.push_back(packet);
+        Ok(())
+    }
+
+    /// A reply arrives. One that cannot be true, or was seen before, is counted and ignored.
+    pub fn handle_reply(&mut self, config: &Config, now: Instant, reply: &Reply) {
+        let query = reply.query;
+        let fresh = self.next_sequence.wrapping_sub(query.sequence).wrapping_sub(1)
+            < self.next_sequence.wrapping_sub(self.answered);
+        let possible = query.sent_at <= now
+            && query.packets_sent <= self.counters.sent
+            && reply.packets_received <= query.packets_sent
+            && reply.packets_received >= self.counters.received;
+        if !fresh || !possible {
+            self.counters.bad_replies += 1;
+            return;
+        }
+        self.answered = query.sequence.wrapping_add(1);
+        self.round_trip.sample(now.since(query.sent_at) - reply.held);
+        self.last_progress = now;
+
+        let confirmed = reply.packets_received - self.counters.received;
+        let settled = query.packets_sent.saturating_sub(self.settled);
+        let lost = (query.packets_sent - reply.packets_received).saturating_sub(self.counters.lost);
+        self.counters.received = reply.packets_received;
+        self.counters.lost += lost;
+        self.settled = self.settled.max(query.packets_sent);
+        self.loss.sample(settled, lost);
+
+        if lost > 0 {
+            if query.packets_sent > self.recovery {
+                self.shrink();
+            }
+        } else if self.blocked {
+            self.window += if self.probing {
+                PROBING_INCREASE * confirmed as f64
+            } else {
+                self.parameters.increase * confirmed as f64 / self.window
+            };
+        }
+        self.blocked = false;
+        self.update_parameters(config, now);
+    }
+
+    /// The ingress PE of the reference flow published what it measures.
+    pub fn handle_reference(&mut self, published: Published) {
+        self.reference = Some(published);
+    }
+
+    /// The time of [`poll_timeout`](Ingress::poll_timeout) has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let silence = SILENCE.max(Duration::from_secs_f64(4.0 * self.round_trip.seconds()));
+        if self.in_flight() > 0 && now.since(self.last_progress) >= silence {
+            // Nothing is heard of what is under way: count it as lost, once, and go on.
+            self.counters.silences += 1;
+            self.settled = self.counters.sent;
+            self.shrink();
+            self.last_progress = now;
+        }
+    }
+
+    /// What to send now.
+    pub fn poll_transmit(&mut self, config: &Config, now: Instant) -> Option<Transmit<P>> {
+        if self.since_query >= config.report_every || self.must_probe(now) {
+            return Some(Transmit::Query(self.query(now)));
+        }
+        if self.queue.is_empty() {
+            return None;
+        }
+        if self.is_closed() {
+            self.blocked = true;
+            return None;
+        }
+        if config.pacing {
+            if now < self.next_paced {
+                return None;
+            }
+            let gap = Duration::from_secs_f64(self.round_trip.seconds() / self.window);
+            self.next_paced = self.next_paced.max(now) + gap;
+        }
+        let packet = self.queue.pop_front()?;
+        if self.in_flight() == 0 {
+            self.last_progress = now;
+        }
+        self.counters.sent += 1;
+        self.since_query += 1;
+        Some(Transmit::Data(packet))
+    }
+
+    /// When to call [`handle_timeout`](Ingress::handle_timeout) and poll again.
+    pub fn poll_timeout(&self, config: &Config) -> Instant {
+        let probe = self.last_query + self.probe_interval();
+        let waits_for_pace = config.pacing && !self.queue.is_empty() && !self.is_closed();
+        if waits_for_pace { self.next_paced.min(probe) } else { probe }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.in_flight() as f64 >= libm::floor(self.window)
+    }
+
+    /// A window must never stall for want of a report: ask early when it closes with no
+    /// query under way, again when the answer is overdue, and now and then when idle.
+    fn must_probe(&self, now: Instant) -> bool {
+        (self.is_closed() && self.since_query > 0 && self.next_sequence == self.answered)
+            || now.since(self.last_query) >= self.probe_interval()
+    }
+
+    fn probe_interval(&self) -> Duration {
+        if self.in_flight() == 0 {
+            return IDLE_PROBE;
+        }
+        match self.round_trip.overdue() {
+            Duration::ZERO => IDLE_PROBE / 4,
+            overdue => overdue.max(Duration::from_millis(10)),
+        }
+    }
+
+    fn query(&mut self, now: Instant) -> Query {
+        let query = Query { sequence: self.next_sequence, sent_at: now, packets_sent: self.counters.sent };
+        self.next_sequence = self.next_sequence.wrapping_add(1);
+        self.counters.queries += 1;
+        self.since_query = 0;
+        self.last_query = now;
+        query
+    }
+
+    fn shrink(&mut self) {
+        self.probing = false;
+        self.loss.event();
+        self.window = (self.window * (1.0 - self.parameters.decrease)).max(1.0);
+        self.recovery = self.counters.sent;
+    }
+
+    fn update_parameters(&mut self, config: &Config, now: Instant) {
+        let own = self.basis();
+        let (reference, decrease) = self.reference_basis(config, now);
+        self.parameters = parameters::from_weight(
+            &own,
+            &reference,
+            decrease,
+            config.increase,
+            config.decrease,
+            config.rule,
+        );
+    }
+
+    /// The reference and its decrease b: what was published of late, or the nominal flow.
+    fn reference_basis(&self, config: &Config, now: Instant) -> (Basis, f64) {
+        let nominal = match (self.reference, config.reference) {
+            (Some(published), _) if now.since(published.at) <= REFERENCE_AGE => {
+                return (published.basis, published.decrease);
+            }
+            (_, Reference::Nominal(nominal)) => nominal,
+            (_, Reference::Vpn(_)) => super::Nominal::default(),
+        };
+        (nominal.basis(), nominal.decrease)
+    }
+
+    /// What this flow would publish as a reference; `None` before its first round trip.
+    pub fn publish(&self, now: Instant) -> Option<Published> {
+        (self.round_trip.seconds() > 0.0).then(|| Published {
+            at: now,
+            basis: self.basis(),
+            decrease: self.parameters.decrease,
+        })
+    }
+
+    fn basis(&self) -> Basis {
+        Basis {
+            weight: self.weight,
+            round_trip: self.round_trip.seconds(),
+            loss: self.loss.rate().map(|rate| (rate, self.loss.events())),
+        }
+    }
+
+    /// Packets sent and neither confirmed nor given up.
+    pub fn in_flight(&self) -> u64 {
+        self.counters.sent - self.settled
+    }
+
+    /// Window in packets.
+    pub fn window(&self) -> f64 {
+        self.window
+    }
+
+    /// Increase and decrease in force.
+    pub fn parameters(&self) -> Parameters {
+        self.parameters
+    }
+
+    /// Smoothed round trip, seconds; zero before the first reply.
+    pub fn round_trip(&self) -> f64 {
+        self.round_trip.seconds()
+    }
+
+    /// Loss by the configured measure.
+    pub fn loss(&self) -> Option<f64> {
+        self.loss.rate()
+    }
+
+    /// Packets waiting.
+    pub fn queue_len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Counters so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+}

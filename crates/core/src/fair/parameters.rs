@@ -1,0 +1,141 @@
+//! From weights to the increase a and decrease b of each VPN flow's window.
+//!
+//! AIMD(a, b) at loss p and round trip R carries x = (1/R)·√(a(2 − b)/(2bp)) packets/s
+//! (Floyd, Handley, Padhye 2000). With g = (2 − b)/b, equal normalised shares need
+//! a·g ∝ (r·R)²·p.
+
+use super::{Decrease, Rule};
+
+/// Beyond these, b is left where it is and a carries the rest.
+///
+/// Above 0.5 a VPN flow yields more than the TCP inside it; below 0.002 a window forgets
+/// a wrong start too slowly to be called controlled.
+pub const DECREASE_RANGE: (f64, f64) = (0.002, 0.5);
+
+/// What a VPN flow's parameters are computed from: its own state, or its reference's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Basis {
+    /// Weight r.
+    pub weight: f64,
+    /// Round trip R, seconds.
+    pub round_trip: f64,
+    /// Loss p, and the loss events it rests on; `None` before the first.
+    pub loss: Option<(f64, u64)>,
+}
+
+/// Increase and decrease in force.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// Additive increase a, packets per round trip.
+    pub increase: f64,
+    /// Multiplicative decrease b.
+    pub decrease: f64,
+    /// The weight asks for more than the rule can give; the share falls short.
+    pub infeasible: bool,
+}
+
+/// g = (2 − b)/b.
+pub fn gain(decrease: f64) -> f64 {
+    (2.0 - decrease) / decrease
+}
+
+/// b = 2/(1 + g).
+pub fn decrease_for(gain: f64) -> f64 {
+    2.0 / (1.0 + gain)
+}
+
+/// Loss events at which measured and assumed loss ratio weigh the same.
+const EVIDENCE: f64 = 20.0;
+
+/// pᵢ/p₁, starting at 1 and moving to what was measured as loss events accumulate.
+fn loss_ratio(own: &Basis, reference: &Basis) -> f64 {
+    let (Some((p, events)), Some((p_ref, events_ref))) = (own.loss, reference.loss) else { return 1.0 };
+    let evidence = events.min(events_ref) as f64;
+    libm::exp(libm::log(p / p_ref) * evidence / (evidence + EVIDENCE))
+}
+
+/// The parameters that give `own` its weight relative to `reference`, which runs
+/// AIMD(`increase`, `reference_decrease`).
+pub fn from_weight(
+    own: &Basis,
+    reference: &Basis,
+    reference_decrease: f64,
+    increase: f64,
+    decrease: Decrease,
+    rule: Rule,
+) -> Parameters {
+    if let Decrease::Fixed(decrease) = decrease {
+        if rule != Rule::Increase {
+            return Parameters { increase, decrease, infeasible: false };
+        }
+    }
+    let shares = own.weight / reference.weight * (own.round_trip / reference.round_trip);
+    let wanted = gain(reference_decrease) * shares * shares * loss_ratio(own, reference);
+    match rule {
+        Rule::Increase => {
+            let decrease = match decrease {
+                Decrease::Fixed(decrease) => decrease,
+                Decrease::FromWeight => reference_decrease,
+            };
+            Parameters { increase: increase * wanted / gain(decrease), decrease, infeasible: false }
+        }
+        Rule::Decrease => {
+            let infeasible = wanted <= 1.0;
+            let decrease = if infeasible { 0.99 } else { decrease_for(wanted) };
+            Parameters { increase, decrease, infeasible }
+        }
+        Rule::DecreaseThenIncrease => {
+            let (lowest, highest) = DECREASE_RANGE;
+            let decrease = decrease_for(wanted).clamp(lowest, highest);
+            Parameters { increase: increase * wanted / gain(decrease), decrease, infeasible: false }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn basis(weight: f64, round_trip: f64) -> Basis {
+        Basis { weight, round_trip, loss: None }
+    }
+
+    /// Throughput by the law, at a common loss.
+    fn law(parameters: &Parameters, round_trip: f64) -> f64 {
+        libm::sqrt(parameters.increase * gain(parameters.decrease)) / round_trip
+    }
+
+    #[test]
+    fn every_rule_gives_the_weights_by_the_law() {
+        let reference = basis(1.0, 0.1);
+        let base = Parameters { increase: 0.1, decrease: 0.1, infeasible: false };
+        for rule in [Rule::Decrease, Rule::Increase, Rule::DecreaseThenIncrease] {
+            for (weight, round_trip) in [(2.0, 0.05), (2.0, 0.15), (3.0, 0.1), (4.0, 0.05), (0.5, 0.2)] {
+                let own = basis(weight, round_trip);
+                let got = from_weight(&own, &reference, 0.1, 0.1, Decrease::FromWeight, rule);
+                let ratio = law(&got, round_trip) / law(&base, 0.1);
+                assert!((ratio - weight).abs() < 1e-9, "{rule:?} {weight} {round_trip}: {ratio}");
+                assert!(!got.infeasible);
+            }
+        }
+    }
+
+    #[test]
+    fn a_weight_that_b_cannot_carry_is_reported() {
+        let reference = basis(1.0, 0.1);
+        let own = basis(0.1, 0.05);
+        let got = from_weight(&own, &reference, 0.25, 0.1, Decrease::FromWeight, Rule::Decrease);
+        assert!(got.infeasible);
+        let got = from_weight(&own, &reference, 0.25, 0.1, Decrease::FromWeight, Rule::DecreaseThenIncrease);
+        assert!(!got.infeasible && got.increase < 0.1 && got.decrease == DECREASE_RANGE.1);
+    }
+
+    #[test]
+    fn the_loss_ratio_moves_with_evidence() {
+        let with = |p, events| Basis { loss: Some((p, events)), ..basis(1.0, 0.1) };
+        assert_eq!(loss_ratio(&basis(1.0, 0.1), &with(0.01, 5)), 1.0);
+        let early = loss_ratio(&with(0.02, 1), &with(0.01, 100));
+        let late = loss_ratio(&with(0.02, 1000), &with(0.01, 1000));
+        assert!(early < 1.05 && (1.9..2.0).contains(&late), "{early} {late}");
+    }
+}

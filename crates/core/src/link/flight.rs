@@ -1,0 +1,81 @@
+//! Packets between the line and the far end, in the order in which they arrive.
+
+use super::Arrival;
+use crate::time::Instant;
+use alloc::collections::{BTreeMap, VecDeque};
+
+#[derive(Clone, Debug)]
+pub(super) enum Flight<P> {
+    /// A packet arrives no earlier than the one sent before it.
+    InOrder(VecDeque<Arrival<P>>, Instant),
+    /// By arrival, then by the order of sending, which is counted beside.
+    Reordered(BTreeMap<(Instant, u64), (P, u32)>, u64),
+}
+
+impl<P> Flight<P> {
+    pub(super) fn new(reorder: bool) -> Flight<P> {
+        if reorder {
+            Flight::Reordered(BTreeMap::new(), 0)
+        } else {
+            Flight::InOrder(VecDeque::new(), Instant::ZERO)
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, packet: P, at: Instant, bit_errors: u32) {
+        match self {
+            Flight::InOrder(packets, last) => {
+                *last = at.max(*last);
+                packets.push_back(Arrival { packet, at: *last, bit_errors });
+            }
+            Flight::Reordered(packets, sent) => {
+                packets.insert((at, *sent), (packet, bit_errors));
+                *sent += 1;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self, now: Instant) -> Option<Arrival<P>> {
+        match self {
+            Flight::InOrder(packets, _) => packets.pop_front_if(|arrival| arrival.at <= now),
+            Flight::Reordered(packets, _) => {
+                let first = packets.first_entry().filter(|entry| entry.key().0 <= now)?;
+                let ((at, _), (packet, bit_errors)) = first.remove_entry();
+                Some(Arrival { packet, at, bit_errors })
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn next_arrival(&self) -> Instant {
+        match self {
+            Flight::InOrder(packets, _) => packets.front().map_or(Instant::NEVER, |arrival| arrival.at),
+            Flight::Reordered(packets, _) => {
+                packets.first_key_value().map_or(Instant::NEVER, |(key, _)| key.0)
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Flight::InOrder(packets, _) => packets.len(),
+            Flight::Reordered(packets, _) => packets.len(),
+        }
+    }
+
+    /// Lose what arrives after `now`.
+    pub(super) fn fail(&mut self, now: Instant, lose: &mut impl FnMut(P)) {
+        match self {
+            Flight::InOrder(packets, last) => {
+                let arrived = packets.partition_point(|arrival| arrival.at <= now);
+                packets.drain(arrived..).for_each(|arrival| lose(arrival.packet));
+                *last = now.min(*last);
+            }
+            Flight::Reordered(packets, _) => {
+                let later = packets.split_off(&(Instant(now.0.saturating_add(1)), 0));
+                later.into_values().for_each(|(packet, _)| lose(packet));
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What befalls a packet on its way, whatever line it takes: loss, bit errors, jitter and
+//! duplication.
+
+use super::{Config, Jitter, JitterDistribution};
+use crate::rng::Stream;
+use crate::time::Duration;
+
+/// Draws the fate of each packet of one link, in the order in which they leave the line.
+///
+/// Each packet draws in the order loss, bit errors, jitter, duplication, and nothing for
+/// an impairment that is zero; a lost packet draws nothing further. Bits are flipped each
+/// by itself: the errors of a packet are binomial over the bits of its IP length. They are
+/// drawn as the distance to the next flipped bit, which is geometric and runs on over
+/// packets, so that a low rate costs no draw for most packets.
+#[derive(Clone, Debug)]
+pub struct Impairment {
+    rng: Stream,
+    loss: f64,
+    bit_error_rate: f64,
+    /// Good bits before the next flipped one; meaningful while the rate is above zero.
+    good_bits: u64,
+    jitter: Jitter,
+    duplicate: f64,
+}
+
+/// What happens to one packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fate {
+    /// It does not arrive; the rest is then zero.
+    pub lost: bool,
+    /// Flipped bits.
+    pub bit_errors: u32,
+    /// Delay beyond the link's own.
+    pub extra_delay: Duration,
+    /// It arrives twice.
+    pub duplicate: bool,
+}
+
+impl Impairment {
+    /// The impairments of a link.
+    pub fn new(config: &Config, rng: Stream) -> Impairment {
+        let mut impairment = Impairment {
+            rng,
+            loss: config.loss,
+            bit_error_rate: 0.0,
+            good_bits: 0,
+            jitter: config.jitter,
+            duplicate: config.duplicate,
+        };
+        impairment.set_bit_error_rate(config.bit_error_rate);
+        impairment
+    }
+
+    /// The next packet, of `size` bytes at the IP layer, has left the line.
+    #[inline]
+    pub fn next(&mut self, size: u32) -> Fate {
+        if self.rng.chance(self.loss) {
+            return Fate { lost: true, ..Fate::default() };
+        }
+        Fate {
+            lost: false,
+            bit_errors: if self.bit_error_rate > 0.0 { self.flip(u64::from(size) * 8) } else { 0 },
+            extra_delay: self.jitter(),
+            duplicate: self.rng.chance(self.duplicate),
+        }
+    }
+
+    /// From now on packets are lost with this probability.
+    pub fn set_loss(&mut self, loss: f64) {
+        self.loss = loss;
+    }
+
+    /// From now on bits are flipped with this probability. Draws once unless it is zero or
+    /// what it was.
+    pub fn set_bit_error_rate(&mut self, rate: f64) {
+        if rate > 0.0 && rate != self.bit_error_rate {
+            self.good_bits = self.rng.geometric(rate);
+        }
+        self.bit_error_rate = rate;
+    }
+
+    #[inline]
+    fn flip(&mut self, bits: u64) -> u32 {
+        let mut errors = 0;
+        while self.good_bits < bits {
+            errors += 1;
+            let gap = self.rng.geometric(self.bit_error_rate);
+            self.good_bits = self.good_bits.saturating_add(gap).saturating_add(1);
+        }
+        self.good_bits -= bits;
+        errors
+    }
+
+    #[inline]
+    fn jitter(&mut self) -> Duration {
+        if self.jitter.amount == Duration::ZERO {
+            return Duration::ZERO;
+        }
+        let amount = self.jitter.amount.0 as f64;
+        Duration(match self.jitter.distribution {
+            JitterDistribution::Uniform => libm::round(amount * self.rng.uniform()) as u64,
+            JitterDistribution::Exponential => libm::round(self.rng.exponential(amount)) as u64,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantity::{BitRate, Capacity};
+    use crate::queue;
+    use alloc::vec::Vec;
+
+    fn config() -> Config {
+        Config {
+            rate: BitRate(1_000_000),
+            delay: Duration::ZERO,
+            buffer: Capacity::Packets(1),
+            queue: queue::Config::DropTail,
+            overhead: 0,
+            loss: 0.0,
+            bit_error_rate: 0.0,
+            jitter: Jitter {
+                amount: Duration::ZERO,
+                distribution: JitterDistribution::Uniform,
+                reorder: false,
+            },
+            duplicate: 0.0,
+            schedule: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_perfect_line_draws_nothing() {
+        let mut impairment = Impairment::new(&config(), Stream::new(1, "line"));
+        for size in 0..1000 {
+            assert_eq!(impairment.next(size), Fate::default());
+        }
+        assert_eq!(impairment.rng.next_u64(), Stream::new(1, "line").next_u64());
+    }
+
+    #[test]
+    fn certain_loss_and_certain_errors() {
+        let mut lossy = Impairment::new(&Config { loss: 1.0, ..config() }, Stream::new(1, "line"));
+        assert!(lossy.next(1500).lost);
+        let mut noisy = Impairment::new(&Config { bit_error_rate: 1.0, ..config() }, Stream::new(1, "line"));
+        assert_eq!(noisy.next(100).bit_errors, 800);
+    }
+
+    #[test]
+    fn fates_are_fixed_for_all_time() {
+        let jitter = Jitter {
+            amount: Duration::from_millis(1),
+            distribution: JitterDistribution::Exponential,
+            reorder: true,
+        };
+        let config = Config { loss: 0.3, bit_error_rate: 1e-3, jitter, duplicate: 0.5, ..config() };
+        let mut impairment = Impairment::new(&config, Stream::new(1, "line"));
+        let fates: Vec<(bool, u32, u64, bool)> = (0..8)
+            .map(|_| impairment.next(1000))
+            .map(|fate| (fate.lost, fate.bit_errors, fate.extra_delay.0, fate.duplicate))
+            .collect();
+        let lost = (true, 0, 0, false);
+        let expected = [
+            (false, 7, 602_022, false),
+            (false, 7, 69_273, false),
+            (false, 8, 215_728, false),
+            lost,
+            lost,
+            (false, 8, 480_525, false),
+            lost,
+            (false, 5, 2_362_855, false),
+        ];
+        assert_eq!(fates, expected);
+    }
+}

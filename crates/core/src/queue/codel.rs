@@ -1,0 +1,288 @@
+//! CoDel, controlled delay (RFC 8289): drops at the head once packets have waited longer
+//! than `target` for a whole `interval`, then ever faster until the delay is gone.
+//!
+//! The pseudocode of RFC 8289 section 5 is followed line by line. It asks for the line's
+//! largest packet size; the largest packet seen so far stands in for it. Marking in place
+//! of dropping (section 5 leaves it open) consumes the drop that was due and delivers the
+//! packet.
+
+use super::{CodelConfig, mark};
+use crate::packet::Packet;
+use crate::quantity::Capacity;
+use crate::time::{Duration, Instant};
+use alloc::collections::VecDeque;
+
+/// A FIFO queue under CoDel; an arrival that does not fit the buffer is dropped.
+#[derive(Clone, Debug)]
+pub struct Codel<P> {
+    config: CodelConfig,
+    buffer: Capacity,
+    waiting: Waiting<P>,
+    controller: Controller,
+    marks: u64,
+}
+
+impl<P: Packet> Codel<P> {
+    pub(super) fn new(config: CodelConfig, buffer: Capacity) -> Codel<P> {
+        Codel { config, buffer, waiting: Waiting::default(), controller: Controller::default(), marks: 0 }
+    }
+
+    pub(super) fn enqueue(&mut self, now: Instant, packet: P, dropped: &mut impl FnMut(P)) {
+        if self.buffer.admits(self.len(), self.bytes(), packet.size()) {
+            self.waiting.push(now, packet);
+        } else {
+            dropped(packet);
+        }
+    }
+
+    pub(super) fn dequeue(&mut self, now: Instant, dropped: &mut impl FnMut(P)) -> Option<P> {
+        self.controller.dequeue(&self.config, now, &mut self.waiting, &mut self.marks, dropped)
+    }
+
+    pub(super) fn pass(&mut self, now: Instant, packet: P, dropped: &mut impl FnMut(P)) -> Option<P> {
+        self.waiting.push(now, packet);
+        self.dequeue(now, dropped)
+    }
+
+    pub(super) fn clear(&mut self, _now: Instant, dropped: &mut impl FnMut(P)) {
+        self.waiting.clear(dropped);
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.waiting.packets.len()
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> u64 {
+        self.waiting.bytes
+    }
+
+    pub(super) fn marks(&self) -> u64 {
+        self.marks
+    }
+}
+
+/// Packets with the time they were queued at.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting<P> {
+    pub(super) packets: VecDeque<(Instant, P)>,
+    pub(super) bytes: u64,
+}
+
+impl<P> Default for Waiting<P> {
+    fn default() -> Waiting<P> {
+        Waiting { packets: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<P: Packet> Waiting<P> {
+    pub(super) fn push(&mut self, now: Instant, packet: P) {
+        self.bytes += u64::from(packet.size());
+        self.packets.push_back((now, packet));
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Instant, P)> {
+        let head = self.packets.pop_front()?;
+        self.bytes -= u64::from(head.1.size());
+        Some(head)
+    }
+
+    pub(super) fn clear(&mut self, dropped: &mut impl FnMut(P)) {
+        self.bytes = 0;
+        self.packets.drain(..).for_each(|(_, packet)| dropped(packet));
+    }
+}
+
+/// The state of RFC 8289's `CoDelQueue`, apart from its packets.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Controller {
+    first_above: Option<Instant>,
+    drop_next: Instant,
+    count: u32,
+    last_count: u32,
+    dropping: bool,
+    largest_packet: u32,
+}
+
+impl Controller {
+    /// `deque` of RFC 8289 section 5.5.
+    pub(super) fn dequeue<P: Packet>(
+        &mut self,
+        config: &CodelConfig,
+        now: Instant,
+        waiting: &mut Waiting<P>,
+        marks: &mut u64,
+        dropped: &mut impl FnMut(P),
+    ) -> Option<P> {
+        let (mut packet, mut ok_to_drop) = self.take(config, now, waiting)?;
+        if self.dropping {
+            if !ok_to_drop {
+                self.dropping = false;
+            }
+            while self.dropping && now >= self.drop_next {
+                self.count += 1;
+                if config.ecn && mark(&mut packet, marks) {
+                    self.drop_next = control_law(config.interval, self.drop_next, self.count);
+                    break;
+                }
+                dropped(packet);
+                (packet, ok_to_drop) = self.take(config, now, waiting)?;
+                if ok_to_drop {
+                    self.drop_next = control_law(config.interval, self.drop_next, self.count);
+                } else {
+                    self.dropping = false;
+                }
+            }
+        } else if ok_to_drop {
+            let marked = config.ecn && mark(&mut packet, marks);
+            let mut next = Some(packet);
+            if !marked {
+                dropped(next.take()?);
+                next = self.take(config, now, waiting).map(|(packet, _)| packet);
+            }
+            self.dropping = true;
+            // Where the last dropping state ended recently, go on from its drop rate.
+            let delta = self.count - self.last_count;
+            let recent = now.since(self.drop_next) < config.interval * 16;
+            self.count = if delta > 1 && recent { delta } else { 1 };
+            self.last_count = self.count;
+            self.drop_next = control_law(config.interval, now, self.count);
+            return next;
+        }
+        Some(packet)
+    }
+
+    /// `dodequeue` of section 5.6: the head, and whether it has been above target long
+    /// enough to be dropped. An empty queue also ends the dropping state, as the caller
+    /// in section 5.5 would on seeing it.
+    fn take<P: Packet>(
+        &mut self,
+        config: &CodelConfig,
+        now: Instant,
+        waiting: &mut Waiting<P>,
+    ) -> Option<(P, bool)> {
+        let Some((queued, packet)) = waiting.pop() else {
+            self.first_above = None;
+            self.dropping = false;
+            return None;
+        };
+        self.largest_packet = self.largest_packet.max(packet.size());
+        let mut ok_to_drop = false;
+        if now.since(queued) < config.target || waiting.bytes <= u64::from(self.largest_packet) {
+            self.first_above = None;
+        } else {
+            match self.first_above {
+                None => self.first_above = Some(now + config.interval),
+                Some(time) => ok_to_drop = now >= time,
+            }
+        }
+        Some((packet, ok_to_drop))
+    }
+}
+
+/// `control_law` of RFC 8289 section 5.4: the time of the next drop.
+fn control_law(interval: Duration, time: Instant, count: u32) -> Instant {
+    time + Duration((interval.0 as f64 / libm::sqrt(f64::from(count))) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Numbered;
+    use super::*;
+    use crate::packet::Ecn;
+    use alloc::vec::Vec;
+
+    const MS: u64 = 1_000_000;
+    const INTERVAL: f64 = 100e6;
+    /// The line takes a packet every tenth of a millisecond.
+    const STEP: u64 = MS / 10;
+
+    fn standing_queue(ecn: bool, packets: u64) -> Codel<Numbered> {
+        let config =
+            CodelConfig { target: Duration::from_millis(5), interval: Duration::from_millis(100), ecn };
+        let mut queue = Codel::new(config, Capacity::Packets(u32::MAX));
+        let ecn = if ecn { Ecn::Capable } else { Ecn::NotCapable };
+        for number in 0..packets {
+            queue.enqueue(Instant(0), Numbered { ecn, ..Numbered::new(number, 1000) }, &mut |_| panic!());
+        }
+        queue
+    }
+
+    /// Times of the first drops or marks while the line takes packets.
+    fn signals(queue: &mut Codel<Numbered>, from: u64, count: usize) -> Vec<u64> {
+        let mut times = Vec::new();
+        let mut now = from;
+        while times.len() < count {
+            let marks = queue.marks();
+            let mut drops = 0;
+            assert!(queue.dequeue(Instant(now), &mut |_| drops += 1).is_some());
+            times.extend((0..drops + queue.marks() - marks).map(|_| now));
+            now += STEP;
+        }
+        times
+    }
+
+    /// The first signal at `start`, the others by the control law from `count`, each at
+    /// the first packet that leaves at or after its time.
+    fn control_law_times(start: u64, mut count: f64, signals: usize) -> Vec<u64> {
+        let mut times = alloc::vec![start];
+        let mut next = start as f64;
+        while times.len() < signals {
+            next += (INTERVAL / count.sqrt()).floor();
+            times.push((next as u64).div_ceil(STEP) * STEP);
+            count += 1.0;
+        }
+        times
+    }
+
+    #[test]
+    fn drops_follow_the_control_law() {
+        // The first packet at target leaves at 5 ms; an interval later the first is dropped.
+        let mut queue = standing_queue(false, 100_000);
+        assert_eq!(signals(&mut queue, 0, 50), control_law_times(105 * MS, 1.0, 50));
+    }
+
+    #[test]
+    fn marks_follow_the_control_law_and_drop_nothing() {
+        let mut queue = standing_queue(true, 100_000);
+        assert_eq!(signals(&mut queue, 0, 50), control_law_times(105 * MS, 1.0, 50));
+        assert_eq!(queue.marks(), 50);
+    }
+
+    #[test]
+    fn a_recent_dropping_state_goes_on_from_its_rate() {
+        let mut queue = standing_queue(false, 100_000);
+        let last = *signals(&mut queue, 0, 20).last().unwrap();
+        // A packet without delay ends the state; a new standing queue begins it again.
+        queue.clear(Instant(last), &mut |_| ());
+        assert!(queue.pass(Instant(last), Numbered::new(0, 1000), &mut |_| panic!()).is_some());
+        let begin = last.div_ceil(STEP) * STEP + STEP;
+        for number in 0..50_000 {
+            queue.enqueue(Instant(begin), Numbered::new(number, 1000), &mut |_| panic!());
+        }
+        // 19 drops followed the first, and the last had been counted when the state began.
+        let first = begin + 105 * MS;
+        assert_eq!(signals(&mut queue, begin, 10), control_law_times(first, 19.0, 10));
+
+        // Long after, the rate starts anew.
+        queue.clear(Instant(last), &mut |_| ());
+        let begin = begin + 10_000 * MS;
+        assert!(queue.pass(Instant(begin), Numbered::new(0, 1000), &mut |_| panic!()).is_some());
+        for number in 0..50_000 {
+            queue.enqueue(Instant(begin), Numbered::new(number, 1000), &mut |_| panic!());
+        }
+        assert_eq!(signals(&mut queue, begin, 10), control_law_times(begin + 105 * MS, 1.0, 10));
+    }
+
+    #[test]
+    fn one_packet_behind_is_no_standing_queue() {
+        let mut queue = standing_queue(false, 0);
+        queue.enqueue(Instant(0), Numbered::new(0, 1000), &mut |_| panic!());
+        for number in 1..1000 {
+            queue.enqueue(Instant(number * 10 * MS), Numbered::new(number, 1000), &mut |_| panic!());
+            // Each has waited 10 ms, twice the target, but only one packet is left behind.
+            assert!(queue.dequeue(Instant(number * 10 * MS), &mut |_| panic!("dropped")).is_some());
+        }
+    }
+}

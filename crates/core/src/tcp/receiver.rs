@@ -1,0 +1,283 @@
+//! The receiving side: reassembly, and when and what to acknowledge.
+//!
+//! The advertised window is constant: the application reads at once, and bytes received out
+//! of order already lie within the window, so they do not shrink it (BSD and Linux count
+//! only bytes the application has yet to read).
+
+use alloc::boxed::Box;
+
+use super::ranges::{Range, Ranges};
+use super::{Ack, Config, Data};
+use crate::time::{Duration, Instant};
+
+/// One flow's receiver.
+///
+/// Call [`handle_data`](Receiver::handle_data) for each segment that arrives and
+/// [`handle_timeout`](Receiver::handle_timeout) when [`poll_timeout`](Receiver::poll_timeout) is
+/// due; after each of them, [`poll_transmit`](Receiver::poll_transmit) until it gives `None`. An ACK not
+/// taken before the next segment arrives is merged into that segment's.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    next: u64,
+    /// TS.Recent and Last.ACK.sent of RFC 7323 section 4.3.
+    recent_timestamp: Instant,
+    last_ack: u64,
+    deadline: Instant,
+    out_of_order: Option<Box<OutOfOrder>>,
+    /// Segments since the last ACK.
+    unacknowledged: u32,
+    ack_now: bool,
+    answer_syn: bool,
+    echo_congestion: bool,
+}
+
+/// The reassembly queue, there only while a byte is missing.
+#[derive(Clone, Debug, Default)]
+struct OutOfOrder {
+    ranges: Ranges,
+    /// Where the ranges that changed last begin, newest first (RFC 2018 section 4); 0 for none.
+    recent: [u64; 4],
+}
+
+impl Receiver {
+    /// A receiver at the first byte.
+    pub fn new(_config: &Config) -> Receiver {
+        Receiver {
+            next: 0,
+            recent_timestamp: Instant::ZERO,
+            last_ack: 0,
+            deadline: Instant::NEVER,
+            out_of_order: None,
+            unacknowledged: 0,
+            ack_now: false,
+            answer_syn: false,
+            echo_congestion: false,
+        }
+    }
+
+    /// A segment arrived, with or without a congestion mark.
+    pub fn handle_data(&mut self, config: &Config, now: Instant, data: &Data, congestion_experienced: bool) {
+        if data.seq <= self.last_ack {
+            self.recent_timestamp = self.recent_timestamp.max(data.sent);
+        }
+        if data.syn {
+            self.answer_syn = true;
+            self.ack_now = true;
+            return;
+        }
+        // RFC 3168 section 6.1.3: a CWR ends the echo, unless its own packet is marked.
+        self.echo_congestion = config.ecn && ((self.echo_congestion && !data.cwr) || congestion_experienced);
+
+        let end = data.seq.saturating_add(u64::from(data.len)).min(self.next.saturating_add(config.window));
+        if data.seq == self.next && end > self.next && self.out_of_order.is_none() {
+            self.next = end;
+            self.unacknowledged += 1;
+            if self.unacknowledged >= config.ack_every || config.delayed_ack == Duration::ZERO {
+                self.ack_now = true;
+            } else if self.deadline == Instant::NEVER {
+                self.deadline = now + config.delayed_ack;
+            }
+        } else {
+            // Out of order, filling a gap, or received before: at once (RFC 5681 section 4.2).
+            self.ack_now = true;
+            self.reassemble(Range { start: data.seq, end });
+        }
+    }
+
+    /// The longest time for an ACK to be held back may be over.
+    pub fn handle_timeout(&mut self, _config: &Config, now: Instant) {
+        if self.deadline <= now {
+            self.deadline = Instant::NEVER;
+            self.ack_now = true;
+        }
+    }
+
+    /// The ACK to send now, if there is one.
+    #[inline]
+    pub fn poll_transmit(&mut self, config: &Config, _now: Instant) -> Option<Ack> {
+        if !self.ack_now {
+            return None;
+        }
+        let sack = match &self.out_of_order {
+            Some(queue) if config.sack => queue.blocks(self.next),
+            _ => [(0, 0); 3],
+        };
+        let syn = self.answer_syn;
+        self.ack_now = false;
+        self.answer_syn = false;
+        self.unacknowledged = 0;
+        self.deadline = Instant::NEVER;
+        self.last_ack = self.next;
+        Some(Ack {
+            ack: self.next,
+            echo: self.recent_timestamp,
+            window: u32::try_from(config.window).unwrap_or(u32::MAX),
+            sack,
+            syn,
+            ece: self.echo_congestion && !syn,
+        })
+    }
+
+    /// When to call [`handle_timeout`](Receiver::handle_timeout); [`Instant::NEVER`] if no ACK is held back.
+    #[inline]
+    pub fn poll_timeout(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Payload bytes delivered in order.
+    #[inline]
+    pub fn delivered(&self) -> u64 {
+        self.next
+    }
+
+    fn reassemble(&mut self, data: Range) {
+        if data.end <= self.next || data.start >= data.end {
+            return;
+        }
+        if data.start > self.next {
+            let queue = self.out_of_order.get_or_insert_default();
+            let whole = queue.ranges.insert(data, |_| ());
+            queue.remember(whole);
+            return;
+        }
+        self.next = data.end;
+        if let Some(queue) = &mut self.out_of_order {
+            if let Some(first) = queue.ranges.ending_above(self.next).next()
+                && first.start <= self.next
+            {
+                self.next = first.end;
+            }
+            queue.ranges.remove_below(self.next, |_| ());
+            if queue.ranges.is_empty() {
+                self.out_of_order = None;
+            }
+        }
+    }
+}
+
+impl OutOfOrder {
+    /// Put a range that changed first, in place of those it has swallowed.
+    fn remember(&mut self, whole: Range) {
+        let mut kept = 0;
+        let mut recent = [whole.start, 0, 0, 0];
+        for &start in self.recent.iter().filter(|&&start| start < whole.start || whole.end <= start) {
+            kept += 1;
+            if let Some(place) = recent.get_mut(kept) {
+                *place = start;
+            }
+        }
+        self.recent = recent;
+    }
+
+    /// The ranges that changed last, newest first.
+    fn blocks(&self, next: u64) -> [(u32, u32); 3] {
+        let mut blocks = [(0, 0); 3];
+        let mut found = 0;
+        for &start in self.recent.iter().filter(|&&start| start > next) {
+            let range = self.ranges.ending_above(start).next().filter(|r| r.start == start);
+            let offset = u32::try_from(start - next);
+            let len = range.map(|r| u32::try_from(r.len()));
+            if let (Ok(offset), Some(Ok(len))) = (offset, len)
+                && found < blocks.len()
+            {
+                blocks[found] = (offset, len);
+                found += 1;
+            }
+        }
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config { max_segment_size: 100, window: 10_000, ..Config::default() }
+    }
+
+    fn segment(seq: u64, sent: u64) -> Data {
+        Data { seq, sent: Instant(sent), len: 100, syn: false, cwr: false, retransmission: false }
+    }
+
+    fn answer(receiver: &mut Receiver, seq: u64, sent: u64) -> Option<Ack> {
+        receiver.handle_data(&config(), Instant(sent), &segment(seq, sent), false);
+        receiver.poll_transmit(&config(), Instant(sent))
+    }
+
+    #[test]
+    fn state_stays_small() {
+        assert!(size_of::<Receiver>() <= 64, "{}", size_of::<Receiver>());
+    }
+
+    #[test]
+    fn every_second_segment_or_the_timer() {
+        let config = config();
+        let mut receiver = Receiver::new(&config);
+        assert_eq!(answer(&mut receiver, 0, 5), None);
+        assert_eq!(receiver.poll_timeout(), Instant(5) + config.delayed_ack);
+        assert_eq!(answer(&mut receiver, 100, 6).unwrap().ack, 200);
+        assert_eq!(receiver.poll_timeout(), Instant::NEVER);
+        assert_eq!(answer(&mut receiver, 200, 7), None);
+        let due = receiver.poll_timeout();
+        receiver.handle_timeout(&config, Instant(due.0 - 1));
+        assert_eq!(receiver.poll_transmit(&config, due), None);
+        receiver.handle_timeout(&config, due);
+        assert_eq!(receiver.poll_transmit(&config, due).unwrap().ack, 300);
+    }
+
+    #[test]
+    fn blocks_come_newest_first() {
+        let mut receiver = Receiver::new(&config());
+        let sack = |receiver: &mut Receiver, seq| answer(receiver, seq, 1).unwrap().sack;
+        assert_eq!(sack(&mut receiver, 100), [(100, 100), (0, 0), (0, 0)]);
+        assert_eq!(sack(&mut receiver, 500), [(500, 100), (100, 100), (0, 0)]);
+        assert_eq!(sack(&mut receiver, 300), [(300, 100), (500, 100), (100, 100)]);
+        assert_eq!(sack(&mut receiver, 700), [(700, 100), (300, 100), (500, 100)]);
+        assert_eq!(sack(&mut receiver, 400), [(300, 300), (700, 100), (100, 100)]);
+        let filled = answer(&mut receiver, 0, 1).unwrap();
+        assert_eq!((filled.ack, filled.sack), (200, [(100, 300), (500, 100), (0, 0)]));
+        assert_eq!(answer(&mut receiver, 200, 1).unwrap().ack, 600);
+        assert_eq!(answer(&mut receiver, 600, 1).unwrap().ack, 800);
+        assert!(receiver.out_of_order.is_none());
+    }
+
+    #[test]
+    fn timestamps_echo_as_rfc_7323_section_4_3() {
+        let mut receiver = Receiver::new(&config());
+        assert_eq!(answer(&mut receiver, 0, 1), None);
+        // A delayed ACK echoes the earliest segment it covers.
+        assert_eq!(answer(&mut receiver, 100, 2).unwrap().echo, Instant(1));
+        // Out of order: the last segment that advanced the window; filling: the filling one.
+        assert_eq!(answer(&mut receiver, 300, 3).unwrap().echo, Instant(1));
+        assert_eq!(answer(&mut receiver, 200, 4).unwrap().echo, Instant(4));
+    }
+
+    #[test]
+    fn congestion_is_echoed_until_the_sender_reduced() {
+        let config = Config { ecn: true, ack_every: 1, ..config() };
+        let mut receiver = Receiver::new(&config);
+        let mut echo = |seq, cwr, marked| {
+            receiver.handle_data(&config, Instant(1), &Data { cwr, ..segment(seq, 1) }, marked);
+            receiver.poll_transmit(&config, Instant(1)).unwrap().ece
+        };
+        let seen = [
+            echo(0, false, false),
+            echo(100, false, true),
+            echo(200, false, false),
+            echo(300, true, false),
+            echo(400, false, true),
+            echo(500, true, true),
+            echo(600, true, false),
+        ];
+        assert_eq!(seen, [false, true, true, false, true, true, false]);
+    }
+
+    #[test]
+    fn nothing_beyond_the_window_is_kept() {
+        let mut receiver = Receiver::new(&config());
+        assert_eq!(answer(&mut receiver, 10_000, 1).unwrap().sack[0], (0, 0));
+        assert_eq!(answer(&mut receiver, u64::MAX - 3, 1).unwrap().sack[0], (0, 0));
+        assert_eq!(answer(&mut receiver, 9_950, 1).unwrap().sack[0], (9_950, 50));
+    }
+}

@@ -1,0 +1,91 @@
+//! Fast retransmit and fast recovery without SACK: Reno (RFC 5681 section 3.2) and NewReno
+//! (RFC 6582).
+//!
+//! Of RFC 6582's choices: the careful test (a recovery begins only for ACKs beyond the last
+//! one's end) without the heuristics of section 4; the retransmission timer restarts at the
+//! first partial ACK only ("impatient"); a full ACK sets the window by option 1, so that no
+//! burst follows. Reno applies the test after timeouts only: RFC 5681 lets each loss found in
+//! one window reduce it anew.
+
+use super::{Phase, Sender};
+use crate::tcp::scoreboard::DUPLICATE_THRESHOLD;
+use crate::tcp::{Algorithm, Config, Event};
+use crate::time::Instant;
+
+impl Sender {
+    #[inline]
+    pub(super) fn handle_new_ack(&mut self, config: &Config, now: Instant, advanced: u64) {
+        if self.phase != Phase::Recovery {
+            self.handle_progress(config, now, advanced);
+            return;
+        }
+        if config.algorithm == Algorithm::Reno {
+            self.window.set_to_threshold();
+            self.leave_recovery(now);
+        } else if self.unacknowledged >= self.recover {
+            let segment = f64::from(config.max_segment_size);
+            let flight = (self.highest - self.unacknowledged) as f64;
+            let window = self.window.slow_start_threshold().min(flight.max(segment) + segment);
+            self.window.set(window);
+            self.leave_recovery(now);
+        } else {
+            self.handle_partial_ack(config, now, advanced);
+        }
+    }
+
+    fn leave_recovery(&mut self, now: Instant) {
+        self.phase = Phase::Open;
+        self.duplicates = 0;
+        self.event = Some(Event::Recovered);
+        self.restart_timer(now);
+    }
+
+    /// The next hole shows: send it, deflate by what left the network, and add one segment for
+    /// the one sent (RFC 6582 section 3.2 step 3).
+    fn handle_partial_ack(&mut self, config: &Config, now: Instant, advanced: u64) {
+        let segment = f64::from(config.max_segment_size);
+        self.retransmit_head = true;
+        let advanced = advanced as f64;
+        let refill = if advanced >= segment { segment } else { 0.0 };
+        self.window.set((self.window.exact() - advanced + refill).max(segment));
+        if !self.partial {
+            self.partial = true;
+            self.restart_timer(now);
+        }
+    }
+
+    #[cold]
+    pub(super) fn handle_duplicate(&mut self, config: &Config) {
+        let segment = f64::from(config.max_segment_size);
+        match self.phase {
+            Phase::Loss => {}
+            Phase::Recovery => {
+                // No more segments can have left than were outstanding (RFC 5681 section 3.2 step 4).
+                let outstanding = (self.highest - self.unacknowledged) as f64;
+                let limit = self.window.slow_start_threshold() + outstanding;
+                self.window.set((self.window.exact() + segment).min(limit).max(self.window.exact()));
+            }
+            Phase::Open => {
+                self.duplicates = self.duplicates.saturating_add(1);
+                if self.duplicates == DUPLICATE_THRESHOLD && self.may_recover() {
+                    self.reduce_for_loss(config);
+                    let inflated =
+                        self.window.slow_start_threshold() + f64::from(DUPLICATE_THRESHOLD) * segment;
+                    self.window.set(inflated);
+                    self.phase = Phase::Recovery;
+                    if config.algorithm != Algorithm::Reno {
+                        self.recover = self.highest;
+                    }
+                    self.partial = false;
+                    self.retransmit_head = true;
+                }
+            }
+        }
+    }
+
+    /// Whether the ACK is for more than the last recovery repaired, so that its duplicates cannot
+    /// come from that recovery's own retransmissions.
+    fn may_recover(&self) -> bool {
+        self.unacknowledged > self.recover || self.recover == 0
+    }
+}

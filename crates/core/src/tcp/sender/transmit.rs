@@ -1,0 +1,134 @@
+//! Which segment may leave now: new data within both windows, and what goes again after a
+//! timeout.
+
+use super::{Phase, Sender};
+use crate::tcp::{Config, Data};
+use crate::time::Instant;
+
+impl Sender {
+    /// New data, as the windows allow.
+    #[inline]
+    pub(super) fn poll_new(&mut self, config: &Config, now: Instant) -> Option<Data> {
+        let segment = u64::from(config.max_segment_size);
+        let mut flight = self.next - self.unacknowledged;
+        let len = segment.min(self.written - self.next);
+        if len == 0 {
+            return None;
+        }
+        if flight == 0 {
+            self.restart_if_idle(config, now);
+        }
+        let len = self.fit_peer_window(len, flight)?;
+        let mut cwnd = self.window.bytes();
+        if config.limited_transmit && self.phase == Phase::Open {
+            // RFC 3042 without SACK; with it, the pipe has room for what was received (RFC 6675
+            // section 5 step 3).
+            match &self.scoreboard {
+                Some(scoreboard) => flight = scoreboard.pipe(self.unacknowledged, self.highest),
+                None => cwnd += u64::from(self.duplicates.min(2)) * segment,
+            }
+        } else if self.phase == Phase::Loss {
+            flight = self.bytes_in_flight();
+        }
+        if flight + len > cwnd {
+            self.limited_until = self.next;
+            return None;
+        }
+        if flight + len + segment > cwnd {
+            self.limited_until = self.next + len;
+        }
+        Some(self.send_new(config, now, len))
+    }
+
+    /// How much of a segment the receiver takes: all or nothing, so that no silly segments leave,
+    /// unless nothing is outstanding that would open the window (RFC 9293 section 3.8.6.2.1).
+    #[inline]
+    pub(super) fn fit_peer_window(&self, len: u64, flight: u64) -> Option<u64> {
+        let room = self.peer_window.saturating_sub(self.next - self.unacknowledged);
+        if len <= room { Some(len) } else { (flight == 0 && room > 0).then_some(room) }
+    }
+
+    #[inline]
+    pub(super) fn send_new(&mut self, config: &Config, now: Instant, len: u64) -> Data {
+        let seq = self.next;
+        self.next += len;
+        self.highest = self.next;
+        if self.timed_at == Instant::NEVER && !config.timestamps && self.phase != Phase::Recovery {
+            self.timed = self.next;
+            self.timed_at = now;
+        }
+        if self.phase == Phase::Loss
+            && let Some(scoreboard) = &mut self.scoreboard
+        {
+            scoreboard.mark_retransmitted(self.next);
+        }
+        let cwr = config.ecn && core::mem::take(&mut self.tell_reduced);
+        self.sent(now);
+        Data { seq, sent: now, len: len as u32, syn: false, cwr, retransmission: false }
+    }
+
+    /// After a timeout: everything missing goes again, in order and by slow start. What SACK
+    /// told before the timeout is kept, as RFC 6675 section 5.1 allows where reneging is
+    /// tested for: the scoreboard does, and keeping it spares sending what has arrived.
+    #[cold]
+    pub(super) fn poll_after_timeout(&mut self, config: &Config, now: Instant) -> Option<Data> {
+        let segment = u64::from(config.max_segment_size);
+        let mut end = self.highest;
+        if let Some(scoreboard) = &mut self.scoreboard {
+            let hole = scoreboard.hole_from(self.next, self.highest);
+            scoreboard.mark_retransmitted(hole.start);
+            self.next = hole.start.min(self.highest);
+            end = hole.end;
+        }
+        if self.next >= self.highest {
+            return self.poll_new(config, now);
+        }
+        let len = segment.min(end - self.next);
+        if self.bytes_in_flight() + len > self.window.bytes() {
+            self.limited_until = self.limited_until.max(self.next);
+            return None;
+        }
+        let start = self.next;
+        self.next += len;
+        self.limited_until = self.limited_until.max(self.next);
+        if let Some(scoreboard) = &mut self.scoreboard {
+            scoreboard.mark_retransmitted(self.next);
+        }
+        Some(self.send_again(now, start, len))
+    }
+
+    /// The first segment outstanding.
+    #[cold]
+    pub(super) fn retransmit_first(&mut self, config: &Config, now: Instant) -> Data {
+        let start = self.unacknowledged;
+        let segment = u64::from(config.max_segment_size);
+        let end = match &mut self.scoreboard {
+            Some(scoreboard) => scoreboard.begin_retransmission(start, self.highest, segment),
+            None => self.highest.min(start + segment),
+        };
+        self.send_again(now, start, end - start)
+    }
+
+    pub(super) fn send_again(&mut self, now: Instant, seq: u64, len: u64) -> Data {
+        // Karn: what is sent twice times nothing, nor does an ACK that waited for it.
+        self.timed_at = Instant::NEVER;
+        self.retransmissions += 1;
+        self.sent(now);
+        Data { seq, sent: now, len: len as u32, syn: false, cwr: false, retransmission: true }
+    }
+
+    #[inline]
+    fn sent(&mut self, now: Instant) {
+        self.last_sent = now;
+        if self.deadline == Instant::NEVER {
+            self.deadline = now + self.round_trip.rto();
+        }
+    }
+
+    fn restart_if_idle(&mut self, config: &Config, now: Instant) {
+        if self.next > 0 && self.phase == Phase::Open && now.since(self.last_sent) > self.round_trip.rto() {
+            self.window.restart(config);
+            self.window.pause(config, now);
+        }
+    }
+}

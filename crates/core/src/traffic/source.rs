@@ -1,0 +1,226 @@
+//! A pattern at work: one emission after the other.
+
+use super::Pattern;
+use crate::quantity::BitRate;
+use crate::rng::Stream;
+use crate::time::Duration;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// The emissions of one flow. Each flow has its own source and its own random stream.
+#[derive(Clone, Debug)]
+pub struct Source {
+    rng: Stream,
+    state: State,
+}
+
+/// Payload handed over at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emission {
+    /// Time since the previous emission, or since the start for the first.
+    pub gap: Duration,
+    /// Payload bytes; `u64::MAX` for a bulk transfer without end.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Silent,
+    Bulk { bytes: u64 },
+    Cbr { clock: Clock },
+    Poisson { mean_gap_ns: f64, packet: u32 },
+    Phases { clock: Clock, on: Phase, off: Phase, on_left: Duration },
+    Mmpp { states: Vec<MmppState>, packet: u32, state: usize, left_ns: f64 },
+    Trace { packets: Arc<[(Duration, u32)]>, repeat: bool, next: usize },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct MmppState {
+    packets_per_ns: f64,
+    sojourn_ns: f64,
+}
+
+impl Source {
+    /// The source of a pattern; it emits nothing where [`Pattern::check`] refuses the pattern.
+    pub fn new(pattern: &Pattern, mut rng: Stream) -> Source {
+        if pattern.check().is_err() {
+            return Source { rng, state: State::Silent };
+        }
+        let state = match pattern {
+            Pattern::Bulk { size } => State::Bulk { bytes: size.unwrap_or(u64::MAX) },
+            &Pattern::Cbr { rate, packet } => State::Cbr { clock: Clock::new(rate, packet) },
+            &Pattern::Poisson { rate, packet } => {
+                State::Poisson { mean_gap_ns: 1.0 / packets_per_ns(rate, packet), packet }
+            }
+            &Pattern::OnOff { rate, packet, on, off } => {
+                Source::phases(rate, packet, Phase::exponential(on), Phase::exponential(off), &mut rng)
+            }
+            &Pattern::Pareto { rate, packet, on, off, shape } => {
+                Source::phases(rate, packet, Phase::pareto(on, shape), Phase::pareto(off, shape), &mut rng)
+            }
+            Pattern::Mmpp { states, packet } => {
+                let states: Vec<MmppState> = states
+                    .iter()
+                    .map(|&(rate, sojourn)| MmppState {
+                        packets_per_ns: packets_per_ns(rate, *packet),
+                        sojourn_ns: sojourn.0 as f64,
+                    })
+                    .collect();
+                let left_ns = sojourn(&states, 0, &mut rng);
+                State::Mmpp { states, packet: *packet, state: 0, left_ns }
+            }
+            Pattern::Trace { packets, repeat } => {
+                State::Trace { packets: Arc::clone(packets), repeat: *repeat, next: 0 }
+            }
+        };
+        Source { rng, state }
+    }
+
+    /// The next emission, or `None` when the pattern has ended.
+    #[expect(clippy::should_implement_trait, reason = "a source is a state machine, not a collection")]
+    #[inline]
+    pub fn next(&mut self) -> Option<Emission> {
+        let rng = &mut self.rng;
+        match &mut self.state {
+            State::Silent => None,
+            &mut State::Bulk { bytes } => {
+                self.state = State::Silent;
+                Some(Emission { gap: Duration::ZERO, bytes })
+            }
+            State::Cbr { clock } => Some(Emission { gap: clock.tick(), bytes: clock.packet.into() }),
+            &mut State::Poisson { mean_gap_ns, packet } => {
+                let gap = round_ns(rng.exponential(mean_gap_ns));
+                Some(Emission { gap, bytes: packet.into() })
+            }
+            State::Phases { clock, on, off, on_left } => {
+                let mut needed = clock.tick();
+                let mut gap = Duration::ZERO;
+                while *on_left < needed {
+                    needed = needed - *on_left;
+                    gap = gap + *on_left + off.draw(rng);
+                    *on_left = on.draw(rng);
+                }
+                *on_left = *on_left - needed;
+                Some(Emission { gap: gap + needed, bytes: clock.packet.into() })
+            }
+            State::Mmpp { states, packet, state, left_ns } => {
+                // A unit exponential is used up at the rate of whichever state is in force,
+                // which is a Poisson process of that rate in each.
+                let mut needed = rng.exponential(1.0);
+                let mut gap = 0.0;
+                loop {
+                    let rate = states[*state].packets_per_ns;
+                    if needed <= *left_ns * rate {
+                        let time = if rate > 0.0 { needed / rate } else { 0.0 };
+                        *left_ns -= time;
+                        gap += time;
+                        return Some(Emission { gap: round_ns(gap), bytes: (*packet).into() });
+                    }
+                    needed -= *left_ns * rate;
+                    gap += *left_ns;
+                    if states.len() > 1 {
+                        let step = 1 + rng.below(states.len() as u64 - 1) as usize;
+                        *state = (*state + step) % states.len();
+                    }
+                    *left_ns = sojourn(states, *state, rng);
+                }
+            }
+            State::Trace { packets, repeat, next } => {
+                if *next == packets.len() {
+                    if !*repeat {
+                        return None;
+                    }
+                    *next = 0;
+                }
+                let (gap, bytes) = packets[*next];
+                *next += 1;
+                Some(Emission { gap, bytes: bytes.into() })
+            }
+        }
+    }
+
+    fn phases(rate: BitRate, packet: u32, on: Phase, off: Phase, rng: &mut Stream) -> State {
+        let on_left = on.draw(rng);
+        State::Phases { clock: Clock::new(rate, packet), on, off, on_left }
+    }
+}
+
+/// Packet times of a constant bit rate, without drift: tick k falls on the nanosecond
+/// that k · packet bits / rate begins in.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    packet: u32,
+    rate: u64,
+    /// Whole nanoseconds per packet, and what is left over in units of 1/rate ns.
+    gap: u64,
+    remainder: u64,
+    /// Left over from the ticks so far, below `rate`.
+    carried: u64,
+    started: bool,
+}
+
+impl Clock {
+    fn new(rate: BitRate, packet: u32) -> Clock {
+        let bit_ns = u128::from(packet) * 8 * 1_000_000_000;
+        let (gap, remainder) = (bit_ns / u128::from(rate.0), bit_ns % u128::from(rate.0));
+        let gap = u64::try_from(gap).unwrap_or(u64::MAX);
+        Clock { packet, rate: rate.0, gap, remainder: remainder as u64, carried: 0, started: false }
+    }
+
+    /// The gap before the next packet.
+    #[inline]
+    fn tick(&mut self) -> Duration {
+        if !self.started {
+            self.started = true;
+            return Duration::ZERO;
+        }
+        // Both are below the rate, so this is addition modulo the rate without overflow.
+        let room = self.rate - self.carried;
+        if self.remainder >= room {
+            self.carried = self.remainder - room;
+            Duration(self.gap.saturating_add(1))
+        } else {
+            self.carried += self.remainder;
+            Duration(self.gap)
+        }
+    }
+}
+
+/// The length of an on or off phase.
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    mean_ns: f64,
+    /// Pareto with this shape, or exponential.
+    shape: Option<f64>,
+}
+
+impl Phase {
+    fn exponential(mean: Duration) -> Phase {
+        Phase { mean_ns: mean.0 as f64, shape: None }
+    }
+
+    fn pareto(mean: Duration, shape: f64) -> Phase {
+        Phase { mean_ns: mean.0 as f64, shape: Some(shape) }
+    }
+
+    fn draw(&self, rng: &mut Stream) -> Duration {
+        match self.shape {
+            _ if self.mean_ns == 0.0 => Duration::ZERO,
+            None => round_ns(rng.exponential(self.mean_ns)),
+            Some(shape) => round_ns(rng.pareto(self.mean_ns, shape)),
+        }
+    }
+}
+
+fn sojourn(states: &[MmppState], state: usize, rng: &mut Stream) -> f64 {
+    if states.len() == 1 { f64::INFINITY } else { rng.exponential(states[state].sojourn_ns) }
+}
+
+fn packets_per_ns(rate: BitRate, packet: u32) -> f64 {
+    rate.as_f64() / (f64::from(packet) * 8e9)
+}
+
+#[inline]
+fn round_ns(nanoseconds: f64) -> Duration {
+    Duration((nanoseconds + 0.5) as u64)
+}

@@ -1,0 +1,204 @@
+//! Properties that hold for every queue discipline.
+
+use netstage_core::packet::{Ecn, Packet};
+use netstage_core::quantity::Capacity;
+use netstage_core::queue::{CodelConfig, Config, DrrConfig, FqCodelConfig, Queue, RedConfig};
+use netstage_core::rng::Stream;
+use netstage_core::time::{Duration, Instant};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Numbered {
+    number: u64,
+    size: u32,
+    class: u16,
+    ecn: Ecn,
+}
+
+impl Packet for Numbered {
+    fn size(&self) -> u32 {
+        self.size
+    }
+    fn class(&self) -> u16 {
+        self.class
+    }
+    fn ecn(&self) -> Ecn {
+        self.ecn
+    }
+    fn mark_congestion(&mut self) {
+        self.ecn = Ecn::CongestionExperienced;
+    }
+    fn flow_key(&self) -> u64 {
+        self.class.into()
+    }
+}
+
+/// One step of a driver.
+#[derive(Clone, Debug)]
+enum Step {
+    Wait { milliseconds: u64 },
+    Enqueue { size: u32, class: u16, capable: bool },
+    Dequeue,
+    Clear,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let enqueue = (40..1500_u32, 0..6_u16, any::<bool>()).prop_map(|(size, class, capable)| Step::Enqueue {
+        size,
+        class,
+        capable,
+    });
+    let step = prop_oneof![
+        20 => (0..30_u64).prop_map(|milliseconds| Step::Wait { milliseconds }),
+        60 => enqueue,
+        40 => Just(Step::Dequeue),
+        1 => Just(Step::Clear),
+    ];
+    prop::collection::vec(step, 1..400)
+}
+
+fn disciplines() -> impl Strategy<Value = Config> {
+    let codel =
+        |ecn| CodelConfig { target: Duration::from_millis(5), interval: Duration::from_millis(40), ecn };
+    let red = |(weight, ecn)| {
+        Config::Red(RedConfig { min_threshold: 2.0, max_threshold: 6.0, max_probability: 0.2, weight, ecn })
+    };
+    prop_oneof![
+        Just(Config::DropTail),
+        (0.002..1.0, any::<bool>()).prop_map(red),
+        any::<bool>().prop_map(move |ecn| Config::Codel(codel(ecn))),
+        (1..8_u32, 100..3000_u32, any::<bool>()).prop_map(move |(flows, quantum, ecn)| {
+            Config::FqCodel(FqCodelConfig { codel: codel(ecn), flows, quantum })
+        }),
+        (prop::collection::vec(0.1..10.0_f64, 1..5), capacities()).prop_map(|(weights, buffer_per_class)| {
+            Config::DeficitRoundRobin(DrrConfig { weights, buffer_per_class })
+        }),
+    ]
+}
+
+fn capacities() -> impl Strategy<Value = Capacity> {
+    prop_oneof![(0..40_u32).prop_map(Capacity::Packets), (0..40_000_u64).prop_map(Capacity::Bytes),]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// In = out + dropped + waiting, in packets and bytes; no packet twice; packets of a
+    /// class (which is a flow here) leave in the order they came; the buffer is not exceeded.
+    #[test]
+    fn packets_are_conserved_and_in_order(config in disciplines(), buffer in capacities(), steps in steps()) {
+        let mut queue = Queue::new(&config, buffer, Stream::new(1, "queue"));
+        let mut now = Instant::ZERO;
+        let mut waiting = BTreeMap::new();
+        let mut last_out = [None; 6];
+        let (mut number, mut marks_seen) = (0, 0);
+        for step in steps {
+            let mut dropped = Vec::new();
+            let mut drop = |packet| dropped.push(packet);
+            match step {
+                Step::Wait { milliseconds } => now += Duration::from_millis(milliseconds),
+                Step::Enqueue { size, class, capable } => {
+                    number += 1;
+                    let ecn = if capable { Ecn::Capable } else { Ecn::NotCapable };
+                    waiting.insert(number, size);
+                    queue.enqueue(now, Numbered { number, size, class, ecn }, &mut drop);
+                }
+                Step::Dequeue => {
+                    let empty = queue.is_empty();
+                    let next = queue.dequeue(now, &mut drop);
+                    if let Some(packet) = next {
+                        prop_assert_eq!(waiting.remove(&packet.number), Some(packet.size));
+                        let last = &mut last_out[usize::from(packet.class)];
+                        prop_assert!(*last < Some(packet.number));
+                        *last = Some(packet.number);
+                        marks_seen += u64::from(packet.ecn == Ecn::CongestionExperienced);
+                    }
+                    prop_assert!(next.is_some() || dropped.len() + usize::from(empty) > 0);
+                }
+                Step::Clear => {
+                    queue.clear(now, &mut drop);
+                    prop_assert!(queue.is_empty());
+                }
+            }
+            for packet in dropped {
+                prop_assert_eq!(waiting.remove(&packet.number), Some(packet.size));
+                marks_seen += u64::from(packet.ecn == Ecn::CongestionExperienced);
+            }
+            let bytes: u64 = waiting.values().map(|&size| u64::from(size)).sum();
+            prop_assert_eq!((queue.len(), queue.bytes()), (waiting.len(), bytes));
+            if !matches!(config, Config::DeficitRoundRobin(_)) {
+                let within = match buffer {
+                    Capacity::Packets(limit) => queue.len() <= limit as usize,
+                    Capacity::Bytes(limit) => queue.bytes() <= limit,
+                };
+                prop_assert!(within);
+            }
+        }
+        queue.clear(now, &mut |packet| marks_seen += u64::from(packet.ecn == Ecn::CongestionExperienced));
+        prop_assert_eq!(queue.marks(), marks_seen);
+    }
+
+    /// The short way over a free line is the long way, where the buffer has room.
+    #[test]
+    fn passing_is_enqueueing_and_dequeueing(config in disciplines(), steps in steps()) {
+        let config = match config {
+            Config::DeficitRoundRobin(drr) => {
+                let buffer_per_class = Capacity::Packets(10);
+                Config::DeficitRoundRobin(DrrConfig { buffer_per_class, ..drr })
+            }
+            other => other,
+        };
+        let mut short = Queue::new(&config, Capacity::Packets(10), Stream::new(1, "queue"));
+        let mut long = short.clone();
+        let mut now = Instant::ZERO;
+        for (number, step) in (0..).zip(steps) {
+            let (mut short_dropped, mut long_dropped) = (Vec::new(), Vec::new());
+            match step {
+                Step::Wait { milliseconds } => now += Duration::from_millis(milliseconds),
+                Step::Enqueue { size, class, capable } => {
+                    let ecn = if capable { Ecn::Capable } else { Ecn::NotCapable };
+                    let packet = Numbered { number, size, class, ecn };
+                    if short.is_empty() {
+                        let passed = short.pass(now, packet, &mut |packet| short_dropped.push(packet));
+                        long.enqueue(now, packet, &mut |packet| long_dropped.push(packet));
+                        prop_assert_eq!(passed, long.dequeue(now, &mut |packet| long_dropped.push(packet)));
+                        // Let packets gather behind the one on the line.
+                        for extra in 0..3 {
+                            let packet = Numbered { number: 1_000_000 + 3 * number + extra, ..packet };
+                            short.enqueue(now, packet, &mut |packet| short_dropped.push(packet));
+                            long.enqueue(now, packet, &mut |packet| long_dropped.push(packet));
+                        }
+                    } else {
+                        short.enqueue(now, packet, &mut |packet| short_dropped.push(packet));
+                        long.enqueue(now, packet, &mut |packet| long_dropped.push(packet));
+                    }
+                }
+                Step::Dequeue | Step::Clear => {
+                    let next = short.dequeue(now, &mut |packet| short_dropped.push(packet));
+                    prop_assert_eq!(next, long.dequeue(now, &mut |packet| long_dropped.push(packet)));
+                }
+            }
+            prop_assert_eq!(short_dropped, long_dropped);
+            prop_assert_eq!((short.len(), short.bytes()), (long.len(), long.bytes()));
+        }
+    }
+
+    /// Without classes, flows or delay-based drops, order is first in, first out.
+    #[test]
+    fn drop_tail_and_red_are_first_in_first_out(weight in 0.002..1.0_f64, steps in steps(), tail: bool) {
+        let red = RedConfig { min_threshold: 2.0, max_threshold: 9.0, max_probability: 0.1, weight, ecn: false };
+        let config = if tail { Config::DropTail } else { Config::Red(red) };
+        let mut queue = Queue::new(&config, Capacity::Packets(20), Stream::new(1, "queue"));
+        let (mut number, mut last) = (0, 0);
+        for step in steps {
+            if let Step::Enqueue { size, class, .. } = step {
+                number += 1;
+                queue.enqueue(Instant::ZERO, Numbered { number, size, class, ecn: Ecn::NotCapable }, &mut |_| ());
+            } else if let Some(packet) = queue.dequeue(Instant::ZERO, &mut |_| ()) {
+                prop_assert!(packet.number > last);
+                last = packet.number;
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A path in memory for TCP's tests: a fixed delay each way, no bandwidth limit, and losses
+//! and marks as told. Its trace prints one line per instant.
+
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use netstage_core::tcp::{Ack, Cause, Config, Data, Event, Receiver, Sender};
+use netstage_core::time::{Duration, Instant};
+
+enum Packet {
+    Data(Data, bool),
+    Ack(Ack),
+}
+
+/// What the path does with one transmission.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Deliver,
+    Drop,
+    Mark,
+    Duplicate,
+    /// Deliver this much later.
+    Delay(Duration),
+}
+
+pub struct Path {
+    pub config: Config,
+    pub sender: Sender,
+    pub receiver: Receiver,
+    pub now: Instant,
+    one_way: Duration,
+    packets: BTreeMap<(Instant, u64), Packet>,
+    sequence: u64,
+    line: String,
+    pub trace: String,
+}
+
+impl Path {
+    pub fn new(config: Config, round_trip: Duration) -> Path {
+        Path {
+            sender: Sender::new(&config),
+            receiver: Receiver::new(&config),
+            config,
+            now: Instant::ZERO,
+            one_way: round_trip / 2,
+            packets: BTreeMap::new(),
+            sequence: 0,
+            line: String::new(),
+            trace: String::new(),
+        }
+    }
+
+    /// Write segments at once and run until everything is acknowledged or the time is over.
+    pub fn run(
+        &mut self,
+        segments: u64,
+        until: Instant,
+        data_fate: impl FnMut(&Data) -> Fate,
+        ack_fate: impl FnMut(&Ack) -> Fate,
+    ) {
+        self.sender.write(segments * u64::from(self.config.max_segment_size));
+        self.run_written(until, data_fate, ack_fate);
+    }
+
+    /// Go on until then, with ACKs delivered.
+    pub fn run_step(&mut self, until: Instant, data_fate: &mut impl FnMut(&Data) -> Fate) {
+        self.run_written(until, data_fate, deliver);
+    }
+
+    pub fn run_written(
+        &mut self,
+        until: Instant,
+        mut data_fate: impl FnMut(&Data) -> Fate,
+        mut ack_fate: impl FnMut(&Ack) -> Fate,
+    ) {
+        self.send(&mut data_fate);
+        loop {
+            let next = self.packets.first_key_value().map_or(Instant::NEVER, |(k, _)| k.0);
+            let timer = self.sender.poll_timeout().min(self.receiver.poll_timeout());
+            let at = next.min(timer);
+            if at > self.now {
+                self.end_line();
+            }
+            if at > until || at == Instant::NEVER {
+                self.now = if until == Instant::NEVER { self.now } else { until };
+                return;
+            }
+            self.now = at;
+            if next <= timer {
+                match self.packets.pop_first().unwrap().1 {
+                    Packet::Data(data, marked) => {
+                        self.receiver.handle_data(&self.config, self.now, &data, marked)
+                    }
+                    Packet::Ack(ack) => {
+                        self.sender.handle_ack(&self.config, self.now, &ack);
+                        self.send(&mut data_fate);
+                    }
+                }
+            } else {
+                self.sender.handle_timeout(&self.config, self.now);
+                self.receiver.handle_timeout(&self.config, self.now);
+                self.send(&mut data_fate);
+            }
+            while let Some(ack) = self.receiver.poll_transmit(&self.config, self.now) {
+                let fate = ack_fate(&ack);
+                self.carry(fate, || Packet::Ack(ack));
+            }
+        }
+    }
+
+    fn send(&mut self, fate: &mut impl FnMut(&Data) -> Fate) {
+        if let Some(event) = self.sender.poll_event() {
+            let name = match event {
+                Event::Reduced(Cause::FastRetransmit) => "fast-retransmit",
+                Event::Reduced(Cause::Timeout) => "timeout",
+                Event::Reduced(Cause::Ecn) => "ecn",
+                Event::Recovered => "recovered",
+            };
+            let _ = write!(self.line, " [{name}]");
+        }
+        while let Some(data) = self.sender.poll_transmit(&self.config, self.now) {
+            let fate = fate(&data);
+            let segment = u64::from(self.config.max_segment_size);
+            let what = if data.syn { "syn".into() } else { (data.seq / segment).to_string() };
+            let again = if data.retransmission { "r" } else { "" };
+            let cwr = if data.cwr { "+cwr" } else { "" };
+            let fate_name = match fate {
+                Fate::Drop => "!",
+                Fate::Mark => "*",
+                _ => "",
+            };
+            let _ = write!(self.line, " {again}{what}{cwr}{fate_name}");
+            self.carry(fate, || Packet::Data(data, fate == Fate::Mark));
+        }
+    }
+
+    fn carry(&mut self, fate: Fate, packet: impl Fn() -> Packet) {
+        let extra = if let Fate::Delay(extra) = fate { extra } else { Duration::ZERO };
+        let copies = match fate {
+            Fate::Drop => 0,
+            Fate::Duplicate => 2,
+            _ => 1,
+        };
+        for _ in 0..copies {
+            self.sequence += 1;
+            self.packets.insert((self.now + self.one_way + extra, self.sequence), packet());
+        }
+    }
+
+    fn end_line(&mut self) {
+        if !self.line.is_empty() {
+            let segment = f64::from(self.config.max_segment_size);
+            let cwnd = self.sender.congestion_window() as f64 / segment;
+            let _ = writeln!(self.trace, "{:>4}{} | {:.1}", self.now.0 / 1_000_000, self.line, cwnd);
+            self.line.clear();
+        }
+    }
+}
+
+/// Drop the n-th transmission of each segment as often as it is listed.
+pub fn drop_listed(list: &[u64], segment: u32) -> impl FnMut(&Data) -> Fate {
+    let mut left = list.to_vec();
+    move |data| {
+        let number = data.seq / u64::from(segment);
+        match left.iter().position(|&n| n == number) {
+            Some(at) if !data.syn => {
+                left.remove(at);
+                Fate::Drop
+            }
+            _ => Fate::Deliver,
+        }
+    }
+}
+
+pub fn deliver<T>(_: &T) -> Fate {
+    Fate::Deliver
+}

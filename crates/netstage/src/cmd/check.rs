@@ -1,0 +1,77 @@
+//! `netstage check`: whether a scenario is sound, and what it would run.
+
+use super::Chosen;
+use crate::exit::{self, Failure, OK};
+use crate::summary;
+use netstage_scenario::{Cell, Scenario};
+use netstage_study::report::{Column, Table};
+use serde_json::{Value, json};
+
+/// Options of `check`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Print the result, or the errors, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
+    let scenario = arguments.chosen.load()?;
+    let text = if arguments.json { format!("{:#}\n", as_json(&scenario)) } else { as_text(&scenario) };
+    exit::print(text.as_bytes())?;
+    Ok(OK)
+}
+
+fn as_json(scenario: &Scenario) -> Value {
+    let cell = |cell: &Cell| {
+        let settings: serde_json::Map<String, Value> =
+            cell.settings.iter().map(|(path, value)| (path.clone(), value.as_str().into())).collect();
+        json!({ "variant": cell.variant, "settings": settings, "duration_s": cell.plan.duration.as_secs_f64() })
+    };
+    json!({
+        "title": scenario.title,
+        "seed": scenario.seed,
+        "repeat": scenario.repeat,
+        "cells": scenario.cells.iter().map(cell).collect::<Vec<_>>(),
+        "expectations": scenario.expectations.iter().map(|e| &e.name).collect::<Vec<_>>(),
+        "plots": scenario.plots.iter().map(|p| &p.name).collect::<Vec<_>>(),
+        "warnings": scenario.warnings,
+    })
+}
+
+fn as_text(scenario: &Scenario) -> String {
+    let (cells, repeat) = (scenario.cells.len(), scenario.repeat as usize);
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let last = scenario.seed.wrapping_add(u64::from(scenario.repeat.max(1)) - 1);
+    let seeds = if repeat > 1 { format!("seeds {} to {last}", scenario.seed) } else { format!("seed {}", scenario.seed) };
+    let mut text = format!(
+        "{}: sound. {}, {seeds}: {}; {}, {}.\n",
+        scenario.title,
+        count(cells, "cell"),
+        count(cells * repeat, "run"),
+        count(scenario.expectations.len(), "expectation"),
+        count(scenario.plots.len(), "figure"),
+    );
+    if cells > 1 {
+        let mut table = Table { columns: vec![Column::right("cell"), Column::left("variant")], ..Table::default() };
+        let variants = scenario.cells.iter().any(|c| !c.variant.is_empty());
+        table.columns.truncate(if variants { 2 } else { 1 });
+        table.columns.push(Column::left("settings"));
+        for (index, cell) in scenario.cells.iter().enumerate() {
+            let mut row = vec![(index + 1).to_string()];
+            row.extend(variants.then(|| cell.variant.clone()));
+            let settings: Vec<String> = cell.settings.iter().map(|(path, value)| format!("{path} = {value}")).collect();
+            row.push(settings.join(", "));
+            table.rows.push(row);
+        }
+        text.push('\n');
+        text.push_str(&summary::table(&table));
+    }
+    for warning in &scenario.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    text
+}

@@ -1,0 +1,91 @@
+//! The commands.
+
+pub mod check;
+pub mod report;
+pub mod run;
+pub mod schema;
+
+use crate::exit::Failure;
+use netstage_scenario::{Options, Scenario};
+use std::path::{Path, PathBuf};
+
+/// Which scenario, and what the command line changes in it.
+#[derive(clap::Args)]
+pub struct Chosen {
+    /// The scenario file
+    pub scenario: PathBuf,
+    /// Use this seed first, in place of the file's
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Run every cell under this many seeds
+    #[arg(long, value_name = "N")]
+    pub repeat: Option<u32>,
+    /// Set a value of the file: vpn.a.weight=2, link.*.rate="10 Mbit/s"
+    #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
+    pub set: Vec<(String, String)>,
+    /// Sweep a value of the file: flow.bulk.count=2,10
+    #[arg(long, value_name = "PATH=V1,V2,…", value_parser = assignment)]
+    pub vary: Vec<(String, String)>,
+}
+
+impl Chosen {
+    /// Reads and checks the scenario.
+    pub fn load(&self) -> Result<Scenario, Failure> {
+        let vary = self.vary.iter().map(|(path, values)| (path.clone(), split(values)));
+        let options =
+            Options { sets: self.set.clone(), vary: vary.collect(), seed: self.seed, repeat: self.repeat };
+        Ok(netstage_scenario::load(&self.scenario, &options)?)
+    }
+
+    /// The file's name without folder and ending.
+    pub fn name(&self) -> &Path {
+        self.scenario.file_stem().map_or(Path::new("scenario"), Path::new)
+    }
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((path, value)) if !path.trim().is_empty() => Ok((path.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("expected PATH=VALUE".into()),
+    }
+}
+
+/// Parts between commas, apart from commas inside brackets and quotes.
+fn split(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let (mut depth, mut quote) = (0, None);
+    for c in text.chars() {
+        match (c, quote) {
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(q)) if c == q => quote = None,
+            ('[' | '{', None) => depth += 1,
+            (']' | '}', None) => depth -= 1,
+            (',', None) if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        parts.last_mut().expect("never empty").push(c);
+    }
+    parts.iter().map(|part| part.trim().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_split_at_outer_commas() {
+        assert_eq!(split("1, 2"), ["1", "2"]);
+        assert_eq!(split("[1,2],{ a = 3, b = 4 }"), ["[1,2]", "{ a = 3, b = 4 }"]);
+        assert_eq!(split("\"a,b\",'c,d'"), ["\"a,b\"", "'c,d'"]);
+        assert_eq!(split(""), [""]);
+    }
+
+    #[test]
+    fn an_assignment_has_a_path() {
+        assert_eq!(assignment("a.b = x=y"), Ok(("a.b".into(), "x=y".into())));
+        assert!(assignment("=1").is_err() && assignment("a").is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! `netstage report`: a record as text, page, pictures or values; several side by side.
+
+use crate::exit::{self, Failure, OK};
+use crate::{html, summary};
+use netstage_study::report::ReportData;
+use netstage_study::{Record, compare, report, svg};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Options of `report`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Folders of records; several are compared
+    #[arg(required = true)]
+    records: Vec<PathBuf>,
+    /// Write a page that opens without a network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write every figure as an SVG picture
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Write every value; - is stdout
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Print the report, or the error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
+    let records = arguments.records.iter().map(|r| Record::open(r)).collect::<Result<Vec<_>, _>>()?;
+    let data = match records.as_slice() {
+        [one] => report::report(one),
+        several => compare::compare(several),
+    };
+    if let Some(path) = &arguments.html {
+        html::write(path, &data)?;
+    }
+    if let Some(folder) = &arguments.svg {
+        write_pictures(folder, &data)?;
+    }
+    if let Some(path) = &arguments.csv {
+        write_values(path, &records)?;
+    }
+    let to_stdout = arguments.csv.as_deref() == Some(Path::new("-"));
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&data).expect("a report holds only text and numbers");
+        exit::print(format!("{text}\n").as_bytes())?;
+    } else if !to_stdout {
+        exit::print(summary::text(&data, arguments.html.as_deref()).as_bytes())?;
+    }
+    Ok(OK)
+}
+
+fn write_pictures(folder: &Path, data: &ReportData) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(|e| Failure::write(folder, &e))?;
+    for figure in &data.figures {
+        // A figure's name may hold what a file's name may not.
+        let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        let name: String = figure.name.chars().map(safe).collect();
+        let path = folder.join(format!("{name}.svg"));
+        fs::write(&path, svg::svg(figure)).map_err(|e| Failure::write(&path, &e))?;
+    }
+    Ok(())
+}
+
+fn write_values(path: &Path, records: &[Record]) -> Result<(), Failure> {
+    let failed = |e: io::Error| Failure::write(path, &e);
+    let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match path.to_str() {
+        Some("-") => Box::new(io::stdout().lock()),
+        _ => Box::new(File::create(path).map_err(failed)?),
+    });
+    match values(&mut out, records).and_then(|done| out.flush().map(|()| done)) {
+        Ok(done) => done,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// A row per value. The outer result is the writer's, the inner one the reader's.
+fn values(out: &mut impl Write, records: &[Record]) -> io::Result<Result<(), Failure>> {
+    writeln!(out, "record,cell,settings,seed,time_s,subject,metric,value")?;
+    for (name, record) in compare::names(records).iter().zip(records) {
+        let mut reader = match record.series() {
+            Ok(reader) => reader,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        loop {
+            let blocks = match reader.next_blocks() {
+                Ok(Some(blocks)) => blocks,
+                Ok(None) => break,
+                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            };
+            for block in blocks {
+                let settings = record.data.cells.get(block.cell as usize).map(|c| c.label()).unwrap_or_default();
+                let before = format!("{},{},{},{}", quote(name), block.cell, quote(&settings), block.seed);
+                let after = format!("{},{}", quote(&block.subject), quote(&block.metric));
+                for (time, value) in block.times.iter().zip(&block.values) {
+                    writeln!(out, "{before},{},{after},{value}", *time as f64 / 1e9)?;
+                }
+            }
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// A CSV field (RFC 4180).
+fn quote(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}

@@ -1,0 +1,123 @@
+//! `netstage run`: a scenario to its record, its report and a summary.
+
+use super::Chosen;
+use crate::exit::{self, EXPECTATION, Failure, OK, VOID};
+use crate::{html, summary};
+use indicatif::{ProgressBar, ProgressStyle};
+use netstage_study::{Observer, Options, Progress, Record, report, stage};
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Options of `run`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// What to run it on
+    #[arg(long, value_name = "STAGE", default_value = "sim")]
+    on: Stage,
+    /// The record's folder [default: out/NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Runs at the same time [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+    /// Print the result, or the error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Stage {
+    /// The simulator, in virtual time
+    Sim,
+}
+
+/// Name of the page in a record's folder.
+pub const REPORT: &str = "report.html";
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
+    let scenario = arguments.chosen.load()?;
+    let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(arguments.chosen.name()));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (name, runner) = match arguments.on {
+        Stage::Sim => ("sim", stage::sim),
+    };
+    let options = Options {
+        out,
+        jobs: arguments.jobs.map_or(cores, usize::from),
+        stage: name.into(),
+        tool: concat!("netstage ", env!("CARGO_PKG_VERSION")).into(),
+    };
+    let interrupted = watch_interrupt()?;
+    let mut bar = Bar::new();
+    let result = netstage_study::run(&scenario, &runner, &options, &mut bar, &interrupted);
+    bar.bar.finish_and_clear();
+    let record = result?;
+    let page = record.folder.join(REPORT);
+    html::write(&page, &report::report(&record))?;
+    let code = code(&record);
+    if arguments.json {
+        let result = json!({
+            "exit": code,
+            "out": options.out,
+            "report": page,
+            "environment": record.environment,
+            "record": record.data,
+        });
+        exit::print(format!("{result:#}\n").as_bytes())?;
+    } else {
+        exit::print(summary::text(&report::report(&record), Some(&page)).as_bytes())?;
+    }
+    Ok(code)
+}
+
+/// The exit code a record stands for.
+pub fn code(record: &Record) -> u8 {
+    match (record.data.void.is_empty(), record.data.passes()) {
+        (false, _) => VOID,
+        (true, false) => EXPECTATION,
+        (true, true) => OK,
+    }
+}
+
+/// A flag that the first interrupt sets; the second one ends the process at once.
+fn watch_interrupt() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    let handler = move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(exit::INTERRUPTED.into());
+        }
+    };
+    ctrlc::set_handler(handler).map_err(|e| Failure::usage(format!("cannot handle interrupts: {e}")))?;
+    Ok(flag)
+}
+
+/// Progress on the terminal; nothing where stderr is not one.
+struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    fn new() -> Bar {
+        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} runs  {elapsed}{msg}").expect("a constant template");
+        Bar { bar: ProgressBar::no_length().with_style(style.progress_chars("━╸─")) }
+    }
+}
+
+impl Observer for Bar {
+    fn progress(&mut self, progress: Progress) {
+        self.bar.set_length(progress.total as u64);
+        self.bar.set_position(progress.done as u64);
+        if let Some(left) = progress.left {
+            let left = indicatif::HumanDuration(Duration::from_secs(left.as_secs() + 1));
+            self.bar.set_message(format!(", about {left} left"));
+        }
+        self.bar.tick();
+    }
+}

@@ -1,0 +1,121 @@
+//! A report on the terminal.
+
+use netstage_study::report::{Align, ReportData, Table};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Tables longer than this are left to the page.
+const MOST_ROWS: usize = 60;
+
+/// Title, results, verdicts and warnings; and where the page is.
+pub fn text(data: &ReportData, page: Option<&Path>) -> String {
+    let mut out = format!("{}\n", data.title);
+    let shown = data.tables.iter().filter(|t| t.title == "Results" || t.title.starts_with("Comparison"));
+    for shown in shown {
+        out.push('\n');
+        if shown.title != "Results" {
+            let _ = writeln!(out, "{}", shown.title);
+        }
+        let mut short = shown.clone();
+        short.rows.truncate(MOST_ROWS);
+        out.push_str(&table(&short));
+        if shown.rows.len() > MOST_ROWS {
+            let _ = writeln!(out, "… and {} more rows", shown.rows.len() - MOST_ROWS);
+        }
+        if !shown.note.is_empty() {
+            let _ = writeln!(out, "{}", shown.note);
+        }
+    }
+    verdicts(&mut out, data);
+    if !data.warnings.is_empty() {
+        out.push('\n');
+    }
+    for warning in &data.warnings {
+        let _ = writeln!(out, "warning: {warning}");
+    }
+    if let Some(page) = page {
+        let _ = writeln!(out, "\nreport: {}", page.display());
+    }
+    out
+}
+
+/// One line per expectation: how many cells hold it, the worst of those that do not, and
+/// what is claimed.
+fn verdicts(out: &mut String, data: &ReportData) {
+    let mut names: Vec<&str> = Vec::new();
+    for verdict in &data.expectations {
+        if !names.contains(&verdict.name.as_str()) {
+            names.push(&verdict.name);
+        }
+    }
+    if !names.is_empty() {
+        out.push('\n');
+    }
+    for name in names {
+        let all: Vec<_> = data.expectations.iter().filter(|v| v.name == name).collect();
+        let failed: Vec<_> = all.iter().filter(|v| !v.pass).collect();
+        let mark = if failed.is_empty() { '✓' } else { '✗' };
+        let _ = write!(out, "{mark} {name}: {} {}", all[0].metric, all[0].condition);
+        match (all.as_slice(), failed.as_slice()) {
+            ([one], _) => {
+                let _ = writeln!(out, " — {}", one.achieved);
+            }
+            (_, []) => {
+                let _ = writeln!(out, " — in all {} cells", all.len());
+            }
+            _ => {
+                let _ = writeln!(out, " — in {} of {} cells; not in", all.len() - failed.len(), all.len());
+                for verdict in failed.iter().take(8) {
+                    let _ = writeln!(out, "    {}: {}", verdict.cell, verdict.achieved);
+                }
+                if failed.len() > 8 {
+                    let _ = writeln!(out, "    … and {} more", failed.len() - 8);
+                }
+            }
+        }
+        if !all[0].claim.is_empty() {
+            let _ = writeln!(out, "    claimed: {}", all[0].claim);
+        }
+    }
+}
+
+/// A table with aligned columns.
+pub fn table(table: &Table) -> String {
+    let width = |column: usize| {
+        let cells = table.rows.iter().map(|row| row[column].chars().count());
+        cells.chain([table.columns[column].name.chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..table.columns.len()).map(width).collect();
+    let mut out = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = String::new();
+        for (index, cell) in cells.enumerate() {
+            let pad = " ".repeat(widths[index].saturating_sub(cell.chars().count()));
+            let (left, right) = if table.columns[index].align == Align::Right { (pad.as_str(), "") } else { ("", pad.as_str()) };
+            let gap = if index > 0 { "  " } else { "" };
+            let _ = write!(text, "{gap}{left}{cell}{right}");
+        }
+        let _ = writeln!(out, "{}", text.trim_end());
+    };
+    line(&mut table.columns.iter().map(|c| c.name.as_str()));
+    for row in &table.rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_study::report::Column;
+
+    #[test]
+    fn columns_stand_in_line() {
+        let shown = Table {
+            columns: vec![Column::left("variant"), Column::right("F")],
+            rows: vec![vec!["with".into(), "0.95 ± 0.01 ✓".into()], vec!["no".into(), "–".into()]],
+            ..Table::default()
+        };
+        assert_eq!(table(&shown), "variant              F\nwith     0.95 ± 0.01 ✓\nno                   –\n");
+    }
+}

@@ -1,0 +1,340 @@
+//! Flows of a plan: their ways, their TCP and their traffic.
+
+use super::vpns::PlacedVpn;
+use super::{Builder, Network};
+use crate::error::Place;
+use crate::file::flow::{self, Algorithm, Flow, Layer, PacketSize, Traffic};
+use crate::plan::{FlowGroup, Hop, NodeKind, Transport};
+use crate::routes::mirrored;
+use crate::scalar::NodeName;
+use crate::table::At;
+use netstage_core::quantity::BitRate;
+use netstage_core::tcp;
+use netstage_core::time::Instant;
+use netstage_core::traffic::Pattern;
+
+/// Headers of IPv4 and UDP.
+const UDP_IP_HEADERS: u64 = 28;
+
+impl Builder<'_, '_> {
+    pub(super) fn flows(
+        &mut self,
+        network: &Network,
+        vpns: &[Option<PlacedVpn>],
+        end: Option<Instant>,
+    ) -> Vec<Option<FlowGroup>> {
+        let file = self.file;
+        let mut groups = Vec::with_capacity(file.flow.0.len());
+        for member in &file.flow.0 {
+            let group =
+                member.value.as_ref().and_then(|flow| self.flow(&member.name, flow, network, vpns, end));
+            groups.push(group);
+        }
+        groups
+    }
+
+    fn flow(
+        &mut self,
+        name: &str,
+        flow: &Flow,
+        network: &Network,
+        vpns: &[Option<PlacedVpn>],
+        end: Option<Instant>,
+    ) -> Option<FlowGroup> {
+        let file = self.file;
+        let vpn = flow.vpn.as_ref().map(|vpn| self.reference(&file.vpn, &vpn.value.0, vpn.place, "vpn"));
+        let from = self.host(network, &flow.from);
+        let to = self.host(network, &flow.to);
+        let transport = self.transport(flow);
+        let traffic = self.traffic(flow);
+        let times = self.times(flow, end);
+        let (from, to) = (from?, to?);
+        if from == to {
+            self.problems.push(flow.to.place, "a flow goes to another host than it comes from");
+            return None;
+        }
+        let vpn = match vpn {
+            Some(index) => Some(index?),
+            None => None,
+        };
+        let through = vpn.and_then(|index| vpns[index].as_ref());
+        if vpn.is_some() && through.is_none() {
+            return None;
+        }
+        let path = self.path(flow, network, from, to, through)?;
+        let reverse = match &flow.reverse_via {
+            Some(via) => self.through(network, to, via, from)?.1,
+            None => mirrored(&path),
+        };
+        let (start, stop) = times?;
+        Some(FlowGroup {
+            name: name.to_owned(),
+            from,
+            to,
+            vpn,
+            transport: transport?,
+            traffic: traffic?,
+            count: flow.count.value.0 as usize,
+            start,
+            stagger: flow.stagger,
+            stop,
+            background: flow.background,
+            path,
+            reverse,
+        })
+    }
+
+    fn host(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
+        let index = self.node(name)?;
+        let readable = self.file.node.0[index].value.is_some();
+        if readable && network.kinds[index] != NodeKind::Host {
+            let message = format!("`{}` is not a host: flows go from host to host", name.value.0);
+            self.problems.push_help(name.place, message, "join a host to it by a link");
+            return None;
+        }
+        Some(index)
+    }
+
+    fn path(
+        &mut self,
+        flow: &Flow,
+        network: &Network,
+        from: usize,
+        to: usize,
+        vpn: Option<&PlacedVpn>,
+    ) -> Option<Vec<Hop>> {
+        let Some(via) = &flow.via else {
+            let Some(vpn) = vpn else { return self.shortest(network, from, to, flow.to.place) };
+            let access = self.shortest(network, from, vpn.ingress, flow.from.place)?;
+            let last = self.shortest(network, vpn.egress, to, flow.to.place)?;
+            let path = [access, vpn.path.clone(), last].concat();
+            return self.without_loop(flow, network, from, path);
+        };
+        let (nodes, path) = self.through(network, from, via, to)?;
+        if let Some(vpn) = vpn {
+            let at = |node: usize| nodes.iter().position(|n| *n == node);
+            let (ingress, egress) = (&network.names[vpn.ingress], &network.names[vpn.egress]);
+            match (at(vpn.ingress), at(vpn.egress)) {
+                (Some(first), Some(second)) if first < second => {
+                    if path[first..second] != vpn.path[..] {
+                        self.warnings.insert(format!(
+                            "flow from {} to {}: between its PEs it takes another way than its VPN's management packets",
+                            flow.from.value.0, flow.to.value.0
+                        ));
+                    }
+                }
+                _ => {
+                    let message =
+                        format!("this path must pass the VPN's PEs: `{ingress}`, and after it `{egress}`");
+                    self.problems.push(via.place, message);
+                    return None;
+                }
+            }
+        }
+        Some(path)
+    }
+
+    /// A way put together of the VPN's and two shortest paths may cross itself.
+    fn without_loop(
+        &mut self,
+        flow: &Flow,
+        network: &Network,
+        from: usize,
+        path: Vec<Hop>,
+    ) -> Option<Vec<Hop>> {
+        let links = &self.file.link.0;
+        let mut seen = vec![from];
+        for hop in &path {
+            let ends = &links[hop.link].value.as_ref()?.ends;
+            let next = self.file.node.index(&ends[1 - hop.direction].value.0)?;
+            if seen.contains(&next) {
+                let message =
+                    format!("through its VPN's PEs this flow would come to `{}` twice", network.names[next]);
+                let place = flow.vpn.as_ref().map_or(flow.from.place, |vpn| vpn.place);
+                self.problems.push_help(
+                    place,
+                    message,
+                    "give its path with `via`, or join its hosts to the PEs",
+                );
+                return None;
+            }
+            seen.push(next);
+        }
+        Some(path)
+    }
+
+    fn times(&mut self, flow: &Flow, end: Option<Instant>) -> Option<(Instant, Instant)> {
+        let start = Instant(flow.start.value.0);
+        if end.is_some_and(|end| start >= end) {
+            self.problems.push(flow.start.place, "this flow would start after the end of the run");
+            return None;
+        }
+        let stop = match &flow.stop {
+            Some(stop) => {
+                if stop.value.0 <= start.0 {
+                    self.problems.push(stop.place, "this flow would stop before it starts");
+                    return None;
+                }
+                Instant(stop.value.0)
+            }
+            None => end?,
+        };
+        Some((start, stop))
+    }
+
+    fn transport(&mut self, flow: &Flow) -> Option<Transport> {
+        if flow.transport.value == flow::Transport::Udp {
+            if let Some(tcp) = flow.tcp.as_ref().filter(|tcp| tcp.own) {
+                self.problems.push(tcp.place, "this flow is carried by UDP, and has no TCP settings");
+                return None;
+            }
+            return Some(Transport::Udp);
+        }
+        let default;
+        let tcp = match &flow.tcp {
+            Some(tcp) => &tcp.value,
+            None => {
+                default = default_tcp();
+                &default
+            }
+        };
+        let algorithm = match tcp.algorithm.value {
+            Algorithm::Reno => tcp::Algorithm::Reno,
+            Algorithm::NewReno => tcp::Algorithm::NewReno,
+            Algorithm::Cubic => tcp::Algorithm::Cubic,
+            Algorithm::Aimd => match (&tcp.increase, &tcp.decrease) {
+                (Some(a), Some(b)) => tcp::Algorithm::Aimd { increase: a.value.0, decrease: b.value.0 },
+                _ => {
+                    let message = "algorithm \"aimd\" needs `increase` and `decrease`";
+                    self.problems.push(tcp.algorithm.place, message);
+                    return None;
+                }
+            },
+        };
+        if tcp.algorithm.value != Algorithm::Aimd {
+            let given = [
+                tcp.increase.as_ref().map(|a| (a.place, a.own)),
+                tcp.decrease.as_ref().map(|b| (b.place, b.own)),
+            ];
+            for (place, _) in given.into_iter().flatten().filter(|(_, own)| *own) {
+                self.problems.push(place, "only algorithm \"aimd\" takes this");
+                return None;
+            }
+        }
+        if tcp.window.0 < tcp.max_segment_size.0 {
+            let place = flow.tcp.as_ref().map_or(flow.transport.place, |tcp| tcp.place);
+            self.problems
+                .push(place, "`window` is smaller than `max_segment_size`: no segment could be sent");
+            return None;
+        }
+        Some(Transport::Tcp(tcp::Config {
+            algorithm,
+            sack: tcp.sack,
+            ecn: tcp.ecn,
+            timestamps: tcp.timestamps,
+            max_segment_size: tcp.max_segment_size.0 as u32,
+            window: tcp.window.0,
+            initial_window: tcp.initial_window.0 as u32,
+            ack_every: tcp.ack_every.0 as u32,
+            delayed_ack: tcp.delayed_ack,
+            min_rto: tcp.min_rto.0,
+            initial_rto: tcp.initial_rto.0,
+            limited_transmit: tcp.limited_transmit,
+            handshake: tcp.handshake,
+        }))
+    }
+
+    fn traffic(&mut self, flow: &Flow) -> Option<Pattern> {
+        let place = flow.traffic.place;
+        let tcp = flow.transport.value == flow::Transport::Tcp;
+        let pattern = match &flow.traffic.value {
+            Traffic::Bulk(bulk) => {
+                if !tcp {
+                    let message = "\"bulk\" sends as much as TCP takes; UDP takes anything";
+                    let help = "give a rate: traffic = { model = \"cbr\", rate = \"10 Mbit/s\" }";
+                    self.problems.push_help(place, message, help);
+                    return None;
+                }
+                Pattern::Bulk { size: bulk.size.map(|size| size.0) }
+            }
+            Traffic::Cbr(flow::Constant { load }) => {
+                let (rate, packet) = self.load(&load.rate, &load.packets, tcp)?;
+                Pattern::Cbr { rate, packet }
+            }
+            Traffic::Poisson(flow::Poisson { load }) => {
+                let (rate, packet) = self.load(&load.rate, &load.packets, tcp)?;
+                Pattern::Poisson { rate, packet }
+            }
+            Traffic::OnOff(flow::OnOff { on, off, load }) => {
+                let (rate, packet) = self.load(&load.rate, &load.packets, tcp)?;
+                Pattern::OnOff { rate, packet, on: on.0, off: off.0 }
+            }
+            Traffic::Pareto(flow::Pareto { on, off, shape, load }) => {
+                let (rate, packet) = self.load(&load.rate, &load.packets, tcp)?;
+                Pattern::Pareto { rate, packet, on: on.0, off: off.0, shape: shape.0 }
+            }
+            Traffic::Mmpp(flow::Mmpp { states, packets }) => {
+                let loads: Vec<_> =
+                    states.0.iter().map(|state| self.load(&state.rate, packets, tcp)).collect();
+                let loads = loads.into_iter().collect::<Option<Vec<_>>>()?;
+                let states =
+                    loads.iter().zip(&states.0).map(|((rate, _), state)| (*rate, state.mean.0)).collect();
+                Pattern::Mmpp { states, packet: packets.packet.0 as u32 }
+            }
+            Traffic::Trace(trace) => {
+                let packets = self.traces.load(&trace.file.value.0, trace.file.place, self.problems)?;
+                Pattern::Trace { packets, repeat: trace.repeat }
+            }
+        };
+        if let Err(error) = pattern.check() {
+            self.problems.push(place, format!("this traffic cannot be sent: {error}"));
+            return None;
+        }
+        Some(pattern)
+    }
+
+    /// Payload rate and packet size.
+    fn load(&mut self, rate: &At<BitRate>, packets: &PacketSize, tcp: bool) -> Option<(BitRate, u32)> {
+        let packet = packets.packet.0;
+        let rate = match packets.layer.value {
+            Layer::Payload => rate.value,
+            Layer::Ip if tcp => {
+                let place: Place = packets.layer.place;
+                let message = "how large TCP's packets are is not known beforehand: give the payload's rate";
+                self.problems.push(place, message);
+                return None;
+            }
+            Layer::Ip => payload_rate(rate.value, packet),
+        };
+        if rate.0 == 0 {
+            self.problems.push(packets.layer.place, "nothing is left of this rate for the payload");
+            return None;
+        }
+        Some((rate, packet as u32))
+    }
+}
+
+/// The payload's share of a rate at the IP layer, to the nearest bit per second.
+fn payload_rate(ip: BitRate, packet: u64) -> BitRate {
+    let (rate, packet) = (u128::from(ip.0), u128::from(packet));
+    let size = packet + u128::from(UDP_IP_HEADERS);
+    BitRate(((rate * packet + size / 2) / size) as u64)
+}
+
+fn default_tcp() -> flow::Tcp {
+    use crate::table::Decode;
+    let empty = crate::tree::Node::empty_table(Place::new(0, 0..0));
+    flow::Tcp::decode(&empty, &mut crate::error::Problems::default())
+        .expect("every field of tcp has a default")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_at_the_ip_layer_keeps_its_packets_per_second() {
+        // 15 Mbit/s of 1500-byte packets are 1250 packets/s, and 1250 · 1472 B of payload.
+        assert_eq!(payload_rate(BitRate(15_000_000), 1472), BitRate(1250 * 1472 * 8));
+    }
+}

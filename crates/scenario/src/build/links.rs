@@ -1,0 +1,149 @@
+//! Links of a plan: each direction with its queue and what changes over time.
+
+use super::{Builder, Network};
+use crate::error::did_you_mean;
+use crate::file::network::{Codel, Direction, Drr, Queue};
+use crate::plan::Link;
+use netstage_core::link::{self, Jitter, JitterDistribution};
+use netstage_core::quantity::Capacity;
+use netstage_core::queue::{self, CodelConfig, DrrConfig, FqCodelConfig, RedConfig};
+use netstage_core::time::{Duration, Instant};
+
+impl Builder<'_, '_> {
+    pub(super) fn links(
+        &mut self,
+        network: &Network,
+        weights: &[f64],
+        end: Option<Instant>,
+    ) -> Option<Vec<Link>> {
+        let mut links = Vec::with_capacity(self.file.link.0.len());
+        for member in &self.file.link.0 {
+            let link = member.value.as_ref()?;
+            let ends = self.ends(link)?;
+            let directions = [0, 1].map(|d| {
+                self.direction(&member.name, &link.directions[d], &network.names[ends[d]], weights, end)
+            });
+            let [Some(forward), Some(reverse)] = directions else { continue };
+            links.push(Link { name: member.name.clone(), ends, directions: [forward, reverse] });
+        }
+        (links.len() == self.file.link.0.len()).then_some(links)
+    }
+
+    fn direction(
+        &mut self,
+        link: &str,
+        direction: &Direction,
+        sender: &str,
+        weights: &[f64],
+        end: Option<Instant>,
+    ) -> Option<link::Config> {
+        let port = self.file.node.index(sender).and_then(|index| self.file.node.0[index].value.as_ref());
+        let port_buffer = port.and_then(|p| p.buffer).filter(|_| !direction.buffer.own);
+        let port_queue = port.and_then(|p| p.queue.as_ref()).filter(|_| !direction.queue.own);
+        let buffer = port_buffer.unwrap_or(direction.buffer.value);
+        let queue = self.queue(port_queue.unwrap_or(&direction.queue.value), direction, buffer, weights)?;
+        let mut schedule: Vec<(Instant, link::Change)> = direction
+            .schedule
+            .0
+            .iter()
+            .map(|change| {
+                let at = Instant(change.at.value.0);
+                if end.is_some_and(|end| at > end) {
+                    self.warnings
+                        .insert(format!("link.{link}: a change at {at:?} comes after the end of the run"));
+                }
+                let change = link::Change {
+                    rate: change.rate,
+                    delay: change.delay,
+                    loss: change.loss.map(|p| p.0),
+                    bit_error_rate: change.ber.map(|p| p.0),
+                    up: change.up,
+                };
+                (at, change)
+            })
+            .collect();
+        schedule.sort_by_key(|(at, _)| *at);
+        let jitter = direction.jitter.as_ref().map_or(
+            Jitter { amount: Duration::ZERO, distribution: JitterDistribution::Uniform, reorder: false },
+            |j| Jitter { amount: j.amount, distribution: j.distribution, reorder: j.reorder },
+        );
+        Some(link::Config {
+            rate: direction.rate,
+            delay: direction.delay,
+            buffer,
+            queue,
+            overhead: direction.overhead.0 as u32,
+            loss: direction.loss.0,
+            bit_error_rate: direction.ber.0,
+            jitter,
+            duplicate: direction.duplicate.0,
+            schedule,
+        })
+    }
+
+    fn queue(
+        &mut self,
+        queue: &Queue,
+        direction: &Direction,
+        buffer: Capacity,
+        weights: &[f64],
+    ) -> Option<queue::Config> {
+        Some(match queue {
+            Queue::DropTail(_) => queue::Config::DropTail,
+            Queue::Red(red) => {
+                if red.min_threshold.value.0 >= red.max_threshold.0 {
+                    let place = red.min_threshold.place;
+                    self.problems.push(place, "`min_threshold` must be below `max_threshold`");
+                    return None;
+                }
+                queue::Config::Red(RedConfig {
+                    min_threshold: red.min_threshold.value.0,
+                    max_threshold: red.max_threshold.0,
+                    max_probability: red.max_probability.0,
+                    weight: red.weight.0,
+                    ecn: red.ecn,
+                })
+            }
+            Queue::Codel(codel) => queue::Config::Codel(codel_config(codel)),
+            Queue::FqCodel(fq) => queue::Config::FqCodel(FqCodelConfig {
+                codel: codel_config(&fq.codel),
+                flows: fq.flows.0 as u32,
+                quantum: fq.quantum.0 as u32,
+            }),
+            Queue::Drr(drr) => queue::Config::DeficitRoundRobin(DrrConfig {
+                weights: self.class_weights(drr, direction, weights)?,
+                buffer_per_class: drr.buffer_per_class.unwrap_or(buffer),
+            }),
+        })
+    }
+
+    fn class_weights(&mut self, drr: &Drr, direction: &Direction, weights: &[f64]) -> Option<Vec<f64>> {
+        let mut classes: Vec<f64> = weights.to_vec();
+        for (name, weight) in drr.weights.iter().flat_map(|w| &w.0) {
+            match self.file.vpn.index(name) {
+                Some(index) => classes[index] = *weight,
+                None => {
+                    let help = did_you_mean(name, self.file.vpn.names());
+                    self.problems.push_with_help(
+                        name.place,
+                        format!("there is no vpn `{}`", name.value),
+                        help,
+                    );
+                    return None;
+                }
+            }
+        }
+        classes.push(drr.others.value.0);
+        let (least, most) = classes.iter().fold((f64::INFINITY, 0f64), |(l, m), w| (l.min(*w), m.max(*w)));
+        if most > least * 1e6 {
+            let place = direction.queue.place;
+            self.problems.push(place, "the weights of these classes differ by more than a million");
+            return None;
+        }
+        Some(classes)
+    }
+}
+
+fn codel_config(codel: &Codel) -> CodelConfig {
+    CodelConfig { target: codel.target.0, interval: codel.interval.0, ecn: codel.ecn }
+}

@@ -1,0 +1,226 @@
+//! From the tables of a file to a plan: names become indices, routes and weights are
+//! computed, and what the tables cannot say by themselves is checked.
+
+mod flows;
+mod links;
+mod vpns;
+mod weights;
+
+use crate::error::{Place, Problems, did_you_mean};
+use crate::file::File;
+use crate::file::network::Link;
+use crate::plan::{Hop, Measure, Node, NodeKind, Plan};
+use crate::routes::{NoPath, Topology};
+use crate::scalar::NodeName;
+use crate::table::{At, List, Named};
+use crate::trace::Traces;
+use netstage_core::time::{Duration, Instant};
+use std::collections::BTreeSet;
+
+/// What building a plan reads and adds to.
+pub(crate) struct Builder<'a, 'b> {
+    pub file: &'a File,
+    pub problems: &'a mut Problems,
+    pub warnings: &'a mut BTreeSet<String>,
+    pub traces: &'a mut Traces<'b>,
+}
+
+/// Node and link indices, and who is joined to whom.
+struct Network {
+    kinds: Vec<NodeKind>,
+    names: Vec<String>,
+    topology: Topology,
+}
+
+impl Builder<'_, '_> {
+    /// The plan, or `None` once all that is wrong has been said.
+    pub fn plan(mut self) -> Option<Plan> {
+        let before = self.problems.len();
+        let top = Place::new(0, 0..0);
+        let head = match &self.file.scenario {
+            Some(head) => head.0.as_ref(),
+            None => {
+                let help = "start the file with:\n[scenario]\nduration = \"60 s\"".replace('\n', " ⏎ ");
+                self.problems.push_help(top, "the file needs [scenario] with a `duration`", help);
+                None
+            }
+        };
+        let duration = head.map(|h| h.duration.0);
+        let network = self.network();
+        let end = duration.map(|d| Instant(d.0));
+        let vpns = self.vpns(&network);
+        let flows = self.flows(&network, &vpns, end);
+        if self.file.flow.0.is_empty() {
+            self.problems.push_help(
+                top,
+                "no flow is defined, so nothing would happen",
+                "add a [flow.NAME] with `from` and `to`",
+            );
+        }
+        let measure = self.measure(duration);
+        if self.problems.len() > before {
+            return None;
+        }
+        let flows: Vec<_> = flows.into_iter().collect::<Option<_>>()?;
+        let weights = self.weights(&vpns, &flows)?;
+        let vpns = self.finish_vpns(vpns, &weights)?;
+        let links = self.links(&network, &weights, end)?;
+        let nodes = network.names.iter().zip(&network.kinds);
+        let plan = Plan {
+            title: head?.title.clone(),
+            duration: duration?,
+            nodes: nodes.map(|(name, kind)| Node { name: name.clone(), kind: *kind }).collect(),
+            links,
+            vpns,
+            flows,
+            measure: measure?,
+        };
+        self.check_size(&plan);
+        self.warn(&plan);
+        (self.problems.len() == before).then_some(plan)
+    }
+
+    fn network(&mut self) -> Network {
+        let nodes = &self.file.node;
+        let kinds: Vec<NodeKind> = nodes
+            .0
+            .iter()
+            // A node that could not be read may be anything; as a router it raises no further problems.
+            .map(|member| member.value.as_ref().map_or(NodeKind::Router, |node| node.kind.value.0))
+            .collect();
+        let mut joined = Vec::new();
+        for (index, member) in self.file.link.0.iter().enumerate() {
+            let Some(link) = &member.value else { continue };
+            if let Some(ends) = self.ends(link) {
+                joined.push((index, ends));
+            }
+        }
+        let names = nodes.names().map(str::to_owned).collect();
+        Network { topology: Topology::new(&kinds, joined), kinds, names }
+    }
+
+    fn ends(&mut self, link: &Link) -> Option<[usize; 2]> {
+        let [first, second] = &link.ends;
+        let (a, b) = (self.node(first), self.node(second));
+        let (a, b) = (a?, b?);
+        if a == b {
+            self.problems.push(second.place, format!("both ends of this link are `{}`", second.value.0));
+            return None;
+        }
+        Some([a, b])
+    }
+
+    fn node(&mut self, name: &At<NodeName>) -> Option<usize> {
+        let nodes = &self.file.node;
+        self.reference(nodes, &name.value.0, name.place, "node")
+    }
+
+    /// The index of a name, or a problem that names the nearest.
+    fn reference<T>(&mut self, members: &Named<T>, name: &str, place: Place, what: &str) -> Option<usize> {
+        let index = members.index(name);
+        if index.is_none() {
+            let message = format!("there is no {what} `{}`", name.escape_debug());
+            let help = did_you_mean(name, members.names());
+            let help = help.or_else(|| Some(format!("every {what} needs its own [{what}.{name}]")));
+            self.problems.push_with_help(place, message, help);
+        }
+        index
+    }
+
+    /// The shortest path, or a problem at `place`.
+    fn shortest(&mut self, network: &Network, from: usize, to: usize, place: Place) -> Option<Vec<Hop>> {
+        let path = network.topology.shortest(from, to);
+        if path.is_none() {
+            let message = format!("no path leads from `{}` to `{}`", network.names[from], network.names[to]);
+            self.problems.push_help(
+                place,
+                message,
+                "join them by links through routers or PEs; hosts forward nothing",
+            );
+        }
+        path
+    }
+
+    /// The nodes of a given path, and its hops.
+    fn through(
+        &mut self,
+        network: &Network,
+        from: usize,
+        via: &At<List<At<NodeName>>>,
+        to: usize,
+    ) -> Option<(Vec<usize>, Vec<Hop>)> {
+        let named: Vec<Option<usize>> = via.0.iter().map(|name| self.node(name)).collect();
+        let middle = named.into_iter().collect::<Option<Vec<usize>>>()?;
+        let nodes: Vec<usize> = [from].into_iter().chain(middle).chain([to]).collect();
+        let place = |position: usize| via.0.get(position - 1).map_or(via.place, |name| name.place);
+        let name = |position: usize| &network.names[nodes[position]];
+        let (place, message) = match network.topology.through(&nodes) {
+            Ok(path) => return Some((nodes, path)),
+            Err(NoPath::NotAdjacent(at)) => {
+                (place(at), format!("no link joins `{}` and `{}`", name(at - 1), name(at)))
+            }
+            Err(NoPath::Loop(at)) => (place(at), format!("this path comes to `{}` twice", name(at))),
+            Err(NoPath::HostInTheMiddle(at)) => {
+                (place(at), format!("`{}` is a host, and hosts forward nothing", name(at)))
+            }
+        };
+        self.problems.push(place, message);
+        None
+    }
+
+    fn measure(&mut self, duration: Option<Duration>) -> Option<Measure> {
+        let Some(measure) = &self.file.measure else {
+            return Some(Measure { interval: Duration::from_secs(1), flow_detail: false });
+        };
+        let measure = measure.0.as_ref()?;
+        let interval = measure.interval.value.0;
+        if duration.is_some_and(|d| interval > d) {
+            self.problems.push(measure.interval.place, "the interval is longer than the run");
+        }
+        Some(Measure { interval, flow_detail: measure.flow_detail })
+    }
+
+    /// Refuses what no memory would hold.
+    fn check_size(&mut self, plan: &Plan) {
+        const PER_FLOW: u64 = 4096;
+        const MOST: u64 = 16 << 30;
+        let members: u64 = plan.flows.iter().map(|f| f.count as u64).sum();
+        let bins = plan.duration.0.div_ceil(plan.measure.interval.0);
+        let per_flow = if plan.measure.flow_detail { 6 } else { 2 };
+        let series = members * per_flow + 12 * plan.vpns.len() as u64 + 16 * plan.links.len() as u64;
+        let need = (members * PER_FLOW).saturating_add(bins.saturating_mul(series).saturating_mul(8));
+        if need > MOST {
+            let message = format!(
+                "a run would need about {} GiB: {members} flows, {bins} bins of {series} series",
+                need >> 30
+            );
+            let help = "fewer flows, a shorter run or a longer [measure] interval";
+            self.problems.push_help(Place::new(0, 0..0), message, help);
+        }
+    }
+
+    fn warn(&mut self, plan: &Plan) {
+        for vpn in &plan.vpns {
+            let netstage_core::fair::Control::I2vfc(control) = &vpn.control else { continue };
+            let aggressive = match control.decrease {
+                netstage_core::fair::Decrease::Fixed(b) if b >= 0.5 => format!("decrease {b}"),
+                _ if control.increase >= 1.0 => format!("increase {}", control.increase),
+                _ => continue,
+            };
+            self.warnings.insert(format!(
+                "vpn.{}: with {aggressive}, its window is as aggressive as the TCP inside, and interferes with it",
+                vpn.name
+            ));
+        }
+        for flow in &plan.flows {
+            let last = flow.start + flow.stagger * (flow.count as u64 - 1);
+            if last.0 >= plan.duration.0 {
+                self.warnings.insert(format!(
+                    "flow.{}: its last members start after the end of the run (member {} at {last:?})",
+                    flow.name,
+                    flow.count - 1
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! VPNs of a plan: their PEs, their ways, and who is whose reference.
+
+use super::{Builder, Network};
+use crate::file::control::{self, Control, Decrease, I2vfc};
+use crate::plan::{Hop, NodeKind, Vpn};
+use crate::routes::mirrored;
+use crate::scalar::NodeName;
+use crate::table::At;
+use netstage_core::fair;
+
+/// A VPN whose places in the network are known.
+pub(super) struct PlacedVpn {
+    pub ingress: usize,
+    pub egress: usize,
+    pub path: Vec<Hop>,
+    pub reverse: Vec<Hop>,
+}
+
+impl Builder<'_, '_> {
+    pub(super) fn vpns(&mut self, network: &Network) -> Vec<Option<PlacedVpn>> {
+        let file = self.file;
+        file.vpn
+            .0
+            .iter()
+            .map(|member| {
+                let vpn = member.value.as_ref()?;
+                if member.name == "nominal" {
+                    self.problems.push(member.place, "`nominal` is not free as the name of a VPN");
+                }
+                self.check_reference(vpn);
+                let ingress = self.pe(network, &vpn.ingress);
+                let egress = self.pe(network, &vpn.egress);
+                let (ingress, egress) = (ingress?, egress?);
+                if ingress == egress {
+                    self.problems.push(vpn.egress.place, "a VPN leaves at another PE than it enters");
+                    return None;
+                }
+                let path = match &vpn.via {
+                    Some(via) => self.through(network, ingress, via, egress)?.1,
+                    None => self.shortest(network, ingress, egress, vpn.egress.place)?,
+                };
+                let reverse = match &vpn.reverse_via {
+                    Some(via) => self.through(network, egress, via, ingress)?.1,
+                    None => mirrored(&path),
+                };
+                Some(PlacedVpn { ingress, egress, path, reverse })
+            })
+            .collect()
+    }
+
+    fn pe(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
+        let index = self.node(name)?;
+        let readable = self.file.node.0[index].value.is_some();
+        if readable && network.kinds[index] != NodeKind::Pe {
+            let message = format!("`{}` is not a PE", name.value.0);
+            let help = format!("give it the kind: [node.{}] kind = \"pe\"", name.value.0);
+            self.problems.push_help(name.place, message, help);
+            return None;
+        }
+        Some(index)
+    }
+
+    /// A VPN that others refer to needs a decrease that does not depend on them.
+    fn check_reference(&mut self, vpn: &control::Vpn) {
+        let Control::I2vfc(i2vfc) = &vpn.control.value else { return };
+        let name = &i2vfc.reference.value.0;
+        let place = i2vfc.reference.place;
+        if name == "nominal" {
+            return;
+        }
+        if let Some(nominal) = i2vfc.nominal.as_ref().filter(|n| n.own) {
+            let message = "`nominal` has no effect here";
+            self.problems.push_help(nominal.place, message, "it belongs to reference = \"nominal\"");
+        }
+        let vpns = &self.file.vpn;
+        let Some(index) = self.reference(vpns, name, place, "vpn") else { return };
+        let Some(referred) = &vpns.0[index].value else { return };
+        match &referred.control.value {
+            Control::I2vfc(I2vfc { decrease, .. }) if decrease.value == Decrease::FromWeight => {
+                let message =
+                    format!("vpn `{name}` cannot be a reference: its own decrease is from its weight");
+                let help = format!("give it a fixed one: vpn.{name}.control.decrease = 0.1, say");
+                self.problems.push_help(place, message, help);
+            }
+            Control::I2vfc(_) => {}
+            _ => {
+                let message =
+                    format!("vpn `{name}` cannot be a reference: it is not controlled by \"i2vfc\"");
+                self.problems.push(place, message);
+            }
+        }
+    }
+
+    pub(super) fn finish_vpns(&self, placed: Vec<Option<PlacedVpn>>, weights: &[f64]) -> Option<Vec<Vpn>> {
+        let members = self.file.vpn.0.iter().zip(placed).zip(weights).enumerate();
+        members
+            .map(|(index, ((member, placed), weight))| {
+                let PlacedVpn { ingress, egress, path, reverse } = placed?;
+                let control = match &member.value.as_ref()?.control.value {
+                    Control::None(_) => fair::Control::None,
+                    Control::FixedRate(fixed) => {
+                        fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 }
+                    }
+                    Control::I2vfc(i2vfc) => fair::Control::I2vfc(self.i2vfc(index, i2vfc)?),
+                };
+                let name = member.name.clone();
+                Some(Vpn { name, weight: *weight, ingress, egress, control, path, reverse })
+            })
+            .collect()
+    }
+
+    fn i2vfc(&self, own: usize, i2vfc: &I2vfc) -> Option<fair::Config> {
+        let nominal = i2vfc.nominal.as_ref().map_or_else(fair::Nominal::default, |n| fair::Nominal {
+            weight: n.weight.0,
+            decrease: n.decrease.0,
+            round_trip: n.round_trip.0,
+        });
+        let decrease = match i2vfc.decrease.value {
+            Decrease::Fixed(decrease) => fair::Decrease::Fixed(decrease),
+            Decrease::FromWeight => fair::Decrease::FromWeight,
+        };
+        let (reference, rule) = match i2vfc.reference.value.0.as_str() {
+            "nominal" => (fair::Reference::Nominal(nominal), i2vfc.rule),
+            // The reference itself, where one value is set for every VPN: it keeps its a and b.
+            name => match self.file.vpn.index(name)? {
+                index if index == own => {
+                    (fair::Reference::Nominal(nominal), fair::Rule::DecreaseThenIncrease)
+                }
+                index => (fair::Reference::Vpn(index), i2vfc.rule),
+            },
+        };
+        Some(fair::Config {
+            increase: i2vfc.increase.value.0,
+            decrease,
+            reference,
+            rule,
+            initial_window: i2vfc.initial_window.0,
+            queue: i2vfc.queue.0,
+            report_every: i2vfc.report_every.0 as u32,
+            pacing: i2vfc.pacing,
+            loss_measure: i2vfc.loss_measure,
+        })
+    }
+}

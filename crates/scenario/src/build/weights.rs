@@ -1,0 +1,107 @@
+//! Weights computed from the topology: what the background leaves, shared out.
+
+use super::Builder;
+use super::vpns::PlacedVpn;
+use crate::file::control::Weight;
+use crate::plan::{FlowGroup, Hop, Transport};
+use netstage_core::fair::allocation::{proportional_fair, weighted_max_min};
+use netstage_core::traffic::Pattern;
+
+impl Builder<'_, '_> {
+    /// Every VPN's weight; a computed one is relative to the smallest.
+    pub(super) fn weights(&mut self, placed: &[Option<PlacedVpn>], flows: &[FlowGroup]) -> Option<Vec<f64>> {
+        let vpns: Vec<_> = self.file.vpn.0.iter().map(|m| m.value.as_ref()).collect::<Option<_>>()?;
+        let Some(first) = vpns.iter().find(|vpn| !matches!(vpn.weight.value, Weight::Given(_))) else {
+            for minimum in vpns.iter().filter_map(|vpn| vpn.minimum.as_ref()).filter(|m| m.own) {
+                let message = "a minimum takes part in computing weights, and these are given";
+                self.problems.push_help(minimum.place, message, "weight = \"max-min\" or \"proportional\"");
+                return None;
+            }
+            let given = vpns.iter().map(|vpn| match vpn.weight.value {
+                Weight::Given(weight) => weight,
+                _ => unreachable!("a weight that is not given"),
+            });
+            return Some(given.collect());
+        };
+        if let Some(other) = vpns.iter().find(|vpn| vpn.weight.value != first.weight.value) {
+            let message = "either every VPN's weight is computed the same way, or none is";
+            let place = if other.weight.own { other.weight.place } else { first.weight.place };
+            self.problems.push_help(place, message, "[defaults.vpn] can say it once for all");
+            return None;
+        }
+        let resource = |hop: &Hop| 2 * hop.link + hop.direction;
+        let paths: Option<Vec<Vec<usize>>> =
+            placed.iter().map(|vpn| vpn.as_ref().map(|v| v.path.iter().map(resource).collect())).collect();
+        let paths = paths?;
+        let mut left = self.left_by_background(flows)?;
+        let minima: Vec<f64> =
+            vpns.iter().map(|vpn| vpn.minimum.as_ref().map_or(0.0, |m| m.value.as_f64())).collect();
+        for (path, minimum) in paths.iter().zip(&minima) {
+            for &link in path {
+                left[link] -= minimum;
+            }
+        }
+        for (index, path) in paths.iter().enumerate() {
+            if let Some(link) = path.iter().find(|link| left[**link] <= 0.0) {
+                let name = &self.file.link.0[link / 2].name;
+                let place = vpns[index].minimum.as_ref().map_or(vpns[index].weight.place, |m| m.place);
+                let message =
+                    format!("background and guaranteed minima leave nothing of link `{name}` to share");
+                self.problems.push(place, message);
+                return None;
+            }
+        }
+        let equal = vec![1.0; paths.len()];
+        let shares = match first.weight.value {
+            Weight::MaxMin => weighted_max_min(&paths, &left, &equal),
+            _ => proportional_fair(&paths, &left, &equal),
+        };
+        let rates: Vec<f64> = shares.iter().zip(&minima).map(|(share, minimum)| share + minimum).collect();
+        let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        Some(rates.iter().map(|rate| rate / least).collect())
+    }
+
+    /// Capacity of each direction of each link, less the mean rate of the background.
+    fn left_by_background(&mut self, flows: &[FlowGroup]) -> Option<Vec<f64>> {
+        let mut left = Vec::with_capacity(2 * self.file.link.0.len());
+        for member in &self.file.link.0 {
+            let link = member.value.as_ref()?;
+            left.extend(link.directions.iter().map(|d| d.rate.as_f64()));
+        }
+        for flow in flows.iter().filter(|flow| flow.background) {
+            let Some(rate) = ip_rate(flow) else {
+                self.warnings.insert(format!(
+                    "flow.{}: how much this background takes is not known beforehand, so weights leave it out",
+                    flow.name
+                ));
+                continue;
+            };
+            for hop in &flow.path {
+                left[2 * hop.link + hop.direction] -= rate;
+            }
+        }
+        left.iter_mut().for_each(|rate| *rate = rate.max(0.0));
+        Some(left)
+    }
+}
+
+/// Mean rate of all members at the IP layer.
+fn ip_rate(flow: &FlowGroup) -> Option<f64> {
+    let payload = flow.traffic.mean_rate()?;
+    let packet = match &flow.traffic {
+        Pattern::Bulk { .. } => return None,
+        Pattern::Cbr { packet, .. }
+        | Pattern::Poisson { packet, .. }
+        | Pattern::OnOff { packet, .. }
+        | Pattern::Pareto { packet, .. }
+        | Pattern::Mmpp { packet, .. } => f64::from(*packet),
+        Pattern::Trace { packets, .. } => {
+            packets.iter().map(|(_, bytes)| f64::from(*bytes)).sum::<f64>() / packets.len() as f64
+        }
+    };
+    let headers = match &flow.transport {
+        Transport::Udp => 28.0,
+        Transport::Tcp(_) => 52.0,
+    };
+    Some(payload * (packet + headers) / packet * flow.count as f64)
+}

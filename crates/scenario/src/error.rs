@@ -1,0 +1,220 @@
+//! What is wrong with a file, and where: every problem of a scenario, shown as a compiler would.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+
+/// A text that problems point into: the scenario file, a command-line option, a trace file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// File name, or the option as typed.
+    pub name: String,
+    /// Its whole text.
+    pub text: String,
+}
+
+/// One problem, with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Index into [`Errors::sources`].
+    pub source: usize,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// Bytes of the source's text.
+    pub span: Range<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// What to write instead, where that can be told.
+    pub help: Option<String>,
+}
+
+/// Everything that is wrong with a scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Errors {
+    /// The scenario file first, then the options and trace files that have a part in it.
+    pub sources: Vec<Source>,
+    /// The problems, in the order of their places.
+    pub problems: Vec<Problem>,
+}
+
+impl Errors {
+    /// Name of the scenario file.
+    pub fn name(&self) -> &str {
+        &self.sources[0].name
+    }
+
+    /// Text of the scenario file.
+    pub fn text(&self) -> &str {
+        &self.sources[0].text
+    }
+
+    /// The source a problem points into.
+    pub fn source_of(&self, problem: &Problem) -> &Source {
+        &self.sources[problem.source]
+    }
+}
+
+impl std::error::Error for Errors {}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            let source = self.source_of(problem);
+            writeln!(f, "error: {}", problem.message)?;
+            let number = problem.line.to_string();
+            let margin = " ".repeat(number.len());
+            writeln!(f, "{margin}--> {}:{}:{}", source.name, problem.line, problem.column)?;
+            if let Some(line) = source.text.lines().nth(problem.line - 1) {
+                let shown = shorten(line, problem.column);
+                writeln!(f, "{margin} |")?;
+                writeln!(f, "{number} | {}", shown.text)?;
+                let length = source.text.get(problem.span.clone()).unwrap_or("");
+                let length = length.lines().next().unwrap_or("").chars().count();
+                let room = shown.text.chars().count().saturating_sub(shown.column - 1);
+                let carets = "^".repeat(length.min(room).max(1));
+                writeln!(f, "{margin} | {}{carets}", " ".repeat(shown.column - 1))?;
+            }
+            if let Some(help) = &problem.help {
+                writeln!(f, "{margin} = help: {help}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Shown {
+    text: String,
+    column: usize,
+}
+
+/// A line fit for a terminal: no tabs, and of a very long line only what surrounds the place.
+fn shorten(line: &str, column: usize) -> Shown {
+    const WIDTH: usize = 160;
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    if line.chars().nth(WIDTH).is_none() {
+        return Shown { text: line.chars().map(clean).collect(), column };
+    }
+    let skip = column.saturating_sub(WIDTH / 2);
+    Shown { text: line.chars().skip(skip).take(WIDTH).map(clean).collect(), column: column - skip }
+}
+
+/// Bytes of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place {
+    pub source: u32,
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Place {
+    pub fn new(source: usize, span: Range<usize>) -> Place {
+        Place { source: source as u32, start: span.start as u32, end: span.end as u32 }
+    }
+}
+
+/// Collects sources and problems while a file is read; the same problem found twice counts once.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    sources: Vec<Source>,
+    list: Vec<(Place, String, Option<String>)>,
+    seen: HashSet<(Place, String)>,
+}
+
+/// More problems than this help nobody, and a hostile file must not fill the memory with them.
+const MOST: usize = 500;
+
+impl Problems {
+    pub fn add_source(&mut self, name: impl Into<String>, text: impl Into<String>) -> usize {
+        self.sources.push(Source { name: name.into(), text: text.into() });
+        self.sources.len() - 1
+    }
+
+    pub fn text(&self, source: usize) -> &str {
+        &self.sources[source].text
+    }
+
+    pub fn push(&mut self, place: Place, message: impl Into<String>) {
+        self.push_with_help(place, message, None);
+    }
+
+    pub fn push_help(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.push_with_help(place, message, Some(help.into()));
+    }
+
+    pub fn push_with_help(&mut self, place: Place, message: impl Into<String>, help: Option<String>) {
+        let message = message.into();
+        if self.list.len() < MOST && self.seen.insert((place, message.clone())) {
+            self.list.push((place, message, help));
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub fn into_errors(mut self) -> Errors {
+        self.list.sort_by_key(|(place, ..)| *place);
+        let problems = self
+            .list
+            .into_iter()
+            .map(|(place, message, help)| {
+                let source = place.source as usize;
+                let text = &self.sources[source].text;
+                let (line, column) = line_and_column(text, place.start as usize);
+                let span = place.start as usize..place.end as usize;
+                Problem { source, line, column, span, message, help }
+            })
+            .collect();
+        Errors { sources: self.sources, problems }
+    }
+}
+
+fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let mut offset = offset.min(text.len());
+    while !text.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    let before = &text[..offset];
+    let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+    (line, column)
+}
+
+/// The candidate nearest to what was written, if any is near.
+pub(crate) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if written.len() > 64 {
+        return None;
+    }
+    let lower = written.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| {
+            let distance = strsim::damerau_levenshtein(&lower, &candidate.to_lowercase());
+            (distance, candidate)
+        })
+        .filter(|(distance, candidate)| *distance <= 1.max(written.len().max(candidate.len()) / 3))
+        .filter(|(distance, candidate)| *distance < candidate.chars().count())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Help for an unknown word: the nearest candidate, or all of them where they are few.
+pub(crate) fn did_you_mean<'a>(
+    written: &str,
+    candidates: impl IntoIterator<Item = &'a str> + Clone,
+) -> Option<String> {
+    if let Some(candidate) = nearest(written, candidates.clone()) {
+        return Some(format!("did you mean `{candidate}`?"));
+    }
+    let all: Vec<&str> = candidates.into_iter().collect();
+    (1..=24).contains(&all.len()).then(|| format!("known here: {}", all.join(", ")))
+}

@@ -1,0 +1,308 @@
+//! `[node.NAME]` and `[link.NAME]`.
+
+use crate::error::{Problems, did_you_mean};
+use crate::plan::NodeKind;
+use crate::scalar::{Bytes, Count, NodeName, Positive, Probability, Span, Weighting, number};
+use crate::table::{At, Decode, Kind, List, NoFields, choice, merge, mismatch, table, tagged};
+use crate::tree::{Node, Value};
+use netstage_core::link::JitterDistribution;
+use netstage_core::quantity::{BitRate, Capacity};
+use netstage_core::time::Duration;
+
+table! {
+    /// A node of the network. An empty table is a host.
+    pub(crate) struct NodeTable "a node" {
+        /// What it is.
+        kind: At<Role> = "host",
+        /// Queue of its ports, for links that give none themselves.
+        queue: Option<Queue>,
+        /// Buffer of its ports, for links that give none themselves.
+        buffer: Option<Capacity>,
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Role(pub NodeKind);
+
+/// Kinds that will come: refused by name, so that nobody looks for a misspelling.
+const NOT_YET: &[&str] = &["ipsec", "wireguard", "openvpn", "external"];
+
+impl Decode for Role {
+    fn kind() -> Kind {
+        Kind::Choice(vec![
+            ("host", "Sends and receives traffic; forwards none."),
+            ("router", "Forwards."),
+            ("pe", "A provider edge router: forwards, and controls the VPNs that enter at it."),
+        ])
+    }
+
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let kind = match node.text() {
+            Some("host") => NodeKind::Host,
+            Some("router") => NodeKind::Router,
+            Some("pe") => NodeKind::Pe,
+            Some(kind) if NOT_YET.contains(&kind) => {
+                let message = format!("nodes of kind \"{kind}\" are not available yet");
+                problems.push_help(node.place, message, "available: host, router, pe");
+                return None;
+            }
+            Some(kind) => {
+                let help = did_you_mean(kind, ["host", "router", "pe"]);
+                let message = format!("unknown kind of node `{}`", kind.escape_debug());
+                problems.push_with_help(node.place, message, help);
+                return None;
+            }
+            None => return mismatch(node, &Self::kind(), problems),
+        };
+        Some(Role(kind))
+    }
+}
+
+table! {
+    /// A full-duplex link between two nodes. What it says holds for both directions,
+    /// unless `reverse` says otherwise for the way back.
+    pub(crate) struct LinkTable "a link" {
+        /// The two nodes it joins; forward is from the first to the second.
+        ends: List<At<NodeName>, 2, 2>,
+        /// Values that differ on the way from the second end to the first.
+        reverse: Option<Overrides>,
+        ..forward: Direction
+    }
+}
+
+table! {
+    /// One direction of a link.
+    pub(crate) struct Direction "a link" {
+        /// Rate of the line. It carries IP packets, and `overhead` with each.
+        rate: BitRate,
+        /// One-way propagation delay.
+        delay: Duration = "0 ms",
+        /// What may wait for the line, beside the packet that is being sent.
+        buffer: At<Capacity> = "50 packets",
+        /// Who waits and who is dropped.
+        queue: At<Queue> = "drop-tail",
+        /// Framing that each packet adds on the line (Ethernet: 38 B).
+        overhead: Bytes<0, 10_000> = "0 B",
+        /// Probability that a packet is lost, each by itself.
+        loss: Probability = 0,
+        /// Bit error rate: a packet with a wrong bit is lost to its receiver.
+        ber: Probability = 0,
+        /// Random extra delay.
+        jitter: Option<Jitter>,
+        /// Probability that a packet is delivered twice.
+        duplicate: Probability = 0,
+        /// Changes while a run lasts.
+        schedule: List<Change>,
+    }
+}
+
+table! {
+    /// A change of a link at a moment; what it leaves out stays as it was.
+    pub(crate) struct Change "a change" {
+        /// When, from the start of the run.
+        at: At<Duration>,
+        /// New rate.
+        rate: Option<BitRate>,
+        /// New one-way delay.
+        delay: Option<Duration>,
+        /// New probability of loss.
+        loss: Option<Probability>,
+        /// New bit error rate.
+        ber: Option<Probability>,
+        /// `false`: the link fails, and loses what it holds. `true`: it returns.
+        up: Option<bool>,
+    }
+}
+
+table! {
+    /// Random extra delay of each packet.
+    pub(crate) struct Jitter "jitter" short "amount" {
+        /// Largest extra delay (uniform), or its mean (exponential).
+        amount: Duration,
+        /// How it is spread.
+        distribution: JitterDistribution = "uniform",
+        /// Whether a packet may overtake an earlier one.
+        reorder: bool = false,
+    }
+}
+
+choice!(JitterDistribution {
+    /// Evenly between none and `amount`.
+    "uniform" => JitterDistribution::Uniform,
+    /// Exponentially, with mean `amount`.
+    "exponential" => JitterDistribution::Exponential,
+});
+
+tagged! {
+    /// Who waits before a line, who is dropped, who is marked.
+    pub(crate) enum Queue "queue" by "kind" {
+        /// First in, first out; what does not fit is dropped.
+        DropTail(NoFields) = "drop-tail",
+        /// Random early detection (Floyd and Jacobson 1993), gentle.
+        Red(Red) = "red",
+        /// CoDel (RFC 8289).
+        Codel(Codel) = "codel",
+        /// FQ-CoDel (RFC 8290).
+        FqCodel(FqCodel) = "fq-codel",
+        /// Deficit round robin, a class for each VPN and one for all else.
+        Drr(Drr) = "drr",
+    }
+}
+
+table! {
+    /// Random early detection.
+    pub(crate) struct Red "queue \"red\"" {
+        /// Average queue, in packets, below which nothing is dropped.
+        min_threshold: At<Positive> = 5,
+        /// Average queue, in packets, at which `max_probability` is reached.
+        max_threshold: Positive = 15,
+        /// Drop probability at `max_threshold`; it rises to 1 at twice that.
+        max_probability: Weighting = 0.1,
+        /// Weight of a new sample in the average.
+        weight: Weighting = 0.002,
+        /// Mark packets that can carry a mark (ECN) instead of dropping them.
+        ecn: bool = false,
+    }
+}
+
+table! {
+    /// CoDel.
+    pub(crate) struct Codel "queue \"codel\"" {
+        /// Standing delay that is accepted.
+        target: Span = "5 ms",
+        /// How long a delay must stand before packets are dropped: about a round trip.
+        interval: Span = "100 ms",
+        /// Mark packets that can carry a mark (ECN) instead of dropping them.
+        ecn: bool = false,
+    }
+}
+
+table! {
+    /// FQ-CoDel.
+    pub(crate) struct FqCodel "queue \"fq-codel\"" {
+        /// Number of queues that flows are hashed into.
+        flows: Count<1, 65_536> = 1024,
+        /// What a queue may send per turn.
+        quantum: Bytes<1, 1_000_000> = "1514 B",
+        ..codel: Codel
+    }
+}
+
+table! {
+    /// Deficit round robin.
+    pub(crate) struct Drr "queue \"drr\"" {
+        /// Weight of each VPN's class, by VPN; those left out have the VPN's own weight.
+        weights: Option<ClassWeights>,
+        /// Weight of the class of all other packets.
+        others: At<ClassWeight> = 1,
+        /// Buffer of each class; left out: the link's buffer.
+        buffer_per_class: Option<Capacity>,
+    }
+}
+
+/// A class's weight. Its bounds keep a turn of the scheduler short.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ClassWeight(pub f64);
+
+impl Decode for ClassWeight {
+    fn kind() -> Kind {
+        Kind::Number { bounds: "from 0.001 to 1000000", min: 0.001, max: 1e6 }
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let value = number(node).filter(|w| (0.001..=1e6).contains(w));
+        value.map(ClassWeight).or_else(|| mismatch(node, &Self::kind(), problems))
+    }
+}
+
+/// VPN names, each with its place, and their weights.
+#[derive(Clone, Debug)]
+pub(crate) struct ClassWeights(pub Vec<(At<String>, f64)>);
+
+impl Decode for ClassWeights {
+    fn kind() -> Kind {
+        Kind::Named { of: ClassWeight::kind }
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
+        let decoded = table.entries.iter().map(|entry| {
+            let weight = ClassWeight::decode(&entry.node, problems)?.0;
+            Some((At { value: entry.key.clone(), place: entry.key_place, own: entry.node.own }, weight))
+        });
+        decoded.collect::<Vec<_>>().into_iter().collect::<Option<Vec<_>>>().map(ClassWeights)
+    }
+}
+
+/// `reverse`, not yet joined with what it overrides.
+#[derive(Clone, Debug)]
+pub(crate) struct Overrides;
+
+impl Decode for Overrides {
+    fn kind() -> Kind {
+        match Direction::kind() {
+            Kind::Table { fields, shorthand, .. } => {
+                let optional = fields
+                    .into_iter()
+                    .map(|f| crate::table::Field { presence: crate::table::Presence::Optional, ..f })
+                    .collect();
+                Kind::Table { what: "reverse", fields: optional, shorthand }
+            }
+            _ => unreachable!("a direction is a table"),
+        }
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        node.table().map(|_| Overrides).or_else(|| mismatch(node, &Self::kind(), problems))
+    }
+}
+
+/// A link with both its directions.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub ends: [At<NodeName>; 2],
+    pub directions: [Direction; 2],
+}
+
+impl Decode for Link {
+    fn kind() -> Kind {
+        LinkTable::kind()
+    }
+
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let link = LinkTable::decode(node, problems);
+        let back = node.get("reverse").filter(|n| n.table().is_some()).map(|reverse| {
+            let mut over = reverse.clone();
+            let mut under = node.clone();
+            if let Value::Table(table) = &mut under.value {
+                table.remove("ends");
+                table.remove("reverse");
+                // What the link as a whole says is as much its own on the way back.
+                let kind = Direction::kind();
+                let owned: Vec<(String, bool)> =
+                    table.entries.iter().map(|e| (e.key.clone(), e.node.own)).collect();
+                // An unknown field of the link is told once, as such.
+                table.entries.retain(|e| kind.field(&e.key).is_some());
+                let given: Vec<String> = reverse
+                    .table()
+                    .map(|t| t.entries.iter().map(|e| e.key.clone()).collect())
+                    .unwrap_or_default();
+                merge(&mut over, &under, &kind);
+                if let Value::Table(merged) = &mut over.value {
+                    for (key, own) in owned {
+                        if let Some(value) = merged.get_mut(&key).filter(|_| !given.contains(&key)) {
+                            value.own = own;
+                        }
+                    }
+                }
+            }
+            over.place = node.place;
+            Direction::decode(&over, problems)
+        });
+        let LinkTable { ends, forward, .. } = link?;
+        let reverse = match back {
+            Some(reverse) => reverse?,
+            None => forward.clone(),
+        };
+        let ends: [At<NodeName>; 2] = ends.0.try_into().expect("a list of two");
+        Some(Link { ends, directions: [forward, reverse] })
+    }
+}

@@ -1,0 +1,333 @@
+//! Expectations and figures: metric names, subjects, spans and cells, checked against the plans.
+
+use crate::Cell;
+use crate::error::{Place, Problems, did_you_mean};
+use crate::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
+use crate::file::File;
+use crate::file::study::{self, Assignments};
+use crate::outcome::{Metric, MetricInfo};
+use crate::plan::Plan;
+use crate::quantity::Dimension;
+use crate::scalar::{Amount, MetricName, SubjectPattern};
+use crate::set::matches;
+use crate::table::{At, List};
+use netstage_core::time::{Duration, Instant};
+
+/// What expectations and figures are checked against.
+pub(crate) struct Judge<'a> {
+    pub cells: &'a [Cell],
+    pub problems: &'a mut Problems,
+}
+
+type Over = Option<At<List<At<Duration>, 2, 2>>>;
+
+impl Judge<'_> {
+    pub fn expectations(&mut self, file: &File) -> Vec<Expectation> {
+        let members = file.expect.0.iter().filter_map(|m| Some((&m.name, m.place, m.value.as_ref()?)));
+        members.filter_map(|(name, place, expect)| self.expectation(name, place, expect)).collect()
+    }
+
+    pub fn plots(&mut self, file: &File) -> Vec<Plot> {
+        let members = file.plot.0.iter().filter_map(|m| Some((&m.name, m.value.as_ref()?)));
+        members.filter_map(|(name, plot)| self.plot(name, plot)).collect()
+    }
+
+    fn expectation(&mut self, name: &str, place: Place, expect: &study::Expect) -> Option<Expectation> {
+        let metric = self.metric(&expect.metric);
+        let cells = self.cells(&expect.cells);
+        let over = self.over(&expect.over);
+        let unit = metric.map(|m| m.unit);
+        let statistic = self.statistic(expect, unit, place);
+        let bound_unit =
+            if expect.statistic.value == study::Statistic::ConvergenceTime { Some("s") } else { unit };
+        let bound = self.bound(expect, bound_unit, place);
+        let metric = metric?;
+        let subject = self.subject(&expect.subject, metric);
+        let select = Selection {
+            metric: metric.name.to_owned(),
+            subject: subject?,
+            over: over?,
+            statistic: statistic?,
+            cells: cells?,
+        };
+        Some(Expectation { name: name.to_owned(), select, bound: bound?, claim: expect.claim.clone() })
+    }
+
+    fn statistic(&mut self, expect: &study::Expect, unit: Option<&str>, place: Place) -> Option<Statistic> {
+        if let (Some(above), false) =
+            (&expect.above, expect.statistic.value == study::Statistic::ConvergenceTime)
+        {
+            let help = "it belongs to statistic = \"convergence-time\"";
+            self.problems.push_help(above.place, "`above` has no effect here", help);
+            return None;
+        }
+        Some(match expect.statistic.value {
+            study::Statistic::Mean => Statistic::Mean,
+            study::Statistic::Min => Statistic::Min,
+            study::Statistic::Max => Statistic::Max,
+            study::Statistic::Sum => Statistic::Sum,
+            study::Statistic::ConvergenceTime => match &expect.above {
+                Some(above) => Statistic::ConvergenceTime { above: self.amount(above, unit)? },
+                None => {
+                    let help = "above = 0.9, say: the value to stay above from then on";
+                    self.problems.push_help(place, "statistic \"convergence-time\" needs `above`", help);
+                    return None;
+                }
+            },
+        })
+    }
+
+    fn bound(&mut self, expect: &study::Expect, unit: Option<&str>, place: Place) -> Option<Bound> {
+        let given = [
+            expect.at_least.as_ref().map(|v| v.place),
+            expect.at_most.as_ref().map(|v| v.place),
+            expect.near.as_ref().map(|v| v.place),
+            expect.above_variant.as_ref().map(|v| v.place),
+        ];
+        let mut given = given.into_iter().flatten();
+        match (given.next(), given.next()) {
+            (None, _) => {
+                let help = "one of `at_least`, `at_most`, `near` with `within`, `above_variant`";
+                self.problems.push_help(place, "an expectation needs a bound", help);
+                return None;
+            }
+            (_, Some(second)) => {
+                let help = "write a second expectation for it";
+                self.problems.push_help(second, "an expectation has one bound", help);
+                return None;
+            }
+            _ => {}
+        }
+        if let (Some(within), None) = (&expect.within, &expect.near) {
+            self.problems.push(within.place, "`within` has no effect without `near`");
+            return None;
+        }
+        if let Some(value) = &expect.at_least {
+            return self.amount(value, unit).map(Bound::AtLeast);
+        }
+        if let Some(value) = &expect.at_most {
+            return self.amount(value, unit).map(Bound::AtMost);
+        }
+        if let Some(value) = &expect.near {
+            let Some(within) = &expect.within else {
+                self.problems.push_help(value.place, "`near` needs `within`", "within = \"10 %\", say");
+                return None;
+            };
+            return Some(Bound::Near { value: self.amount(value, unit)?, within: within.value.0 });
+        }
+        let variant = expect.above_variant.as_ref()?;
+        self.variant(variant).map(Bound::AboveVariant)
+    }
+
+    fn variant(&mut self, variant: &At<String>) -> Option<String> {
+        let known = self.cells.iter().any(|cell| cell.variant == variant.value && !variant.value.is_empty());
+        if !known {
+            let mut names: Vec<&str> =
+                self.cells.iter().map(|c| c.variant.as_str()).filter(|n| !n.is_empty()).collect();
+            names.dedup();
+            let help = did_you_mean(&variant.value, names).or(Some("the file has no variants".into()));
+            let message = format!("there is no variant `{}`", variant.value.escape_debug());
+            self.problems.push_with_help(variant.place, message, help);
+            return None;
+        }
+        Some(variant.value.clone())
+    }
+
+    /// A number in the metric's unit.
+    fn amount(&mut self, amount: &At<Amount>, unit: Option<&str>) -> Option<f64> {
+        let fits = match amount.dimension {
+            None => true,
+            Some(Dimension::Rate) => unit == Some("bit/s"),
+            Some(Dimension::Time) => unit == Some("s"),
+            Some(Dimension::Packets) => unit == Some("packets"),
+            Some(Dimension::Share) => unit == Some(""),
+            Some(Dimension::Size) => unit == Some("B"),
+        };
+        if !fits && unit.is_some() {
+            let found = amount.dimension.map_or("", |d| d.name());
+            let unit = match unit.unwrap_or("") {
+                "" => "a plain number".to_owned(),
+                unit => format!("a value in {unit}"),
+            };
+            self.problems.push(amount.place, format!("expected {unit}, found {found}"));
+            return None;
+        }
+        Some(amount.value.value)
+    }
+
+    fn metric(&mut self, name: &At<MetricName>) -> Option<MetricInfo> {
+        let infos = || Metric::ALL.iter().map(|m| m.info());
+        let found = infos().find(|info| info.name == name.value.0);
+        if found.is_none() {
+            let names: Vec<&str> = infos().map(|info| info.name).collect();
+            let help = did_you_mean(&name.value.0, names.iter().copied())
+                .or_else(|| Some(format!("metrics: {}", names.join(", "))));
+            let message = format!("there is no metric `{}`", name.value.0.escape_debug());
+            self.problems.push_with_help(name.place, message, help);
+        }
+        found
+    }
+
+    /// A pattern that some subject of the metric fits.
+    fn subject(&mut self, subject: &Option<At<SubjectPattern>>, metric: MetricInfo) -> Option<String> {
+        let Some(subject) = subject else { return Some(String::new()) };
+        let pattern = &subject.value.0;
+        let Some(cell) = self.cells.first() else { return Some(pattern.clone()) };
+        if self.cells.iter().any(|cell| has_subject(&cell.plan, metric.name, pattern)) {
+            return Some(pattern.clone());
+        }
+        let names = subject_names(&cell.plan, metric.name);
+        let counted = cell.plan.flows.iter().any(|flow| flow.name == *pattern && flow.count > 1);
+        let help = match names.is_empty() {
+            true => Some("this metric is of the whole network: leave `subject` out".into()),
+            false if counted => Some(format!("did you mean `{pattern}[*]`?")),
+            false => did_you_mean(pattern, names.iter().map(String::as_str)),
+        };
+        let message =
+            format!("nothing that `{}` measures is called `{}`", metric.name, pattern.escape_debug());
+        self.problems.push_with_help(subject.place, message, help);
+        None
+    }
+
+    fn over(&mut self, over: &Over) -> Option<(Instant, Instant)> {
+        let longest = self.cells.iter().map(|cell| cell.plan.duration).max();
+        let Some(over) = over else { return Some((Instant::ZERO, Instant(longest?.0))) };
+        let [from, to] = &over.value.0[..] else { return None };
+        if from.value >= to.value {
+            self.problems.push(over.place, "this span ends before it starts");
+            return None;
+        }
+        if longest.is_some_and(|longest| to.value > longest) {
+            self.problems.push(to.place, "this span ends after the run");
+            return None;
+        }
+        Some((Instant(from.value.0), Instant(to.value.0)))
+    }
+
+    /// Cells asked for by value: the paths must be swept, and take these values.
+    fn cells(&mut self, asked: &Assignments) -> Option<Vec<(String, String)>> {
+        let mut cells = Vec::new();
+        for assignment in &asked.0 {
+            let value = assignment.value.label();
+            self.swept(&assignment.path, assignment.place)?;
+            let found = self.cells.iter().any(|cell| setting(cell, &assignment.path) == Some(&value));
+            if !found && !self.cells.is_empty() {
+                let mut values: Vec<&str> =
+                    self.cells.iter().filter_map(|cell| setting(cell, &assignment.path)).collect();
+                values.sort();
+                values.dedup();
+                let help = format!("its values are {}", values.join(", "));
+                let message = format!("`{}` never is {value}", assignment.path);
+                self.problems.push_help(assignment.value.place, message, help);
+                return None;
+            }
+            cells.push((assignment.path.clone(), value));
+        }
+        Some(cells)
+    }
+
+    fn swept(&mut self, path: &str, place: Place) -> Option<()> {
+        if self.cells.is_empty() || self.cells.iter().any(|cell| setting(cell, path).is_some()) {
+            return Some(());
+        }
+        let paths = self.cells.iter().flat_map(|c| c.settings.iter().map(|(path, _)| path.as_str()));
+        let mut paths: Vec<&str> = paths.collect();
+        paths.sort();
+        paths.dedup();
+        let help = did_you_mean(path, paths).or(Some("no path is swept in this file".into()));
+        self.problems.push_with_help(place, format!("`{}` is not swept", path.escape_debug()), help);
+        None
+    }
+
+    fn plot(&mut self, name: &str, plot: &study::Plot) -> Option<Plot> {
+        let metric = self.metric(&plot.metric);
+        let cells = self.cells(&plot.cells);
+        let over = self.over(&plot.over);
+        let against = self.against(plot, over);
+        let lines = plot.reference_lines.0.iter();
+        let lines: Vec<Option<(f64, String)>> = lines
+            .map(|line| Some((self.amount(&line.value, metric.map(|m| m.unit))?, line.label.clone())))
+            .collect();
+        let range = match &plot.range {
+            None => (None, None),
+            Some(range) => {
+                let (low, high) = (range.value.0[0].0, range.value.0[1].0);
+                if low >= high {
+                    self.problems.push(range.place, "the lower end comes first");
+                    return None;
+                }
+                (Some(low), Some(high))
+            }
+        };
+        let metric = metric?;
+        Some(Plot {
+            name: name.to_owned(),
+            title: plot.title.clone().unwrap_or_else(|| name.to_owned()),
+            caption: plot.caption.clone(),
+            claim: plot.claim.clone(),
+            metric: metric.name.to_owned(),
+            subject: self.subject(&plot.subject, metric)?,
+            against: against?,
+            reference_lines: lines.into_iter().collect::<Option<_>>()?,
+            cells: cells?,
+            range,
+        })
+    }
+
+    fn against(&mut self, plot: &study::Plot, over: Option<(Instant, Instant)>) -> Option<Against> {
+        let against = plot.against.value.0.as_str();
+        if let (Some(rows), "time" | "subject") = (&plot.rows, against) {
+            self.problems.push(rows.place, "`rows` has no effect here: `against` names no swept path");
+            return None;
+        }
+        match against {
+            "time" => {
+                if let Some(over) = &plot.over {
+                    self.problems.push(over.place, "`over` has no effect against time");
+                    return None;
+                }
+                Some(Against::Time)
+            }
+            "subject" => Some(Against::Subject { over: over? }),
+            path => {
+                self.swept(path, plot.against.place)?;
+                if let Some(rows) = &plot.rows {
+                    self.swept(&rows.value.0, rows.place)?;
+                }
+                let rows = plot.rows.as_ref().map(|rows| rows.value.0.clone());
+                Some(Against::Swept { path: path.to_owned(), rows, over: over? })
+            }
+        }
+    }
+}
+
+fn setting<'a>(cell: &'a Cell, path: &str) -> Option<&'a str> {
+    if path == "variant" {
+        return Some(cell.variant.as_str()).filter(|name| !name.is_empty());
+    }
+    cell.settings.iter().find(|(p, _)| p == path).map(|(_, value)| value.as_str())
+}
+
+fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
+    if metric.starts_with("flow.") {
+        let first_two = plan.flows.iter().enumerate();
+        first_two
+            .flat_map(|(group, flow)| (0..flow.count.min(2)).map(move |k| plan.flow_name(group, k)))
+            .collect()
+    } else if metric.starts_with("vpn.") || metric.contains(".per_vpn") {
+        plan.vpns.iter().map(|vpn| vpn.name.clone()).collect()
+    } else if metric.starts_with("link.") {
+        plan.links.iter().flat_map(|l| ["forward", "reverse"].map(|d| format!("{}.{d}", l.name))).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+fn has_subject(plan: &Plan, metric: &str, pattern: &str) -> bool {
+    if !metric.starts_with("flow.") {
+        let names = subject_names(plan, metric);
+        return names.iter().any(|name| matches(pattern, name)) || (names.is_empty() && pattern.is_empty());
+    }
+    let mut flows = plan.flows.iter().enumerate();
+    flows.any(|(group, flow)| (0..flow.count).any(|k| matches(pattern, &plan.flow_name(group, k))))
+}

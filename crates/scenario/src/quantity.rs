@@ -1,0 +1,298 @@
+//! Quantities: a number and its unit, as text, read into exact integers.
+//!
+//! `"0.1 s"` is 100,000,000 ns and `"1.5 Gbit/s"` is 1,500,000,000 bit/s: the decimal is
+//! scaled as an integer and never passes through a float.
+
+use crate::error::nearest;
+
+/// What a quantity measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dimension {
+    Rate,
+    Time,
+    Size,
+    Packets,
+    Share,
+}
+
+use Dimension::{Packets, Rate, Share, Size, Time};
+
+pub(crate) struct Unit {
+    pub name: &'static str,
+    dimension: Dimension,
+    /// In bit/s, nanoseconds, bytes, packets or hundredths.
+    factor: u64,
+}
+
+const fn unit(name: &'static str, dimension: Dimension, factor: u64) -> Unit {
+    Unit { name, dimension, factor }
+}
+
+#[rustfmt::skip]
+pub(crate) const UNITS: &[Unit] = &[
+    unit("bit/s", Rate, 1), unit("kbit/s", Rate, 1_000), unit("Mbit/s", Rate, 1_000_000),
+    unit("Gbit/s", Rate, 1_000_000_000), unit("Tbit/s", Rate, 1_000_000_000_000),
+    unit("ns", Time, 1), unit("us", Time, 1_000), unit("µs", Time, 1_000), unit("ms", Time, 1_000_000),
+    unit("s", Time, 1_000_000_000), unit("min", Time, 60_000_000_000), unit("h", Time, 3_600_000_000_000),
+    unit("B", Size, 1), unit("kB", Size, 1_000), unit("MB", Size, 1_000_000), unit("GB", Size, 1_000_000_000),
+    unit("KiB", Size, 1 << 10), unit("MiB", Size, 1 << 20), unit("GiB", Size, 1 << 30),
+    unit("packets", Packets, 1), unit("packet", Packets, 1),
+    unit("%", Share, 1),
+];
+
+impl Dimension {
+    /// Its name with article and an example.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Rate => "a rate such as \"50 Mbit/s\"",
+            Time => "a time such as \"25 ms\"",
+            Size => "a size such as \"64 KiB\"",
+            Packets => "a number of packets such as \"50 packets\"",
+            Share => "a share such as \"1 %\"",
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Rate => "a rate",
+            Time => "a time",
+            Size => "a size",
+            Packets => "a number of packets",
+            Share => "a share",
+        }
+    }
+
+    pub fn units(self) -> impl Iterator<Item = &'static str> {
+        UNITS.iter().filter(move |u| u.dimension == self).map(|u| u.name)
+    }
+
+    /// The unit tried in help messages.
+    pub fn usual_unit(self) -> &'static str {
+        match self {
+            Rate => "Mbit/s",
+            Time => "ms",
+            Size => "B",
+            Packets => "packets",
+            Share => "%",
+        }
+    }
+}
+
+/// Why a text is not the quantity asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub message: String,
+    pub help: Option<String>,
+}
+
+fn refuse<T>(message: impl Into<String>, help: impl Into<Option<String>>) -> Result<T, Refusal> {
+    Err(Refusal { message: message.into(), help: help.into() })
+}
+
+/// Reads a quantity of one of these dimensions into its base unit.
+/// A share is returned in units of 1e-12, so that it stays an integer.
+pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64), Refusal> {
+    let text = text.trim();
+    let (number, unit) = split(text);
+    let expected = allowed.iter().map(|d| d.describe()).collect::<Vec<_>>().join(" or ");
+    let Some(decimal) = Decimal::parse(number) else {
+        return refuse(format!("expected {expected}, found \"{}\"", text.escape_debug()), None);
+    };
+    if unit.is_empty() {
+        let help = allowed.first().map(|d| format!("did you mean \"{number} {}\"?", d.usual_unit()));
+        return refuse(format!("\"{number}\" has no unit: expected {expected}"), help);
+    }
+    let Some(known) = UNITS.iter().find(|u| u.name == unit) else {
+        return refuse(
+            format!("unknown unit `{}`", unit.escape_debug()),
+            suggest(number, &decimal, unit, allowed),
+        );
+    };
+    if !allowed.contains(&known.dimension) {
+        return refuse(format!("expected {expected}, found {} (\"{text}\")", known.dimension.name()), None);
+    }
+    if decimal.negative {
+        return refuse(format!("\"{text}\" is negative"), None);
+    }
+    let factor = if known.dimension == Share { 10_000_000_000 } else { known.factor };
+    match decimal.scale(factor) {
+        Ok(value) => Ok((known.dimension, value)),
+        Err(Inexact::Fraction) => {
+            let whole = match known.dimension {
+                Rate => "bits per second",
+                Time => "nanoseconds",
+                Size => "bytes",
+                Packets => "packets",
+                Share => "parts in 1,000,000,000,000",
+            };
+            refuse(format!("\"{text}\" is not a whole number of {whole}"), None)
+        }
+        Err(Inexact::Overflow) => refuse(format!("\"{text}\" is too large"), None),
+    }
+}
+
+/// Splits "50 Mbit/s" after its number; the exponent of "1e3" belongs to the number.
+fn split(text: &str) -> (&str, &str) {
+    let bytes = text.as_bytes();
+    let mut end = 0;
+    while end < bytes.len() {
+        let exponent = matches!(bytes[end], b'e' | b'E')
+            && end > 0
+            && bytes.get(end + 1).is_some_and(|b| b.is_ascii_digit() || matches!(b, b'+' | b'-'));
+        let sign = matches!(bytes[end], b'+' | b'-') && (end == 0 || matches!(bytes[end - 1], b'e' | b'E'));
+        if !(bytes[end].is_ascii_digit() || matches!(bytes[end], b'.' | b'_') || exponent || sign) {
+            break;
+        }
+        end += 1;
+    }
+    (&text[..end], text[end..].trim_start())
+}
+
+fn suggest(number: &str, decimal: &Decimal, unit: &str, allowed: &[Dimension]) -> Option<String> {
+    let lower = unit.to_lowercase();
+    let mut meant = None;
+    for dimension in allowed {
+        meant = meant.or(match dimension {
+            Rate => {
+                if let Some(prefix) =
+                    unit.strip_suffix("B/s").filter(|p| matches!(*p, "" | "k" | "K" | "M" | "G"))
+                {
+                    let bits = decimal.times(8)?;
+                    let prefix = prefix.replace('K', "k");
+                    return Some(format!("rates count bits: \"{bits} {prefix}bit/s\""));
+                }
+                let (prefix, rest) = match lower.chars().next() {
+                    Some(c @ ('k' | 'm' | 'g' | 't')) => (c, &lower[1..]),
+                    _ => (' ', &lower[..]),
+                };
+                matches!(
+                    rest,
+                    "" | "b" | "bps" | "bit" | "bits" | "b/s" | "bit/s" | "bits/s" | "bitps" | "bit/sec"
+                )
+                .then_some(match prefix {
+                    'k' => "kbit/s",
+                    'm' => "Mbit/s",
+                    'g' => "Gbit/s",
+                    't' => "Tbit/s",
+                    _ => "bit/s",
+                })
+            }
+            Time => match lower.as_str() {
+                "sec" | "secs" | "second" | "seconds" => Some("s"),
+                "msec" | "msecs" | "millisecond" | "milliseconds" => Some("ms"),
+                "usec" | "usecs" | "microsecond" | "microseconds" => Some("us"),
+                "m" | "minute" | "minutes" | "mins" => Some("min"),
+                "hour" | "hours" | "hr" => Some("h"),
+                _ => None,
+            },
+            Size => match unit {
+                "KB" | "K" | "k" | "kb" | "Kb" => {
+                    return Some(format!(
+                        "did you mean \"{number} kB\" (1000 bytes) or \"{number} KiB\" (1024)?"
+                    ));
+                }
+                "b" | "byte" | "bytes" | "Byte" | "Bytes" | "octets" => Some("B"),
+                "M" | "mb" | "Mb" => Some("MB"),
+                "G" | "gb" | "Gb" => Some("GB"),
+                _ => None,
+            },
+            Packets => matches!(lower.as_str(), "pkt" | "pkts" | "p" | "pk").then_some("packets"),
+            Share => matches!(lower.as_str(), "percent" | "pct").then_some("%"),
+        });
+    }
+    let candidates: Vec<&str> = allowed.iter().flat_map(|d| d.units()).collect();
+    let meant = meant.or_else(|| nearest(unit, candidates.iter().copied()));
+    Some(match meant {
+        Some(unit) => format!("did you mean \"{number} {unit}\"?"),
+        None => format!("units here: {}", candidates.join(", ")),
+    })
+}
+
+/// A decimal number: `mantissa * 10^exponent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Decimal {
+    negative: bool,
+    mantissa: u128,
+    exponent: i32,
+}
+
+enum Inexact {
+    Fraction,
+    Overflow,
+}
+
+impl Decimal {
+    fn parse(text: &str) -> Option<Decimal> {
+        let (negative, text) = match text.as_bytes().first()? {
+            b'-' => (true, &text[1..]),
+            b'+' => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let (digits, exponent) = match text.split_once(['e', 'E']) {
+            Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+            None => (text, 0),
+        };
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let is_number = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || b == b'_');
+        if whole.is_empty() || !is_number(whole) || !is_number(fraction) || digits.ends_with(['.', '_']) {
+            return None;
+        }
+        if !whole.starts_with(|c: char| c.is_ascii_digit()) || exponent.abs() > 100 {
+            return None;
+        }
+        let mut decimal = Decimal { negative, mantissa: 0, exponent };
+        // Zeros at the end are held back, so that "1.000…0" is as small as "1".
+        let mut zeros = 0;
+        for (digit, is_fraction) in whole
+            .bytes()
+            .map(|b| (b, false))
+            .chain(fraction.bytes().map(|b| (b, true)))
+            .filter(|(b, _)| *b != b'_')
+        {
+            decimal.exponent -= i32::from(is_fraction);
+            zeros += 1;
+            if digit != b'0' {
+                let shift = 10u128.checked_pow(zeros)?;
+                decimal.mantissa =
+                    decimal.mantissa.checked_mul(shift)?.checked_add(u128::from(digit - b'0'))?;
+                zeros = 0;
+            }
+        }
+        decimal.exponent = decimal.exponent.checked_add(i32::try_from(zeros).ok()?)?;
+        if decimal.mantissa == 0 {
+            decimal.exponent = 0;
+        }
+        Some(decimal)
+    }
+
+    fn scale(self, factor: u64) -> Result<u64, Inexact> {
+        let value = self.mantissa.checked_mul(u128::from(factor)).ok_or(Inexact::Overflow)?;
+        let power = 10u128.checked_pow(self.exponent.unsigned_abs());
+        let value = if self.exponent >= 0 {
+            power.and_then(|p| value.checked_mul(p)).ok_or(Inexact::Overflow)?
+        } else {
+            let power = power.ok_or(Inexact::Fraction)?;
+            if value % power != 0 {
+                return Err(Inexact::Fraction);
+            }
+            value / power
+        };
+        // Half of the range is kept free, so that sums of two quantities never overflow.
+        u64::try_from(value).ok().filter(|v| *v <= u64::MAX / 2).ok_or(Inexact::Overflow)
+    }
+
+    fn times(self, factor: u128) -> Option<String> {
+        let value = self.mantissa.checked_mul(factor)? as f64 * 10f64.powi(self.exponent);
+        Some(value.to_string())
+    }
+}
+
+/// A number of seconds, as traces have them, to the nearest nanosecond.
+pub(crate) fn seconds(text: &str) -> Option<netstage_core::time::Duration> {
+    let decimal = Decimal::parse(text).filter(|d| !d.negative)?;
+    match decimal.scale(1_000_000_000) {
+        Ok(nanoseconds) => Some(netstage_core::time::Duration(nanoseconds)),
+        Err(Inexact::Fraction) => text.parse().ok().map(netstage_core::time::Duration::from_secs_f64),
+        Err(Inexact::Overflow) => None,
+    }
+}

@@ -1,0 +1,307 @@
+//! Plain values of a configuration file: numbers within bounds, texts, quantities.
+
+use crate::error::Problems;
+use crate::quantity::{self, Dimension};
+use crate::table::{Decode, Kind, mismatch};
+use crate::tree::{Node, Value};
+use netstage_core::quantity::{BitRate, Capacity};
+use netstage_core::time::Duration;
+
+impl Decode for bool {
+    fn kind() -> Kind {
+        Kind::Boolean
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        match node.value {
+            Value::Boolean(value) => Some(value),
+            _ => mismatch(node, &Self::kind(), problems),
+        }
+    }
+}
+
+impl Decode for String {
+    fn kind() -> Kind {
+        Kind::Text("a text")
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        node.text().map(str::to_owned).or_else(|| mismatch(node, &Self::kind(), problems))
+    }
+}
+
+/// Declares a text that holds something special.
+macro_rules! text {
+    ($($(#[doc = $doc:literal])+ $name:ident = $holds:literal;)+) => {
+        $($(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) struct $name(pub String);
+
+        impl Decode for $name {
+            fn kind() -> Kind {
+                Kind::Text($holds)
+            }
+            fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+                node.text().map(|t| $name(t.to_owned())).or_else(|| mismatch(node, &Self::kind(), problems))
+            }
+        })+
+    };
+}
+
+text! {
+    /// A node, by name.
+    NodeName = "the name of a node";
+    /// A VPN, by name.
+    VpnName = "the name of a VPN";
+    /// A metric, by name.
+    MetricName = "the name of a metric";
+    /// Flows, VPNs or link directions, by name with `*`.
+    SubjectPattern = "a subject's name, in which `*` stands for anything";
+    /// A path that is swept, or `variant`.
+    SweptPath = "a swept path";
+    /// A file, relative to the one that names it.
+    FilePath = "the path of a file";
+}
+
+/// A whole number within bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Count<const MIN: u64, const MAX: u64>(pub u64);
+
+impl<const MIN: u64, const MAX: u64> Decode for Count<MIN, MAX> {
+    fn kind() -> Kind {
+        Kind::Integer { min: MIN, max: MAX }
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        match node.value {
+            Value::Integer(number) if (i128::from(MIN)..=i128::from(MAX)).contains(&number) => {
+                Some(Count(number as u64))
+            }
+            _ => mismatch(node, &Self::kind(), problems),
+        }
+    }
+}
+
+/// Any finite number.
+pub(crate) fn number(node: &Node) -> Option<f64> {
+    match &node.value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Float(number) => number.parse().ok().filter(|n: &f64| n.is_finite()),
+        _ => None,
+    }
+}
+
+/// Declares a number within bounds.
+macro_rules! number {
+    ($($(#[doc = $doc:literal])+ $name:ident = $bounds:literal, $min:expr, $max:expr, $holds:expr;)+) => {
+        $($(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub(crate) struct $name(pub f64);
+
+        impl Decode for $name {
+            fn kind() -> Kind {
+                Kind::Number { bounds: $bounds, min: $min, max: $max }
+            }
+            fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+                let holds: fn(f64) -> bool = $holds;
+                number(node).filter(|n| holds(*n)).map($name).or_else(|| mismatch(node, &Self::kind(), problems))
+            }
+        })+
+    };
+}
+
+number! {
+    /// Any number.
+    Number = "", f64::NEG_INFINITY, f64::INFINITY, |_| true;
+    /// Above 0.
+    Positive = "above 0", 0.0, f64::INFINITY, |n| n > 0.0;
+    /// From 1.
+    AtLeastOne = "from 1", 1.0, f64::INFINITY, |n| n >= 1.0;
+    /// Above 1.
+    AboveOne = "above 1", 1.0, f64::INFINITY, |n| n > 1.0;
+    /// Above 0 and below 1.
+    Fraction = "above 0 and below 1", 0.0, 1.0, |n| n > 0.0 && n < 1.0;
+    /// Above 0, up to 1.
+    Weighting = "above 0, at most 1", 0.0, 1.0, |n| n > 0.0 && n <= 1.0;
+}
+
+/// A probability: a number from 0 to 1, or a share such as "1 %".
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Probability(pub f64);
+
+impl Decode for Probability {
+    fn kind() -> Kind {
+        Kind::Either(vec![
+            Kind::Number { bounds: "from 0 to 1", min: 0.0, max: 1.0 },
+            Kind::Quantity(&[Dimension::Share]),
+        ])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let value = match node.text() {
+            Some(_) => share(node, problems)?,
+            None => match number(node) {
+                Some(value) => value,
+                None => return mismatch(node, &Self::kind(), problems),
+            },
+        };
+        if (0.0..=1.0).contains(&value) {
+            return Some(Probability(value));
+        }
+        mismatch(node, &Self::kind(), problems)
+    }
+}
+
+/// A share such as "10 %" as a fraction, without an upper bound.
+pub(crate) fn share(node: &Node, problems: &mut Problems) -> Option<f64> {
+    quantity(node, &[Dimension::Share], problems).map(|(_, parts)| parts as f64 / 1e12)
+}
+
+/// The quantity of a node in its base unit.
+pub(crate) fn quantity(
+    node: &Node,
+    dimensions: &'static [Dimension],
+    problems: &mut Problems,
+) -> Option<(Dimension, u64)> {
+    let Some(text) = node.text() else { return mismatch(node, &Kind::Quantity(dimensions), problems) };
+    match quantity::parse(text, dimensions) {
+        Ok(value) => Some(value),
+        Err(refusal) => {
+            problems.push_with_help(node.place, refusal.message, refusal.help);
+            None
+        }
+    }
+}
+
+fn bounded(
+    node: &Node,
+    dimensions: &'static [Dimension],
+    range: std::ops::RangeInclusive<u64>,
+    bounds: &str,
+    problems: &mut Problems,
+) -> Option<(Dimension, u64)> {
+    let value = quantity(node, dimensions, problems)?;
+    if range.contains(&value.1) {
+        return Some(value);
+    }
+    problems.push(node.place, format!("{} must be {bounds}, found {}", value.0.name(), node.describe()));
+    None
+}
+
+impl Decode for BitRate {
+    fn kind() -> Kind {
+        Kind::Quantity(&[Dimension::Rate])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let most = 100_000_000_000_000;
+        bounded(node, &[Dimension::Rate], 1..=most, "above 0, at most 100 Tbit/s", problems)
+            .map(|v| BitRate(v.1))
+    }
+}
+
+/// The longest time a file may give: a year of 366 days.
+const LONGEST: u64 = 366 * 86_400 * 1_000_000_000;
+
+impl Decode for Duration {
+    fn kind() -> Kind {
+        Kind::Quantity(&[Dimension::Time])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        bounded(node, &[Dimension::Time], 0..=LONGEST, "at most 8784 h", problems).map(|v| Duration(v.1))
+    }
+}
+
+/// A time longer than none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(pub Duration);
+
+impl Decode for Span {
+    fn kind() -> Kind {
+        Kind::Quantity(&[Dimension::Time])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        bounded(node, &[Dimension::Time], 1..=LONGEST, "above 0, at most 8784 h", problems)
+            .map(|v| Span(Duration(v.1)))
+    }
+}
+
+/// A size within bounds, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes<const MIN: u64, const MAX: u64>(pub u64);
+
+impl<const MIN: u64, const MAX: u64> Decode for Bytes<MIN, MAX> {
+    fn kind() -> Kind {
+        Kind::Quantity(&[Dimension::Size])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let bounds = format!("from {MIN} B to {MAX} B");
+        bounded(node, &[Dimension::Size], MIN..=MAX, &bounds, problems).map(|v| Bytes(v.1))
+    }
+}
+
+/// A number of packets that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packets(pub u32);
+
+const MOST_PACKETS: u64 = 10_000_000;
+
+impl Decode for Packets {
+    fn kind() -> Kind {
+        Kind::Quantity(&[Dimension::Packets])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        bounded(node, &[Dimension::Packets], 1..=MOST_PACKETS, "from 1 to 10000000", problems)
+            .map(|v| Packets(v.1 as u32))
+    }
+}
+
+impl Decode for Capacity {
+    fn kind() -> Kind {
+        Kind::Quantity(&[Dimension::Packets, Dimension::Size])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let both: &[Dimension] = &[Dimension::Packets, Dimension::Size];
+        match quantity(node, both, problems)? {
+            (Dimension::Packets, 1..=MOST_PACKETS) => {
+                Packets::decode(node, problems).map(|p| Capacity::Packets(p.0))
+            }
+            (Dimension::Size, bytes @ 1..=16_000_000_000) => Some(Capacity::Bytes(bytes)),
+            _ => {
+                let message = format!(
+                    "a buffer holds at least 1 packet or 1 B, and at most 10000000 packets or 16 GB; found {}",
+                    node.describe()
+                );
+                problems.push(node.place, message);
+                None
+            }
+        }
+    }
+}
+
+/// A number in the unit of a metric: plain, or a quantity.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Amount {
+    pub value: f64,
+    pub dimension: Option<Dimension>,
+}
+
+impl Decode for Amount {
+    fn kind() -> Kind {
+        Kind::Either(vec![
+            Number::kind(),
+            Kind::Quantity(&[Dimension::Rate, Dimension::Time, Dimension::Packets, Dimension::Share]),
+        ])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let Some(_) = node.text() else {
+            return match number(node) {
+                Some(value) => Some(Amount { value, dimension: None }),
+                None => mismatch(node, &Self::kind(), problems),
+            };
+        };
+        let all: &[Dimension] = &[Dimension::Rate, Dimension::Time, Dimension::Packets, Dimension::Share];
+        let (dimension, value) = quantity(node, all, problems)?;
+        let value = match dimension {
+            Dimension::Time => value as f64 / 1e9,
+            Dimension::Share => value as f64 / 1e12,
+            _ => value as f64,
+        };
+        Some(Amount { value, dimension: Some(dimension) })
+    }
+}

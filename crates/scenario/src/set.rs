@@ -1,0 +1,148 @@
+//! Paths such as `vpn.*.control.increase`, and setting what they lead to.
+
+use crate::error::{Place, Problems, did_you_mean};
+use crate::table::Kind;
+use crate::tree::{Node, Table, Value};
+
+/// Whether `name` fits a pattern in which `*` stands for anything.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(head) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let tail = parts.pop().unwrap_or("");
+    for part in parts {
+        match name.find(part) {
+            Some(at) => name = &name[at + part.len()..],
+            None => return false,
+        }
+    }
+    name.ends_with(tail)
+}
+
+/// Sets every value a path leads to. A wrong path becomes a problem at `place`.
+pub(crate) fn assign(
+    root: &mut Node,
+    kind: &Kind,
+    path: &str,
+    place: Place,
+    value: &Node,
+    problems: &mut Problems,
+) {
+    let segments: Vec<&str> = path.split('.').collect();
+    let setting = Setting { path, place, value };
+    if let Err((message, help)) = setting.descend(root, kind, &segments, "the file") {
+        problems.push_with_help(place, message, help);
+    }
+}
+
+struct Setting<'a> {
+    path: &'a str,
+    place: Place,
+    value: &'a Node,
+}
+
+type Refusal = (String, Option<String>);
+
+impl Setting<'_> {
+    fn descend(&self, node: &mut Node, kind: &Kind, rest: &[&str], what: &str) -> Result<(), Refusal> {
+        let Some((segment, rest)) = rest.split_first() else {
+            *node = self.value.clone();
+            return Ok(());
+        };
+        let leads_nowhere = || format!("the path `{}` leads nowhere: ", self.path);
+        match kind.structure() {
+            Some(kind @ Kind::Named { of }) => {
+                let Value::Table(table) = &mut node.value else { return Ok(()) };
+                let names: Vec<String> = table.entries.iter().map(|e| e.key.clone()).collect();
+                let mut found = false;
+                for entry in table.entries.iter_mut().filter(|e| matches(segment, &e.key)) {
+                    found = true;
+                    self.descend(&mut entry.node, &of(), rest, &describe(&of(), what))?;
+                }
+                if found {
+                    return Ok(());
+                }
+                let _ = kind;
+                let message = match segment.contains('*') {
+                    true => format!("{}no {what} matches `{segment}`", leads_nowhere()),
+                    false => format!("{}there is no {what} `{segment}`", leads_nowhere()),
+                };
+                Err((message, did_you_mean(segment, names.iter().map(String::as_str))))
+            }
+            Some(Kind::List { of, .. }) => {
+                let Value::Array(items) = &mut node.value else { return Ok(()) };
+                let count = items.len();
+                match segment.parse::<usize>().ok().and_then(|index| items.get_mut(index)) {
+                    Some(item) => self.descend(item, &of(), rest, what),
+                    None => {
+                        let help = format!("a list is indexed from 0; this one has {count} values");
+                        Err((
+                            format!("{}`{segment}` is not in the list `{what}`", leads_nowhere()),
+                            Some(help),
+                        ))
+                    }
+                }
+            }
+            Some(kind) => {
+                let Some(field) = kind.field(segment) else {
+                    let message = format!("{}`{segment}` is not a field of {what}", leads_nowhere());
+                    return Err((message, did_you_mean(segment, kind.field_names())));
+                };
+                if matches!(field, Kind::Assignments { .. }) {
+                    let message = format!("`{}` cannot be set", self.path);
+                    return Err((message, Some("sweep with --vary path=value,value,…".into())));
+                }
+                self.open(node, kind);
+                let Value::Table(table) = &mut node.value else { return Ok(()) };
+                if table.get(segment).is_none() {
+                    if matches!(field, Kind::Named { .. }) {
+                        return Err((format!("{}there is no [{segment}.…]", leads_nowhere()), None));
+                    }
+                    table.insert(segment, self.place, Node::empty_table(self.value.place));
+                }
+                let next = match &field {
+                    Kind::Named { .. } => (*segment).to_owned(),
+                    field => describe(field, segment),
+                };
+                if let Some(entry) = table.entries.iter_mut().find(|e| e.key == *segment) {
+                    if rest.is_empty() {
+                        entry.key_place = self.place;
+                    }
+                    self.descend(&mut entry.node, &field, rest, &next)?;
+                }
+                Ok(())
+            }
+            None => Err((format!("{}`{what}` has no fields", leads_nowhere()), None)),
+        }
+    }
+
+    /// A lone value that stands for one field of a table becomes that table.
+    fn open(&self, node: &mut Node, kind: &Kind) {
+        if let (Some(shorthand), false) = (kind.shorthand(), matches!(node.value, Value::Table(_))) {
+            let lone = node.clone();
+            let mut table = Table::default();
+            table.insert(shorthand, lone.place, lone);
+            node.value = Value::Table(table);
+        }
+    }
+}
+
+fn describe(kind: &Kind, otherwise: &str) -> String {
+    match kind.structure() {
+        Some(Kind::Table { what, .. }) => (*what).to_owned(),
+        Some(Kind::Tagged(tagged)) => tagged.what.to_owned(),
+        _ => otherwise.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        assert!(matches("*", "vpn1") && matches("vpn*", "vpn1") && matches("*[*]", "bulk[3]"));
+        assert!(matches("a*b*c", "a-b-b-c") && matches("vpn1", "vpn1"));
+        assert!(!matches("vpn*", "wpn1") && !matches("a*bc", "abcd") && !matches("vpn", "vpn1"));
+    }
+}

@@ -1,0 +1,726 @@
+//! Tables of a configuration file, described once.
+//!
+//! [`table!`], [`tagged!`] and [`choice!`] declare a table as a struct or enum whose
+//! documentation, types and defaults are also its description: decoding, the refusal of
+//! unknown keys, `--set` paths, the JSON Schema and the reference all read [`Kind`].
+//! Nothing here knows what a scenario is.
+
+use crate::error::{Place, Problems, did_you_mean};
+use crate::quantity::Dimension;
+use crate::tree::{Node, Table, Value};
+use std::ops::Deref;
+
+/// What a value may be.
+pub(crate) enum Kind {
+    /// Any text; says what it holds: "the name of a node".
+    Text(&'static str),
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number within bounds, both included.
+    Integer { min: u64, max: u64 },
+    /// A number; the bounds in words, and as numbers for the schema.
+    Number { bounds: &'static str, min: f64, max: f64 },
+    /// A text with a unit.
+    Quantity(&'static [Dimension]),
+    /// One of a few words, each with its documentation.
+    Choice(Vec<(&'static str, &'static str)>),
+    /// A list.
+    List { of: fn() -> Kind, min: usize, max: usize },
+    /// A table of tables, each under a name of the user's.
+    Named { of: fn() -> Kind },
+    /// A table; a lone value may stand for its `shorthand` field.
+    Table { what: &'static str, fields: Vec<Field>, shorthand: Option<&'static str> },
+    /// A table whose fields depend on its tag; a lone text stands for the tag.
+    Tagged(Tagged),
+    /// Paths, quoted, each with a value.
+    Assignments { what: &'static str },
+    /// Any one of these.
+    Either(Vec<Kind>),
+}
+
+pub(crate) struct Tagged {
+    pub what: &'static str,
+    pub tag: &'static str,
+    pub default: Option<&'static str>,
+    pub variants: Vec<Variant>,
+}
+
+pub(crate) struct Variant {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub fields: fn() -> Vec<Field>,
+}
+
+/// One field of a table.
+pub(crate) struct Field {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub kind: fn() -> Kind,
+    pub presence: Presence,
+}
+
+pub(crate) enum Presence {
+    Required,
+    Optional,
+    Default(Literal),
+}
+
+/// A default, written as it would be in a file.
+#[derive(Clone, Debug)]
+pub(crate) enum Literal {
+    Text(String),
+    Integer(i128),
+    Float(f64),
+    Boolean(bool),
+}
+
+macro_rules! literal_from {
+    ($($from:ty => $variant:ident ($into:expr);)+) => {
+        $(impl From<$from> for Literal {
+            fn from(value: $from) -> Literal {
+                Literal::$variant($into(value))
+            }
+        })+
+    };
+}
+
+literal_from! {
+    &str => Text(str::to_owned);
+    String => Text(std::convert::identity);
+    i32 => Integer(i128::from);
+    u32 => Integer(i128::from);
+    u64 => Integer(i128::from);
+    f64 => Float(std::convert::identity);
+    bool => Boolean(std::convert::identity);
+}
+
+impl Literal {
+    pub fn node(&self, place: Place) -> Node {
+        let value = match self {
+            Literal::Text(text) => Value::Text(text.clone()),
+            Literal::Integer(number) => Value::Integer(*number),
+            Literal::Float(number) => Value::Float(format!("{number:?}")),
+            Literal::Boolean(value) => Value::Boolean(*value),
+        };
+        Node { value, place, own: false }
+    }
+}
+
+/// A type that a value of the file becomes.
+pub(crate) trait Decode: Sized {
+    fn kind() -> Kind;
+    /// The value, or `None` once the reason has been added to `problems`.
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self>;
+    /// The value where the field is left out and has no default.
+    fn missing() -> Option<Self> {
+        None
+    }
+}
+
+/// A set of fields: a table of its own, or part of one.
+pub(crate) trait Fields: Sized {
+    const WHAT: &'static str;
+    fn fields() -> Vec<Field>;
+    fn take(reader: &mut Reader<'_>) -> Option<Self>;
+}
+
+/// A table that has no fields of its own: a tag says all.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NoFields;
+
+impl Fields for NoFields {
+    const WHAT: &'static str = "";
+    fn fields() -> Vec<Field> {
+        Vec::new()
+    }
+    fn take(_: &mut Reader<'_>) -> Option<Self> {
+        Some(NoFields)
+    }
+}
+
+/// Hands out the fields of one table.
+pub(crate) struct Reader<'a> {
+    pub table: &'a Table,
+    pub place: Place,
+    pub what: &'static str,
+    pub problems: &'a mut Problems,
+}
+
+impl Reader<'_> {
+    pub fn field<T: Decode>(&mut self, name: &'static str, default: Option<Literal>) -> Option<T> {
+        if let Some(node) = self.table.get(name) {
+            return T::decode(node, self.problems);
+        }
+        if let Some(default) = default {
+            return T::decode(&default.node(self.place), self.problems);
+        }
+        let missing = T::missing();
+        if missing.is_none() {
+            let message = format!("{} needs `{name}`", self.what);
+            let help = format!("`{name}` takes {}", T::kind().describe());
+            self.problems.push_help(self.place, message, help);
+        }
+        missing
+    }
+}
+
+impl Field {
+    pub fn new<T: Decode>(name: &'static str, doc: &'static str, default: Option<Literal>) -> Field {
+        let presence = match default {
+            Some(default) => Presence::Default(default),
+            None if T::missing().is_some() => Presence::Optional,
+            None => Presence::Required,
+        };
+        Field { name, doc, kind: T::kind, presence }
+    }
+}
+
+/// Declares a table: `struct Link "a link" { field: Type = default, … ..part: Part }`.
+macro_rules! table {
+    (
+        $(#[doc = $about:literal])+
+        $vis:vis struct $table:ident $what:literal $(short $short:literal)? {
+            $($(#[doc = $doc:literal])+ $field:ident : $type:ty $(= $default:expr)?,)*
+            $(.. $part:ident : $part_type:ty)?
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug)]
+        $vis struct $table {
+            $($vis $field: $type,)*
+            $($vis $part: $part_type,)?
+        }
+
+        impl $crate::table::Fields for $table {
+            const WHAT: &'static str = $what;
+
+            fn fields() -> Vec<$crate::table::Field> {
+                #[allow(unused_mut)]
+                let mut fields = vec![$($crate::table::Field::new::<$type>(
+                    stringify!($field),
+                    concat!($($doc),+).trim_ascii(),
+                    $crate::table::default!($($default)?),
+                )),*];
+                $(fields.extend(<$part_type as $crate::table::Fields>::fields());)?
+                fields
+            }
+
+            fn take(reader: &mut $crate::table::Reader<'_>) -> Option<Self> {
+                $(let $field = reader.field::<$type>(
+                    stringify!($field),
+                    $crate::table::default!($($default)?),
+                );)*
+                $(let $part = <$part_type as $crate::table::Fields>::take(reader);)?
+                Some($table { $($field: $field?,)* $($part: $part?)? })
+            }
+        }
+
+        impl $crate::table::Decode for $table {
+            fn kind() -> $crate::table::Kind {
+                #[allow(unused_mut, unused_assignments)]
+                let mut shorthand = None;
+                $(shorthand = Some($short);)?
+                let fields = <$table as $crate::table::Fields>::fields();
+                $crate::table::Kind::Table { what: $what, fields, shorthand }
+            }
+
+            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+                $crate::table::decode_table(node, problems)
+            }
+        }
+    };
+}
+
+macro_rules! default {
+    () => {
+        None
+    };
+    ($default:expr) => {
+        Some($crate::table::Literal::from($default))
+    };
+}
+
+/// Declares a table whose fields depend on a tag.
+macro_rules! tagged {
+    (
+        $(#[doc = $about:literal])+
+        $vis:vis enum $table:ident $what:literal by $tag:literal $(or $default:literal)? {
+            $($(#[doc = $doc:literal])+ $variant:ident ( $fields:ty ) = $name:literal,)+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug)]
+        $vis enum $table {
+            $($(#[doc = $doc])+ $variant($fields),)+
+        }
+
+        impl $crate::table::Decode for $table {
+            fn kind() -> $crate::table::Kind {
+                #[allow(unused_mut, unused_assignments)]
+                let mut default = None;
+                $(default = Some($default);)?
+                $crate::table::Kind::Tagged($crate::table::Tagged {
+                    what: $what,
+                    tag: $tag,
+                    default,
+                    variants: vec![$($crate::table::Variant {
+                        name: $name,
+                        doc: concat!($($doc),+).trim_ascii(),
+                        fields: <$fields as $crate::table::Fields>::fields,
+                    }),+],
+                })
+            }
+
+            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+                let kind = Self::kind();
+                let $crate::table::Kind::Tagged(tagged) = &kind else { unreachable!() };
+                let (name, table) = $crate::table::open_tagged(node, tagged, problems)?;
+                match name {
+                    $($name => $crate::table::take_variant::<$fields>(&table, node.place, problems)
+                        .map($table::$variant),)+
+                    _ => unreachable!("a tag that open_tagged does not know"),
+                }
+            }
+        }
+    };
+}
+
+/// Declares words of the file for the values of an enum, which may be someone else's.
+macro_rules! choice {
+    ($type:ty { $($(#[doc = $doc:literal])+ $name:literal => $value:expr,)+ }) => {
+        impl $crate::table::Decode for $type {
+            fn kind() -> $crate::table::Kind {
+                $crate::table::Kind::Choice(vec![$(($name, concat!($($doc),+).trim_ascii())),+])
+            }
+
+            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+                match node.text() {
+                    $(Some($name) => Some($value),)+
+                    _ => $crate::table::refuse_choice(node, &Self::kind(), problems),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {choice, default, table, tagged};
+
+pub(crate) fn decode_table<T: Fields + Decode>(node: &Node, problems: &mut Problems) -> Option<T> {
+    let kind = T::kind();
+    let Kind::Table { shorthand, .. } = &kind else { unreachable!("a table's kind is a table") };
+    match (&node.value, shorthand) {
+        (Value::Table(table), _) => take_fields(table, node.place, T::WHAT, problems),
+        (Value::Text(_) | Value::Integer(_) | Value::Float(_), Some(shorthand)) => {
+            let mut table = Table::default();
+            table.insert(shorthand, node.place, node.clone());
+            take_fields(&table, node.place, T::WHAT, problems)
+        }
+        _ => mismatch(node, &kind, problems),
+    }
+}
+
+pub(crate) fn take_fields<T: Fields>(
+    table: &Table,
+    place: Place,
+    what: &'static str,
+    problems: &mut Problems,
+) -> Option<T> {
+    let fields = T::fields();
+    let known = refuse_unknown(table, &fields, None, what, problems);
+    let taken = T::take(&mut Reader { table, place, what, problems });
+    taken.filter(|_| known)
+}
+
+/// The fields of a tagged table, whose keys [`open_tagged`] has checked.
+pub(crate) fn take_variant<T: Fields>(table: &Table, place: Place, problems: &mut Problems) -> Option<T> {
+    T::take(&mut Reader { table, place, what: T::WHAT, problems })
+}
+
+/// Refuses keys that no field has. Says so whether all were known.
+fn refuse_unknown(
+    table: &Table,
+    fields: &[Field],
+    elsewhere: Option<&Tagged>,
+    what: &str,
+    problems: &mut Problems,
+) -> bool {
+    let before = problems.len();
+    for entry in &table.entries {
+        if fields.iter().any(|f| f.name == entry.key) {
+            continue;
+        }
+        let other = elsewhere.and_then(|tagged| {
+            let owner = tagged.variants.iter().find(|v| (v.fields)().iter().any(|f| f.name == entry.key))?;
+            Some(format!("`{}` belongs to {} = \"{}\"", entry.key, tagged.tag, owner.name))
+        });
+        let help = other.or_else(|| did_you_mean(&entry.key, fields.iter().map(|f| f.name)));
+        let message = format!("unknown field `{}` in {what}", entry.key.escape_debug());
+        problems.push_with_help(entry.key_place, message, help);
+    }
+    problems.len() == before
+}
+
+/// The tag of a tagged table, and its other fields.
+pub(crate) fn open_tagged(
+    node: &Node,
+    tagged: &Tagged,
+    problems: &mut Problems,
+) -> Option<(&'static str, Table)> {
+    let (tag, tag_place, mut table) = match &node.value {
+        Value::Text(text) => (Some(text.as_str()), node.place, Table::default()),
+        Value::Table(table) => match table.get(tagged.tag) {
+            Some(tag) => match tag.text() {
+                Some(text) => (Some(text), tag.place, table.clone()),
+                None => return mismatch(tag, &tagged.words(), problems),
+            },
+            None => (tagged.default, node.place, table.clone()),
+        },
+        _ => return mismatch(node, &tagged.words(), problems),
+    };
+    let Some(tag) = tag else {
+        let words = tagged.words().describe();
+        problems.push_help(
+            node.place,
+            format!("{} needs `{}`", tagged.what, tagged.tag),
+            format!("one of {words}"),
+        );
+        return None;
+    };
+    let Some(variant) = tagged.variants.iter().find(|v| v.name == tag) else {
+        let help = did_you_mean(tag, tagged.variants.iter().map(|v| v.name));
+        problems.push_with_help(tag_place, format!("unknown {} `{}`", tagged.what, tag.escape_debug()), help);
+        return None;
+    };
+    table.remove(tagged.tag);
+    let what = format!("{} \"{}\"", tagged.what, variant.name);
+    refuse_unknown(&table, &(variant.fields)(), Some(tagged), &what, problems).then_some(())?;
+    Some((variant.name, table))
+}
+
+pub(crate) fn refuse_choice<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> Option<T> {
+    let (Some(text), Kind::Choice(words)) = (node.text(), kind) else {
+        return mismatch(node, kind, problems);
+    };
+    let help = did_you_mean(text, words.iter().map(|(name, _)| *name));
+    let message = format!("expected {}, found {}", kind.describe(), node.describe());
+    problems.push_with_help(node.place, message, help);
+    None
+}
+
+/// The wrong type of value.
+pub(crate) fn mismatch<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> Option<T> {
+    let help = match (&node.value, kind) {
+        (Value::Integer(_) | Value::Float(_), Kind::Quantity(dimensions)) => {
+            let unit = dimensions[0].usual_unit();
+            Some(format!("write it as text with its unit: \"{} {unit}\"", node.label()))
+        }
+        (Value::Text(text), Kind::Boolean) if matches!(text.as_str(), "true" | "false") => {
+            Some("without quotation marks".into())
+        }
+        (Value::Text(text), Kind::Integer { .. } | Kind::Number { .. }) if text.parse::<f64>().is_ok() => {
+            Some("without quotation marks".into())
+        }
+        _ => None,
+    };
+    let message = format!("expected {}, found {}", kind.describe(), node.describe());
+    problems.push_with_help(node.place, message, help);
+    None
+}
+
+impl Tagged {
+    pub fn words(&self) -> Kind {
+        Kind::Choice(self.variants.iter().map(|v| (v.name, v.doc)).collect())
+    }
+}
+
+impl Kind {
+    /// What is expected, with its article.
+    pub fn describe(&self) -> String {
+        match self {
+            Kind::Text(holds) => (*holds).into(),
+            Kind::Boolean => "true or false".into(),
+            Kind::Integer { min, max: u64::MAX } => format!("a whole number from {min}"),
+            Kind::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            Kind::Number { bounds: "", .. } => "a number".into(),
+            Kind::Number { bounds, .. } => format!("a number {bounds}"),
+            Kind::Quantity(dimensions) => {
+                dimensions.iter().map(|d| d.describe()).collect::<Vec<_>>().join(" or ")
+            }
+            Kind::Choice(words) => match words.as_slice() {
+                [(only, _)] => format!("\"{only}\""),
+                words => {
+                    let words: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+                    let (last, rest) = words.split_last().expect("a choice has words");
+                    format!("{} or {last}", rest.join(", "))
+                }
+            },
+            Kind::List { of, min, max } => match (min, max) {
+                (2, 2) => format!("a list of two values, each {}", of().describe()),
+                _ => format!("a list, each {}", of().describe()),
+            },
+            Kind::Named { of } => format!("a table of names, each {}", of().describe()),
+            Kind::Table { what, fields, shorthand } => {
+                let short = shorthand.and_then(|s| fields.iter().find(|f| f.name == s));
+                match short {
+                    Some(field) => format!("{} or a table ({what})", (field.kind)().describe()),
+                    None => format!("a table ({what})"),
+                }
+            }
+            Kind::Tagged(tagged) => format!("{} or a table ({})", tagged.words().describe(), tagged.what),
+            Kind::Assignments { what } => (*what).into(),
+            Kind::Either(kinds) => kinds.iter().map(Kind::describe).collect::<Vec<_>>().join(", or "),
+        }
+    }
+
+    /// The alternative that is a table, if one is.
+    pub fn structure(&self) -> Option<&Kind> {
+        match self {
+            Kind::Either(kinds) => kinds.iter().find_map(Kind::structure),
+            Kind::Table { .. } | Kind::Tagged(_) | Kind::Named { .. } | Kind::List { .. } => Some(self),
+            _ => None,
+        }
+    }
+
+    /// The key that a lone value stands for.
+    pub fn shorthand(&self) -> Option<&'static str> {
+        match self {
+            Kind::Table { shorthand, .. } => *shorthand,
+            Kind::Tagged(tagged) => Some(tagged.tag),
+            _ => None,
+        }
+    }
+
+    /// What the field of this name takes.
+    pub fn field(&self, name: &str) -> Option<Kind> {
+        match self {
+            Kind::Table { fields, .. } => fields.iter().find(|f| f.name == name).map(|f| (f.kind)()),
+            Kind::Tagged(tagged) if name == tagged.tag => Some(tagged.words()),
+            Kind::Tagged(tagged) => {
+                tagged.variants.iter().flat_map(|v| (v.fields)()).find(|f| f.name == name).map(|f| (f.kind)())
+            }
+            Kind::Named { of } => Some(of()),
+            _ => None,
+        }
+    }
+
+    /// Names of all fields.
+    pub fn field_names(&self) -> Vec<&'static str> {
+        match self {
+            Kind::Table { fields, .. } => fields.iter().map(|f| f.name).collect(),
+            Kind::Tagged(tagged) => {
+                let mut names = vec![tagged.tag];
+                for field in tagged.variants.iter().flat_map(|v| (v.fields)()) {
+                    if !names.contains(&field.name) {
+                        names.push(field.name);
+                    }
+                }
+                names
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Refuses unknown keys of a table that may lack required ones, at any depth.
+pub(crate) fn refuse_unknown_keys(node: &Node, kind: &Kind, problems: &mut Problems) {
+    let Some(kind) = kind.structure() else { return };
+    match (&node.value, kind) {
+        (Value::Array(items), Kind::List { of, .. }) => {
+            items.iter().for_each(|item| refuse_unknown_keys(item, &of(), problems));
+        }
+        (Value::Table(table), kind) => {
+            let names = kind.field_names();
+            for entry in &table.entries {
+                match kind.field(&entry.key) {
+                    Some(kind) => refuse_unknown_keys(&entry.node, &kind, problems),
+                    None => {
+                        let what = match kind {
+                            Kind::Table { what, .. } => what,
+                            Kind::Tagged(tagged) => tagged.what,
+                            _ => "this table",
+                        };
+                        let message = format!("unknown field `{}` in {what}", entry.key.escape_debug());
+                        let help = did_you_mean(&entry.key, names.iter().copied());
+                        problems.push_with_help(entry.key_place, message, help);
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Fills what a table leaves out from another. Tables merge field by field, unless the
+/// upper one names another tag: then nothing of the lower one applies.
+pub(crate) fn merge(over: &mut Node, under: &Node, kind: &Kind) {
+    let structure = kind.structure();
+    if let (Value::Table(_), Some(shorthand)) = (&over.value, structure.and_then(Kind::shorthand))
+        && !matches!(under.value, Value::Table(_))
+    {
+        let mut table = Table::default();
+        table.insert(shorthand, under.place, under.clone());
+        return merge(over, &Node { value: Value::Table(table), place: under.place, own: false }, kind);
+    }
+    let (Value::Table(upper), Value::Table(lower)) = (&mut over.value, &under.value) else { return };
+    if let Some(Kind::Tagged(tagged)) = structure {
+        let tag = |table: &Table| table.get(tagged.tag).and_then(|n| n.text().map(str::to_owned));
+        let lower_tag = tag(lower).or(tagged.default.map(str::to_owned));
+        if tag(upper).is_some_and(|upper_tag| Some(upper_tag) != lower_tag) {
+            return;
+        }
+    }
+    for entry in &lower.entries {
+        match (upper.get_mut(&entry.key), structure.and_then(|k| k.field(&entry.key))) {
+            (Some(node), Some(kind)) => merge(node, &entry.node, &kind),
+            (Some(_), None) => {}
+            (None, _) => {
+                let mut node = entry.node.clone();
+                disown(&mut node);
+                upper.insert(&entry.key, entry.key_place, node);
+            }
+        }
+    }
+}
+
+fn disown(node: &mut Node) {
+    node.own = false;
+    if let Value::Table(table) = &mut node.value {
+        table.entries.iter_mut().for_each(|entry| disown(&mut entry.node));
+    }
+}
+
+/// A value with its place.
+#[derive(Clone, Debug)]
+pub(crate) struct At<T> {
+    pub value: T,
+    pub place: Place,
+    pub own: bool,
+}
+
+impl<T> Deref for At<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Decode> Decode for At<T> {
+    fn kind() -> Kind {
+        T::kind()
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        T::decode(node, problems).map(|value| At { value, place: node.place, own: node.own })
+    }
+}
+
+impl<T: Decode> Decode for Option<T> {
+    fn kind() -> Kind {
+        T::kind()
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        T::decode(node, problems).map(Some)
+    }
+    fn missing() -> Option<Self> {
+        Some(None)
+    }
+}
+
+/// Tables under names of the user's, ordered by name. A table that could not be read keeps
+/// its name, so that references to it are not taken for wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Named<T>(pub Vec<Member<T>>);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Member<T> {
+    pub name: String,
+    /// Where the name stands.
+    pub place: Place,
+    pub value: Option<T>,
+}
+
+impl<T> Named<T> {
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.0.iter().map(|m| m.name.as_str())
+    }
+
+    /// Index of a name.
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.0.binary_search_by(|m| m.name.as_str().cmp(name)).ok()
+    }
+}
+
+impl<T: Decode> Decode for Named<T> {
+    fn kind() -> Kind {
+        Kind::Named { of: T::kind }
+    }
+
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
+        let mut members = Vec::with_capacity(table.entries.len());
+        for entry in &table.entries {
+            if !is_name(&entry.key) {
+                let message = format!("`{}` cannot be a name", entry.key.escape_debug());
+                let help = "names are made of letters, digits, `-` and `_`, at most 64 of them";
+                problems.push_help(entry.key_place, message, help);
+            }
+            let value = T::decode(&entry.node, problems);
+            members.push(Member { name: entry.key.clone(), place: entry.key_place, value });
+        }
+        members.sort_by(|a, b| a.name.cmp(&b.name));
+        Some(Named(members))
+    }
+
+    fn missing() -> Option<Self> {
+        Some(Named(Vec::new()))
+    }
+}
+
+fn is_name(key: &str) -> bool {
+    let letters = key.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_');
+    !key.is_empty() && letters && key.chars().count() <= 64
+}
+
+/// A list of at least `MIN` and at most `MAX` values.
+#[derive(Clone, Debug)]
+pub(crate) struct List<T, const MIN: usize = 0, const MAX: usize = 100_000>(pub Vec<T>);
+
+impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX> {
+    fn kind() -> Kind {
+        Kind::List { of: T::kind, min: MIN, max: MAX }
+    }
+
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let Value::Array(items) = &node.value else { return mismatch(node, &Self::kind(), problems) };
+        if items.len() < MIN || items.len() > MAX {
+            let expected = match (MIN, MAX) {
+                (min, max) if min == max => format!("{min} values"),
+                (min, _) if items.len() < min => format!("at least {min}"),
+                _ => format!("at most {MAX}"),
+            };
+            problems.push(node.place, format!("expected {expected} in this list, found {}", items.len()));
+            return None;
+        }
+        let decoded: Vec<Option<T>> = items.iter().map(|item| T::decode(item, problems)).collect();
+        decoded.into_iter().collect::<Option<Vec<T>>>().map(List)
+    }
+
+    fn missing() -> Option<Self> {
+        (MIN == 0).then_some(List(Vec::new()))
+    }
+}
+
+/// A table that, where it cannot be read, does not keep its neighbours from being read.
+#[derive(Clone, Debug)]
+pub(crate) struct Lenient<T>(pub Option<T>);
+
+impl<T: Decode> Decode for Lenient<T> {
+    fn kind() -> Kind {
+        T::kind()
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        Some(Lenient(T::decode(node, problems)))
+    }
+    fn missing() -> Option<Self> {
+        T::missing().map(|value| Lenient(Some(value)))
+    }
+}

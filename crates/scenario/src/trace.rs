@@ -1,0 +1,149 @@
+//! Trace files: when packets were sent, and how large they were.
+//!
+//! CSV with one of two headings, `gap_seconds,bytes` or `time_s,bytes`, and a packet per line.
+
+use crate::error::{Place, Problems};
+use crate::quantity;
+use netstage_core::time::Duration;
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+pub(crate) type Packets = Arc<[(Duration, u32)]>;
+
+const MOST_BYTES: u64 = 256 << 20;
+
+/// The trace files of a scenario, each read once.
+pub(crate) struct Traces<'a> {
+    base: Option<&'a Path>,
+    read: BTreeMap<PathBuf, Option<Packets>>,
+}
+
+impl<'a> Traces<'a> {
+    pub fn new(base: Option<&'a Path>) -> Traces<'a> {
+        Traces { base, read: BTreeMap::new() }
+    }
+
+    /// The packets of a file that the scenario names at `place`.
+    pub fn load(&mut self, file: &str, place: Place, problems: &mut Problems) -> Option<Packets> {
+        let Some(base) = self.base else {
+            problems.push(place, "a scenario that is not a file cannot name trace files");
+            return None;
+        };
+        let path = Path::new(file);
+        if file.is_empty()
+            || !path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
+        {
+            let help = "name a file below the folder of the scenario";
+            problems.push_help(
+                place,
+                format!("the trace file \"{}\" is out of reach", file.escape_debug()),
+                help,
+            );
+            return None;
+        }
+        let path = base.join(path);
+        if let Some(read) = self.read.get(&path) {
+            return read.clone();
+        }
+        let packets = read_file(&path, place, problems);
+        self.read.insert(path, packets.clone());
+        packets
+    }
+}
+
+fn read_file(path: &Path, place: Place, problems: &mut Problems) -> Option<Packets> {
+    let refuse = |problems: &mut Problems, why: String| {
+        problems.push(place, format!("cannot read the trace file {}: {why}", path.display()));
+        None
+    };
+    match std::fs::metadata(path) {
+        Err(error) => return refuse(problems, error.to_string()),
+        Ok(found) if !found.is_file() => return refuse(problems, "it is not a file".into()),
+        Ok(found) if found.len() > MOST_BYTES => {
+            return refuse(problems, format!("it is larger than {} MiB", MOST_BYTES >> 20));
+        }
+        Ok(_) => {}
+    }
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => return refuse(problems, error.to_string()),
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => parse(&path.display().to_string(), &text, problems),
+        Err(_) => refuse(problems, "it is not text".into()),
+    }
+}
+
+/// Reads the text of a trace; what is wrong points into that file.
+pub(crate) fn parse(name: &str, text: &str, problems: &mut Problems) -> Option<Packets> {
+    match packets(text) {
+        Ok(packets) => Some(packets.into()),
+        Err(error) => {
+            let source = problems.add_source(name, text);
+            problems.push_with_help(Place::new(source, error.span), error.message, error.help);
+            None
+        }
+    }
+}
+
+struct Malformed {
+    span: std::ops::Range<usize>,
+    message: String,
+    help: Option<String>,
+}
+
+fn packets(text: &str) -> Result<Vec<(Duration, u32)>, Malformed> {
+    let bad = |line: &str, at: usize, message: &str| Malformed {
+        span: at..at + line.len(),
+        message: message.to_owned(),
+        help: Some("a line is a time in seconds, a comma, and payload bytes: 0.020,172".into()),
+    };
+    let mut lines = text.split_inclusive('\n').scan(0, |at, whole| {
+        let start = *at;
+        *at += whole.len();
+        Some((start, whole))
+    });
+    let (_, heading) = lines.next().unwrap_or((0, ""));
+    let absolute = match heading.trim().replace(' ', "").as_str() {
+        "gap_seconds,bytes" => false,
+        "time_s,bytes" => true,
+        _ => {
+            let heading = heading.trim_end();
+            let help = "`gap_seconds,bytes` or `time_s,bytes`";
+            return Err(Malformed {
+                help: Some(help.into()),
+                ..bad(heading, 0, "a trace starts with its heading")
+            });
+        }
+    };
+    let mut packets = Vec::new();
+    let mut last = Duration::ZERO;
+    for (at, whole) in lines {
+        let line = whole.trim_end_matches(['\n', '\r']);
+        if line.trim().is_empty() {
+            continue;
+        }
+        if !whole.ends_with('\n') {
+            let help = Some("end the file with a line break, if the line is whole".into());
+            return Err(Malformed { help, ..bad(line, at, "the last line is cut off") });
+        }
+        let (time, size) = line.split_once(',').ok_or_else(|| bad(line, at, "expected two columns"))?;
+        let time =
+            quantity::seconds(time.trim()).ok_or_else(|| bad(time, at, "this is not a time in seconds"))?;
+        let size_at = at + line.len() - size.len();
+        let bytes = size.trim().parse::<u32>().ok().filter(|bytes| (1..=65_507).contains(bytes));
+        let bytes = bytes.ok_or_else(|| bad(size, size_at, "expected payload bytes from 1 to 65507"))?;
+        let gap = match absolute {
+            false => time,
+            true if time < last => return Err(bad(line, at, "this packet comes before the one above it")),
+            true => time - last,
+        };
+        last = time;
+        packets.push((gap, bytes));
+    }
+    if packets.is_empty() {
+        return Err(bad(heading.trim_end(), 0, "the trace holds no packets"));
+    }
+    Ok(packets)
+}

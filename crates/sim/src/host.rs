@@ -1,0 +1,177 @@
+//! Endpoints: TCP senders and receivers, and the sources that feed them.
+
+use netstage_core::rng::Stream;
+use netstage_core::tcp;
+use netstage_core::time::Instant;
+use netstage_core::traffic::{Pattern, Source};
+use netstage_scenario::plan::{FlowGroup, Plan, Transport};
+use netstage_wire as wire;
+
+use crate::route::Routes;
+
+/// What all members of a flow group share.
+#[derive(Debug)]
+pub struct Group {
+    /// The connection's configuration; `None` for UDP.
+    pub tcp: Option<tcp::Config>,
+    /// First step from sender to receiver.
+    pub forward: u32,
+    /// First step from receiver to sender.
+    pub reverse: u32,
+    /// VPN, or the number of VPNs.
+    pub class: u16,
+    /// Counted as background load.
+    pub background: bool,
+    /// When applications stop sending.
+    pub stop: Instant,
+    /// Bytes of header a data packet carries.
+    pub header: u32,
+}
+
+impl Group {
+    /// Payload bytes of a full segment; 1 where there are no segments.
+    pub fn segment_size(&self) -> u32 {
+        self.tcp.as_ref().map_or(1, |config| config.max_segment_size)
+    }
+}
+
+/// A TCP sender and the little the world keeps beside it.
+#[derive(Debug)]
+pub struct SenderSlot {
+    /// The protocol machine.
+    pub tcp: tcp::Sender,
+    /// When the world will wake it at the latest.
+    pub wake: Instant,
+    /// Its group.
+    pub group: u32,
+    /// Whether the connection has begun.
+    pub started: bool,
+}
+
+/// A TCP receiver and the little the world keeps beside it.
+#[derive(Debug)]
+pub struct ReceiverSlot {
+    /// The protocol machine.
+    pub tcp: tcp::Receiver,
+    /// When the world will wake it at the latest.
+    pub wake: Instant,
+    /// Its group.
+    pub group: u32,
+}
+
+/// Who gets what a source emits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A TCP sender.
+    Tcp(u32),
+    /// A UDP flow.
+    Udp(u32),
+}
+
+/// A source and its next emission.
+#[derive(Debug)]
+pub struct SourceSlot {
+    source: Source,
+    /// Who gets what it emits.
+    pub target: Target,
+    /// Its group.
+    pub group: u32,
+    /// When it emits next, and how many bytes.
+    pub next: Option<(Instant, u64)>,
+    /// The line whose departures make it emit, where no timer is needed.
+    pub line: Option<u32>,
+    stop: Instant,
+}
+
+impl SourceSlot {
+    fn new(group: &FlowGroup, index: u32, target: Target, start: Instant, stream: Stream) -> SourceSlot {
+        let mut slot = SourceSlot {
+            source: Source::new(&group.traffic, stream),
+            target,
+            group: index,
+            next: Some((start, 0)),
+            line: None,
+            stop: group.stop,
+        };
+        slot.advance();
+        slot
+    }
+
+    /// Draws the emission after the present one.
+    #[inline]
+    pub fn advance(&mut self) {
+        let Some((at, _)) = self.next else { return };
+        self.next = self.source.next().map(|emission| (at + emission.gap, emission.bytes));
+        if self.next.is_some_and(|(at, _)| at >= self.stop) {
+            self.next = None;
+        }
+    }
+}
+
+/// Every endpoint of a plan. TCP flows and UDP flows are numbered apart, in the plan's order.
+#[derive(Debug, Default)]
+pub struct Hosts {
+    /// Per flow group.
+    pub groups: Vec<Group>,
+    /// Per TCP flow.
+    pub senders: Vec<SenderSlot>,
+    /// Per TCP flow.
+    pub receivers: Vec<ReceiverSlot>,
+    /// Per flow with a pattern other than bulk.
+    pub sources: Vec<SourceSlot>,
+    /// Per UDP flow: its group.
+    pub udp: Vec<u32>,
+}
+
+impl Hosts {
+    /// Every endpoint, before the first packet.
+    pub fn new(plan: &Plan, routes: &Routes, seed: u64) -> Hosts {
+        let mut hosts = Hosts::default();
+        for (index, group) in plan.flows.iter().enumerate() {
+            hosts.add_group(plan, routes, index, group, seed);
+        }
+        hosts
+    }
+
+    fn add_group(&mut self, plan: &Plan, routes: &Routes, index: usize, group: &FlowGroup, seed: u64) {
+        let tcp = match &group.transport {
+            Transport::Tcp(config) => Some(config.clone()),
+            Transport::Udp => None,
+        };
+        let header = match &tcp {
+            Some(config) if config.timestamps => wire::IPV4_HEADER + wire::TCP_HEADER + wire::TCP_TIMESTAMPS,
+            Some(_) => wire::IPV4_HEADER + wire::TCP_HEADER,
+            None => wire::IPV4_HEADER + wire::UDP_HEADER,
+        };
+        self.groups.push(Group {
+            tcp: tcp.clone(),
+            forward: routes.forward[index],
+            reverse: routes.reverse[index],
+            class: group.vpn.unwrap_or(plan.vpns.len()) as u16,
+            background: group.background,
+            stop: group.stop,
+            header,
+        });
+        for member in 0..group.count {
+            let start = group.start + group.stagger * member as u64;
+            let stream = || Stream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
+            let index = index as u32;
+            let Some(config) = &tcp else {
+                let target = Target::Udp(self.udp.len() as u32);
+                self.sources.push(SourceSlot::new(group, index, target, start, stream()));
+                self.udp.push(index);
+                continue;
+            };
+            let mut sender = tcp::Sender::new(config);
+            if let Pattern::Bulk { size } = group.traffic {
+                sender.write(size.unwrap_or(u64::MAX));
+            } else {
+                let target = Target::Tcp(self.senders.len() as u32);
+                self.sources.push(SourceSlot::new(group, index, target, start, stream()));
+            }
+            self.senders.push(SenderSlot { tcp: sender, wake: start, group: index, started: false });
+            let receiver = tcp::Receiver::new(config);
+            self.receivers.push(ReceiverSlot { tcp: receiver, wake: Instant::NEVER, group: index });
+        }
+    }
+}

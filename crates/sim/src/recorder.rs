@@ -1,0 +1,186 @@
+//! From what the world counted to an outcome.
+
+use crate::channel::Kind;
+use crate::route::channel_of;
+use crate::world::World;
+use netstage_core::fair::Control;
+use netstage_core::time::{Duration, Instant};
+use netstage_scenario::outcome::{Metric, Outcome, Series};
+use netstage_scenario::plan::{Hop, Transport};
+
+/// Values sampled at the end of each bin.
+#[derive(Debug)]
+pub struct Samples {
+    /// Per VPN: window, a, b, loss, round trip, packets lost so far.
+    vpns: Vec<[Vec<f64>; 6]>,
+    /// Per TCP flow, where detail is asked: window, round trip, retransmissions so far.
+    flows: Vec<[Vec<f64>; 3]>,
+    /// Per channel: nanoseconds busy and packets marked so far, of full links.
+    links: Vec<[Vec<f64>; 2]>,
+}
+
+impl Samples {
+    /// Nothing sampled yet.
+    pub fn new(world: &World) -> Samples {
+        let flows = if world.plan.measure.flow_detail { world.hosts.senders.len() } else { 0 };
+        Samples {
+            vpns: vec![Default::default(); world.edges.len()],
+            flows: vec![Default::default(); flows],
+            links: vec![Default::default(); world.channels.len()],
+        }
+    }
+
+    /// Takes the samples of the end of a bin.
+    pub fn take(&mut self, world: &mut World, bin: usize) {
+        let now = Instant::ZERO + world.grid.interval * (bin as u64 + 1);
+        for (values, edge) in self.vpns.iter_mut().zip(&mut world.edges) {
+            edge.account(now);
+            let sampled = edge.window().map(|ingress| {
+                let parameters = ingress.parameters();
+                let round_trip = ingress.round_trip();
+                [
+                    ingress.window(),
+                    parameters.increase,
+                    parameters.decrease,
+                    ingress.loss().unwrap_or(f64::NAN),
+                    if round_trip > 0.0 { round_trip } else { f64::NAN },
+                    ingress.counters().lost as f64,
+                ]
+            });
+            for (values, sample) in values.iter_mut().zip(sampled.unwrap_or([f64::NAN; 6])) {
+                values.push(sample);
+            }
+        }
+        for (values, slot) in self.flows.iter_mut().zip(&world.hosts.senders) {
+            let segment = f64::from(world.hosts.groups[slot.group as usize].segment_size());
+            values[0].push(slot.tcp.congestion_window() as f64 / segment);
+            values[1].push(slot.tcp.smoothed_round_trip().map_or(f64::NAN, Duration::as_secs_f64));
+            values[2].push(slot.tcp.retransmissions() as f64);
+        }
+        for (values, channel) in self.links.iter_mut().zip(&mut world.channels) {
+            if let Kind::Full(link) = &channel.kind {
+                channel.counts.account(now, link.queue_len());
+                values[0].push(link.busy(now).0 as f64);
+                values[1].push(link.marks() as f64);
+            }
+        }
+    }
+}
+
+/// Turns cumulative values into those of each bin.
+fn differences(values: &[f64], scale: f64) -> Vec<f64> {
+    let before = std::iter::once(0.0).chain(values.iter().copied());
+    values.iter().zip(before).map(|(value, before)| (value - before) * scale).collect()
+}
+
+/// The outcome of a world that has run to its end.
+pub fn outcome(world: &World, samples: Samples) -> Outcome {
+    let mut series = Vec::new();
+    record_flows(world, &samples, &mut series);
+    record_vpns(world, &samples, &mut series);
+    record_links(world, &samples, &mut series);
+    series.sort_by_key(|series| series.metric);
+    let mut totals = world.totals;
+    totals.in_flight = world.in_flight();
+    Outcome {
+        interval: world.grid.interval,
+        bins: world.grid.bins,
+        series,
+        totals,
+        warnings: warnings(world),
+    }
+}
+
+fn record_flows(world: &World, samples: &Samples, series: &mut Vec<Series>) {
+    let seconds = world.grid.interval.as_secs_f64();
+    let (mut tcp, mut udp) = (0, 0);
+    for (index, group) in world.plan.flows.iter().enumerate() {
+        for member in 0..group.count {
+            let subject = world.plan.flow_name(index, member);
+            let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
+            if group.transport == Transport::Udp {
+                push(Metric::FlowThroughput, world.udp_bytes[udp].scaled(8.0 / seconds));
+                push(Metric::FlowOffered, world.udp_offered[udp].scaled(8.0 / seconds));
+                udp += 1;
+                continue;
+            }
+            let flows = world.hosts.senders.len();
+            let bits = |bin: usize| world.tcp_bytes[bin * flows + tcp] as f64 * 8.0 / seconds;
+            push(Metric::FlowThroughput, (0..world.grid.bins).map(bits).collect());
+            if let Some([window, round_trip, sent_again]) = samples.flows.get(tcp) {
+                push(Metric::FlowWindow, window.clone());
+                push(Metric::FlowRoundTrip, round_trip.clone());
+                push(Metric::FlowRetransmissions, differences(sent_again, 1.0));
+            }
+            tcp += 1;
+        }
+    }
+}
+
+fn record_vpns(world: &World, samples: &Samples, series: &mut Vec<Series>) {
+    let seconds = world.grid.interval.as_secs_f64();
+    for (index, vpn) in world.plan.vpns.iter().enumerate() {
+        let (edge, sampled) = (&world.edges[index], &samples.vpns[index]);
+        let mut push = |metric, values| series.push(Series { metric, subject: vpn.name.clone(), values });
+        push(Metric::VpnThroughput, edge.bytes.scaled(8.0 / seconds));
+        if vpn.control == Control::None {
+            continue;
+        }
+        push(Metric::VpnQueue, edge.waiting.scaled(1e-9 / seconds));
+        push(Metric::VpnQueueDrops, edge.queue_drops.scaled(1.0));
+        if edge.window().is_some() {
+            let [window, increase, decrease, loss, round_trip, lost] = sampled;
+            push(Metric::VpnWindow, window.clone());
+            push(Metric::VpnIncrease, increase.clone());
+            push(Metric::VpnDecrease, decrease.clone());
+            push(Metric::VpnLoss, loss.clone());
+            push(Metric::VpnRoundTrip, round_trip.clone());
+            push(Metric::VpnLost, differences(lost, 1.0));
+        }
+    }
+}
+
+fn record_links(world: &World, samples: &Samples, series: &mut Vec<Series>) {
+    let seconds = world.grid.interval.as_secs_f64();
+    for link in 0..world.plan.links.len() {
+        for direction in 0..2 {
+            let hop = Hop { link, direction };
+            let index = channel_of(hop) as usize;
+            if !world.routes.used[index] {
+                continue;
+            }
+            let subject = world.plan.hop_name(hop);
+            let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
+            let channel = &world.channels[index];
+            let counts = &channel.counts;
+            push(Metric::LinkThroughput, counts.bytes.scaled(8.0 / seconds));
+            push(Metric::LinkBackground, counts.background.scaled(8.0 / seconds));
+            push(Metric::LinkQueue, counts.waiting.scaled(1e-9 / seconds));
+            push(Metric::LinkDrops, counts.drops.scaled(1.0));
+            match channel.kind {
+                Kind::Plain(_) => push(Metric::LinkUtilisation, counts.busy.scaled(1e-9 / seconds)),
+                Kind::Full(_) => {
+                    let [busy, marks] = &samples.links[index];
+                    push(Metric::LinkUtilisation, differences(busy, 1e-9 / seconds));
+                    push(Metric::LinkMarks, differences(marks, 1.0));
+                    push(Metric::LinkLost, counts.lost.scaled(1.0));
+                }
+            }
+        }
+    }
+}
+
+fn warnings(world: &World) -> Vec<String> {
+    let infeasible = world.plan.vpns.iter().zip(&world.edges).filter(|(_, edge)| {
+        edge.window().is_some_and(|ingress| ingress.parameters().infeasible)
+    });
+    infeasible
+        .map(|(vpn, _)| {
+            format!(
+                "vpn.{}: its weight asks for a decrease b of 1 or more; its share falls short. \
+                 Use rule = \"decrease-then-increase\" or a larger weight.",
+                vpn.name
+            )
+        })
+        .collect()
+}

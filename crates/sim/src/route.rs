@@ -1,0 +1,201 @@
+//! Routes as flat lists of steps, and which of them need an event.
+//!
+//! A packet that leaves a plain first-in first-out channel arrives at a time known when
+//! it enters. If every packet of the next channel comes through this one, the next
+//! channel can be worked out at once, exactly, and no event is spent. A step needs an
+//! event where paths join, where a decision depends on feedback, or at an endpoint.
+
+use netstage_core::fair::Control;
+use netstage_core::{link, queue};
+use netstage_scenario::plan::{Hop, Plan, Transport};
+
+/// What a packet meets on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Crosses one direction of a link.
+    Channel(u32),
+    /// Waits for the window of a VPN flow at its ingress PE.
+    Ingress(u32),
+    /// Is counted by the egress PE of a VPN; a query takes the count along.
+    Egress(u32),
+    /// Ends at a TCP receiver.
+    Receiver,
+    /// Ends at a TCP sender.
+    Sender,
+    /// Ends at a UDP receiver.
+    Sink,
+    /// A query ends at the egress PE, which sends the reply.
+    Answer(u32),
+    /// A reply ends at the ingress PE.
+    Report(u32),
+}
+
+/// A step, and whether the channel before it can take it without an event.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteStep {
+    /// The step.
+    pub step: Step,
+    /// Reached without an event from a plain channel.
+    pub merged: bool,
+}
+
+/// All routes of a plan. A route is an index into `steps`; it ends at an endpoint.
+#[derive(Debug, Default)]
+pub struct Routes {
+    /// Every route, one after the other.
+    pub steps: Vec<RouteStep>,
+    /// Per flow group: from sender to receiver.
+    pub forward: Vec<u32>,
+    /// Per flow group: from receiver to sender, for TCP.
+    pub reverse: Vec<u32>,
+    /// Per VPN with a window: from ingress to egress PE, for queries.
+    pub query: Vec<u32>,
+    /// Per VPN with a window: from egress to ingress PE, for replies.
+    pub reply: Vec<u32>,
+    /// Per channel: some packets of it need an event at its far end.
+    pub needs_line: Vec<bool>,
+    /// Per channel: on the route of something.
+    pub used: Vec<bool>,
+    /// Per channel: number of distinct feeders (channels, or origins of packets).
+    pub feeders: Vec<usize>,
+}
+
+/// Where the packets of a step come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Feeder {
+    Channel(u32),
+    Origin(u32),
+}
+
+/// In place of a route nothing takes.
+pub const NO_ROUTE: u32 = u32::MAX;
+
+/// Index of one direction of a link among all channels.
+pub fn channel_of(hop: Hop) -> u32 {
+    (2 * hop.link + hop.direction) as u32
+}
+
+/// A channel whose arrivals are known when packets enter it.
+pub fn is_plain(config: &link::Config) -> bool {
+    config.queue == queue::Config::DropTail
+        && config.loss == 0.0
+        && config.bit_error_rate == 0.0
+        && config.duplicate == 0.0
+        && config.jitter.amount.0 == 0
+        && config.schedule.is_empty()
+}
+
+impl Routes {
+    /// Lays out the routes of a plan. Without `merge` every step gets its event: slower,
+    /// and tested to give the same results.
+    pub fn new(plan: &Plan, merge: bool) -> Routes {
+        let mut routes = Routes::default();
+        for group in &plan.flows {
+            let tcp = matches!(group.transport, Transport::Tcp(_));
+            let end = if tcp { Step::Receiver } else { Step::Sink };
+            let forward = routes.push(data_steps(plan, group, end));
+            routes.forward.push(forward);
+            let back = channels(&group.reverse).chain([Step::Sender]);
+            let reverse = if tcp { routes.push(back.collect()) } else { NO_ROUTE };
+            routes.reverse.push(reverse);
+        }
+        for (index, vpn) in plan.vpns.iter().enumerate() {
+            let index = index as u32;
+            let (mut query, mut reply) = (NO_ROUTE, NO_ROUTE);
+            if matches!(vpn.control, Control::I2vfc(_)) {
+                let steps = channels(&vpn.path).chain([Step::Egress(index), Step::Answer(index)]);
+                query = routes.push(steps.collect());
+                reply = routes.push(channels(&vpn.reverse).chain([Step::Report(index)]).collect());
+            }
+            routes.query.push(query);
+            routes.reply.push(reply);
+        }
+        routes.find_merges(plan, merge);
+        routes
+    }
+
+    fn push(&mut self, steps: Vec<Step>) -> u32 {
+        let start = self.steps.len() as u32;
+        self.steps.extend(steps.into_iter().map(|step| RouteStep { step, merged: false }));
+        start
+    }
+
+    fn find_merges(&mut self, plan: &Plan, merge: bool) {
+        let channels = 2 * plan.links.len();
+        let mut feeders_of_channel = vec![Vec::new(); channels];
+        let mut feeders_of_egress = vec![Vec::new(); plan.vpns.len()];
+        let feeders = self.feeders_of_steps();
+        for (at, feeder) in self.steps.iter().zip(&feeders) {
+            let list = match at.step {
+                Step::Channel(channel) => &mut feeders_of_channel[channel as usize],
+                Step::Egress(vpn) => &mut feeders_of_egress[vpn as usize],
+                _ => continue,
+            };
+            if !list.contains(feeder) {
+                list.push(*feeder);
+            }
+        }
+        let plain = |channel: u32| {
+            let hop = Hop { link: channel as usize / 2, direction: channel as usize % 2 };
+            is_plain(plan.hop(hop))
+        };
+        self.needs_line = vec![false; channels];
+        for (at, feeder) in self.steps.iter_mut().zip(&feeders) {
+            at.merged = merge
+                && match at.step {
+                    Step::Channel(channel) => {
+                        plain(channel) && feeders_of_channel[channel as usize].len() == 1
+                    }
+                    Step::Egress(vpn) => feeders_of_egress[vpn as usize].len() == 1,
+                    Step::Sink => true,
+                    _ => false,
+                };
+            if let (Feeder::Channel(channel), false) = (feeder, at.merged) {
+                self.needs_line[*channel as usize] = true;
+            }
+        }
+        self.used = feeders_of_channel.iter().map(|list| !list.is_empty()).collect();
+        self.feeders = feeders_of_channel.iter().map(Vec::len).collect();
+    }
+
+    /// For every step: the channel its packets come through, or their origin.
+    fn feeders_of_steps(&self) -> Vec<Feeder> {
+        let mut feeder = Feeder::Origin(0);
+        let follow = |(index, at): (usize, &RouteStep)| {
+            let feeds = feeder;
+            feeder = match at.step {
+                Step::Channel(channel) => Feeder::Channel(channel),
+                Step::Egress(_) => feeder,
+                _ => Feeder::Origin(index as u32 + 1),
+            };
+            feeds
+        };
+        self.steps.iter().enumerate().map(follow).collect()
+    }
+}
+
+fn channels(hops: &[Hop]) -> impl Iterator<Item = Step> + '_ {
+    hops.iter().map(|hop| Step::Channel(channel_of(*hop)))
+}
+
+fn data_steps(plan: &Plan, group: &netstage_scenario::plan::FlowGroup, end: Step) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for hop in &group.path {
+        if let Some(index) = group.vpn {
+            let vpn = &plan.vpns[index];
+            let from = plan.links[hop.link].ends[hop.direction];
+            if from == vpn.ingress && vpn.control != Control::None {
+                steps.push(Step::Ingress(index as u32));
+            }
+        }
+        steps.push(Step::Channel(channel_of(*hop)));
+        if let Some(index) = group.vpn {
+            let to = plan.links[hop.link].ends[1 - hop.direction];
+            if to == plan.vpns[index].egress {
+                steps.push(Step::Egress(index as u32));
+            }
+        }
+    }
+    steps.push(end);
+    steps
+}

@@ -1,0 +1,592 @@
+//! The event loop: pops the earliest arrival or timer and follows the packet.
+
+use crate::bins::{Bins, Grid};
+use crate::channel::{Channel, Kind};
+use crate::edge::{Edge, PUBLISH_EVERY};
+use crate::host::{Hosts, Target};
+use crate::packet::{Body, Packet};
+use crate::route::{Routes, Step, is_plain};
+use crate::tournament::Tournament;
+use netstage_core::fair::Transmit;
+use netstage_core::packet::Ecn;
+use netstage_core::time::Instant;
+use netstage_core::{link, tcp};
+use netstage_scenario::outcome::Totals;
+use netstage_scenario::plan::{Hop, Plan};
+use netstage_wire as wire;
+
+/// Stands for "this channel has no line".
+const NO_LINE: u32 = u32::MAX;
+
+/// A plan under way.
+pub struct World<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) grid: Grid,
+    pub(crate) routes: Routes,
+    pub(crate) channels: Vec<Channel>,
+    /// Per channel: its place among the lines.
+    line_of: Vec<u32>,
+    /// Per line: its channel.
+    channel_of: Vec<u32>,
+    /// Per line: a source that emits whenever a packet of its own leaves the line.
+    pulls: Vec<Option<u32>>,
+    lines: Tournament,
+    timers: Tournament,
+    pub(crate) hosts: Hosts,
+    pub(crate) edges: Vec<Edge>,
+    pub(crate) tcp_bytes: Vec<u64>,
+    pub(crate) udp_bytes: Vec<Bins>,
+    pub(crate) udp_offered: Vec<Bins>,
+    pub(crate) totals: Totals,
+    /// Packets whose end was worked out but lies beyond the end of the run.
+    beyond_end: u64,
+    end: Instant,
+    bin: usize,
+}
+
+/// Timers, in the order of their index.
+#[derive(Clone, Copy, Debug)]
+enum Timer {
+    Sender(u32),
+    Receiver(u32),
+    Source(u32),
+    Edge(u32),
+    Publication,
+}
+
+impl<'a> World<'a> {
+    /// A plan before its first event.
+    pub fn new(plan: &'a Plan, seed: u64, merge: bool) -> World<'a> {
+        let grid = Grid {
+            interval: plan.measure.interval,
+            bins: (plan.duration.0 / plan.measure.interval.0) as usize,
+        };
+        let routes = Routes::new(plan, merge);
+        let hosts = Hosts::new(plan, &routes, seed);
+        let mut world = World {
+            plan,
+            grid,
+            channels: Vec::new(),
+            line_of: Vec::new(),
+            channel_of: Vec::new(),
+            pulls: Vec::new(),
+            lines: Tournament::new(0),
+            timers: Tournament::new(
+                2 * hosts.senders.len() + hosts.sources.len() + plan.vpns.len() + 1,
+            ),
+            edges: plan.vpns.iter().map(|vpn| Edge::new(vpn, grid)).collect(),
+            tcp_bytes: vec![0; hosts.senders.len() * (grid.bins + 1)],
+            udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
+            udp_offered: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
+            totals: Totals::default(),
+            beyond_end: 0,
+            end: Instant::ZERO + plan.duration,
+            bin: 0,
+            routes,
+            hosts,
+        };
+        world.build_channels(seed);
+        world.build_pulls(merge);
+        world.arm_all();
+        world
+    }
+
+    fn build_channels(&mut self, seed: u64) {
+        for index in 0..2 * self.plan.links.len() {
+            let hop = Hop { link: index / 2, direction: index % 2 };
+            let config = self.plan.hop(hop);
+            let plain = is_plain(config);
+            let name = format!("link.{}", self.plan.hop_name(hop));
+            self.channels.push(Channel::new(config, plain, seed, &name, self.grid));
+            let needed = self.routes.used[index] && (!plain || self.routes.needs_line[index]);
+            self.line_of.push(if needed { self.channel_of.len() as u32 } else { NO_LINE });
+            if needed {
+                self.channel_of.push(index as u32);
+            }
+        }
+        self.lines = Tournament::new(self.channel_of.len());
+        self.pulls = vec![None; self.channel_of.len()];
+        for line in 0..self.channel_of.len() {
+            if let Kind::Full(link) = &self.channels[self.channel_of[line] as usize].kind {
+                self.lines.set(line as u32, link.poll_timeout());
+            }
+        }
+    }
+
+    /// A UDP source alone on its first link needs no timer: it emits its next packet when
+    /// the last one reaches the link's far end, which is always before it is due there.
+    fn build_pulls(&mut self, merge: bool) {
+        for (index, source) in self.hosts.sources.iter_mut().enumerate() {
+            let Target::Udp(_) = source.target else { continue };
+            let first = self.hosts.groups[source.group as usize].forward as usize;
+            let Step::Channel(channel) = self.routes.steps[first].step else { continue };
+            let line = self.line_of[channel as usize];
+            let plain = matches!(self.channels[channel as usize].kind, Kind::Plain(_));
+            let alone = self.routes.feeders[channel as usize] == 1
+                && self.plan.flows[source.group as usize].count == 1;
+            if merge && plain && alone && line != NO_LINE && !self.routes.steps[first + 1].merged {
+                self.pulls[line as usize] = Some(index as u32);
+                source.line = Some(line);
+            }
+        }
+    }
+
+    fn arm_all(&mut self) {
+        for index in 0..self.hosts.senders.len() {
+            let wake = self.hosts.senders[index].wake;
+            self.set_timer(Timer::Sender(index as u32), wake);
+        }
+        for index in 0..self.hosts.sources.len() {
+            if let Some((at, _)) = self.hosts.sources[index].next {
+                self.set_timer(Timer::Source(index as u32), at);
+            }
+        }
+        for index in 0..self.edges.len() {
+            let wake = self.edges[index].poll_timeout();
+            self.edges[index].wake = wake;
+            self.set_timer(Timer::Edge(index as u32), wake);
+        }
+        if self.edges.iter().any(|edge| edge.reference.is_some()) {
+            self.set_timer(Timer::Publication, Instant::ZERO + PUBLISH_EVERY);
+        }
+    }
+
+    fn timer_index(&self, timer: Timer) -> u32 {
+        let (tcp, sources) = (self.hosts.senders.len() as u32, self.hosts.sources.len() as u32);
+        match timer {
+            Timer::Sender(index) => index,
+            Timer::Receiver(index) => tcp + index,
+            Timer::Source(index) => 2 * tcp + index,
+            Timer::Edge(index) => 2 * tcp + sources + index,
+            Timer::Publication => 2 * tcp + sources + self.edges.len() as u32,
+        }
+    }
+
+    fn timer_at(&self, index: u32) -> Timer {
+        let (tcp, sources) = (self.hosts.senders.len() as u32, self.hosts.sources.len() as u32);
+        let edges = self.edges.len() as u32;
+        match index {
+            i if i < tcp => Timer::Sender(i),
+            i if i < 2 * tcp => Timer::Receiver(i - tcp),
+            i if i < 2 * tcp + sources => Timer::Source(i - 2 * tcp),
+            i if i < 2 * tcp + sources + edges => Timer::Edge(i - 2 * tcp - sources),
+            _ => Timer::Publication,
+        }
+    }
+
+    fn set_timer(&mut self, timer: Timer, at: Instant) {
+        let index = self.timer_index(timer);
+        self.timers.set(index, at);
+    }
+
+    /// Runs to the end, calling `sample` at the end of every bin. False if interrupted.
+    pub fn run(&mut self, interrupted: &dyn Fn() -> bool, mut sample: impl FnMut(&mut World, usize)) -> bool {
+        let interval = self.grid.interval;
+        let mut bin_end = Instant::ZERO + interval;
+        loop {
+            let (line_time, line) = self.lines.first();
+            let (timer_time, timer) = self.timers.first();
+            let now = line_time.min(timer_time);
+            while now >= bin_end && self.bin < self.grid.bins {
+                sample(self, self.bin);
+                self.bin += 1;
+                bin_end += interval;
+            }
+            if now > self.end || now == Instant::NEVER {
+                return true;
+            }
+            self.totals.events += 1;
+            if self.totals.events & 0xffff == 0 && interrupted() {
+                return false;
+            }
+            if line_time <= timer_time {
+                self.handle_line(now, line);
+            } else {
+                self.timers.set(timer, Instant::NEVER);
+                self.handle_timer(now, self.timer_at(timer));
+            }
+        }
+    }
+
+    fn handle_line(&mut self, now: Instant, line: u32) {
+        let channel = self.channel_of[line as usize];
+        if matches!(self.channels[channel as usize].kind, Kind::Full(_)) {
+            return self.handle_link(now, line, channel);
+        }
+        let ring = &mut self.channels[channel as usize].line;
+        let (_, packet) = ring.pop_front().expect("a line competes only while a packet is on it");
+        let next = ring.front().map_or(Instant::NEVER, |(at, _)| *at);
+        self.lines.set(line, next);
+        if let Some(source) = self.pulls[line as usize] {
+            self.pull(line, source);
+        }
+        self.proceed(now, packet);
+    }
+
+    /// Work of a link that is more than a plain channel.
+    fn handle_link(&mut self, now: Instant, line: u32, channel: u32) {
+        let index = channel as usize;
+        let Channel { kind: Kind::Full(link), counts, .. } = &mut self.channels[index] else { unreachable!() };
+        counts.account(now, link.queue_len());
+        link.handle_timeout(now);
+        while let Some(arrival) = {
+            let Kind::Full(link) = &mut self.channels[index].kind else { unreachable!() };
+            link.poll_arrival(now)
+        } {
+            let packet = arrival.packet;
+            let counts = &mut self.channels[index].counts;
+            if arrival.bit_errors > 0 {
+                counts.lost.add(now, 1);
+                self.totals.lost += 1;
+                continue;
+            }
+            counts.bytes.add(now, u64::from(packet.size));
+            if packet.background {
+                counts.background.add(now, u64::from(packet.size));
+            }
+            self.totals.packet_hops += 1;
+            self.proceed(now, packet);
+        }
+        self.settle_link(now, line, channel);
+    }
+
+    fn settle_link(&mut self, now: Instant, line: u32, channel: u32) {
+        let channel = &mut self.channels[channel as usize];
+        let Kind::Full(link) = &mut channel.kind else { unreachable!() };
+        while let Some((_, loss)) = link.poll_loss() {
+            self.totals.lost += 1;
+            match loss {
+                link::Loss::Queue => channel.counts.drops.add(now, 1),
+                _ => channel.counts.lost.add(now, 1),
+            }
+        }
+        self.lines.set(line, link.poll_timeout());
+    }
+
+    /// Follows a packet, which is at its next step at `now`, as far as no event is needed.
+    fn proceed(&mut self, mut now: Instant, mut packet: Packet) {
+        loop {
+            match self.routes.steps[packet.step as usize].step {
+                Step::Channel(channel) => match self.enter_channel(now, channel, &mut packet) {
+                    Some(at) => now = at,
+                    None => return,
+                },
+                Step::Egress(vpn) => {
+                    self.pass_egress(now, vpn, &mut packet);
+                    packet.step += 1;
+                }
+                Step::Ingress(vpn) => return self.handle_ingress(now, vpn, packet),
+                Step::Receiver => return self.handle_data(now, &packet),
+                Step::Sender => return self.handle_ack(now, &packet),
+                Step::Sink => return self.handle_datagram(now, &packet),
+                Step::Answer(vpn) => {
+                    packet.step = self.routes.reply[vpn as usize];
+                }
+                Step::Report(vpn) => return self.handle_report(now, vpn, &packet),
+            }
+        }
+    }
+
+    /// Sends a packet into a channel. Where the next step needs no event: when it is there.
+    #[inline]
+    fn enter_channel(&mut self, now: Instant, index: u32, packet: &mut Packet) -> Option<Instant> {
+        packet.step += 1;
+        let channel = &mut self.channels[index as usize];
+        let plain = match &mut channel.kind {
+            Kind::Plain(plain) => plain,
+            Kind::Full(link) => {
+                channel.counts.account(now, link.queue_len());
+                link.handle_packet(now, *packet);
+                self.settle_link(now, self.line_of[index as usize], index);
+                return None;
+            }
+        };
+        let Some(at) = plain.enter(&mut channel.counts, now, packet) else {
+            self.end_packet(now, false);
+            return None;
+        };
+        self.totals.packet_hops += u64::from(at <= self.end);
+        if self.routes.steps[packet.step as usize].merged {
+            return Some(at);
+        }
+        let was_empty = channel.line.is_empty();
+        channel.line.push_back((at, *packet));
+        if was_empty {
+            self.lines.set(self.line_of[index as usize], at);
+        }
+        None
+    }
+
+    /// A packet is delivered or lost at `now`, which may lie beyond the end of the run.
+    #[inline]
+    fn end_packet(&mut self, now: Instant, delivered: bool) {
+        if now > self.end {
+            self.beyond_end += 1;
+        } else if delivered {
+            self.totals.delivered += 1;
+        } else {
+            self.totals.lost += 1;
+        }
+    }
+
+    #[inline]
+    fn pass_egress(&mut self, now: Instant, vpn: u32, packet: &mut Packet) {
+        let edge = &mut self.edges[vpn as usize];
+        if let Body::Query(query) = packet.body {
+            packet.body = Body::Reply(edge.egress.handle_query(query));
+        } else {
+            edge.egress.handle_packet(packet.size, packet.ecn == Ecn::CongestionExperienced);
+            edge.bytes.add(now, u64::from(packet.size));
+        }
+    }
+
+    fn handle_ingress(&mut self, now: Instant, vpn: u32, mut packet: Packet) {
+        packet.step += 1;
+        if self.edges[vpn as usize].handle_packet(now, packet).is_err() {
+            self.end_packet(now, false);
+        }
+        self.pump_edge(now, vpn);
+    }
+
+    fn handle_report(&mut self, now: Instant, vpn: u32, packet: &Packet) {
+        self.end_packet(now, true);
+        let Body::Reply(reply) = packet.body else { unreachable!("only replies end at an ingress PE") };
+        if let Some((config, ingress)) = self.edges[vpn as usize].window_mut() {
+            ingress.handle_reply(config, now, &reply);
+        }
+        self.pump_edge(now, vpn);
+    }
+
+    fn pump_edge(&mut self, now: Instant, vpn: u32) {
+        while let Some(transmit) = self.edges[vpn as usize].poll_transmit(now) {
+            let packet = match transmit {
+                Transmit::Data(packet) => packet,
+                Transmit::Query(query) => {
+                    self.totals.sent += 1;
+                    Packet {
+                        step: self.routes.query[vpn as usize],
+                        flow: vpn,
+                        size: wire::MANAGEMENT_PACKET,
+                        class: vpn as u16,
+                        ecn: Ecn::NotCapable,
+                        background: false,
+                        body: Body::Query(query),
+                    }
+                }
+            };
+            self.proceed(now, packet);
+        }
+        let edge = &mut self.edges[vpn as usize];
+        let wanted = edge.poll_timeout();
+        if wanted < edge.wake {
+            edge.wake = wanted;
+            self.set_timer(Timer::Edge(vpn), wanted);
+        }
+    }
+
+    fn handle_data(&mut self, now: Instant, packet: &Packet) {
+        self.end_packet(now, true);
+        let Body::Data(data) = packet.body else { unreachable!("only data ends at a TCP receiver") };
+        let slot = &mut self.hosts.receivers[packet.flow as usize];
+        let config = config_of(&self.hosts.groups, slot.group);
+        let before = slot.tcp.delivered();
+        slot.tcp.handle_data(config, now, &data, packet.ecn == Ecn::CongestionExperienced);
+        let delivered = slot.tcp.delivered() - before;
+        self.tcp_bytes[self.bin * self.hosts.senders.len() + packet.flow as usize] += delivered;
+        self.pump_receiver(now, packet.flow);
+    }
+
+    fn pump_receiver(&mut self, now: Instant, flow: u32) {
+        loop {
+            let slot = &mut self.hosts.receivers[flow as usize];
+            let group = &self.hosts.groups[slot.group as usize];
+            let config = config_of(&self.hosts.groups, slot.group);
+            let Some(ack) = slot.tcp.poll_transmit(config, now) else { break };
+            let blocks = ack.sack.iter().filter(|block| block.1 > 0).count() as u32;
+            let option = if blocks > 0 { wire::TCP_SACK_BASE + blocks * wire::TCP_SACK_BLOCK } else { 0 };
+            let packet = Packet {
+                step: group.reverse,
+                flow,
+                size: group.header + option,
+                class: group.class,
+                ecn: Ecn::NotCapable,
+                background: group.background,
+                body: Body::Ack(ack),
+            };
+            self.totals.sent += 1;
+            self.proceed(now, packet);
+        }
+        let slot = &mut self.hosts.receivers[flow as usize];
+        let wanted = slot.tcp.poll_timeout();
+        if wanted < slot.wake {
+            slot.wake = wanted;
+            let index = self.timer_index(Timer::Receiver(flow));
+            self.timers.set(index, wanted);
+        }
+    }
+
+    fn handle_ack(&mut self, now: Instant, packet: &Packet) {
+        self.end_packet(now, true);
+        let Body::Ack(ack) = packet.body else { unreachable!("only acknowledgements end at a TCP sender") };
+        let slot = &mut self.hosts.senders[packet.flow as usize];
+        let config = config_of(&self.hosts.groups, slot.group);
+        slot.tcp.handle_ack(config, now, &ack);
+        self.pump_sender(now, packet.flow);
+    }
+
+    fn pump_sender(&mut self, now: Instant, flow: u32) {
+        loop {
+            let slot = &mut self.hosts.senders[flow as usize];
+            let group = &self.hosts.groups[slot.group as usize];
+            if now >= group.stop {
+                return;
+            }
+            let config = config_of(&self.hosts.groups, slot.group);
+            let Some(data) = slot.tcp.poll_transmit(config, now) else { break };
+            let packet = Packet {
+                step: group.forward,
+                flow,
+                size: group.header + data.len,
+                class: group.class,
+                ecn: if config.ecn && data.len > 0 { Ecn::Capable } else { Ecn::NotCapable },
+                background: group.background,
+                body: Body::Data(data),
+            };
+            self.totals.sent += 1;
+            self.proceed(now, packet);
+        }
+        let slot = &mut self.hosts.senders[flow as usize];
+        let wanted = slot.tcp.poll_timeout();
+        if wanted < slot.wake {
+            slot.wake = wanted;
+            let index = self.timer_index(Timer::Sender(flow));
+            self.timers.set(index, wanted);
+        }
+    }
+
+    fn handle_datagram(&mut self, now: Instant, packet: &Packet) {
+        self.end_packet(now, true);
+        let payload = packet.size - wire::IPV4_HEADER - wire::UDP_HEADER;
+        self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
+    }
+
+    fn handle_timer(&mut self, now: Instant, timer: Timer) {
+        match timer {
+            Timer::Sender(flow) => {
+                let slot = &mut self.hosts.senders[flow as usize];
+                slot.wake = Instant::NEVER;
+                let config = config_of(&self.hosts.groups, slot.group);
+                if slot.started && slot.tcp.poll_timeout() <= now {
+                    slot.tcp.handle_timeout(config, now);
+                }
+                slot.started = true;
+                self.pump_sender(now, flow);
+            }
+            Timer::Receiver(flow) => {
+                let slot = &mut self.hosts.receivers[flow as usize];
+                slot.wake = Instant::NEVER;
+                let config = config_of(&self.hosts.groups, slot.group);
+                if slot.tcp.poll_timeout() <= now {
+                    slot.tcp.handle_timeout(config, now);
+                }
+                self.pump_receiver(now, flow);
+            }
+            Timer::Source(index) => self.handle_source(index),
+            Timer::Edge(vpn) => {
+                self.edges[vpn as usize].wake = Instant::NEVER;
+                if let Some((_, ingress)) = self.edges[vpn as usize].window_mut() {
+                    ingress.handle_timeout(now);
+                }
+                self.pump_edge(now, vpn);
+            }
+            Timer::Publication => {
+                self.publish(now);
+                self.set_timer(Timer::Publication, now + PUBLISH_EVERY);
+            }
+        }
+    }
+
+    /// Reference flows' PEs tell the others what they measure: without delay or loss here.
+    fn publish(&mut self, now: Instant) {
+        for index in 0..self.edges.len() {
+            let Some(reference) = self.edges[index].reference else { continue };
+            let published = self.edges[reference].window().and_then(|ingress| ingress.publish(now));
+            if let (Some(published), Some((_, ingress))) = (published, self.edges[index].window_mut()) {
+                ingress.handle_reference(published);
+            }
+        }
+    }
+
+    /// A source's timer: it emits, and is armed again unless its line will pull the rest.
+    fn handle_source(&mut self, index: u32) {
+        self.emit(index);
+        let source = &self.hosts.sources[index as usize];
+        let Some((at, _)) = source.next else { return };
+        let pulled = source.line.is_some_and(|line| !self.line_is_empty(line));
+        if !pulled {
+            self.set_timer(Timer::Source(index), at);
+        }
+    }
+
+    fn line_is_empty(&self, line: u32) -> bool {
+        self.channels[self.channel_of[line as usize] as usize].line.is_empty()
+    }
+
+    /// Emits until a packet of this source is on its line, or it has no more to send in time.
+    fn pull(&mut self, line: u32, source: u32) {
+        while self.line_is_empty(line) {
+            match self.hosts.sources[source as usize].next {
+                Some((at, _)) if at <= self.end => self.emit(source),
+                _ => return,
+            }
+        }
+    }
+
+    /// Hands a source's next emission to its transport, at its own time.
+    fn emit(&mut self, index: u32) {
+        let source = &mut self.hosts.sources[index as usize];
+        let Some((at, bytes)) = source.next else { return };
+        source.advance();
+        let (target, group) = (source.target, source.group as usize);
+        match target {
+            Target::Tcp(flow) => {
+                let slot = &mut self.hosts.senders[flow as usize];
+                slot.tcp.write(bytes);
+                if slot.started {
+                    self.pump_sender(at, flow);
+                }
+            }
+            Target::Udp(flow) => {
+                let group = &self.hosts.groups[group];
+                self.udp_offered[flow as usize].add(at, bytes);
+                let packet = Packet {
+                    step: group.forward,
+                    flow,
+                    size: group.header + bytes as u32,
+                    class: group.class,
+                    ecn: Ecn::NotCapable,
+                    background: group.background,
+                    body: Body::Datagram(at),
+                };
+                if at <= self.end {
+                    self.totals.sent += 1;
+                    self.proceed(at, packet);
+                }
+            }
+        }
+    }
+
+    /// Packets under way: on lines, in links, waiting at PEs, or worked out beyond the end.
+    pub fn in_flight(&self) -> u64 {
+        let channels = self.channels.iter().map(|channel| match &channel.kind {
+            Kind::Plain(_) => channel.line.len() as u64,
+            Kind::Full(link) => link.in_flight() as u64,
+        });
+        let waiting = self.edges.iter().map(|edge| edge.queue_len() as u64);
+        channels.chain(waiting).sum::<u64>() + self.beyond_end
+    }
+}
+
+fn config_of(groups: &[crate::host::Group], group: u32) -> &tcp::Config {
+    groups[group as usize].tcp.as_ref().expect("a TCP flow's group has a TCP configuration")
+}

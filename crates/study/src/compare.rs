@@ -1,0 +1,160 @@
+//! Several records side by side: the same metrics, and the difference.
+
+use crate::Record;
+use crate::figure::{Figure, Kind};
+use crate::format;
+use crate::report::{Column, Fact, ReportData, Table, verdicts};
+use netstage_scenario::record::{CellEntry, Estimate, SummaryEntry};
+use std::collections::BTreeSet;
+
+/// Names for records: those of their folders, numbered where they agree.
+pub fn names(records: &[Record]) -> Vec<String> {
+    let plain: Vec<String> = records.iter().map(Record::name).collect();
+    let number = |(index, name): (usize, &String)| {
+        let same = plain.iter().filter(|n| *n == name).count() > 1;
+        if same { format!("{name} ({})", index + 1) } else { name.clone() }
+    };
+    plain.iter().enumerate().map(number).collect()
+}
+
+/// The report of several records; differences are against the first.
+pub fn compare(records: &[Record]) -> ReportData {
+    let names = names(records);
+    let Some(first) = records.first() else { return ReportData::default() };
+    let fact = |(name, record): (&String, &Record)| Fact {
+        name: name.clone(),
+        value: format!("{}, {}, {} on {}", record.data.title, record.data.plan, record.data.tool, record.data.stage),
+    };
+    let mut warnings = Vec::new();
+    let mut expectations = Vec::new();
+    for (name, record) in names.iter().zip(records) {
+        warnings.extend(record.data.warnings.iter().map(|w| format!("{name}: {w}")));
+        expectations.extend(verdicts(&record.data, name));
+    }
+    ReportData {
+        schema: 1,
+        title: format!("Comparison of {}", names.join(", ")),
+        subtitle: format!("Differences are against {}.", names[0]),
+        tool: first.data.tool.clone(),
+        warnings,
+        facts: names.iter().zip(records).map(fact).collect(),
+        expectations,
+        tables: tables(records, &names),
+        topology: None,
+        figures: figures(records, &names),
+        scenario: String::new(),
+    }
+}
+
+/// A table per cell that occurs in more than one record.
+fn tables(records: &[Record], names: &[String]) -> Vec<Table> {
+    let mut tables = Vec::new();
+    for (index, cell) in records[0].data.cells.iter().enumerate() {
+        let cells: Vec<Option<&CellEntry>> = records.iter().map(|r| counterpart(r, index, cell)).collect();
+        if cells.iter().flatten().count() > 1 {
+            tables.push(table(records, names, cell, &cells));
+        }
+    }
+    if tables.is_empty() {
+        let note = "The records have no cell in common.".into();
+        tables.push(Table { title: "Comparison".into(), note, ..Table::default() });
+    }
+    tables
+}
+
+/// The cell of a record that corresponds to one of the first: of the same label, or the
+/// only one.
+fn counterpart<'a>(record: &'a Record, index: usize, cell: &CellEntry) -> Option<&'a CellEntry> {
+    let cells = &record.data.cells;
+    if cells.len() == 1 && index == 0 {
+        return cells.first();
+    }
+    cells.iter().find(|c| c.label() == cell.label())
+}
+
+fn table(records: &[Record], names: &[String], cell: &CellEntry, cells: &[Option<&CellEntry>]) -> Table {
+    let label = cell.label();
+    let title = if label.is_empty() { "Comparison".into() } else { format!("Comparison: {label}") };
+    let note = "An asterisk marks means whose 95 % intervals do not overlap.".into();
+    let mut table = Table { title, note, ..Table::default() };
+    table.columns = vec![Column::left("metric"), Column::left("subject")];
+    for (index, name) in names.iter().enumerate() {
+        table.columns.push(Column::right(name.clone()));
+        table.columns.extend((index > 0).then(|| Column::right("difference")));
+    }
+    let mut keys = Vec::new();
+    let mut seen = BTreeSet::new();
+    for entry in cells.iter().flatten().flat_map(|c| &c.summary) {
+        if seen.insert((&entry.metric, &entry.subject)) {
+            keys.push((&entry.metric, &entry.subject));
+        }
+    }
+    for (metric, subject) in keys {
+        let unit = records.iter().find_map(|r| r.data.metric(metric)).map_or("", |m| m.unit.as_str());
+        let of = |cell: &Option<&CellEntry>| cell.and_then(|c| c.summary(metric, subject)).map(value);
+        let base = of(&cells[0]);
+        let mut row = vec![metric.clone(), subject.clone()];
+        for (index, cell) in cells.iter().enumerate() {
+            let this = of(cell);
+            row.push(this.map_or_else(|| "–".into(), |v| format::estimate(&v, unit)));
+            if index > 0 {
+                row.push(base.zip(this).map_or_else(|| "–".into(), |(base, this)| difference(&base, &this, unit)));
+            }
+        }
+        table.rows.push(row);
+    }
+    table
+}
+
+fn value(entry: &SummaryEntry) -> Estimate {
+    entry.value
+}
+
+/// How far `this` is from `base`: absolute, and relative where that says something.
+pub fn difference(base: &Estimate, this: &Estimate, unit: &str) -> String {
+    let (Some(a), Some(b)) = (base.mean, this.mean) else { return "–".into() };
+    let sign = if b >= a { "+" } else { "−" };
+    let mut text = format!("{sign}{}", format::quantity((b - a).abs(), unit));
+    if a != 0.0 {
+        text.push_str(&format!(" ({sign}{} %)", format::number((((b - a) / a).abs() * 1e3).round() / 10.0)));
+    }
+    let apart = |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low > high);
+    if apart(base.low, this.high) || apart(this.low, base.high) {
+        text.push('*');
+    }
+    text
+}
+
+/// Figures of the same name and axes drawn into one; others side by side.
+fn figures(records: &[Record], names: &[String]) -> Vec<Figure> {
+    let mut merged: Vec<Figure> = Vec::new();
+    for (index, (name, record)) in names.iter().zip(records).enumerate() {
+        for figure in &record.figures {
+            let mut figure = figure.clone();
+            let shared = figure.shared_x.take();
+            for series in &mut figure.series {
+                series.x = series.x.take().or_else(|| shared.clone());
+                series.name = format!("{name}: {}", series.name);
+                series.dashed = index > 0;
+            }
+            let same = |other: &&mut Figure| {
+                other.name == figure.name
+                    && other.kind == figure.kind
+                    && figure.kind != Kind::Heatmap
+                    && other.categories == figure.categories
+                    && (&other.x.unit, &other.y.unit) == (&figure.x.unit, &figure.y.unit)
+            };
+            match merged.iter_mut().find(same) {
+                Some(other) => other.series.append(&mut figure.series),
+                None => {
+                    if index > 0 || figure.kind == Kind::Heatmap {
+                        figure.title = format!("{name}: {}", figure.title);
+                        figure.name = format!("{}-{}", figure.name, index + 1);
+                    }
+                    merged.push(figure);
+                }
+            }
+        }
+    }
+    merged
+}

@@ -1,0 +1,112 @@
+//! Numbers as people read them.
+
+use netstage_core::time::Instant;
+use netstage_scenario::record::Estimate;
+
+/// Four significant digits at most, without trailing zeros.
+pub fn number(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return if value == 0.0 { "0".into() } else { "–".into() };
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    if !(-4..9).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let decimals = (3 - magnitude).max(0) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// What a value of `unit` of this size is divided by, and the unit it then has.
+pub fn scale(largest: f64, unit: &str) -> (f64, String) {
+    let large: &[(f64, &str)] = &[(1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let small: &[(f64, &str)] = &[(1e-3, "m"), (1e-6, "µ"), (1e-9, "n")];
+    let largest = largest.abs();
+    let found = match unit {
+        "bit/s" => large.iter().find(|(factor, _)| largest >= *factor),
+        "s" if largest > 0.0 && largest < 1.0 => {
+            Some(small.iter().find(|(factor, _)| largest >= *factor).unwrap_or(&small[2]))
+        }
+        _ => None,
+    };
+    found.map_or((1.0, unit.to_owned()), |(factor, prefix)| (*factor, format!("{prefix}{unit}")))
+}
+
+/// A value with its unit: `12.5 Mbit/s`.
+pub fn quantity(value: f64, unit: &str) -> String {
+    let (factor, unit) = scale(value, unit);
+    format!("{} {unit}", number(value / factor)).trim_end().to_owned()
+}
+
+/// A mean with half of its interval: `12.5 ± 0.3 Mbit/s`; a dash where there is none.
+pub fn estimate(value: &Estimate, unit: &str) -> String {
+    let Some(mean) = value.mean else { return "–".into() };
+    let (factor, unit) = scale(mean, unit);
+    let mean_text = number(mean / factor);
+    let text = match value.high {
+        Some(high) if high > mean => {
+            // The interval shows no more decimals than two of its own digits, the mean as many.
+            let half = (high - mean) / factor;
+            let decimals = (1 - half.log10().floor() as i32).clamp(0, 6) as usize;
+            let decimals = decimals.min(4);
+            format!("{:.decimals$} ± {half:.decimals$}", mean / factor)
+        }
+        _ => mean_text,
+    };
+    format!("{text} {unit}").trim_end().to_owned()
+}
+
+/// A time span: `10–50 s`.
+pub fn span(over: (Instant, Instant)) -> String {
+    format!("{}–{} s", number(over.0.as_secs_f64()), number(over.1.as_secs_f64()))
+}
+
+/// A rate as scenarios write it: `50 Mbit/s`.
+pub fn rate(bps: u64) -> String {
+    quantity(bps as f64, "bit/s")
+}
+
+/// A length of time as scenarios write it: `25 ms`.
+pub fn duration(ns: u64) -> String {
+    quantity(ns as f64 / 1e9, "s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_true() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.95312, "0.9531"),
+            (50.0, "50"),
+            (1234.56, "1235"),
+            (123456.0, "123456"),
+            (0.000_012, "1.200e-5"),
+            (-3.5, "-3.5"),
+            (f64::NAN, "–"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn quantities_carry_a_fitting_prefix() {
+        assert_eq!(quantity(12_500_000.0, "bit/s"), "12.5 Mbit/s");
+        assert_eq!(quantity(0.025, "s"), "25 ms");
+        assert_eq!(quantity(4.0, "s"), "4 s");
+        assert_eq!(quantity(0.5, ""), "0.5");
+        assert_eq!(duration(0), "0 s");
+    }
+
+    #[test]
+    fn estimates_show_their_interval() {
+        let value = |mean, half| Estimate { mean: Some(mean), low: Some(mean - half), high: Some(mean + half), runs: 3 };
+        assert_eq!(estimate(&value(0.95312, 0.0123), ""), "0.953 ± 0.012");
+        assert_eq!(estimate(&value(12_345_678.0, 250_000.0), "bit/s"), "12.35 ± 0.25 Mbit/s");
+        assert_eq!(estimate(&Estimate { mean: Some(2.0), ..Estimate::default() }, "s"), "2 s");
+        assert_eq!(estimate(&Estimate::default(), "s"), "–");
+        assert_eq!(estimate(&value(1.0, 0.0), ""), "1");
+    }
+}

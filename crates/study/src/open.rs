@@ -1,0 +1,81 @@
+//! A record on disk, read back.
+
+use crate::environment::Environment;
+use crate::figure::Figure;
+use crate::folder::{Manifest, RECORD, count_runs};
+use crate::series::SeriesReader;
+use crate::{OpenError, checksum_of};
+use netstage_scenario::record::Record as Data;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// The values.
+pub const SERIES: &str = "series.parquet";
+/// The figures.
+pub const FIGURES: &str = "figures.json";
+/// Host and time.
+pub const ENVIRONMENT: &str = "environment.json";
+
+/// A finished study.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its `record.json`.
+    pub data: Data,
+    /// Its figures.
+    pub figures: Vec<Figure>,
+    /// Host and time; empty where they were not kept.
+    pub environment: Environment,
+}
+
+impl Record {
+    /// Reads a record's folder. The values stay in their file; see [`Record::series`].
+    pub fn open(folder: &Path) -> Result<Record, OpenError> {
+        // Naming the file inside the folder is as good as naming the folder.
+        let folder = match folder.file_name() {
+            Some(name) if name == RECORD => folder.parent().unwrap_or(Path::new("")),
+            _ => folder,
+        };
+        let path = folder.join(RECORD);
+        if !path.exists() {
+            return Err(match Manifest::read(folder) {
+                Some(manifest) => OpenError::Incomplete {
+                    folder: folder.to_owned(),
+                    done: count_runs(folder),
+                    total: manifest.total(),
+                },
+                None => OpenError::Missing(folder.to_owned()),
+            });
+        }
+        let unreadable = |path: &Path, why: String| OpenError::Unreadable { path: path.to_owned(), why };
+        let text = fs::read_to_string(&path).map_err(|e| unreadable(&path, e.to_string()))?;
+        let data = Data::from_json(&text).map_err(|e| unreadable(&path, e.to_string()))?;
+        let path = folder.join(FIGURES);
+        let figures = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|e| unreadable(&path, e.to_string()))?,
+            Err(_) => Vec::new(),
+        };
+        let environment = fs::read(folder.join(ENVIRONMENT)).ok();
+        let environment = environment.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        Ok(Record { folder: folder.to_owned(), data, figures, environment })
+    }
+
+    /// The values, once their file is known to be the one the record was written with.
+    pub fn series(&self) -> Result<SeriesReader, OpenError> {
+        let path = self.folder.join(SERIES);
+        let unreadable = |why: String| OpenError::Unreadable { path: path.clone(), why };
+        let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(|e| unreadable(e.to_string()))?;
+        let expected = &self.data.series;
+        if bytes != expected.bytes || format!("{hash:016x}") != expected.xxh64 {
+            return Err(unreadable("its bytes are not those the record was written with".into()));
+        }
+        SeriesReader::open(&path).map_err(|e| unreadable(e.to_string()))
+    }
+
+    /// A short name: that of its folder.
+    pub fn name(&self) -> String {
+        let folder = fs::canonicalize(&self.folder).unwrap_or_else(|_| self.folder.clone());
+        folder.file_name().map_or_else(|| self.data.title.clone(), |n| n.to_string_lossy().into_owned())
+    }
+}

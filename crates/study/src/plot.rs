@@ -1,0 +1,338 @@
+//! From the plots a scenario asks for to figures.
+
+use crate::derive::{is_whole_span, of};
+use crate::figure::{Axis, Figure, Kind, ReferenceLine, Scale, Series};
+use crate::format;
+use crate::select::{bins_within, cell_matches, cell_value, matches, metric, per_subject};
+use crate::statistics::estimate;
+use netstage_scenario::Cell;
+use netstage_scenario::expect::{Against, Plot};
+use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::record::Estimate;
+use std::collections::BTreeMap;
+
+/// Lines a figure shows at most.
+const MOST_LINES: usize = 48;
+
+/// Collects what one plot shows of each cell.
+pub struct Plotter<'a> {
+    plot: &'a Plot,
+    metric: Option<Metric>,
+    cells: &'a [Cell],
+    /// By run, the values of each subject of the cell being collected.
+    runs: Vec<Vec<(String, Vec<f64>)>>,
+    seconds: f64,
+    lines: Vec<Line>,
+}
+
+/// A subject in a cell: its bins, or one value.
+struct Line {
+    cell: usize,
+    subject: String,
+    seconds: f64,
+    values: Vec<Estimate>,
+}
+
+impl<'a> Plotter<'a> {
+    /// Nothing collected yet.
+    pub fn new(plot: &'a Plot, cells: &'a [Cell]) -> Plotter<'a> {
+        Plotter { plot, metric: metric(&plot.metric), cells, runs: Vec::new(), seconds: 0.0, lines: Vec::new() }
+    }
+
+    /// Adds a run of a cell. Runs of one cell come together; [`Plotter::end_cell`] ends them.
+    pub fn add(&mut self, cell: usize, outcome: &Outcome) {
+        let Some(metric) = self.metric.filter(|_| cell_matches(&self.cells[cell], &self.plot.cells)) else { return };
+        self.seconds = outcome.interval.as_secs_f64();
+        let subject = &self.plot.subject;
+        let plan = &self.cells[cell].plan;
+        let span = match &self.plot.against {
+            Against::Time if is_whole_span(metric) => 0..outcome.bins,
+            Against::Time => {
+                let chosen = of(outcome, metric).iter().filter(|s| matches(subject, &s.subject));
+                self.runs.push(chosen.map(|s| (s.subject.clone(), s.values.clone())).collect());
+                return;
+            }
+            Against::Swept { over, .. } | Against::Subject { over } => bins_within(plan, outcome, *over),
+        };
+        let values = per_subject(plan, outcome, metric, subject, &span);
+        self.runs.push(values.into_iter().map(|(subject, value)| (subject, vec![value])).collect());
+    }
+
+    /// Ends a cell.
+    pub fn end_cell(&mut self, cell: usize) {
+        let mut values: BTreeMap<String, Vec<Vec<f64>>> = BTreeMap::new();
+        let mut order = Vec::new();
+        for (subject, bins) in std::mem::take(&mut self.runs).into_iter().flatten() {
+            let runs = values.entry(subject.clone()).or_default();
+            if runs.is_empty() {
+                order.push(subject);
+            }
+            runs.push(bins);
+        }
+        for subject in order {
+            let runs = &values[&subject];
+            let bins = runs.iter().map(Vec::len).max().unwrap_or(0);
+            let at = |bin: usize| -> Vec<f64> { runs.iter().filter_map(|r| r.get(bin).copied()).collect() };
+            let values = (0..bins).map(|bin| estimate(&at(bin))).collect();
+            self.lines.push(Line { cell, subject, seconds: self.seconds, values });
+        }
+    }
+
+    /// The figures: one, or one per combination of what a heat map's axes do not show.
+    pub fn finish(mut self) -> Vec<Figure> {
+        let info = self.metric.map(Metric::info);
+        let largest = self.lines.iter().flat_map(|l| &l.values).filter_map(|e| e.mean).fold(0.0, |a: f64, v| a.max(v.abs()));
+        let (factor, unit) = format::scale(largest, info.map_or("", |i| i.unit));
+        for value in self.lines.iter_mut().flat_map(|l| &mut l.values) {
+            for number in [&mut value.mean, &mut value.low, &mut value.high] {
+                *number = number.map(|v| v / factor);
+            }
+        }
+        let layer = info.map_or("", |i| i.layer);
+        let shown_layer = if layer.is_empty() || unit.is_empty() { String::new() } else { format!(", {layer}") };
+        let y = Axis {
+            label: self.plot.metric.clone(),
+            unit: format!("{unit}{shown_layer}"),
+            scale: Scale::Linear,
+            min: self.plot.range.0.map(|v| v / factor),
+            max: self.plot.range.1.map(|v| v / factor),
+        };
+        let lines = self.plot.reference_lines.iter();
+        let frame = Figure {
+            name: self.plot.name.clone(),
+            title: self.plot.title.clone(),
+            caption: self.plot.caption.clone(),
+            claim: self.plot.claim.clone(),
+            y,
+            reference_lines: lines.map(|(v, label)| ReferenceLine { value: v / factor, label: label.clone() }).collect(),
+            ..Figure::default()
+        };
+        match &self.plot.against {
+            Against::Time if self.metric.is_some_and(is_whole_span) => vec![self.by_subject(frame)],
+            Against::Time => vec![self.over_time(frame)],
+            Against::Swept { path, rows: None, .. } => vec![self.over_path(frame, path)],
+            Against::Swept { path, rows: Some(rows), .. } => self.heat_maps(frame, path, rows),
+            Against::Subject { .. } => vec![self.by_subject(frame)],
+        }
+    }
+
+    fn over_time(&mut self, mut figure: Figure) -> Figure {
+        let all = self.lines.len();
+        if all > MOST_LINES {
+            self.lines.truncate(MOST_LINES);
+            figure.caption = format!("{} (The first {MOST_LINES} of {all}.)", figure.caption).trim_start().into();
+        }
+        figure.kind = Kind::Line;
+        figure.x = Axis { label: "time".into(), unit: "s".into(), ..Axis::default() };
+        let x = |line: &Line| -> Vec<f64> {
+            // Bins start at whole nanoseconds; six decimals keep the file short.
+            (0..line.values.len()).map(|bin| (bin as f64 * line.seconds * 1e6).round() / 1e6).collect()
+        };
+        let first = self.lines.first().map(x).unwrap_or_default();
+        let shared = self.lines.iter().all(|line| x(line) == first);
+        for line in &self.lines {
+            let name = self.line_name(line, &[]);
+            let mut series = series(name, line.values.iter());
+            series.group = self.group(line);
+            series.x = (!shared).then(|| x(line));
+            figure.series.push(series);
+        }
+        figure.shared_x = shared.then_some(first);
+        figure
+    }
+
+    fn over_path(&self, mut figure: Figure, path: &str) -> Figure {
+        let places = self.values_of(path);
+        // A line per subject and combination of everything else that is swept.
+        let mut lines: Vec<(String, Vec<Estimate>)> = Vec::new();
+        // A variant that is not swept is a level to compare with.
+        let mut levels = Vec::new();
+        for line in &self.lines {
+            let name = self.line_name(line, &[path]);
+            let Some(place) = self.place(line, path, &places) else {
+                levels.push((name, vec![line.values.first().copied().unwrap_or_default(); places.len()]));
+                continue;
+            };
+            let index = lines.iter().position(|(n, _)| *n == name).unwrap_or_else(|| {
+                lines.push((name, vec![Estimate::default(); places.len()]));
+                lines.len() - 1
+            });
+            lines[index].1[place] = line.values.first().copied().unwrap_or_default();
+        }
+        figure.x.label = path.to_owned();
+        let swept = lines.len();
+        lines.append(&mut levels);
+        match numbers(&places) {
+            Some((x, unit)) => {
+                let mut order: Vec<usize> = (0..x.len()).collect();
+                order.sort_by(|&a, &b| x[a].total_cmp(&x[b]));
+                let (least, most) = (x[order[0]], x[order[x.len() - 1]]);
+                figure.kind = Kind::Line;
+                figure.x.unit = unit;
+                figure.x.scale = if least > 0.0 && most / least >= 50.0 { Scale::Log } else { Scale::Linear };
+                figure.shared_x = Some(order.iter().map(|&i| x[i]).collect());
+                figure.series = lines.into_iter().map(|(name, v)| series(name, order.iter().map(|&i| &v[i]))).collect();
+            }
+            None => {
+                figure.kind = Kind::Bar;
+                figure.categories = places;
+                figure.series = lines.into_iter().map(|(name, v)| series(name, v.iter())).collect();
+            }
+        }
+        figure.series.iter_mut().skip(swept).for_each(|level| level.dashed = true);
+        figure
+    }
+
+    fn by_subject(&self, mut figure: Figure) -> Figure {
+        figure.kind = Kind::Bar;
+        for line in &self.lines {
+            let name = if line.subject.is_empty() { "network" } else { &line.subject };
+            if !figure.categories.iter().any(|c| c == name) {
+                figure.categories.push(name.to_owned());
+            }
+        }
+        let mut cells: Vec<usize> = self.lines.iter().map(|l| l.cell).collect();
+        cells.dedup();
+        for cell in cells {
+            let mut values = vec![Estimate::default(); figure.categories.len()];
+            for line in self.lines.iter().filter(|l| l.cell == cell) {
+                let name = if line.subject.is_empty() { "network" } else { &line.subject };
+                if let Some(place) = figure.categories.iter().position(|c| c == name) {
+                    values[place] = line.values.first().copied().unwrap_or_default();
+                }
+            }
+            figure.series.push(series(self.cell_name(cell, &[]), values.iter()));
+        }
+        figure
+    }
+
+    fn heat_maps(&self, frame: Figure, path: &str, rows: &str) -> Vec<Figure> {
+        let (columns, row_names) = (self.values_of(path), self.values_of(rows));
+        let mut maps: Vec<(String, Vec<Vec<Option<f64>>>)> = Vec::new();
+        let mut levels = Vec::new();
+        for line in &self.lines {
+            let places = (self.place(line, path, &columns), self.place(line, rows, &row_names));
+            let (Some(column), Some(row)) = places else {
+                if let Some(mean) = line.values.first().and_then(|e| e.mean) {
+                    levels.push(format!("{}: {}", self.line_name(line, &[]), format::number(mean)));
+                }
+                continue;
+            };
+            let name = self.line_name(line, &[path, rows]);
+            let index = maps.iter().position(|(n, _)| *n == name).unwrap_or_else(|| {
+                maps.push((name, vec![vec![None; columns.len()]; row_names.len()]));
+                maps.len() - 1
+            });
+            maps[index].1[row][column] = line.values.first().and_then(|e| e.mean);
+        }
+        let several = maps.len() > 1;
+        let beside = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join("; ")) };
+        let figure = |(index, (name, cells)): (usize, (String, Vec<Vec<Option<f64>>>))| Figure {
+            name: if several { format!("{}-{}", frame.name, index + 1) } else { frame.name.clone() },
+            title: if several { format!("{}: {name}", frame.title) } else { frame.title.clone() },
+            caption: format!("{}{beside}", frame.caption),
+            kind: Kind::Heatmap,
+            x: Axis { label: path.to_owned(), ..Axis::default() },
+            y: Axis { label: rows.to_owned(), ..Axis::default() },
+            value: Some(frame.y.clone()),
+            categories: columns.clone(),
+            y_categories: row_names.clone(),
+            cells,
+            ..frame.clone()
+        };
+        maps.into_iter().enumerate().map(figure).collect()
+    }
+
+    /// Values of a path among the cells shown, in their order.
+    fn values_of(&self, path: &str) -> Vec<String> {
+        let mut values: Vec<String> = Vec::new();
+        for line in &self.lines {
+            if let Some(value) = cell_value(&self.cells[line.cell], path)
+                && !values.iter().any(|v| v == value)
+            {
+                values.push(value.to_owned());
+            }
+        }
+        values
+    }
+
+    fn place(&self, line: &Line, path: &str, places: &[String]) -> Option<usize> {
+        let value = cell_value(&self.cells[line.cell], path)?;
+        places.iter().position(|p| p == value)
+    }
+
+    /// What sets a line apart from the others of its figure.
+    fn line_name(&self, line: &Line, without: &[&str]) -> String {
+        let cell = self.cell_name(line.cell, without);
+        let subjects = self.lines.iter().any(|l| l.subject != line.subject);
+        match (cell.is_empty(), subjects) {
+            (false, false) => cell,
+            (false, true) => format!("{}, {cell}", line.subject),
+            (true, _) if line.subject.is_empty() => self.plot.metric.clone(),
+            (true, _) => line.subject.clone(),
+        }
+    }
+
+    /// Lines of several cells stand together by cell where each has several subjects.
+    fn group(&self, line: &Line) -> String {
+        let subjects = self.lines.iter().any(|l| l.cell == line.cell && l.subject != line.subject);
+        if subjects { self.cell_name(line.cell, &[]) } else { String::new() }
+    }
+
+    /// A cell by what differs among the cells shown, apart from some paths.
+    fn cell_name(&self, cell: usize, without: &[&str]) -> String {
+        let differs = |path: &str, value: &str| {
+            let mut shown = self.lines.iter().map(|l| &self.cells[l.cell]);
+            !without.contains(&path) && shown.any(|c| cell_value(c, path) != Some(value))
+        };
+        let this = &self.cells[cell];
+        let variant = differs("variant", &this.variant).then(|| this.variant.clone());
+        let settings = this.settings.iter().filter(|(path, value)| differs(path, value));
+        let settings = settings.map(|(path, value)| format!("{} = {value}", short(path)));
+        variant.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The last part of a path.
+pub fn short(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+fn series<'a>(name: String, values: impl Iterator<Item = &'a Estimate> + Clone) -> Series {
+    let interval = values.clone().any(|e| e.low.is_some());
+    Series {
+        name,
+        y: values.clone().map(|e| e.mean).collect(),
+        low: interval.then(|| values.clone().map(|e| e.low).collect()),
+        high: interval.then(|| values.map(|e| e.high).collect()),
+        ..Series::default()
+    }
+}
+
+/// The numbers of texts that all carry the same unit, or none.
+fn numbers(texts: &[String]) -> Option<(Vec<f64>, String)> {
+    let split = |text: &String| {
+        let end = text.find(|c: char| !(c.is_ascii_digit() || "+-.eE".contains(c))).unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        Some((number.parse::<f64>().ok().filter(|n| n.is_finite())?, unit.trim().to_owned()))
+    };
+    let parts: Vec<(f64, String)> = texts.iter().map(split).collect::<Option<_>>()?;
+    let unit = parts.first()?.1.clone();
+    let same = parts.iter().all(|(_, u)| *u == unit);
+    (same && parts.len() > 1).then(|| (parts.into_iter().map(|(n, _)| n).collect(), unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_need_one_unit() {
+        let texts = |t: &[&str]| t.iter().map(|s| s.to_string()).collect::<Vec<_>>();
+        assert_eq!(numbers(&texts(&["0.01", "1"])), Some((vec![0.01, 1.0], String::new())));
+        assert_eq!(numbers(&texts(&["10 Mbit/s", "2e1 Mbit/s"])), Some((vec![10.0, 20.0], "Mbit/s".into())));
+        assert_eq!(numbers(&texts(&["900 kbit/s", "1 Mbit/s"])), None);
+        assert_eq!(numbers(&texts(&["none", "1"])), None);
+        assert_eq!(numbers(&texts(&["1"])), None);
+    }
+}

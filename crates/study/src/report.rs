@@ -1,0 +1,363 @@
+//! What a report shows, as data: the terminal, the HTML page and comparisons draw the same.
+
+use crate::Record;
+use crate::figure::Figure;
+use crate::format;
+use crate::plot::short;
+use netstage_scenario::record::{CellEntry, ExpectationEntry, MetricEntry, Record as Data, SummaryEntry};
+use serde::Serialize;
+
+/// Everything on the page.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ReportData {
+    /// Version of this shape.
+    pub schema: u32,
+    /// The headline.
+    pub title: String,
+    /// The line below it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub subtitle: String,
+    /// Who wrote it.
+    pub tool: String,
+    /// What to know before trusting the figures.
+    pub warnings: Vec<String>,
+    /// How it was obtained.
+    pub facts: Vec<Fact>,
+    /// Verdicts, one per expectation and cell.
+    pub expectations: Vec<Verdict>,
+    /// Numbers.
+    pub tables: Vec<Table>,
+    /// The network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+    /// Figures.
+    pub figures: Vec<Figure>,
+    /// The scenario as run.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub scenario: String,
+}
+
+/// A name and a value.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fact {
+    /// The name.
+    pub name: String,
+    /// The value.
+    pub value: String,
+}
+
+/// An expectation in a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// The expectation's name.
+    pub name: String,
+    /// Its metric.
+    pub metric: String,
+    /// What was asked.
+    pub condition: String,
+    /// What came of it.
+    pub achieved: String,
+    /// What the paper claims.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub claim: String,
+    /// Whether it holds.
+    pub pass: bool,
+    /// The cell; empty where there is only one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cell: String,
+}
+
+/// A table of texts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// How to read it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// Its columns.
+    pub columns: Vec<Column>,
+    /// A text per column.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Unit of all its values, where they share one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unit: String,
+    /// Numbers stand right.
+    pub align: Align,
+}
+
+/// Where a column's texts stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Align {
+    /// Left.
+    Left,
+    /// Right.
+    Right,
+}
+
+/// The network, for drawing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Topology {
+    nodes: Vec<netstage_scenario::record::TopologyNode>,
+    links: Vec<Link>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    vpns: Vec<netstage_scenario::record::TopologyVpn>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Link {
+    name: String,
+    ends: (String, String),
+    rate: String,
+    delay: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    utilisation: Option<f64>,
+}
+
+impl Column {
+    /// A column of texts.
+    pub fn left(name: impl Into<String>) -> Column {
+        Column { name: name.into(), unit: String::new(), align: Align::Left }
+    }
+
+    /// A column of numbers.
+    pub fn right(name: impl Into<String>) -> Column {
+        Column { name: name.into(), unit: String::new(), align: Align::Right }
+    }
+}
+
+/// The report of one record.
+pub fn report(record: &Record) -> ReportData {
+    let data = &record.data;
+    let mut warnings: Vec<String> = data.void.iter().map(|why| format!("The measurement is void: {why}")).collect();
+    warnings.extend(data.warnings.iter().cloned());
+    let mut tables = vec![overview(data)];
+    for (family, title) in [("vpn", "VPNs"), ("link", "Links, by direction"), ("flow", "Flow groups")] {
+        tables.extend(family_table(data, family, title));
+    }
+    ReportData {
+        schema: 1,
+        title: data.title.clone(),
+        subtitle: data.description.clone(),
+        tool: data.tool.clone(),
+        warnings,
+        facts: facts(record),
+        expectations: verdicts(data, ""),
+        tables,
+        topology: topology(data),
+        figures: record.figures.clone(),
+        scenario: data.scenario.clone(),
+    }
+}
+
+fn facts(record: &Record) -> Vec<Fact> {
+    let (data, environment) = (&record.data, &record.environment);
+    let last = data.seed.wrapping_add(u64::from(data.repeat.max(1)) - 1);
+    let seeds = if data.repeat > 1 { format!("{} to {last}", data.seed) } else { data.seed.to_string() };
+    let mut facts = vec![("Stage", data.stage.clone()), ("Seeds", seeds)];
+    if let Some(cell) = data.cells.first() {
+        facts.push(("Duration", format::duration(cell.duration_ns)));
+        facts.push(("Interval", format::duration(cell.interval_ns)));
+    }
+    facts.push(("Cells", data.cells.len().to_string()));
+    facts.push(("Confidence", if data.repeat > 1 { "95 %, Student's t".into() } else { "one run: none".into() }));
+    let sum = |value: fn(&CellEntry) -> u64| data.cells.iter().map(value).sum::<u64>();
+    facts.push(("Packets sent", sum(|c| c.totals.sent).to_string()));
+    facts.push(("Packets lost", sum(|c| c.totals.lost).to_string()));
+    facts.push(("Plan", data.plan.clone()));
+    if !environment.started.is_empty() {
+        facts.push(("Started", environment.started.clone()));
+        facts.push(("Took", format!("{} (CPU {})", format::quantity(environment.wall_seconds, "s"), format::quantity(environment.cpu_seconds, "s"))));
+        facts.push(("Host", format!("{}, {}, {}", environment.host, environment.kernel, environment.cpu)));
+    }
+    let fact = |(name, value): (&str, String)| Fact { name: name.into(), value };
+    facts.into_iter().map(fact).collect()
+}
+
+/// One line per expectation and cell; `of` names the record where there are several.
+pub fn verdicts(data: &Data, of: &str) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for expectation in &data.expectations {
+        let verdict = |achieved: String, pass, cell: String| Verdict {
+            name: expectation.name.clone(),
+            metric: expectation.metric.clone(),
+            condition: expectation.condition.clone(),
+            achieved,
+            claim: expectation.claim.clone(),
+            pass,
+            cell: [of, &cell].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(": "),
+        };
+        if !expectation.problem.is_empty() {
+            verdicts.push(verdict(expectation.problem.clone(), false, String::new()));
+        }
+        for cell in &expectation.cells {
+            verdicts.push(verdict(cell.achieved.clone(), cell.pass, data.cells[cell.cell].label()));
+        }
+    }
+    verdicts
+}
+
+/// A row per cell: what sets it apart, fairness and use of the network, and what each
+/// expectation came to.
+pub fn overview(data: &Data) -> Table {
+    let mut table = Table { title: "Results".into(), ..Table::default() };
+    let variants = data.cells.iter().any(|c| !c.variant.is_empty());
+    if variants {
+        table.columns.push(Column::left("variant"));
+    }
+    let mut paths: Vec<&String> = Vec::new();
+    for (path, _) in data.cells.iter().flat_map(|c| &c.settings) {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    let ambiguous = |path: &str| paths.iter().filter(|p| short(p) == short(path)).count() > 1;
+    for path in &paths {
+        table.columns.push(Column::right(if ambiguous(path) { path } else { short(path) }));
+    }
+    let measures = measures(data);
+    table.columns.extend(measures.iter().map(|m| Column::right(m.name.clone())));
+    table.columns.extend(data.expectations.iter().map(|e| Column::right(e.name.clone())));
+    for (index, cell) in data.cells.iter().enumerate() {
+        let mut row = Vec::new();
+        row.extend(variants.then(|| cell.variant.clone()));
+        for path in &paths {
+            let value = cell.settings.iter().find(|(p, _)| p == *path);
+            row.push(value.map_or_else(|| "–".into(), |(_, value)| value.clone()));
+        }
+        row.extend(measures.iter().map(|m| (m.value)(cell)));
+        row.extend(data.expectations.iter().map(|e| verdict_text(e, index)));
+        table.rows.push(row);
+    }
+    if table.columns.is_empty() {
+        table.rows.clear();
+    }
+    table
+}
+
+fn verdict_text(expectation: &ExpectationEntry, cell: usize) -> String {
+    let found = expectation.cells.iter().find(|c| c.cell == cell);
+    found.map_or_else(|| "·".into(), |c| format!("{} {}", c.achieved, if c.pass { "✓" } else { "✗" }))
+}
+
+/// A column of the overview that does not come from an expectation.
+struct Measure {
+    name: String,
+    value: Box<dyn Fn(&CellEntry) -> String>,
+}
+
+fn measures(data: &Data) -> Vec<Measure> {
+    let summary = |name: &str, metric: &'static str, unit: &'static str| Measure {
+        name: name.into(),
+        value: Box::new(move |cell| cell.summary(metric, "").map_or_else(|| "–".into(), |s| format::estimate(&s.value, unit))),
+    };
+    let mut measures = Vec::new();
+    if data.metric("fairness.inter_vpn").is_some() {
+        measures.push(summary("F between VPNs", "fairness.inter_vpn", ""));
+        measures.push(Measure {
+            name: "worst bin".into(),
+            value: Box::new(|cell| {
+                let least = cell.summary("fairness.inter_vpn", "").and_then(|s| s.min);
+                least.map_or_else(|| "–".into(), format::number)
+            }),
+        });
+        measures.push(summary("F inside VPNs", "fairness.intra_vpn", ""));
+    } else {
+        let groups = data.cells.first().into_iter().flat_map(|c| &c.summary);
+        let groups: Vec<&SummaryEntry> = groups.filter(|s| s.metric == "flow.throughput").collect();
+        for group in groups.iter().take(4) {
+            let subject = group.subject.clone();
+            measures.push(Measure {
+                name: subject.clone(),
+                value: Box::new(move |cell| {
+                    let summary = cell.summary("flow.throughput", &subject);
+                    summary.map_or_else(|| "–".into(), |s| format::estimate(&s.value, "bit/s"))
+                }),
+            });
+        }
+    }
+    if data.metric("link.utilisation.net_of_background").is_some() {
+        measures.push(Measure { name: "utilisation".into(), value: Box::new(utilisation) });
+    }
+    measures
+}
+
+/// Use of the links that limit: one by itself, several by their range.
+fn utilisation(cell: &CellEntry) -> String {
+    let entries: Vec<&SummaryEntry> =
+        cell.summary.iter().filter(|s| s.metric == "link.utilisation.net_of_background").collect();
+    let means: Vec<f64> = entries.iter().filter_map(|s| s.value.mean).collect();
+    let (least, most) = means.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), &v| (l.min(v), m.max(v)));
+    match entries.as_slice() {
+        [] => "–".into(),
+        [one] => format::estimate(&one.value, ""),
+        _ if means.is_empty() => "–".into(),
+        _ => format!("{least:.3} … {most:.3}"),
+    }
+}
+
+/// Metrics of one family as columns, a row per cell and subject.
+fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
+    let belongs = |m: &&MetricEntry| {
+        m.name.split('.').next() == Some(family) || (family == "vpn" && m.name.starts_with("fairness.intra_vpn.per_vpn"))
+    };
+    let mut metrics: Vec<&MetricEntry> = data.metrics.iter().filter(belongs).collect();
+    // A column in which nothing ever happens tells nothing.
+    let happens = |m: &&MetricEntry| {
+        let all = data.cells.iter().flat_map(|c| &c.summary);
+        all.filter(|s| s.metric == m.name).any(|s| s.value.mean.is_some_and(|v| v != 0.0))
+    };
+    metrics.retain(happens);
+    let several = data.cells.len() > 1;
+    let mut table = Table { title: title.into(), ..Table::default() };
+    table.note = "Means over the measured span; packets are totals of a run.".into();
+    table.columns.extend(several.then(|| Column::left("cell")));
+    table.columns.push(Column::left(family));
+    let name = |m: &&MetricEntry| m.name.strip_prefix(family).map_or(m.name.clone(), |n| n[1..].replace('_', " "));
+    table.columns.extend(metrics.iter().map(|m| Column::right(name(m))));
+    for cell in &data.cells {
+        let mut subjects: Vec<&str> = Vec::new();
+        for entry in cell.summary.iter().filter(|s| metrics.iter().any(|m| m.name == s.metric)) {
+            if !subjects.contains(&entry.subject.as_str()) {
+                subjects.push(&entry.subject);
+            }
+        }
+        for subject in subjects {
+            let value = |m: &&MetricEntry| {
+                let summary = cell.summary(&m.name, subject);
+                summary.map_or_else(|| "–".into(), |s| format::estimate(&s.value, &m.unit))
+            };
+            let mut row = Vec::new();
+            row.extend(several.then(|| cell.label()));
+            row.push(subject.to_owned());
+            row.extend(metrics.iter().map(value));
+            table.rows.push(row);
+        }
+    }
+    (!metrics.is_empty() && !table.rows.is_empty()).then_some(table)
+}
+
+fn topology(data: &Data) -> Option<Topology> {
+    let cell = data.cells.first()?;
+    let utilisation = |name: &str| {
+        let direction = |d: &str| cell.summary("link.utilisation", &format!("{name}.{d}"))?.value.mean;
+        direction("forward").into_iter().chain(direction("reverse")).reduce(f64::max)
+    };
+    let links = data.topology.links.iter().map(|l| Link {
+        name: l.name.clone(),
+        ends: l.ends.clone(),
+        rate: format::rate(l.rate_bps),
+        delay: format::duration(l.delay_ns),
+        utilisation: utilisation(&l.name).map(|u| (u * 1e4).round() / 1e4),
+    });
+    let (nodes, vpns) = (data.topology.nodes.clone(), data.topology.vpns.clone());
+    (!nodes.is_empty()).then(|| Topology { nodes, links: links.collect(), vpns })
+}

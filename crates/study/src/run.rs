@@ -1,0 +1,233 @@
+//! Runs every cell under every seed, on several threads, and keeps each finished run.
+
+use crate::analyse::Analysis;
+use crate::derive::derive;
+use crate::environment::{Environment, Watch};
+use crate::figure::Figure;
+use crate::folder::{Folder, Manifest, RECORD, read_checked};
+use crate::open::{self, FIGURES, SERIES};
+use crate::series::{Joiner, encode_run, read_run};
+use crate::{Error, Record, Stopped, checksum_of};
+use netstage_scenario::outcome::Outcome;
+use netstage_scenario::plan::Plan;
+use netstage_scenario::record::SeriesFile;
+use netstage_scenario::{Cell, Scenario};
+use parquet::errors::ParquetError;
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Where and how a study runs. The results depend on `stage` and `tool` alone.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder that becomes the record.
+    pub out: PathBuf,
+    /// Runs at the same time; at least one.
+    pub jobs: usize,
+    /// Name of the stage the runner drives.
+    pub stage: String,
+    /// Name and version of the tool.
+    pub tool: String,
+}
+
+/// How far a study is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Runs finished, those of earlier parts included.
+    pub done: usize,
+    /// Runs in all.
+    pub total: usize,
+    /// Time left, once a run has told how long one takes.
+    pub left: Option<Duration>,
+}
+
+/// Hears how far a study is: at the start, after each run, and several times a second.
+pub trait Observer {
+    /// This far.
+    fn progress(&mut self, progress: Progress);
+}
+
+impl Observer for () {
+    fn progress(&mut self, _: Progress) {}
+}
+
+/// Runs one plan under one seed; asks its last argument whether to stop.
+pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync + 'a;
+
+/// Runs a scenario to its record, or goes on with what the folder holds of it.
+///
+/// `interrupted` may be set at any time, by a signal handler for one; finished runs are
+/// kept. Equal scenario, seeds, stage and tool give equal bytes in all files but
+/// `environment.json`.
+pub fn run(
+    scenario: &Scenario,
+    runner: &Runner,
+    options: &Options,
+    observer: &mut dyn Observer,
+    interrupted: &AtomicBool,
+) -> Result<Record, Error> {
+    let watch = Watch::start();
+    let manifest = Manifest::new(scenario, options);
+    let folder = Folder::take(&options.out, &manifest)?;
+    let finished = folder.finished_runs()?;
+    let all = (0..scenario.cells.len()).flat_map(|cell| seeds(scenario).map(move |seed| (cell, seed)));
+    let pending: Vec<(usize, u64)> = all.filter(|run| !finished.contains_key(run)).collect();
+    let jobs = options.jobs.clamp(1, pending.len().max(1));
+    let resumed = finished.len();
+    let work = Work { scenario, runner, folder: &folder, pending: &pending, interrupted, next: AtomicUsize::new(0), stop: AtomicBool::new(false) };
+    let done = work.run(jobs, resumed, observer)?;
+    if done < pending.len() {
+        let (done, total) = (resumed + done, manifest.total());
+        return Err(Error::Interrupted { folder: options.out.clone(), done, total });
+    }
+    finish(scenario, &manifest, &folder, || watch.stop(jobs, pending.len(), resumed))
+}
+
+fn seeds(scenario: &Scenario) -> impl Iterator<Item = u64> + use<> {
+    let first = scenario.seed;
+    (0..u64::from(scenario.repeat)).map(move |k| first.wrapping_add(k))
+}
+
+/// What the worker threads share.
+struct Work<'a> {
+    scenario: &'a Scenario,
+    runner: &'a Runner<'a>,
+    folder: &'a Folder,
+    pending: &'a [(usize, u64)],
+    interrupted: &'a AtomicBool,
+    next: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Work<'_> {
+    /// Works until nothing is pending, an error, or an interruption; returns how many runs
+    /// were finished.
+    fn run(&self, jobs: usize, resumed: usize, observer: &mut dyn Observer) -> Result<usize, Error> {
+        let total = resumed + self.pending.len();
+        let started = Instant::now();
+        let mut done = 0;
+        let mut error = None;
+        std::thread::scope(|scope| {
+            let (sender, receiver) = channel();
+            for _ in 0..jobs {
+                let sender = sender.clone();
+                scope.spawn(move || self.worker(&sender));
+            }
+            drop(sender);
+            loop {
+                let left = (done > 0).then(|| started.elapsed() / done as u32 * (self.pending.len() - done) as u32);
+                observer.progress(Progress { done: resumed + done, total, left });
+                match receiver.recv_timeout(Duration::from_millis(200)) {
+                    Ok(Ok(())) => done += 1,
+                    Ok(Err(failed)) => {
+                        self.stop.store(true, Ordering::Relaxed);
+                        error.get_or_insert(failed);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        });
+        error.map_or(Ok(done), Err)
+    }
+
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.interrupted.load(Ordering::Relaxed)
+    }
+
+    fn worker(&self, results: &Sender<Result<(), Error>>) {
+        while !self.stopping() {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(&(cell, seed)) = self.pending.get(index) else { return };
+            match self.one(cell, seed) {
+                Ok(true) => drop(results.send(Ok(()))),
+                Ok(false) => return,
+                Err(error) => drop(results.send(Err(error))),
+            }
+        }
+    }
+
+    /// One run; false if it was stopped.
+    fn one(&self, index: usize, seed: u64) -> Result<bool, Error> {
+        let cell = &self.scenario.cells[index];
+        let failed = |message| Error::Run { cell: label(cell), seed, message };
+        let run = || (self.runner)(&cell.plan, seed, &|| self.stopping());
+        let mut outcome = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(Stopped::Interrupted)) => return Ok(false),
+            Ok(Err(Stopped::Failed(message))) => return Err(failed(message)),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+                return Err(failed(format!("internal error: {text}")));
+            }
+        };
+        derive(&cell.plan, &mut outcome);
+        let bytes = encode_run(index as u32, seed, &outcome).map_err(|e| failed(e.to_string()))?;
+        self.folder.keep_run(index, seed, &bytes)?;
+        Ok(true)
+    }
+}
+
+/// A cell in words; empty where there is only one.
+fn label(cell: &Cell) -> String {
+    let settings = cell.settings.iter().map(|(path, value)| format!("{path}={value}"));
+    let variant = (!cell.variant.is_empty()).then(|| cell.variant.clone());
+    variant.into_iter().chain(settings).collect::<Vec<_>>().join(" ")
+}
+
+/// Joins the runs, works out what they come to, and writes the record.
+fn finish(
+    scenario: &Scenario,
+    manifest: &Manifest,
+    folder: &Folder,
+    environment: impl Fn() -> Environment,
+) -> Result<Record, Error> {
+    let runs = folder.finished_runs()?;
+    let mut analysis = Analysis::new(scenario);
+    let mut rows = 0;
+    folder.write(SERIES, |file| {
+        let mut joiner = Joiner::new(BufWriter::with_capacity(1 << 20, file)).map_err(io_error)?;
+        for cell in 0..scenario.cells.len() {
+            for seed in seeds(scenario) {
+                let missing = || io::Error::new(io::ErrorKind::NotFound, "the file of a finished run has vanished");
+                let bytes = read_checked(runs.get(&(cell, seed)).ok_or_else(missing)?)?;
+                joiner.push(&bytes).map_err(io_error)?;
+                let (_, _, outcome) = read_run(&bytes).map_err(io_error)?;
+                analysis.add(cell, &outcome);
+            }
+            analysis.end_cell(cell);
+        }
+        let (mut sink, count) = joiner.finish().map_err(io_error)?;
+        rows = count;
+        sink.flush()
+    })?;
+    let path = folder.file(SERIES);
+    let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(Error::io("read", &path))?;
+    let series = SeriesFile { rows, bytes, xxh64: format!("{hash:016x}") };
+    let (data, figures): (_, Vec<Figure>) = analysis.finish(manifest, series);
+    let environment = environment();
+    let json = |value: serde_json::Result<Vec<u8>>| value.expect("only text and numbers");
+    let text = json(serde_json::to_vec_pretty(&environment));
+    folder.write(open::ENVIRONMENT, |file| file.write_all(&text))?;
+    let text = json(serde_json::to_vec(&figures));
+    folder.write(FIGURES, |file| file.write_all(&text))?;
+    folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
+    folder.tidy()?;
+    Ok(Record { folder: folder.file(""), data, figures, environment })
+}
+
+fn io_error(error: ParquetError) -> io::Error {
+    // Keep the system's own words, and its kind, where it was the system that failed.
+    match error {
+        ParquetError::External(source) => match source.downcast::<io::Error>() {
+            Ok(source) => *source,
+            Err(source) => io::Error::other(source),
+        },
+        other => io::Error::other(other),
+    }
+}

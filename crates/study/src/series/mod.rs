@@ -1,0 +1,55 @@
+//! `series.parquet`: every value of every run, and the file of a single run.
+//!
+//! Columns `cell`, `seed`, `time_ns`, `subject`, `metric`, `value`; a row per value, in the
+//! order of cell, seed, metric, the plan's subjects, time. A value that does not exist has
+//! no row. A run has row groups of its own, so joining runs copies bytes and decodes none.
+
+mod read;
+mod write;
+
+pub use read::{Block, SeriesReader, read_run};
+pub use write::{Joiner, encode_run};
+
+use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
+use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Column names, in the file's order.
+const COLUMNS: [&str; 6] = ["cell", "seed", "time_ns", "subject", "metric", "value"];
+
+/// Key of the note in the file of a single run.
+const NOTE_KEY: &str = "netstage.run";
+
+/// What the file of a single run says of it beside its values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Note {
+    cell: u32,
+    seed: u64,
+    interval_ns: u64,
+    bins: usize,
+    totals: [u64; 6],
+    warnings: Vec<String>,
+}
+
+fn column(name: &str, physical: Physical) -> PrimitiveTypeBuilder<'_> {
+    Type::primitive_type_builder(name, physical).with_repetition(Repetition::REQUIRED)
+}
+
+fn schema() -> TypePtr {
+    let text = |name| column(name, Physical::BYTE_ARRAY).with_logical_type(Some(LogicalType::String));
+    let unsigned = |bit_width| Some(LogicalType::Integer(IntType { bit_width, is_signed: false }));
+    let columns = [
+        column(COLUMNS[0], Physical::INT32).with_logical_type(unsigned(32)),
+        column(COLUMNS[1], Physical::INT64).with_logical_type(unsigned(64)),
+        column(COLUMNS[2], Physical::INT64),
+        text(COLUMNS[3]),
+        text(COLUMNS[4]),
+        column(COLUMNS[5], Physical::DOUBLE),
+    ];
+    let fields = columns.map(|c| Arc::new(c.build().expect("the columns are constant"))).to_vec();
+    Arc::new(Type::group_type_builder("series").with_fields(fields).build().expect("the schema is constant"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Reading values back. Callers check a file's checksum first: what is decoded here is what
+//! was written.
+
+use super::{COLUMNS, NOTE_KEY, Note};
+use bytes::Bytes;
+use netstage_core::time::Duration;
+use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{ByteArray, DataType};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{ChunkReader, FileReader as _, RowGroupReader, SerializedFileReader};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Consecutive rows of one run, metric and subject.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    /// Index of the cell.
+    pub cell: u32,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Metric, by name.
+    pub metric: Arc<str>,
+    /// Of whom.
+    pub subject: Arc<str>,
+    /// Starts of bins, nanoseconds.
+    pub times: Vec<u64>,
+    /// A value for each.
+    pub values: Vec<f64>,
+}
+
+/// Reads a `series.parquet`, a row group at a time.
+pub struct SeriesReader<R: ChunkReader + 'static = File> {
+    file: SerializedFileReader<R>,
+    next: usize,
+}
+
+impl SeriesReader<File> {
+    /// Opens a file.
+    pub fn open(path: &Path) -> Result<SeriesReader> {
+        SeriesReader::new(File::open(path)?)
+    }
+}
+
+impl<R: ChunkReader + 'static> SeriesReader<R> {
+    /// Reads from `source`.
+    pub fn new(source: R) -> Result<SeriesReader<R>> {
+        let file = SerializedFileReader::new(source)?;
+        let columns = file.metadata().file_metadata().schema_descr().columns();
+        if !columns.iter().map(|c| c.name()).eq(COLUMNS) {
+            return Err(ParquetError::General("its columns are not those of a series file".into()));
+        }
+        Ok(SeriesReader { file, next: 0 })
+    }
+
+    /// The blocks of the next row group, or none at the end.
+    pub fn next_blocks(&mut self) -> Result<Option<Vec<Block>>> {
+        if self.next == self.file.num_row_groups() {
+            return Ok(None);
+        }
+        self.next += 1;
+        blocks(self.file.get_row_group(self.next - 1)?.as_ref()).map(Some)
+    }
+}
+
+fn blocks(group: &dyn RowGroupReader) -> Result<Vec<Block>> {
+    let cells = column::<parquet::data_type::Int32Type>(group, 0)?;
+    let seeds = column::<parquet::data_type::Int64Type>(group, 1)?;
+    let times = column::<parquet::data_type::Int64Type>(group, 2)?;
+    let subjects = column::<parquet::data_type::ByteArrayType>(group, 3)?;
+    let metrics = column::<parquet::data_type::ByteArrayType>(group, 4)?;
+    let values = column::<parquet::data_type::DoubleType>(group, 5)?;
+    let rows = values.len();
+    if [cells.len(), seeds.len(), times.len(), subjects.len(), metrics.len()] != [rows; 5] {
+        return Err(ParquetError::General("its columns differ in length".into()));
+    }
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut start = 0;
+    while start < rows {
+        let same = |i: usize| {
+            same_bytes(&subjects[i], &subjects[start])
+                && same_bytes(&metrics[i], &metrics[start])
+                && cells[i] == cells[start]
+                && seeds[i] == seeds[start]
+        };
+        let end = (start + 1..rows).find(|&i| !same(i)).unwrap_or(rows);
+        blocks.push(Block {
+            cell: cells[start] as u32,
+            seed: seeds[start] as u64,
+            metric: metrics[start].as_utf8()?.into(),
+            subject: subjects[start].as_utf8()?.into(),
+            times: times[start..end].iter().map(|&t| t as u64).collect(),
+            values: values[start..end].to_vec(),
+        });
+        start = end;
+    }
+    Ok(blocks)
+}
+
+/// Rows of one dictionary share their bytes, so that equal names mostly have equal addresses.
+fn same_bytes(a: &ByteArray, b: &ByteArray) -> bool {
+    let (a, b) = (a.data(), b.data());
+    (a.as_ptr() == b.as_ptr() && a.len() == b.len()) || a == b
+}
+
+fn column<T: DataType>(group: &dyn RowGroupReader, index: usize) -> Result<Vec<T::T>>
+where
+    ColumnReaderImpl<T>: Sized,
+{
+    let reader: ColumnReader = group.get_column_reader(index)?;
+    let mut reader = T::get_column_reader(reader)
+        .ok_or_else(|| ParquetError::General(format!("column {} has another type", COLUMNS[index])))?;
+    let mut values = Vec::new();
+    loop {
+        let (records, ..) = reader.read_records(1 << 20, None, None, &mut values)?;
+        if records == 0 {
+            return Ok(values);
+        }
+    }
+}
+
+/// Reads the file of one run back: its cell, its seed and the outcome.
+pub fn read_run(file: &Bytes) -> Result<(u32, u64, Outcome)> {
+    let malformed = |what: &str| ParquetError::General(format!("not the file of a run: {what}"));
+    let mut reader = SeriesReader::new(file.clone())?;
+    let metadata = reader.file.metadata().file_metadata().key_value_metadata();
+    let text = metadata.and_then(|m| m.iter().find(|kv| kv.key == NOTE_KEY)).and_then(|kv| kv.value.as_ref());
+    let note: Note = serde_json::from_str(text.ok_or_else(|| malformed("no note"))?)
+        .map_err(|e| malformed(&e.to_string()))?;
+    let mut series: Vec<Series> = Vec::new();
+    while let Some(blocks) = reader.next_blocks()? {
+        for block in blocks {
+            let metric = Metric::ALL.iter().find(|m| m.info().name == &*block.metric);
+            let metric = *metric.ok_or_else(|| malformed("an unknown metric"))?;
+            let mut values = vec![f64::NAN; note.bins];
+            for (time, value) in block.times.iter().zip(block.values) {
+                let bin = (time / note.interval_ns.max(1)) as usize;
+                *values.get_mut(bin).ok_or_else(|| malformed("a time past its end"))? = value;
+            }
+            series.push(Series { metric, subject: block.subject.to_string(), values });
+        }
+    }
+    let [events, sent, delivered, lost, in_flight, packet_hops] = note.totals;
+    let outcome = Outcome {
+        interval: Duration(note.interval_ns),
+        bins: note.bins,
+        series,
+        totals: Totals { events, sent, delivered, lost, in_flight, packet_hops },
+        warnings: note.warnings,
+    };
+    Ok((note.cell, note.seed, outcome))
+}

@@ -1,0 +1,19 @@
+//! Estimates over runs.
+
+use netstage_core::measure::Summary;
+use netstage_scenario::record::Estimate;
+
+/// Mean of the values that exist, with its 95 % interval.
+///
+/// One infinite value (a run that never got there) leaves no mean.
+pub fn estimate(values: &[f64]) -> Estimate {
+    let present: Vec<f64> = values.iter().copied().filter(|v| !v.is_nan()).collect();
+    let summary = Summary::of(&present);
+    let finite = |value: f64| value.is_finite().then_some(value);
+    Estimate {
+        mean: finite(summary.mean),
+        low: finite(summary.mean - summary.half_width),
+        high: finite(summary.mean + summary.half_width),
+        runs: summary.count as u32,
+    }
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs every scenario of the I2VFC paper and writes docs/results/i2vfc.md from the records.
+set -euo pipefail
+
+program=$1
+out=${OUT:-out/figures}
+records=()
+rm -rf "$out"
+for scenario in scenarios/papers/i2vfc/*.toml; do
+    name=$(basename "$scenario" .toml)
+    # Exit 3 means an expectation was not met: the results page says which.
+    "$program" run "$scenario" --out "$out/$name" || [ $? -eq 3 ]
+    records+=("$out/$name")
+done
+python3 scripts/results.py "${records[@]}" > docs/results/i2vfc.md
+echo "wrote docs/results/i2vfc.md"

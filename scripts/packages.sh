@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Installs the Debian packages a list names, if any is missing: as root or in CI at once,
+# otherwise after asking.
+set -euo pipefail
+
+list=$1
+mapfile -t wanted < <(sed 's/#.*//' "$list" | tr -s ' \t' '\n' | grep -v '^$')
+missing=()
+for package in "${wanted[@]}"; do
+    status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
+    [ "$status" = "install ok installed" ] || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+echo "Debian packages to install (from $list): ${missing[*]}"
+sudo=
+if [ "$(id -u)" -ne 0 ]; then
+    sudo=sudo
+    if [ "${CI:-}" != true ]; then
+        read -r -p "Install them with sudo now? [y/N] " answer
+        [ "$answer" = y ] || { echo "not installed; nothing was changed" >&2; exit 1; }
+    fi
+fi
+$sudo apt-get update -qq
+DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,63 @@
+// Turns the bundle into the three files the binary embeds: a script and a style sheet that are safe to stand
+// inside a page, and the page itself, whose policy lets exactly these two run.
+
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import type { Plugin } from 'vite';
+
+export function reportFiles(template: string): Plugin {
+  return {
+    name: 'netstage-report-files',
+    apply: 'build',
+    enforce: 'post',
+    generateBundle: {
+      order: 'post',
+      handler(_, bundle) {
+        const script = bundle['report.js'];
+        const style = bundle['report.css'];
+        if (script?.type !== 'chunk' || style?.type !== 'asset') throw new Error('the bundle lacks report.js or report.css');
+        const others = Object.keys(bundle).filter((f) => f !== 'report.js' && f !== 'report.css');
+        if (others.length > 0) throw new Error(`more files than one script and one style sheet: ${others.join(', ')}`);
+        script.code = `${notices(Object.keys(script.modules))}${inlineScript(script.code.trim())}\n`;
+        style.source = `${String(style.source).trim()}\n`;
+        if (/<\/style/i.test(style.source)) throw new Error('the style sheet would end its element');
+        const policy = [
+          "default-src 'none'",
+          `script-src '${hash(script.code)}'`,
+          `style-src '${hash(style.source)}'`,
+          'img-src data: blob:',
+          "base-uri 'none'",
+          "form-action 'none'",
+        ].join('; ');
+        const page = readFileSync(template, 'utf8').replace('NETSTAGE_CSP', policy);
+        this.emitFile({ type: 'asset', fileName: 'report.html', source: page });
+      },
+    },
+  };
+}
+
+/** Nothing in the script may end or comment out the element it stands in. */
+export function inlineScript(code: string): string {
+  return code.replaceAll('<!--', '\\x3c!--').replace(/<(\/?script)/gi, '\\x3c$1');
+}
+
+function hash(text: string): string {
+  return `sha256-${createHash('sha256').update(text).digest('base64')}`;
+}
+
+/** The licences of the packages in the bundle. */
+function notices(modules: string[]): string {
+  const packages = new Set<string>();
+  for (const path of modules) {
+    const found = /^(.*\/node_modules\/(?:@[^/]+\/)?[^/]+)\//.exec(path.replaceAll('\\', '/'));
+    if (found) packages.add(found[1]!.replace(/^[^/]*(?=\/)/, ''));
+  }
+  const texts = [...packages].sort((a, b) => (dirname(a) === dirname(b) ? (a < b ? -1 : 1) : a < b ? -1 : 1)).map((folder) => {
+    const { name, version, license } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Record<string, string>;
+    const file = ['LICENSE', 'LICENSE.md', 'license', 'LICENCE'].map((f) => join(folder, f)).find(existsSync);
+    if (!file) throw new Error(`${name} is bundled but has no licence file`);
+    return `${name} ${version} (${license})\n\n${readFileSync(file, 'utf8').trim()}`;
+  });
+  return `/*!\nThis file includes:\n\n${texts.join('\n\n---\n\n').replaceAll('*/', '* /')}\n*/\n`;
+}

@@ -1,0 +1,80 @@
+// Numbers as text: the same on every machine, whatever its locale.
+
+import type { Axis } from './types';
+
+const PREFIXED = new Set(['bit/s', 'B/s', 'bit', 'B', 'Hz', 's']);
+const UP: [number, string][] = [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']];
+const DOWN: [number, string][] = [[1e-3, 'm'], [1e-6, 'µ'], [1e-9, 'n']];
+
+export interface Scaled {
+  /** Multiply a value of the data by this to get what is shown. */
+  factor: number;
+  unit: string;
+}
+
+/** Chooses an SI prefix for a base unit so that the largest value reads well; other units stay as they are. */
+export function scaleUnit(unit: string | undefined, largest: number): Scaled {
+  const plain = { factor: 1, unit: unit ?? '' };
+  if (!unit || !PREFIXED.has(unit) || !(largest > 0) || !Number.isFinite(largest)) return plain;
+  if (unit !== 's') {
+    for (const [size, prefix] of UP) if (largest >= size) return { factor: 1 / size, unit: prefix + unit };
+    return plain;
+  }
+  if (largest >= 0.5) return plain;
+  for (const [size, prefix] of DOWN) if (largest >= size) return { factor: 1 / size, unit: prefix + unit };
+  return plain;
+}
+
+/** Four significant digits, no trailing zeros, a real minus sign. */
+export function formatNumber(value: number | null | undefined, digits = 4): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return '–';
+  if (!Number.isFinite(value)) return value > 0 ? '∞' : '−∞';
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  let text: string;
+  if (size >= 1e7 || size < 1e-4) {
+    const [mantissa, exponent] = value.toExponential(digits - 1).split('e') as [string, string];
+    text = `${trimZeros(mantissa)}e${exponent.replace('+', '')}`;
+  } else {
+    const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
+    text = trimZeros(value.toFixed(Math.min(decimals, 12)));
+  }
+  return text.replaceAll('-', '−');
+}
+
+function trimZeros(text: string): string {
+  return text.includes('.') ? text.replace(/\.?0+$/, '') : text;
+}
+
+/** The text of an axis tick, with the decimals its spacing asks for. */
+export function formatTick(value: number, spacing: number): string {
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  if (size >= 1e6 || spacing < 1e-6 || size < 1e-5) return formatNumber(value, 5);
+  const decimals = Math.max(0, Math.min(12, -Math.floor(Math.log10(spacing) + 1e-9)));
+  const text = value.toFixed(decimals);
+  // A spacing such as 0.25 needs one decimal more than its magnitude tells.
+  const exact = Math.abs(Number(text) - value) > spacing / 100 ? value.toFixed(decimals + 1) : text;
+  return exact.replace('-', '−');
+}
+
+export function axisTitle(axis: Axis, unit = axis.unit): string {
+  return unit ? `${axis.label} (${unit})` : axis.label;
+}
+
+export function withUnit(text: string, unit: string): string {
+  return unit && text !== '–' ? `${text} ${unit}` : text;
+}
+
+const SIZE: Record<string, number> = { n: 1e-9, u: 1e-6, µ: 1e-6, m: 1e-3, k: 1e3, K: 1e3, M: 1e6, G: 1e9, T: 1e12 };
+const NUMBER = /^\s*[<>≤≥≈~]?\s*([-−+]?(?:\d+(?:[,\u2009\u202f]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-−+]?\d+)?)(.*)$/is;
+const PREFIX = /^\s*([numkKMGTµ])i?(?:bit\/s|bit|B\/s|B|s|Hz)(?![\w/])/;
+
+/** What a cell of a table is worth when sorted: "0.95 ± 0.01" is 0.95, "50 Mbit/s" more than "2 kbit/s", "n/a" nothing. */
+export function leadingNumber(text: string): number | null {
+  const match = NUMBER.exec(text);
+  if (!match) return null;
+  const value = Number(match[1]!.replace(/[,\u2009\u202f]/g, '').replaceAll('−', '-'));
+  const prefix = PREFIX.exec(match[2]!);
+  return Number.isNaN(value) ? null : value * (prefix ? SIZE[prefix[1]!]! : 1);
+}

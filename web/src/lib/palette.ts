@@ -1,0 +1,124 @@
+// Colours of figures, for light and dark paper. Chosen so that any two of one palette stay apart for
+// protan, deutan and tritan eyes, and each stands out from its paper; tests/unit/palette.test.ts holds them to it.
+
+import type { Series } from './types';
+
+export type Mode = 'light' | 'dark';
+
+export interface Paper {
+  paper: string;
+  ink: string;
+  muted: string;
+  rule: string;
+  reference: string;
+}
+
+export const SERIES: Record<Mode, readonly string[]> = {
+  light: ['#184195', '#af3917', '#2aa389', '#702e4e', '#a68901', '#0f77aa', '#898ad7', '#666367'],
+  dark: ['#4f83c8', '#de8457', '#8ae7ba', '#c0587e', '#ffc04f', '#6fc0e8', '#8b97fd', '#9e9e9f'],
+};
+
+export const PAPER: Record<Mode, Paper> = {
+  light: { paper: '#ffffff', ink: '#1b1f24', muted: '#5a626c', rule: '#e6e8eb', reference: '#5a626c' },
+  dark: { paper: '#15181c', ink: '#e4e6e9', muted: '#9aa2ac', rule: '#2a2f36', reference: '#9aa2ac' },
+};
+
+// Lightness runs one way only, so the order of the values survives without hue.
+const RAMP: Record<Mode, readonly string[]> = {
+  light: ['#f4f1e6', '#cfe0d4', '#93c5c4', '#4f9fb5', '#2a739f', '#1d4a83', '#172a5c'],
+  dark: ['#1d2440', '#21406f', '#226690', '#3190a3', '#63b8a8', '#b0d9b0', '#f6f3d4'],
+};
+
+const LOAD: Record<Mode, readonly string[]> = {
+  light: ['#a9b1bb', '#8aa0bd', '#5f83b8', '#8a5a86', '#b3341c'],
+  dark: ['#505863', '#56719a', '#6d97d0', '#c088b4', '#ff8f66'],
+};
+
+export type Marker = 'circle' | 'square' | 'diamond' | 'triangle' | 'down';
+const MARKERS: readonly Marker[] = ['circle', 'square', 'diamond', 'triangle', 'down'];
+
+export function seriesColour(mode: Mode, slot: number): string {
+  const colours = SERIES[mode];
+  return colours[slot % colours.length]!;
+}
+
+/** Past the last colour the dash pattern tells series apart. */
+export function seriesDash(slot: number, dashed: boolean): number[] {
+  if (dashed) return [6, 4];
+  const round = Math.floor(slot / SERIES.light.length) % 3;
+  return round === 0 ? [] : round === 1 ? [10, 2, 2, 2] : [2, 2];
+}
+
+export function seriesMarker(slot: number): Marker {
+  return MARKERS[slot % MARKERS.length]!;
+}
+
+/**
+ * One colour slot per series. Series that a dash tells apart share one: those of a group if no group holds two
+ * of a kind (throughput solid, utilisation dashed), else those of one name across groups.
+ */
+export function colourSlots(series: Series[]): number[] {
+  const unique = (key: (s: Series) => string) => {
+    const seen = new Set<string>();
+    for (const s of series) {
+      const id = `${s.dashed ? 1 : 0}\u0000${key(s)}`;
+      if (seen.has(id)) return false;
+      seen.add(id);
+    }
+    return true;
+  };
+  const byGroup = (s: Series) => s.group ?? '';
+  const byName = (s: Series) => s.name;
+  const key =
+    series.length > 1 && series.every((s) => s.group !== undefined) && unique(byGroup) ? byGroup
+    : unique(byName) ? byName
+    : null;
+  if (!key) return series.map((_, i) => i);
+  const slots = new Map<string, number>();
+  return series.map((s) => {
+    const k = key(s);
+    if (!slots.has(k)) slots.set(k, slots.size);
+    return slots.get(k)!;
+  });
+}
+
+export function rampColour(mode: Mode, fraction: number): string {
+  return between(RAMP[mode], fraction);
+}
+
+export function loadColour(mode: Mode, utilisation: number | undefined): string {
+  return utilisation === undefined ? LOAD[mode][0]! : between(LOAD[mode], utilisation);
+}
+
+function between(stops: readonly string[], fraction: number): string {
+  const place = Math.min(1, Math.max(0, fraction)) * (stops.length - 1);
+  const index = Math.min(stops.length - 2, Math.floor(place));
+  const rest = place - index;
+  const a = channels(stops[index]!);
+  const b = channels(stops[index + 1]!);
+  const mixed = a.map((v, i) => Math.round(v + (b[i]! - v) * rest));
+  return `#${mixed.map((v) => v.toString(16).padStart(2, '0')).join('')}`;
+}
+
+export function channels(hex: string): [number, number, number] {
+  return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)) as [number, number, number];
+}
+
+/** WCAG relative luminance of a #rrggbb colour. */
+export function luminance(hex: string): number {
+  const [r, g, b] = channels(hex).map((v) => {
+    const c = v / 255;
+    return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  }) as [number, number, number];
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+export function contrast(a: string, b: string): number {
+  const [high, low] = [luminance(a), luminance(b)].sort((p, q) => q - p) as [number, number];
+  return (high + 0.05) / (low + 0.05);
+}
+
+export function withAlpha(hex: string, alpha: number): string {
+  const [r, g, b] = channels(hex);
+  return `rgba(${r},${g},${b},${alpha})`;
+}

@@ -1,0 +1,34 @@
+// Order of names and of table rows: numbers by value, names as people count (vpn2 before vpn10).
+
+import { leadingNumber } from './format';
+
+const collator = new Intl.Collator('en', { numeric: true, sensitivity: 'base' });
+
+export function compareNames(a: string, b: string): number {
+  return collator.compare(a, b) || (a < b ? -1 : a > b ? 1 : 0);
+}
+
+/** "5 ms" if all are, else "5 ms … 40 ms". */
+export function spanOf(values: string[]): string {
+  const worth = (v: string) => leadingNumber(v) ?? Infinity;
+  const sorted = [...new Set(values)].sort((a, b) => (worth(a) === worth(b) ? 0 : worth(a) - worth(b)) || compareNames(a, b));
+  return sorted.length < 2 ? (sorted[0] ?? '') : `${sorted[0]} … ${sorted.at(-1)}`;
+}
+
+export type Direction = 'ascending' | 'descending';
+
+/** Row numbers in order of one column; cells without a value come last either way, equal ones keep their order. */
+export function sortRows(rows: string[][], column: number, direction: Direction): number[] {
+  const cells = rows.map((r) => r[column] ?? '');
+  const numbers = cells.map(leadingNumber);
+  const empty = (i: number) => /^\s*[-–—]?\s*$/.test(cells[i]!);
+  const numeric = cells.every((_, i) => empty(i) || numbers[i] !== null);
+  const sign = direction === 'ascending' ? 1 : -1;
+  return rows
+    .map((_, i) => i)
+    .sort((a, b) => {
+      if (empty(a) || empty(b)) return Number(empty(a)) - Number(empty(b)) || a - b;
+      const order = numeric ? numbers[a]! - numbers[b]! : compareNames(cells[a]!, cells[b]!);
+      return sign * order || a - b;
+    });
+}

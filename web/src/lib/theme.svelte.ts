@@ -1,0 +1,47 @@
+// Light or dark: as the system says, unless the reader chose. The choice is kept where the browser allows it.
+
+import type { Mode } from './palette';
+
+export type Choice = 'auto' | Mode;
+const KEY = 'netstage-theme';
+
+class Theme {
+  choice = $state<Choice>(remembered());
+  private system = $state<Mode>('light');
+  mode = $derived<Mode>(this.choice === 'auto' ? this.system : this.choice);
+
+  constructor() {
+    const dark = window.matchMedia('(prefers-color-scheme: dark)');
+    this.system = dark.matches ? 'dark' : 'light';
+    dark.addEventListener('change', () => (this.system = dark.matches ? 'dark' : 'light'));
+    this.apply();
+  }
+
+  choose(choice: Choice): void {
+    this.choice = choice;
+    this.apply();
+    try {
+      if (choice === 'auto') localStorage.removeItem(KEY);
+      else localStorage.setItem(KEY, choice);
+    } catch {
+      // Storage may be forbidden; the choice then holds for this page alone.
+    }
+  }
+
+  private apply(): void {
+    const root = document.documentElement;
+    if (this.choice === 'auto') delete root.dataset.theme;
+    else root.dataset.theme = this.choice;
+  }
+}
+
+function remembered(): Choice {
+  try {
+    const kept = localStorage.getItem(KEY);
+    return kept === 'light' || kept === 'dark' ? kept : 'auto';
+  } catch {
+    return 'auto';
+  }
+}
+
+export const theme = new Theme();

@@ -1,0 +1,76 @@
+import { describe, expect, test } from 'vitest';
+import { channels, colourSlots, contrast, luminance, PAPER, rampColour, seriesDash, SERIES, type Mode } from '../../src/lib/palette';
+import type { Series } from '../../src/lib/types';
+
+// Machado, Oliveira and Fernandes (2009), full severity, on linear RGB.
+const EYES: Record<string, number[][]> = {
+  normal: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+  protan: [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+  deutan: [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+  tritan: [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+};
+
+function linear(hex: string): number[] {
+  return channels(hex).map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+}
+
+function oklab(rgb: number[]): number[] {
+  const [r, g, b] = rgb as [number, number, number];
+  const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
+  const m = Math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b);
+  const s = Math.cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b);
+  return [
+    0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s,
+    1.9779984951 * l - 2.428592205 * m + 0.4505937099 * s,
+    0.0259040371 * l + 0.7827717662 * m - 0.808675766 * s,
+  ];
+}
+
+function seen(hex: string, eye: string): number[] {
+  const rgb = linear(hex);
+  return oklab(EYES[eye]!.map((row) => Math.min(1, Math.max(0, row.reduce((sum, w, i) => sum + w * rgb[i]!, 0)))));
+}
+
+describe.each(['light', 'dark'] as Mode[])('colours on %s paper', (mode) => {
+  test.each(Object.keys(EYES))('any two stay apart for %s eyes', (eye) => {
+    const lab = SERIES[mode].map((c) => seen(c, eye));
+    for (let i = 0; i < lab.length; i++) {
+      for (let j = 0; j < i; j++) {
+        const distance = Math.hypot(...lab[i]!.map((v, k) => v - lab[j]![k]!));
+        expect(distance, `${SERIES[mode][i]} and ${SERIES[mode][j]}`).toBeGreaterThan(0.07);
+      }
+    }
+  });
+
+  test('lines and type stand out from the paper', () => {
+    for (const colour of SERIES[mode]) expect(contrast(colour, PAPER[mode].paper), colour).toBeGreaterThanOrEqual(3);
+    expect(contrast(PAPER[mode].ink, PAPER[mode].paper)).toBeGreaterThan(12);
+    expect(contrast(PAPER[mode].muted, PAPER[mode].paper)).toBeGreaterThan(4.5);
+  });
+
+  test('the ramp runs one way in lightness', () => {
+    const light = Array.from({ length: 50 }, (_, i) => luminance(rampColour(mode, i / 49)));
+    for (let i = 1; i < light.length; i++) expect(Math.sign(light[i]! - light[i - 1]!)).toBe(mode === 'light' ? -1 : 1);
+  });
+});
+
+describe('which series share a colour', () => {
+  const s = (name: string, group?: string, dashed?: boolean): Series => ({ name, y: [], ...(group ? { group } : {}), ...(dashed ? { dashed } : {}) });
+
+  test('a solid and a dashed series of one group', () => {
+    expect(colourSlots([s('fairness', 'a = 1'), s('utilisation', 'a = 1', true), s('fairness', 'a = 2'), s('utilisation', 'a = 2', true)])).toEqual([0, 0, 1, 1]);
+  });
+
+  test('the same name, solid in one group and dashed in the other', () => {
+    expect(colourSlots([s('vpn1', 'sim'), s('vpn2', 'sim'), s('vpn1', 'emu', true), s('vpn2', 'emu', true)])).toEqual([0, 1, 0, 1]);
+  });
+
+  test('otherwise each has its own', () => {
+    expect(colourSlots([s('x', 'p'), s('x', 'p'), s('y', 'q')])).toEqual([0, 1, 2]);
+    expect(colourSlots([s('x'), s('y')])).toEqual([0, 1]);
+  });
+
+  test('past the last colour a dash tells series apart', () => {
+    expect(seriesDash(0, false)).not.toEqual(seriesDash(SERIES.light.length, false));
+  });
+});
