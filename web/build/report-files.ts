@@ -3,7 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import type { Plugin } from 'vite';
 
 export function reportFiles(template: string): Plugin {
@@ -48,14 +48,15 @@ function hash(text: string): string {
 
 /** The licences of the packages in the bundle. */
 function notices(modules: string[]): string {
-  const packages = new Set<string>();
+  const folders = new Map<string, string>();
   for (const path of modules) {
-    const found = /^(.*\/node_modules\/(?:@[^/]+\/)?[^/]+)\//.exec(path.replaceAll('\\', '/'));
-    if (found) packages.add(found[1]!.replace(/^[^/]*(?=\/)/, ''));
+    const found = /^\0?(.*\/node_modules\/((?:@[^/]+\/)?[^/]+))\//.exec(path.replaceAll('\\', '/'));
+    if (found) folders.set(found[2]!, found[1]!);
   }
-  const texts = [...packages].sort((a, b) => (dirname(a) === dirname(b) ? (a < b ? -1 : 1) : a < b ? -1 : 1)).map((folder) => {
-    const { name, version, license } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Record<string, string>;
-    const file = ['LICENSE', 'LICENSE.md', 'license', 'LICENCE'].map((f) => join(folder, f)).find(existsSync);
+  const texts = [...folders.keys()].sort().map((name) => {
+    const folder = folders.get(name)!;
+    const { version, license } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Record<string, string>;
+    const file = ['LICENSE', 'LICENSE.md', 'license'].map((f) => join(folder, f)).find(existsSync);
     if (!file) throw new Error(`${name} is bundled but has no licence file`);
     return `${name} ${version} (${license})\n\n${readFileSync(file, 'utf8').trim()}`;
   });

@@ -11,8 +11,10 @@ pub mod plan;
 mod quantity;
 mod read;
 pub mod record;
+mod reference;
 mod routes;
 mod scalar;
+mod schema;
 mod set;
 mod sweep;
 mod table;
@@ -21,6 +23,8 @@ mod tree;
 
 pub use error::{Errors, Problem, Source};
 pub use read::{Options, load, parse};
+pub use reference::reference;
+pub use schema::json_schema;
 
 use expect::{Expectation, Plot};
 use plan::Plan;

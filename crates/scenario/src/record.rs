@@ -8,7 +8,7 @@
 use crate::outcome::{Aggregation, Metric, Totals};
 use crate::plan::{NodeKind, Plan};
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{fmt, io};
 
 /// Major version of the schema: readers refuse a newer one.
 pub const MAJOR: u32 = 1;
@@ -103,10 +103,10 @@ pub struct SummaryEntry {
     #[serde(flatten)]
     pub value: Estimate,
     /// Smallest value of any bin and run.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
     /// Largest value of any bin and run.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
 }
 
@@ -116,10 +116,10 @@ pub struct Estimate {
     /// The mean; none where no run has a value, or one never reached what was asked.
     pub mean: Option<f64>,
     /// Lower end; none with fewer than two runs.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low: Option<f64>,
     /// Upper end.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
     /// Runs that have a value.
     #[serde(default)]
@@ -295,9 +295,11 @@ impl Record {
 
     /// The text of its `record.json`.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("a record holds only names and numbers");
-        text.push('\n');
-        text
+        let mut bytes = Vec::new();
+        let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Layout::default());
+        self.serialize(&mut serializer).expect("a record holds only names and numbers");
+        bytes.push(b'\n');
+        String::from_utf8(bytes).expect("JSON is UTF-8")
     }
 
     /// The entry of a metric, if it occurs.
@@ -308,6 +310,83 @@ impl Record {
     /// Whether every expectation holds.
     pub fn passes(&self) -> bool {
         self.expectations.iter().all(|e| e.pass)
+    }
+}
+
+/// Lines for people down to the entries of a list, each of which is one line.
+#[derive(Default)]
+struct Layout {
+    depth: usize,
+    empty: bool,
+}
+
+impl Layout {
+    /// Deeper than this, all stands on one line: `cells`, a cell, `summary`, an entry.
+    const LINES: usize = 4;
+
+    fn line<W: ?Sized + io::Write>(&self, out: &mut W) -> io::Result<()> {
+        if self.depth > Layout::LINES {
+            return Ok(());
+        }
+        out.write_all(b"\n")?;
+        (0..self.depth).try_for_each(|_| out.write_all(b"  "))
+    }
+
+    fn open<W: ?Sized + io::Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth += 1;
+        self.empty = true;
+        out.write_all(bracket)
+    }
+
+    fn close<W: ?Sized + io::Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
+        let inline = self.empty || self.depth > Layout::LINES;
+        self.depth -= 1;
+        self.empty = false;
+        if !inline {
+            self.line(out)?;
+        }
+        out.write_all(bracket)
+    }
+
+    fn next<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.empty = false;
+        let separator: &[u8] = match (first, self.depth > Layout::LINES) {
+            (true, _) => b"",
+            (false, true) => b", ",
+            (false, false) => b",",
+        };
+        out.write_all(separator)?;
+        self.line(out)
+    }
+}
+
+impl serde_json::ser::Formatter for Layout {
+    fn begin_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.open(out, b"[")
+    }
+
+    fn end_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.close(out, b"]")
+    }
+
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.next(out, first)
+    }
+
+    fn begin_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.open(out, b"{")
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.close(out, b"}")
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.next(out, first)
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
     }
 }
 

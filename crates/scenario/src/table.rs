@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     /// A table of tables, each under a name of the user's.
     Named { of: fn() -> Kind },
     /// A table; a lone value may stand for its `shorthand` field.
-    Table { what: &'static str, fields: Vec<Field>, shorthand: Option<&'static str> },
+    Table { what: &'static str, about: &'static str, fields: Vec<Field>, shorthand: Option<&'static str> },
     /// A table whose fields depend on its tag; a lone text stands for the tag.
     Tagged(Tagged),
     /// Paths, quoted, each with a value.
@@ -40,6 +40,7 @@ pub(crate) enum Kind {
 
 pub(crate) struct Tagged {
     pub what: &'static str,
+    pub about: &'static str,
     pub tag: &'static str,
     pub default: Option<&'static str>,
     pub variants: Vec<Variant>,
@@ -221,7 +222,8 @@ macro_rules! table {
                 let mut shorthand = None;
                 $(shorthand = Some($short);)?
                 let fields = <$table as $crate::table::Fields>::fields();
-                $crate::table::Kind::Table { what: $what, fields, shorthand }
+                let about = concat!($($about),+).trim_ascii();
+                $crate::table::Kind::Table { what: $what, about, fields, shorthand }
             }
 
             fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
@@ -261,6 +263,7 @@ macro_rules! tagged {
                 $(default = Some($default);)?
                 $crate::table::Kind::Tagged($crate::table::Tagged {
                     what: $what,
+                    about: concat!($($about),+).trim_ascii(),
                     tag: $tag,
                     default,
                     variants: vec![$($crate::table::Variant {
@@ -459,7 +462,7 @@ impl Kind {
                 _ => format!("a list, each {}", of().describe()),
             },
             Kind::Named { of } => format!("a table of names, each {}", of().describe()),
-            Kind::Table { what, fields, shorthand } => {
+            Kind::Table { what, fields, shorthand, .. } => {
                 let short = shorthand.and_then(|s| fields.iter().find(|f| f.name == s));
                 match short {
                     Some(field) => format!("{} or a table ({what})", (field.kind)().describe()),

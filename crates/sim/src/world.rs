@@ -192,7 +192,8 @@ impl<'a> World<'a> {
                 self.bin += 1;
                 bin_end += interval;
             }
-            if now > self.end || now == Instant::NEVER {
+            if now > self.end {
+                self.drain_pulls();
                 return true;
             }
             self.totals.events += 1;
@@ -306,11 +307,19 @@ impl<'a> World<'a> {
             return None;
         };
         self.totals.packet_hops += u64::from(at <= self.end);
-        if self.routes.steps[packet.step as usize].merged {
+        let mut next = self.routes.steps[packet.step as usize];
+        // An egress PE that only this channel feeds counts ahead of time, for queries too.
+        if let (Step::Egress(vpn), true) = (next.step, next.merged) {
+            self.pass_egress(at, vpn, packet);
+            packet.step += 1;
+            next = self.routes.steps[packet.step as usize];
+        }
+        if next.merged {
             return Some(at);
         }
-        let was_empty = channel.line.is_empty();
-        channel.line.push_back((at, *packet));
+        let line = &mut self.channels[index as usize].line;
+        let was_empty = line.is_empty();
+        line.push_back((at, *packet));
         if was_empty {
             self.lines.set(self.line_of[index as usize], at);
         }
@@ -542,6 +551,15 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Emits what pulled sources still owe: packets that are on the way when the run ends.
+    fn drain_pulls(&mut self) {
+        for source in self.pulls.clone().into_iter().flatten() {
+            while self.hosts.sources[source as usize].next.is_some_and(|(at, _)| at <= self.end) {
+                self.emit(source);
+            }
+        }
+    }
+
     /// Hands a source's next emission to its transport, at its own time.
     fn emit(&mut self, index: u32) {
         let source = &mut self.hosts.sources[index as usize];
@@ -580,7 +598,7 @@ impl<'a> World<'a> {
     pub fn in_flight(&self) -> u64 {
         let channels = self.channels.iter().map(|channel| match &channel.kind {
             Kind::Plain(_) => channel.line.len() as u64,
-            Kind::Full(link) => link.in_flight() as u64,
+            Kind::Full(link) => (link.in_flight() + link.queue_len()) as u64,
         });
         let waiting = self.edges.iter().map(|edge| edge.queue_len() as u64);
         channels.chain(waiting).sum::<u64>() + self.beyond_end

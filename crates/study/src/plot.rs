@@ -300,13 +300,22 @@ pub fn short(path: &str) -> &str {
 
 fn series<'a>(name: String, values: impl Iterator<Item = &'a Estimate> + Clone) -> Series {
     let interval = values.clone().any(|e| e.low.is_some());
+    let column = |of: fn(&Estimate) -> Option<f64>| values.clone().map(|e| of(e).map(rounded)).collect();
     Series {
         name,
-        y: values.clone().map(|e| e.mean).collect(),
-        low: interval.then(|| values.clone().map(|e| e.low).collect()),
-        high: interval.then(|| values.map(|e| e.high).collect()),
+        y: column(|e| e.mean),
+        low: interval.then(|| column(|e| e.low)),
+        high: interval.then(|| column(|e| e.high)),
         ..Series::default()
     }
+}
+
+/// To six significant digits: more cannot be seen, and would double the size of a page.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 /// The numbers of texts that all carry the same unit, or none.

@@ -37,6 +37,8 @@ const FONT: &str = "Inter, Helvetica, Arial, sans-serif";
 const WIDTH: u32 = 760;
 const PLOT_HEIGHT: u32 = 400;
 const LINE_HEIGHT: u32 = 17;
+/// With more lines than this their confidence bands hide each other.
+const MOST_BANDS: usize = 8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
@@ -111,7 +113,12 @@ fn caption_lines(figure: &Figure) -> Vec<(String, RGBColor)> {
         lines.extend(wrap(&format!("Claim: {}", figure.claim), 112).into_iter().map(|l| (l, INK)));
     }
     if figure.series.iter().any(|s| s.low.is_some()) {
-        lines.push(("Shaded or barred: 95 % confidence interval of the mean over runs.".into(), MUTED));
+        let drawn = match figure.kind {
+            Kind::Line if figure.series.len() > MOST_BANDS => "Means over runs; too many lines to shade their intervals.",
+            Kind::Line => "Shaded: 95 % confidence interval of the mean over runs.",
+            _ => "Whiskers: 95 % confidence interval of the mean over runs.",
+        };
+        lines.push((drawn.into(), MUTED));
     }
     lines
 }
@@ -140,11 +147,11 @@ fn legend_rows(figure: &Figure) -> Vec<Vec<(usize, i32)>> {
 fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Drawn {
     for &(index, x) in row {
         let series = &figure.series[index];
-        let colour = COLOURS[index % COLOURS.len()];
+        let (colour, round) = look(figure, index);
         if figure.kind == Kind::Bar {
             area.draw(&Rectangle::new([(x, y - 5), (x + 11, y + 6)], colour.filled()))?;
         } else {
-            for (from, to) in dashes(index, series.dashed, 24) {
+            for (from, to) in dashes(round, series.dashed, 24) {
                 let points = vec![(x + from, y), (x + to, y)];
                 area.draw(&PathElement::new(points, colour.stroke_width(2)))?;
             }
@@ -156,19 +163,34 @@ fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Dra
     Ok(())
 }
 
-/// Dash and gap of a series: past the last colour the pattern tells series apart.
-fn pattern(index: usize, dashed: bool) -> Option<(i32, i32)> {
-    match index / COLOURS.len() {
+/// Colour and dash pattern of a series. Where each of several groups has the same number of
+/// series, a colour stands for a place in its group and a pattern for the group.
+fn look(figure: &Figure, index: usize) -> (RGBColor, usize) {
+    let group = &figure.series[index].group;
+    let first = figure.series.iter().position(|s| s.group == *group).unwrap_or(0);
+    let size = figure.series.iter().filter(|s| s.group == *group).count();
+    let alike = !group.is_empty() && size <= COLOURS.len() && figure.series.len().is_multiple_of(size);
+    let alike = alike && figure.series.chunks(size).all(|c| c.iter().all(|s| s.group == c[0].group));
+    if alike && figure.series.len() > size {
+        return (COLOURS[index - first], first / size);
+    }
+    (COLOURS[index % COLOURS.len()], index / COLOURS.len())
+}
+
+/// Dash and gap of a pattern.
+fn pattern(round: usize, dashed: bool) -> Option<(i32, i32)> {
+    match round {
         _ if dashed => Some((6, 4)),
         0 => None,
         1 => Some((10, 3)),
         2 => Some((2, 2)),
+        3 => Some((5, 2)),
         _ => Some((14, 2)),
     }
 }
 
-fn dashes(index: usize, dashed: bool, length: i32) -> Vec<(i32, i32)> {
-    let Some((dash, gap)) = pattern(index, dashed) else { return vec![(0, length)] };
+fn dashes(round: usize, dashed: bool, length: i32) -> Vec<(i32, i32)> {
+    let Some((dash, gap)) = pattern(round, dashed) else { return vec![(0, length)] };
     (0..length).step_by((dash + gap) as usize).map(|from| (from, (from + dash).min(length))).collect()
 }
 
@@ -190,13 +212,17 @@ fn ends(axis: &Axis, values: impl Iterator<Item = f64>, from_zero: bool) -> Rang
     if high > low { low..high } else { low..low + low.abs().max(1.0) }
 }
 
+/// The value axis: all means, and of wide intervals as much as leaves the means readable.
 fn y_ends(figure: &Figure) -> Range<f64> {
-    let of = |s: &Series| -> Vec<f64> {
-        let all = [Some(&s.y), s.low.as_ref(), s.high.as_ref()];
-        all.into_iter().flatten().flatten().flatten().copied().collect()
-    };
+    let known = |values: &[Option<f64>]| -> Vec<f64> { values.iter().flatten().copied().collect() };
+    let means: Vec<f64> = figure.series.iter().flat_map(|s| known(&s.y)).collect();
+    let (least, most) = means.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &v| (l.min(v), m.max(v)));
+    let bound = |v: f64| if least >= 0.0 { v.clamp(0.0, (most * 1.5).max(0.0)) } else { v };
+    let banded = figure.kind != Kind::Line || figure.series.len() <= MOST_BANDS;
+    let intervals = figure.series.iter().filter(|_| banded).flat_map(|s| [&s.low, &s.high]).flatten();
+    let intervals: Vec<f64> = intervals.flat_map(|v| known(v)).map(bound).collect();
     let lines = figure.reference_lines.iter().map(|l| l.value);
-    ends(&figure.y, figure.series.iter().flat_map(of).chain(lines), true)
+    ends(&figure.y, means.into_iter().chain(intervals).chain(lines), true)
 }
 
 fn axis_title(axis: &Axis) -> String {
@@ -209,11 +235,11 @@ fn lines(figure: &Figure, area: &Area) -> Drawn {
     let mut builder = ChartBuilder::on(area);
     builder.margin(8).margin_right(24).x_label_area_size(46).y_label_area_size(70);
     if figure.x.scale == Scale::Log {
-        let chart = builder.build_cartesian_2d(x.clone().log_scale(), y)?;
-        plot_lines(figure, chart, x)
+        let chart = builder.build_cartesian_2d(x.clone().log_scale(), y.clone())?;
+        plot_lines(figure, chart, x, y)
     } else {
-        let chart = builder.build_cartesian_2d(x.clone(), y)?;
-        plot_lines(figure, chart, x)
+        let chart = builder.build_cartesian_2d(x.clone(), y.clone())?;
+        plot_lines(figure, chart, x, y)
     }
 }
 
@@ -221,6 +247,7 @@ fn plot_lines<'a, X>(
     figure: &Figure,
     mut chart: ChartContext<'a, SVGBackend<'_>, Cartesian2d<X, plotters::coord::types::RangedCoordf64>>,
     x: Range<f64>,
+    y: Range<f64>,
 ) -> Drawn
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -245,17 +272,22 @@ where
         chart.draw_series([Text::new(line.label.clone(), (x.end, line.value), place)])?;
     }
     for (index, series) in figure.series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
+        let (colour, round) = look(figure, index);
         let xs = figure.x_of(series);
-        for band in bands(series, xs) {
+        // What lies outside the axis is drawn at its edge.
+        let inside = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
+            points.into_iter().map(|(px, py)| (px, py.clamp(y.start, y.end))).collect()
+        };
+        let shaded = figure.series.len() <= MOST_BANDS;
+        for band in bands(series, xs).into_iter().filter(|_| shaded).map(inside) {
             chart.draw_series([Polygon::new(band, colour.mix(0.14))])?;
         }
-        for part in parts(xs, &series.y) {
+        for part in parts(xs, &series.y).into_iter().map(inside) {
             // A lone point between gaps would leave no trace as a line.
             if part.len() == 1 || xs.len() <= 12 {
                 chart.draw_series(part.iter().map(|p| Circle::new(*p, 3, colour.filled())))?;
             }
-            let _: &mut SeriesAnno<_> = match pattern(index, series.dashed) {
+            let _: &mut SeriesAnno<_> = match pattern(round, series.dashed) {
                 Some((dash, gap)) => chart.draw_series(DashedLineSeries::new(part, dash, gap, colour.stroke_width(2)))?,
                 None => chart.draw_series([PathElement::new(part, colour.stroke_width(2))])?,
             };
@@ -321,14 +353,16 @@ fn bars(figure: &Figure, area: &Area) -> Drawn {
         let left = |place: usize| place as f64 - 0.4 + each * index as f64;
         let base = y.start.max(0.0_f64.min(y.end));
         let bar = |(place, value): (usize, &Option<f64>)| {
-            let corners = [(left(place) + each * 0.04, base), (left(place) + each * 0.96, (*value)?)];
+            let top = (*value)?.clamp(y.start, y.end);
+            let corners = [(left(place) + each * 0.04, base), (left(place) + each * 0.96, top)];
             Some(Rectangle::new(corners, colour.mix(0.85).filled()))
         };
         chart.draw_series(series.y.iter().enumerate().filter_map(bar))?;
         if let (Some(low), Some(high)) = (&series.low, &series.high) {
             let whisker = |(place, (low, high)): (usize, (&Option<f64>, &Option<f64>))| {
                 let middle = left(place) + each / 2.0;
-                Some(PathElement::new(vec![(middle, (*low)?), (middle, (*high)?)], INK.stroke_width(1)))
+                let ends = [(*low)?, (*high)?].map(|v| (middle, v.clamp(y.start, y.end)));
+                Some(PathElement::new(ends.to_vec(), INK.stroke_width(1)))
             };
             chart.draw_series(low.iter().zip(high).enumerate().filter_map(whisker))?;
         }

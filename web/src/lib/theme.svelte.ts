@@ -8,12 +8,15 @@ const KEY = 'netstage-theme';
 class Theme {
   choice = $state<Choice>(remembered());
   private system = $state<Mode>('light');
-  mode = $derived<Mode>(this.choice === 'auto' ? this.system : this.choice);
+  private printing = $state(false);
+  mode = $derived<Mode>(this.printing ? 'light' : this.choice === 'auto' ? this.system : this.choice);
 
   constructor() {
     const dark = window.matchMedia('(prefers-color-scheme: dark)');
     this.system = dark.matches ? 'dark' : 'light';
     dark.addEventListener('change', () => (this.system = dark.matches ? 'dark' : 'light'));
+    window.addEventListener('beforeprint', () => (this.printing = true));
+    window.addEventListener('afterprint', () => (this.printing = false));
     this.apply();
   }
 

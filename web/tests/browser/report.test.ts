@@ -289,6 +289,18 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await page.locator('#topology [aria-live]').first().textContent()).toBe('core, Rate 50 Mbit/s, Delay 10 ms, Utilisation 96 %');
   });
 
+  test('prints light, with every figure, in a dark room', async () => {
+    const { page, complaints } = await stage.show(sample(), { colorScheme: 'dark' });
+    await page.evaluate(() => window.dispatchEvent(new Event('beforeprint')));
+    await page.emulateMedia({ media: 'print', colorScheme: 'dark' });
+    await expect.poll(() => page.locator('figure canvas').count()).toBe(6);
+    await expect.poll(() => pixels(page, THROUGHPUT, channels(SERIES.light[4]!))).toBeGreaterThan(150);
+    expect(await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).toBe('rgb(255, 255, 255)');
+    expect(await page.locator('figure').nth(THROUGHPUT).locator('.legend .row').first().isVisible()).toBe(true);
+    expect(await page.locator('.actions').first().getByRole('button').first().isVisible()).toBe(false);
+    expect(complaints).toEqual([]);
+  });
+
   test('CSV and PNG are saved from the data', async () => {
     const data = sample();
     const { page, complaints } = await stage.show(data);

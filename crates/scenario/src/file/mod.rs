@@ -72,6 +72,8 @@ impl Decode for Defaults {
         let field = |name, doc, kind| Field { name, doc, kind, presence: Presence::Optional };
         Kind::Table {
             what: "[defaults]",
+            about: "Values for every table of a kind that leaves them out. Tables merge field by field, \
+                    unless the upper one names another `kind` or `model`.",
             fields: vec![
                 field("node", "For every `[node.NAME]`.", NodeTable::kind),
                 field("link", "For every `[link.NAME]`.", Link::kind),

@@ -240,12 +240,12 @@ pub(crate) struct Overrides;
 impl Decode for Overrides {
     fn kind() -> Kind {
         match Direction::kind() {
-            Kind::Table { fields, shorthand, .. } => {
+            Kind::Table { fields, shorthand, about, .. } => {
                 let optional = fields
                     .into_iter()
                     .map(|f| crate::table::Field { presence: crate::table::Presence::Optional, ..f })
                     .collect();
-                Kind::Table { what: "reverse", fields: optional, shorthand }
+                Kind::Table { what: "reverse", about, fields: optional, shorthand }
             }
             _ => unreachable!("a direction is a table"),
         }

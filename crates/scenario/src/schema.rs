@@ -1,0 +1,154 @@
+//! The JSON Schema of a scenario file, for editors.
+
+use crate::file::root_kind;
+use crate::table::{Field, Kind, Literal, Presence};
+use serde_json::{Map, Value, json};
+
+/// JSON Schema (draft 2020-12) of a scenario file.
+///
+/// Fields that `[defaults]` may fill are not required in it: only a run of the checks tells
+/// whether something is missing.
+pub fn json_schema() -> Value {
+    let Kind::Table { fields, .. } = root_kind() else { unreachable!("a file is a table") };
+    let mut definitions = Map::new();
+    let mut properties = Map::new();
+    for field in fields {
+        let kind = (field.kind)();
+        let mut schema = match &kind {
+            Kind::Named { of } => {
+                let completed = matches!(field.name, "node" | "link" | "vpn" | "flow");
+                definitions.insert(field.name.into(), schema(&of(), !completed));
+                let member = json!({ "$ref": format!("#/$defs/{}", field.name) });
+                named(member)
+            }
+            Kind::Table { fields, .. } if field.name == "defaults" => defaults(fields),
+            kind => schema(kind, true),
+        };
+        schema["description"] = field.doc.into();
+        properties.insert(field.name.into(), schema);
+    }
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "netstage scenario",
+        "type": "object",
+        "properties": properties,
+        "required": ["scenario", "node", "link", "flow"],
+        "additionalProperties": false,
+        "$defs": definitions,
+    })
+}
+
+fn defaults(fields: &[Field]) -> Value {
+    let properties: Map<String, Value> = fields
+        .iter()
+        .map(|field| {
+            let schema = match field.name {
+                "tcp" => schema(&(field.kind)(), false),
+                name => json!({ "$ref": format!("#/$defs/{name}") }),
+            };
+            (field.name.to_owned(), schema)
+        })
+        .collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+fn named(member: Value) -> Value {
+    json!({
+        "type": "object",
+        "propertyNames": { "pattern": "^[\\p{L}\\p{N}_-]{1,64}$" },
+        "additionalProperties": member,
+    })
+}
+
+/// The schema of a value. `complete`: required fields must be there.
+fn schema(kind: &Kind, complete: bool) -> Value {
+    match kind {
+        Kind::Text(_) => json!({ "type": "string" }),
+        Kind::Boolean => json!({ "type": "boolean" }),
+        Kind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Number { bounds, min, max } => {
+            let mut schema = json!({ "type": "number" });
+            let (low, high) = (bounds.starts_with("above"), bounds.contains("below"));
+            if min.is_finite() {
+                schema[if low { "exclusiveMinimum" } else { "minimum" }] = (*min).into();
+            }
+            if max.is_finite() {
+                schema[if high { "exclusiveMaximum" } else { "maximum" }] = (*max).into();
+            }
+            schema
+        }
+        Kind::Quantity(dimensions) => {
+            let units: Vec<&str> = dimensions.iter().flat_map(|d| d.units()).collect();
+            let number = r"\+?[0-9][0-9_]*(\.[0-9_]*[0-9])?([eE][+-]?[0-9]+)?";
+            json!({ "type": "string", "pattern": format!(r"^\s*{number}\s*({})\s*$", units.join("|")) })
+        }
+        Kind::Choice(words) => {
+            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            json!({ "enum": words })
+        }
+        Kind::List { of, min, max } => {
+            json!({ "type": "array", "items": schema(&of(), complete), "minItems": min, "maxItems": max })
+        }
+        Kind::Named { of } => named(schema(&of(), complete)),
+        Kind::Table { fields, shorthand, .. } => {
+            let table = object(fields, None, complete);
+            let short = shorthand.and_then(|name| fields.iter().find(|f| f.name == name));
+            match short {
+                Some(field) => json!({ "anyOf": [schema(&(field.kind)(), complete), table] }),
+                None => table,
+            }
+        }
+        Kind::Tagged(tagged) => {
+            let mut any = vec![schema(&tagged.words(), complete)];
+            for variant in &tagged.variants {
+                let optional = !complete || tagged.default == Some(variant.name);
+                let mut table = object(&(variant.fields)(), Some((tagged.tag, variant.name, optional)), complete);
+                table["description"] = variant.doc.into();
+                any.push(table);
+            }
+            json!({ "anyOf": any })
+        }
+        Kind::Assignments { .. } => json!({ "type": "object" }),
+        Kind::Either(kinds) => {
+            let any: Vec<Value> = kinds.iter().map(|kind| schema(kind, complete)).collect();
+            json!({ "anyOf": any })
+        }
+    }
+}
+
+fn object(fields: &[Field], tag: Option<(&str, &str, bool)>, complete: bool) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    if let Some((tag, word, optional)) = tag {
+        properties.insert(tag.into(), json!({ "const": word }));
+        if !optional {
+            required.push(tag);
+        }
+    }
+    for field in fields {
+        let mut schema = schema(&(field.kind)(), complete);
+        schema["description"] = field.doc.into();
+        match &field.presence {
+            Presence::Required if complete => required.push(field.name),
+            Presence::Default(default) => schema["default"] = default.json(),
+            _ => {}
+        }
+        properties.insert(field.name.into(), schema);
+    }
+    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    if !required.is_empty() {
+        schema["required"] = required.into();
+    }
+    schema
+}
+
+impl Literal {
+    fn json(&self) -> Value {
+        match self {
+            Literal::Text(text) => text.as_str().into(),
+            Literal::Integer(number) => (*number as i64).into(),
+            Literal::Float(number) => (*number).into(),
+            Literal::Boolean(value) => (*value).into(),
+        }
+    }
+}

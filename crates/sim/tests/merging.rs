@@ -1,0 +1,167 @@
+//! Working links out ahead of time must not change a single value, and no packet may
+//! appear or vanish, whatever the network.
+
+mod support;
+
+use netstage_core::fair::{Config, Control, Decrease, Reference};
+use netstage_core::quantity::{BitRate, Capacity};
+use netstage_core::rng::Stream;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::Pattern;
+use netstage_core::{link, queue};
+use netstage_scenario::outcome::{Outcome, Totals};
+use netstage_scenario::plan::*;
+use netstage_sim::{Options, run_with};
+use support::*;
+
+/// A chain of routers with hosts hanging off it, random in everything.
+fn random_plan(stream: &mut Stream) -> Plan {
+    let mut below = |n: u64| stream.next_u64() % n;
+    let mut plan = Plan {
+        title: "random".into(),
+        duration: Duration::from_millis(2_500 + below(2_000)),
+        nodes: Vec::new(),
+        links: Vec::new(),
+        vpns: Vec::new(),
+        flows: Vec::new(),
+        measure: Measure { interval: Duration::from_millis(100), flow_detail: below(2) == 0 },
+    };
+    let routers = 2 + below(3) as usize;
+    let core: Vec<usize> = (0..routers).map(|k| plan.node(&format!("c{k}"), NodeKind::Router)).collect();
+    for k in 1..routers {
+        let mut config = plain_link(
+            1_000_000 * (1 + below(20)),
+            Duration::from_micros(below(30_000)),
+            5 + below(40) as u32,
+        );
+        match below(8) {
+            0 => config.loss = 0.01,
+            1 => config.bit_error_rate = 1e-6,
+            2 => {
+                config.queue = queue::Config::Codel(queue::CodelConfig {
+                    target: Duration::from_millis(5),
+                    interval: Duration::from_millis(100),
+                    ecn: false,
+                });
+            }
+            3 => config.schedule.push((
+                Instant(1_000_000_000),
+                link::Change { rate: Some(BitRate(2_000_000)), ..link::Change::default() },
+            )),
+            4 => config.buffer = Capacity::Bytes(3_000 + below(30_000)),
+            _ => (),
+        }
+        plan.link(&format!("t{k}"), [core[k - 1], core[k]], config);
+    }
+    for index in 0..2 + below(4) as usize {
+        let from = below(routers as u64 - 1) as usize;
+        let to = from + 1 + below((routers - from - 1) as u64) as usize;
+        let access = plain_link(100_000_000, Duration::from_micros(below(5_000)), 20 + below(200) as u32);
+        let kind = if below(2) == 0 { NodeKind::Pe } else { NodeKind::Router };
+        let sender = plan.node(&format!("s{index}"), NodeKind::Host);
+        let edge = plan.node(&format!("e{index}"), kind);
+        let receiver = plan.node(&format!("r{index}"), NodeKind::Host);
+        let a = plan.link(&format!("a{index}"), [sender, edge], access.clone());
+        let b = plan.link(&format!("b{index}"), [edge, core[from]], access.clone());
+        let c = plan.link(&format!("c{index}"), [core[to], receiver], access);
+        let links: Vec<usize> = [a, b].into_iter().chain(from..to).chain([c]).collect();
+        let udp = below(3) == 0;
+        let transport = if udp { Transport::Udp } else { Transport::Tcp(tcp_config()) };
+        let pattern = match (udp, below(2)) {
+            (false, 0) => Pattern::Bulk { size: None },
+            _ => Pattern::Poisson { rate: BitRate(500_000 + below(5_000_000)), packet: 200 + below(1200) as u32 },
+        };
+        plan.flow(&format!("f{index}"), transport, pattern, &links);
+        let flow = plan.flows.last_mut().unwrap();
+        flow.count = 1 + below(3) as usize;
+        flow.stagger = Duration::from_millis(below(50));
+        if below(4) == 0 {
+            flow.stop = Instant(2_000_000_000);
+        }
+        if kind == NodeKind::Pe {
+            plan.vpns.push(Vpn {
+                name: format!("v{index}"),
+                weight: 1.0 + below(4) as f64,
+                ingress: edge,
+                egress: receiver,
+                control: Control::I2vfc(Config {
+                    decrease: if plan.vpns.is_empty() { Decrease::Fixed(0.1) } else { Decrease::FromWeight },
+                    reference: if plan.vpns.is_empty() {
+                        Config::default().reference
+                    } else {
+                        Reference::Vpn(0)
+                    },
+                    initial_window: 1.0 + below(50) as f64,
+                    pacing: below(2) == 0,
+                    ..Config::default()
+                }),
+                path: forward(&links[1..]),
+                reverse: backward(&links[1..]),
+            });
+            plan.flows.last_mut().unwrap().vpn = Some(plan.vpns.len() - 1);
+        }
+    }
+    plan
+}
+
+/// Series compare bit for bit, NaN equal to NaN.
+fn assert_same(left: &Outcome, right: &Outcome, case: u64) {
+    assert_eq!(left.series.len(), right.series.len(), "case {case}");
+    for (a, b) in left.series.iter().zip(&right.series) {
+        let same = a.values.iter().zip(&b.values).all(|(x, y)| x.to_bits() == y.to_bits());
+        assert!(
+            same && a.metric == b.metric && a.subject == b.subject,
+            "case {case}: {:?} of {}\n{:?}\n{:?}",
+            a.metric,
+            a.subject,
+            a.values,
+            b.values
+        );
+    }
+    let counts = |totals: Totals| Totals { events: 0, ..totals };
+    assert_eq!(counts(left.totals), counts(right.totals), "case {case}");
+}
+
+#[test]
+fn merging_changes_nothing_and_packets_are_conserved() {
+    let mut fewer = 0;
+    let cases = 300;
+    for case in 0..cases {
+        let plan = random_plan(&mut Stream::new(case, "random networks"));
+        let merged = run_with(&plan, case, Options { merge: true }, &|| false).unwrap();
+        let plain = run_with(&plan, case, Options { merge: false }, &|| false).unwrap();
+        assert_same(&merged, &plain, case);
+        let totals = merged.totals;
+        assert_eq!(totals.sent, totals.delivered + totals.lost + totals.in_flight, "case {case}");
+        assert!(totals.delivered > 0, "case {case}: nothing arrived");
+        fewer += u64::from(merged.totals.events < plain.totals.events);
+    }
+    assert_eq!(fewer, cases, "merging saved no event somewhere");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
+    let plan = Dumbbell { seconds: 8, ..Dumbbell::default() }.plan();
+    let run = |seed| netstage_sim::run(&plan, seed, &|| false).unwrap();
+    assert_same(&run(1), &run(1), 1);
+    assert_ne!(run(1).totals, run(2).totals);
+}
+
+#[test]
+fn a_further_flow_leaves_the_draws_of_others_unchanged() {
+    let plan = Dumbbell { seconds: 3, ..Dumbbell::default() }.plan();
+    let mut more = plan.clone();
+    let links: Vec<usize> = vec![0];
+    more.flow("extra", Transport::Udp, Pattern::Poisson { rate: BitRate(1_000_000), packet: 500 }, &links);
+    let offered = |plan: &Plan| {
+        let outcome = netstage_sim::run(plan, 7, &|| false).unwrap();
+        outcome.get(netstage_scenario::outcome::Metric::FlowOffered, "background").unwrap().values.clone()
+    };
+    assert_eq!(offered(&plan), offered(&more));
+}
+
+#[test]
+fn an_interrupt_ends_a_run() {
+    let plan = Dumbbell::default().plan();
+    assert_eq!(netstage_sim::run(&plan, 1, &|| true), Err(netstage_sim::Interrupted));
+}
