@@ -17,19 +17,49 @@ use netstage_core::time::{Duration, Instant};
 pub(crate) struct Judge<'a> {
     pub cells: &'a [Cell],
     pub problems: &'a mut Problems,
+    /// The command line changed the file: what no longer applies is left out, not refused.
+    pub changed: bool,
+    /// What was left out: `expect` or `plot`, its name, and why.
+    pub left_out: Vec<(&'static str, String, String)>,
+    /// Why the one being looked at no longer applies.
+    reason: Option<String>,
 }
 
 type Over = Option<At<List<At<Duration>, 2, 2>>>;
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
+    pub fn new(cells: &'a [Cell], problems: &'a mut Problems, changed: bool) -> Judge<'a> {
+        Judge { cells, problems, changed, left_out: Vec::new(), reason: None }
+    }
+
     pub fn expectations(&mut self, file: &File) -> Vec<Expectation> {
         let members = file.expect.0.iter().filter_map(|m| Some((&m.name, m.place, m.value.as_ref()?)));
-        members.filter_map(|(name, place, expect)| self.expectation(name, place, expect)).collect()
+        members
+            .filter_map(|(name, place, expect)| {
+                let read = self.expectation(name, place, expect);
+                self.keep("expect", name, read)
+            })
+            .collect()
     }
 
     pub fn plots(&mut self, file: &File) -> Vec<Plot> {
         let members = file.plot.0.iter().filter_map(|m| Some((&m.name, m.value.as_ref()?)));
-        members.filter_map(|(name, plot)| self.plot(name, plot)).collect()
+        members
+            .filter_map(|(name, plot)| {
+                let read = self.plot(name, plot);
+                self.keep("plot", name, read)
+            })
+            .collect()
+    }
+
+    fn keep<T>(&mut self, table: &'static str, name: &str, read: Option<T>) -> Option<T> {
+        match self.reason.take() {
+            Some(reason) => {
+                self.left_out.push((table, name.to_owned(), reason));
+                None
+            }
+            None => read,
+        }
     }
 
     fn expectation(&mut self, name: &str, place: Place, expect: &study::Expect) -> Option<Expectation> {
@@ -198,6 +228,10 @@ impl Judge<'_> {
             return None;
         }
         if longest.is_some_and(|longest| to.value > longest) {
+            if self.changed {
+                self.reason = Some("its span ends after the run".into());
+                return None;
+            }
             self.problems.push(to.place, "this span ends after the run");
             return None;
         }
@@ -211,6 +245,10 @@ impl Judge<'_> {
             let value = assignment.value.label();
             self.swept(&assignment.path, assignment.place)?;
             let found = self.cells.iter().any(|cell| setting(cell, &assignment.path) == Some(&value));
+            if !found && self.changed {
+                self.reason = Some(format!("no cell has {} = {value}", assignment.path));
+                return None;
+            }
             if !found && !self.cells.is_empty() {
                 let mut values: Vec<&str> =
                     self.cells.iter().filter_map(|cell| setting(cell, &assignment.path)).collect();

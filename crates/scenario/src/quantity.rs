@@ -99,7 +99,7 @@ pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64
         return refuse(format!("expected {expected}, found \"{}\"", text.escape_debug()), None);
     };
     if unit.is_empty() {
-        let help = allowed.first().map(|d| format!("did you mean \"{number} {}\"?", d.usual_unit()));
+        let help = allowed.first().map(|d| format!("write its unit, as in \"{number} {}\"", d.usual_unit()));
         return refuse(format!("\"{number}\" has no unit: expected {expected}"), help);
     }
     let Some(known) = UNITS.iter().find(|u| u.name == unit) else {
@@ -294,5 +294,61 @@ pub(crate) fn seconds(text: &str) -> Option<netstage_core::time::Duration> {
         Ok(nanoseconds) => Some(netstage_core::time::Duration(nanoseconds)),
         Err(Inexact::Fraction) => text.parse().ok().map(netstage_core::time::Duration::from_secs_f64),
         Err(Inexact::Overflow) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str, dimension: Dimension) -> Option<u64> {
+        parse(text, &[dimension]).ok().map(|(_, value)| value)
+    }
+
+    #[test]
+    fn decimals_are_exact() {
+        assert_eq!(read("0.1 s", Time), Some(100_000_000));
+        assert_eq!(read("0.3us", Time), Some(300));
+        assert_eq!(read("1.5 Gbit/s", Rate), Some(1_500_000_000));
+        assert_eq!(read("33.333333 Mbit/s", Rate), Some(33_333_333));
+        assert_eq!(read("64 KiB", Size), Some(65_536));
+        assert_eq!(read("1.5KiB", Size), Some(1_536));
+        assert_eq!(read("1_000 packets", Packets), Some(1_000));
+        assert_eq!(read("1e3 B", Size), Some(1_000));
+        assert_eq!(read("2.5E-3 s", Time), Some(2_500_000));
+        assert_eq!(read("1 %", Share), Some(10_000_000_000));
+        assert_eq!(read("1.00000000000000000000000000000000000000 ns", Time), Some(1));
+        for wrong in
+            ["0.5 ns", "1 / 3 s", "1.2.3 s", ". s", "1. s", "s", "", "1__e s", "--1 s", "1e999 s", "1e30 h"]
+        {
+            assert_eq!(read(wrong, Time), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(nanoseconds in 0..u64::MAX / 4) {
+            let (seconds, rest) = (nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
+            prop_assert_eq!(read(&format!("{seconds}.{rest:09} s"), Time), Some(nanoseconds));
+            prop_assert_eq!(read(&format!("{nanoseconds} ns"), Time), Some(nanoseconds));
+            prop_assert_eq!(read(&format!("{nanoseconds}e-3 us"), Time), Some(nanoseconds));
+        }
+
+        #[test]
+        fn units_scale(value in 0..1_000_000u64) {
+            prop_assert_eq!(read(&format!("{value} Mbit/s"), Rate), Some(value * 1_000_000));
+            prop_assert_eq!(read(&format!("{value} kbit/s"), Rate), read(&format!("{value}000 bit/s"), Rate));
+            prop_assert_eq!(read(&format!("{value} MiB"), Size), Some(value << 20));
+            prop_assert_eq!(read(&format!("{value} min"), Time), read(&format!("{} s", value * 60), Time));
+        }
+
+        #[test]
+        fn anything_is_read_or_refused(text in "\\PC{0,24}", number in "[-+0-9._eE]{0,12}", unit in "[a-zA-Z/%µ ]{0,8}") {
+            let all = [Rate, Time, Size, Packets, Share];
+            let _ = parse(&text, &all);
+            let _ = parse(&format!("{number}{unit}"), &all);
+            let _ = seconds(&number);
+        }
     }
 }

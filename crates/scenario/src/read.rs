@@ -77,8 +77,6 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
         return None;
     }
     let changed = apply_options(&mut root, options, problems);
-    let text = if changed { document(&root) } else { text.to_owned() };
-
     let mut warnings = BTreeSet::new();
     let mut traces = Traces::new(base);
     let (file, plan) = build(root.clone(), problems, &mut warnings, &mut traces);
@@ -86,15 +84,20 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
     let trees = cells(&root, &file, problems);
     if plan.is_none() || !problems.is_empty() {
         // Metrics and the like can be checked without cells.
-        let mut judge = Judge { cells: &[], problems };
+        let mut judge = Judge::new(&[], problems, false);
         judge.expectations(&file);
         judge.plots(&file);
         return None;
     }
     let cells = plans(trees, plan, problems, &mut warnings, &mut traces);
-    let mut judge = Judge { cells: &cells, problems };
+    let mut judge = Judge::new(&cells, problems, changed);
     let expectations = judge.expectations(&file);
     let plots = judge.plots(&file);
+    for (table, name, reason) in judge.left_out {
+        leave_out(&mut root, table, &name);
+        warnings.insert(format!("{table}.{name} is left out: {reason}"));
+    }
+    let text = if changed { document(&root) } else { text.to_owned() };
     let head = file.scenario.as_ref()?.0.as_ref()?;
     Some(Scenario {
         title: head.title.clone(),
@@ -166,7 +169,7 @@ fn apply_options(root: &mut Node, options: &Options, problems: &mut Problems) ->
         };
         let value = parse_argument(value, place, problems);
         assign(root, root_kind(), path, path_place, &value, problems);
-        stop_sweeping(root, path);
+        narrow_sweep(root, path, &value);
     }
     for (path, values) in &options.vary {
         vary(root, path, values, problems);
@@ -174,11 +177,20 @@ fn apply_options(root: &mut Node, options: &Options, problems: &mut Problems) ->
     !sets.is_empty() || !options.vary.is_empty()
 }
 
-/// A path that `--set` sets is no longer swept.
-fn stop_sweeping(root: &mut Node, path: &str) {
+/// A swept path that `--set` sets keeps this one value.
+fn narrow_sweep(root: &mut Node, path: &str, value: &Node) {
     let Value::Table(table) = &mut root.value else { return };
-    if let Some(Node { value: Value::Table(sweep), .. }) = table.get_mut("sweep") {
-        sweep.remove(path);
+    if let Some(Node { value: Value::Table(sweep), .. }) = table.get_mut("sweep")
+        && let Some(values) = sweep.get_mut(path)
+    {
+        *values = Node::new(Value::Array(vec![value.clone()]), value.place);
+    }
+}
+
+fn leave_out(root: &mut Node, table: &str, name: &str) {
+    let Value::Table(root) = &mut root.value else { return };
+    if let Some(Node { value: Value::Table(members), .. }) = root.get_mut(table) {
+        members.remove(name);
     }
 }
 

@@ -59,7 +59,8 @@ impl Reference {
                 let tag = tagged.tag;
                 self.text.push_str(&format!("{} A lone text stands for `{tag}`.\n\n", tagged.about));
                 for variant in &tagged.variants {
-                    let left_out = if tagged.default == Some(variant.name) { " (where left out)" } else { "" };
+                    let left_out =
+                        if tagged.default == Some(variant.name) { " (where left out)" } else { "" };
                     let doc = variant.doc;
                     self.text.push_str(&format!("`{tag} = \"{}\"`{left_out}: {doc}\n\n", variant.name));
                     let fields = (variant.fields)();
@@ -125,7 +126,9 @@ impl Reference {
                 let _ = (min, max);
                 format!("a list, each {}", self.takes(of(), doc, nested))
             }
-            Kind::Choice(words) => words.iter().map(|(word, _)| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", "),
+            Kind::Choice(words) => {
+                words.iter().map(|(word, _)| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
+            }
             kind => kind.describe(),
         }
     }

@@ -102,7 +102,8 @@ fn schema(kind: &Kind, complete: bool) -> Value {
             let mut any = vec![schema(&tagged.words(), complete)];
             for variant in &tagged.variants {
                 let optional = !complete || tagged.default == Some(variant.name);
-                let mut table = object(&(variant.fields)(), Some((tagged.tag, variant.name, optional)), complete);
+                let mut table =
+                    object(&(variant.fields)(), Some((tagged.tag, variant.name, optional)), complete);
                 table["description"] = variant.doc.into();
                 any.push(table);
             }

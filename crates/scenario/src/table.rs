@@ -186,6 +186,8 @@ macro_rules! table {
         }
     ) => {
         $(#[doc = $about])+
+        // Some fields are there for their description alone.
+        #[allow(dead_code)]
         #[derive(Clone, Debug)]
         $vis struct $table {
             $($vis $field: $type,)*
@@ -415,7 +417,7 @@ pub(crate) fn mismatch<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> 
     let help = match (&node.value, kind) {
         (Value::Integer(_) | Value::Float(_), Kind::Quantity(dimensions)) => {
             let unit = dimensions[0].usual_unit();
-            Some(format!("write it as text with its unit: \"{} {unit}\"", node.label()))
+            Some(format!("write it as text with its unit, as in \"{} {unit}\"", node.label()))
         }
         (Value::Text(text), Kind::Boolean) if matches!(text.as_str(), "true" | "false") => {
             Some("without quotation marks".into())

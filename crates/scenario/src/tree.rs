@@ -135,10 +135,14 @@ pub(crate) fn parse_document(source: usize, problems: &mut Problems) -> Node {
     let (document, errors) = DeTable::parse_recoverable(&text);
     for error in errors {
         let span = error.span().unwrap_or(0..0);
-        let duplicate = error.message().starts_with("duplicate key");
-        let help =
-            duplicate.then(|| "every name and field may appear once; merge the two or rename one".into());
-        problems.push_with_help(Place::new(source, span), error.message(), help);
+        let place = Place::new(source, span.clone());
+        match (error.message(), text.get(span)) {
+            ("duplicate key", Some(key)) => {
+                let help = "every name and every field of a table appears once";
+                problems.push_help(place, format!("`{key}` appears twice"), help);
+            }
+            (message, _) => problems.push(place, message),
+        }
     }
     table(document.get_ref(), Place::new(source, document.span()), source, problems)
 }

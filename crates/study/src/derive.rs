@@ -203,3 +203,118 @@ fn rate(plan: &Plan, hop: Hop, bin: usize, outcome: &Outcome) -> f64 {
     bits += (to - now) as f64 * if up { rate } else { 0.0 };
     bits / outcome.interval.0 as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{self, at};
+    use netstage_core::quantity::BitRate;
+    use netstage_core::link::Change;
+
+    /// The fixture's plan with flows of fixed rates from their starts on (a: 1 s, b: 2 s):
+    /// a's 1 and 1 Mbit/s, b's 3 and 1; background 2.
+    fn derived() -> (Plan, Outcome) {
+        let plan = fixture::plan();
+        let mut outcome = fixture::outcome(&plan, 1);
+        let rates = [("bulka[0]", 1e6, 1), ("bulka[1]", 1e6, 1), ("bulkb[0]", 3e6, 2), ("bulkb[1]", 1e6, 2), ("noise", 2e6, 0)];
+        let constant = |rate: f64, from: usize| (0..10).map(|b| if b < from { 0.0 } else { rate }).collect::<Vec<f64>>();
+        for series in &mut outcome.series {
+            let flow = rates.iter().find(|(name, ..)| *name == series.subject);
+            series.values = match (series.metric, flow) {
+                (Metric::FlowThroughput, Some(&(_, rate, from))) => constant(rate, from),
+                (Metric::VpnThroughput, _) if series.subject == "a" => constant(2e6, 1),
+                (Metric::VpnThroughput, _) => constant(4e6, 2),
+                (Metric::LinkBackground, _) => constant(2e6, 0),
+                (Metric::LinkThroughput, _) => (0..10).map(|b| [2e6, 4e6, 8e6][b.min(2)]).collect(),
+                _ => continue,
+            };
+        }
+        derive(&plan, &mut outcome);
+        (plan, outcome)
+    }
+
+    #[track_caller]
+    fn values(outcome: &Outcome, metric: Metric, subject: &str, expected: [f64; 4]) {
+        let got = &outcome.get(metric, subject).unwrap().values[..4];
+        let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12 || (a.is_nan() && b.is_nan());
+        assert!(got.iter().zip(&expected).all(close), "{metric:?}: {got:?}");
+    }
+
+    #[test]
+    fn fairness_by_hand() {
+        let (_, outcome) = derived();
+        let nan = f64::NAN;
+        // VPN a alone, then a : b = 2 : 4 with weights 1 : 2.
+        values(&outcome, Metric::FairnessInterVpn, "", [nan, 1.0, 1.0, 1.0]);
+        // 1, 1, 3, 1: 36 / (4 · 12).
+        values(&outcome, Metric::FairnessIntraVpn, "", [nan, 1.0, 0.75, 0.75]);
+        values(&outcome, Metric::FairnessIntraVpnEach, "a", [nan, 1.0, 1.0, 1.0]);
+        // 3, 1: 16 / (2 · 10).
+        values(&outcome, Metric::FairnessIntraVpnEach, "b", [nan, nan, 0.8, 0.8]);
+    }
+
+    #[test]
+    fn use_of_what_the_background_leaves_by_hand() {
+        let (_, outcome) = derived();
+        // 2 of 8 Mbit/s, then 6 of 8.
+        values(&outcome, Metric::LinkUtilisationNet, "core.forward", [f64::NAN, 0.25, 0.75, 0.75]);
+        assert_eq!(of(&outcome, Metric::LinkUtilisationNet).len(), 1);
+    }
+
+    #[test]
+    fn the_whole_span_averages_each_flow_first() {
+        let (plan, mut outcome) = derived();
+        let metric = Metric::FairnessIntraVpnWholeRun;
+        let value = &whole_span(&plan, &outcome, metric, &(2..10))[0].1;
+        assert!((value - 0.75).abs() < 1e-12);
+        // Flows that take turns are fair over the whole, though in no bin.
+        for (k, series) in outcome.series.iter_mut().filter(|s| s.metric == Metric::FlowThroughput).enumerate() {
+            series.values = (0..10).map(|b| if b % 2 == k % 2 { 1e6 } else { 0.0 }).collect();
+        }
+        assert_eq!(whole_span(&plan, &outcome, metric, &(2..10)), [(String::new(), 1.0)]);
+        let each = whole_span(&plan, &outcome, Metric::FairnessIntraVpnEachWholeRun, &(2..10));
+        assert_eq!(each, [("a".into(), 1.0), ("b".into(), 1.0)]);
+    }
+
+    #[test]
+    fn a_flow_that_is_done_no_longer_counts() {
+        let (mut plan, mut outcome) = derived();
+        // bulkb[0] has its 750,000 bytes after two bins, bulkb[1] only after six.
+        plan.flows[1].traffic = Pattern::Bulk { size: Some(750_000) };
+        outcome.series.retain(|s| s.metric < Metric::FairnessInterVpn);
+        derive(&plan, &mut outcome);
+        let b = &outcome.get(Metric::FairnessIntraVpnEach, "b").unwrap().values;
+        assert!((b[3] - 0.8).abs() < 1e-12 && b[4] == 1.0 && b[7] == 1.0 && b[8].is_nan(), "{b:?}");
+        plan.flows[0].stop = at(5);
+        outcome.series.retain(|s| s.metric < Metric::FairnessInterVpn);
+        derive(&plan, &mut outcome);
+        let a = &outcome.get(Metric::FairnessIntraVpnEach, "a").unwrap().values;
+        assert!(a[4] == 1.0 && a[5].is_nan());
+    }
+
+    #[test]
+    fn a_bottleneck_is_where_each_flow_gets_least() {
+        let mut plan = fixture::plan();
+        let core = Hop { link: 1, direction: 0 };
+        assert_eq!(bottlenecks(&plan), [core]);
+        // As fast as the core, but for one flow instead of four.
+        plan.links[0].directions[0].rate = BitRate(10_000_000);
+        plan.flows[0].path.remove(0);
+        plan.flows[1].count = 1;
+        assert_eq!(bottlenecks(&plan), [core]);
+    }
+
+    #[test]
+    fn a_rate_follows_its_schedule() {
+        let (mut plan, outcome) = derived();
+        let core = Hop { link: 1, direction: 0 };
+        let change = |rate, up| Change { rate, up, ..Change::default() };
+        plan.links[1].directions[0].schedule = vec![
+            (netstage_core::time::Instant(2_500_000_000), change(Some(BitRate(2_000_000)), None)),
+            (at(4), change(None, Some(false))),
+            (at(5), change(None, Some(true))),
+        ];
+        let rates: Vec<f64> = (1..6).map(|bin| rate(&plan, core, bin, &outcome)).collect();
+        assert_eq!(rates, [10e6, 6e6, 2e6, 0.0, 2e6]);
+    }
+}

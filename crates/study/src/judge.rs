@@ -129,3 +129,77 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
     let subject = if select.subject.is_empty() { String::new() } else { format!(" of {}", select.subject) };
     format!("{what}{subject} over {}: {bound}", format::span(select.over))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{self, at};
+    use netstage_scenario::expect::Selection;
+
+    /// Judges given values, by cell, against a bound on cells that match `only`.
+    fn verdict(statistic: Statistic, bound: Bound, only: &[(&str, &str)], values: [&[f64]; 4]) -> ExpectationEntry {
+        let cells = only.iter().map(|(p, v)| (p.to_string(), v.to_string())).collect();
+        let metric = "fairness.inter_vpn".into();
+        let select = Selection { metric, subject: String::new(), over: (at(5), at(50)), statistic, cells };
+        let expectation = Expectation { name: "e".into(), select, bound, claim: String::new() };
+        let values = values.iter().map(|v| v.to_vec()).enumerate().collect();
+        judge(&expectation, &fixture::scenario().cells, &values)
+    }
+
+    fn passes(entry: &ExpectationEntry) -> Vec<(usize, bool)> {
+        entry.cells.iter().map(|c| (c.cell, c.pass)).collect()
+    }
+
+    #[test]
+    fn bounds_are_on_the_mean_over_runs() {
+        let values: [&[f64]; 4] = [&[0.8, 1.0], &[0.9, 0.8], &[0.9], &[1.0, f64::NAN]];
+        for (bound, expected) in [
+            (Bound::AtLeast(0.9), [true, false, true, true]),
+            (Bound::AtMost(0.9), [true, true, true, false]),
+            (Bound::Near { value: 1.0, within: 0.1 }, [true, false, true, true]),
+        ] {
+            let entry = verdict(Statistic::Mean, bound, &[], values);
+            assert_eq!(passes(&entry), (0..4).zip(expected).collect::<Vec<_>>());
+            assert_eq!(entry.pass, expected.iter().all(|p| *p));
+        }
+    }
+
+    #[test]
+    fn only_the_cells_asked_for_are_judged() {
+        let values: [&[f64]; 4] = [&[1.0], &[0.0], &[1.0], &[0.0]];
+        let entry = verdict(Statistic::Mean, Bound::AtLeast(0.5), &[("flow.bulka.x", "0.1")], values);
+        assert_eq!((passes(&entry), entry.pass), (vec![(0, true), (2, true)], true));
+        let entry = verdict(Statistic::Mean, Bound::AtLeast(0.5), &[("variant", "with"), ("flow.bulka.x", "0.5")], values);
+        assert_eq!((passes(&entry), entry.pass), (vec![(1, false)], false));
+        let entry = verdict(Statistic::Mean, Bound::AtLeast(0.5), &[("variant", "other")], values);
+        assert!(!entry.pass && entry.problem == "no cell matches");
+    }
+
+    #[test]
+    fn a_variant_is_compared_with_its_counterpart() {
+        let values: [&[f64]; 4] = [&[0.9], &[0.5], &[0.8], &[0.5]];
+        let entry = verdict(Statistic::Mean, Bound::AboveVariant("without".into()), &[], values);
+        assert_eq!(passes(&entry), [(0, true), (1, false)]);
+        assert_eq!(entry.cells[0].achieved, "0.9 (against 0.8)");
+        let entry = verdict(Statistic::Mean, Bound::AboveVariant("other".into()), &[], values);
+        assert!(!entry.pass && entry.problem.contains("other"));
+    }
+
+    #[test]
+    fn what_never_converges_fails_and_says_so() {
+        let statistic = Statistic::ConvergenceTime { above: 0.9 };
+        let never = f64::INFINITY;
+        let values: [&[f64]; 4] = [&[1.0, 3.0], &[1.0, never], &[never, never], &[f64::NAN]];
+        let entry = verdict(statistic, Bound::AtMost(10.0), &[], values);
+        assert_eq!(passes(&entry), [(0, true), (1, false), (2, false), (3, false)]);
+        let achieved: Vec<&str> = entry.cells.iter().map(|c| c.achieved.as_str()).collect();
+        assert_eq!(achieved, ["2 ± 13 s", "never in 1 of 2 runs", "never", "–"]);
+        assert_eq!(entry.condition, "time until it stays above 0.9 over 5–50 s: at most 10 s");
+    }
+
+    #[test]
+    fn a_selection_without_values_is_a_failure_with_a_reason() {
+        let entry = verdict(Statistic::Mean, Bound::AtLeast(0.0), &[], [&[f64::NAN], &[], &[], &[]]);
+        assert!(!entry.pass && entry.problem.contains("no value"));
+    }
+}

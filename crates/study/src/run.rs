@@ -123,10 +123,7 @@ impl Work<'_> {
                 observer.progress(Progress { done: resumed + done, total, left });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
                     Ok(Ok(())) => done += 1,
-                    Ok(Err(failed)) => {
-                        self.stop.store(true, Ordering::Relaxed);
-                        error.get_or_insert(failed);
-                    }
+                    Ok(Err(failed)) => drop(error.get_or_insert(failed)),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
@@ -146,7 +143,10 @@ impl Work<'_> {
             match self.one(cell, seed) {
                 Ok(true) => drop(results.send(Ok(()))),
                 Ok(false) => return,
-                Err(error) => drop(results.send(Err(error))),
+                Err(error) => {
+                    self.stop.store(true, Ordering::Relaxed);
+                    drop(results.send(Err(error)));
+                }
             }
         }
     }

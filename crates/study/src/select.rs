@@ -111,3 +111,85 @@ pub fn per_subject(plan: &Plan, outcome: &Outcome, metric: Metric, subject: &str
     let value = |values: &[f64]| reduce(values.get(bins.clone()).unwrap_or(&[]).iter().copied(), statistic);
     chosen.map(|s| (s.subject.clone(), value(&s.values))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{self, at};
+    use netstage_core::time::Duration;
+    use netstage_scenario::outcome::{Series, Totals};
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, name, fits) in [
+            ("", "anything", true),
+            ("*", "", true),
+            ("core.*", "core.forward", true),
+            ("core.*", "score.forward", false),
+            ("*.forward", "core.forward", true),
+            ("b*[*]", "bulk[3]", true),
+            ("b*[*]", "bulk", false),
+            ("a*a", "a", false),
+            ("core", "core.forward", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    /// Two subjects over five bins of a second, the first bin of the second without a value.
+    fn outcome() -> Outcome {
+        let nan = f64::NAN;
+        let series = |subject: &str, values: [f64; 5]| Series { metric: Metric::VpnLoss, subject: subject.into(), values: values.to_vec() };
+        Outcome {
+            interval: Duration::from_secs(1),
+            bins: 5,
+            series: vec![series("a", [0.1, 0.9, 0.5, 0.9, 1.0]), series("b", [nan, 0.7, 0.8, 0.9, 0.9])],
+            totals: Totals::default(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn number(subject: &str, from: u64, to: u64, statistic: Statistic) -> f64 {
+        let mut plan = fixture::plan();
+        plan.duration = Duration::from_secs(5);
+        let metric = "vpn.loss".into();
+        let selection = Selection { metric, subject: subject.into(), over: (at(from), at(to)), statistic, cells: vec![] };
+        select(&plan, &outcome(), &selection)
+    }
+
+    #[test]
+    fn statistics_by_hand() {
+        let above = |above| Statistic::ConvergenceTime { above };
+        for (subject, from, to, statistic, expected) in [
+            ("a", 0, 5, Statistic::Mean, 3.4 / 5.0),
+            ("", 0, 5, Statistic::Mean, 6.7 / 9.0),
+            ("", 1, 3, Statistic::Mean, 2.9 / 4.0),
+            ("*", 0, 5, Statistic::Min, 0.1),
+            ("b", 0, 5, Statistic::Min, 0.7),
+            ("", 0, 5, Statistic::Max, 1.0),
+            ("b", 0, 5, Statistic::Sum, 3.3),
+            ("a", 0, 5, above(0.9), 3.0),
+            ("a", 2, 5, above(0.9), 1.0),
+            ("a", 3, 5, above(0.9), 0.0),
+            ("", 0, 5, above(0.5), 1.0),
+            ("a", 0, 3, above(0.9), f64::INFINITY),
+        ] {
+            let got = number(subject, from, to, statistic);
+            assert!((got - expected).abs() < 1e-12 || got == expected, "{subject} {from}–{to} {statistic:?}: {got}");
+        }
+        assert!(number("c", 0, 5, Statistic::Mean).is_nan());
+        assert!(number("a", 5, 9, Statistic::Mean).is_nan());
+        assert!(number("c", 0, 5, above(0.5)).is_nan());
+    }
+
+    #[test]
+    fn only_whole_bins_count() {
+        let plan = fixture::plan();
+        let outcome = fixture::outcome(&plan, 1);
+        let half = |n: u64| Instant(n * 500_000_000);
+        assert_eq!(bins_within(&plan, &outcome, (half(1), half(7))), 1..3);
+        assert_eq!(bins_within(&plan, &outcome, (half(4), half(20))), 2..10);
+        assert_eq!(bins_within(&plan, &outcome, (half(5), half(6))), 3..3);
+        assert_eq!(bins_within(&plan, &outcome, (half(4), Instant::NEVER)), 2..10);
+    }
+}

@@ -131,7 +131,7 @@ fn legend_rows(figure: &Figure) -> Vec<Vec<(usize, i32)>> {
     }
     let mut x = i32::MAX;
     for (index, series) in figure.series.iter().enumerate() {
-        let width = 38 + 7 * clip(&series.name, 60).chars().count() as i32;
+        let width = 44 + 13 * clip(&series.name, 60).chars().count() as i32 / 2;
         if x.saturating_add(width) > WIDTH as i32 - 10 {
             rows.push(Vec::new());
             x = 60;
@@ -269,7 +269,8 @@ where
         let ends = vec![(x.start, line.value), (x.end, line.value)];
         chart.draw_series(DashedLineSeries::new(ends, 3, 4, MUTED.stroke_width(1)))?;
         let place = style(11.0, MUTED).pos(Pos::new(HPos::Right, VPos::Bottom));
-        chart.draw_series([Text::new(line.label.clone(), (x.end, line.value), place)])?;
+        let label = Text::new(line.label.clone(), (0, -3), place);
+        chart.draw_series([EmptyElement::at((x.end, line.value)) + label])?;
     }
     for (index, series) in figure.series.iter().enumerate() {
         let (colour, round) = look(figure, index);
@@ -371,7 +372,8 @@ fn bars(figure: &Figure, area: &Area) -> Drawn {
         let ends = vec![(-0.5, line.value), (n as f64 - 0.5, line.value)];
         chart.draw_series(DashedLineSeries::new(ends, 3, 4, MUTED.stroke_width(1)))?;
         let place = style(11.0, MUTED).pos(Pos::new(HPos::Right, VPos::Bottom));
-        chart.draw_series([Text::new(line.label.clone(), (n as f64 - 0.5, line.value), place)])?;
+        let label = Text::new(line.label.clone(), (0, -3), place);
+        chart.draw_series([EmptyElement::at((n as f64 - 0.5, line.value)) + label])?;
     }
     let places: Vec<(i32, i32)> = (0..n).map(|i| chart.backend_coord(&(i as f64, y.start))).collect();
     drop(chart);
@@ -451,4 +453,79 @@ fn ramp(share: f64) -> RGBColor {
     let mix = |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * part).round() as u8;
     let (a, b) = (RAMP[index], RAMP[index + 1]);
     RGBColor(mix(a.0, b.0), mix(a.1, b.1), mix(a.2, b.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::ReferenceLine;
+
+    fn drawn(figure: &Figure) -> String {
+        let mut text = String::new();
+        draw(figure, &mut text).unwrap();
+        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        text
+    }
+
+    fn figure(kind: Kind) -> Figure {
+        let y = vec![Some(1.0), None, Some(3.0), Some(2.5)];
+        let interval = |d: f64| Some(y.iter().map(|v| v.map(|v| v + d)).collect());
+        let series = |name: &str| Series { name: name.into(), y: y.clone(), low: interval(-0.5), high: interval(0.5), ..Series::default() };
+        Figure {
+            title: "Title & <more>".into(),
+            caption: "Caption.".into(),
+            claim: "It rises.".into(),
+            kind,
+            x: Axis { label: "time".into(), unit: "s".into(), ..Axis::default() },
+            y: Axis { label: "vpn.throughput".into(), unit: "Mbit/s".into(), ..Axis::default() },
+            series: vec![series("a"), series("b")],
+            shared_x: Some(vec![1.0, 2.0, 10.0, 100.0]),
+            categories: ["p", "q", "r", "s"].map(str::to_owned).to_vec(),
+            y_categories: vec!["low".into(), "high".into()],
+            cells: vec![y.clone(), vec![None; 4]],
+            reference_lines: vec![ReferenceLine { value: 2.0, label: "bound".into() }],
+            ..Figure::default()
+        }
+    }
+
+    #[test]
+    fn every_kind_shows_its_texts() {
+        for kind in [Kind::Line, Kind::Bar, Kind::Heatmap] {
+            let text = drawn(&figure(kind));
+            for part in ["Title &amp; &lt;more&gt;", "Caption.", "Claim: It rises.", "Mbit/s"] {
+                assert!(text.contains(part), "{kind:?}: {part}");
+            }
+        }
+        assert!(drawn(&figure(Kind::Line)).contains("bound"));
+        let mut log = figure(Kind::Line);
+        log.x.scale = Scale::Log;
+        drawn(&log);
+    }
+
+    #[test]
+    fn figures_without_numbers_or_with_odd_ones_are_drawn_too() {
+        for kind in [Kind::Line, Kind::Bar, Kind::Heatmap] {
+            drawn(&Figure { kind, ..Figure::default() });
+            let mut odd = figure(kind);
+            odd.y.min = Some(5.0);
+            odd.y.max = Some(5.0);
+            drawn(&odd);
+            for value in [0.0, -7.0, 1e300, 1e-300] {
+                odd.series[0].y = vec![Some(value); 4];
+                odd.cells = vec![vec![Some(value); 4]];
+                odd.y = Axis::default();
+                drawn(&odd);
+            }
+        }
+    }
+
+    #[test]
+    fn a_colour_stands_for_a_place_in_its_group() {
+        let mut grouped = figure(Kind::Line);
+        grouped.series = ["a", "a", "b", "b"].map(|group| Series { group: group.into(), ..Series::default() }).to_vec();
+        assert_eq!(look(&grouped, 0).0, look(&grouped, 2).0);
+        assert_ne!(look(&grouped, 0).1, look(&grouped, 2).1);
+        assert_ne!(look(&grouped, 0).0, look(&grouped, 1).0);
+    }
 }

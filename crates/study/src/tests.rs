@@ -1,0 +1,374 @@
+//! Whole studies against a runner that makes its outcomes up.
+
+use crate::fixture::{Scratch, options, runner, scenario};
+use crate::folder::Folder;
+use crate::{Error, Observer, OpenError, Progress, Record, Stopped, compare, report, run, series};
+use netstage_core::rng::Stream;
+use netstage_scenario::Scenario;
+use netstage_scenario::outcome::Outcome;
+use netstage_scenario::plan::Plan;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const FILES: [&str; 3] = ["record.json", "series.parquet", "figures.json"];
+const RUNS: usize = 8;
+
+fn never() -> AtomicBool {
+    AtomicBool::new(false)
+}
+
+fn finished(scenario: &Scenario, out: &Path, jobs: usize) -> Record {
+    run(scenario, &runner, &options(out, jobs), &mut (), &never()).unwrap()
+}
+
+fn bytes(out: &Path) -> Vec<Vec<u8>> {
+    FILES.iter().map(|name| fs::read(out.join(name)).unwrap()).collect()
+}
+
+fn listing(out: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(out).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Runs until `most` runs are done, and then stops as an interrupt would.
+fn interrupted_after(scenario: &Scenario, out: &Path, most: usize) -> Error {
+    let flag = never();
+    let count = AtomicUsize::new(0);
+    let stops = |plan: &Plan, seed: u64, stop: &dyn Fn() -> bool| -> Result<Outcome, Stopped> {
+        if count.fetch_add(1, Ordering::Relaxed) == most {
+            flag.store(true, Ordering::Relaxed);
+        }
+        if stop() { Err(Stopped::Interrupted) } else { runner(plan, seed, stop) }
+    };
+    run(scenario, &stops, &options(out, 1), &mut (), &flag).unwrap_err()
+}
+
+fn run_files(out: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(out.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Counts how often it runs.
+fn counting(count: &AtomicUsize) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync + '_ {
+    move |plan, seed, stop| {
+        count.fetch_add(1, Ordering::Relaxed);
+        runner(plan, seed, stop)
+    }
+}
+
+#[test]
+fn a_study_leaves_a_record_that_reads_back() {
+    let scratch = Scratch::new("record");
+    let out = scratch.join("out");
+    let record = finished(&scenario(), &out, 2);
+    assert_eq!(listing(&out), ["environment.json", "figures.json", "record.json", "series.parquet"]);
+    let read = Record::open(&out).unwrap();
+    assert!(read.data == record.data);
+    assert!(read.figures == record.figures);
+    assert!(Record::open(&out.join("record.json")).unwrap().data == record.data);
+    assert_eq!(read.data.cells.len(), 4);
+    assert_eq!(read.data.warnings, ["made up", "seven"]);
+    let mut reader = read.series().unwrap();
+    let mut rows = 0;
+    let mut last = (0, 0);
+    while let Some(blocks) = reader.next_blocks().unwrap() {
+        for block in blocks {
+            assert!(last <= (block.cell, block.seed));
+            last = (block.cell, block.seed);
+            rows += block.values.len() as u64;
+        }
+    }
+    assert_eq!((rows, last), (read.data.series.rows, (3, 8)));
+    let names: Vec<&str> = read.figures.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["time", "swept", "map", "bars"]);
+    assert_eq!(read.figures[2].cells.len(), 2);
+    assert_eq!(read.figures[0].series.len(), 8);
+    assert!(report::report(&read).tables[0].rows.len() == 4);
+}
+
+#[test]
+fn the_number_of_jobs_changes_no_byte() {
+    let scratch = Scratch::new("jobs");
+    let scenario = scenario();
+    let reference = scratch.join("one");
+    finished(&scenario, &reference, 1);
+    for jobs in [2, 7] {
+        let out = scratch.join(&jobs.to_string());
+        finished(&scenario, &out, jobs);
+        assert_eq!(bytes(&out), bytes(&reference), "{jobs} jobs");
+    }
+}
+
+#[test]
+fn an_interrupted_study_goes_on_to_the_same_bytes() {
+    let scratch = Scratch::new("interrupt");
+    let scenario = scenario();
+    let reference = scratch.join("whole");
+    finished(&scenario, &reference, 2);
+    for most in [0, 1, 5, 7] {
+        let out = scratch.join(&most.to_string());
+        let error = interrupted_after(&scenario, &out, most);
+        assert!(matches!(error, Error::Interrupted { done, total: RUNS, .. } if done == most), "{error}");
+        let opened = Record::open(&out).unwrap_err();
+        assert!(matches!(opened, OpenError::Incomplete { done, total: RUNS, .. } if done == most), "{opened}");
+        let count = AtomicUsize::new(0);
+        let record = run(&scenario, &counting(&count), &options(&out, 2), &mut (), &never()).unwrap();
+        assert_eq!(count.load(Ordering::Relaxed), RUNS - most);
+        assert_eq!((record.environment.runs, record.environment.resumed_runs), (RUNS - most, most));
+        assert_eq!(bytes(&out), bytes(&reference));
+    }
+}
+
+#[test]
+fn a_damaged_run_is_done_again() {
+    let scratch = Scratch::new("truncate");
+    let mut scenario = scenario();
+    scenario.cells.truncate(1);
+    let reference = scratch.join("whole");
+    finished(&scenario, &reference, 1);
+    let out = scratch.join("out");
+    interrupted_after(&scenario, &out, 1);
+    let kept = run_files(&out).remove(0);
+    let whole = fs::read(&kept).unwrap();
+    let manifest = crate::folder::Manifest::new(&scenario, &options(&out, 1));
+    for length in 0..whole.len() {
+        fs::write(&kept, &whole[..length]).unwrap();
+        let folder = Folder::take(&out, &manifest).unwrap();
+        assert!(folder.finished_runs().unwrap().is_empty(), "{length} of {} bytes", whole.len());
+    }
+    let mut stream = Stream::new(1, "bits");
+    for _ in 0..500 {
+        let mut damaged = whole.clone();
+        damaged[stream.next_u64() as usize % whole.len()] ^= 1 << (stream.next_u64() % 8);
+        fs::write(&kept, &damaged).unwrap();
+        assert!(Folder::take(&out, &manifest).unwrap().finished_runs().unwrap().is_empty());
+    }
+    // What a kill leaves beside its place is no result either.
+    fs::write(out.join("runs/0-8.parquet.partial"), &whole).unwrap();
+    fs::write(&kept, &whole[..whole.len() - 1]).unwrap();
+    let count = AtomicUsize::new(0);
+    run(&scenario, &counting(&count), &options(&out, 1), &mut (), &never()).unwrap();
+    assert_eq!(count.load(Ordering::Relaxed), 2);
+    assert_eq!(bytes(&out), bytes(&reference));
+}
+
+#[test]
+fn a_kill_while_finishing_loses_nothing() {
+    let scratch = Scratch::new("finishing");
+    let scenario = scenario();
+    let reference = scratch.join("whole");
+    finished(&scenario, &reference, 2);
+    // All runs done, and each of the files that are written after them there, or half there.
+    for left in [&[][..], &["series.parquet"], &["series.parquet", "environment.json", "figures.json"]] {
+        let out = scratch.join(&left.len().to_string());
+        interrupted_after(&scenario, &out, 7);
+        for name in left {
+            fs::copy(reference.join(name), out.join(name)).unwrap();
+        }
+        fs::write(out.join("record.json.partial"), "{\"sche").unwrap();
+        finished(&scenario, &out, 1);
+        assert_eq!(bytes(&out), bytes(&reference));
+    }
+    // Killed while the manifest was being written.
+    let out = scratch.join("manifest");
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("plan.json.partial"), "{").unwrap();
+    finished(&scenario, &out, 1);
+    assert_eq!(bytes(&out), bytes(&reference));
+}
+
+#[test]
+fn an_occupied_folder_stays_as_it_is() {
+    let scratch = Scratch::new("occupied");
+    let scenario = scenario();
+    let mut other = scenario.clone();
+    other.text.push_str("\n# changed");
+    let refused = |scenario: &Scenario, out: &Path, holds: &str| {
+        let snapshot = || -> Vec<(String, Option<Vec<u8>>)> {
+            listing(out).into_iter().map(|n| (n.clone(), fs::read(out.join(n)).ok())).collect()
+        };
+        let before = snapshot();
+        let error = run(scenario, &runner, &options(out, 1), &mut (), &never()).unwrap_err();
+        assert!(matches!(error, Error::Occupied { .. }) && error.to_string().contains(holds), "{error}");
+        assert_eq!(snapshot(), before);
+    };
+    let complete = scratch.join("complete");
+    finished(&scenario, &complete, 1);
+    refused(&scenario, &complete, "already holds this study");
+    refused(&other, &complete, "another study");
+    let partial = scratch.join("partial");
+    interrupted_after(&scenario, &partial, 3);
+    refused(&other, &partial, "the scenario differs");
+    let mut more = scenario.clone();
+    more.repeat = 3;
+    refused(&more, &partial, "seed 7, repeat 2");
+    let foreign = scratch.join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("thesis.tex"), "").unwrap();
+    refused(&scenario, &foreign, "other files");
+    fs::write(foreign.join("plan.json"), "?").unwrap();
+    refused(&scenario, &foreign, "cannot be read");
+}
+
+#[test]
+fn only_one_process_works_in_a_folder() {
+    let scratch = Scratch::new("lock");
+    let out = scratch.join("out");
+    let scenario = scenario();
+    let manifest = crate::folder::Manifest::new(&scenario, &options(&out, 1));
+    let held = Folder::take(&out, &manifest).unwrap();
+    assert!(matches!(Folder::take(&out, &manifest), Err(Error::InUse { .. })));
+    drop(held);
+    assert!(Folder::take(&out, &manifest).is_ok());
+}
+
+#[test]
+fn a_run_that_fails_names_its_cell_and_keeps_the_others() {
+    let scratch = Scratch::new("fails");
+    let out = scratch.join("out");
+    let scenario = scenario();
+    let count = AtomicUsize::new(0);
+    let fails = |plan: &Plan, seed: u64, stop: &dyn Fn() -> bool| match count.fetch_add(1, Ordering::Relaxed) {
+        3 => Err(Stopped::Failed("lost an agent".into())),
+        _ => runner(plan, seed, stop),
+    };
+    let error = run(&scenario, &fails, &options(&out, 1), &mut (), &never()).unwrap_err();
+    assert_eq!(error.to_string(), "the run of with flow.bulka.x=0.5 with seed 8 failed: lost an agent");
+    assert_eq!(run_files(&out).len(), 3);
+    let panics = |_: &Plan, _: u64, _: &dyn Fn() -> bool| -> Result<Outcome, Stopped> { panic!("a broken invariant") };
+    let error = run(&scenario, &panics, &options(&out, 2), &mut (), &never()).unwrap_err();
+    assert!(error.to_string().contains("internal error: a broken invariant"), "{error}");
+    finished(&scenario, &out, 1);
+}
+
+#[test]
+fn a_disk_that_is_full_says_so_and_loses_nothing() {
+    let scratch = Scratch::new("full");
+    let disk = scratch.join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mount = |arguments: &[&str]| std::process::Command::new("mount").args(arguments).arg(&disk).output();
+    let mounted = mount(&["-t", "tmpfs", "-o", "size=96k", "tmpfs"]).is_ok_and(|o| o.status.success());
+    if !mounted {
+        eprintln!("skipped: a_disk_that_is_full_says_so_and_loses_nothing needs to mount a tmpfs (root)");
+        return;
+    }
+    let out = disk.join("out");
+    let mut scenario = scenario();
+    scenario.repeat = 20;
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let error = run(&scenario, &runner, &options(&out, 2), &mut (), &never()).unwrap_err();
+        let kept = run_files(&out).len();
+        let grown = mount(&["-o", "remount,size=64m", "tmpfs"]).unwrap().status.success();
+        let count = AtomicUsize::new(0);
+        let record = run(&scenario, &counting(&count), &options(&out, 2), &mut (), &never());
+        (error, kept, grown, count.into_inner(), record.is_ok())
+    }));
+    let unmounted = std::process::Command::new("umount").arg(&disk).status();
+    let (error, kept, grown, again, done) = outcome.unwrap();
+    assert!(unmounted.is_ok_and(|s| s.success()));
+    assert!(error.to_string().contains("No space left"), "{error}");
+    assert!(kept > 0 && grown && done);
+    assert_eq!(kept + again, 80);
+}
+
+#[test]
+fn progress_counts_every_run_once() {
+    #[derive(Default)]
+    struct Seen(Vec<Progress>);
+    impl Observer for Seen {
+        fn progress(&mut self, progress: Progress) {
+            self.0.push(progress);
+        }
+    }
+    let scratch = Scratch::new("progress");
+    let out = scratch.join("out");
+    let scenario = scenario();
+    interrupted_after(&scenario, &out, 2);
+    let mut seen = Seen::default();
+    run(&scenario, &runner, &options(&out, 2), &mut seen, &never()).unwrap();
+    let done: Vec<usize> = seen.0.iter().map(|p| p.done).collect();
+    assert!(done.is_sorted() && done[0] == 2 && *done.last().unwrap() == RUNS);
+    assert!(seen.0[0].left.is_none() && seen.0.last().unwrap().left.is_some_and(|l| l.is_zero()));
+}
+
+/// Whatever happens to a record's files, reading them gives a record or an error.
+#[test]
+fn a_damaged_record_is_an_error_and_never_a_panic() {
+    let scratch = Scratch::new("damage");
+    let out = scratch.join("out");
+    finished(&scenario(), &out, 2);
+    let mut stream = Stream::new(2, "damage");
+    let mut refused = [0; 3];
+    for (index, name) in FILES.iter().enumerate() {
+        let path = out.join(name);
+        let whole = fs::read(&path).unwrap();
+        for round in 0..400 {
+            let mut damaged = whole.clone();
+            match round % 3 {
+                0 => damaged.truncate(stream.next_u64() as usize % whole.len()),
+                1 => damaged[stream.next_u64() as usize % whole.len()] = stream.next_u64() as u8,
+                _ => {
+                    let from = stream.next_u64() as usize % whole.len();
+                    let length = (stream.next_u64() as usize % 40).min(whole.len() - from);
+                    damaged.drain(from..from + length);
+                }
+            }
+            fs::write(&path, &damaged).unwrap();
+            match Record::open(&out) {
+                Ok(record) => {
+                    if let Ok(mut reader) = record.series() {
+                        while let Ok(Some(_)) = reader.next_blocks() {}
+                    } else {
+                        refused[index] += 1;
+                    }
+                    report::report(&record);
+                    compare::compare(&[record.clone(), record.clone()]);
+                    record.figures.iter().for_each(|f| drop(crate::svg::svg(f)));
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains(name), "{error}");
+                    refused[index] += 1;
+                }
+            }
+        }
+        fs::write(&path, &whole).unwrap();
+    }
+    // A changed digit in a summary is still a record; changed values are always found out.
+    assert!(refused[0] > 250 && refused[1] > 390 && refused[2] > 250, "{refused:?}");
+}
+
+#[test]
+fn a_record_compared_with_itself_has_no_differences() {
+    let scratch = Scratch::new("compare");
+    let (a, b) = (scratch.join("a"), scratch.join("b"));
+    finished(&scenario(), &a, 1);
+    let mut other = scenario();
+    other.seed = 100;
+    finished(&other, &b, 1);
+    let open = |path: &Path| Record::open(path).unwrap();
+    let same = compare::compare(&[open(&a), open(&a)]);
+    assert_eq!(same.tables.len(), 4);
+    let differences = same.tables.iter().flat_map(|t| &t.rows).map(|row| row.last().unwrap());
+    assert!(differences.clone().count() > 20);
+    assert!(differences.clone().all(|d| d.starts_with("+0") && !d.contains('*')));
+    let different = compare::compare(&[open(&a), open(&b)]);
+    assert!(different.tables[0].rows.iter().any(|row| !row.last().unwrap().starts_with("+0")));
+    assert_eq!(different.figures[0].series.len(), 16);
+    assert_eq!(different.expectations.len(), 8);
+    assert!(different.expectations[0].cell.starts_with("a: "));
+}
+
+#[test]
+fn the_file_of_a_run_is_not_read_as_another() {
+    let plan = crate::fixture::plan();
+    let bytes = series::encode_run(0, 1, &crate::fixture::outcome(&plan, 1)).unwrap();
+    let mut joiner = series::Joiner::new(Vec::new()).unwrap();
+    joiner.push(&bytes.into()).unwrap();
+    let (joined, _) = joiner.finish().unwrap();
+    assert!(series::read_run(&joined.into()).is_err());
+}

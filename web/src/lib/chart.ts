@@ -3,7 +3,7 @@
 
 import { lowerBound, nearest, seriesX, window } from './align';
 import { formatNumber, scaleUnit, withUnit, type Scaled } from './format';
-import { colourSlots } from './palette';
+import { looks, type Look } from './palette';
 import type { Axis, FigureData, Series } from './types';
 
 export type Range = [number, number];
@@ -17,12 +17,11 @@ export interface View {
 
 export const WHOLE: View = { x: null, y: null };
 
-export interface Trace {
+export interface Trace extends Look {
   index: number;
   name: string;
   group: string | null;
   dashed: boolean;
-  slot: number;
   x: ArrayLike<number>;
   y: ArrayLike<number | null>;
   low: ArrayLike<number | null> | null;
@@ -43,9 +42,9 @@ export interface Chart {
 
 export function buildChart(figure: FigureData): Chart {
   const bars = figure.kind === 'bar';
-  const slots = colourSlots(figure.series);
+  const looked = looks(figure.series);
   const positions = bars ? barPositions(figure) : null;
-  const traces = figure.series.map((s, index) => trace(figure, s, index, slots[index]!, positions));
+  const traces = figure.series.map((s, index) => trace(figure, s, index, looked[index]!, positions));
   const xLog = !bars && figure.x.scale === 'log';
   const yLog = figure.y.scale === 'log';
   const categories = bars
@@ -65,7 +64,7 @@ function barPositions(figure: FigureData): number[] {
   return Array.from({ length: count }, (_, i) => i);
 }
 
-function trace(figure: FigureData, s: Series, index: number, slot: number, positions: number[] | null): Trace {
+function trace(figure: FigureData, s: Series, index: number, look: Look, positions: number[] | null): Trace {
   let x: ArrayLike<number> = positions ?? seriesX(figure, s);
   let y: ArrayLike<number | null> = s.y;
   let low: ArrayLike<number | null> | null = s.low ?? null;
@@ -79,7 +78,7 @@ function trace(figure: FigureData, s: Series, index: number, slot: number, posit
     low = low && pick(low);
     high = high && pick(high);
   }
-  return { index, name: s.name, group: s.group ?? null, dashed: s.dashed ?? false, slot, x, y, low, high };
+  return { index, name: s.name, group: s.group || null, dashed: s.dashed ?? false, ...look, x, y, low, high };
 }
 
 function ascending(x: ArrayLike<number>): boolean {
@@ -137,12 +136,23 @@ function extentY(traces: Trace[], x: Range | null, positive: boolean): Range {
   return [min, max];
 }
 
+function meanOnly(t: Trace): Trace {
+  return t.low || t.high ? { ...t, low: null, high: null } : t;
+}
+
+/** All means, and of wide intervals as much as leaves the means readable. */
+function withBands([low, high]: Range, [bandLow, bandHigh]: Range): Range {
+  const room = 0.5 * Math.max(high - low, 0.2 * Math.max(Math.abs(low), Math.abs(high)));
+  const least = low >= 0 ? Math.max(0, low - room) : low - room;
+  return [Math.max(bandLow, least), Math.min(bandHigh, high + room)];
+}
+
 /** The y range for the shown traces within an x range: the axis' own limits first, then what the data needs. */
 export function fitY(chart: Chart, shown: boolean[], x: Range): Range {
   const { y: axis, reference_lines: references = [] } = chart.figure;
   const log = chart.yLog;
   const visible = chart.traces.filter((t) => shown[t.index]);
-  let [low, high] = extentY(visible, x, log);
+  let [low, high] = withBands(extentY(visible.map(meanOnly), x, log), extentY(visible, x, log));
   for (const { value } of references) {
     if (log && value <= 0) continue;
     low = Math.min(low, value);
@@ -234,7 +244,13 @@ export function yText(chart: Chart, y: number | null | undefined): string {
 
 /** Several series may bear one name (throughput of VPN 1 in two cells); the group makes it plain. */
 export function fullName(t: { name: string; group?: string | null }): string {
-  return t.group ? `${t.group}: ${t.name}` : t.name;
+  return t.group && !t.name.includes(t.group) ? `${t.group}: ${t.name}` : t.name;
+}
+
+/** The name under a heading that says the group. */
+export function shortName(t: { name: string; group?: string | null }): string {
+  const short = t.group ? t.name.replace(`, ${t.group}`, '') : t.name;
+  return short === t.group || short === '' ? t.name : short;
 }
 
 /** A figure in words, for those who do not see it. */
@@ -249,7 +265,7 @@ export function describe(chart: Chart): string {
     `${kind} of ${figure.y.label}${chart.yUnit.unit ? ` in ${chart.yUnit.unit}` : ''} over ${figure.x.label}, ${ends}; ${count} series.`,
   ];
   for (const t of chart.traces.slice(0, 12)) {
-    const [low, high] = extentY([{ ...t, low: null, high: null }], null, false);
+    const [low, high] = extentY([meanOnly(t)], null, false);
     const range = Number.isFinite(low) ? `from ${yText(chart, low)} to ${yText(chart, high)}` : 'no values';
     parts.push(`${fullName(t)}: ${range}.`);
   }

@@ -68,7 +68,7 @@ export function withUnit(text: string, unit: string): string {
 
 const SIZE: Record<string, number> = { n: 1e-9, u: 1e-6, µ: 1e-6, m: 1e-3, k: 1e3, K: 1e3, M: 1e6, G: 1e9, T: 1e12 };
 const NUMBER = /^\s*[<>≤≥≈~]?\s*([-−+]?(?:\d+(?:[,\u2009\u202f]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-−+]?\d+)?)(.*)$/is;
-const PREFIX = /^\s*([numkKMGTµ])i?(?:bit\/s|bit|B\/s|B|s|Hz)(?![\w/])/;
+const PREFIX = /^\s*(?:±\s*[\d.,e−+-]+\s*)?([numkKMGTµ])i?(?:bit\/s|bit|B\/s|B|s|Hz)(?![\w/])/;
 
 /** What a cell of a table is worth when sorted: "0.95 ± 0.01" is 0.95, "50 Mbit/s" more than "2 kbit/s", "n/a" nothing. */
 export function leadingNumber(text: string): number | null {

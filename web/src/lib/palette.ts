@@ -42,43 +42,50 @@ export function seriesColour(mode: Mode, slot: number): string {
   return colours[slot % colours.length]!;
 }
 
-/** Past the last colour the dash pattern tells series apart. */
-export function seriesDash(slot: number, dashed: boolean): number[] {
-  if (dashed) return [6, 4];
-  const round = Math.floor(slot / SERIES.light.length) % 3;
-  return round === 0 ? [] : round === 1 ? [10, 2, 2, 2] : [2, 2];
+const DASHES: readonly number[][] = [[], [10, 3], [2, 2], [5, 2], [14, 2]];
+
+export function seriesDash(pattern: number, dashed: boolean): number[] {
+  return dashed ? [6, 4] : DASHES[pattern % DASHES.length]!;
 }
 
-export function seriesMarker(slot: number): Marker {
-  return MARKERS[slot % MARKERS.length]!;
+export function seriesMarker({ slot, pattern }: Look): Marker {
+  return MARKERS[(slot + pattern) % MARKERS.length]!;
+}
+
+/** What tells a series from others. */
+export interface Look {
+  /** Number of its colour. */
+  slot: number;
+  /** Number of its dash pattern. */
+  pattern: number;
 }
 
 /**
- * One colour slot per series. Series that a dash tells apart share one: those of a group if no group holds two
- * of a kind (throughput solid, utilisation dashed), else those of one name across groups.
+ * Series that a dash tells apart share a colour: a solid and a dashed one of the same group, else of the same name.
+ * In groups of equal size a colour stands for the place in the group and a pattern for the group, as in the SVG.
  */
-export function colourSlots(series: Series[]): number[] {
-  const unique = (key: (s: Series) => string) => {
-    const seen = new Set<string>();
-    for (const s of series) {
-      const id = `${s.dashed ? 1 : 0}\u0000${key(s)}`;
-      if (seen.has(id)) return false;
-      seen.add(id);
-    }
-    return true;
-  };
-  const byGroup = (s: Series) => s.group ?? '';
-  const byName = (s: Series) => s.name;
-  const key =
-    series.length > 1 && series.every((s) => s.group !== undefined) && unique(byGroup) ? byGroup
-    : unique(byName) ? byName
-    : null;
-  if (!key) return series.map((_, i) => i);
-  const slots = new Map<string, number>();
+export function looks(series: Series[]): Look[] {
+  const count = SERIES.light.length;
+  const dashes = series.some((s) => s.dashed);
+  if (dashes && series.every((s) => s.group) && distinct(series, (s) => s.group!)) return shared(series, (s) => s.group!);
+  const size = series.filter((s) => s.group === series[0]?.group).length;
+  const equal = series.length > size && size <= count && !!series[0]?.group && series.length % size === 0 &&
+    series.every((s, i) => s.group === series[i - (i % size)]!.group);
+  if (equal) return series.map((_, i) => ({ slot: i % size, pattern: Math.floor(i / size) }));
+  if (dashes && distinct(series, (s) => s.name)) return shared(series, (s) => s.name);
+  return series.map((_, i) => ({ slot: i, pattern: Math.floor(i / count) }));
+}
+
+/** Whether solid and dashed series, each for itself, all differ in a key. */
+function distinct(series: Series[], key: (s: Series) => string): boolean {
+  return new Set(series.map((s) => `${s.dashed ? 1 : 0}${key(s)}`)).size === series.length;
+}
+
+function shared(series: Series[], key: (s: Series) => string): Look[] {
+  const slots = [...new Set(series.map(key))];
   return series.map((s) => {
-    const k = key(s);
-    if (!slots.has(k)) slots.set(k, slots.size);
-    return slots.get(k)!;
+    const slot = slots.indexOf(key(s));
+    return { slot, pattern: Math.floor(slot / SERIES.light.length) };
   });
 }
 

@@ -22,7 +22,7 @@ export async function chartPicture(chart: Chart, view: View, shown: boolean[]): 
     return compose(chart.figure.title, plot.uplot.ctx.canvas, names.map((t) => ({
       text: fullName(t),
       colour: seriesColour(MODE, t.slot),
-      dash: seriesDash(t.slot, t.dashed),
+      dash: seriesDash(t.pattern, t.dashed),
       block: chart.bars,
     })));
   } finally {

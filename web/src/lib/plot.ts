@@ -20,6 +20,7 @@ export interface PlotState {
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
 const MARKED = 48;
 const REACH = 48;
+const MOST_BANDS = 8;
 
 export class Plot {
   readonly uplot: uPlot;
@@ -253,8 +254,10 @@ export class Plot {
     const { px, py } = this.projections();
     if (!this.chart.bars) {
       this.clipped((ctx) => {
-        for (const t of this.inOrder()) {
-          if (!t.low || !t.high) continue;
+        const banded = this.inOrder().filter((t) => t.low && t.high);
+        for (const t of banded) {
+          // More of them would hide each other.
+          if (banded.length > MOST_BANDS && t.index !== this.state.highlight) continue;
           const [from, to] = sampleWindow(t.x, this.x[0], this.x[1]);
           ctx.fillStyle = withAlpha(seriesColour(this.state.mode, t.slot), 0.17 * this.alpha(t));
           ctx.fill(this.path(`band ${t.index}`, (pen) => band(pen, t.x, t.low!, t.high!, from, to, px, py)));
@@ -279,7 +282,7 @@ export class Plot {
         // Rounded corners cost most of the time where lines are all corners, and do not show.
         const crowded = to - from > box.width;
         ctx.lineJoin = crowded ? 'bevel' : 'round';
-        const dash = crowded && !t.dashed ? [] : seriesDash(t.slot, t.dashed);
+        const dash = crowded && !t.dashed ? [] : seriesDash(t.pattern, t.dashed);
         ctx.globalAlpha = this.alpha(t);
         ctx.strokeStyle = seriesColour(this.state.mode, t.slot);
         ctx.lineWidth = (t.index === this.state.highlight ? 2.6 : visible.length > 24 ? 1.2 : 1.7) * unit;
@@ -299,7 +302,7 @@ export class Plot {
         const path = this.path(`marks ${t.index}`, (pen) => {
           for (let i = from; i < to; i++) {
             const y = t.y[i];
-            if (y !== null && y !== undefined) mark(pen, seriesMarker(t.slot), px(t.x[i]!), py(y), 3.4 * unit);
+            if (y !== null && y !== undefined) mark(pen, seriesMarker(t), px(t.x[i]!), py(y), 3.4 * unit);
           }
         });
         ctx.stroke(path);

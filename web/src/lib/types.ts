@@ -85,7 +85,7 @@ export interface Series {
   low?: (number | null)[];
   high?: (number | null)[];
   dashed?: boolean;
-  /** Series of one group stand together in the legend; see `colourSlots` for what it does to colours. */
+  /** Series of one group stand together in the legend; see `looks` for what it does to colours. */
   group?: string;
 }
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { buildChart, clampX, describe as words, fitY, lastIn, sampleAt, valueAt } from '../../src/lib/chart';
+import { buildChart, clampX, describe as words, fitY, fullName, lastIn, sampleAt, shortName, valueAt } from '../../src/lib/chart';
 import { band, polyline, projection, type Pen } from '../../src/lib/pen';
 import type { FigureData } from '../../src/lib/types';
 
@@ -42,6 +42,13 @@ describe('a chart from its data', () => {
     expect(fitY(chart, [true, false], [0, 0.5])[1]).toBeLessThan(2);
   });
 
+  test('wide intervals do not squash the means', () => {
+    const chart = buildChart(figure({ shared_x: [0, 1], series: [{ name: 'a', y: [10, 20], low: [-500, -500], high: [900, 900] }] }));
+    const [low, high] = fitY(chart, [true], chart.fullX);
+    expect(low).toBe(0);
+    expect(high).toBeLessThan(30);
+  });
+
   test('log axes leave out what they cannot show', () => {
     const chart = buildChart(figure({ x: { label: 'n', scale: 'log' }, y: { label: 'y', scale: 'log' }, shared_x: [0, 1, 10], series: [{ name: 'a', y: [0, 1, 100] }] }));
     expect(chart.fullX).toEqual([1, 10]);
@@ -63,6 +70,13 @@ describe('a chart from its data', () => {
     expect(clampX(chart, [0.7, 1.2])).toEqual([0.5, 1.5]);
     expect(clampX(chart, [-3, 9])).toBeNull();
   });
+});
+
+test('a group is said once', () => {
+  expect(fullName({ name: 'vpn1', group: 'a = 1' })).toBe('a = 1: vpn1');
+  expect(fullName({ name: 'vpn1, a = 1', group: 'a = 1' })).toBe('vpn1, a = 1');
+  expect(shortName({ name: 'vpn1, a = 1', group: 'a = 1' })).toBe('vpn1');
+  expect(shortName({ name: 'a = 1', group: 'a = 1' })).toBe('a = 1');
 });
 
 test('what a pointer finds', () => {

@@ -47,8 +47,8 @@ test('categories are thinned, not squeezed', () => {
 });
 
 test('the worth of a cell', () => {
-  expect(['0.95 ± 0.01', '12 %', '≥ 3', '1,204', '−5', '50 Mbit/s', '1 Gbit/s', '0.1 ms', 'n/a', 'pe1', '']
-    .map(leadingNumber)).toEqual([0.95, 12, 3, 1204, -5, 50e6, 1e9, 1e-4, null, null, null]);
+  expect(['0.95 ± 0.01', '12 %', '≥ 3', '1,204', '−5', '50 Mbit/s', '1 Gbit/s', '0.1 ms', '97 ± 30 kbit/s', 'n/a', 'pe1', '']
+    .map(leadingNumber)).toEqual([0.95, 12, 3, 1204, -5, 50e6, 1e9, 1e-4, 97e3, null, null, null]);
 });
 
 test('rows are sorted by value or as people count, gaps last, ties as they came', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { channels, colourSlots, contrast, luminance, PAPER, rampColour, seriesDash, SERIES, type Mode } from '../../src/lib/palette';
+import { channels, contrast, looks, luminance, PAPER, rampColour, seriesDash, SERIES, type Mode } from '../../src/lib/palette';
 import type { Series } from '../../src/lib/types';
 
 // Machado, Oliveira and Fernandes (2009), full severity, on linear RGB.
@@ -56,21 +56,28 @@ describe.each(['light', 'dark'] as Mode[])('colours on %s paper', (mode) => {
 
 describe('which series share a colour', () => {
   const s = (name: string, group?: string, dashed?: boolean): Series => ({ name, y: [], ...(group ? { group } : {}), ...(dashed ? { dashed } : {}) });
+  const slots = (series: Series[]) => looks(series).map((l) => l.slot);
+  const patterns = (series: Series[]) => looks(series).map((l) => l.pattern);
 
   test('a solid and a dashed series of one group', () => {
-    expect(colourSlots([s('fairness', 'a = 1'), s('utilisation', 'a = 1', true), s('fairness', 'a = 2'), s('utilisation', 'a = 2', true)])).toEqual([0, 0, 1, 1]);
+    expect(slots([s('fairness', 'a = 1'), s('utilisation', 'a = 1', true), s('fairness', 'a = 2'), s('utilisation', 'a = 2', true)])).toEqual([0, 0, 1, 1]);
   });
 
-  test('the same name, solid in one group and dashed in the other', () => {
-    expect(colourSlots([s('vpn1', 'sim'), s('vpn2', 'sim'), s('vpn1', 'emu', true), s('vpn2', 'emu', true)])).toEqual([0, 1, 0, 1]);
+  test('a solid and a dashed series of one name', () => {
+    expect(slots([s('vpn1'), s('vpn2'), s('vpn1', undefined, true), s('vpn2', undefined, true)])).toEqual([0, 1, 0, 1]);
   });
 
-  test('otherwise each has its own', () => {
-    expect(colourSlots([s('x', 'p'), s('x', 'p'), s('y', 'q')])).toEqual([0, 1, 2]);
-    expect(colourSlots([s('x'), s('y')])).toEqual([0, 1]);
+  test('the same place in groups of equal size, told apart by a pattern', () => {
+    const series = [s('vpn1', 'a = 1'), s('vpn2', 'a = 1'), s('vpn1', 'a = 2'), s('vpn2', 'a = 2')];
+    expect(slots(series)).toEqual([0, 1, 0, 1]);
+    expect(patterns(series)).toEqual([0, 0, 1, 1]);
   });
 
-  test('past the last colour a dash tells series apart', () => {
-    expect(seriesDash(0, false)).not.toEqual(seriesDash(SERIES.light.length, false));
+  test('otherwise each has its own, and past the last colour its own pattern', () => {
+    expect(slots([s('x', 'p'), s('x', 'p'), s('y', 'q')])).toEqual([0, 1, 2]);
+    const many = Array.from({ length: 20 }, (_, i) => s(`v${i}`));
+    expect(patterns(many)[7]).toBe(0);
+    expect(patterns(many)[8]).toBe(1);
+    expect(seriesDash(0, false)).not.toEqual(seriesDash(1, false));
   });
 });

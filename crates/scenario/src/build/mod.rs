@@ -30,6 +30,8 @@ struct Network {
     kinds: Vec<NodeKind>,
     names: Vec<String>,
     topology: Topology,
+    /// Every link could be read, so that a path that is not there is missing.
+    complete: bool,
 }
 
 impl Builder<'_, '_> {
@@ -96,7 +98,8 @@ impl Builder<'_, '_> {
             }
         }
         let names = nodes.names().map(str::to_owned).collect();
-        Network { topology: Topology::new(&kinds, joined), kinds, names }
+        let complete = joined.len() == self.file.link.0.len();
+        Network { complete, topology: Topology::new(&kinds, joined), kinds, names }
     }
 
     fn ends(&mut self, link: &Link) -> Option<[usize; 2]> {
@@ -130,7 +133,7 @@ impl Builder<'_, '_> {
     /// The shortest path, or a problem at `place`.
     fn shortest(&mut self, network: &Network, from: usize, to: usize, place: Place) -> Option<Vec<Hop>> {
         let path = network.topology.shortest(from, to);
-        if path.is_none() {
+        if path.is_none() && network.complete {
             let message = format!("no path leads from `{}` to `{}`", network.names[from], network.names[to]);
             self.problems.push_help(
                 place,
@@ -195,7 +198,10 @@ impl Builder<'_, '_> {
                 need >> 30
             );
             let help = "fewer flows, a shorter run or a longer [measure] interval";
-            self.problems.push_help(Place::new(0, 0..0), message, help);
+            let flows = self.file.flow.0.iter().filter_map(|m| Some(&m.value.as_ref()?.count));
+            let place =
+                flows.max_by_key(|count| count.value.0).map_or(Place::new(0, 0..0), |count| count.place);
+            self.problems.push_help(place, message, help);
         }
     }
 

@@ -1,0 +1,145 @@
+//! Every example and every paper's scenario loads, and what is written back reads the same.
+
+use netstage_core::fair::{Control, Decrease, Reference};
+use netstage_core::quantity::{BitRate, Capacity};
+use netstage_core::queue;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::Pattern;
+use netstage_scenario::plan::{Hop, Transport};
+use netstage_scenario::{Options, Scenario, load, parse};
+use std::path::{Path, PathBuf};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
+}
+
+fn scenarios(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            scenarios(&path, found);
+        } else if path.extension().is_some_and(|e| e == "toml") {
+            found.push(path);
+        }
+    }
+}
+
+fn example(name: &str, options: &Options) -> Scenario {
+    load(&folder().join("examples").join(name), options).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn set(path: &str, value: &str) -> Options {
+    Options { sets: vec![(path.into(), value.into())], ..Options::default() }
+}
+
+#[test]
+fn every_scenario_loads_and_survives_being_written() {
+    let mut found = Vec::new();
+    scenarios(&folder(), &mut found);
+    assert!(found.len() >= 8);
+    for path in found {
+        let read = load(&path, &Options::default()).unwrap_or_else(|errors| panic!("{errors}"));
+        assert!(
+            !read.title.is_empty() && !read.expectations.is_empty() && !read.plots.is_empty(),
+            "{path:?}"
+        );
+        assert_eq!(read.text, std::fs::read_to_string(&path).unwrap());
+        let options = Options { seed: Some(7), repeat: Some(2), ..Options::default() };
+        let changed = load(&path, &options).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!((changed.seed, changed.repeat), (7, 2));
+        let again = parse("again.toml", &changed.text, path.parent(), &Options::default());
+        let again = again.unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(again.cells.len(), read.cells.len());
+        for (one, other) in again.cells.iter().zip(&read.cells) {
+            assert_eq!(one.variant, other.variant);
+            assert_eq!(one.settings, other.settings);
+            assert_eq!(one.plan, other.plan);
+        }
+        assert_eq!(again.expectations, read.expectations);
+        assert_eq!(again.plots, read.plots);
+    }
+}
+
+#[test]
+fn a_plan_says_what_its_file_says() {
+    let plan = &example("two-hosts.toml", &Options::default()).cells[0].plan;
+    let line = &plan.links[0].directions[0];
+    assert_eq!((line.rate, line.delay), (BitRate(10_000_000), Duration::from_millis(20)));
+    assert_eq!((line.buffer, &line.queue), (Capacity::Packets(50), &queue::Config::DropTail));
+    let flow = &plan.flows[0];
+    assert_eq!((flow.start, flow.stop, flow.count), (Instant::ZERO, Instant(20_000_000_000), 1));
+    assert_eq!(
+        (flow.path.as_slice(), flow.reverse.as_slice()),
+        (&[Hop { link: 0, direction: 0 }][..], &[Hop { link: 0, direction: 1 }][..])
+    );
+    let Transport::Tcp(tcp) = &flow.transport else { panic!("{flow:?}") };
+    assert_eq!((tcp.window, tcp.max_segment_size, tcp.sack, tcp.timestamps), (65_536, 1448, true, true));
+    assert_eq!(flow.traffic, Pattern::Bulk { size: None });
+}
+
+#[test]
+fn weights_come_from_the_topology() {
+    let scenario = example("parking-lot.toml", &Options::default());
+    let weights = |cell: usize| -> Vec<(String, f64)> {
+        scenario.cells[cell].plan.vpns.iter().map(|v| (v.name.clone(), v.weight)).collect()
+    };
+    let names: Vec<&str> = scenario.cells.iter().map(|c| c.variant.as_str()).collect();
+    assert_eq!(names, ["base", "proportional", "uncontrolled"]);
+    for (name, weight) in weights(0) {
+        let expected = if matches!(name.as_str(), "one" | "three") { 3.0 } else { 1.0 };
+        assert!((weight - expected).abs() < 1e-9, "{name} {weight}");
+    }
+    // Proportional fairness takes from the long path.
+    let proportional = weights(1);
+    assert_eq!(proportional[0].1, 1.0);
+    assert!(proportional[3].1 > 1.5, "{proportional:?}");
+    assert!(scenario.cells[2].plan.vpns.iter().all(|v| v.control == Control::None));
+}
+
+#[test]
+fn variants_and_sweeps_make_cells_in_order() {
+    let queues = example("queues.toml", &Options::default());
+    let names: Vec<&str> = queues.cells.iter().map(|c| c.variant.as_str()).collect();
+    assert_eq!(names, ["codel", "drop-tail", "fq-codel", "red"]);
+    let flavours = example("tcp-flavours.toml", &Options::default());
+    assert_eq!(flavours.cells.len(), 18);
+    let values =
+        |cell: usize| -> Vec<&str> { flavours.cells[cell].settings.iter().map(|s| s.1.as_str()).collect() };
+    assert_eq!(values(0), ["reno", "false", "0"]);
+    assert_eq!(values(1), ["reno", "false", "0.001"]);
+    assert_eq!(values(17), ["cubic", "true", "0.01"]);
+    assert_eq!(flavours.cells[17].plan.links[0].directions[0].loss, 0.01);
+    assert_eq!(flavours.cells[17].plan.links[0].directions[1].loss, 0.0);
+}
+
+#[test]
+fn the_command_line_changes_the_file() {
+    let two = example("fair-two-vpns.toml", &set("vpn.*.control.decrease", "0.2"));
+    for vpn in &two.cells[0].plan.vpns {
+        let Control::I2vfc(config) = &vpn.control else { panic!("{vpn:?}") };
+        assert_eq!(config.decrease, Decrease::Fixed(0.2));
+        assert!(matches!(config.reference, Reference::Nominal(_)));
+    }
+    // A swept path that is set keeps one value, and what asked for others is left out.
+    let fixed = example("tcp-flavours.toml", &set("flow.download.tcp.sack", "false"));
+    assert_eq!(fixed.cells.len(), 9);
+    assert_eq!(fixed.plots.len(), 1);
+    assert!(fixed.warnings.iter().any(|w| w.starts_with("plot.map is left out")), "{:?}", fixed.warnings);
+    assert!(parse("again.toml", &fixed.text, None, &Options::default()).is_ok());
+    let short = example("two-hosts.toml", &set("scenario.duration", "10 s"));
+    assert!(short.expectations.is_empty() && short.warnings.len() == 2);
+    let vary = vec![("link.line.delay".into(), vec!["1 ms".into(), "2 ms".into()])];
+    let varied = example("two-hosts.toml", &Options { vary, ..Options::default() });
+    assert_eq!(varied.cells.len(), 2);
+    assert_eq!(varied.cells[1].settings, [("link.line.delay".to_owned(), "2 ms".to_owned())]);
+    assert_eq!(varied.cells[1].plan.links[0].directions[0].delay, Duration::from_millis(2));
+}
+
+#[test]
+fn unwise_values_are_warned_of() {
+    let warned = |path: &str, value: &str| example("fair-two-vpns.toml", &set(path, value)).warnings;
+    assert!(warned("vpn.gold.control.increase", "0.5").is_empty());
+    assert!(warned("vpn.gold.control.increase", "1")[0].contains("as aggressive as the TCP inside"));
+    assert!(warned("vpn.gold.control.decrease", "0.5")[0].contains("vpn.gold"));
+    assert!(warned("flow.gold.stagger", "10 s")[0].contains("after the end"));
+}

@@ -1,0 +1,80 @@
+//! Arbitrary bytes are read or refused, and never break anything.
+
+use netstage_scenario::{Options, parse};
+use proptest::prelude::*;
+use std::path::Path;
+
+fn read(text: &str) {
+    if let Err(errors) = parse("hostile.toml", text, None, &Options::default()) {
+        assert!(!errors.problems.is_empty());
+        let _ = errors.to_string();
+    }
+}
+
+#[test]
+fn the_fuzzer_s_corpus_is_read_or_refused() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/fuzz_scenario");
+    let mut count = 0;
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        read(&String::from_utf8_lossy(&bytes));
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+#[test]
+fn depth_and_length_are_bounded() {
+    read(&"[a.".repeat(10_000));
+    read(&format!("x = {}1{}", "[".repeat(5_000), "]".repeat(5_000)));
+    read(&format!("x = {}", "{ a = ".repeat(5_000)));
+    read(&"a.".repeat(100_000));
+    read(&(0..20_000).map(|i| format!("k{i} = 1\n")).collect::<String>());
+    read(&(0..3_000).map(|i| format!("[node.n{i}]\n")).collect::<String>());
+    read("\u{feff}[scenario]\nduration = \"1 s\"");
+    read("[sweep]\n\"a.b\" = [1]\n\"scenario.title\" = [{}, [], 1979-05-27]");
+}
+
+/// Pieces of real files, put together at random.
+fn pieces() -> impl Strategy<Value = String> {
+    let text = concat!(
+        include_str!("../../../scenarios/examples/queues.toml"),
+        include_str!("../../../scenarios/examples/fair-two-vpns.toml"),
+        include_str!("../../../scenarios/examples/traffic-patterns.toml"),
+    );
+    let lines: Vec<String> = text.lines().map(|l| format!("{l}\n")).collect();
+    proptest::collection::vec(proptest::sample::select(lines), 0..60).prop_map(|lines| lines.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+        read(&text);
+    }
+
+    #[test]
+    fn shuffled_lines_are_read_or_refused(text in pieces()) {
+        read(&text);
+    }
+
+    #[test]
+    fn any_setting_is_applied_or_refused(path in "(link|vpn|flow|node|\\*|defaults|scenario)(\\.[a-z*]{0,8}){0,4}", value in "\\PC{0,20}") {
+        let text = include_str!("../../../scenarios/examples/fair-two-vpns.toml");
+        let options = Options { sets: vec![(path.clone(), value.clone())], vary: vec![(path, vec![value])], ..Options::default() };
+        if let Err(errors) = parse("hostile.toml", text, None, &options) {
+            let _ = errors.to_string();
+        }
+    }
+
+    #[test]
+    fn one_changed_byte_is_read_or_refused(at in 0usize..2_000, byte in "[ -~]") {
+        let mut text = include_str!("../../../scenarios/examples/queues.toml").to_owned();
+        let at = at.min(text.len() - 1);
+        if text.is_char_boundary(at) && text.is_char_boundary(at + 1) {
+            text.replace_range(at..at + 1, &byte);
+        }
+        read(&text);
+    }
+}
