@@ -98,12 +98,15 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let message = error.to_string();
         match error {
-            Error::Occupied { .. } => Failure::new(USAGE, "occupied", message).help("name another folder with --out"),
-            Error::InUse { .. } => Failure::new(USAGE, "in-use", message).help("name another folder with --out"),
-            Error::Run { .. } => Failure::new(FAILED, "run", message),
-            Error::Io { .. } => {
-                Failure::new(FAILED, "io", message).help("finished runs are kept: the same command goes on with them")
+            Error::Occupied { .. } => {
+                Failure::new(USAGE, "occupied", message).help("name another folder with --out")
             }
+            Error::InUse { .. } => {
+                Failure::new(USAGE, "in-use", message).help("name another folder with --out")
+            }
+            Error::Run { .. } => Failure::new(FAILED, "run", message),
+            Error::Io { .. } => Failure::new(FAILED, "io", message)
+                .help("finished runs are kept: the same command goes on with them"),
             Error::Interrupted { .. } => {
                 Failure::new(INTERRUPTED, "interrupted", message).help("the same command goes on with them")
             }
@@ -126,7 +129,9 @@ impl From<OpenError> for Failure {
 pub fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::write(Path::new("stdout"), &error)),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::write(Path::new("stdout"), &error))
+        }
         _ => Ok(()),
     }
 }

@@ -27,7 +27,8 @@ pub fn page(data: &ReportData) -> String {
     let mut page = String::with_capacity(PAGE.len() + SCRIPT.len() + STYLE.len() + json.len());
     let mut rest = PAGE;
     for (placeholder, text) in parts {
-        let (before, after) = rest.split_once(placeholder).expect("the template has every placeholder, in this order");
+        let (before, after) =
+            rest.split_once(placeholder).expect("the template has every placeholder, in this order");
         page.push_str(before);
         page.push_str(&text);
         rest = after;

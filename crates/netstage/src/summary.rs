@@ -91,7 +91,11 @@ pub fn table(table: &Table) -> String {
         let mut text = String::new();
         for (index, cell) in cells.enumerate() {
             let pad = " ".repeat(widths[index].saturating_sub(cell.chars().count()));
-            let (left, right) = if table.columns[index].align == Align::Right { (pad.as_str(), "") } else { ("", pad.as_str()) };
+            let (left, right) = if table.columns[index].align == Align::Right {
+                (pad.as_str(), "")
+            } else {
+                ("", pad.as_str())
+            };
             let gap = if index > 0 { "  " } else { "" };
             let _ = write!(text, "{gap}{left}{cell}{right}");
         }

@@ -2,10 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod declare;
 mod error;
 pub mod expect;
 mod file;
 mod judge;
+mod merge;
+mod nest;
 pub mod outcome;
 pub mod plan;
 mod quantity;

@@ -5,10 +5,13 @@
 //! same seed gives the same bytes. Adding a field raises the minor version; anything
 //! else raises the major version. Readers ignore fields they do not know.
 
+mod layout;
+
 use crate::outcome::{Aggregation, Metric, Totals};
 use crate::plan::{NodeKind, Plan};
+use layout::Layout;
 use serde::{Deserialize, Serialize};
-use std::{fmt, io};
+use std::fmt;
 
 /// Major version of the schema: readers refuse a newer one.
 pub const MAJOR: u32 = 1;
@@ -310,83 +313,6 @@ impl Record {
     /// Whether every expectation holds.
     pub fn passes(&self) -> bool {
         self.expectations.iter().all(|e| e.pass)
-    }
-}
-
-/// Lines for people down to the entries of a list, each of which is one line.
-#[derive(Default)]
-struct Layout {
-    depth: usize,
-    empty: bool,
-}
-
-impl Layout {
-    /// Deeper than this, all stands on one line: `cells`, a cell, `summary`, an entry.
-    const LINES: usize = 4;
-
-    fn line<W: ?Sized + io::Write>(&self, out: &mut W) -> io::Result<()> {
-        if self.depth > Layout::LINES {
-            return Ok(());
-        }
-        out.write_all(b"\n")?;
-        (0..self.depth).try_for_each(|_| out.write_all(b"  "))
-    }
-
-    fn open<W: ?Sized + io::Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth += 1;
-        self.empty = true;
-        out.write_all(bracket)
-    }
-
-    fn close<W: ?Sized + io::Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
-        let inline = self.empty || self.depth > Layout::LINES;
-        self.depth -= 1;
-        self.empty = false;
-        if !inline {
-            self.line(out)?;
-        }
-        out.write_all(bracket)
-    }
-
-    fn next<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.empty = false;
-        let separator: &[u8] = match (first, self.depth > Layout::LINES) {
-            (true, _) => b"",
-            (false, true) => b", ",
-            (false, false) => b",",
-        };
-        out.write_all(separator)?;
-        self.line(out)
-    }
-}
-
-impl serde_json::ser::Formatter for Layout {
-    fn begin_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.open(out, b"[")
-    }
-
-    fn end_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.close(out, b"]")
-    }
-
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.next(out, first)
-    }
-
-    fn begin_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.open(out, b"{")
-    }
-
-    fn end_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.close(out, b"}")
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.next(out, first)
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
     }
 }
 

@@ -22,6 +22,10 @@ pub fn reference() -> String {
             kind => kind,
         };
         reference.body(&kind, field.doc);
+        if field.name == "defaults" {
+            // Each of these tables has its own section.
+            reference.pending.clear();
+        }
         while let Some((what, about, kind)) = reference.pending.pop() {
             if reference.told.insert(what.clone()) {
                 reference.heading("####", &what);
@@ -122,8 +126,7 @@ impl Reference {
                 nested.push((tagged.what.to_owned(), doc, kind));
                 takes
             }
-            Kind::List { of, min, max } if of().structure().is_some() => {
-                let _ = (min, max);
+            Kind::List { of, .. } if of().structure().is_some() => {
                 format!("a list, each {}", self.takes(of(), doc, nested))
             }
             Kind::Choice(words) => {

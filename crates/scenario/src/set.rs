@@ -51,7 +51,7 @@ impl Setting<'_> {
         };
         let leads_nowhere = || format!("the path `{}` leads nowhere: ", self.path);
         match kind.structure() {
-            Some(kind @ Kind::Named { of }) => {
+            Some(Kind::Named { of }) => {
                 let Value::Table(table) = &mut node.value else { return Ok(()) };
                 let names: Vec<String> = table.entries.iter().map(|e| e.key.clone()).collect();
                 let mut found = false;
@@ -62,7 +62,6 @@ impl Setting<'_> {
                 if found {
                     return Ok(());
                 }
-                let _ = kind;
                 let message = match segment.contains('*') {
                     true => format!("{}no {what} matches `{segment}`", leads_nowhere()),
                     false => format!("{}there is no {what} `{segment}`", leads_nowhere()),

@@ -1,14 +1,12 @@
 //! Tables of a configuration file, described once.
 //!
-//! [`table!`], [`tagged!`] and [`choice!`] declare a table as a struct or enum whose
-//! documentation, types and defaults are also its description: decoding, the refusal of
+//! [`crate::declare`] turns a struct into such a description: decoding, the refusal of
 //! unknown keys, `--set` paths, the JSON Schema and the reference all read [`Kind`].
 //! Nothing here knows what a scenario is.
 
 use crate::error::{Place, Problems, did_you_mean};
 use crate::quantity::Dimension;
 use crate::tree::{Node, Table, Value};
-use std::ops::Deref;
 
 /// What a value may be.
 pub(crate) enum Kind {
@@ -107,6 +105,15 @@ impl Literal {
     }
 }
 
+/// The word of a file for a value, as [`choice!`] declares it.
+pub(crate) fn word<T: Decode + PartialEq>(value: T) -> &'static str {
+    let Kind::Choice(words) = T::kind() else { unreachable!("only a choice has words") };
+    let place = Place { source: 0, start: 0, end: 0 };
+    let means = |word: &str| T::decode(&Literal::from(word).node(place), &mut Problems::default());
+    let found = words.iter().find(|(word, _)| means(word).as_ref() == Some(&value));
+    found.expect("every value has its word").0
+}
+
 /// A type that a value of the file becomes.
 pub(crate) trait Decode: Sized {
     fn kind() -> Kind;
@@ -176,139 +183,9 @@ impl Field {
     }
 }
 
-/// Declares a table: `struct Link "a link" { field: Type = default, … ..part: Part }`.
-macro_rules! table {
-    (
-        $(#[doc = $about:literal])+
-        $vis:vis struct $table:ident $what:literal $(short $short:literal)? {
-            $($(#[doc = $doc:literal])+ $field:ident : $type:ty $(= $default:expr)?,)*
-            $(.. $part:ident : $part_type:ty)?
-        }
-    ) => {
-        $(#[doc = $about])+
-        // Some fields are there for their description alone.
-        #[allow(dead_code)]
-        #[derive(Clone, Debug)]
-        $vis struct $table {
-            $($vis $field: $type,)*
-            $($vis $part: $part_type,)?
-        }
-
-        impl $crate::table::Fields for $table {
-            const WHAT: &'static str = $what;
-
-            fn fields() -> Vec<$crate::table::Field> {
-                #[allow(unused_mut)]
-                let mut fields = vec![$($crate::table::Field::new::<$type>(
-                    stringify!($field),
-                    concat!($($doc),+).trim_ascii(),
-                    $crate::table::default!($($default)?),
-                )),*];
-                $(fields.extend(<$part_type as $crate::table::Fields>::fields());)?
-                fields
-            }
-
-            fn take(reader: &mut $crate::table::Reader<'_>) -> Option<Self> {
-                $(let $field = reader.field::<$type>(
-                    stringify!($field),
-                    $crate::table::default!($($default)?),
-                );)*
-                $(let $part = <$part_type as $crate::table::Fields>::take(reader);)?
-                Some($table { $($field: $field?,)* $($part: $part?)? })
-            }
-        }
-
-        impl $crate::table::Decode for $table {
-            fn kind() -> $crate::table::Kind {
-                #[allow(unused_mut, unused_assignments)]
-                let mut shorthand = None;
-                $(shorthand = Some($short);)?
-                let fields = <$table as $crate::table::Fields>::fields();
-                let about = concat!($($about),+).trim_ascii();
-                $crate::table::Kind::Table { what: $what, about, fields, shorthand }
-            }
-
-            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
-                $crate::table::decode_table(node, problems)
-            }
-        }
-    };
-}
-
-macro_rules! default {
-    () => {
-        None
-    };
-    ($default:expr) => {
-        Some($crate::table::Literal::from($default))
-    };
-}
-
-/// Declares a table whose fields depend on a tag.
-macro_rules! tagged {
-    (
-        $(#[doc = $about:literal])+
-        $vis:vis enum $table:ident $what:literal by $tag:literal $(or $default:literal)? {
-            $($(#[doc = $doc:literal])+ $variant:ident ( $fields:ty ) = $name:literal,)+
-        }
-    ) => {
-        $(#[doc = $about])+
-        #[derive(Clone, Debug)]
-        $vis enum $table {
-            $($(#[doc = $doc])+ $variant($fields),)+
-        }
-
-        impl $crate::table::Decode for $table {
-            fn kind() -> $crate::table::Kind {
-                #[allow(unused_mut, unused_assignments)]
-                let mut default = None;
-                $(default = Some($default);)?
-                $crate::table::Kind::Tagged($crate::table::Tagged {
-                    what: $what,
-                    about: concat!($($about),+).trim_ascii(),
-                    tag: $tag,
-                    default,
-                    variants: vec![$($crate::table::Variant {
-                        name: $name,
-                        doc: concat!($($doc),+).trim_ascii(),
-                        fields: <$fields as $crate::table::Fields>::fields,
-                    }),+],
-                })
-            }
-
-            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
-                let kind = Self::kind();
-                let $crate::table::Kind::Tagged(tagged) = &kind else { unreachable!() };
-                let (name, table) = $crate::table::open_tagged(node, tagged, problems)?;
-                match name {
-                    $($name => $crate::table::take_variant::<$fields>(&table, node.place, problems)
-                        .map($table::$variant),)+
-                    _ => unreachable!("a tag that open_tagged does not know"),
-                }
-            }
-        }
-    };
-}
-
-/// Declares words of the file for the values of an enum, which may be someone else's.
-macro_rules! choice {
-    ($type:ty { $($(#[doc = $doc:literal])+ $name:literal => $value:expr,)+ }) => {
-        impl $crate::table::Decode for $type {
-            fn kind() -> $crate::table::Kind {
-                $crate::table::Kind::Choice(vec![$(($name, concat!($($doc),+).trim_ascii())),+])
-            }
-
-            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
-                match node.text() {
-                    $(Some($name) => Some($value),)+
-                    _ => $crate::table::refuse_choice(node, &Self::kind(), problems),
-                }
-            }
-        }
-    };
-}
-
-pub(crate) use {choice, default, table, tagged};
+pub(crate) use crate::declare::{choice, default, table, tagged};
+pub(crate) use crate::merge::merge;
+pub(crate) use crate::nest::{At, Lenient, List, Member, Named};
 
 pub(crate) fn decode_table<T: Fields + Decode>(node: &Node, problems: &mut Problems) -> Option<T> {
     let kind = T::kind();
@@ -552,180 +429,5 @@ pub(crate) fn refuse_unknown_keys(node: &Node, kind: &Kind, problems: &mut Probl
             }
         }
         _ => {}
-    }
-}
-
-/// Fills what a table leaves out from another. Tables merge field by field, unless the
-/// upper one names another tag: then nothing of the lower one applies.
-pub(crate) fn merge(over: &mut Node, under: &Node, kind: &Kind) {
-    let structure = kind.structure();
-    if let (Value::Table(_), Some(shorthand)) = (&over.value, structure.and_then(Kind::shorthand))
-        && !matches!(under.value, Value::Table(_))
-    {
-        let mut table = Table::default();
-        table.insert(shorthand, under.place, under.clone());
-        return merge(over, &Node { value: Value::Table(table), place: under.place, own: false }, kind);
-    }
-    let (Value::Table(upper), Value::Table(lower)) = (&mut over.value, &under.value) else { return };
-    if let Some(Kind::Tagged(tagged)) = structure {
-        let tag = |table: &Table| table.get(tagged.tag).and_then(|n| n.text().map(str::to_owned));
-        let lower_tag = tag(lower).or(tagged.default.map(str::to_owned));
-        if tag(upper).is_some_and(|upper_tag| Some(upper_tag) != lower_tag) {
-            return;
-        }
-    }
-    for entry in &lower.entries {
-        match (upper.get_mut(&entry.key), structure.and_then(|k| k.field(&entry.key))) {
-            (Some(node), Some(kind)) => merge(node, &entry.node, &kind),
-            (Some(_), None) => {}
-            (None, _) => {
-                let mut node = entry.node.clone();
-                disown(&mut node);
-                upper.insert(&entry.key, entry.key_place, node);
-            }
-        }
-    }
-}
-
-fn disown(node: &mut Node) {
-    node.own = false;
-    if let Value::Table(table) = &mut node.value {
-        table.entries.iter_mut().for_each(|entry| disown(&mut entry.node));
-    }
-}
-
-/// A value with its place.
-#[derive(Clone, Debug)]
-pub(crate) struct At<T> {
-    pub value: T,
-    pub place: Place,
-    pub own: bool,
-}
-
-impl<T> Deref for At<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T: Decode> Decode for At<T> {
-    fn kind() -> Kind {
-        T::kind()
-    }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        T::decode(node, problems).map(|value| At { value, place: node.place, own: node.own })
-    }
-}
-
-impl<T: Decode> Decode for Option<T> {
-    fn kind() -> Kind {
-        T::kind()
-    }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        T::decode(node, problems).map(Some)
-    }
-    fn missing() -> Option<Self> {
-        Some(None)
-    }
-}
-
-/// Tables under names of the user's, ordered by name. A table that could not be read keeps
-/// its name, so that references to it are not taken for wrong.
-#[derive(Clone, Debug)]
-pub(crate) struct Named<T>(pub Vec<Member<T>>);
-
-#[derive(Clone, Debug)]
-pub(crate) struct Member<T> {
-    pub name: String,
-    /// Where the name stands.
-    pub place: Place,
-    pub value: Option<T>,
-}
-
-impl<T> Named<T> {
-    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
-        self.0.iter().map(|m| m.name.as_str())
-    }
-
-    /// Index of a name.
-    pub fn index(&self, name: &str) -> Option<usize> {
-        self.0.binary_search_by(|m| m.name.as_str().cmp(name)).ok()
-    }
-}
-
-impl<T: Decode> Decode for Named<T> {
-    fn kind() -> Kind {
-        Kind::Named { of: T::kind }
-    }
-
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
-        let mut members = Vec::with_capacity(table.entries.len());
-        for entry in &table.entries {
-            if !is_name(&entry.key) {
-                let message = format!("`{}` cannot be a name", entry.key.escape_debug());
-                let help = "names are made of letters, digits, `-` and `_`, at most 64 of them";
-                problems.push_help(entry.key_place, message, help);
-            }
-            let value = T::decode(&entry.node, problems);
-            members.push(Member { name: entry.key.clone(), place: entry.key_place, value });
-        }
-        members.sort_by(|a, b| a.name.cmp(&b.name));
-        Some(Named(members))
-    }
-
-    fn missing() -> Option<Self> {
-        Some(Named(Vec::new()))
-    }
-}
-
-fn is_name(key: &str) -> bool {
-    let letters = key.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_');
-    !key.is_empty() && letters && key.chars().count() <= 64
-}
-
-/// A list of at least `MIN` and at most `MAX` values.
-#[derive(Clone, Debug)]
-pub(crate) struct List<T, const MIN: usize = 0, const MAX: usize = 100_000>(pub Vec<T>);
-
-impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX> {
-    fn kind() -> Kind {
-        Kind::List { of: T::kind, min: MIN, max: MAX }
-    }
-
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        let Value::Array(items) = &node.value else { return mismatch(node, &Self::kind(), problems) };
-        if items.len() < MIN || items.len() > MAX {
-            let expected = match (MIN, MAX) {
-                (min, max) if min == max => format!("{min} values"),
-                (min, _) if items.len() < min => format!("at least {min}"),
-                _ => format!("at most {MAX}"),
-            };
-            problems.push(node.place, format!("expected {expected} in this list, found {}", items.len()));
-            return None;
-        }
-        let decoded: Vec<Option<T>> = items.iter().map(|item| T::decode(item, problems)).collect();
-        decoded.into_iter().collect::<Option<Vec<T>>>().map(List)
-    }
-
-    fn missing() -> Option<Self> {
-        (MIN == 0).then_some(List(Vec::new()))
-    }
-}
-
-/// A table that, where it cannot be read, does not keep its neighbours from being read.
-#[derive(Clone, Debug)]
-pub(crate) struct Lenient<T>(pub Option<T>);
-
-impl<T: Decode> Decode for Lenient<T> {
-    fn kind() -> Kind {
-        T::kind()
-    }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        Some(Lenient(T::decode(node, problems)))
-    }
-    fn missing() -> Option<Self> {
-        T::missing().map(|value| Lenient(Some(value)))
     }
 }

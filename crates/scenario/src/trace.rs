@@ -147,3 +147,53 @@ fn packets(text: &str) -> Result<Vec<(Duration, u32)>, Malformed> {
     }
     Ok(packets)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<(u64, u32)>, String> {
+        let mut problems = Problems::default();
+        problems.add_source("scenario.toml", "");
+        match parse("trace.csv", text, &mut problems) {
+            Some(packets) => Ok(packets.iter().map(|(gap, bytes)| (gap.0, *bytes)).collect()),
+            None => {
+                let errors = problems.into_errors();
+                let problem = &errors.problems[0];
+                Err(format!(
+                    "{}:{}:{} {}",
+                    errors.sources[1].name, problem.line, problem.column, problem.message
+                ))
+            }
+        }
+    }
+
+    #[test]
+    fn gaps_and_times_are_read() {
+        assert_eq!(read("gap_seconds,bytes\n0,100\n0.02, 172\r\n"), Ok(vec![(0, 100), (20_000_000, 172)]));
+        assert_eq!(
+            read("time_s, bytes\n1.5,100\n\n1.75,1\n"),
+            Ok(vec![(1_500_000_000, 100), (250_000_000, 1)])
+        );
+        assert_eq!(read("gap_seconds,bytes\n0.00000000049,1\n"), Ok(vec![(0, 1)]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        let wrong = [
+            ("", "trace.csv:1:1 a trace starts with its heading"),
+            ("0.1,100\n", "trace.csv:1:1 a trace starts with its heading"),
+            ("gap_seconds,bytes\n", "trace.csv:1:1 the trace holds no packets"),
+            ("gap_seconds,bytes\n0.1,100\n0.1,1", "trace.csv:3:1 the last line is cut off"),
+            ("gap_seconds,bytes\n0.1 100\n", "trace.csv:2:1 expected two columns"),
+            ("gap_seconds,bytes\n0.1,100\nx,100\n", "trace.csv:3:1 this is not a time in seconds"),
+            ("gap_seconds,bytes\n-0.1,100\n", "trace.csv:2:1 this is not a time in seconds"),
+            ("gap_seconds,bytes\n0.1,0\n", "trace.csv:2:5 expected payload bytes from 1 to 65507"),
+            ("gap_seconds,bytes\n0.1,1,2\n", "trace.csv:2:5 expected payload bytes from 1 to 65507"),
+            ("time_s,bytes\n2,1\n1,1\n", "trace.csv:3:1 this packet comes before the one above it"),
+        ];
+        for (text, message) in wrong {
+            assert_eq!(read(text), Err(message.to_owned()));
+        }
+    }
+}

@@ -47,8 +47,6 @@ pub struct Counts {
     pub drops: Bins,
     /// Packets lost on the line.
     pub lost: Bins,
-    /// Packets marked.
-    pub marks: Bins,
     /// Since when a full link's queue has had its present length.
     waiting_since: Instant,
 }
@@ -152,7 +150,6 @@ impl Counts {
             waiting: bins(),
             drops: bins(),
             lost: bins(),
-            marks: bins(),
             waiting_since: Instant::ZERO,
         }
     }

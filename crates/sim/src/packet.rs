@@ -3,7 +3,6 @@
 use netstage_core::fair;
 use netstage_core::packet::{self, Ecn};
 use netstage_core::tcp;
-use netstage_core::time::Instant;
 
 /// A packet under way.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +30,8 @@ pub enum Body {
     Data(tcp::Data),
     /// A TCP acknowledgement.
     Ack(tcp::Ack),
-    /// A datagram, and when it was sent.
-    Datagram(Instant),
+    /// A datagram.
+    Datagram,
     /// A question from ingress to egress PE.
     Query(fair::Query),
     /// The egress PE's answer.

@@ -33,12 +33,6 @@ impl Tournament {
         self.nodes[1]
     }
 
-    /// The time source `index` asked for.
-    #[inline]
-    pub fn get(&self, index: u32) -> Instant {
-        self.nodes[self.leaves + index as usize].0
-    }
-
     /// Source `index` acts at `at`; [`Instant::NEVER`] takes it out.
     #[inline]
     pub fn set(&mut self, index: u32, at: Instant) {
@@ -55,14 +49,6 @@ impl Tournament {
                 return;
             }
             self.nodes[node] = winner;
-        }
-    }
-
-    /// Brings source `index` forward to `at` if it was to act later.
-    #[inline]
-    pub fn advance(&mut self, index: u32, at: Instant) {
-        if at < self.get(index) {
-            self.set(index, at);
         }
     }
 }

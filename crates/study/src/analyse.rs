@@ -97,7 +97,8 @@ impl<'a> Analysis<'a> {
             });
         }
         let summarised = self.cells.iter().flat_map(|c| &c.summary);
-        let whole_span: BTreeSet<Metric> = summarised.filter_map(|s| crate::select::metric(&s.metric)).collect();
+        let whole_span: BTreeSet<Metric> =
+            summarised.filter_map(|s| crate::select::metric(&s.metric)).collect();
         let metrics = self.metrics.union(&whole_span).map(|&metric| MetricEntry::from(metric)).collect();
         let record = Record {
             schema: manifest.schema.clone(),

@@ -23,7 +23,10 @@ pub fn compare(records: &[Record]) -> ReportData {
     let Some(first) = records.first() else { return ReportData::default() };
     let fact = |(name, record): (&String, &Record)| Fact {
         name: name.clone(),
-        value: format!("{}, {}, {} on {}", record.data.title, record.data.plan, record.data.tool, record.data.stage),
+        value: format!(
+            "{}, {}, {} on {}",
+            record.data.title, record.data.plan, record.data.tool, record.data.stage
+        ),
     };
     let mut warnings = Vec::new();
     let mut expectations = Vec::new();
@@ -98,7 +101,9 @@ fn table(records: &[Record], names: &[String], cell: &CellEntry, cells: &[Option
             let this = of(cell);
             row.push(this.map_or_else(|| "–".into(), |v| format::estimate(&v, unit)));
             if index > 0 {
-                row.push(base.zip(this).map_or_else(|| "–".into(), |(base, this)| difference(&base, &this, unit)));
+                row.push(
+                    base.zip(this).map_or_else(|| "–".into(), |(base, this)| difference(&base, &this, unit)),
+                );
             }
         }
         table.rows.push(row);

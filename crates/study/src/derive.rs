@@ -49,7 +49,9 @@ pub fn whole_span(plan: &Plan, outcome: &Outcome, metric: Metric, bins: &Range<u
         means.collect()
     };
     match metric {
-        Metric::FairnessIntraVpnWholeRun if !plan.vpns.is_empty() => vec![(String::new(), jain(&means(None)))],
+        Metric::FairnessIntraVpnWholeRun if !plan.vpns.is_empty() => {
+            vec![(String::new(), jain(&means(None)))]
+        }
         Metric::FairnessIntraVpnEachWholeRun => {
             let each = plan.vpns.iter().enumerate();
             each.map(|(index, vpn)| (vpn.name.clone(), jain(&means(Some(index))))).collect()
@@ -208,16 +210,23 @@ fn rate(plan: &Plan, hop: Hop, bin: usize, outcome: &Outcome) -> f64 {
 mod tests {
     use super::*;
     use crate::fixture::{self, at};
-    use netstage_core::quantity::BitRate;
     use netstage_core::link::Change;
+    use netstage_core::quantity::BitRate;
 
     /// The fixture's plan with flows of fixed rates from their starts on (a: 1 s, b: 2 s):
     /// a's 1 and 1 Mbit/s, b's 3 and 1; background 2.
     fn derived() -> (Plan, Outcome) {
         let plan = fixture::plan();
         let mut outcome = fixture::outcome(&plan, 1);
-        let rates = [("bulka[0]", 1e6, 1), ("bulka[1]", 1e6, 1), ("bulkb[0]", 3e6, 2), ("bulkb[1]", 1e6, 2), ("noise", 2e6, 0)];
-        let constant = |rate: f64, from: usize| (0..10).map(|b| if b < from { 0.0 } else { rate }).collect::<Vec<f64>>();
+        let rates = [
+            ("bulka[0]", 1e6, 1),
+            ("bulka[1]", 1e6, 1),
+            ("bulkb[0]", 3e6, 2),
+            ("bulkb[1]", 1e6, 2),
+            ("noise", 2e6, 0),
+        ];
+        let constant =
+            |rate: f64, from: usize| (0..10).map(|b| if b < from { 0.0 } else { rate }).collect::<Vec<f64>>();
         for series in &mut outcome.series {
             let flow = rates.iter().find(|(name, ..)| *name == series.subject);
             series.values = match (series.metric, flow) {
@@ -268,7 +277,9 @@ mod tests {
         let value = &whole_span(&plan, &outcome, metric, &(2..10))[0].1;
         assert!((value - 0.75).abs() < 1e-12);
         // Flows that take turns are fair over the whole, though in no bin.
-        for (k, series) in outcome.series.iter_mut().filter(|s| s.metric == Metric::FlowThroughput).enumerate() {
+        for (k, series) in
+            outcome.series.iter_mut().filter(|s| s.metric == Metric::FlowThroughput).enumerate()
+        {
             series.values = (0..10).map(|b| if b % 2 == k % 2 { 1e6 } else { 0.0 }).collect();
         }
         assert_eq!(whole_span(&plan, &outcome, metric, &(2..10)), [(String::new(), 1.0)]);

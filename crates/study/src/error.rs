@@ -67,10 +67,16 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Occupied { folder, holds } => write!(f, "{} {holds}; it is left as it is", folder.display()),
+            Error::Occupied { folder, holds } => {
+                write!(f, "{} {holds}; it is left as it is", folder.display())
+            }
             Error::InUse { folder } => write!(f, "another netstage is writing to {}", folder.display()),
-            Error::Run { cell, seed, message } if cell.is_empty() => write!(f, "the run with seed {seed} failed: {message}"),
-            Error::Run { cell, seed, message } => write!(f, "the run of {cell} with seed {seed} failed: {message}"),
+            Error::Run { cell, seed, message } if cell.is_empty() => {
+                write!(f, "the run with seed {seed} failed: {message}")
+            }
+            Error::Run { cell, seed, message } => {
+                write!(f, "the run of {cell} with seed {seed} failed: {message}")
+            }
             Error::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
             Error::Interrupted { folder, done, total } => {
                 write!(f, "interrupted: {done} of {total} runs are kept in {}", folder.display())

@@ -78,7 +78,11 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
 /// each, b's starting at 2 s; background from the start. Ten bins of a second.
 pub fn plan() -> Plan {
     let node = |name: &str, kind| Node { name: name.into(), kind };
-    let link = |name: &str, a, b, rate| Link { name: name.into(), ends: [a, b], directions: [direction(rate), direction(rate)] };
+    let link = |name: &str, a, b, rate| Link {
+        name: name.into(),
+        ends: [a, b],
+        directions: [direction(rate), direction(rate)],
+    };
     let vpn = |name: &str, weight| Vpn {
         name: name.into(),
         weight,
@@ -132,7 +136,11 @@ pub fn scenario() -> Scenario {
         range: (None, None),
     };
     let over = (at(2), at(10));
-    let swept = |rows: Option<&str>| Against::Swept { path: "flow.bulka.x".into(), rows: rows.map(str::to_owned), over };
+    let swept = |rows: Option<&str>| Against::Swept {
+        path: "flow.bulka.x".into(),
+        rows: rows.map(str::to_owned),
+        over,
+    };
     Scenario {
         title: "Fixture".into(),
         description: "Made up.".into(),

@@ -96,8 +96,10 @@ impl Folder {
         }
         let folder = Folder { path: path.to_owned(), _lock: lock };
         if folder.file(RECORD).exists() {
-            let same = fs::read_to_string(folder.file(RECORD)).is_ok_and(|text| text.contains(&manifest.plan));
-            let what = if same { "already holds this study, finished" } else { "holds the record of another study" };
+            let same =
+                fs::read_to_string(folder.file(RECORD)).is_ok_and(|text| text.contains(&manifest.plan));
+            let what =
+                if same { "already holds this study, finished" } else { "holds the record of another study" };
             return Err(occupied(what.into()));
         }
         if folder.file(PLAN).exists() {

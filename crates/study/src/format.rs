@@ -102,7 +102,12 @@ mod tests {
 
     #[test]
     fn estimates_show_their_interval() {
-        let value = |mean, half| Estimate { mean: Some(mean), low: Some(mean - half), high: Some(mean + half), runs: 3 };
+        let value = |mean, half| Estimate {
+            mean: Some(mean),
+            low: Some(mean - half),
+            high: Some(mean + half),
+            runs: 3,
+        };
         assert_eq!(estimate(&value(0.95312, 0.0123), ""), "0.953 ± 0.012");
         assert_eq!(estimate(&value(12_345_678.0, 250_000.0), "bit/s"), "12.35 ± 0.25 Mbit/s");
         assert_eq!(estimate(&Estimate { mean: Some(2.0), ..Estimate::default() }, "s"), "2 s");

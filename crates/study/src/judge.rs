@@ -94,7 +94,8 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
 /// The cell of `variant` that agrees with `cell` in every path both sweep.
 fn counterpart(cells: &[Cell], cell: &Cell, variant: &str) -> Option<usize> {
     let agrees = |other: &Cell| {
-        let mut common = other.settings.iter().filter(|(path, _)| cell.settings.iter().any(|(p, _)| p == path));
+        let mut common =
+            other.settings.iter().filter(|(path, _)| cell.settings.iter().any(|(p, _)| p == path));
         other.variant == variant && common.all(|setting| cell.settings.contains(setting))
     };
     cells.iter().position(agrees)
@@ -116,7 +117,9 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
         Statistic::Min => "smallest".into(),
         Statistic::Max => "largest".into(),
         Statistic::Sum => "sum".into(),
-        Statistic::ConvergenceTime { above } => format!("time until it stays above {}", format::number(above)),
+        Statistic::ConvergenceTime { above } => {
+            format!("time until it stays above {}", format::number(above))
+        }
     };
     let bound = match &expectation.bound {
         Bound::AtLeast(bound) => format!("at least {}", format::quantity(*bound, unit)),
@@ -137,7 +140,12 @@ mod tests {
     use netstage_scenario::expect::Selection;
 
     /// Judges given values, by cell, against a bound on cells that match `only`.
-    fn verdict(statistic: Statistic, bound: Bound, only: &[(&str, &str)], values: [&[f64]; 4]) -> ExpectationEntry {
+    fn verdict(
+        statistic: Statistic,
+        bound: Bound,
+        only: &[(&str, &str)],
+        values: [&[f64]; 4],
+    ) -> ExpectationEntry {
         let cells = only.iter().map(|(p, v)| (p.to_string(), v.to_string())).collect();
         let metric = "fairness.inter_vpn".into();
         let select = Selection { metric, subject: String::new(), over: (at(5), at(50)), statistic, cells };
@@ -169,7 +177,12 @@ mod tests {
         let values: [&[f64]; 4] = [&[1.0], &[0.0], &[1.0], &[0.0]];
         let entry = verdict(Statistic::Mean, Bound::AtLeast(0.5), &[("flow.bulka.x", "0.1")], values);
         assert_eq!((passes(&entry), entry.pass), (vec![(0, true), (2, true)], true));
-        let entry = verdict(Statistic::Mean, Bound::AtLeast(0.5), &[("variant", "with"), ("flow.bulka.x", "0.5")], values);
+        let entry = verdict(
+            Statistic::Mean,
+            Bound::AtLeast(0.5),
+            &[("variant", "with"), ("flow.bulka.x", "0.5")],
+            values,
+        );
         assert_eq!((passes(&entry), entry.pass), (vec![(1, false)], false));
         let entry = verdict(Statistic::Mean, Bound::AtLeast(0.5), &[("variant", "other")], values);
         assert!(!entry.pass && entry.problem == "no cell matches");

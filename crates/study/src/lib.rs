@@ -15,6 +15,7 @@ mod fixture;
 mod folder;
 mod judge;
 mod open;
+mod overview;
 mod run;
 mod statistics;
 mod summary;

@@ -25,6 +25,9 @@ pub struct Plotter<'a> {
     lines: Vec<Line>,
 }
 
+/// Name and values, by row, of a heat map.
+type Map = (String, Vec<Vec<Option<f64>>>);
+
 /// A subject in a cell: its bins, or one value.
 struct Line {
     cell: usize,
@@ -36,12 +39,21 @@ struct Line {
 impl<'a> Plotter<'a> {
     /// Nothing collected yet.
     pub fn new(plot: &'a Plot, cells: &'a [Cell]) -> Plotter<'a> {
-        Plotter { plot, metric: metric(&plot.metric), cells, runs: Vec::new(), seconds: 0.0, lines: Vec::new() }
+        Plotter {
+            plot,
+            metric: metric(&plot.metric),
+            cells,
+            runs: Vec::new(),
+            seconds: 0.0,
+            lines: Vec::new(),
+        }
     }
 
     /// Adds a run of a cell. Runs of one cell come together; [`Plotter::end_cell`] ends them.
     pub fn add(&mut self, cell: usize, outcome: &Outcome) {
-        let Some(metric) = self.metric.filter(|_| cell_matches(&self.cells[cell], &self.plot.cells)) else { return };
+        let Some(metric) = self.metric.filter(|_| cell_matches(&self.cells[cell], &self.plot.cells)) else {
+            return;
+        };
         self.seconds = outcome.interval.as_secs_f64();
         let subject = &self.plot.subject;
         let plan = &self.cells[cell].plan;
@@ -81,7 +93,12 @@ impl<'a> Plotter<'a> {
     /// The figures: one, or one per combination of what a heat map's axes do not show.
     pub fn finish(mut self) -> Vec<Figure> {
         let info = self.metric.map(Metric::info);
-        let largest = self.lines.iter().flat_map(|l| &l.values).filter_map(|e| e.mean).fold(0.0, |a: f64, v| a.max(v.abs()));
+        let largest = self
+            .lines
+            .iter()
+            .flat_map(|l| &l.values)
+            .filter_map(|e| e.mean)
+            .fold(0.0, |a: f64, v| a.max(v.abs()));
         let (factor, unit) = format::scale(largest, info.map_or("", |i| i.unit));
         for value in self.lines.iter_mut().flat_map(|l| &mut l.values) {
             for number in [&mut value.mean, &mut value.low, &mut value.high] {
@@ -89,7 +106,8 @@ impl<'a> Plotter<'a> {
             }
         }
         let layer = info.map_or("", |i| i.layer);
-        let shown_layer = if layer.is_empty() || unit.is_empty() { String::new() } else { format!(", {layer}") };
+        let shown_layer =
+            if layer.is_empty() || unit.is_empty() { String::new() } else { format!(", {layer}") };
         let y = Axis {
             label: self.plot.metric.clone(),
             unit: format!("{unit}{shown_layer}"),
@@ -104,7 +122,9 @@ impl<'a> Plotter<'a> {
             caption: self.plot.caption.clone(),
             claim: self.plot.claim.clone(),
             y,
-            reference_lines: lines.map(|(v, label)| ReferenceLine { value: v / factor, label: label.clone() }).collect(),
+            reference_lines: lines
+                .map(|(v, label)| ReferenceLine { value: v / factor, label: label.clone() })
+                .collect(),
             ..Figure::default()
         };
         match &self.plot.against {
@@ -120,7 +140,8 @@ impl<'a> Plotter<'a> {
         let all = self.lines.len();
         if all > MOST_LINES {
             self.lines.truncate(MOST_LINES);
-            figure.caption = format!("{} (The first {MOST_LINES} of {all}.)", figure.caption).trim_start().into();
+            figure.caption =
+                format!("{} (The first {MOST_LINES} of {all}.)", figure.caption).trim_start().into();
         }
         figure.kind = Kind::Line;
         figure.x = Axis { label: "time".into(), unit: "s".into(), ..Axis::default() };
@@ -171,7 +192,8 @@ impl<'a> Plotter<'a> {
                 figure.x.unit = unit;
                 figure.x.scale = if least > 0.0 && most / least >= 50.0 { Scale::Log } else { Scale::Linear };
                 figure.shared_x = Some(order.iter().map(|&i| x[i]).collect());
-                figure.series = lines.into_iter().map(|(name, v)| series(name, order.iter().map(|&i| &v[i]))).collect();
+                figure.series =
+                    lines.into_iter().map(|(name, v)| series(name, order.iter().map(|&i| &v[i]))).collect();
             }
             None => {
                 figure.kind = Kind::Bar;
@@ -208,7 +230,7 @@ impl<'a> Plotter<'a> {
 
     fn heat_maps(&self, frame: Figure, path: &str, rows: &str) -> Vec<Figure> {
         let (columns, row_names) = (self.values_of(path), self.values_of(rows));
-        let mut maps: Vec<(String, Vec<Vec<Option<f64>>>)> = Vec::new();
+        let mut maps: Vec<Map> = Vec::new();
         let mut levels = Vec::new();
         for line in &self.lines {
             let places = (self.place(line, path, &columns), self.place(line, rows, &row_names));
@@ -227,7 +249,7 @@ impl<'a> Plotter<'a> {
         }
         let several = maps.len() > 1;
         let beside = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join("; ")) };
-        let figure = |(index, (name, cells)): (usize, (String, Vec<Vec<Option<f64>>>))| Figure {
+        let figure = |(index, (name, cells)): (usize, Map)| Figure {
             name: if several { format!("{}-{}", frame.name, index + 1) } else { frame.name.clone() },
             title: if several { format!("{}: {name}", frame.title) } else { frame.title.clone() },
             caption: format!("{}{beside}", frame.caption),

@@ -3,8 +3,8 @@
 use crate::Record;
 use crate::figure::Figure;
 use crate::format;
-use crate::plot::short;
-use netstage_scenario::record::{CellEntry, ExpectationEntry, MetricEntry, Record as Data, SummaryEntry};
+use crate::overview::{cell_name, overview};
+use netstage_scenario::record::{CellEntry, MetricEntry, Record as Data};
 use serde::Serialize;
 
 /// Everything on the page.
@@ -137,7 +137,8 @@ impl Column {
 /// The report of one record.
 pub fn report(record: &Record) -> ReportData {
     let data = &record.data;
-    let mut warnings: Vec<String> = data.void.iter().map(|why| format!("The measurement is void: {why}")).collect();
+    let mut warnings: Vec<String> =
+        data.void.iter().map(|why| format!("The measurement is void: {why}")).collect();
     warnings.extend(data.warnings.iter().cloned());
     let mut tables = vec![overview(data)];
     for (family, title) in [("vpn", "VPNs"), ("link", "Links, by direction"), ("flow", "Flow groups")] {
@@ -168,14 +169,24 @@ fn facts(record: &Record) -> Vec<Fact> {
         facts.push(("Interval", format::duration(cell.interval_ns)));
     }
     facts.push(("Cells", data.cells.len().to_string()));
-    facts.push(("Confidence", if data.repeat > 1 { "95 %, Student's t".into() } else { "one run: none".into() }));
+    facts.push((
+        "Confidence",
+        if data.repeat > 1 { "95 %, Student's t".into() } else { "one run: none".into() },
+    ));
     let sum = |value: fn(&CellEntry) -> u64| data.cells.iter().map(value).sum::<u64>();
     facts.push(("Packets sent", sum(|c| c.totals.sent).to_string()));
     facts.push(("Packets lost", sum(|c| c.totals.lost).to_string()));
     facts.push(("Plan", data.plan.clone()));
     if !environment.started.is_empty() {
         facts.push(("Started", environment.started.clone()));
-        facts.push(("Took", format!("{} (CPU {})", format::quantity(environment.wall_seconds, "s"), format::quantity(environment.cpu_seconds, "s"))));
+        facts.push((
+            "Took",
+            format!(
+                "{} (CPU {})",
+                format::quantity(environment.wall_seconds, "s"),
+                format::quantity(environment.cpu_seconds, "s")
+            ),
+        ));
         facts.push(("Host", format!("{}, {}, {}", environment.host, environment.kernel, environment.cpu)));
     }
     let fact = |(name, value): (&str, String)| Fact { name: name.into(), value };
@@ -199,115 +210,17 @@ pub fn verdicts(data: &Data, of: &str) -> Vec<Verdict> {
             verdicts.push(verdict(expectation.problem.clone(), false, String::new()));
         }
         for cell in &expectation.cells {
-            verdicts.push(verdict(cell.achieved.clone(), cell.pass, data.cells[cell.cell].label()));
+            verdicts.push(verdict(cell.achieved.clone(), cell.pass, cell_name(data, &data.cells[cell.cell])));
         }
     }
     verdicts
 }
 
-/// A row per cell: what sets it apart, fairness and use of the network, and what each
-/// expectation came to.
-pub fn overview(data: &Data) -> Table {
-    let mut table = Table { title: "Results".into(), ..Table::default() };
-    let variants = data.cells.iter().any(|c| !c.variant.is_empty());
-    if variants {
-        table.columns.push(Column::left("variant"));
-    }
-    let mut paths: Vec<&String> = Vec::new();
-    for (path, _) in data.cells.iter().flat_map(|c| &c.settings) {
-        if !paths.contains(&path) {
-            paths.push(path);
-        }
-    }
-    let ambiguous = |path: &str| paths.iter().filter(|p| short(p) == short(path)).count() > 1;
-    for path in &paths {
-        table.columns.push(Column::right(if ambiguous(path) { path } else { short(path) }));
-    }
-    let measures = measures(data);
-    table.columns.extend(measures.iter().map(|m| Column::right(m.name.clone())));
-    table.columns.extend(data.expectations.iter().map(|e| Column::right(e.name.clone())));
-    for (index, cell) in data.cells.iter().enumerate() {
-        let mut row = Vec::new();
-        row.extend(variants.then(|| cell.variant.clone()));
-        for path in &paths {
-            let value = cell.settings.iter().find(|(p, _)| p == *path);
-            row.push(value.map_or_else(|| "–".into(), |(_, value)| value.clone()));
-        }
-        row.extend(measures.iter().map(|m| (m.value)(cell)));
-        row.extend(data.expectations.iter().map(|e| verdict_text(e, index)));
-        table.rows.push(row);
-    }
-    if table.columns.is_empty() {
-        table.rows.clear();
-    }
-    table
-}
-
-fn verdict_text(expectation: &ExpectationEntry, cell: usize) -> String {
-    let found = expectation.cells.iter().find(|c| c.cell == cell);
-    found.map_or_else(|| "·".into(), |c| format!("{} {}", c.achieved, if c.pass { "✓" } else { "✗" }))
-}
-
-/// A column of the overview that does not come from an expectation.
-struct Measure {
-    name: String,
-    value: Box<dyn Fn(&CellEntry) -> String>,
-}
-
-fn measures(data: &Data) -> Vec<Measure> {
-    let summary = |name: &str, metric: &'static str, unit: &'static str| Measure {
-        name: name.into(),
-        value: Box::new(move |cell| cell.summary(metric, "").map_or_else(|| "–".into(), |s| format::estimate(&s.value, unit))),
-    };
-    let mut measures = Vec::new();
-    if data.metric("fairness.inter_vpn").is_some() {
-        measures.push(summary("F between VPNs", "fairness.inter_vpn", ""));
-        measures.push(Measure {
-            name: "worst bin".into(),
-            value: Box::new(|cell| {
-                let least = cell.summary("fairness.inter_vpn", "").and_then(|s| s.min);
-                least.map_or_else(|| "–".into(), format::number)
-            }),
-        });
-        measures.push(summary("F inside VPNs", "fairness.intra_vpn", ""));
-    } else {
-        let groups = data.cells.first().into_iter().flat_map(|c| &c.summary);
-        let groups: Vec<&SummaryEntry> = groups.filter(|s| s.metric == "flow.throughput").collect();
-        for group in groups.iter().take(4) {
-            let subject = group.subject.clone();
-            measures.push(Measure {
-                name: subject.clone(),
-                value: Box::new(move |cell| {
-                    let summary = cell.summary("flow.throughput", &subject);
-                    summary.map_or_else(|| "–".into(), |s| format::estimate(&s.value, "bit/s"))
-                }),
-            });
-        }
-    }
-    if data.metric("link.utilisation.net_of_background").is_some() {
-        measures.push(Measure { name: "utilisation".into(), value: Box::new(utilisation) });
-    }
-    measures
-}
-
-/// Use of the links that limit: one by itself, several by their range.
-fn utilisation(cell: &CellEntry) -> String {
-    let entries: Vec<&SummaryEntry> =
-        cell.summary.iter().filter(|s| s.metric == "link.utilisation.net_of_background").collect();
-    let means: Vec<f64> = entries.iter().filter_map(|s| s.value.mean).collect();
-    let (least, most) = means.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), &v| (l.min(v), m.max(v)));
-    match entries.as_slice() {
-        [] => "–".into(),
-        [one] => format::estimate(&one.value, ""),
-        _ if means.is_empty() => "–".into(),
-        _ => format!("{least:.3} … {most:.3}"),
-    }
-}
-
 /// Metrics of one family as columns, a row per cell and subject.
 fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
     let belongs = |m: &&MetricEntry| {
-        m.name.split('.').next() == Some(family) || (family == "vpn" && m.name.starts_with("fairness.intra_vpn.per_vpn"))
+        m.name.split('.').next() == Some(family)
+            || (family == "vpn" && m.name.starts_with("fairness.intra_vpn.per_vpn"))
     };
     let mut metrics: Vec<&MetricEntry> = data.metrics.iter().filter(belongs).collect();
     // A column in which nothing ever happens tells nothing.
@@ -321,7 +234,8 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
     table.note = "Means over the measured span; packets are totals of a run.".into();
     table.columns.extend(several.then(|| Column::left("cell")));
     table.columns.push(Column::left(family));
-    let name = |m: &&MetricEntry| m.name.strip_prefix(family).map_or(m.name.clone(), |n| n[1..].replace('_', " "));
+    let name =
+        |m: &&MetricEntry| m.name.strip_prefix(family).map_or(m.name.clone(), |n| n[1..].replace('_', " "));
     table.columns.extend(metrics.iter().map(|m| Column::right(name(m))));
     for cell in &data.cells {
         let mut subjects: Vec<&str> = Vec::new();
@@ -336,7 +250,7 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
                 summary.map_or_else(|| "–".into(), |s| format::estimate(&s.value, &m.unit))
             };
             let mut row = Vec::new();
-            row.extend(several.then(|| cell.label()));
+            row.extend(several.then(|| cell_name(data, cell)));
             row.push(subject.to_owned());
             row.extend(metrics.iter().map(value));
             table.rows.push(row);

@@ -78,7 +78,15 @@ pub fn run(
     let pending: Vec<(usize, u64)> = all.filter(|run| !finished.contains_key(run)).collect();
     let jobs = options.jobs.clamp(1, pending.len().max(1));
     let resumed = finished.len();
-    let work = Work { scenario, runner, folder: &folder, pending: &pending, interrupted, next: AtomicUsize::new(0), stop: AtomicBool::new(false) };
+    let work = Work {
+        scenario,
+        runner,
+        folder: &folder,
+        pending: &pending,
+        interrupted,
+        next: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+    };
     let done = work.run(jobs, resumed, observer)?;
     if done < pending.len() {
         let (done, total) = (resumed + done, manifest.total());
@@ -119,7 +127,8 @@ impl Work<'_> {
             }
             drop(sender);
             loop {
-                let left = (done > 0).then(|| started.elapsed() / done as u32 * (self.pending.len() - done) as u32);
+                let left =
+                    (done > 0).then(|| started.elapsed() / done as u32 * (self.pending.len() - done) as u32);
                 observer.progress(Progress { done: resumed + done, total, left });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
                     Ok(Ok(())) => done += 1,
@@ -194,7 +203,8 @@ fn finish(
         let mut joiner = Joiner::new(BufWriter::with_capacity(1 << 20, file)).map_err(io_error)?;
         for cell in 0..scenario.cells.len() {
             for seed in seeds(scenario) {
-                let missing = || io::Error::new(io::ErrorKind::NotFound, "the file of a finished run has vanished");
+                let missing =
+                    || io::Error::new(io::ErrorKind::NotFound, "the file of a finished run has vanished");
                 let bytes = read_checked(runs.get(&(cell, seed)).ok_or_else(missing)?)?;
                 joiner.push(&bytes).map_err(io_error)?;
                 let (_, _, outcome) = read_run(&bytes).map_err(io_error)?;

@@ -97,7 +97,13 @@ fn reduce(values: impl Iterator<Item = f64>, statistic: Statistic) -> f64 {
 
 /// Each selected subject as one number over a span: the sum of a metric whose bins are
 /// sums, the mean of any other.
-pub fn per_subject(plan: &Plan, outcome: &Outcome, metric: Metric, subject: &str, bins: &Range<usize>) -> Vec<(String, f64)> {
+pub fn per_subject(
+    plan: &Plan,
+    outcome: &Outcome,
+    metric: Metric,
+    subject: &str,
+    bins: &Range<usize>,
+) -> Vec<(String, f64)> {
     if is_whole_span(metric) {
         let mut values = whole_span(plan, outcome, metric, bins);
         values.retain(|(name, _)| matches(subject, name));
@@ -139,7 +145,11 @@ mod tests {
     /// Two subjects over five bins of a second, the first bin of the second without a value.
     fn outcome() -> Outcome {
         let nan = f64::NAN;
-        let series = |subject: &str, values: [f64; 5]| Series { metric: Metric::VpnLoss, subject: subject.into(), values: values.to_vec() };
+        let series = |subject: &str, values: [f64; 5]| Series {
+            metric: Metric::VpnLoss,
+            subject: subject.into(),
+            values: values.to_vec(),
+        };
         Outcome {
             interval: Duration::from_secs(1),
             bins: 5,
@@ -153,7 +163,8 @@ mod tests {
         let mut plan = fixture::plan();
         plan.duration = Duration::from_secs(5);
         let metric = "vpn.loss".into();
-        let selection = Selection { metric, subject: subject.into(), over: (at(from), at(to)), statistic, cells: vec![] };
+        let selection =
+            Selection { metric, subject: subject.into(), over: (at(from), at(to)), statistic, cells: vec![] };
         select(&plan, &outcome(), &selection)
     }
 
@@ -175,7 +186,10 @@ mod tests {
             ("a", 0, 3, above(0.9), f64::INFINITY),
         ] {
             let got = number(subject, from, to, statistic);
-            assert!((got - expected).abs() < 1e-12 || got == expected, "{subject} {from}–{to} {statistic:?}: {got}");
+            assert!(
+                (got - expected).abs() < 1e-12 || got == expected,
+                "{subject} {from}–{to} {statistic:?}: {got}"
+            );
         }
         assert!(number("c", 0, 5, Statistic::Mean).is_nan());
         assert!(number("a", 5, 9, Statistic::Mean).is_nan());

@@ -77,7 +77,12 @@ impl<'a> Summary<'a> {
         let entries = self.entries.entry(metric).or_default();
         // Subjects come in the same order in every run, so the search ends soon or at once.
         let index = entries.iter().position(|e| e.subject == subject).unwrap_or_else(|| {
-            entries.push(Entry { subject: subject.to_owned(), values: Vec::new(), min: f64::NAN, max: f64::NAN });
+            entries.push(Entry {
+                subject: subject.to_owned(),
+                values: Vec::new(),
+                min: f64::NAN,
+                max: f64::NAN,
+            });
             entries.len() - 1
         });
         &mut entries[index]
@@ -86,7 +91,10 @@ impl<'a> Summary<'a> {
     /// The cell's summary.
     pub fn finish(self) -> Vec<SummaryEntry> {
         let finite = |value: f64| value.is_finite().then_some(value);
-        let entries = self.entries.into_iter().flat_map(|(metric, entries)| entries.into_iter().map(move |e| (metric, e)));
+        let entries = self
+            .entries
+            .into_iter()
+            .flat_map(|(metric, entries)| entries.into_iter().map(move |e| (metric, e)));
         entries
             .map(|(metric, entry)| SummaryEntry {
                 metric: metric.info().name.into(),

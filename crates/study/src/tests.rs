@@ -48,13 +48,16 @@ fn interrupted_after(scenario: &Scenario, out: &Path, most: usize) -> Error {
 }
 
 fn run_files(out: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(out.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(out.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     files
 }
 
 /// Counts how often it runs.
-fn counting(count: &AtomicUsize) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync + '_ {
+fn counting(
+    count: &AtomicUsize,
+) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync + '_ {
     move |plan, seed, stop| {
         count.fetch_add(1, Ordering::Relaxed);
         runner(plan, seed, stop)
@@ -115,7 +118,10 @@ fn an_interrupted_study_goes_on_to_the_same_bytes() {
         let error = interrupted_after(&scenario, &out, most);
         assert!(matches!(error, Error::Interrupted { done, total: RUNS, .. } if done == most), "{error}");
         let opened = Record::open(&out).unwrap_err();
-        assert!(matches!(opened, OpenError::Incomplete { done, total: RUNS, .. } if done == most), "{opened}");
+        assert!(
+            matches!(opened, OpenError::Incomplete { done, total: RUNS, .. } if done == most),
+            "{opened}"
+        );
         let count = AtomicUsize::new(0);
         let record = run(&scenario, &counting(&count), &options(&out, 2), &mut (), &never()).unwrap();
         assert_eq!(count.load(Ordering::Relaxed), RUNS - most);
@@ -233,14 +239,16 @@ fn a_run_that_fails_names_its_cell_and_keeps_the_others() {
     let out = scratch.join("out");
     let scenario = scenario();
     let count = AtomicUsize::new(0);
-    let fails = |plan: &Plan, seed: u64, stop: &dyn Fn() -> bool| match count.fetch_add(1, Ordering::Relaxed) {
+    let fails = |plan: &Plan, seed: u64, stop: &dyn Fn() -> bool| match count.fetch_add(1, Ordering::Relaxed)
+    {
         3 => Err(Stopped::Failed("lost an agent".into())),
         _ => runner(plan, seed, stop),
     };
     let error = run(&scenario, &fails, &options(&out, 1), &mut (), &never()).unwrap_err();
     assert_eq!(error.to_string(), "the run of with flow.bulka.x=0.5 with seed 8 failed: lost an agent");
     assert_eq!(run_files(&out).len(), 3);
-    let panics = |_: &Plan, _: u64, _: &dyn Fn() -> bool| -> Result<Outcome, Stopped> { panic!("a broken invariant") };
+    let panics =
+        |_: &Plan, _: u64, _: &dyn Fn() -> bool| -> Result<Outcome, Stopped> { panic!("a broken invariant") };
     let error = run(&scenario, &panics, &options(&out, 2), &mut (), &never()).unwrap_err();
     assert!(error.to_string().contains("internal error: a broken invariant"), "{error}");
     finished(&scenario, &out, 1);
@@ -371,4 +379,32 @@ fn the_file_of_a_run_is_not_read_as_another() {
     joiner.push(&bytes.into()).unwrap();
     let (joined, _) = joiner.finish().unwrap();
     assert!(series::read_run(&joined.into()).is_err());
+}
+
+/// Sixty runs of two thousand series of fifty bins: what a study adds to the runs themselves.
+#[test]
+#[ignore = "a measurement: run it with --release --nocapture"]
+fn a_large_study_is_fast() {
+    let scratch = Scratch::new("large");
+    let mut scenario = scenario();
+    scenario.repeat = 15;
+    let mut canned = crate::fixture::outcome(&scenario.cells[0].plan, 1);
+    canned.bins = 50;
+    let mut stream = Stream::new(1, "values");
+    for series in &mut canned.series {
+        series.values = (0..50).map(|_| (stream.uniform() * 1e6).round()).collect();
+    }
+    for k in 0..2000 {
+        let values = (0..50).map(|_| (stream.uniform() * 1e5).round() * 80.0 / 3.0).collect();
+        let metric = netstage_scenario::outcome::Metric::FlowWindow;
+        canned.series.push(netstage_scenario::outcome::Series {
+            metric,
+            subject: format!("bulk[{k}]"),
+            values,
+        });
+    }
+    canned.series.sort_by_key(|s| s.metric);
+    let instant = |_: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(canned.clone());
+    let record = run(&scenario, &instant, &options(&scratch.join("out"), 2), &mut (), &never()).unwrap();
+    println!("{} rows: {:?}", record.data.series.rows, record.environment);
 }

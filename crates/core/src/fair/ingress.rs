@@ -17,6 +17,9 @@ const REFERENCE_AGE: Duration = Duration::from_secs(5);
 /// Until its first loss, a window that is the limit grows by this share of what is confirmed.
 const PROBING_INCREASE: f64 = 0.5;
 
+/// After this many replies in a row with an impossible count, the far end has restarted.
+const RESTARTED_AFTER: u8 = 3;
+
 /// What a VPN flow hands to the line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Transmit<P> {
@@ -84,6 +87,10 @@ pub struct Ingress<P> {
     /// Sequence of the next query, and of the newest one answered.
     next_sequence: u32,
     answered: u32,
+    /// What a restarted egress PE's count lacks.
+    received_offset: u64,
+    /// Replies in a row whose count cannot be.
+    impossible: u8,
     last_query: Instant,
     last_progress: Instant,
     next_paced: Instant,
@@ -113,6 +120,8 @@ impl<P> Ingress<P> {
             since_query: 0,
             next_sequence: 0,
             answered: 0,
+            received_offset: 0,
+            impossible: 0,
             last_query: Instant::ZERO,
             last_progress: Instant::ZERO,
             next_paced: Instant::ZERO,
@@ -134,22 +143,31 @@ impl<P> Ingress<P> {
         let query = reply.query;
         let fresh = self.next_sequence.wrapping_sub(query.sequence).wrapping_sub(1)
             < self.next_sequence.wrapping_sub(self.answered);
-        let possible = query.sent_at <= now
-            && query.packets_sent <= self.counters.sent
-            && reply.packets_received <= query.packets_sent
-            && reply.packets_received >= self.counters.received;
-        if !fresh || !possible {
+        if !fresh || query.sent_at > now || query.packets_sent > self.counters.sent {
             self.counters.bad_replies += 1;
             return;
         }
+        let mut received = reply.packets_received.wrapping_add(self.received_offset);
+        if !(self.counters.received..=query.packets_sent).contains(&received) {
+            self.counters.bad_replies += 1;
+            self.impossible += 1;
+            if self.impossible < RESTARTED_AFTER {
+                return;
+            }
+            // One such reply is an error or a lie; several in a row are a PE that has
+            // restarted and counts anew. Nothing is known to be lost since.
+            received = query.packets_sent.saturating_sub(self.counters.lost).max(self.counters.received);
+            self.received_offset = received.wrapping_sub(reply.packets_received);
+        }
+        self.impossible = 0;
         self.answered = query.sequence.wrapping_add(1);
         self.round_trip.sample(now.since(query.sent_at) - reply.held);
         self.last_progress = now;
 
-        let confirmed = reply.packets_received - self.counters.received;
+        let confirmed = received - self.counters.received;
         let settled = query.packets_sent.saturating_sub(self.settled);
-        let lost = (query.packets_sent - reply.packets_received).saturating_sub(self.counters.lost);
-        self.counters.received = reply.packets_received;
+        let lost = (query.packets_sent - received).saturating_sub(self.counters.lost);
+        self.counters.received = received;
         self.counters.lost += lost;
         self.settled = self.settled.max(query.packets_sent);
         self.loss.sample(settled, lost);

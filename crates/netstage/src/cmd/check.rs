@@ -46,7 +46,11 @@ fn as_text(scenario: &Scenario) -> String {
     let (cells, repeat) = (scenario.cells.len(), scenario.repeat as usize);
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let last = scenario.seed.wrapping_add(u64::from(scenario.repeat.max(1)) - 1);
-    let seeds = if repeat > 1 { format!("seeds {} to {last}", scenario.seed) } else { format!("seed {}", scenario.seed) };
+    let seeds = if repeat > 1 {
+        format!("seeds {} to {last}", scenario.seed)
+    } else {
+        format!("seed {}", scenario.seed)
+    };
     let mut text = format!(
         "{}: sound. {}, {seeds}: {}; {}, {}.\n",
         scenario.title,
@@ -56,14 +60,16 @@ fn as_text(scenario: &Scenario) -> String {
         count(scenario.plots.len(), "figure"),
     );
     if cells > 1 {
-        let mut table = Table { columns: vec![Column::right("cell"), Column::left("variant")], ..Table::default() };
+        let mut table =
+            Table { columns: vec![Column::right("cell"), Column::left("variant")], ..Table::default() };
         let variants = scenario.cells.iter().any(|c| !c.variant.is_empty());
         table.columns.truncate(if variants { 2 } else { 1 });
         table.columns.push(Column::left("settings"));
         for (index, cell) in scenario.cells.iter().enumerate() {
             let mut row = vec![(index + 1).to_string()];
             row.extend(variants.then(|| cell.variant.clone()));
-            let settings: Vec<String> = cell.settings.iter().map(|(path, value)| format!("{path} = {value}")).collect();
+            let settings: Vec<String> =
+                cell.settings.iter().map(|(path, value)| format!("{path} = {value}")).collect();
             row.push(settings.join(", "));
             table.rows.push(row);
         }

@@ -45,7 +45,9 @@ impl Chosen {
 
 fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((path, value)) if !path.trim().is_empty() => Ok((path.trim().to_owned(), value.trim().to_owned())),
+        Some((path, value)) if !path.trim().is_empty() => {
+            Ok((path.trim().to_owned(), value.trim().to_owned()))
+        }
         _ => Err("expected PATH=VALUE".into()),
     }
 }

@@ -94,7 +94,8 @@ fn values(out: &mut impl Write, records: &[Record]) -> io::Result<Result<(), Fai
                 Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
             };
             for block in blocks {
-                let settings = record.data.cells.get(block.cell as usize).map(|c| c.label()).unwrap_or_default();
+                let settings =
+                    record.data.cells.get(block.cell as usize).map(|c| c.label()).unwrap_or_default();
                 let before = format!("{},{},{},{}", quote(name), block.cell, quote(&settings), block.seed);
                 let after = format!("{},{}", quote(&block.subject), quote(&block.metric));
                 for (time, value) in block.times.iter().zip(&block.values) {
@@ -108,5 +109,9 @@ fn values(out: &mut impl Write, records: &[Record]) -> io::Result<Result<(), Fai
 
 /// A CSV field (RFC 4180).
 fn quote(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
 }

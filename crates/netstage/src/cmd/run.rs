@@ -105,7 +105,8 @@ struct Bar {
 
 impl Bar {
     fn new() -> Bar {
-        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} runs  {elapsed}{msg}").expect("a constant template");
+        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} runs  {elapsed}{msg}")
+            .expect("a constant template");
         Bar { bar: ProgressBar::no_length().with_style(style.progress_chars("━╸─")) }
     }
 }

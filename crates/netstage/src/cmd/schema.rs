@@ -4,6 +4,6 @@ use crate::exit::{self, Failure, OK};
 
 /// Runs the command.
 pub fn run() -> Result<u8, Failure> {
-    exit::print(b"{}\n")?;
+    exit::print(format!("{:#}\n", netstage_scenario::json_schema()).as_bytes())?;
     Ok(OK)
 }

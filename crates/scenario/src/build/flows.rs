@@ -212,11 +212,9 @@ impl Builder<'_, '_> {
             },
         };
         if tcp.algorithm.value != Algorithm::Aimd {
-            let given = [
-                tcp.increase.as_ref().map(|a| (a.place, a.own)),
-                tcp.decrease.as_ref().map(|b| (b.place, b.own)),
-            ];
-            for (place, _) in given.into_iter().flatten().filter(|(_, own)| *own) {
+            let increase = tcp.increase.as_ref().filter(|a| a.own).map(|a| a.place);
+            let decrease = tcp.decrease.as_ref().filter(|b| b.own).map(|b| b.place);
+            if let Some(place) = increase.or(decrease) {
                 self.problems.push(place, "only algorithm \"aimd\" takes this");
                 return None;
             }

@@ -12,7 +12,8 @@ impl Builder<'_, '_> {
     pub(super) fn weights(&mut self, placed: &[Option<PlacedVpn>], flows: &[FlowGroup]) -> Option<Vec<f64>> {
         let vpns: Vec<_> = self.file.vpn.0.iter().map(|m| m.value.as_ref()).collect::<Option<_>>()?;
         let Some(first) = vpns.iter().find(|vpn| !matches!(vpn.weight.value, Weight::Given(_))) else {
-            for minimum in vpns.iter().filter_map(|vpn| vpn.minimum.as_ref()).filter(|m| m.own) {
+            let mut minima = vpns.iter().filter_map(|vpn| vpn.minimum.as_ref());
+            if let Some(minimum) = minima.find(|m| m.own) {
                 let message = "a minimum takes part in computing weights, and these are given";
                 self.problems.push_help(minimum.place, message, "weight = \"max-min\" or \"proportional\"");
                 return None;

@@ -2,9 +2,9 @@
 
 use crate::error::Problems;
 use crate::scalar::{AtLeastOne, Count, Fraction, NodeName, Packets, Positive, Span, VpnName, number};
-use crate::table::{At, Decode, Kind, List, NoFields, choice, mismatch, table, tagged};
+use crate::table::{At, Decode, Kind, List, Literal, NoFields, choice, mismatch, table, tagged, word};
 use crate::tree::Node;
-use netstage_core::fair::{Config, LossMeasure, Nominal, Rule};
+use netstage_core::fair::{self, Config, LossMeasure, Nominal, Rule};
 use netstage_core::quantity::BitRate;
 
 table! {
@@ -84,13 +84,13 @@ table! {
         /// Additive increase a, packets per round trip.
         increase: At<Positive> = Config::default().increase,
         /// Multiplicative decrease b, or `from-weight`: computed from weight, loss and round trip.
-        decrease: At<Decrease> = "from-weight",
+        decrease: At<Decrease> = default_decrease(),
         /// What the weight is relative to: a VPN with a fixed decrease, or `nominal`.
         reference: At<VpnName> = "nominal",
         /// The nominal flow, for `reference = "nominal"`.
         nominal: Option<At<NominalFlow>>,
         /// Which of a and b carries the weight.
-        rule: Rule = "decrease-then-increase",
+        rule: Rule = word(Config::default().rule),
         /// Initial window, packets.
         initial_window: AtLeastOne = Config::default().initial_window,
         /// Packets that may wait at the ingress.
@@ -100,7 +100,7 @@ table! {
         /// Spread packets over the round trip.
         pacing: bool = Config::default().pacing,
         /// How loss is measured.
-        loss_measure: LossMeasure = "loss-events",
+        loss_measure: LossMeasure = word(Config::default().loss_measure),
     }
 }
 
@@ -113,6 +113,13 @@ table! {
         decrease: Fraction = Nominal::default().decrease,
         /// Its round trip.
         round_trip: Span = format!("{} ms", Nominal::default().round_trip.0 / 1_000_000),
+    }
+}
+
+fn default_decrease() -> Literal {
+    match Config::default().decrease {
+        fair::Decrease::Fixed(decrease) => decrease.into(),
+        fair::Decrease::FromWeight => "from-weight".into(),
     }
 }
 

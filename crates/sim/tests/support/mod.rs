@@ -55,8 +55,10 @@ pub struct Dumbbell {
     pub weights: Vec<f64>,
     /// TCP flows in each VPN.
     pub flows: usize,
-    /// Bottleneck, bit/s; access links carry twenty times as much.
+    /// Bottleneck, bit/s.
     pub rate: u64,
+    /// Access links, bit/s.
+    pub access_rate: u64,
     /// Bottleneck buffer, packets.
     pub buffer: u32,
     /// Share of the bottleneck taken by Poisson background; 0 for none.
@@ -76,6 +78,7 @@ impl Default for Dumbbell {
             weights: vec![1.0, 2.0, 2.0, 3.0, 4.0],
             flows: 30,
             rate: 50_000_000,
+            access_rate: 1_000_000_000,
             buffer: 50,
             background: 0.3,
             control: |_| Control::None,
@@ -97,7 +100,7 @@ impl Dumbbell {
             flows: Vec::new(),
             measure: Measure { interval: Duration::from_secs(1), flow_detail: false },
         };
-        let access = plain_link(20 * self.rate, Duration::ZERO, 1000);
+        let access = plain_link(self.access_rate, Duration::ZERO, 1000);
         let core = [plan.node("core1", NodeKind::Router), plan.node("core2", NodeKind::Router)];
         let bottleneck =
             plan.link("bottleneck", core, plain_link(self.rate, Duration::ZERO, self.buffer));

@@ -1,9 +1,9 @@
 use super::*;
 use crate::derive::derive;
 use crate::fixture;
-use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
-use netstage_core::time::Duration;
 use bytes::Bytes;
+use netstage_core::time::Duration;
+use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
 use std::time::Instant;
 
 fn same(a: &Outcome, b: &Outcome) {
@@ -26,12 +26,17 @@ fn a_run_reads_back_as_it_was() {
 
 #[test]
 fn values_keep_every_bit_and_those_that_do_not_exist_have_no_row() {
-    let values = vec![f64::NAN, 0.0, -0.0, f64::MIN_POSITIVE / 2.0, f64::MAX, f64::INFINITY, 1.0 / 3.0, f64::NAN];
+    let values =
+        vec![f64::NAN, 0.0, -0.0, f64::MIN_POSITIVE / 2.0, f64::MAX, f64::INFINITY, 1.0 / 3.0, f64::NAN];
     let series = |subject: &str, values| Series { metric: Metric::VpnLoss, subject: subject.into(), values };
     let outcome = Outcome {
         interval: Duration(1),
         bins: 8,
-        series: vec![series("ünï", values.clone()), series("none", vec![f64::NAN; 8]), series("", vec![1.0; 8])],
+        series: vec![
+            series("ünï", values.clone()),
+            series("none", vec![f64::NAN; 8]),
+            series("", vec![1.0; 8]),
+        ],
         totals: Totals::default(),
         warnings: vec!["\"quoted\"".into()],
     };
@@ -61,7 +66,13 @@ fn every_width_of_index_reads_back() {
 
 #[test]
 fn an_outcome_without_values_is_a_file_too() {
-    let outcome = Outcome { interval: Duration(1), bins: 0, series: vec![], totals: Totals::default(), warnings: vec![] };
+    let outcome = Outcome {
+        interval: Duration(1),
+        bins: 0,
+        series: vec![],
+        totals: Totals::default(),
+        warnings: vec![],
+    };
     let bytes = Bytes::from(encode_run(0, 1, &outcome).unwrap());
     assert_eq!(read_run(&bytes).unwrap().2, outcome);
     let mut joiner = Joiner::new(Vec::new()).unwrap();
@@ -77,7 +88,11 @@ fn joining_keeps_every_row_and_large_runs_have_several_groups() {
     let small = fixture::outcome(&plan, 1);
     let mut large = fixture::outcome(&plan, 2);
     large.series = (0..40_000)
-        .map(|k| Series { metric: Metric::FlowThroughput, subject: format!("f[{k}]"), values: vec![f64::from(k); 10] })
+        .map(|k| Series {
+            metric: Metric::FlowThroughput,
+            subject: format!("f[{k}]"),
+            values: vec![f64::from(k); 10],
+        })
         .collect();
     let mut joiner = Joiner::new(Vec::new()).unwrap();
     for (cell, outcome) in [(0, &small), (1, &large)] {
@@ -110,7 +125,13 @@ fn writing_is_fast() {
             series.push(Series { metric, subject: format!("bulk[{k}]"), values });
         }
     }
-    let outcome = Outcome { interval: Duration(1_000_000_000), bins: 50, series, totals: Totals::default(), warnings: vec![] };
+    let outcome = Outcome {
+        interval: Duration(1_000_000_000),
+        bins: 50,
+        series,
+        totals: Totals::default(),
+        warnings: vec![],
+    };
     let start = Instant::now();
     let files: Vec<Bytes> = (0..60).map(|seed| encode_run(0, seed, &outcome).unwrap().into()).collect();
     let encoded = start.elapsed();
@@ -120,5 +141,8 @@ fn writing_is_fast() {
     let joined = start.elapsed() - encoded;
     files.iter().for_each(|f| assert_eq!(read_run(f).unwrap().2.series.len(), 2000));
     let read = start.elapsed() - encoded - joined;
-    println!("{rows} rows, {} bytes: encoded in {encoded:?}, joined in {joined:?}, read in {read:?}", file.len());
+    println!(
+        "{rows} rows, {} bytes: encoded in {encoded:?}, joined in {joined:?}, read in {read:?}",
+        file.len()
+    );
 }

@@ -14,7 +14,9 @@ use parquet::file::metadata::{ColumnChunkMetaData, KeyValue};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::file::statistics::Statistics;
-use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, SerializedRowGroupWriter, TrackedWrite};
+use parquet::file::writer::{
+    SerializedFileWriter, SerializedPageWriter, SerializedRowGroupWriter, TrackedWrite,
+};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 use std::collections::HashMap;
 use std::io::Write;
@@ -100,29 +102,45 @@ impl<'a> Group<'a> {
         let mut group = writer.next_row_group()?;
         let (cell, seed) = (self.cell as i32, self.seed as i64);
         let constant = [(0, rows)];
-        append(&mut group, descriptor(0), rows, Column {
-            dictionary: Some((cell.to_le_bytes().to_vec(), 1)),
-            data: repetitions(&constant, 1),
-            statistics: Some(Statistics::int32(Some(cell), Some(cell), None, Some(0), false)),
-        })?;
-        append(&mut group, descriptor(1), rows, Column {
-            dictionary: Some((seed.to_le_bytes().to_vec(), 1)),
-            data: repetitions(&constant, 1),
-            statistics: Some(Statistics::int64(Some(seed), Some(seed), None, Some(0), false)),
-        })?;
+        append(
+            &mut group,
+            descriptor(0),
+            rows,
+            Column {
+                dictionary: Some((cell.to_le_bytes().to_vec(), 1)),
+                data: repetitions(&constant, 1),
+                statistics: Some(Statistics::int32(Some(cell), Some(cell), None, Some(0), false)),
+            },
+        )?;
+        append(
+            &mut group,
+            descriptor(1),
+            rows,
+            Column {
+                dictionary: Some((seed.to_le_bytes().to_vec(), 1)),
+                data: repetitions(&constant, 1),
+                statistics: Some(Statistics::int64(Some(seed), Some(seed), None, Some(0), false)),
+            },
+        )?;
         let times: Vec<u8> = self.times.iter().flat_map(|t| t.to_le_bytes()).collect();
-        append(&mut group, descriptor(2), rows, Column {
-            dictionary: Some((times, self.times.len())),
-            data: bit_packed(&self.bins, width_of(self.times.len())),
-            statistics: None,
-        })?;
+        append(
+            &mut group,
+            descriptor(2),
+            rows,
+            Column {
+                dictionary: Some((times, self.times.len())),
+                data: bit_packed(&self.bins, width_of(self.times.len())),
+                statistics: None,
+            },
+        )?;
         append(&mut group, descriptor(3), rows, self.subjects.column())?;
         append(&mut group, descriptor(4), rows, self.metrics.column())?;
-        append(&mut group, descriptor(5), rows, Column {
-            dictionary: None,
-            data: byte_stream_split(&self.values),
-            statistics: None,
-        })?;
+        append(
+            &mut group,
+            descriptor(5),
+            rows,
+            Column { dictionary: None, data: byte_stream_split(&self.values), statistics: None },
+        )?;
         group.close()?;
         Ok(())
     }
@@ -276,7 +294,7 @@ fn append<W: Write + Send>(
         statistics: None,
     };
     plain += pages.write_page(CompressedPage::new(page, column.data.len()))?.uncompressed_size;
-    drop(pages);
+    pages.close()?;
     let bytes = Bytes::from(sink.into_inner()?);
     let mut metadata = ColumnChunkMetaData::builder(descriptor)
         .set_compression(Compression::SNAPPY)

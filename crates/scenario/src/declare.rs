@@ -1,0 +1,136 @@
+//! How tables are declared: a struct or enum whose documentation, types and defaults are
+//! also its description ([`Kind`](crate::table::Kind)).
+
+/// Declares a table: `struct Link "a link" { field: Type = default, … ..part: Part }`.
+macro_rules! table {
+    (
+        $(#[doc = $about:literal])+
+        $vis:vis struct $table:ident $what:literal $(short $short:literal)? {
+            $($(#[doc = $doc:literal])+ $field:ident : $type:ty $(= $default:expr)?,)*
+            $(.. $part:ident : $part_type:ty)?
+        }
+    ) => {
+        $(#[doc = $about])+
+        // Some fields are there for their description alone.
+        #[allow(dead_code)]
+        #[derive(Clone, Debug)]
+        $vis struct $table {
+            $($vis $field: $type,)*
+            $($vis $part: $part_type,)?
+        }
+
+        impl $crate::table::Fields for $table {
+            const WHAT: &'static str = $what;
+
+            fn fields() -> Vec<$crate::table::Field> {
+                #[allow(unused_mut)]
+                let mut fields = vec![$($crate::table::Field::new::<$type>(
+                    stringify!($field),
+                    concat!($($doc),+).trim_ascii(),
+                    $crate::table::default!($($default)?),
+                )),*];
+                $(fields.extend(<$part_type as $crate::table::Fields>::fields());)?
+                fields
+            }
+
+            fn take(reader: &mut $crate::table::Reader<'_>) -> Option<Self> {
+                $(let $field = reader.field::<$type>(
+                    stringify!($field),
+                    $crate::table::default!($($default)?),
+                );)*
+                $(let $part = <$part_type as $crate::table::Fields>::take(reader);)?
+                Some($table { $($field: $field?,)* $($part: $part?)? })
+            }
+        }
+
+        impl $crate::table::Decode for $table {
+            fn kind() -> $crate::table::Kind {
+                #[allow(unused_mut, unused_assignments)]
+                let mut shorthand = None;
+                $(shorthand = Some($short);)?
+                let fields = <$table as $crate::table::Fields>::fields();
+                let about = concat!($($about),+).trim_ascii();
+                $crate::table::Kind::Table { what: $what, about, fields, shorthand }
+            }
+
+            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+                $crate::table::decode_table(node, problems)
+            }
+        }
+    };
+}
+
+macro_rules! default {
+    () => {
+        None
+    };
+    ($default:expr) => {
+        Some($crate::table::Literal::from($default))
+    };
+}
+
+/// Declares a table whose fields depend on a tag.
+macro_rules! tagged {
+    (
+        $(#[doc = $about:literal])+
+        $vis:vis enum $table:ident $what:literal by $tag:literal $(or $default:literal)? {
+            $($(#[doc = $doc:literal])+ $variant:ident ( $fields:ty ) = $name:literal,)+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug)]
+        $vis enum $table {
+            $($(#[doc = $doc])+ $variant($fields),)+
+        }
+
+        impl $crate::table::Decode for $table {
+            fn kind() -> $crate::table::Kind {
+                #[allow(unused_mut, unused_assignments)]
+                let mut default = None;
+                $(default = Some($default);)?
+                $crate::table::Kind::Tagged($crate::table::Tagged {
+                    what: $what,
+                    about: concat!($($about),+).trim_ascii(),
+                    tag: $tag,
+                    default,
+                    variants: vec![$($crate::table::Variant {
+                        name: $name,
+                        doc: concat!($($doc),+).trim_ascii(),
+                        fields: <$fields as $crate::table::Fields>::fields,
+                    }),+],
+                })
+            }
+
+            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+                let kind = Self::kind();
+                let $crate::table::Kind::Tagged(tagged) = &kind else { unreachable!() };
+                let (name, table) = $crate::table::open_tagged(node, tagged, problems)?;
+                match name {
+                    $($name => $crate::table::take_variant::<$fields>(&table, node.place, problems)
+                        .map($table::$variant),)+
+                    _ => unreachable!("a tag that open_tagged does not know"),
+                }
+            }
+        }
+    };
+}
+
+/// Declares words of the file for the values of an enum, which may be someone else's.
+macro_rules! choice {
+    ($type:ty { $($(#[doc = $doc:literal])+ $name:literal => $value:expr,)+ }) => {
+        impl $crate::table::Decode for $type {
+            fn kind() -> $crate::table::Kind {
+                $crate::table::Kind::Choice(vec![$(($name, concat!($($doc),+).trim_ascii())),+])
+            }
+
+            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+                match node.text() {
+                    $(Some($name) => Some($value),)+
+                    _ => $crate::table::refuse_choice(node, &Self::kind(), problems),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {choice, default, table, tagged};

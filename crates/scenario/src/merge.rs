@@ -1,0 +1,43 @@
+//! One table under another: what the upper leaves out, the lower fills.
+
+use crate::table::Kind;
+use crate::tree::{Node, Table, Value};
+
+/// Fills what a table leaves out from another. Tables merge field by field, unless the
+/// upper one names another tag: then nothing of the lower one applies.
+pub(crate) fn merge(over: &mut Node, under: &Node, kind: &Kind) {
+    let structure = kind.structure();
+    if let (Value::Table(_), Some(shorthand)) = (&over.value, structure.and_then(Kind::shorthand))
+        && !matches!(under.value, Value::Table(_))
+    {
+        let mut table = Table::default();
+        table.insert(shorthand, under.place, under.clone());
+        return merge(over, &Node { value: Value::Table(table), place: under.place, own: false }, kind);
+    }
+    let (Value::Table(upper), Value::Table(lower)) = (&mut over.value, &under.value) else { return };
+    if let Some(Kind::Tagged(tagged)) = structure {
+        let tag = |table: &Table| table.get(tagged.tag).and_then(|n| n.text().map(str::to_owned));
+        let lower_tag = tag(lower).or(tagged.default.map(str::to_owned));
+        if tag(upper).is_some_and(|upper_tag| Some(upper_tag) != lower_tag) {
+            return;
+        }
+    }
+    for entry in &lower.entries {
+        match (upper.get_mut(&entry.key), structure.and_then(|k| k.field(&entry.key))) {
+            (Some(node), Some(kind)) => merge(node, &entry.node, &kind),
+            (Some(_), None) => {}
+            (None, _) => {
+                let mut node = entry.node.clone();
+                disown(&mut node);
+                upper.insert(&entry.key, entry.key_place, node);
+            }
+        }
+    }
+}
+
+fn disown(node: &mut Node) {
+    node.own = false;
+    if let Value::Table(table) = &mut node.value {
+        table.entries.iter_mut().for_each(|entry| disown(&mut entry.node));
+    }
+}

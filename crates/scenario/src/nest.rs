@@ -1,0 +1,142 @@
+//! Values around values: with a place, left out, listed, under names.
+
+use crate::error::{Place, Problems};
+use crate::table::{Decode, Kind, mismatch};
+use crate::tree::{Node, Value};
+use std::ops::Deref;
+
+/// A value with its place.
+#[derive(Clone, Debug)]
+pub(crate) struct At<T> {
+    pub value: T,
+    pub place: Place,
+    pub own: bool,
+}
+
+impl<T> Deref for At<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Decode> Decode for At<T> {
+    fn kind() -> Kind {
+        T::kind()
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        T::decode(node, problems).map(|value| At { value, place: node.place, own: node.own })
+    }
+}
+
+impl<T: Decode> Decode for Option<T> {
+    fn kind() -> Kind {
+        T::kind()
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        T::decode(node, problems).map(Some)
+    }
+    fn missing() -> Option<Self> {
+        Some(None)
+    }
+}
+
+/// Tables under names of the user's, ordered by name. A table that could not be read keeps
+/// its name, so that references to it are not taken for wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Named<T>(pub Vec<Member<T>>);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Member<T> {
+    pub name: String,
+    /// Where the name stands.
+    pub place: Place,
+    pub value: Option<T>,
+}
+
+impl<T> Named<T> {
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.0.iter().map(|m| m.name.as_str())
+    }
+
+    /// Index of a name.
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.0.binary_search_by(|m| m.name.as_str().cmp(name)).ok()
+    }
+}
+
+impl<T: Decode> Decode for Named<T> {
+    fn kind() -> Kind {
+        Kind::Named { of: T::kind }
+    }
+
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
+        let mut members = Vec::with_capacity(table.entries.len());
+        for entry in &table.entries {
+            if !is_name(&entry.key) {
+                let message = format!("`{}` cannot be a name", entry.key.escape_debug());
+                let help = "names are made of letters, digits, `-` and `_`, at most 64 of them";
+                problems.push_help(entry.key_place, message, help);
+            }
+            let value = T::decode(&entry.node, problems);
+            members.push(Member { name: entry.key.clone(), place: entry.key_place, value });
+        }
+        members.sort_by(|a, b| a.name.cmp(&b.name));
+        Some(Named(members))
+    }
+
+    fn missing() -> Option<Self> {
+        Some(Named(Vec::new()))
+    }
+}
+
+fn is_name(key: &str) -> bool {
+    let letters = key.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_');
+    !key.is_empty() && letters && key.chars().count() <= 64
+}
+
+/// A list of at least `MIN` and at most `MAX` values.
+#[derive(Clone, Debug)]
+pub(crate) struct List<T, const MIN: usize = 0, const MAX: usize = 100_000>(pub Vec<T>);
+
+impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX> {
+    fn kind() -> Kind {
+        Kind::List { of: T::kind, min: MIN, max: MAX }
+    }
+
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let Value::Array(items) = &node.value else { return mismatch(node, &Self::kind(), problems) };
+        if items.len() < MIN || items.len() > MAX {
+            let expected = match (MIN, MAX) {
+                (min, max) if min == max => format!("{min} values"),
+                (min, _) if items.len() < min => format!("at least {min}"),
+                _ => format!("at most {MAX}"),
+            };
+            problems.push(node.place, format!("expected {expected} in this list, found {}", items.len()));
+            return None;
+        }
+        let decoded: Vec<Option<T>> = items.iter().map(|item| T::decode(item, problems)).collect();
+        decoded.into_iter().collect::<Option<Vec<T>>>().map(List)
+    }
+
+    fn missing() -> Option<Self> {
+        (MIN == 0).then_some(List(Vec::new()))
+    }
+}
+
+/// A table that, where it cannot be read, does not keep its neighbours from being read.
+#[derive(Clone, Debug)]
+pub(crate) struct Lenient<T>(pub Option<T>);
+
+impl<T: Decode> Decode for Lenient<T> {
+    fn kind() -> Kind {
+        T::kind()
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        Some(Lenient(T::decode(node, problems)))
+    }
+    fn missing() -> Option<Self> {
+        T::missing().map(|value| Lenient(Some(value)))
+    }
+}

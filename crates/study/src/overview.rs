@@ -1,0 +1,160 @@
+//! The table of results: the cells of a study at a glance.
+
+use crate::format;
+use crate::plot::short;
+use crate::report::{Column, Table};
+use netstage_scenario::record::{CellEntry, ExpectationEntry, Record as Data, SummaryEntry};
+
+/// A row per cell: what sets it apart, fairness and use of the network, and what each
+/// expectation came to.
+pub fn overview(data: &Data) -> Table {
+    let mut table = Table { title: "Results".into(), ..Table::default() };
+    let variants = data.cells.iter().any(|c| !c.variant.is_empty());
+    if variants {
+        table.columns.push(Column::left("variant"));
+    }
+    let paths = swept(data);
+    table.columns.extend(paths.iter().map(|path| Column::right(path_name(path, &paths))));
+    let measures = measures(data);
+    table.columns.extend(measures.iter().map(|m| Column::right(m.name.clone())));
+    let verdicts = packed(&data.expectations);
+    table.columns.extend(verdicts.iter().map(|column| Column::right(common_name(column))));
+    for (index, cell) in data.cells.iter().enumerate() {
+        let mut row = Vec::new();
+        row.extend(variants.then(|| cell.variant.clone()));
+        for path in &paths {
+            let value = cell.settings.iter().find(|(p, _)| p == *path);
+            row.push(value.map_or_else(|| "–".into(), |(_, value)| value.clone()));
+        }
+        row.extend(measures.iter().map(|m| (m.value)(cell)));
+        row.extend(verdicts.iter().map(|column| verdict_text(column, index)));
+        table.rows.push(row);
+    }
+    table
+}
+
+/// Every swept path.
+fn swept(data: &Data) -> Vec<&String> {
+    let mut paths: Vec<&String> = Vec::new();
+    for (path, _) in data.cells.iter().flat_map(|c| &c.settings) {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    paths
+}
+
+/// The last part of a path where that is enough to tell it from the others.
+fn path_name<'a>(path: &'a str, paths: &[&String]) -> &'a str {
+    let ambiguous = paths.iter().filter(|p| short(p) == short(path)).count() > 1;
+    if ambiguous { path } else { short(path) }
+}
+
+/// A cell in words; empty where there is only one.
+pub fn cell_name(data: &Data, cell: &CellEntry) -> String {
+    let paths = swept(data);
+    let variant = (!cell.variant.is_empty()).then(|| cell.variant.clone());
+    let settings = cell.settings.iter().map(|(path, value)| format!("{} = {value}", path_name(path, &paths)));
+    variant.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
+}
+
+/// Expectations by column: those that judge different cells share one.
+fn packed(expectations: &[ExpectationEntry]) -> Vec<Vec<&ExpectationEntry>> {
+    let judges = |e: &ExpectationEntry, cell: usize| e.cells.iter().any(|c| c.cell == cell);
+    let mut columns: Vec<Vec<&ExpectationEntry>> = Vec::new();
+    for expectation in expectations {
+        let apart = |other: &&ExpectationEntry| !expectation.cells.iter().any(|c| judges(other, c.cell));
+        let fits = |column: &&mut Vec<&ExpectationEntry>| {
+            let alike = common_prefix(&column[0].name, &expectation.name).len() >= 4;
+            alike && column[0].metric == expectation.metric && column.iter().all(apart)
+        };
+        match columns.iter_mut().find(fits) {
+            Some(column) => column.push(expectation),
+            None => columns.push(vec![expectation]),
+        }
+    }
+    columns
+}
+
+/// A column's name: that of its expectation, or what the names of several begin with.
+fn common_name(expectations: &[&ExpectationEntry]) -> String {
+    let first = expectations[0].name.as_str();
+    let prefix = expectations.iter().fold(first, |prefix, e| common_prefix(prefix, &e.name));
+    if prefix == first {
+        first.to_owned()
+    } else {
+        format!("{}…", prefix.trim_end_matches(['-', '_', '.']))
+    }
+}
+
+/// What both texts begin with.
+fn common_prefix<'a>(a: &'a str, b: &str) -> &'a str {
+    let differs = a.char_indices().zip(b.chars()).find(|((_, x), y)| x != y);
+    let end = differs.map_or(a.len().min(b.len()), |((at, _), _)| at);
+    a.get(..end).unwrap_or("")
+}
+
+fn verdict_text(column: &[&ExpectationEntry], cell: usize) -> String {
+    let found = column.iter().flat_map(|e| &e.cells).find(|c| c.cell == cell);
+    let text = |achieved: &str| achieved.split(" (").next().unwrap_or("").to_owned();
+    found.map_or_else(|| "·".into(), |c| format!("{} {}", text(&c.achieved), if c.pass { "✓" } else { "✗" }))
+}
+
+/// A column of the overview that does not come from an expectation.
+struct Measure {
+    name: String,
+    value: Box<dyn Fn(&CellEntry) -> String>,
+}
+
+fn measures(data: &Data) -> Vec<Measure> {
+    let summary = |name: &str, metric: &'static str, unit: &'static str| Measure {
+        name: name.into(),
+        value: Box::new(move |cell| {
+            cell.summary(metric, "").map_or_else(|| "–".into(), |s| format::estimate(&s.value, unit))
+        }),
+    };
+    let mut measures = Vec::new();
+    if data.metric("fairness.inter_vpn").is_some() {
+        measures.push(summary("F between VPNs", "fairness.inter_vpn", ""));
+        measures.push(Measure {
+            name: "worst bin".into(),
+            value: Box::new(|cell| {
+                let least = cell.summary("fairness.inter_vpn", "").and_then(|s| s.min);
+                least.map_or_else(|| "–".into(), format::number)
+            }),
+        });
+        measures.push(summary("F inside VPNs", "fairness.intra_vpn", ""));
+    } else {
+        let groups = data.cells.first().into_iter().flat_map(|c| &c.summary);
+        let groups: Vec<&SummaryEntry> = groups.filter(|s| s.metric == "flow.throughput").collect();
+        for group in groups.iter().take(4) {
+            let subject = group.subject.clone();
+            measures.push(Measure {
+                name: subject.clone(),
+                value: Box::new(move |cell| {
+                    let summary = cell.summary("flow.throughput", &subject);
+                    summary.map_or_else(|| "–".into(), |s| format::estimate(&s.value, "bit/s"))
+                }),
+            });
+        }
+    }
+    if data.metric("link.utilisation.net_of_background").is_some() {
+        measures.push(Measure { name: "utilisation".into(), value: Box::new(utilisation) });
+    }
+    measures
+}
+
+/// Use of the links that limit: one by itself, several by their range.
+fn utilisation(cell: &CellEntry) -> String {
+    let entries: Vec<&SummaryEntry> =
+        cell.summary.iter().filter(|s| s.metric == "link.utilisation.net_of_background").collect();
+    let means: Vec<f64> = entries.iter().filter_map(|s| s.value.mean).collect();
+    let (least, most) =
+        means.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), &v| (l.min(v), m.max(v)));
+    match entries.as_slice() {
+        [] => "–".into(),
+        [one] => format::estimate(&one.value, ""),
+        _ if means.is_empty() => "–".into(),
+        _ => format!("{least:.3} … {most:.3}"),
+    }
+}

@@ -1,0 +1,100 @@
+//! Lines over numbers.
+
+use super::*;
+use plotters::chart::SeriesAnno;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+
+/// Draws them, with their confidence bands.
+pub fn draw(figure: &Figure, area: &Area) -> Drawn {
+    let x = ends(&figure.x, figure.series.iter().flat_map(|s| figure.x_of(s).iter().copied()), false);
+    let y = y_ends(figure);
+    let mut builder = ChartBuilder::on(area);
+    builder.margin(8).margin_right(24).x_label_area_size(46).y_label_area_size(70);
+    if figure.x.scale == Scale::Log {
+        let chart = builder.build_cartesian_2d(x.clone().log_scale(), y.clone())?;
+        plot_lines(figure, chart, x, y)
+    } else {
+        let chart = builder.build_cartesian_2d(x.clone(), y.clone())?;
+        plot_lines(figure, chart, x, y)
+    }
+}
+
+fn plot_lines<'a, X>(
+    figure: &Figure,
+    mut chart: ChartContext<'a, SVGBackend<'_>, Cartesian2d<X, plotters::coord::types::RangedCoordf64>>,
+    x: Range<f64>,
+    y: Range<f64>,
+) -> Drawn
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    let (x_title, y_title) = (axis_title(&figure.x), axis_title(&figure.y));
+    chart
+        .configure_mesh()
+        .x_desc(&x_title)
+        .y_desc(&y_title)
+        .axis_desc_style(style(13.0, INK))
+        .label_style(style(12.0, MUTED))
+        .x_label_formatter(&|v| format::number(tidy(*v)))
+        .y_label_formatter(&|v| format::number(tidy(*v)))
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(RULE)
+        .axis_style(MUTED)
+        .draw()?;
+    for line in &figure.reference_lines {
+        let ends = vec![(x.start, line.value), (x.end, line.value)];
+        chart.draw_series(DashedLineSeries::new(ends, 3, 4, MUTED.stroke_width(1)))?;
+        let place = style(11.0, MUTED).pos(Pos::new(HPos::Right, VPos::Bottom));
+        let label = Text::new(line.label.clone(), (0, -3), place);
+        chart.draw_series([EmptyElement::at((x.end, line.value)) + label])?;
+    }
+    for (index, series) in figure.series.iter().enumerate() {
+        let (colour, round) = look(figure, index);
+        let xs = figure.x_of(series);
+        // What lies outside the axis is drawn at its edge.
+        let inside = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
+            points.into_iter().map(|(px, py)| (px, py.clamp(y.start, y.end))).collect()
+        };
+        let shaded = figure.series.len() <= MOST_BANDS;
+        for band in bands(series, xs).into_iter().filter(|_| shaded).map(inside) {
+            chart.draw_series([Polygon::new(band, colour.mix(0.14))])?;
+        }
+        for part in parts(xs, &series.y).into_iter().map(inside) {
+            // A lone point between gaps would leave no trace as a line.
+            if part.len() == 1 || xs.len() <= 12 {
+                chart.draw_series(part.iter().map(|p| Circle::new(*p, 3, colour.filled())))?;
+            }
+            let _: &mut SeriesAnno<_> = match pattern(round, series.dashed) {
+                Some((dash, gap)) => {
+                    chart.draw_series(DashedLineSeries::new(part, dash, gap, colour.stroke_width(2)))?
+                }
+                None => chart.draw_series([PathElement::new(part, colour.stroke_width(2))])?,
+            };
+        }
+    }
+    Ok(())
+}
+
+/// A line's points, parted where there is no value.
+fn parts(x: &[f64], y: &[Option<f64>]) -> Vec<Vec<(f64, f64)>> {
+    let mut parts = vec![Vec::new()];
+    for (x, y) in x.iter().zip(y) {
+        match y {
+            Some(y) => parts.last_mut().expect("never empty").push((*x, *y)),
+            None => parts.push(Vec::new()),
+        }
+    }
+    parts.retain(|p: &Vec<(f64, f64)>| !p.is_empty());
+    parts
+}
+
+/// Outlines of a confidence band, parted where there is none.
+fn bands(series: &Series, x: &[f64]) -> Vec<Vec<(f64, f64)>> {
+    let (Some(low), Some(high)) = (&series.low, &series.high) else { return Vec::new() };
+    let known = |values: &[Option<f64>], other: &[Option<f64>]| -> Vec<Option<f64>> {
+        values.iter().zip(other).map(|(v, o)| v.filter(|_| o.is_some())).collect()
+    };
+    let (lower, upper) = (parts(x, &known(low, high)), parts(x, &known(high, low)));
+    let both = lower.into_iter().zip(upper);
+    both.map(|(lower, upper)| lower.into_iter().chain(upper.into_iter().rev()).collect()).collect()
+}

@@ -1,0 +1,239 @@
+//! A figure as an SVG picture, for papers and pages.
+
+mod bars;
+mod heat_map;
+mod lines;
+#[cfg(test)]
+mod tests;
+
+use crate::figure::{Axis, Figure, Kind, Scale, Series};
+use crate::format;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::ops::Range;
+
+/// Colours any two of which stay apart for colour-blind eyes; the pages use the same.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0x18, 0x41, 0x95),
+    RGBColor(0xaf, 0x39, 0x17),
+    RGBColor(0x2a, 0xa3, 0x89),
+    RGBColor(0x70, 0x2e, 0x4e),
+    RGBColor(0xa6, 0x89, 0x01),
+    RGBColor(0x0f, 0x77, 0xaa),
+    RGBColor(0x89, 0x8a, 0xd7),
+    RGBColor(0x66, 0x63, 0x67),
+];
+const INK: RGBColor = RGBColor(0x1b, 0x1f, 0x24);
+const MUTED: RGBColor = RGBColor(0x5a, 0x62, 0x6c);
+const RULE: RGBColor = RGBColor(0xe6, 0xe8, 0xeb);
+const FONT: &str = "Inter, Helvetica, Arial, sans-serif";
+const WIDTH: u32 = 760;
+const PLOT_HEIGHT: u32 = 400;
+const LINE_HEIGHT: u32 = 17;
+/// With more lines than this their confidence bands hide each other.
+const MOST_BANDS: usize = 8;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+/// The SVG text of a figure.
+///
+/// A figure whose numbers cannot be drawn (none are finite) yields its frame and a note.
+pub fn svg(figure: &Figure) -> String {
+    let mut text = String::new();
+    // Drawing into a string fails on impossible ranges only; `ranges` rules those out.
+    let drawn = draw(figure, &mut text);
+    debug_assert!(drawn.is_ok(), "{drawn:?}");
+    text
+}
+
+fn draw(figure: &Figure, text: &mut String) -> Drawn {
+    let legend = legend_rows(figure);
+    let caption = caption_lines(figure);
+    let head = 44;
+    let height = head + PLOT_HEIGHT + (legend.len() + caption.len()) as u32 * LINE_HEIGHT + 14;
+    let root = SVGBackend::with_string(text, (WIDTH, height)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let title = style(17.0, INK).pos(Pos::new(HPos::Left, VPos::Center));
+    root.draw(&Text::new(clip(&figure.title, 84), (20, 24), title))?;
+    let (_, below) = root.split_vertically(head);
+    let (plot, below) = below.split_vertically(PLOT_HEIGHT);
+    match figure.kind {
+        Kind::Line => lines::draw(figure, &plot)?,
+        Kind::Bar => bars::draw(figure, &plot)?,
+        Kind::Heatmap => heat_map::draw(figure, &plot)?,
+    }
+    let mut y = 8;
+    for row in &legend {
+        legend_row(figure, row, &below, y)?;
+        y += LINE_HEIGHT as i32;
+    }
+    for (line, colour) in &caption {
+        let style = style(12.0, *colour).pos(Pos::new(HPos::Left, VPos::Center));
+        below.draw(&Text::new(line.clone(), (20, y + 4), style))?;
+        y += LINE_HEIGHT as i32;
+    }
+    root.present()?;
+    Ok(())
+}
+
+fn style(size: f64, colour: RGBColor) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&colour)
+}
+
+fn clip(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        text.to_owned()
+    } else {
+        text.chars().take(most - 1).chain(['…']).collect()
+    }
+}
+
+/// Text broken into lines of at most `most` characters.
+fn wrap(text: &str, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+fn caption_lines(figure: &Figure) -> Vec<(String, RGBColor)> {
+    let mut lines: Vec<(String, RGBColor)> =
+        wrap(&figure.caption, 112).into_iter().map(|l| (l, MUTED)).collect();
+    if !figure.claim.is_empty() {
+        lines.extend(wrap(&format!("Claim: {}", figure.claim), 112).into_iter().map(|l| (l, INK)));
+    }
+    if figure.series.iter().any(|s| s.low.is_some()) {
+        let drawn = match figure.kind {
+            Kind::Line if figure.series.len() > MOST_BANDS => {
+                "Means over runs; too many lines to shade their intervals."
+            }
+            Kind::Line => "Shaded: 95 % confidence interval of the mean over runs.",
+            _ => "Whiskers: 95 % confidence interval of the mean over runs.",
+        };
+        lines.push((drawn.into(), MUTED));
+    }
+    lines
+}
+
+/// Series names packed into rows: index and left edge of each.
+fn legend_rows(figure: &Figure) -> Vec<Vec<(usize, i32)>> {
+    let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
+    if figure.series.len() < 2 && figure.kind != Kind::Line {
+        return rows;
+    }
+    let mut x = i32::MAX;
+    for (index, series) in figure.series.iter().enumerate() {
+        let width = 44 + 13 * clip(&series.name, 60).chars().count() as i32 / 2;
+        if x.saturating_add(width) > WIDTH as i32 - 10 {
+            rows.push(Vec::new());
+            x = 60;
+        }
+        if let Some(row) = rows.last_mut() {
+            row.push((index, x));
+        }
+        x += width;
+    }
+    rows
+}
+
+fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Drawn {
+    for &(index, x) in row {
+        let series = &figure.series[index];
+        let (colour, round) = look(figure, index);
+        if figure.kind == Kind::Bar {
+            area.draw(&Rectangle::new([(x, y - 5), (x + 11, y + 6)], colour.filled()))?;
+        } else {
+            for (from, to) in dashes(round, series.dashed, 24) {
+                let points = vec![(x + from, y), (x + to, y)];
+                area.draw(&PathElement::new(points, colour.stroke_width(2)))?;
+            }
+        }
+        let left = if figure.kind == Kind::Bar { x + 16 } else { x + 29 };
+        let style = style(12.0, INK).pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw(&Text::new(clip(&series.name, 60), (left, y + 1), style))?;
+    }
+    Ok(())
+}
+
+/// Colour and dash pattern of a series. Where each of several groups has the same number of
+/// series, a colour stands for a place in its group and a pattern for the group.
+fn look(figure: &Figure, index: usize) -> (RGBColor, usize) {
+    let group = &figure.series[index].group;
+    let first = figure.series.iter().position(|s| s.group == *group).unwrap_or(0);
+    let size = figure.series.iter().filter(|s| s.group == *group).count();
+    let alike = !group.is_empty() && size <= COLOURS.len() && figure.series.len().is_multiple_of(size);
+    let alike = alike && figure.series.chunks(size).all(|c| c.iter().all(|s| s.group == c[0].group));
+    if alike && figure.series.len() > size {
+        return (COLOURS[index - first], first / size);
+    }
+    (COLOURS[index % COLOURS.len()], index / COLOURS.len())
+}
+
+/// Dash and gap of a pattern.
+fn pattern(round: usize, dashed: bool) -> Option<(i32, i32)> {
+    match round {
+        _ if dashed => Some((6, 4)),
+        0 => None,
+        1 => Some((10, 3)),
+        2 => Some((2, 2)),
+        3 => Some((5, 2)),
+        _ => Some((14, 2)),
+    }
+}
+
+fn dashes(round: usize, dashed: bool, length: i32) -> Vec<(i32, i32)> {
+    let Some((dash, gap)) = pattern(round, dashed) else { return vec![(0, length)] };
+    (0..length).step_by((dash + gap) as usize).map(|from| (from, (from + dash).min(length))).collect()
+}
+
+/// The ends of an axis over `values`: given ones first; zero belongs to what is not negative.
+fn ends(axis: &Axis, values: impl Iterator<Item = f64>, from_zero: bool) -> Range<f64> {
+    let finite = values.filter(|v| v.is_finite());
+    let (mut least, mut most) =
+        finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
+    if least > most {
+        (least, most) = (0.0, 1.0);
+    }
+    if axis.scale == Scale::Log {
+        let positive = least.max(f64::MIN_POSITIVE);
+        return axis.min.unwrap_or(positive)..axis.max.unwrap_or(most.max(positive * 1.001));
+    }
+    let room = (most - least).abs() * if from_zero { 0.06 } else { 0.0 };
+    let low = axis.min.unwrap_or(if from_zero && least >= 0.0 { 0.0 } else { least - room });
+    let high = axis.max.unwrap_or(most + room);
+    // A range must have a length.
+    if high > low { low..high } else { low..low + low.abs().max(1.0) }
+}
+
+/// The value axis: all means, and of wide intervals as much as leaves the means readable.
+fn y_ends(figure: &Figure) -> Range<f64> {
+    let known = |values: &[Option<f64>]| -> Vec<f64> { values.iter().flatten().copied().collect() };
+    let means: Vec<f64> = figure.series.iter().flat_map(|s| known(&s.y)).collect();
+    let (least, most) =
+        means.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &v| (l.min(v), m.max(v)));
+    let bound = |v: f64| if least >= 0.0 { v.clamp(0.0, (most * 1.5).max(0.0)) } else { v };
+    let banded = figure.kind != Kind::Line || figure.series.len() <= MOST_BANDS;
+    let intervals = figure.series.iter().filter(|_| banded).flat_map(|s| [&s.low, &s.high]).flatten();
+    let intervals: Vec<f64> = intervals.flat_map(|v| known(v)).map(bound).collect();
+    let lines = figure.reference_lines.iter().map(|l| l.value);
+    ends(&figure.y, means.into_iter().chain(intervals).chain(lines), true)
+}
+
+fn axis_title(axis: &Axis) -> String {
+    if axis.unit.is_empty() { axis.label.clone() } else { format!("{} ({})", axis.label, axis.unit) }
+}
+
+/// Rounding errors of tick positions, removed.
+fn tidy(value: f64) -> f64 {
+    let rounded = (value * 1e9).round() / 1e9;
+    if (value - rounded).abs() < 1e-10 { rounded } else { value }
+}

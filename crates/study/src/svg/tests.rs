@@ -1,0 +1,78 @@
+use super::*;
+use crate::figure::ReferenceLine;
+
+fn drawn(figure: &Figure) -> String {
+    let mut text = String::new();
+    draw(figure, &mut text).unwrap();
+    assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
+    assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    text
+}
+
+fn figure(kind: Kind) -> Figure {
+    let y = vec![Some(1.0), None, Some(3.0), Some(2.5)];
+    let interval = |d: f64| Some(y.iter().map(|v| v.map(|v| v + d)).collect());
+    let series = |name: &str| Series {
+        name: name.into(),
+        y: y.clone(),
+        low: interval(-0.5),
+        high: interval(0.5),
+        ..Series::default()
+    };
+    Figure {
+        title: "Title & <more>".into(),
+        caption: "Caption.".into(),
+        claim: "It rises.".into(),
+        kind,
+        x: Axis { label: "time".into(), unit: "s".into(), ..Axis::default() },
+        y: Axis { label: "vpn.throughput".into(), unit: "Mbit/s".into(), ..Axis::default() },
+        series: vec![series("a"), series("b")],
+        shared_x: Some(vec![1.0, 2.0, 10.0, 100.0]),
+        categories: ["p", "q", "r", "s"].map(str::to_owned).to_vec(),
+        y_categories: vec!["low".into(), "high".into()],
+        cells: vec![y.clone(), vec![None; 4]],
+        reference_lines: vec![ReferenceLine { value: 2.0, label: "bound".into() }],
+        ..Figure::default()
+    }
+}
+
+#[test]
+fn every_kind_shows_its_texts() {
+    for kind in [Kind::Line, Kind::Bar, Kind::Heatmap] {
+        let text = drawn(&figure(kind));
+        for part in ["Title &amp; &lt;more&gt;", "Caption.", "Claim: It rises.", "Mbit/s"] {
+            assert!(text.contains(part), "{kind:?}: {part}");
+        }
+    }
+    assert!(drawn(&figure(Kind::Line)).contains("bound"));
+    let mut log = figure(Kind::Line);
+    log.x.scale = Scale::Log;
+    drawn(&log);
+}
+
+#[test]
+fn figures_without_numbers_or_with_odd_ones_are_drawn_too() {
+    for kind in [Kind::Line, Kind::Bar, Kind::Heatmap] {
+        drawn(&Figure { kind, ..Figure::default() });
+        let mut odd = figure(kind);
+        odd.y.min = Some(5.0);
+        odd.y.max = Some(5.0);
+        drawn(&odd);
+        for value in [0.0, -7.0, 1e300, 1e-300] {
+            odd.series[0].y = vec![Some(value); 4];
+            odd.cells = vec![vec![Some(value); 4]];
+            odd.y = Axis::default();
+            drawn(&odd);
+        }
+    }
+}
+
+#[test]
+fn a_colour_stands_for_a_place_in_its_group() {
+    let mut grouped = figure(Kind::Line);
+    grouped.series =
+        ["a", "a", "b", "b"].map(|group| Series { group: group.into(), ..Series::default() }).to_vec();
+    assert_eq!(look(&grouped, 0).0, look(&grouped, 2).0);
+    assert_ne!(look(&grouped, 0).1, look(&grouped, 2).1);
+    assert_ne!(look(&grouped, 0).0, look(&grouped, 1).0);
+}
