@@ -22,6 +22,8 @@ import tempfile
 import time
 from typing import Callable
 
+from scenario import scenario
+
 BENCH = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = BENCH.parent
 TARGET = BENCH / "target"
@@ -29,7 +31,6 @@ NS3_SOURCE = BENCH / "peers/ns3/single_bottleneck.cc"
 NS3_PROGRAM = TARGET / "ns3-single-bottleneck"
 NS3_LIBRARIES = ["applications", "point-to-point", "internet", "network", "core"]
 NS2_PROGRAM = BENCH / "peers/ns2/single_bottleneck.tcl"
-NETSTAGE_SCENARIO = BENCH / "sim/single-bottleneck.toml"
 
 RESULT_FIELDS = ["peer", "version", "case", "seed", "vpn_mbps", "delivered_packets",
                  "packet_hops", "bottleneck_loss", "events"]
@@ -105,7 +106,6 @@ def build_ns3() -> None:
         return
     if shutil.which("g++") is None or not pathlib.Path("/usr/include/ns3").is_dir():
         raise BenchError("the ns-3 peer needs the Debian packages g++ and libns3-dev", EXIT_MISSING)
-    TARGET.mkdir(exist_ok=True)
     command = ["g++", "-O3", "-std=c++17", "-Wall", "-Wextra", "-o", NS3_PROGRAM, NS3_SOURCE]
     command += [f"-lns3-{library}" for library in NS3_LIBRARIES]
     if subprocess.run(command).returncode != 0:
@@ -134,42 +134,30 @@ def netstage_program(path: pathlib.Path) -> Program:
                              "or leave it out with --peers ns3,ns2", EXIT_MISSING)
 
     def command(case: Case, seed: int, out: pathlib.Path) -> list:
-        settings = {
-            "defaults.link.rate": f"{case.access_mbps} Mbit/s",
-            "defaults.flow.tcp.window": f"{case.window_bytes} B",
-            "link.bottleneck.rate": f"{case.bottleneck_mbps} Mbit/s",
-            "link.bottleneck.buffer": f"{case.buffer_packets} packets",
-        }
-        if case.background_mbps:
-            settings["flow.background.traffic.rate"] = f"{case.background_mbps} Mbit/s"
-        else:
-            settings["flow.background.count"] = 0
-        # The scenario has five VPNs; those beyond the case's stay idle.
-        for vpn in range(1, 6):
-            settings[f"flow.tcp{vpn}.count"] = case.flows if vpn <= case.vpns else 0
-        for vpn, delay_ms in enumerate(case.delays_ms, start=1):
-            settings[f"link.L{vpn}.delay"] = f"{delay_ms} ms"
-        arguments = [path, "run", NETSTAGE_SCENARIO, "--seed", str(seed), "--out", out, "--json"]
-        for name, value in settings.items():
-            arguments += ["--set", f"{name}={value}"]
-        return arguments
+        file = TARGET / f"bench-sim-{case.name}.toml"
+        file.write_text(scenario(case))
+        return [path, "run", file, "--seed", seed, "--out", out, "--json"]
 
     return Program("netstage", build, command, netstage_result)
 
 
 def netstage_result(case: Case, seed: int, document: dict) -> dict:
     """Maps what `netstage run --json` prints to RESULT_FIELDS."""
-    summary = document["summary"]
+    cell = document["record"]["cells"][0]
+    means = {(entry["metric"], entry["subject"]): entry["mean"] for entry in cell["summary"]}
+    drops = means["link.drops", "bottleneck.forward"]
+    # Every packet that crosses the bottleneck forward is 1500 bytes, but for a few SYNs.
+    sent = means["link.throughput", "bottleneck.forward"] / 12_000
     return {
         "peer": "netstage",
-        "version": document.get("tool", ""),
+        "version": document["record"]["tool"],
         "case": case.name,
         "seed": seed,
-        "vpn_mbps": summary["vpn_mbps"][:case.vpns],
-        "delivered_packets": summary["delivered_packets"],
-        "packet_hops": summary["packet_hops"],
-        "bottleneck_loss": summary["bottleneck_loss"],
-        "events": summary["events"],
+        "vpn_mbps": [means["vpn.throughput", f"vpn{k + 1}"] / 1e6 for k in range(case.vpns)],
+        "delivered_packets": cell["totals"]["delivered_data"],
+        "packet_hops": cell["totals"]["packet_hops"],
+        "bottleneck_loss": drops / (drops + sent),
+        "events": cell["totals"]["events"],
     }
 
 
@@ -238,6 +226,8 @@ def run_once(program: Program, case: Case, seed: int) -> Run:
         try:
             result = program.result(case, seed, json.loads(output.read()))
             result = {field: result[field] for field in RESULT_FIELDS}
+            if len(result["vpn_mbps"]) != case.vpns:
+                raise ValueError(f"{len(result['vpn_mbps'])} throughputs for {case.vpns} VPNs")
         except (ValueError, KeyError) as error:
             raise BenchError(f"{' '.join(command)}\nprinted no usable result: {error!r}") from error
     return Run(program.name, result, cpu_seconds, wall_seconds, peak_memory_bytes)
@@ -408,6 +398,7 @@ def main() -> int:
     chosen = choose(arguments.peers, programs(arguments.netstage), "peer")
     if arguments.runs < 1:
         raise BenchError("--runs must be at least 1", EXIT_USAGE)
+    TARGET.mkdir(exist_ok=True)
     for program in chosen:
         program.build()
 

@@ -186,7 +186,7 @@ fn sack_information_outlives_a_timeout() {
          100 [fast-retransmit] r0! r4! r8! | 5.0
          1000 [timeout] r0 | 1.0
          1100 r4 r8 | 2.0
-         1200 [recovered] | 4.0",
+         1200 [recovered] | 3.3",
     );
 }
 

@@ -193,6 +193,9 @@ pub struct TotalsEntry {
     /// Packets handed to the network.
     #[serde(default)]
     pub sent: u64,
+    /// Packets whose payload reached the host they were addressed to.
+    #[serde(default)]
+    pub delivered_data: u64,
     /// Packets that reached a host or PE they were addressed to.
     #[serde(default)]
     pub delivered: u64,
@@ -354,6 +357,7 @@ impl TotalsEntry {
     pub fn add(&mut self, totals: &Totals) {
         self.events += totals.events;
         self.sent += totals.sent;
+        self.delivered_data += totals.delivered_data;
         self.delivered += totals.delivered;
         self.lost += totals.lost;
         self.in_flight += totals.in_flight;

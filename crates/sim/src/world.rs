@@ -399,6 +399,7 @@ impl<'a> World<'a> {
 
     fn handle_data(&mut self, now: Instant, packet: &Packet) {
         self.end_packet(now, true);
+        self.totals.delivered_data += 1;
         let Body::Data(data) = packet.body else { unreachable!("only data ends at a TCP receiver") };
         let slot = &mut self.hosts.receivers[packet.flow as usize];
         let config = config_of(&self.hosts.groups, slot.group);
@@ -479,6 +480,7 @@ impl<'a> World<'a> {
 
     fn handle_datagram(&mut self, now: Instant, packet: &Packet) {
         self.end_packet(now, true);
+        self.totals.delivered_data += u64::from(now <= self.end);
         let payload = packet.size - wire::IPV4_HEADER - wire::UDP_HEADER;
         self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
     }

@@ -64,10 +64,8 @@ pub fn from_weight(
     decrease: Decrease,
     rule: Rule,
 ) -> Parameters {
-    if let Decrease::Fixed(decrease) = decrease {
-        if rule != Rule::Increase {
-            return Parameters { increase, decrease, infeasible: false };
-        }
+    if let (Decrease::Fixed(decrease), Rule::Decrease | Rule::DecreaseThenIncrease) = (decrease, rule) {
+        return Parameters { increase, decrease, infeasible: false };
     }
     let shares = own.weight / reference.weight * (own.round_trip / reference.round_trip);
     let wanted = gain(reference_decrease) * shares * shares * loss_ratio(own, reference);

@@ -382,10 +382,12 @@ impl Sender {
     }
 
     /// FlightSize when a loss shows. Segments of limited transmit do not count (RFC 5681 section
-    /// 3.2), and only they exceed the window outside of a recovery.
+    /// 3.2), and only they exceed the window outside of a recovery; nor does, in a recovery by
+    /// SACK, what has arrived beyond the holes: the window is what the network may hold.
     fn flight(&self) -> u64 {
         let outstanding = self.highest - self.unacknowledged;
-        if self.phase == Phase::Open { outstanding.min(self.window.bytes()) } else { outstanding }
+        let by_sack = self.phase == Phase::Recovery && self.scoreboard.is_some();
+        if self.phase == Phase::Open || by_sack { outstanding.min(self.window.bytes()) } else { outstanding }
     }
 
     /// A mark was echoed: reduce once for the data of one window (RFC 3168 section 6.1.2).

@@ -28,7 +28,7 @@ struct Note {
     seed: u64,
     interval_ns: u64,
     bins: usize,
-    totals: [u64; 6],
+    totals: [u64; 7],
     warnings: Vec<String>,
 }
 

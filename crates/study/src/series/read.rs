@@ -141,12 +141,12 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, Outcome)> {
             series.push(Series { metric, subject: block.subject.to_string(), values });
         }
     }
-    let [events, sent, delivered, lost, in_flight, packet_hops] = note.totals;
+    let [events, sent, delivered_data, delivered, lost, in_flight, packet_hops] = note.totals;
     let outcome = Outcome {
         interval: Duration(note.interval_ns),
         bins: note.bins,
         series,
-        totals: Totals { events, sent, delivered, lost, in_flight, packet_hops },
+        totals: Totals { events, sent, delivered_data, delivered, lost, in_flight, packet_hops },
         warnings: note.warnings,
     };
     Ok((note.cell, note.seed, outcome))

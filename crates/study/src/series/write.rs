@@ -54,7 +54,7 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &Outcome) -> Result<Vec<u8>> {
         seed,
         interval_ns: outcome.interval.0,
         bins: outcome.bins,
-        totals: [t.events, t.sent, t.delivered, t.lost, t.in_flight, t.packet_hops],
+        totals: [t.events, t.sent, t.delivered_data, t.delivered, t.lost, t.in_flight, t.packet_hops],
         warnings: outcome.warnings.clone(),
     };
     let text = serde_json::to_string(&note).expect("a note holds only text and numbers");
