@@ -16,12 +16,14 @@ run)
     export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
-    cargo build --release --locked --quiet --target-dir target/fuzzing
+    # Named, the target keeps these flags away from build scripts.
+    triple=$(rustc -vV | sed -n 's/^host: //p')
+    cargo build --release --locked --quiet --target "$triple" --target-dir target/fuzzing
     mkdir -p artifacts
     for target in $targets; do
         echo "$target: $2 s"
         mkdir -p "target/found/$target"
-        "target/fuzzing/release/$target" -max_total_time="$2" -artifact_prefix=artifacts/ \
+        "target/fuzzing/$triple/release/$target" -max_total_time="$2" -artifact_prefix=artifacts/ \
             "target/found/$target" "corpus/$target" 2>&1 | tail -n 4
     done
     ;;

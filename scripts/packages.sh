@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Installs the Debian packages a list names, if any is missing: as root or in CI at once,
-# otherwise after asking.
+# otherwise after asking. `package=command` is content with the command from elsewhere.
 set -euo pipefail
 
 list=$1
-mapfile -t wanted < <(sed 's/#.*//' "$list" | tr -s ' \t' '\n' | grep -v '^$')
 missing=()
-for package in "${wanted[@]}"; do
+for entry in $(sed 's/#.*//' "$list"); do
+    package=${entry%%=*}
+    if [ "$entry" != "$package" ] && command -v "${entry#*=}" >/dev/null; then
+        continue
+    fi
     status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
     [ "$status" = "install ok installed" ] || missing+=("$package")
 done
@@ -22,4 +25,5 @@ if [ "$(id -u)" -ne 0 ]; then
     fi
 fi
 $sudo apt-get update -qq
-DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+$sudo env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -146,8 +146,8 @@ def netstage_result(case: Case, seed: int, document: dict) -> dict:
     cell = document["record"]["cells"][0]
     means = {(entry["metric"], entry["subject"]): entry["mean"] for entry in cell["summary"]}
     drops = means["link.drops", "bottleneck.forward"]
-    # Every packet that crosses the bottleneck forward is 1500 bytes, but for a few SYNs.
-    sent = means["link.throughput", "bottleneck.forward"] / 12_000
+    # Drops are the sum over the measured span. Forward, every packet is 1500 bytes, but for a few SYNs.
+    sent = means["link.throughput", "bottleneck.forward"] / 12_000 * 45
     return {
         "peer": "netstage",
         "version": document["record"]["tool"],

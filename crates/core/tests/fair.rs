@@ -236,8 +236,10 @@ fn replayed_and_impossible_replies_are_counted_and_ignored() {
     let mut path = Path::new(config(0.1, 0.1, 10.0), 100);
     path.run(Duration::from_secs(1));
     let (window, counters) = (path.ingress.window(), path.ingress.counters());
-    let honest = Query { sequence: counters.queries as u32 - 1, sent_at: path.now, packets_sent: counters.sent };
-    let reply = |query, packets_received| Reply { query, packets_received, packets_marked: 0, held: Duration::ZERO };
+    let honest =
+        Query { sequence: counters.queries as u32 - 1, sent_at: path.now, packets_sent: counters.sent };
+    let reply =
+        |query, packets_received| Reply { query, packets_received, packets_marked: 0, held: Duration::ZERO };
     let lies = [
         reply(Query { sequence: 0, ..honest }, counters.sent),
         reply(Query { sequence: honest.sequence + 1, ..honest }, counters.sent),

@@ -171,9 +171,12 @@ fn record_links(world: &World, samples: &Samples, series: &mut Vec<Series>) {
 }
 
 fn warnings(world: &World) -> Vec<String> {
-    let infeasible = world.plan.vpns.iter().zip(&world.edges).filter(|(_, edge)| {
-        edge.window().is_some_and(|ingress| ingress.parameters().infeasible)
-    });
+    let infeasible = world
+        .plan
+        .vpns
+        .iter()
+        .zip(&world.edges)
+        .filter(|(_, edge)| edge.window().is_some_and(|ingress| ingress.parameters().infeasible));
     infeasible
         .map(|(vpn, _)| {
             format!(

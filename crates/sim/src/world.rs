@@ -71,9 +71,7 @@ impl<'a> World<'a> {
             channel_of: Vec::new(),
             pulls: Vec::new(),
             lines: Tournament::new(0),
-            timers: Tournament::new(
-                2 * hosts.senders.len() + hosts.sources.len() + plan.vpns.len() + 1,
-            ),
+            timers: Tournament::new(2 * hosts.senders.len() + hosts.sources.len() + plan.vpns.len() + 1),
             edges: plan.vpns.iter().map(|vpn| Edge::new(vpn, grid)).collect(),
             tcp_bytes: vec![0; hosts.senders.len() * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
@@ -227,7 +225,9 @@ impl<'a> World<'a> {
     /// Work of a link that is more than a plain channel.
     fn handle_link(&mut self, now: Instant, line: u32, channel: u32) {
         let index = channel as usize;
-        let Channel { kind: Kind::Full(link), counts, .. } = &mut self.channels[index] else { unreachable!() };
+        let Channel { kind: Kind::Full(link), counts, .. } = &mut self.channels[index] else {
+            unreachable!()
+        };
         counts.account(now, link.queue_len());
         link.handle_timeout(now);
         while let Some(arrival) = {

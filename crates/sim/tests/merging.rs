@@ -69,7 +69,10 @@ fn random_plan(stream: &mut Stream) -> Plan {
         let transport = if udp { Transport::Udp } else { Transport::Tcp(tcp_config()) };
         let pattern = match (udp, below(2)) {
             (false, 0) => Pattern::Bulk { size: None },
-            _ => Pattern::Poisson { rate: BitRate(500_000 + below(5_000_000)), packet: 200 + below(1200) as u32 },
+            _ => Pattern::Poisson {
+                rate: BitRate(500_000 + below(5_000_000)),
+                packet: 200 + below(1200) as u32,
+            },
         };
         plan.flow(&format!("f{index}"), transport, pattern, &links);
         let flow = plan.flows.last_mut().unwrap();

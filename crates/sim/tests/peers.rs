@@ -13,7 +13,9 @@ fn envelope(case: &Value) -> Vec<(f64, f64)> {
     let peers = case["peers"].as_object().expect("peers by name");
     let runs: Vec<Vec<f64>> = peers
         .values()
-        .flat_map(|peer| serde_json::from_value::<Vec<Vec<f64>>>(peer["vpn_mbps"].clone()).expect("rows of numbers"))
+        .flat_map(|peer| {
+            serde_json::from_value::<Vec<Vec<f64>>>(peer["vpn_mbps"].clone()).expect("rows of numbers")
+        })
         .collect();
     let over = |vpn: usize, pick: fn(f64, f64) -> f64| runs.iter().map(|run| run[vpn]).reduce(pick).unwrap();
     (0..runs[0].len()).map(|vpn| (over(vpn, f64::min), over(vpn, f64::max))).collect()

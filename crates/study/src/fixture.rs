@@ -197,7 +197,15 @@ pub fn outcome(plan: &Plan, seed: u64) -> Outcome {
     loss[bins - 1] = 0.25;
     push(Metric::VpnLoss, "a".into(), loss);
     series.sort_by_key(|s| s.metric);
-    let totals = Totals { events: seed, sent: 100, delivered_data: 60, delivered: 90, lost: 8, in_flight: 2, packet_hops: 300 };
+    let totals = Totals {
+        events: seed,
+        sent: 100,
+        delivered_data: 60,
+        delivered: 90,
+        lost: 8,
+        in_flight: 2,
+        packet_hops: 300,
+    };
     let warnings = if seed == 7 { vec!["seven".into()] } else { Vec::new() };
     Outcome { interval: plan.measure.interval, bins, series, totals, warnings }
 }

@@ -102,8 +102,7 @@ impl Dumbbell {
         };
         let access = plain_link(self.access_rate, Duration::ZERO, 1000);
         let core = [plan.node("core1", NodeKind::Router), plan.node("core2", NodeKind::Router)];
-        let bottleneck =
-            plan.link("bottleneck", core, plain_link(self.rate, Duration::ZERO, self.buffer));
+        let bottleneck = plan.link("bottleneck", core, plain_link(self.rate, Duration::ZERO, self.buffer));
         for (index, delay) in self.delays_ms.iter().enumerate() {
             let k = index + 1;
             let sender = plan.node(&format!("s{k}"), NodeKind::Host);
@@ -199,7 +198,12 @@ impl Build for Plan {
 
 /// The parking lot of the I2VFC paper, section 3.2: VPN 1 crosses all three links, the
 /// others one each. Rates in Mbit/s.
-pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], background: bool, control: impl Fn(usize) -> Control) -> Plan {
+pub fn parking_lot(
+    rates: [u64; 3],
+    weights: [f64; 4],
+    background: bool,
+    control: impl Fn(usize) -> Control,
+) -> Plan {
     let mut plan = Plan {
         title: "parking lot".into(),
         duration: Duration::from_secs(50),
