@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every scenario of the I2VFC paper and writes docs/results/i2vfc.md from the records.
+# Runs every scenario of the I2VFC paper and writes docs/results from the records.
 set -euo pipefail
 
 program=$1
@@ -12,5 +12,4 @@ for scenario in scenarios/papers/i2vfc/*.toml; do
     "$program" run "$scenario" --out "$out/$name" || [ $? -eq 3 ]
     records+=("$out/$name")
 done
-python3 scripts/results.py "${records[@]}" > docs/results/i2vfc.md
-echo "wrote docs/results/i2vfc.md"
+python3 scripts/results.py "$program" "${records[@]}"

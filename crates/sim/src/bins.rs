@@ -11,7 +11,7 @@ pub struct Grid {
     pub bins: usize,
 }
 
-/// One sum per bin. Times may only grow, but for a spread's end.
+/// One sum per bin. Times may only grow.
 #[derive(Clone, Debug)]
 pub struct Bins {
     values: Vec<u64>,
@@ -46,24 +46,6 @@ impl Bins {
         self.values[self.at] += amount;
     }
 
-    /// Adds the length of [from, to), split at the edges of bins.
-    #[inline]
-    pub fn spread(&mut self, from: Instant, to: Instant) {
-        self.seek(from.0);
-        if to.0 <= self.end {
-            self.values[self.at] += to.0 - from.0;
-            return;
-        }
-        let (mut start, mut end, mut at) = (from.0, self.end, self.at);
-        while to.0 > end && at + 1 < self.values.len() {
-            self.values[at] += end - start;
-            start = end;
-            end += self.interval;
-            at += 1;
-        }
-        self.values[at] += to.0 - start;
-    }
-
     /// The whole bins, each turned into a float by `scale`.
     pub fn scaled(&self, scale: f64) -> Vec<f64> {
         self.values[..self.values.len() - 1].iter().map(|value| *value as f64 * scale).collect()
@@ -73,15 +55,6 @@ impl Bins {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spreads_are_split_exactly_at_the_edges() {
-        let mut bins = Bins::new(Grid { interval: Duration(10), bins: 3 });
-        bins.spread(Instant(4), Instant(25));
-        bins.spread(Instant(26), Instant(28));
-        bins.spread(Instant(28), Instant(99));
-        assert_eq!(bins.scaled(1.0), [6.0, 10.0, 5.0 + 2.0 + 2.0]);
-    }
 
     #[test]
     fn what_comes_after_the_last_bin_is_left_out() {

@@ -35,20 +35,38 @@ pub struct Channel {
 /// What a channel counts, per bin.
 #[derive(Debug)]
 pub struct Counts {
-    /// Bytes sent.
-    pub bytes: Bins,
-    /// Bytes of background flows sent.
-    pub background: Bins,
-    /// Nanoseconds spent sending.
-    pub busy: Bins,
-    /// Nanoseconds packets spent waiting, summed over packets.
-    pub waiting: Bins,
+    /// What every packet adds to.
+    pub traffic: Traffic,
     /// Packets the queue dropped.
     pub drops: Bins,
     /// Packets lost on the line.
     pub lost: Bins,
     /// Since when a full link's queue has had its present length.
     waiting_since: Instant,
+}
+
+/// Sums every packet adds to, kept together: they are touched at every hop.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sums {
+    /// Bytes sent.
+    pub bytes: u64,
+    /// Bytes of background flows sent.
+    pub background: u64,
+    /// Nanoseconds spent sending.
+    pub busy: u64,
+    /// Nanoseconds packets spent waiting, summed over packets.
+    pub waiting: u64,
+}
+
+/// [`Sums`] per bin. Packets come in order of time.
+#[derive(Debug)]
+pub struct Traffic {
+    bins: Vec<Sums>,
+    interval: u64,
+    /// The bin in which packets were last sent, and its edges.
+    at: usize,
+    from: u64,
+    to: u64,
 }
 
 /// A first-in first-out line of constant rate and delay.
@@ -111,19 +129,13 @@ impl Plain {
             start = self.free_at;
             self.waiting.push_back((start, packet.size));
             self.waiting_bytes += u64::from(packet.size);
-            counts.waiting.spread(now, start);
         } else if !self.waiting.is_empty() {
             self.waiting.clear();
             self.waiting_bytes = 0;
         }
         let end = start + self.transmission_time(packet.size);
         self.free_at = end;
-        counts.busy.spread(start, end);
-        let bytes = u64::from(packet.size);
-        counts.bytes.add(end, bytes);
-        if packet.background {
-            counts.background.add(end, bytes);
-        }
+        counts.traffic.add(now, start, end, packet);
         Some(end + self.delay)
     }
 }
@@ -142,14 +154,10 @@ impl Channel {
 
 impl Counts {
     fn new(grid: Grid) -> Counts {
-        let bins = || Bins::new(grid);
         Counts {
-            bytes: bins(),
-            background: bins(),
-            busy: bins(),
-            waiting: bins(),
-            drops: bins(),
-            lost: bins(),
+            traffic: Traffic::new(grid),
+            drops: Bins::new(grid),
+            lost: Bins::new(grid),
             waiting_since: Instant::ZERO,
         }
     }
@@ -157,10 +165,150 @@ impl Counts {
     /// Accounts for the time a full link's queue had its present length; call before it changes.
     #[inline]
     pub fn account(&mut self, now: Instant, length: usize) {
-        let waited = now.since(self.waiting_since).0 * length as u64;
-        if waited > 0 {
-            self.waiting.add(self.waiting_since, waited);
-        }
+        self.traffic.spread(self.waiting_since.0, now.0, |sums, span| sums.waiting += span * length as u64);
         self.waiting_since = now;
+    }
+}
+
+impl Traffic {
+    fn new(grid: Grid) -> Traffic {
+        // One more bin takes what happens after the last whole one.
+        let bins = vec![Sums::default(); grid.bins + 1];
+        Traffic { bins, interval: grid.interval.0, at: 0, from: 0, to: grid.interval.0 }
+    }
+
+    /// A packet that came at `now` was sent from `start` to `end`.
+    #[inline]
+    fn add(&mut self, now: Instant, start: Instant, end: Instant, packet: &Packet) {
+        self.arrive(end, packet);
+        if now.0 >= self.from && end.0 <= self.to {
+            let sums = &mut self.bins[self.at];
+            sums.busy += end.0 - start.0;
+            sums.waiting += start.0 - now.0;
+        } else {
+            self.spread(start.0, end.0, |sums, span| sums.busy += span);
+            self.spread(now.0, start.0, |sums, span| sums.waiting += span);
+        }
+    }
+
+    /// Counts a packet's bytes at `time`.
+    #[inline]
+    pub fn arrive(&mut self, time: Instant, packet: &Packet) {
+        while time.0 >= self.to && self.at + 1 < self.bins.len() {
+            self.at += 1;
+            self.from = self.to;
+            self.to = if self.at + 1 == self.bins.len() { u64::MAX } else { self.to + self.interval };
+        }
+        let sums = &mut self.bins[self.at];
+        let bytes = u64::from(packet.size);
+        sums.bytes += bytes;
+        sums.background += if packet.background { bytes } else { 0 };
+    }
+
+    /// Splits [from, to) at the edges of bins.
+    fn spread(&mut self, from: u64, to: u64, add: impl Fn(&mut Sums, u64)) {
+        let last = self.bins.len() - 1;
+        let mut start = from;
+        while start < to {
+            let bin = ((start / self.interval) as usize).min(last);
+            let edge = if bin == last { u64::MAX } else { (bin as u64 + 1) * self.interval };
+            let end = to.min(edge);
+            add(&mut self.bins[bin], end - start);
+            start = end;
+        }
+    }
+
+    /// One of the sums in each whole bin, turned into a float by `scale`.
+    pub fn scaled(&self, pick: fn(&Sums) -> u64, scale: f64) -> Vec<f64> {
+        self.bins[..self.bins.len() - 1].iter().map(|sums| pick(sums) as f64 * scale).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Body;
+    use netstage_core::packet::Ecn;
+    use netstage_core::queue;
+
+    fn config(rate: u64, delay: u64, buffer: Capacity) -> link::Config {
+        link::Config {
+            rate: BitRate(rate),
+            delay: Duration(delay),
+            buffer,
+            queue: queue::Config::DropTail,
+            overhead: 18,
+            loss: 0.0,
+            bit_error_rate: 0.0,
+            jitter: link::Jitter {
+                amount: Duration::ZERO,
+                distribution: link::JitterDistribution::Uniform,
+                reorder: false,
+            },
+            duplicate: 0.0,
+            schedule: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn spans_are_split_exactly_at_the_edges() {
+        let mut traffic = Traffic::new(Grid { interval: Duration(10), bins: 3 });
+        for (from, to) in [(4, 25), (26, 28), (28, 99)] {
+            traffic.spread(from, to, |sums, span| sums.busy += span);
+        }
+        assert_eq!(traffic.scaled(|sums| sums.busy, 1.0), [6.0, 10.0, 5.0 + 2.0 + 2.0]);
+    }
+
+    /// The same arrivals through a plain channel and through the reference link.
+    #[test]
+    fn a_plain_channel_is_the_link_of_core() {
+        let grid = Grid { interval: Duration(1_000_000), bins: 50 };
+        for case in 0..200 {
+            let mut stream = Stream::new(case, "arrivals");
+            let buffer = match case % 3 {
+                0 => Capacity::Packets(stream.next_u64() as u32 % 20),
+                1 => Capacity::Bytes(stream.next_u64() % 20_000),
+                _ => Capacity::Packets(1_000),
+            };
+            let config =
+                config(1_000_000 + stream.next_u64() % 100_000_000, stream.next_u64() % 5_000_000, buffer);
+            let mut link: Link<Packet> = Link::new(&config, Stream::new(case, "link"));
+            let mut channel = Channel::new(&config, true, case, "channel", grid);
+            let Kind::Plain(plain) = &mut channel.kind else { unreachable!() };
+            let (mut ours, mut reference, mut dropped) = (Vec::new(), Vec::new(), 0u64);
+            let mut now = Instant::ZERO;
+            for number in 0..500 {
+                // Every tenth comes with the one before: ties count too.
+                if number % 10 != 0 {
+                    now += Duration::from_secs_f64(stream.exponential(200e-6));
+                }
+                let size = 40 + stream.next_u64() as u32 % 1_460;
+                let background = stream.chance(0.3);
+                let packet = Packet {
+                    step: 0,
+                    flow: number,
+                    size,
+                    class: 0,
+                    ecn: Ecn::NotCapable,
+                    background,
+                    body: Body::Datagram,
+                };
+                if let Some(at) = plain.enter(&mut channel.counts, now, &packet) {
+                    ours.push((at, number));
+                }
+                link.handle_timeout(now);
+                link.handle_packet(now, packet);
+                while link.poll_loss().is_some() {
+                    dropped += 1;
+                }
+            }
+            while let Some(arrival) = link.poll_arrival(Instant(u64::MAX - 1)) {
+                reference.push((arrival.at, arrival.packet.flow));
+            }
+            assert_eq!(ours, reference, "case {case}");
+            assert_eq!(dropped, 500 - ours.len() as u64);
+            let busy: f64 = channel.counts.traffic.bins.iter().map(|sums| sums.busy as f64).sum();
+            assert_eq!(busy, link.busy(Instant(u64::MAX - 1)).0 as f64, "case {case}");
+        }
     }
 }

@@ -98,6 +98,10 @@ fn record_flows(world: &World, samples: &Samples, series: &mut Vec<Series>) {
         for member in 0..group.count {
             let subject = world.plan.flow_name(index, member);
             let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
+            let place = if group.transport == Transport::Udp { world.hosts.senders.len() + udp } else { tcp };
+            if let Some(lost) = world.flow_lost.get(place) {
+                push(Metric::FlowLost, lost.iter().map(|count| *count as f64).collect());
+            }
             if group.transport == Transport::Udp {
                 push(Metric::FlowThroughput, world.udp_bytes[udp].scaled(8.0 / seconds));
                 push(Metric::FlowOffered, world.udp_offered[udp].scaled(8.0 / seconds));
@@ -153,12 +157,15 @@ fn record_links(world: &World, samples: &Samples, series: &mut Vec<Series>) {
             let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
             let channel = &world.channels[index];
             let counts = &channel.counts;
-            push(Metric::LinkThroughput, counts.bytes.scaled(8.0 / seconds));
-            push(Metric::LinkBackground, counts.background.scaled(8.0 / seconds));
-            push(Metric::LinkQueue, counts.waiting.scaled(1e-9 / seconds));
+            push(Metric::LinkThroughput, counts.traffic.scaled(|sums| sums.bytes, 8.0 / seconds));
+            push(Metric::LinkBackground, counts.traffic.scaled(|sums| sums.background, 8.0 / seconds));
+            push(Metric::LinkQueue, counts.traffic.scaled(|sums| sums.waiting, 1e-9 / seconds));
             push(Metric::LinkDrops, counts.drops.scaled(1.0));
             match channel.kind {
-                Kind::Plain(_) => push(Metric::LinkUtilisation, counts.busy.scaled(1e-9 / seconds)),
+                Kind::Plain(_) => {
+                    let busy = counts.traffic.scaled(|sums| sums.busy, 1e-9 / seconds);
+                    push(Metric::LinkUtilisation, busy);
+                }
                 Kind::Full(_) => {
                     let [busy, marks] = &samples.links[index];
                     push(Metric::LinkUtilisation, differences(busy, 1e-9 / seconds));

@@ -37,6 +37,8 @@ pub struct World<'a> {
     pub(crate) tcp_bytes: Vec<u64>,
     pub(crate) udp_bytes: Vec<Bins>,
     pub(crate) udp_offered: Vec<Bins>,
+    /// Per TCP flow, then per UDP flow: packets lost, in each bin; empty unless asked for.
+    pub(crate) flow_lost: Vec<Vec<u64>>,
     pub(crate) totals: Totals,
     /// Packets whose end was worked out but lies beyond the end of the run.
     beyond_end: u64,
@@ -76,6 +78,7 @@ impl<'a> World<'a> {
             tcp_bytes: vec![0; hosts.senders.len() * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
             udp_offered: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
+            flow_lost: Vec::new(),
             totals: Totals::default(),
             beyond_end: 0,
             end: Instant::ZERO + plan.duration,
@@ -83,6 +86,9 @@ impl<'a> World<'a> {
             routes,
             hosts,
         };
+        if plan.measure.flow_detail {
+            world.flow_lost = vec![vec![0; grid.bins]; world.hosts.senders.len() + world.hosts.udp.len()];
+        }
         world.build_channels(seed);
         world.build_pulls(merge);
         world.arm_all();
@@ -238,13 +244,10 @@ impl<'a> World<'a> {
             let counts = &mut self.channels[index].counts;
             if arrival.bit_errors > 0 {
                 counts.lost.add(now, 1);
-                self.totals.lost += 1;
+                self.lose(now, &packet);
                 continue;
             }
-            counts.bytes.add(now, u64::from(packet.size));
-            if packet.background {
-                counts.background.add(now, u64::from(packet.size));
-            }
+            counts.traffic.arrive(now, &packet);
             self.totals.packet_hops += 1;
             self.proceed(now, packet);
         }
@@ -252,16 +255,20 @@ impl<'a> World<'a> {
     }
 
     fn settle_link(&mut self, now: Instant, line: u32, channel: u32) {
-        let channel = &mut self.channels[channel as usize];
-        let Kind::Full(link) = &mut channel.kind else { unreachable!() };
-        while let Some((_, loss)) = link.poll_loss() {
-            self.totals.lost += 1;
+        loop {
+            let Channel { kind: Kind::Full(link), counts, .. } = &mut self.channels[channel as usize] else {
+                unreachable!()
+            };
+            let Some((packet, loss)) = link.poll_loss() else {
+                self.lines.set(line, link.poll_timeout());
+                return;
+            };
             match loss {
-                link::Loss::Queue => channel.counts.drops.add(now, 1),
-                _ => channel.counts.lost.add(now, 1),
+                link::Loss::Queue => counts.drops.add(now, 1),
+                link::Loss::Line | link::Loss::Down => counts.lost.add(now, 1),
             }
+            self.lose(now, &packet);
         }
-        self.lines.set(line, link.poll_timeout());
     }
 
     /// Follows a packet, which is at its next step at `now`, as far as no event is needed.
@@ -303,7 +310,7 @@ impl<'a> World<'a> {
             }
         };
         let Some(at) = plain.enter(&mut channel.counts, now, packet) else {
-            self.end_packet(now, false);
+            self.lose(now, packet);
             return None;
         };
         self.totals.packet_hops += u64::from(at <= self.end);
@@ -330,15 +337,32 @@ impl<'a> World<'a> {
         None
     }
 
-    /// A packet is delivered or lost at `now`, which may lie beyond the end of the run.
+    /// A packet is delivered at `now`, which may lie beyond the end of the run.
     #[inline]
-    fn end_packet(&mut self, now: Instant, delivered: bool) {
+    fn deliver(&mut self, now: Instant) {
         if now > self.end {
             self.beyond_end += 1;
-        } else if delivered {
-            self.totals.delivered += 1;
         } else {
-            self.totals.lost += 1;
+            self.totals.delivered += 1;
+        }
+    }
+
+    /// A packet is lost at `now`, which may lie beyond the end of the run.
+    #[cold]
+    fn lose(&mut self, now: Instant, packet: &Packet) {
+        if now > self.end {
+            self.beyond_end += 1;
+            return;
+        }
+        self.totals.lost += 1;
+        let flow = match packet.body {
+            Body::Data(_) | Body::Ack(_) => packet.flow as usize,
+            Body::Datagram => self.hosts.senders.len() + packet.flow as usize,
+            Body::Query(_) | Body::Reply(_) => return,
+        };
+        let bin = (now.0 / self.grid.interval.0) as usize;
+        if let Some(count) = self.flow_lost.get_mut(flow).and_then(|bins| bins.get_mut(bin)) {
+            *count += 1;
         }
     }
 
@@ -355,14 +379,14 @@ impl<'a> World<'a> {
 
     fn handle_ingress(&mut self, now: Instant, vpn: u32, mut packet: Packet) {
         packet.step += 1;
-        if self.edges[vpn as usize].handle_packet(now, packet).is_err() {
-            self.end_packet(now, false);
+        if let Err(refused) = self.edges[vpn as usize].handle_packet(now, packet) {
+            self.lose(now, &refused);
         }
         self.pump_edge(now, vpn);
     }
 
     fn handle_report(&mut self, now: Instant, vpn: u32, packet: &Packet) {
-        self.end_packet(now, true);
+        self.deliver(now);
         let Body::Reply(reply) = packet.body else { unreachable!("only replies end at an ingress PE") };
         if let Some((config, ingress)) = self.edges[vpn as usize].window_mut() {
             ingress.handle_reply(config, now, &reply);
@@ -398,7 +422,7 @@ impl<'a> World<'a> {
     }
 
     fn handle_data(&mut self, now: Instant, packet: &Packet) {
-        self.end_packet(now, true);
+        self.deliver(now);
         self.totals.delivered_data += 1;
         let Body::Data(data) = packet.body else { unreachable!("only data ends at a TCP receiver") };
         let slot = &mut self.hosts.receivers[packet.flow as usize];
@@ -440,7 +464,7 @@ impl<'a> World<'a> {
     }
 
     fn handle_ack(&mut self, now: Instant, packet: &Packet) {
-        self.end_packet(now, true);
+        self.deliver(now);
         let Body::Ack(ack) = packet.body else { unreachable!("only acknowledgements end at a TCP sender") };
         let slot = &mut self.hosts.senders[packet.flow as usize];
         let config = config_of(&self.hosts.groups, slot.group);
@@ -479,7 +503,7 @@ impl<'a> World<'a> {
     }
 
     fn handle_datagram(&mut self, now: Instant, packet: &Packet) {
-        self.end_packet(now, true);
+        self.deliver(now);
         self.totals.delivered_data += u64::from(now <= self.end);
         let payload = packet.size - wire::IPV4_HEADER - wire::UDP_HEADER;
         self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));

@@ -238,12 +238,12 @@ mod tests {
             };
             let max_min = weighted_max_min(&paths, &capacities, &weights);
             let fair = proportional_fair(&paths, &capacities, &weights);
-            for link in 0..links {
-                assert!(load(&max_min, link) <= capacities[link] * (1.0 + 1e-9));
-                assert!(load(&fair, link) <= capacities[link] * (1.0 + 1e-9));
+            for (link, capacity) in capacities.iter().enumerate() {
+                assert!(load(&max_min, link) <= capacity * (1.0 + 1e-9));
+                assert!(load(&fair, link) <= capacity * (1.0 + 1e-9));
             }
-            for flow in 0..flows {
-                let bottleneck = paths[flow].iter().any(|&link| {
+            for (flow, path) in paths.iter().enumerate() {
+                let bottleneck = path.iter().any(|&link| {
                     let full = load(&max_min, link) >= capacities[link] * (1.0 - 1e-9);
                     let most = (0..flows)
                         .filter(|f| paths[*f].contains(&link))
@@ -254,10 +254,10 @@ mod tests {
             }
             let gain: f64 = (0..flows).map(|f| weights[f] * (max_min[f] - fair[f]) / fair[f]).sum();
             assert!(gain <= 1e-4, "max-min would gain {gain}");
-            for flow in 0..flows {
+            for (flow, path) in paths.iter().enumerate() {
                 // Prices of the links, from slack and barrier, are not kept; instead: no flow
                 // can grow alone.
-                let full = paths[flow].iter().any(|&l| load(&fair, l) >= capacities[l] * (1.0 - 1e-6));
+                let full = path.iter().any(|&l| load(&fair, l) >= capacities[l] * (1.0 - 1e-6));
                 assert!(full, "flow {flow} could grow");
             }
         }

@@ -198,12 +198,7 @@ impl Build for Plan {
 
 /// The parking lot of the I2VFC paper, section 3.2: VPN 1 crosses all three links, the
 /// others one each. Rates in Mbit/s.
-pub fn parking_lot(
-    rates: [u64; 3],
-    weights: [f64; 4],
-    background: bool,
-    control: impl Fn(usize) -> Control,
-) -> Plan {
+pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -> Control) -> Plan {
     let mut plan = Plan {
         title: "parking lot".into(),
         duration: Duration::from_secs(50),
@@ -221,7 +216,7 @@ pub fn parking_lot(
             plan.link(&format!("link{}", k + 1), [core[k], core[k + 1]], config)
         })
         .collect();
-    for index in 0..4 {
+    for (index, &weight) in weights.iter().enumerate() {
         let k = index + 1;
         let across = if index == 0 { 0..3 } else { index - 1..index };
         let node = |plan: &mut Plan, kind, name: &str| plan.node(&format!("{name}{k}"), kind);
@@ -236,7 +231,7 @@ pub fn parking_lot(
         let inner: Vec<usize> = [l].into_iter().chain(across.map(|j| trunk[j])).chain([o]).collect();
         plan.vpns.push(Vpn {
             name: format!("vpn{k}"),
-            weight: weights[index],
+            weight,
             ingress,
             egress,
             control: control(index),
@@ -250,17 +245,15 @@ pub fn parking_lot(
         group.count = 30;
         group.start = Instant::ZERO + Duration::from_secs(5);
     }
-    if background {
-        for k in 0..3 {
-            let source = plan.node(&format!("bg{k}"), NodeKind::Host);
-            let sink = plan.node(&format!("sink{k}"), NodeKind::Host);
-            let a = plan.link(&format!("bg{k}"), [source, core[k]], access.clone());
-            let b = plan.link(&format!("sink{k}"), [core[k + 1], sink], access.clone());
-            let payload = 0.3 * rates[k] as f64 * 1e6 * 1472.0 / 1500.0;
-            let pattern = Pattern::Poisson { rate: BitRate(payload as u64), packet: 1472 };
-            plan.flow(&format!("bg{k}"), Transport::Udp, pattern, &[a, trunk[k], b]);
-            plan.flows.last_mut().unwrap().background = true;
-        }
+    for k in 0..3 {
+        let source = plan.node(&format!("bg{k}"), NodeKind::Host);
+        let sink = plan.node(&format!("sink{k}"), NodeKind::Host);
+        let a = plan.link(&format!("bg{k}"), [source, core[k]], access.clone());
+        let b = plan.link(&format!("sink{k}"), [core[k + 1], sink], access.clone());
+        let payload = 0.3 * rates[k] as f64 * 1e6 * 1472.0 / 1500.0;
+        let pattern = Pattern::Poisson { rate: BitRate(payload as u64), packet: 1472 };
+        plan.flow(&format!("bg{k}"), Transport::Udp, pattern, &[a, trunk[k], b]);
+        plan.flows.last_mut().unwrap().background = true;
     }
     plan
 }
