@@ -13,3 +13,4 @@ for scenario in scenarios/papers/i2vfc/*.toml; do
     records+=("$out/$name")
 done
 python3 scripts/results.py "$program" "${records[@]}"
+python3 scripts/results.py "$program" --defaults

@@ -15,7 +15,7 @@ use crate::scalar::NodeName;
 use crate::table::{At, List, Named};
 use crate::trace::Traces;
 use netstage_core::time::{Duration, Instant};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What building a plan reads and adds to.
 pub(crate) struct Builder<'a, 'b> {
@@ -206,16 +206,20 @@ impl Builder<'_, '_> {
     }
 
     fn warn(&mut self, plan: &Plan) {
+        let mut aggressive: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for vpn in &plan.vpns {
             let netstage_core::fair::Control::I2vfc(control) = &vpn.control else { continue };
-            let aggressive = match control.decrease {
+            let with = match control.decrease {
                 netstage_core::fair::Decrease::Fixed(b) if b >= 0.5 => format!("decrease {b}"),
                 _ if control.increase >= 1.0 => format!("increase {}", control.increase),
                 _ => continue,
             };
+            aggressive.entry(with).or_default().push(&vpn.name);
+        }
+        for (with, names) in aggressive {
             self.warnings.insert(format!(
-                "vpn.{}: with {aggressive}, its window is as aggressive as the TCP inside, and interferes with it",
-                vpn.name
+                "vpn.{}: with {with}, a window is as aggressive as the TCP inside, and interferes with it",
+                names.join(", ")
             ));
         }
         for flow in &plan.flows {

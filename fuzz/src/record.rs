@@ -1,0 +1,16 @@
+//! record.json from arbitrary bytes: read, or refused with a reason; what was read is written back the same.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use netstage_scenario::record::Record;
+
+fuzz_target!(|bytes: &[u8]| {
+    let text = String::from_utf8_lossy(bytes);
+    match Record::from_json(&text) {
+        Ok(record) => {
+            let again = Record::from_json(&record.to_json()).expect("what was written is readable");
+            assert_eq!(record.to_json(), again.to_json());
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+});
