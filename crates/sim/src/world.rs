@@ -486,7 +486,7 @@ impl<'a> World<'a> {
                 flow,
                 size: group.header + data.len,
                 class: group.class,
-                ecn: if config.ecn && data.len > 0 { Ecn::Capable } else { Ecn::NotCapable },
+                ecn: if data.ecn_capable(config) { Ecn::Capable } else { Ecn::NotCapable },
                 background: group.background,
                 body: Body::Data(data),
             };

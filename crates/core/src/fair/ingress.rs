@@ -80,7 +80,8 @@ pub struct Ingress<P> {
     settled: u64,
     /// Packets sent when the window last shrank; losses before that belong to the same event.
     recovery: u64,
-    /// The window, or its pace, kept a packet waiting since the last reply.
+    /// The window kept a packet waiting since the last reply. Waiting for the pace is no
+    /// reason to grow: docs/i2vfc.md tells what was measured.
     blocked: bool,
     /// Data packets since the last query.
     since_query: u32,
