@@ -66,7 +66,10 @@ fn the_other_figures_hold_where_they_did() {
             .flat_map(|entry| entry["cells"].as_array().unwrap().iter())
             .map(|cell| cell["pass"].as_bool().unwrap())
             .collect();
-        assert!(!verdicts.is_empty() && verdicts.iter().all(|pass| *pass), "{scenario}: {expectation} {cells}");
+        assert!(
+            !verdicts.is_empty() && verdicts.iter().all(|pass| *pass),
+            "{scenario}: {expectation} {cells}"
+        );
     };
     holds("fig4", "above-none-scale-a-equal-weights", "in all 16 cells");
     holds("fig7", "used-link1", "for each B₃");
