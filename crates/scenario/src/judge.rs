@@ -6,10 +6,10 @@ use crate::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
 use crate::file::File;
 use crate::file::study::{self, Assignments};
 use crate::outcome::{Metric, MetricInfo};
+use crate::pattern::matches;
 use crate::plan::Plan;
 use crate::quantity::Dimension;
 use crate::scalar::{Amount, MetricName, SubjectPattern};
-use crate::set::matches;
 use crate::table::{At, List};
 use netstage_core::time::{Duration, Instant};
 

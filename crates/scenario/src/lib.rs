@@ -10,6 +10,7 @@ mod judge;
 mod merge;
 mod nest;
 pub mod outcome;
+pub mod pattern;
 pub mod plan;
 mod quantity;
 mod read;

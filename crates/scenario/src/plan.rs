@@ -153,8 +153,20 @@ impl Plan {
         if group.count == 1 { group.name.clone() } else { format!("{}[{index}]", group.name) }
     }
 
-    /// Whether packets of this direction wait in classes (so that a class matters).
-    pub fn is_classful(&self, hop: Hop) -> bool {
-        matches!(self.hop(hop).queue, queue::Config::DeficitRoundRobin(_))
+    /// Whether anything draws random numbers, so that seeds differ.
+    pub fn is_random(&self) -> bool {
+        let random_link = |link: &link::Config| {
+            let schedule = link.schedule.iter().map(|(_, change)| change);
+            let later = schedule.flat_map(|change| [change.loss, change.bit_error_rate]).flatten();
+            link.loss + link.bit_error_rate + link.duplicate + later.sum::<f64>() > 0.0
+                || link.jitter.amount > Duration::ZERO
+                || matches!(link.queue, queue::Config::Red(_) | queue::Config::FqCodel(_))
+        };
+        let random_traffic = |pattern: &traffic::Pattern| {
+            use traffic::Pattern::{Bulk, Cbr, Trace};
+            !matches!(pattern, Bulk { .. } | Cbr { .. } | Trace { .. })
+        };
+        self.links.iter().flat_map(|link| &link.directions).any(random_link)
+            || self.flows.iter().any(|flow| random_traffic(&flow.traffic))
     }
 }

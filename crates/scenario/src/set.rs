@@ -1,23 +1,9 @@
 //! Paths such as `vpn.*.control.increase`, and setting what they lead to.
 
 use crate::error::{Place, Problems, did_you_mean};
+use crate::pattern::matches;
 use crate::table::Kind;
 use crate::tree::{Node, Table, Value};
-
-/// Whether `name` fits a pattern in which `*` stands for anything.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut name) = name.strip_prefix(head) else { return false };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let tail = parts.pop().unwrap_or("");
-    for part in parts {
-        match name.find(part) {
-            Some(at) => name = &name[at + part.len()..],
-            None => return false,
-        }
-    }
-    name.ends_with(tail)
-}
 
 /// Sets every value a path leads to. A wrong path becomes a problem at `place`.
 pub(crate) fn assign(

@@ -6,25 +6,13 @@ use netstage_core::time::Instant;
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Selection, Statistic};
 use netstage_scenario::outcome::{Aggregation, Metric, Outcome};
+use netstage_scenario::pattern;
 use netstage_scenario::plan::Plan;
 use std::ops::Range;
 
-/// Whether `name` matches a pattern in which `*` stands for any text; an empty pattern
-/// matches every name.
-pub fn matches(pattern: &str, name: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else {
-        return pattern.is_empty() || pattern == name;
-    };
-    let Some(mut name) = name.strip_prefix(head) else { return false };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let tail = parts.pop().unwrap_or("");
-    for part in parts {
-        match name.find(part) {
-            Some(at) => name = &name[at + part.len()..],
-            None => return false,
-        }
-    }
-    name.ends_with(tail)
+/// Whether `name` is selected by a subject; an empty one selects every name.
+pub fn matches(subject: &str, name: &str) -> bool {
+    subject.is_empty() || pattern::matches(subject, name)
 }
 
 /// Whether a cell has all the values asked for; `variant` is a path too.
