@@ -9,41 +9,39 @@ use netstage_core::time::Instant;
 /// The earliest of `n` keys.
 #[derive(Clone, Debug)]
 pub struct Tournament {
-    /// Node 1 is the root; leaves start at `leaves`. Each holds its winner's key and index.
-    nodes: Vec<(Instant, u32)>,
+    /// Node 1 is the root; leaves start at `leaves`. Each holds its winner: time above
+    /// index in one number, so that one comparison settles both.
+    nodes: Vec<u128>,
     leaves: usize,
+}
+
+fn entry(at: Instant, index: u32) -> u128 {
+    u128::from(at.0) << 32 | u128::from(index)
 }
 
 impl Tournament {
     /// `n` sources, none of which has anything to do.
     pub fn new(n: usize) -> Tournament {
         let leaves = n.next_power_of_two().max(2);
-        let index = |node: usize| {
-            // The leftmost leaf below a node.
-            let depth = node.ilog2();
-            ((node << (leaves.ilog2() - depth)) - leaves) as u32
-        };
-        let nodes = (0..2 * leaves).map(|node| (Instant::NEVER, if node == 0 { 0 } else { index(node) }));
+        let leftmost_leaf = |node: usize| ((node << (leaves.ilog2() - node.ilog2())) - leaves) as u32;
+        let nodes = (0..2 * leaves).map(|node| entry(Instant::NEVER, leftmost_leaf(node.max(1))));
         Tournament { nodes: nodes.collect(), leaves }
     }
 
     /// The earliest source and its time.
     #[inline]
     pub fn first(&self) -> (Instant, u32) {
-        self.nodes[1]
+        (Instant((self.nodes[1] >> 32) as u64), self.nodes[1] as u32)
     }
 
     /// Source `index` acts at `at`; [`Instant::NEVER`] takes it out.
     #[inline]
     pub fn set(&mut self, index: u32, at: Instant) {
         let mut node = self.leaves + index as usize;
-        let mut winner = (at, index);
+        let mut winner = entry(at, index);
         self.nodes[node] = winner;
         while node > 1 {
-            let sibling = self.nodes[node ^ 1];
-            if sibling < winner {
-                winner = sibling;
-            }
+            winner = winner.min(self.nodes[node ^ 1]);
             node /= 2;
             if self.nodes[node] == winner {
                 return;

@@ -44,9 +44,10 @@ where
     for line in &figure.reference_lines {
         let ends = vec![(x.start, line.value), (x.end, line.value)];
         chart.draw_series(DashedLineSeries::new(ends, 3, 4, MUTED.stroke_width(1)))?;
-        let place = style(11.0, MUTED).pos(Pos::new(HPos::Right, VPos::Bottom));
-        let label = Text::new(line.label.clone(), (0, -3), place);
-        chart.draw_series([EmptyElement::at((x.end, line.value)) + label])?;
+        // At the left and below: curves begin later and bounds are mostly lower ones.
+        let place = style(11.0, MUTED).pos(Pos::new(HPos::Left, VPos::Top));
+        let label = Text::new(line.label.clone(), (4, 4), place);
+        chart.draw_series([EmptyElement::at((x.start, line.value)) + label])?;
     }
     for (index, series) in figure.series.iter().enumerate() {
         let (colour, round) = look(figure, index);
