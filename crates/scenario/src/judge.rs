@@ -151,7 +151,8 @@ impl<'a> Judge<'a> {
 
     fn variant(&mut self, variant: &At<String>) -> Option<String> {
         let known = self.cells.iter().any(|cell| cell.variant == variant.value && !variant.value.is_empty());
-        if !known {
+        // Without cells something else is wrong already, and said.
+        if !known && !self.cells.is_empty() {
             let mut names: Vec<&str> =
                 self.cells.iter().map(|c| c.variant.as_str()).filter(|n| !n.is_empty()).collect();
             names.dedup();
