@@ -10,8 +10,12 @@ use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, FileReader as _, RowGroupReader, SerializedFileReader};
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+
+/// More bins than any run has, and more rows than any row group: a file with more is damaged.
+const MOST_BINS: usize = 1 << 24;
 
 /// Consecutive rows of one run, metric and subject.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +50,9 @@ impl SeriesReader<File> {
 impl<R: ChunkReader + 'static> SeriesReader<R> {
     /// Reads from `source`.
     pub fn new(source: R) -> Result<SeriesReader<R>> {
-        let file = SerializedFileReader::new(source)?;
+        let length = source.len();
+        let file = guarded(|| SerializedFileReader::new(source))?;
+        check_ranges(&file, length)?;
         let columns = file.metadata().file_metadata().schema_descr().columns();
         if !columns.iter().map(|c| c.name()).eq(COLUMNS) {
             return Err(ParquetError::General("its columns are not those of a series file".into()));
@@ -60,8 +66,29 @@ impl<R: ChunkReader + 'static> SeriesReader<R> {
             return Ok(None);
         }
         self.next += 1;
-        blocks(self.file.get_row_group(self.next - 1)?.as_ref()).map(Some)
+        guarded(|| blocks(self.file.get_row_group(self.next - 1)?.as_ref()).map(Some))
     }
+}
+
+/// The parquet crate panics on some damaged files. A record's hash finds damage first, but a
+/// reader does not rely on it.
+fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
+    let damaged = |_| Err(ParquetError::General("it is damaged".into()));
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(damaged)
+}
+
+/// Refuses column chunks that lie outside of the file: the parquet crate panics on them.
+fn check_ranges<R: ChunkReader + 'static>(file: &SerializedFileReader<R>, length: u64) -> Result<()> {
+    for column in file.metadata().row_groups().iter().flat_map(|group| group.columns()) {
+        let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+        let size = column.compressed_size();
+        let inside =
+            start >= 0 && size >= 0 && start.checked_add(size).is_some_and(|end| end as u64 <= length);
+        if !inside || column.data_page_offset() < start || column.num_values() < 0 {
+            return Err(ParquetError::General("a column lies outside of the file".into()));
+        }
+    }
+    Ok(())
 }
 
 fn blocks(group: &dyn RowGroupReader) -> Result<Vec<Block>> {
@@ -117,6 +144,9 @@ where
         if records == 0 {
             return Ok(values);
         }
+        if values.len() > MOST_BINS {
+            return Err(ParquetError::General("a row group is too large".into()));
+        }
     }
 }
 
@@ -128,6 +158,9 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, Outcome)> {
     let text = metadata.and_then(|m| m.iter().find(|kv| kv.key == NOTE_KEY)).and_then(|kv| kv.value.as_ref());
     let note: Note = serde_json::from_str(text.ok_or_else(|| malformed("no note"))?)
         .map_err(|e| malformed(&e.to_string()))?;
+    if note.bins > MOST_BINS {
+        return Err(malformed("too many bins"));
+    }
     let mut series: Vec<Series> = Vec::new();
     while let Some(blocks) = reader.next_blocks()? {
         for block in blocks {
