@@ -3,7 +3,7 @@
 set -euo pipefail
 
 program=$1
-out=${OUT:-out/demo}
+out=out/demo
 status=0
 rm -rf "$out"
 for figure in fig2 fig3; do

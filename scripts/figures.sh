@@ -3,7 +3,7 @@
 set -euo pipefail
 
 program=$1
-out=${OUT:-out/figures}
+out=out/figures
 records=()
 rm -rf "$out"
 for scenario in scenarios/papers/i2vfc/*.toml; do
