@@ -45,6 +45,8 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
       if (data.figures[i]!.claim) expect(await f.locator('.claim').textContent()).toContain(data.figures[i]!.claim);
     }
     await page.locator('#scenario summary').click();
+    // A details element tells of its opening in a later task.
+    await page.locator('#scenario code span').first().waitFor();
     expect((await page.locator('#scenario code').textContent())!.trim()).toBe(data.scenario!.trim());
     expect(complaints).toEqual([]);
   });
