@@ -1,9 +1,11 @@
 //! Rates and sizes as types, so that bits are never taken for bytes.
 
 use crate::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// A rate in bits per second. The layer it counts is named where it is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct BitRate(pub u64);
 
 impl BitRate {
@@ -23,7 +25,8 @@ impl BitRate {
 }
 
 /// How much a buffer holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Capacity {
     /// At most this many packets wait (the one being sent is not counted).
     Packets(u32),

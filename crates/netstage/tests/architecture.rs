@@ -11,12 +11,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("netstage-core", &["netstage-wire"]),
     ("netstage-scenario", &["netstage-wire", "netstage-core"]),
     ("netstage-sim", &["netstage-wire", "netstage-core", "netstage-scenario"]),
-    ("netstage-study", &["netstage-core", "netstage-scenario", "netstage-sim"]),
-    ("netstage", &["netstage-core", "netstage-scenario", "netstage-study", "netstage-sim"]),
+    ("netstage-live", &["netstage-wire", "netstage-core", "netstage-scenario"]),
+    ("netstage-study", &["netstage-core", "netstage-scenario", "netstage-sim", "netstage-live"]),
+    ("netstage", &["netstage-core", "netstage-scenario", "netstage-study", "netstage-sim", "netstage-live"]),
 ];
 
 /// `no_std` does not keep a dependency from using std, so the list is short and closed.
-const CORE_MAY_USE: &[&str] = &["libm", "rand_core", "rand_pcg"];
+const CORE_MAY_USE: &[&str] = &["libm", "rand_core", "rand_pcg", "serde"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()

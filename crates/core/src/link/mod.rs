@@ -14,9 +14,10 @@ use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use flight::Flight;
+use serde::{Deserialize, Serialize};
 
 /// One direction of a link, as a scenario gives it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Rate at the IP layer plus `overhead` per packet.
     pub rate: BitRate,
@@ -41,7 +42,7 @@ pub struct Config {
 }
 
 /// Random extra delay of each packet.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Jitter {
     /// Largest extra delay (uniform) or its mean (exponential).
     pub amount: Duration,
@@ -52,7 +53,8 @@ pub struct Jitter {
 }
 
 /// How jitter is spread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum JitterDistribution {
     /// Uniform in [0, amount].
     Uniform,
@@ -61,7 +63,7 @@ pub enum JitterDistribution {
 }
 
 /// A change of a link at a moment; what is `None` stays as it was.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// New rate.
     pub rate: Option<BitRate>,

@@ -20,9 +20,11 @@ use drop_tail::DropTail;
 use drr::DeficitRoundRobin;
 use fq_codel::FqCodel;
 use red::Red;
+use serde::{Deserialize, Serialize};
 
 /// A discipline and its parameters, as a scenario gives them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Config {
     /// First in, first out; an arrival that does not fit is dropped.
     DropTail,
@@ -37,7 +39,7 @@ pub enum Config {
 }
 
 /// Parameters of random early detection. Thresholds are in packets.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RedConfig {
     /// Average queue below which nothing is dropped.
     pub min_threshold: f64,
@@ -52,7 +54,7 @@ pub struct RedConfig {
 }
 
 /// Parameters of CoDel (RFC 8289 section 4).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CodelConfig {
     /// Acceptable standing delay.
     pub target: Duration,
@@ -63,7 +65,7 @@ pub struct CodelConfig {
 }
 
 /// Parameters of FQ-CoDel (RFC 8290 section 5.2).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FqCodelConfig {
     /// The CoDel run on each flow's queue.
     pub codel: CodelConfig,
@@ -74,7 +76,7 @@ pub struct FqCodelConfig {
 }
 
 /// Parameters of deficit round robin: a class is a VPN's index, the last class is all else.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrrConfig {
     /// Weight of each class, above zero.
     pub weights: Vec<f64>,

@@ -10,6 +10,7 @@ use crate::time::Duration;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use serde::{Deserialize, Serialize};
 
 /// What an application sends. Rates count payload bits; sizes are payload bytes.
 ///
@@ -17,7 +18,8 @@ use core::fmt;
 /// at once, packet k after k packet times; while a pattern of phases is off, the count of
 /// packet times stands still and goes on where it stopped. So the long-run mean rate is
 /// exactly what [`mean_rate`](Pattern::mean_rate) says, however short the phases are.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Pattern {
     /// As much as the transport takes, up to `size` bytes where given.
     Bulk {

@@ -1,0 +1,15 @@
+//! The live driver: real packets in real time.
+//!
+//! - [`clock`]: the time everything here is told by.
+//! - [`ports`]: where frames enter and leave.
+//! - [`task`]: what an agent is asked to do, and [`results`], what it found: the contents
+//!   of the messages between agents and their controller.
+//!
+//! What to send and when is decided in `netstage_core`; here are the sockets, threads and
+//! namespaces. The controller cannot tell whether an agent runs in a namespace of this
+//! machine or on another host.
+
+pub mod clock;
+pub mod ports;
+pub mod results;
+pub mod task;

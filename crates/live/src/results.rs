@@ -1,0 +1,115 @@
+//! What an agent found. Travels as JSON inside the messages of the agents' protocol and
+//! is spooled in the same form.
+
+use serde::{Deserialize, Serialize};
+
+/// Everything one agent found in one run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Name of the node it stands for.
+    pub node: String,
+    /// Its flows, in the order of the assignment.
+    pub flows: Vec<FlowResult>,
+    /// What a reader must know before trusting the figures.
+    pub warnings: Vec<String>,
+    /// Why the measurement is void: the agent itself fell short.
+    pub void: Vec<String>,
+}
+
+/// One side of one flow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowResult {
+    /// Name of the flow.
+    pub name: String,
+    /// Whether this is the sending side.
+    pub sends: bool,
+    /// Counts of each bin.
+    pub bins: Vec<Counts>,
+    /// Sender's TCP at the end of each bin; empty without detail and for other transports.
+    pub tcp: Vec<TcpSample>,
+    /// One-way delay, nanoseconds, where the receiver sees it.
+    pub delay: Buckets,
+    /// Variation of the delay between packets sent one after the other (RFC 3393), magnitude, nanoseconds.
+    pub delay_variation: Buckets,
+    /// Round trip, nanoseconds, where the sender sees it.
+    pub round_trip: Buckets,
+    /// Gaps between packets as sent, nanoseconds.
+    pub gaps: Buckets,
+    /// How well the sender kept its schedule.
+    pub schedule: Option<Schedule>,
+    /// Packets the receiver's own socket lost because nobody read them in time.
+    pub socket_drops: u64,
+    /// Why it ended early.
+    pub error: Option<String>,
+}
+
+/// What was counted in one bin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Packets sent (sender).
+    pub sent: u64,
+    /// Payload bytes handed to the transport (sender).
+    pub sent_bytes: u64,
+    /// Payload bytes the pattern asked for (sender).
+    pub offered_bytes: u64,
+    /// Packets received, duplicates not counted (receiver).
+    pub received: u64,
+    /// Payload bytes delivered to the application, duplicates not counted (receiver).
+    pub received_bytes: u64,
+    /// Packets lost, in the bin in which the loss was seen (receiver).
+    pub lost: u64,
+    /// Packets received more than once (receiver).
+    pub duplicated: u64,
+    /// Packets that arrived after one sent later (receiver; RFC 4737).
+    pub reordered: u64,
+    /// Packets whose payload differs from what was sent (receiver).
+    pub corrupted: u64,
+    /// Bits that differ (receiver).
+    pub bit_errors: u64,
+}
+
+/// A sender's TCP at one moment (TCP_INFO).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TcpSample {
+    /// Congestion window, segments.
+    pub window: u32,
+    /// Slow-start threshold, segments.
+    pub slow_start_threshold: u32,
+    /// Smoothed round trip, nanoseconds.
+    pub round_trip_ns: u64,
+    /// Smallest round trip, nanoseconds.
+    pub min_round_trip_ns: u64,
+    /// Segments sent again so far.
+    pub retransmissions: u64,
+    /// Window the peer advertises, bytes.
+    pub peer_window: u64,
+    /// Delivery rate, bits per second of payload.
+    pub delivery_rate_bps: u64,
+    /// Time limited by the peer's window so far, nanoseconds.
+    pub peer_window_limited_ns: u64,
+    /// Time limited by the send buffer so far, nanoseconds.
+    pub send_buffer_limited_ns: u64,
+    /// Time busy sending so far, nanoseconds.
+    pub busy_ns: u64,
+}
+
+/// How well a sender kept its schedule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// Packets the pattern asked for.
+    pub asked: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Rate over asked rate, less one.
+    pub rate_error: f64,
+    /// Share of gaps within 5 % of those asked.
+    pub gaps_within_5_percent: f64,
+    /// Lateness of sending, nanoseconds: median, 99th percentile, largest.
+    pub late_ns: (u64, u64, u64),
+}
+
+/// A histogram: values and how often each occurred, ascending. Values are rounded as an HDR
+/// histogram of three significant digits rounds them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Buckets(pub Vec<(u64, u64)>);

@@ -1,0 +1,133 @@
+//! What an agent is asked to do. Travels as JSON inside the messages of the agents'
+//! protocol; [`VERSION`] grows with every change that an older agent would misread.
+
+use netstage_core::time::Duration;
+use netstage_core::traffic::Pattern;
+use netstage_core::{quantity::BitRate, tcp};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+
+/// Version of tasks and results.
+pub const VERSION: u32 = 1;
+
+/// Everything one agent does in one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Assignment {
+    /// Name of the node it stands for.
+    pub node: String,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Length of the run.
+    pub duration: Duration,
+    /// Width of a bin.
+    pub interval: Duration,
+    /// Flows it sends or receives.
+    pub flows: Vec<FlowTask>,
+}
+
+/// One side of one flow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowTask {
+    /// Name of the flow in the scenario: `bulk[3]`. Its random stream is that of
+    /// `flow.NAME`, as in the simulator.
+    pub name: String,
+    /// Number of the flow, unique in the run; its packets carry it.
+    pub id: u32,
+    /// Which side this is.
+    pub side: Side,
+    /// How bytes are carried.
+    pub transport: Transport,
+    /// Address and port on the sender's side; port 0 lets the system choose.
+    pub source: SocketAddr,
+    /// Address and port on the receiver's side; a multicast flow's group.
+    pub destination: SocketAddr,
+    /// When bytes are handed over.
+    pub traffic: Pattern,
+    /// When it starts, from the start of the run.
+    pub start: Duration,
+    /// When its application stops sending.
+    pub stop: Duration,
+    /// Record window, round trip and retransmissions per bin.
+    pub detail: bool,
+}
+
+/// A side of a flow. One-ended transports have a sender only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// Sends.
+    Send,
+    /// Receives.
+    Receive,
+}
+
+/// How bytes are carried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Transport {
+    /// TCP, as the system's kernel speaks it.
+    Tcp(TcpOptions),
+    /// UDP.
+    Udp(UdpOptions),
+    /// UDP to a multicast group.
+    Multicast {
+        /// The only source listened to (source-specific multicast), or any.
+        source: Option<IpAddr>,
+        /// Hops a packet may live.
+        ttl: u8,
+    },
+    /// ICMP echo: one-ended, any host answers.
+    IcmpEcho,
+    /// UDP to a closed port: one-ended, the host answers port-unreachable.
+    UdpUnreachable,
+    /// QUIC, one stream.
+    Quic,
+}
+
+/// What a socket is told of TCP. Left out: the system's own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TcpOptions {
+    /// Congestion control by the kernel's name for it: `reno`, `cubic`, `bbr`.
+    pub congestion_control: Option<String>,
+    /// Largest payload of a segment, bytes.
+    pub max_segment_size: Option<u32>,
+    /// Window the receiver advertises, bytes.
+    pub window: Option<u64>,
+    /// Send small segments at once (no Nagle).
+    pub no_delay: bool,
+}
+
+/// What is done to UDP packets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UdpOptions {
+    /// Send with checksum zero, so that packets with flipped bits reach the receiver and
+    /// can be compared (IPv4).
+    pub checksum_zero: bool,
+    /// Fill payloads with a pseudo-random bit sequence and count differing bits.
+    pub compare_payload: bool,
+    /// Packets the kernel may split from one buffer (UDP GSO); above 1 there is no timing
+    /// per packet.
+    pub batch: u16,
+}
+
+impl From<&tcp::Config> for TcpOptions {
+    fn from(config: &tcp::Config) -> TcpOptions {
+        let name = match config.algorithm {
+            tcp::Algorithm::Cubic => "cubic",
+            tcp::Algorithm::Reno | tcp::Algorithm::NewReno | tcp::Algorithm::Aimd { .. } => "reno",
+        };
+        TcpOptions {
+            congestion_control: Some(name.into()),
+            max_segment_size: Some(config.max_segment_size),
+            window: Some(config.window),
+            no_delay: true,
+        }
+    }
+}
+
+/// Most a one-ended sender sends where nobody said otherwise: nobody agreed to receive it.
+pub const ONE_ENDED_LIMIT: BitRate = BitRate(10_000_000);
