@@ -2,6 +2,7 @@
 //!
 //! - [`clock`]: the time everything here is told by.
 //! - [`ports`]: where frames enter and leave.
+//! - [`realtime`]: what the kernel grants a thread that has to be on time.
 //! - [`task`]: what an agent is asked to do, and [`results`], what it found: the contents
 //!   of the messages between agents and their controller.
 //!
@@ -11,5 +12,6 @@
 
 pub mod clock;
 pub mod ports;
+pub mod realtime;
 pub mod results;
 pub mod task;

@@ -213,6 +213,13 @@ impl<P: Packet + Clone> Link<P> {
         self.next_step.min(self.flight.next_arrival())
     }
 
+    /// When the line falls free or the schedule changes the link: the queue and what has
+    /// been lost change at no other time but when a packet enters.
+    #[inline]
+    pub fn next_step(&self) -> Instant {
+        self.next_step
+    }
+
     /// The next packet that has reached the far end by `now`.
     #[inline]
     pub fn poll_arrival(&mut self, now: Instant) -> Option<Arrival<P>> {

@@ -1,0 +1,61 @@
+//! What the kernel grants a thread that has to be on time, and what it has to do without.
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::thread::set_current_timer_slack;
+use serde::{Deserialize, Serialize};
+use std::num::NonZeroU64;
+use thread_priority::{
+    RealtimeThreadSchedulePolicy::Fifo, ThreadPriority, ThreadSchedulePolicy::Realtime,
+    set_thread_priority_and_policy, thread_native_id,
+};
+
+/// Priority asked for: above all ordinary threads, below the kernel's own.
+const PRIORITY: ThreadPriority = ThreadPriority::Min;
+
+/// What the kernel has granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grants {
+    /// Runs before every ordinary thread (SCHED_FIFO).
+    pub fifo: bool,
+    /// Its memory is not paged out.
+    pub memory_locked: bool,
+    /// Sleeps end when they should, not up to 50 µs later.
+    pub timer_slack: bool,
+}
+
+impl Grants {
+    /// Asks for everything on behalf of the calling thread. What is refused is done without.
+    pub fn request() -> Grants {
+        // Pages are locked as they are touched: locking all at once would fill every stack
+        // of the process to its limit.
+        let lock = MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT;
+        Grants {
+            fifo: set_thread_priority_and_policy(thread_native_id(), PRIORITY, Realtime(Fifo)).is_ok(),
+            memory_locked: mlockall(lock).is_ok(),
+            timer_slack: set_current_timer_slack(NonZeroU64::new(1)).is_ok(),
+        }
+    }
+
+    /// What to do for more, in words, if anything is missing that moves results.
+    pub fn advice(self) -> Option<String> {
+        let fifo = "real-time scheduling was refused: packets may be late when the machine is busy. \
+                    Run as root, or grant CAP_SYS_NICE or an rtprio limit (ulimit -r).";
+        (!self.fifo).then(|| fifo.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thread_priority::{ThreadSchedulePolicy, unix::thread_schedule_policy};
+
+    #[test]
+    fn what_is_granted_is_in_force() {
+        // In a thread of its own: other tests keep the ordinary scheduler.
+        let thread = std::thread::spawn(|| (Grants::request(), thread_schedule_policy().unwrap()));
+        let (grants, policy) = thread.join().unwrap();
+        assert_eq!(grants.fifo, policy == ThreadSchedulePolicy::Realtime(Fifo));
+        assert_eq!(grants.fifo, grants.advice().is_none());
+        assert!(grants.timer_slack, "any thread may set its own timer slack");
+    }
+}
