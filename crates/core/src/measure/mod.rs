@@ -1,9 +1,12 @@
-//! Measures computed from samples: fairness, convergence, confidence. Pure functions over
-//! slices; what is measured, and when, is the driver's.
+//! Measures: what samples say (fairness, convergence, confidence), and the searches that
+//! find what a network carries. Sans-IO: a search proposes the next trial and learns from
+//! its result; what is sent, and when, is the driver's.
 
 mod confidence;
 mod convergence;
 mod fairness;
+pub mod rfc2544;
+pub mod trial;
 
 pub use confidence::{Summary, student_t_975};
 pub use convergence::{Bound, converged_from};

@@ -1,0 +1,144 @@
+//! RFC 2544 section 26.2: the delay of one tagged frame at the throughput, averaged over
+//! repeats.
+
+use super::Deviation;
+use crate::measure::Summary;
+use crate::measure::trial::{
+    Admission, Fault, FrameSize, Length, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+};
+use crate::time::Duration;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+const REQUIRED_DURATION: Duration = Duration::from_secs(120);
+const REQUIRED_REPEATS: u32 = 20;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyConfig {
+    /// Size of every frame.
+    pub frame: FrameSize,
+    /// The load, which is to be the throughput for this frame size.
+    pub load: Load,
+    /// Length of a trial; the frame at its middle is tagged.
+    pub duration: Duration,
+    /// How many trials are averaged.
+    pub repeats: u32,
+    /// Pauses after each.
+    pub pauses: Pauses,
+    /// How much to bear from the tester.
+    pub patience: Patience,
+}
+
+impl LatencyConfig {
+    /// The RFC's rules: 20 trials of 120 s, the frame sent after 60 s tagged.
+    pub fn rfc2544(frame: FrameSize, throughput: Load) -> LatencyConfig {
+        LatencyConfig {
+            frame,
+            load: throughput,
+            duration: REQUIRED_DURATION,
+            repeats: REQUIRED_REPEATS,
+            pauses: Pauses::RFC2544,
+            patience: Patience::default(),
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyResult {
+    /// The frames it holds for.
+    pub frame: FrameSize,
+    /// The load it holds for.
+    pub load: Load,
+    /// Delays of the tagged frames, one per trial in which it arrived.
+    pub delays: Vec<Duration>,
+    /// Tagged frames that were lost.
+    pub lost: u32,
+    /// Frames of any kind the device lost: the load was not a throughput if this is not zero.
+    pub frames_lost: u64,
+    /// Faults of the tester; their trials did not count.
+    pub faults: Vec<Fault>,
+    /// Where this was not the RFC's full procedure.
+    pub deviations: Vec<Deviation>,
+}
+
+impl LatencyResult {
+    /// Mean, spread and confidence of the delays, in seconds.
+    pub fn summary(&self) -> Summary {
+        let seconds: Vec<f64> = self.delays.iter().map(|delay| delay.as_secs_f64()).collect();
+        Summary::of(&seconds)
+    }
+}
+
+/// Repeats one trial.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    config: LatencyConfig,
+    delays: Vec<Duration>,
+    lost: u32,
+    frames_lost: u64,
+    abandoned: bool,
+    referee: Referee,
+}
+
+impl Latency {
+    /// A new measurement. Panics if the load is not above zero.
+    pub fn new(config: LatencyConfig) -> Latency {
+        assert!(config.load.0 > 0.0, "{config:?}");
+        Latency {
+            delays: Vec::new(),
+            lost: 0,
+            frames_lost: 0,
+            abandoned: false,
+            referee: Referee::new(config.patience),
+            config,
+        }
+    }
+}
+
+impl Search for Latency {
+    type Outcome = LatencyResult;
+
+    fn next(&mut self) -> Option<Trial> {
+        let ended = self.abandoned || self.delays.len() as u32 + self.lost >= self.config.repeats;
+        (!ended).then_some(Trial {
+            load: self.config.load,
+            frame: self.config.frame,
+            length: Length::Time(self.config.duration),
+            pauses: self.config.pauses,
+            tag_after: Some(self.config.duration / 2),
+        })
+    }
+
+    fn record(&mut self, result: &TrialResult) {
+        let trial = self.next().expect("a result answers a proposal");
+        match self.referee.admit(&trial, result) {
+            Admission::Counted => {
+                self.frames_lost += result.lost();
+                match result.tagged_delay {
+                    Some(delay) => self.delays.push(delay),
+                    None => self.lost += 1,
+                }
+            }
+            Admission::Repeat => {}
+            // A latency at another load would answer another question.
+            Admission::Lowered(_) | Admission::Abandoned => self.abandoned = true,
+        }
+    }
+
+    fn result(&self) -> LatencyResult {
+        let duration = Deviation::of_duration(REQUIRED_DURATION, self.config.duration);
+        let repeats = Deviation::of_repeats(REQUIRED_REPEATS, self.delays.len() as u32 + self.lost);
+        let pauses = Deviation::of_pauses(self.config.pauses);
+        LatencyResult {
+            frame: self.config.frame,
+            load: self.config.load,
+            delays: self.delays.clone(),
+            lost: self.lost,
+            frames_lost: self.frames_lost,
+            faults: self.referee.faults().to_vec(),
+            deviations: duration.into_iter().chain(repeats).chain(pauses).collect(),
+        }
+    }
+}
