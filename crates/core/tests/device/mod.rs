@@ -95,13 +95,10 @@ impl Device {
     }
 
     fn poisson(&mut self, mean: f64) -> f64 {
-        let (mut count, mut left) = (0.0, mean);
-        while mean > 0.0 {
-            left -= self.rng.exponential(1.0);
-            if left < 0.0 {
-                break;
-            }
+        let (mut count, mut left) = (0.0, mean - self.rng.exponential(1.0));
+        while left >= 0.0 {
             count += 1.0;
+            left -= self.rng.exponential(1.0);
         }
         count
     }
