@@ -5,6 +5,7 @@
 mod confidence;
 mod convergence;
 mod fairness;
+pub mod mlrsearch;
 pub mod rfc2544;
 pub mod trial;
 

@@ -1,0 +1,130 @@
+//! MLRsearch (RFC 9971) against simulated devices.
+
+mod device;
+
+use device::Device;
+use netstage_core::measure::Summary;
+use netstage_core::measure::mlrsearch::*;
+use netstage_core::measure::rfc2544::{Throughput, ThroughputConfig};
+use netstage_core::measure::trial::{FrameSize, Load, Patience, Pauses, run};
+use netstage_core::time::Duration;
+
+const FRAME: FrameSize = FrameSize::ethernet_udp(64);
+const LINE: Load = Load(1e6);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn config(goals: Vec<Goal>) -> MlrConfig {
+    MlrConfig {
+        goals,
+        frame: FRAME,
+        minimum: Load(100.0),
+        maximum: LINE,
+        pauses: Pauses::RFC2544,
+        patience: Patience::default(),
+    }
+}
+
+fn search(device: &mut Device, goals: Vec<Goal>) -> MlrResult {
+    run(&mut MlrSearch::new(config(goals)), |trial| {
+        assert!(trial.load >= Load(100.0) && trial.load <= LINE && device.trials < 5000, "{trial:?}");
+        device.perform(trial)
+    })
+}
+
+#[test]
+fn a_steady_device_gives_its_capacity() {
+    for capacity in [150.0, 5_432.1, 333_333.0, 999_000.0] {
+        let found = search(&mut Device::new(capacity), vec![Goal::rfc2544(0.005)]);
+        let [goal] = found.goals[..] else { panic!("{found:?}") };
+        let (lower, upper) = (goal.lower.unwrap().0, goal.upper.unwrap().0);
+        assert_eq!(goal.irregular, None);
+        assert!(lower <= capacity * 1.001 && upper >= capacity * 0.999, "{goal:?}");
+        assert!(upper - lower <= 0.005 * upper && goal.conditional_throughput == goal.lower);
+    }
+}
+
+#[test]
+fn short_trials_save_time_over_bisection() {
+    let mut bisected = Device::new(333_333.0);
+    let throughput = ThroughputConfig { resolution: 0.001, ..ThroughputConfig::rfc2544(FRAME, LINE) };
+    run(&mut Throughput::new(throughput), |trial| bisected.perform(trial));
+    let mut searched = Device::new(333_333.0);
+    search(&mut searched, vec![Goal::rfc2544(0.003)]);
+    assert!(searched.spent < 0.6 * bisected.spent, "{} s against {} s", searched.spent, bisected.spent);
+}
+
+#[test]
+fn goals_of_different_loss_share_the_trials() {
+    let zero = Goal::majority(0.0, SECOND, 5, 0.005);
+    let half_percent = Goal { loss_ratio: 0.005, ..zero };
+    let found = search(&mut Device::new(200_000.0), vec![zero, half_percent]);
+    let [ndr, pdr] = found.goals[..] else { panic!("{found:?}") };
+    assert!(ndr.irregular.is_none() && pdr.irregular.is_none());
+    // With 0.5 % allowed the device may be offered 1/0.995 of what it carries.
+    assert!((ndr.lower.unwrap().0 / 200_000.0 - 1.0).abs() < 0.006, "{ndr:?}");
+    let pdr_lower = pdr.lower.unwrap().0;
+    assert!(pdr_lower <= 200_000.0 / 0.995 * 1.0001 && pdr_lower > 200_000.0 * 0.994, "{pdr:?}");
+    assert!(pdr.conditional_throughput.unwrap().0 <= 200_001.0);
+    let mut alone = Device::new(200_000.0);
+    let mut other = Device::new(200_000.0);
+    let one = search(&mut alone, vec![zero]).trials + search(&mut other, vec![half_percent]).trials;
+    assert!(found.trials < one, "{} trials together, {one} apart", found.trials);
+}
+
+// Stalls that lose packets come every 40 s on average: bisection with 10 s trials takes a stall
+// for the end of the device's capacity, and where it does is chance.
+#[test]
+fn noise_scatters_bisection_but_not_mlrsearch() {
+    let noisy = |seed| {
+        let stalls =
+            Device { stall_rate: 0.025, stall_packets: 60_000.0, noise: 0.002, ..Device::new(300_000.0) };
+        stalls.seeded(seed)
+    };
+    let bisect = |seed| {
+        let duration = Duration::from_secs(10);
+        let config = ThroughputConfig { duration, ..ThroughputConfig::rfc2544(FRAME, LINE) };
+        let mut device = noisy(seed);
+        let found = run(&mut Throughput::new(config), |trial| device.perform(trial));
+        found.throughput.map_or(0.0, |load| load.0)
+    };
+    let mlr = |seed| {
+        let found = search(&mut noisy(seed), vec![Goal::majority(0.0, SECOND, 21, 0.005)]);
+        assert_eq!(found.goals[0].irregular, None, "{found:?}");
+        found.goals[0].conditional_throughput.unwrap().0
+    };
+    let bisected = Summary::of(&(0..60).map(bisect).collect::<Vec<f64>>());
+    let searched = Summary::of(&(0..60).map(mlr).collect::<Vec<f64>>());
+    println!("bisection {bisected:?}\nMLRsearch {searched:?}");
+    assert!((searched.mean / 300_000.0 - 1.0).abs() < 0.01, "{searched:?}");
+    assert!(searched.standard_deviation < 0.01 * searched.mean, "{searched:?}");
+    assert!(bisected.standard_deviation > 8.0 * searched.standard_deviation, "{bisected:?}");
+}
+
+#[test]
+fn a_device_faster_than_the_line_is_irregular() {
+    let found = search(&mut Device::new(2e6), vec![Goal::rfc2544(0.005)]);
+    let [goal] = found.goals[..] else { panic!("{found:?}") };
+    assert_eq!((goal.irregular, goal.upper, goal.lower), (Some(Irregular::AtMaximum), None, Some(LINE)));
+    assert_eq!(goal.conditional_throughput, Some(LINE));
+}
+
+#[test]
+fn a_device_that_passes_nothing_is_irregular() {
+    let found = search(&mut Device { loss: 1.0, ..Device::new(2e6) }, vec![Goal::rfc2544(0.005)]);
+    let [goal] = found.goals[..] else { panic!("{found:?}") };
+    assert_eq!((goal.irregular, goal.lower), (Some(Irregular::AtMinimum), None));
+    assert_eq!(goal.upper, Some(Load(100.0)));
+}
+
+#[test]
+fn a_weak_tester_is_named_and_not_held_against_the_device() {
+    let mut device = Device { generator: 150_000.0, ..Device::new(300_000.0) };
+    let found = search(&mut device, vec![Goal::rfc2544(0.005), Goal::majority(0.01, SECOND, 3, 0.01)]);
+    for goal in &found.goals {
+        assert_eq!((goal.irregular, goal.upper), (Some(Irregular::TesterLimit), None), "{goal:?}");
+        assert!((goal.lower.unwrap().0 - 150_000.0).abs() < 1.0);
+    }
+    assert!(found.tester_limit.is_some() && !found.faults.is_empty());
+    let found = run(&mut MlrSearch::new(config(vec![Goal::rfc2544(0.01)])), |_| Default::default());
+    assert_eq!((found.trials, found.goals[0].irregular), (0, Some(Irregular::Unfinished)));
+}
