@@ -1,6 +1,7 @@
 //! The live driver: real packets in real time.
 //!
 //! - [`clock`]: the time everything here is told by.
+//! - [`netns`]: network namespaces, and links and routes in them.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
 //! - [`task`]: what an agent is asked to do, and [`results`], what it found: the contents
@@ -11,6 +12,7 @@
 //! machine or on another host.
 
 pub mod clock;
+pub mod netns;
 pub mod ports;
 pub mod realtime;
 pub mod results;

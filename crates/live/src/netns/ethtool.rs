@@ -1,0 +1,120 @@
+//! Switching a link's offloads off, by the features interface of ethtool(7) (ioctl, since
+//! it needs no family lookup), and reading back whether they are.
+//!
+//! With them on, a link carries what no wire does: 64 KB segments, checksums not yet filled
+//! in, VLAN tags beside the frame.
+
+use super::Namespace;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+// Commands and sizes of linux/ethtool.h.
+const GET_STRINGS: u32 = 0x1b;
+const GET_STRING_SET_INFO: u32 = 0x37;
+const GET_FEATURES: u32 = 0x3a;
+const SET_FEATURES: u32 = 0x3b;
+const FEATURE_NAMES: u32 = 4;
+const NAME_LEN: usize = 32;
+
+/// Switches off every offload that changes which frames are seen: segmentation and
+/// coalescing, checksums, scatter-gather, VLAN tags. An error says which stayed on.
+pub fn offloads_off(namespace: &Namespace, link: &str) -> io::Result<()> {
+    let device = Device::open(namespace, link)?;
+    let names = device.feature_names()?;
+    let wanted: Vec<usize> = (0..names.len()).filter(|&bit| is_offload(&names[bit])).collect();
+    device.clear(&wanted, names.len())?;
+    let on = device.active(names.len())?;
+    let stayed: Vec<&str> = wanted.iter().filter(|&&bit| on[bit]).map(|&bit| names[bit].as_str()).collect();
+    if stayed.is_empty() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{link} does not switch off {}", stayed.join(", "))))
+}
+
+/// The offloads of [`offloads_off`] that are on.
+pub fn offloads_on(namespace: &Namespace, link: &str) -> io::Result<Vec<String>> {
+    let device = Device::open(namespace, link)?;
+    let names = device.feature_names()?;
+    let on = device.active(names.len())?;
+    Ok(names.into_iter().zip(on).filter(|(name, on)| *on && is_offload(name)).map(|(name, _)| name).collect())
+}
+
+/// By the kernel's names of features (net/ethtool/common.c), as `ethtool -k` shows them.
+fn is_offload(name: &str) -> bool {
+    let segmentation = name.ends_with("-segmentation") || name.starts_with("tx-udp-");
+    let coalescing = name.starts_with("rx-gro") || name == "rx-lro" || name == "rx-udp-gro-forwarding";
+    let checksum = name.contains("checksum") && name != "rx-all";
+    let gather = name.starts_with("tx-scatter-gather") || name == "tx-gso-list" || name == "tx-gso-partial";
+    let vlan = name.contains("vlan") && (name.ends_with("-insert") || name.ends_with("-parse"));
+    segmentation || coalescing || checksum || gather || vlan
+}
+
+/// A link, to be asked by ioctl.
+struct Device {
+    socket: OwnedFd,
+    name: [libc::c_char; libc::IFNAMSIZ],
+}
+
+impl Device {
+    fn open(namespace: &Namespace, link: &str) -> io::Result<Device> {
+        if link.is_empty() || link.len() >= libc::IFNAMSIZ {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no interface name: {link:?}")));
+        }
+        let mut name = [0; libc::IFNAMSIZ];
+        name.iter_mut().zip(link.bytes()).for_each(|(to, byte)| *to = byte as libc::c_char);
+        let open = || socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
+        Ok(Device { socket: namespace.run(open)??, name })
+    }
+
+    /// Names of all features; the place of a name is the number of the feature.
+    fn feature_names(&self) -> io::Result<Vec<String>> {
+        // struct ethtool_sset_info: cmd, reserved, a 64-bit mask of sets, a count.
+        let mut info = [GET_STRING_SET_INFO, 0, 1 << FEATURE_NAMES, 0, 0];
+        self.ask(&mut info)?;
+        let count = info[4] as usize;
+        // struct ethtool_gstrings: cmd, set, count, names.
+        let mut strings = vec![0; 3 + count * NAME_LEN / 4];
+        strings[..3].copy_from_slice(&[GET_STRINGS, FEATURE_NAMES, count as u32]);
+        self.ask(&mut strings)?;
+        let bytes: Vec<u8> = strings[3..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let name = |bytes: &[u8]| {
+            String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
+        };
+        Ok(bytes.chunks(NAME_LEN).map(name).collect())
+    }
+
+    /// Which features are active.
+    fn active(&self, count: usize) -> io::Result<Vec<bool>> {
+        let blocks = count.div_ceil(32);
+        // struct ethtool_gfeatures: cmd, size, blocks of available, requested, active, never changed.
+        let mut features = vec![0; 2 + 4 * blocks];
+        features[..2].copy_from_slice(&[GET_FEATURES, blocks as u32]);
+        self.ask(&mut features)?;
+        let active = |bit: usize| features[2 + 4 * (bit / 32) + 2] >> (bit % 32) & 1 == 1;
+        Ok((0..count).map(active).collect())
+    }
+
+    /// Asks for these features to be off; the kernel skips those it cannot change.
+    fn clear(&self, bits: &[usize], count: usize) -> io::Result<()> {
+        let blocks = count.div_ceil(32);
+        // struct ethtool_sfeatures: cmd, size, blocks of valid, requested.
+        let mut features = vec![0; 2 + 2 * blocks];
+        features[..2].copy_from_slice(&[SET_FEATURES, blocks as u32]);
+        bits.iter().for_each(|bit| features[2 + 2 * (bit / 32)] |= 1 << (bit % 32));
+        self.ask(&mut features)
+    }
+
+    /// `request` starts with a command and is large enough for its answer.
+    fn ask(&self, request: &mut [u32]) -> io::Result<()> {
+        // SAFETY: a zeroed ifreq is a valid one.
+        let mut question: libc::ifreq = unsafe { std::mem::zeroed() };
+        question.ifr_name = self.name;
+        question.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
+        // SAFETY: the kernel reads and writes at `request`, whose size its header states,
+        // while it is borrowed here.
+        let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &mut question) };
+        if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,507 @@
+//! A small synchronous rtnetlink client (RFC 3549, rtnetlink(7)): one request, one answer.
+//! Messages are laid out by `netlink-packet-route`; here is what is asked for and in which
+//! order. Links are named, as a person names them.
+
+use super::Namespace;
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags,
+    LinkInfo, LinkMessage, State,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
+    RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// What was asked of the kernel and why it was refused.
+#[derive(Debug)]
+pub struct Error {
+    /// What was to be done: `add address 10.0.0.1/32 to eth0`.
+    pub action: String,
+    /// The kernel's answer.
+    pub source: io::Error,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {}: {}", self.action, self.source)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        io::Error::new(error.source.kind(), error.to_string())
+    }
+}
+
+/// One end of a veth pair.
+#[derive(Clone, Copy, Debug)]
+pub struct VethEnd<'a> {
+    /// Where it lies.
+    pub namespace: &'a Namespace,
+    /// Its name there, at most 15 bytes.
+    pub name: &'a str,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+}
+
+/// What both ends of a veth pair share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VethOptions {
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// Frames the interface's own queue holds where a queueing discipline is set; veth has
+    /// none of its own.
+    pub tx_queue_len: u32,
+    /// Resolve neighbours by ARP and neighbour discovery. Without it nothing flows that
+    /// nobody sent, and neighbours are given by [`Netlink::add_neighbour`].
+    pub resolve_neighbours: bool,
+}
+
+impl Default for VethOptions {
+    fn default() -> VethOptions {
+        VethOptions { mtu: 1500, tx_queue_len: 1000, resolve_neighbours: false }
+    }
+}
+
+/// Creates a veth pair whose ends lie in two namespaces, both ends down, with one queue
+/// each, without IPv6 addresses of their own making. Offloads are as the kernel sets them,
+/// see [`super::ethtool`].
+pub fn create_veth(left: VethEnd<'_>, right: VethEnd<'_>, options: VethOptions) -> Result<(), Error> {
+    /// Two ends with equal numbers, which is usual since each namespace counts its own, are
+    /// taken by the kernel for a link whose carrier is not urgent: it would become usable
+    /// up to a second after it is brought up.
+    static NEXT_INDEX: AtomicU32 = AtomicU32::new(1 << 20);
+    let end = |end: &VethEnd<'_>, index| {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        if !options.resolve_neighbours {
+            message.header.flags = LinkFlags::Noarp;
+            message.header.change_mask = LinkFlags::Noarp;
+        }
+        message.attributes = vec![
+            LinkAttribute::IfName(end.name.into()),
+            LinkAttribute::Address(end.mac.to_vec()),
+            LinkAttribute::Mtu(options.mtu),
+            LinkAttribute::TxQueueLen(options.tx_queue_len),
+            LinkAttribute::NumTxQueues(1),
+            LinkAttribute::NumRxQueues(1),
+            LinkAttribute::NetNsFd(end.namespace.as_fd().as_raw_fd()),
+        ];
+        message
+    };
+    let mut message = end(&left, 0);
+    let peer = end(&right, NEXT_INDEX.fetch_add(1, Ordering::Relaxed));
+    message.attributes.push(LinkAttribute::LinkInfo(vec![
+        LinkInfo::Kind(InfoKind::Veth),
+        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
+    ]));
+    let action = || format!("create the veth pair {} and {}", left.name, right.name);
+    let mut netlink = Netlink::open(left.namespace)?;
+    netlink.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL, action)?;
+    // The kernel ignores address generation while a link is created.
+    netlink.generate_no_addresses(left.name)?;
+    Netlink::open(right.namespace)?.generate_no_addresses(right.name)
+}
+
+/// A route to add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route<'a> {
+    /// Destination: address and prefix length.
+    pub destination: (IpAddr, u8),
+    /// The next hop, taken to be reachable on `link` whatever its address (`onlink`);
+    /// none where the destination itself is on the link.
+    pub gateway: Option<IpAddr>,
+    /// The link packets leave by.
+    pub link: &'a str,
+    /// The source address of packets this machine sends.
+    pub preferred_source: Option<IpAddr>,
+    /// What TCP is told about the path.
+    pub metrics: Metrics,
+}
+
+/// Metrics of a route, as in ip-route(8). Left out: the system's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Path MTU, bytes.
+    pub mtu: Option<u32>,
+    /// Largest window advertised to the peer, bytes (`window`).
+    pub window: Option<u32>,
+    /// Initial congestion window, segments (`initcwnd`).
+    pub initial_window: Option<u32>,
+    /// Initial receive window, segments (`initrwnd`).
+    pub initial_receive_window: Option<u32>,
+    /// Smallest retransmission timeout, milliseconds (`rto_min`).
+    pub rto_min_ms: Option<u32>,
+    /// Ask for ECN on connections along it.
+    pub ecn: bool,
+    /// Congestion control by the kernel's name for it.
+    pub congestion_control: Option<String>,
+}
+
+impl Metrics {
+    fn attributes(&self) -> Vec<RouteMetric> {
+        /// RTAX_FEATURE_ECN of linux/rtnetlink.h.
+        const FEATURE_ECN: u32 = 1;
+        let numbers = [
+            self.mtu.map(RouteMetric::Mtu),
+            self.window.map(RouteMetric::Window),
+            self.initial_window.map(RouteMetric::InitCwnd),
+            self.initial_receive_window.map(RouteMetric::InitRwnd),
+            self.rto_min_ms.map(RouteMetric::RtoMin),
+            self.ecn.then_some(RouteMetric::Features(FEATURE_ECN)),
+            self.congestion_control.clone().map(RouteMetric::CcAlgo),
+        ];
+        numbers.into_iter().flatten().collect()
+    }
+}
+
+/// A link as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its number in its namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its Ethernet address, where it has one.
+    pub mac: Option<[u8; 6]>,
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// Whether it was brought up.
+    pub up: bool,
+    /// Whether frames pass: up, and so is the other end.
+    pub running: bool,
+    /// What passed it since it was created.
+    pub statistics: Statistics,
+}
+
+/// What passed a link, as the link counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Statistics {
+    pub received_packets: u64,
+    pub received_bytes: u64,
+    pub received_dropped: u64,
+    pub sent_packets: u64,
+    pub sent_bytes: u64,
+    pub sent_dropped: u64,
+}
+
+/// A socket for requests about one namespace.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// Opens one.
+    pub fn open(namespace: &Namespace) -> Result<Netlink, Error> {
+        let open = || {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind_auto()?;
+            socket.connect(&SocketAddr::new(0, 0))?;
+            Ok(Netlink { socket, sequence: 0 })
+        };
+        let opened = namespace.run(open).and_then(|socket| socket);
+        opened.map_err(|source| Error { action: "open a netlink socket".into(), source })
+    }
+
+    /// Brings a link up. A veth end carries frames once the other end is up too and the
+    /// kernel has noticed, see [`Netlink::wait_until_ready`].
+    pub fn set_up(&mut self, link: &str) -> Result<(), Error> {
+        self.set_flags(link, LinkFlags::Up, "bring up")
+    }
+
+    /// Waits until a link that was brought up carries frames and its addresses answer: what
+    /// is sent earlier is lost, since the kernel does both in its own time. Fails after
+    /// five seconds, as where the other end is down.
+    pub fn wait_until_ready(&mut self, link: &str) -> Result<(), Error> {
+        let give_up = Instant::now() + Duration::from_secs(5);
+        while !self.is_ready(link)? {
+            if Instant::now() > give_up {
+                let action = format!("see {link} ready (is its other end up?)");
+                return Err(Error { action, source: io::ErrorKind::TimedOut.into() });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Takes a link down.
+    pub fn set_down(&mut self, link: &str) -> Result<(), Error> {
+        self.set_flags(link, LinkFlags::empty(), "take down")
+    }
+
+    /// Deletes a link; of a veth pair both ends go.
+    pub fn delete_link(&mut self, link: &str) -> Result<(), Error> {
+        let message = self.link_message(link)?;
+        self.change(Message::DelLink(message), 0, || format!("delete {link}"))
+    }
+
+    /// Gives a link an address, usable at once: duplicates are not looked for.
+    pub fn add_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address);
+        message.header.prefix_len = prefix_len;
+        message.header.index = self.index(link)?;
+        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        if address.is_ipv6() {
+            message.header.flags = AddressHeaderFlags::Nodad;
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        let action = || format!("add address {address}/{prefix_len} to {link}");
+        self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL, action)
+    }
+
+    /// Says for good which Ethernet address a neighbour has.
+    pub fn add_neighbour(&mut self, link: &str, address: IpAddr, mac: [u8; 6]) -> Result<(), Error> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        message.header.ifindex = self.index(link)?;
+        message.header.state = NeighbourState::Permanent;
+        message.header.kind = RouteType::Unicast;
+        let destination = match address {
+            IpAddr::V4(address) => NeighbourAddress::Inet(address),
+            IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+        };
+        message.attributes = vec![
+            NeighbourAttribute::Destination(destination),
+            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+        ];
+        let action = || format!("add neighbour {address} on {link}");
+        self.change(Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_EXCL, action)
+    }
+
+    /// Adds a route to the main table.
+    pub fn add_route(&mut self, route: &Route<'_>) -> Result<(), Error> {
+        let (destination, prefix_len) = route.destination;
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader {
+            address_family: family(destination),
+            destination_prefix_length: prefix_len,
+            table: RouteHeader::RT_TABLE_MAIN,
+            protocol: RouteProtocol::Static,
+            scope: if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link },
+            kind: RouteType::Unicast,
+            ..RouteHeader::default()
+        };
+        message.attributes = vec![RouteAttribute::Oif(self.index(route.link)?)];
+        if prefix_len > 0 {
+            message.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination)));
+        }
+        if let Some(gateway) = route.gateway {
+            message.header.flags = RouteFlags::Onlink;
+            message.attributes.push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
+        }
+        if let Some(source) = route.preferred_source {
+            message.attributes.push(RouteAttribute::PrefSource(RouteAddress::from(source)));
+        }
+        let metrics = route.metrics.attributes();
+        if !metrics.is_empty() {
+            message.attributes.push(RouteAttribute::Metrics(metrics));
+        }
+        let action = || {
+            let gateway = route.gateway.map_or(String::new(), |gateway| format!(" via {gateway}"));
+            format!("add route {destination}/{prefix_len}{gateway} on {}", route.link)
+        };
+        self.change(Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL, action)
+    }
+
+    /// All links of the namespace.
+    pub fn links(&mut self) -> Result<Vec<Link>, Error> {
+        let request = Message::GetLink(LinkMessage::default());
+        let answers = self.request(request, NLM_F_DUMP, || "list links".into())?;
+        Ok(answers.into_iter().filter_map(link_of).collect())
+    }
+
+    /// One link.
+    pub fn link(&mut self, name: &str) -> Result<Link, Error> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.into()));
+        let action = || format!("find the interface {name}");
+        let answers = self.request(Message::GetLink(message), 0, action)?;
+        answers
+            .into_iter()
+            .find_map(link_of)
+            .ok_or_else(|| Error { action: action(), source: io::ErrorKind::NotFound.into() })
+    }
+
+    /// IPv6 addresses are listed before packets to them are taken: only their local route,
+    /// added later by a kernel thread, says that they are.
+    fn is_ready(&mut self, link: &str) -> Result<bool, Error> {
+        let Link { index, running, .. } = self.link(link)?;
+        if !running {
+            return Ok(false);
+        }
+        let mut all = AddressMessage::default();
+        all.header.family = AddressFamily::Inet6;
+        let addresses = self.request(Message::GetAddress(all), NLM_F_DUMP, || "list addresses".into())?;
+        for message in addresses {
+            let Message::NewAddress(message) = message else { continue };
+            let address = message.attributes.iter().find_map(|attribute| match attribute {
+                AddressAttribute::Address(address) => Some(*address),
+                _ => None,
+            });
+            if message.header.index == index
+                && let Some(address) = address
+                && !self.is_local(address)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether packets to this address are for this namespace.
+    fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address);
+        message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
+        message.attributes = vec![RouteAttribute::Destination(RouteAddress::from(address))];
+        let answer =
+            self.request(Message::GetRoute(message), 0, || format!("find the route to {address}"))?;
+        let local = |message: &Message| matches!(message, Message::NewRoute(route) if route.header.kind == RouteType::Local);
+        Ok(answer.iter().any(local))
+    }
+
+    fn index(&mut self, link: &str) -> Result<u32, Error> {
+        Ok(self.link(link)?.index)
+    }
+
+    fn link_message(&mut self, link: &str) -> Result<LinkMessage, Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.index(link)?;
+        Ok(message)
+    }
+
+    fn set_flags(&mut self, link: &str, flags: LinkFlags, verb: &str) -> Result<(), Error> {
+        let mut message = self.link_message(link)?;
+        message.header.flags = flags;
+        message.header.change_mask = LinkFlags::Up;
+        self.change(Message::SetLink(message), 0, || format!("{verb} {link}"))
+    }
+
+    /// No IPv6 link-local address: what nobody sent does not flow. Where the kernel has no
+    /// IPv6 there is nothing to do.
+    fn generate_no_addresses(&mut self, link: &str) -> Result<(), Error> {
+        let mut message = self.link_message(link)?;
+        message.attributes =
+            vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(
+                In6AddrGenMode::None,
+            )])])];
+        let action = || format!("switch IPv6 address generation off on {link}");
+        match self.change(Message::SetLink(message), 0, action) {
+            Err(error) if error.source.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn change(&mut self, message: Message, flags: u16, action: impl Fn() -> String) -> Result<(), Error> {
+        self.request(message, NLM_F_ACK | flags, action).map(drop)
+    }
+
+    /// Sends a request and gathers the answers up to the one that ends them.
+    fn request(
+        &mut self,
+        message: Message,
+        flags: u16,
+        action: impl Fn() -> String,
+    ) -> Result<Vec<Message>, Error> {
+        self.sequence += 1;
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        let sent = self.socket.send(&bytes, 0);
+        let answers = sent.and_then(|_| self.answers(flags));
+        answers.map_err(|source| Error { action: action(), source })
+    }
+
+    fn answers(&mut self, flags: u16) -> io::Result<Vec<Message>> {
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while !rest.is_empty() {
+                let message = NetlinkMessage::<Message>::deserialize(rest).map_err(io::Error::other)?;
+                let length = (message.header.length as usize).next_multiple_of(4);
+                rest = rest.get(length..).unwrap_or_default();
+                if message.header.sequence_number != self.sequence {
+                    continue;
+                }
+                match message.payload {
+                    NetlinkPayload::Error(answer) if answer.code.is_some() => return Err(answer.to_io()),
+                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
+                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    _ => {}
+                }
+            }
+            // A request for one object without acknowledgement is answered by that object.
+            if flags & (NLM_F_DUMP | NLM_F_ACK) == 0 && !answers.is_empty() {
+                return Ok(answers);
+            }
+        }
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn link_of(message: Message) -> Option<Link> {
+    let Message::NewLink(message) = message else { return None };
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+        running: false,
+        statistics: Statistics::default(),
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Address(bytes) => link.mac = bytes.try_into().ok(),
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            // Set by the same step that lets frames pass; the flags know of it earlier.
+            LinkAttribute::OperState(state) => link.running = state == State::Up,
+            LinkAttribute::Stats64(counted) => {
+                link.statistics = Statistics {
+                    received_packets: counted.rx_packets,
+                    received_bytes: counted.rx_bytes,
+                    received_dropped: counted.rx_dropped,
+                    sent_packets: counted.tx_packets,
+                    sent_bytes: counted.tx_bytes,
+                    sent_dropped: counted.tx_dropped,
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
