@@ -15,6 +15,8 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// An expectation is not met.
 pub const EXPECTATION: u8 = 3;
+/// A privilege or kernel feature is missing.
+pub const MISSING: u8 = 4;
 /// Measured, but void: the tool itself fell short.
 pub const VOID: u8 = 5;
 /// Interrupted; what was finished is kept.
@@ -105,6 +107,8 @@ impl From<Error> for Failure {
                 Failure::new(USAGE, "in-use", message).help("name another folder with --out")
             }
             Error::Run { .. } => Failure::new(FAILED, "run", message),
+            Error::Unsupported(_) => Failure::new(USAGE, "unsupported", message),
+            Error::Missing { remedy, .. } => Failure::new(MISSING, "unable", message).help(remedy),
             Error::Io { .. } => Failure::new(FAILED, "io", message)
                 .help("finished runs are kept: the same command goes on with them"),
             Error::Interrupted { .. } => {

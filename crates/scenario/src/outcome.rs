@@ -1,6 +1,7 @@
 //! What one run of a plan yields, whatever stage it ran on, and the registry of metrics.
 
 use netstage_core::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// How the values of one bin were formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +32,9 @@ pub struct MetricInfo {
 macro_rules! metrics {
     ($($(#[doc = $help:literal])+ $variant:ident = $name:literal, $unit:literal, $layer:literal, $aggregation:ident;)+) => {
         /// Everything netstage can measure.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Metric {
-            $($(#[doc = $help])+ $variant,)+
+            $($(#[doc = $help])+ #[serde(rename = $name)] $variant,)+
         }
 
         impl Metric {
@@ -61,11 +62,39 @@ metrics! {
     FlowThroughput = "flow.throughput", "bit/s", "payload", Mean;
     /// Payload the application wanted to send (patterns other than bulk).
     FlowOffered = "flow.offered", "bit/s", "payload", Mean;
+    /// Packets the flow's sender sent.
+    FlowSent = "flow.sent", "packets", "", Sum;
     /// Packets of the flow lost on the way.
     FlowLost = "flow.lost", "packets", "", Sum;
+    /// Packets of the flow that arrived more than once.
+    FlowDuplicated = "flow.duplicated", "packets", "", Sum;
+    /// Packets of the flow that arrived after one sent later (RFC 4737).
+    FlowReordered = "flow.reordered", "packets", "", Sum;
+    /// Packets of the flow that arrived with another payload than was sent.
+    FlowCorrupted = "flow.corrupted", "packets", "", Sum;
+    /// Bits of the flow's payload that arrived changed.
+    FlowBitErrors = "flow.bit_errors", "bits", "", Sum;
+    /// Packets that reached the receiving host and were lost in its socket: no loss of the path.
+    FlowReceiverDrops = "flow.receiver_drops", "packets", "", Sum;
+    /// One-way delay from the sending to the receiving application.
+    FlowDelay = "flow.delay", "s", "", Mean;
+    /// Difference of the one-way delays of packets sent one after the other, as a magnitude (RFC 3393).
+    FlowDelayVariation = "flow.delay_variation", "s", "", Mean;
+    /// Time between packets as sent.
+    FlowGap = "flow.gap", "s", "", Mean;
+    /// Time between packets as the pattern asks for it.
+    FlowGapAsked = "flow.gap.asked", "s", "", Mean;
+    /// How long after its time a packet was sent.
+    FlowLateness = "flow.lateness", "s", "", Mean;
     /// Congestion window of a TCP sender.
     FlowWindow = "flow.window", "packets", "", Last;
-    /// Smoothed round trip a TCP sender measures.
+    /// Slow-start threshold of a TCP sender.
+    FlowSlowStartThreshold = "flow.slow_start_threshold", "packets", "", Last;
+    /// Window a TCP sender's peer advertises.
+    FlowPeerWindow = "flow.peer_window", "bytes", "payload", Last;
+    /// Rate at which a TCP sender sees its data arrive.
+    FlowDeliveryRate = "flow.delivery_rate", "bit/s", "payload", Last;
+    /// Round trip the sender measures; of TCP, smoothed.
     FlowRoundTrip = "flow.round_trip", "s", "", Last;
     /// Segments a TCP sender sent again.
     FlowRetransmissions = "flow.retransmissions", "packets", "", Sum;
@@ -101,6 +130,8 @@ metrics! {
     LinkLost = "link.lost", "packets", "", Sum;
     /// Packets a link's queue marked for congestion.
     LinkMarks = "link.marks", "packets", "", Sum;
+    /// How long after its time the emulator handed a packet on.
+    LinkLateness = "link.lateness", "s", "", Mean;
     /// Weighted fairness index F of the VPNs' throughputs.
     FairnessInterVpn = "fairness.inter_vpn", "", "ip", Mean;
     /// Jain's index pooled over all flows in VPNs, per bin: the index of record.
@@ -126,8 +157,39 @@ pub struct Series {
     pub values: Vec<f64>,
 }
 
+/// How often each value of a metric occurred in a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// What was measured; its unit is the second.
+    pub metric: Metric,
+    /// Of whom, as in [`Series`].
+    pub subject: String,
+    /// Nanoseconds, ascending, and how often each occurred. Recording rounds them to the
+    /// buckets of [`netstage_core::measure::Histogram`]: three significant digits.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+/// Something asked of the tool itself, and what it achieved: the honesty of a measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Of whom, as in [`Series`].
+    pub subject: String,
+    /// What, in a few words: "rate", "packets", "gaps within 5 %".
+    pub quantity: String,
+    /// Unit of both numbers; empty where there is none.
+    pub unit: String,
+    /// Layer a rate or size counts, or empty.
+    pub layer: String,
+    /// What was asked.
+    pub asked: f64,
+    /// What was achieved.
+    pub achieved: f64,
+}
+
 /// What one run yields.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// A stage fills what it can tell and leaves the rest empty (`..Outcome::default()`).
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Width of a bin.
     pub interval: Duration,
@@ -135,10 +197,20 @@ pub struct Outcome {
     pub bins: usize,
     /// The series, ordered by metric, then in the plan's order of subjects.
     pub series: Vec<Series>,
+    /// Distributions, in any order.
+    pub distributions: Vec<Distribution>,
+    /// How well the tool kept what it was asked.
+    pub loads: Vec<Load>,
     /// What the run cost and moved.
     pub totals: Totals,
     /// What a reader must know before trusting the figures.
     pub warnings: Vec<String>,
+    /// Why the measurement is void: the tool itself fell short.
+    pub void: Vec<String>,
+    /// What failed while the rest went on: an agent lost, a flow that could not start.
+    pub failures: Vec<String>,
+    /// Where the stage differs from what the scenario says: "TCP: Linux reno for aimd".
+    pub differences: Vec<String>,
 }
 
 /// What a run cost and moved.

@@ -16,7 +16,7 @@ use std::fmt;
 /// Major version of the schema: readers refuse a newer one.
 pub const MAJOR: u32 = 1;
 /// Minor version of the schema.
-pub const MINOR: u32 = 0;
+pub const MINOR: u32 = 1;
 
 /// Everything in `record.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,12 @@ pub struct Record {
     /// Why the measurement is void (the tool itself fell short); empty where it is not.
     #[serde(default)]
     pub void: Vec<String>,
+    /// What failed while the rest went on: an agent lost, a flow that could not start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+    /// Where the stage differs from what the scenario says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<String>,
     /// What was expected, and what came of it.
     #[serde(default)]
     pub expectations: Vec<ExpectationEntry>,
@@ -56,11 +62,14 @@ pub struct Record {
     pub topology: Topology,
     /// The file with the values.
     pub series: SeriesFile,
+    /// The file with the distributions, where any were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distributions: Option<SeriesFile>,
     /// The scenario as run.
     pub scenario: String,
 }
 
-/// `series.parquet`, as this record was written with it.
+/// A file of values, as this record was written with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesFile {
     /// Rows.
@@ -89,6 +98,12 @@ pub struct CellEntry {
     pub measured_ns: (u64, u64),
     /// Each metric and subject as one number.
     pub summary: Vec<SummaryEntry>,
+    /// Each distribution in a few numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub distributions: Vec<DistributionEntry>,
+    /// How well the tool kept what it was asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<LoadEntry>,
     /// What its runs cost and moved, together.
     #[serde(default)]
     pub totals: TotalsEntry,
@@ -111,6 +126,52 @@ pub struct SummaryEntry {
     /// Largest value of any bin and run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
+}
+
+/// A distribution over all packets of all runs, in the metric's unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DistributionEntry {
+    /// Metric, by its name in the registry.
+    pub metric: String,
+    /// As in [`SummaryEntry`].
+    pub subject: String,
+    /// Values counted.
+    pub count: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// The smallest.
+    pub min: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// Something asked of the tool itself and what it achieved, means over runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadEntry {
+    /// A flow or a link's direction.
+    pub subject: String,
+    /// What, in a few words.
+    pub quantity: String,
+    /// Unit of the numbers; empty where there is none.
+    #[serde(default)]
+    pub unit: String,
+    /// Layer a rate or size counts, or empty.
+    #[serde(default)]
+    pub layer: String,
+    /// What was asked.
+    pub asked: f64,
+    /// What was achieved.
+    pub achieved: f64,
+    /// What the run furthest from what was asked achieved.
+    pub worst: f64,
 }
 
 /// A mean over runs with its 95 % confidence interval (Student's t).

@@ -88,6 +88,7 @@ pub fn outcome(world: &World, samples: Samples) -> Outcome {
         series,
         totals,
         warnings: warnings(world),
+        ..Outcome::default()
     }
 }
 

@@ -1,14 +1,16 @@
 //! What all runs together come to: summary, verdicts and figures, in one pass over the runs.
 
 use crate::derive::measured;
+use crate::distribution::{Collector, summary};
 use crate::figure::Figure;
 use crate::folder::Manifest;
 use crate::judge::Judge;
 use crate::plot::Plotter;
+use crate::remarks::Remarks;
 use crate::summary::Summary;
 use netstage_core::time::Instant;
 use netstage_scenario::Scenario;
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Distribution, Metric, Outcome};
 use netstage_scenario::record::{CellEntry, MetricEntry, Record, SeriesFile, Topology, TotalsEntry};
 use std::collections::BTreeSet;
 
@@ -23,13 +25,13 @@ pub struct Analysis<'a> {
     totals: TotalsEntry,
     bins: usize,
     cells: Vec<CellEntry>,
-    warnings: Vec<Warning>,
-}
-
-/// A run's warning, and the cells whose runs gave it.
-struct Warning {
-    text: String,
-    cells: BTreeSet<usize>,
+    collector: Option<Collector>,
+    /// Distributions of each cell, for their file.
+    distributions: Vec<Vec<Distribution>>,
+    warnings: Remarks,
+    void: Remarks,
+    failures: Remarks,
+    differences: Remarks,
 }
 
 impl<'a> Analysis<'a> {
@@ -44,7 +46,12 @@ impl<'a> Analysis<'a> {
             totals: TotalsEntry::default(),
             bins: 0,
             cells: Vec::new(),
-            warnings: Vec::new(),
+            collector: None,
+            distributions: Vec::new(),
+            warnings: Remarks::default(),
+            void: Remarks::default(),
+            failures: Remarks::default(),
+            differences: Remarks::default(),
         }
     }
 
@@ -58,12 +65,11 @@ impl<'a> Analysis<'a> {
         self.summary.get_or_insert_with(|| Summary::new(&self.scenario.cells[cell].plan)).add(outcome);
         self.totals.add(&outcome.totals);
         self.bins = outcome.bins;
-        for text in &outcome.warnings {
-            match self.warnings.iter_mut().find(|w| w.text == *text) {
-                Some(warning) => drop(warning.cells.insert(cell)),
-                None => self.warnings.push(Warning { text: text.clone(), cells: [cell].into() }),
-            }
-        }
+        self.collector.get_or_insert_with(|| Collector::new(&self.scenario.cells[cell].plan)).add(outcome);
+        self.warnings.add(cell, &outcome.warnings);
+        self.void.add(cell, &outcome.void);
+        self.failures.add(cell, &outcome.failures);
+        self.differences.add(cell, &outcome.differences);
     }
 
     /// Ends a cell.
@@ -74,7 +80,11 @@ impl<'a> Analysis<'a> {
         let cell = &self.scenario.cells[index];
         let interval = cell.plan.measure.interval;
         let first = (Instant::ZERO + interval * measured(&cell.plan, self.bins).start as u64).0;
+        let collected = self.collector.take().map(Collector::finish).unwrap_or_default();
+        let taken = collected.groups.iter();
         self.cells.push(CellEntry {
+            distributions: taken.map(|(metric, group, h)| summary(*metric, group, h)).collect(),
+            loads: collected.loads,
             variant: cell.variant.clone(),
             settings: cell.settings.clone(),
             duration_ns: cell.plan.duration.0,
@@ -83,19 +93,26 @@ impl<'a> Analysis<'a> {
             summary: self.summary.take().map(Summary::finish).unwrap_or_default(),
             totals: std::mem::take(&mut self.totals),
         });
+        self.metrics.extend(collected.subjects.iter().map(|d| d.metric));
+        self.distributions.push(collected.subjects);
+    }
+
+    /// Distributions of each cell, members of a flow group apart.
+    pub fn distributions(&self) -> &[Vec<Distribution>] {
+        &self.distributions
     }
 
     /// The record and its figures.
-    pub fn finish(self, manifest: &Manifest, series: SeriesFile) -> (Record, Vec<Figure>) {
+    pub fn finish(
+        self,
+        manifest: &Manifest,
+        series: SeriesFile,
+        distributions: Option<SeriesFile>,
+    ) -> (Record, Vec<Figure>) {
+        let said = |remarks: Remarks| remarks.finish(&self.cells, manifest.repeat);
         let mut warnings = self.scenario.warnings.clone();
-        for warning in &self.warnings {
-            let labels: Vec<String> = warning.cells.iter().map(|&cell| self.cells[cell].label()).collect();
-            warnings.push(match labels.len() {
-                all if all == self.cells.len() => warning.text.clone(),
-                1..=3 => format!("{} (in {})", warning.text, labels.join("; ")),
-                some => format!("{} (in {some} of {} cells)", warning.text, self.cells.len()),
-            });
-        }
+        warnings.extend(said(self.warnings));
+        let (void, failures, differences) = (said(self.void), said(self.failures), said(self.differences));
         let summarised = self.cells.iter().flat_map(|c| &c.summary);
         let whole_span: BTreeSet<Metric> =
             summarised.filter_map(|s| crate::select::metric(&s.metric)).collect();
@@ -110,12 +127,15 @@ impl<'a> Analysis<'a> {
             seed: manifest.seed,
             repeat: manifest.repeat,
             warnings,
-            void: Vec::new(),
+            void,
+            failures,
+            differences,
             expectations: self.judge.finish(),
             metrics,
             topology: self.scenario.cells.first().map(|c| Topology::from(&c.plan)).unwrap_or_default(),
             cells: self.cells,
             series,
+            distributions,
             scenario: self.scenario.text.clone(),
         };
         let figures = self.plotters.into_iter().flat_map(Plotter::finish).collect();

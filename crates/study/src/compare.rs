@@ -3,7 +3,7 @@
 use crate::Record;
 use crate::figure::{Figure, Kind};
 use crate::format;
-use crate::report::{Column, Fact, ReportData, Table, verdicts};
+use crate::report::{self, Column, Fact, ReportData, Table, verdicts};
 use netstage_scenario::record::{CellEntry, Estimate, SummaryEntry};
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub fn compare(records: &[Record]) -> ReportData {
     let mut warnings = Vec::new();
     let mut expectations = Vec::new();
     for (name, record) in names.iter().zip(records) {
-        warnings.extend(record.data.warnings.iter().map(|w| format!("{name}: {w}")));
+        warnings.extend(report::warnings(&record.data).iter().map(|w| format!("{name}: {w}")));
         expectations.extend(verdicts(&record.data, name));
     }
     ReportData {

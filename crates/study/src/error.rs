@@ -11,6 +11,15 @@ pub enum Stopped {
     Interrupted,
     /// It failed.
     Failed(String),
+    /// The stage cannot run this plan, wherever it runs.
+    Unsupported(String),
+    /// This host or this user lacks what the stage needs.
+    Missing {
+        /// What is missing.
+        message: String,
+        /// How to get it.
+        remedy: String,
+    },
 }
 
 /// Why a study yields no record.
@@ -36,6 +45,15 @@ pub enum Error {
         seed: u64,
         /// Why.
         message: String,
+    },
+    /// The stage cannot run a plan of this scenario.
+    Unsupported(String),
+    /// This host or this user lacks what the stage needs.
+    Missing {
+        /// What is missing.
+        message: String,
+        /// How to get it.
+        remedy: String,
     },
     /// Reading or writing failed. Finished runs are kept.
     Io {
@@ -77,6 +95,7 @@ impl fmt::Display for Error {
             Error::Run { cell, seed, message } => {
                 write!(f, "the run of {cell} with seed {seed} failed: {message}")
             }
+            Error::Unsupported(message) | Error::Missing { message, .. } => f.write_str(message),
             Error::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
             Error::Interrupted { folder, done, total } => {
                 write!(f, "interrupted: {done} of {total} runs are kept in {}", folder.display())

@@ -207,7 +207,7 @@ pub fn outcome(plan: &Plan, seed: u64) -> Outcome {
         packet_hops: 300,
     };
     let warnings = if seed == 7 { vec!["seven".into()] } else { Vec::new() };
-    Outcome { interval: plan.measure.interval, bins, series, totals, warnings }
+    Outcome { interval: plan.measure.interval, bins, series, totals, warnings, ..Outcome::default() }
 }
 
 /// Runs the fixture.

@@ -1,13 +1,14 @@
 //! Studies: every cell of a scenario under every seed, and what they come to.
 //!
 //! [`run`] takes a checked scenario and a closure that runs one plan under one seed, and
-//! leaves a record: a folder with `record.json`, `series.parquet`, `figures.json` and
-//! `environment.json`. Until the last run is done the folder holds `plan.json` and a file
+//! leaves a record: a folder with `record.json`, `series.parquet`, `figures.json`,
+//! `environment.json` and, where any were taken, `distributions.parquet`. Until the last run is done the folder holds `plan.json` and a file
 //! per finished run instead, and the same study takes it up where it stopped. docs/record.md
 //! describes both.
 #![forbid(unsafe_code)]
 
 mod analyse;
+mod distribution;
 mod environment;
 mod error;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod folder;
 mod judge;
 mod open;
 mod overview;
+mod remarks;
 mod run;
 mod statistics;
 mod summary;
@@ -38,8 +40,16 @@ pub use error::{Error, OpenError, Stopped};
 pub use open::Record;
 pub use run::{Observer, Options, Progress, run};
 
+use netstage_scenario::plan::Plan;
 use std::hash::Hasher;
 use std::io::Read;
+
+/// Each flow of a plan with the group it is a member of.
+pub(crate) fn flow_groups(plan: &Plan) -> impl Iterator<Item = (String, &str)> {
+    plan.flows.iter().enumerate().flat_map(move |(index, group)| {
+        (0..group.count).map(move |member| (plan.flow_name(index, member), group.name.as_str()))
+    })
+}
 
 /// XXH64 of bytes, as records state it.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// The values.
 pub const SERIES: &str = "series.parquet";
+/// How often each value occurred, where distributions were taken.
+pub const DISTRIBUTIONS: &str = "distributions.parquet";
 /// The figures.
 pub const FIGURES: &str = "figures.json";
 /// Host and time.

@@ -4,7 +4,7 @@ use crate::Record;
 use crate::figure::Figure;
 use crate::format;
 use crate::overview::{cell_name, overview};
-use netstage_scenario::record::{CellEntry, MetricEntry, Record as Data};
+use netstage_scenario::record::{CellEntry, DistributionEntry, MetricEntry, Record as Data};
 use serde::Serialize;
 
 /// Everything on the page.
@@ -137,13 +137,14 @@ impl Column {
 /// The report of one record.
 pub fn report(record: &Record) -> ReportData {
     let data = &record.data;
-    let mut warnings: Vec<String> =
-        data.void.iter().map(|why| format!("The measurement is void: {why}")).collect();
-    warnings.extend(data.warnings.iter().cloned());
+    let warnings = warnings(data);
     let mut tables = vec![overview(data)];
     for (family, title) in [("vpn", "VPNs"), ("link", "Links, by direction"), ("flow", "Flow groups")] {
         tables.extend(family_table(data, family, title));
     }
+    tables.extend(distribution_table(data));
+    tables.extend(load_table(data));
+    tables.extend(differences_table(data));
     ReportData {
         schema: 1,
         title: data.title.clone(),
@@ -157,6 +158,13 @@ pub fn report(record: &Record) -> ReportData {
         figures: record.figures.clone(),
         scenario: data.scenario.clone(),
     }
+}
+
+/// What to know before trusting a record, the worst first.
+pub fn warnings(data: &Data) -> Vec<String> {
+    let failed = data.failures.iter().map(|what| format!("Failed while running: {what}"));
+    let void = data.void.iter().map(|why| format!("The measurement is void: {why}"));
+    failed.chain(void).chain(data.warnings.iter().cloned()).collect()
 }
 
 fn facts(record: &Record) -> Vec<Fact> {
@@ -257,6 +265,58 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
         }
     }
     (!metrics.is_empty() && !table.rows.is_empty()).then_some(table)
+}
+
+/// A row per cell, metric and subject that has a distribution.
+fn distribution_table(data: &Data) -> Option<Table> {
+    let several = data.cells.len() > 1;
+    let mut table = Table { title: "Distributions".into(), ..Table::default() };
+    table.note = "Over all packets of all runs; values carry three significant digits.".into();
+    table.columns.extend(several.then(|| Column::left("cell")));
+    table.columns.extend([Column::left("metric"), Column::left("subject"), Column::right("values")]);
+    let names = ["mean", "smallest", "median", "90 %", "99 %", "99.9 %", "largest"];
+    table.columns.extend(names.map(Column::right));
+    for cell in &data.cells {
+        for entry in &cell.distributions {
+            let unit = data.metric(&entry.metric).map_or("", |m| m.unit.as_str());
+            let DistributionEntry { mean, min, p50, p90, p99, p999, max, .. } = *entry;
+            let mut row = Vec::new();
+            row.extend(several.then(|| cell_name(data, cell)));
+            row.extend([entry.metric.clone(), entry.subject.clone(), entry.count.to_string()]);
+            row.extend([mean, min, p50, p90, p99, p999, max].map(|value| format::quantity(value, unit)));
+            table.rows.push(row);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// What was asked of the tool beside what it achieved.
+fn load_table(data: &Data) -> Option<Table> {
+    let several = data.cells.len() > 1;
+    let mut table = Table { title: "Asked and achieved".into(), ..Table::default() };
+    table.note = "Means over runs; worst is the run furthest from what was asked.".into();
+    table.columns.extend(several.then(|| Column::left("cell")));
+    table.columns.extend([Column::left("subject"), Column::left("quantity")]);
+    table.columns.extend(["asked", "achieved", "worst"].map(Column::right));
+    for cell in &data.cells {
+        for entry in &cell.loads {
+            let layer = if entry.layer.is_empty() { String::new() } else { format!(" ({})", entry.layer) };
+            let mut row = Vec::new();
+            row.extend(several.then(|| cell_name(data, cell)));
+            row.extend([entry.subject.clone(), format!("{}{layer}", entry.quantity)]);
+            row.extend([entry.asked, entry.achieved, entry.worst].map(|v| format::quantity(v, &entry.unit)));
+            table.rows.push(row);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// Where the stage differs from what the scenario says.
+fn differences_table(data: &Data) -> Option<Table> {
+    let mut table = Table { title: "Differences from the scenario".into(), ..Table::default() };
+    table.columns.push(Column::left(format!("on {}", data.stage)));
+    table.rows = data.differences.iter().map(|text| vec![text.clone()]).collect();
+    (!table.rows.is_empty()).then_some(table)
 }
 
 fn topology(data: &Data) -> Option<Topology> {

@@ -5,8 +5,8 @@ use crate::derive::derive;
 use crate::environment::{Environment, Watch};
 use crate::figure::Figure;
 use crate::folder::{Folder, Manifest, RECORD, read_checked};
-use crate::open::{self, FIGURES, SERIES};
-use crate::series::{Joiner, encode_run, read_run};
+use crate::open::{self, DISTRIBUTIONS, FIGURES, SERIES};
+use crate::series::{Joiner, encode_run, read_run, write_distributions};
 use crate::{Error, Record, Stopped, checksum_of};
 use netstage_scenario::outcome::Outcome;
 use netstage_scenario::plan::Plan;
@@ -169,6 +169,10 @@ impl Work<'_> {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(Stopped::Interrupted)) => return Ok(false),
             Ok(Err(Stopped::Failed(message))) => return Err(failed(message)),
+            Ok(Err(Stopped::Unsupported(message))) => return Err(Error::Unsupported(message)),
+            Ok(Err(Stopped::Missing { message, remedy })) => {
+                return Err(Error::Missing { message, remedy });
+            }
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
@@ -216,10 +220,18 @@ fn finish(
         rows = count;
         sink.flush()
     })?;
-    let path = folder.file(SERIES);
-    let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(Error::io("read", &path))?;
-    let series = SeriesFile { rows, bytes, xxh64: format!("{hash:016x}") };
-    let (data, figures): (_, Vec<Figure>) = analysis.finish(manifest, series);
+    let series = written(folder, SERIES, rows)?;
+    let distributions = if analysis.distributions().iter().all(Vec::is_empty) {
+        None
+    } else {
+        let mut rows = 0;
+        folder.write(DISTRIBUTIONS, |file| {
+            rows = write_distributions(BufWriter::new(file), analysis.distributions()).map_err(io_error)?;
+            Ok(())
+        })?;
+        Some(written(folder, DISTRIBUTIONS, rows)?)
+    };
+    let (data, figures): (_, Vec<Figure>) = analysis.finish(manifest, series, distributions);
     let environment = environment();
     let json = |value: serde_json::Result<Vec<u8>>| value.expect("only text and numbers");
     let text = json(serde_json::to_vec_pretty(&environment));
@@ -229,6 +241,13 @@ fn finish(
     folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
     folder.tidy()?;
     Ok(Record { folder: folder.file(""), data, figures, environment })
+}
+
+/// What a record says of a file of values.
+fn written(folder: &Folder, name: &str, rows: u64) -> Result<SeriesFile, Error> {
+    let path = folder.file(name);
+    let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(Error::io("read", &path))?;
+    Ok(SeriesFile { rows, bytes, xxh64: format!("{hash:016x}") })
 }
 
 fn io_error(error: ParquetError) -> io::Error {

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::fixture::{self, at};
     use netstage_core::time::Duration;
-    use netstage_scenario::outcome::{Series, Totals};
+    use netstage_scenario::outcome::Series;
 
     #[test]
     fn a_star_stands_for_any_text() {
@@ -142,8 +142,7 @@ mod tests {
             interval: Duration::from_secs(1),
             bins: 5,
             series: vec![series("a", [0.1, 0.9, 0.5, 0.9, 1.0]), series("b", [nan, 0.7, 0.8, 0.9, 0.9])],
-            totals: Totals::default(),
-            warnings: Vec::new(),
+            ..Outcome::default()
         }
     }
 

@@ -1,6 +1,7 @@
 //! A cell's runs as one number per metric and subject.
 
 use crate::derive::{is_whole_span, measured, of};
+use crate::flow_groups;
 use crate::select::per_subject;
 use crate::statistics::estimate;
 use netstage_scenario::outcome::{Aggregation, Metric, Outcome};
@@ -27,11 +28,7 @@ struct Entry {
 impl<'a> Summary<'a> {
     /// Nothing collected yet.
     pub fn new(plan: &'a Plan) -> Summary<'a> {
-        let mut groups = BTreeMap::new();
-        for (index, group) in plan.flows.iter().enumerate() {
-            groups.extend((0..group.count).map(|k| (plan.flow_name(index, k), group.name.as_str())));
-        }
-        Summary { plan, groups, entries: BTreeMap::new() }
+        Summary { plan, groups: flow_groups(plan).collect(), entries: BTreeMap::new() }
     }
 
     /// Adds a run.

@@ -5,7 +5,7 @@ use crate::folder::Folder;
 use crate::{Error, Observer, OpenError, Progress, Record, Stopped, compare, report, run, series};
 use netstage_core::rng::Stream;
 use netstage_scenario::Scenario;
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome};
 use netstage_scenario::plan::Plan;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,7 +75,7 @@ fn a_study_leaves_a_record_that_reads_back() {
     assert!(read.figures == record.figures);
     assert!(Record::open(&out.join("record.json")).unwrap().data == record.data);
     assert_eq!(read.data.cells.len(), 4);
-    assert_eq!(read.data.warnings, ["made up", "seven"]);
+    assert_eq!(read.data.warnings, ["made up", "seven (in 4 of 8 runs)"]);
     let mut reader = read.series().unwrap();
     let mut rows = 0;
     let mut last = (0, 0);
@@ -92,6 +92,73 @@ fn a_study_leaves_a_record_that_reads_back() {
     assert_eq!(read.figures[2].cells.len(), 2);
     assert_eq!(read.figures[0].series.len(), 8);
     assert!(report::report(&read).tables[0].rows.len() == 4);
+}
+
+/// A stage that takes distributions and has something to say of itself.
+fn candid(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+    let mut outcome = runner(plan, seed, stop)?;
+    let delay = |subject: &str, buckets: &[(u64, u64)]| Distribution {
+        metric: Metric::FlowDelay,
+        subject: subject.into(),
+        buckets: buckets.to_vec(),
+    };
+    // 2048 and 2049 share a bucket.
+    outcome.distributions = vec![
+        delay("bulka[1]", &[(1000, 97), (2048, 1)]),
+        delay("bulka[0]", &[(1000, 1), (2049, 1)]),
+        delay("bulkb[0]", &[]),
+    ];
+    outcome.loads = vec![Load {
+        subject: "noise".into(),
+        quantity: "packets".into(),
+        unit: "packets".into(),
+        layer: String::new(),
+        asked: 100.0,
+        achieved: 100.0 - (seed - 7) as f64,
+    }];
+    outcome.void = vec!["the emulator fell behind".into()];
+    outcome.failures = if seed == 7 { vec!["the agent of h ended".into()] } else { Vec::new() };
+    outcome.differences = vec!["TCP: Linux reno".into(), "TCP: Linux reno".into()];
+    Ok(outcome)
+}
+
+#[test]
+fn distributions_add_over_runs_and_what_a_stage_says_reaches_the_record() {
+    let scratch = Scratch::new("candid");
+    let (scenario, out) = (scenario(), scratch.join("out"));
+    let record = run(&scenario, &candid, &options(&out, 2), &mut (), &never()).unwrap();
+    let [delay] = record.data.cells[0].distributions.as_slice() else { panic!("one metric of one group") };
+    assert_eq!((delay.metric.as_str(), delay.subject.as_str(), delay.count), ("flow.delay", "bulka", 200));
+    assert_eq!((delay.p50, delay.p99, delay.max), (1e-6, 2.049e-6, 2.049e-6));
+    let load = &record.data.cells[0].loads[0];
+    assert_eq!((load.asked, load.achieved, load.worst), (100.0, 99.5, 99.0));
+    assert_eq!(record.data.void, ["the emulator fell behind"]);
+    assert_eq!(record.data.failures, ["the agent of h ended (in 4 of 8 runs)"]);
+    assert_eq!(record.data.differences, ["TCP: Linux reno"]);
+    assert!(record.data.metric("flow.delay").is_some());
+    // Two subjects of two values each in each of four cells.
+    assert_eq!(record.data.distributions.as_ref().unwrap().rows, 16);
+    let shown = report::report(&record);
+    assert_eq!(shown.warnings[0], "Failed while running: the agent of h ended (in 4 of 8 runs)");
+    assert_eq!(shown.warnings[1], "The measurement is void: the emulator fell behind");
+    let again = scratch.join("again");
+    run(&scenario, &candid, &options(&again, 1), &mut (), &never()).unwrap();
+    let file = |folder: &Path| fs::read(folder.join("distributions.parquet")).unwrap();
+    assert_eq!(file(&out), file(&again));
+    assert_eq!(bytes(&out), bytes(&again));
+}
+
+#[test]
+fn what_a_stage_cannot_do_is_no_failure_of_a_run() {
+    let scratch = Scratch::new("unable");
+    let attempt = |stopped: Stopped| {
+        let refuses =
+            |_: &Plan, _: u64, _: &dyn Fn() -> bool| -> Result<Outcome, Stopped> { Err(stopped.clone()) };
+        run(&scenario(), &refuses, &options(&scratch.join("out"), 2), &mut (), &never()).unwrap_err()
+    };
+    let missing = Stopped::Missing { message: "no veth".into(), remedy: "load it".into() };
+    assert!(matches!(attempt(missing), Error::Missing { remedy, .. } if remedy == "load it"));
+    assert!(matches!(attempt(Stopped::Unsupported("no PE".into())), Error::Unsupported(_)));
 }
 
 #[test]

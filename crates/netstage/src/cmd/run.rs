@@ -1,7 +1,7 @@
 //! `netstage run`: a scenario to its record, its report and a summary.
 
 use super::Chosen;
-use crate::exit::{self, EXPECTATION, Failure, OK, VOID};
+use crate::exit::{self, EXPECTATION, FAILED, Failure, OK, VOID};
 use crate::{html, summary};
 use indicatif::{ProgressBar, ProgressStyle};
 use netstage_study::{Observer, Options, Progress, Record, report, stage};
@@ -22,7 +22,7 @@ pub struct Arguments {
     /// The record's folder [default: out/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Runs at the same time [default: one per core]
+    /// Runs at the same time [default: one per core in the simulator, one elsewhere]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Print the result, or the error, as JSON
@@ -44,12 +44,13 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let scenario = arguments.chosen.load()?;
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(arguments.chosen.name()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (name, runner) = match arguments.on {
-        Stage::Sim => ("sim", stage::sim),
+    // Runs in real time take the processor from each other, so those go one by one.
+    let (name, jobs, runner) = match arguments.on {
+        Stage::Sim => ("sim", cores, stage::sim),
     };
     let options = Options {
         out,
-        jobs: arguments.jobs.map_or(cores, usize::from),
+        jobs: arguments.jobs.map_or(jobs, usize::from),
         stage: name.into(),
         tool: concat!("netstage ", env!("CARGO_PKG_VERSION")).into(),
     };
@@ -78,10 +79,12 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 
 /// The exit code a record stands for.
 pub fn code(record: &Record) -> u8 {
-    match (record.data.void.is_empty(), record.data.passes()) {
-        (false, _) => VOID,
-        (true, false) => EXPECTATION,
-        (true, true) => OK,
+    let data = &record.data;
+    match (data.failures.is_empty(), data.void.is_empty(), data.passes()) {
+        (false, _, _) => FAILED,
+        (true, false, _) => VOID,
+        (true, true, false) => EXPECTATION,
+        (true, true, true) => OK,
     }
 }
 

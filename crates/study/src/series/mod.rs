@@ -1,15 +1,19 @@
-//! `series.parquet`: every value of every run, and the file of a single run.
+//! `series.parquet`: every value of every run, the file of a single run, and beside them
+//! `distributions.parquet`.
 //!
 //! Columns `cell`, `seed`, `time_ns`, `subject`, `metric`, `value`; a row per value, in the
 //! order of cell, seed, metric, the plan's subjects, time. A value that does not exist has
 //! no row. A run has row groups of its own, so joining runs copies bytes and decodes none.
 
+mod distributions;
 mod read;
 mod write;
 
+pub use distributions::write_distributions;
 pub use read::{Block, SeriesReader, read_run};
 pub use write::{Joiner, encode_run};
 
+use netstage_scenario::outcome::{Distribution, Load};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
 use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};
 use serde::{Deserialize, Serialize};
@@ -29,16 +33,24 @@ struct Note {
     interval_ns: u64,
     bins: usize,
     totals: [u64; 7],
+    distributions: Vec<Distribution>,
+    loads: Vec<Load>,
     warnings: Vec<String>,
+    void: Vec<String>,
+    failures: Vec<String>,
+    differences: Vec<String>,
 }
 
 fn column(name: &str, physical: Physical) -> PrimitiveTypeBuilder<'_> {
     Type::primitive_type_builder(name, physical).with_repetition(Repetition::REQUIRED)
 }
 
+fn unsigned(bit_width: i8) -> Option<LogicalType> {
+    Some(LogicalType::Integer(IntType { bit_width, is_signed: false }))
+}
+
 fn schema() -> TypePtr {
     let text = |name| column(name, Physical::BYTE_ARRAY).with_logical_type(Some(LogicalType::String));
-    let unsigned = |bit_width| Some(LogicalType::Integer(IntType { bit_width, is_signed: false }));
     let columns = [
         column(COLUMNS[0], Physical::INT32).with_logical_type(unsigned(32)),
         column(COLUMNS[1], Physical::INT64).with_logical_type(unsigned(64)),

@@ -180,7 +180,12 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, Outcome)> {
         bins: note.bins,
         series,
         totals: Totals { events, sent, delivered_data, delivered, lost, in_flight, packet_hops },
+        distributions: note.distributions,
+        loads: note.loads,
         warnings: note.warnings,
+        void: note.void,
+        failures: note.failures,
+        differences: note.differences,
     };
     Ok((note.cell, note.seed, outcome))
 }

@@ -25,7 +25,7 @@ use std::sync::{Arc, LazyLock};
 /// Rows after which a row group ends, at the next series.
 const ROWS_PER_GROUP: usize = 1 << 18;
 
-fn properties() -> WriterPropertiesPtr {
+pub(super) fn properties() -> WriterPropertiesPtr {
     let builder = WriterProperties::builder()
         .set_created_by("netstage".into())
         .set_statistics_enabled(EnabledStatistics::Chunk)
@@ -55,7 +55,12 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &Outcome) -> Result<Vec<u8>> {
         interval_ns: outcome.interval.0,
         bins: outcome.bins,
         totals: [t.events, t.sent, t.delivered_data, t.delivered, t.lost, t.in_flight, t.packet_hops],
+        distributions: outcome.distributions.clone(),
+        loads: outcome.loads.iter().filter(|l| (l.asked + l.achieved).is_finite()).cloned().collect(),
         warnings: outcome.warnings.clone(),
+        void: outcome.void.clone(),
+        failures: outcome.failures.clone(),
+        differences: outcome.differences.clone(),
     };
     let text = serde_json::to_string(&note).expect("a note holds only text and numbers");
     writer.append_key_value_metadata(KeyValue::new(NOTE_KEY.to_owned(), text));

@@ -1,0 +1,106 @@
+//! Distributions and loads of a cell: histograms add over its runs, loads are averaged.
+
+use crate::flow_groups;
+use netstage_core::measure::Histogram;
+use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome};
+use netstage_scenario::plan::Plan;
+use netstage_scenario::record::{DistributionEntry, LoadEntry};
+use std::collections::BTreeMap;
+
+/// Collects the runs of one cell.
+pub struct Collector {
+    /// Flow group of each flow.
+    groups: BTreeMap<String, String>,
+    histograms: BTreeMap<Key, Histogram>,
+    /// Each load with what was asked and achieved in each run.
+    loads: Vec<(Load, Vec<(f64, f64)>)>,
+}
+
+/// Metric, group, and the subject after its length: `bulk[9]` stands before `bulk[10]`.
+type Key = (Metric, String, usize, String);
+
+/// What a cell's runs come to.
+#[derive(Default)]
+pub struct Collected {
+    /// Per metric and subject, members of a flow group apart; ordered by metric and subject.
+    pub subjects: Vec<Distribution>,
+    /// Per metric and subject, members of a flow group together.
+    pub groups: Vec<(Metric, String, Histogram)>,
+    /// Loads, averaged over runs.
+    pub loads: Vec<LoadEntry>,
+}
+
+impl Collector {
+    /// Nothing collected yet.
+    pub fn new(plan: &Plan) -> Collector {
+        let groups = flow_groups(plan).map(|(flow, group)| (flow, group.to_owned())).collect();
+        Collector { groups, histograms: BTreeMap::new(), loads: Vec::new() }
+    }
+
+    /// Adds a run.
+    pub fn add(&mut self, outcome: &Outcome) {
+        for taken in &outcome.distributions {
+            let subject = &taken.subject;
+            let group = self.groups.get(subject).unwrap_or(subject).clone();
+            let key = (taken.metric, group, subject.len(), subject.clone());
+            self.histograms.entry(key).or_default().add(&taken.buckets);
+        }
+        for load in &outcome.loads {
+            let same = |(known, _): &(Load, _)| {
+                (&known.subject, &known.quantity, &known.unit) == (&load.subject, &load.quantity, &load.unit)
+            };
+            let place = self.loads.iter().position(same).unwrap_or_else(|| {
+                self.loads.push((load.clone(), Vec::new()));
+                self.loads.len() - 1
+            });
+            self.loads[place].1.push((load.asked, load.achieved));
+        }
+    }
+
+    /// What they come to.
+    pub fn finish(self) -> Collected {
+        let mut groups: Vec<(Metric, String, Histogram)> = Vec::new();
+        let mut subjects = Vec::new();
+        for ((metric, group, _, subject), histogram) in self.histograms {
+            if histogram.count() == 0 {
+                continue;
+            }
+            let buckets: Vec<(u64, u64)> = histogram.buckets().collect();
+            match groups.last_mut() {
+                Some((m, g, sum)) if (*m, &*g) == (metric, &group) => sum.add(&buckets),
+                _ => groups.push((metric, group, histogram)),
+            }
+            subjects.push(Distribution { metric, subject, buckets });
+        }
+        let loads = self.loads.into_iter().filter_map(|(load, runs)| averaged(load, &runs)).collect();
+        Collected { subjects, groups, loads }
+    }
+}
+
+/// A load over its runs; none where a number does not exist.
+fn averaged(load: Load, runs: &[(f64, f64)]) -> Option<LoadEntry> {
+    let mean = |values: fn(&(f64, f64)) -> f64| runs.iter().map(values).sum::<f64>() / runs.len() as f64;
+    let off = |(asked, achieved): &(f64, f64)| (achieved - asked).abs();
+    let worst = runs.iter().max_by(|a, b| off(a).total_cmp(&off(b)))?.1;
+    let (asked, achieved) = (mean(|r| r.0), mean(|r| r.1));
+    let Load { subject, quantity, unit, layer, .. } = load;
+    let entry = LoadEntry { subject, quantity, unit, layer, asked, achieved, worst };
+    (asked.is_finite() && achieved.is_finite()).then_some(entry)
+}
+
+/// A few numbers of a distribution; they are whole nanoseconds, told in seconds.
+pub fn summary(metric: Metric, subject: &str, histogram: &Histogram) -> DistributionEntry {
+    let quantile = |q| histogram.quantile(q).unwrap_or(0) as f64 / 1e9;
+    DistributionEntry {
+        metric: metric.info().name.into(),
+        subject: subject.into(),
+        count: histogram.count(),
+        mean: histogram.mean() / 1e9,
+        min: quantile(0.0),
+        p50: quantile(0.5),
+        p90: quantile(0.9),
+        p99: quantile(0.99),
+        p999: quantile(0.999),
+        max: quantile(1.0),
+    }
+}
