@@ -92,6 +92,20 @@ impl Stream {
         let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.uniform()));
         radius * libm::cos(2.0 * core::f64::consts::PI * self.uniform())
     }
+
+    /// Log-normal with this mean and standard deviation, both positive.
+    pub fn lognormal(&mut self, mean: f64, deviation: f64) -> f64 {
+        let ratio = deviation / mean;
+        let variance = libm::log1p(ratio * ratio);
+        libm::exp(libm::log(mean) - variance / 2.0 + libm::sqrt(variance) * self.normal())
+    }
+
+    /// Largest extreme value (Gumbel) with this mode and scale.
+    pub fn extreme(&mut self, mode: f64, scale: f64) -> f64 {
+        // Half a step keeps the draw off both ends, where the value is infinite.
+        let uniform = self.uniform() + 0.5 / (1u64 << 53) as f64;
+        mode - scale * libm::log(-libm::log(uniform))
+    }
 }
 
 fn split_mix(value: u64) -> u64 {
@@ -176,7 +190,7 @@ mod tests {
         let mut stream = Stream::new(7, "means");
         let n = 200_000;
         let mean = |sum: f64| sum / f64::from(n);
-        let mut sums = [0.0; 5];
+        let mut sums = [0.0; 8];
         for _ in 0..n {
             sums[0] += stream.uniform();
             sums[1] += stream.exponential(2.0);
@@ -184,11 +198,19 @@ mod tests {
             let z = stream.normal();
             sums[3] += z * z;
             sums[4] += stream.geometric(0.02) as f64;
+            let lognormal = stream.lognormal(5.0, 2.0);
+            sums[5] += lognormal;
+            sums[6] += (lognormal - 5.0) * (lognormal - 5.0);
+            sums[7] += stream.extreme(1.0, 2.0);
         }
         assert!((mean(sums[0]) - 0.5).abs() < 0.005);
         assert!((mean(sums[1]) - 2.0).abs() < 0.02);
         assert!((mean(sums[2]) - 3.0).abs() < 0.06);
         assert!((mean(sums[3]) - 1.0).abs() < 0.02);
         assert!((mean(sums[4]) - 49.0).abs() < 0.5);
+        assert!((mean(sums[5]) - 5.0).abs() < 0.05);
+        assert!((mean(sums[6]) - 4.0).abs() < 0.2);
+        // Its mean lies Euler's constant times the scale above the mode.
+        assert!((mean(sums[7]) - 2.154).abs() < 0.03);
     }
 }

@@ -2,7 +2,7 @@
 //! protocol; [`VERSION`] grows with every change that an older agent would misread.
 
 use netstage_core::time::Duration;
-use netstage_core::traffic::Pattern;
+use netstage_core::traffic::Traffic;
 use netstage_core::{quantity::BitRate, tcp};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -44,7 +44,7 @@ pub struct FlowTask {
     /// Address and port on the receiver's side; a multicast flow's group.
     pub destination: SocketAddr,
     /// When bytes are handed over.
-    pub traffic: Pattern,
+    pub traffic: Traffic,
     /// When it starts, from the start of the run.
     pub start: Duration,
     /// When its application stops sending.

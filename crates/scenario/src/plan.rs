@@ -6,7 +6,8 @@
 
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::{link, queue, tcp, traffic};
+use netstage_core::traffic::{Pattern, Traffic};
+use netstage_core::{link, queue, tcp};
 
 /// A scenario ready to run, for one cell of a sweep.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,7 +101,7 @@ pub struct FlowGroup {
     /// How bytes are carried.
     pub transport: Transport,
     /// When bytes are handed over.
-    pub traffic: traffic::Pattern,
+    pub traffic: Traffic,
     /// Number of members.
     pub count: usize,
     /// When member 0 starts.
@@ -162,9 +163,12 @@ impl Plan {
                 || link.jitter.amount > Duration::ZERO
                 || matches!(link.queue, queue::Config::Red(_) | queue::Config::FqCodel(_))
         };
-        let random_traffic = |pattern: &traffic::Pattern| {
-            use traffic::Pattern::{Bulk, Cbr, Trace};
-            !matches!(pattern, Bulk { .. } | Cbr { .. } | Trace { .. })
+        // An application may draw in ways its settings do not show.
+        let random_traffic = |traffic: &Traffic| {
+            let drawn = |pattern: &Pattern| {
+                !matches!(pattern, Pattern::Bulk { .. } | Pattern::Cbr { .. } | Pattern::Trace { .. })
+            };
+            traffic.pattern().is_none_or(drawn)
         };
         self.links.iter().flat_map(|link| &link.directions).any(random_link)
             || self.flows.iter().any(|flow| random_traffic(&flow.traffic))

@@ -74,7 +74,7 @@ fn a_plan_says_what_its_file_says() {
     );
     let Transport::Tcp(tcp) = &flow.transport else { panic!("{flow:?}") };
     assert_eq!((tcp.window, tcp.max_segment_size, tcp.sack, tcp.timestamps), (65_536, 1448, true, true));
-    assert_eq!(flow.traffic, Pattern::Bulk { size: None });
+    assert_eq!(flow.traffic, Pattern::Bulk { size: None }.into());
 }
 
 #[test]

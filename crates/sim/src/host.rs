@@ -84,14 +84,21 @@ pub struct SourceSlot {
 }
 
 impl SourceSlot {
-    fn new(group: &FlowGroup, index: u32, target: Target, start: Instant, stream: Stream) -> SourceSlot {
+    fn new(
+        pattern: &Pattern,
+        stop: Instant,
+        index: u32,
+        target: Target,
+        start: Instant,
+        stream: Stream,
+    ) -> SourceSlot {
         let mut slot = SourceSlot {
-            source: Source::new(&group.traffic, stream),
+            source: Source::new(pattern, stream),
             target,
             group: index,
             next: Some((start, 0)),
             line: None,
-            stop: group.stop,
+            stop,
         };
         slot.advance();
         slot
@@ -152,22 +159,23 @@ impl Hosts {
             stop: group.stop,
             header,
         });
+        let Some(pattern) = group.traffic.pattern() else { return };
         for member in 0..group.count {
             let start = group.start + group.stagger * member as u64;
             let stream = || Stream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
             let index = index as u32;
             let Some(config) = &tcp else {
                 let target = Target::Udp(self.udp.len() as u32);
-                self.sources.push(SourceSlot::new(group, index, target, start, stream()));
+                self.sources.push(SourceSlot::new(pattern, group.stop, index, target, start, stream()));
                 self.udp.push(index);
                 continue;
             };
             let mut sender = tcp::Sender::new(config);
-            if let Pattern::Bulk { size } = group.traffic {
+            if let Pattern::Bulk { size } = pattern {
                 sender.write(size.unwrap_or(u64::MAX));
             } else {
                 let target = Target::Tcp(self.senders.len() as u32);
-                self.sources.push(SourceSlot::new(group, index, target, start, stream()));
+                self.sources.push(SourceSlot::new(pattern, group.stop, index, target, start, stream()));
             }
             self.senders.push(SenderSlot { tcp: sender, wake: start, group: index, started: false });
             let receiver = tcp::Receiver::new(config);

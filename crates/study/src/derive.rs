@@ -79,7 +79,7 @@ fn members<'a>(plan: &Plan, outcome: &'a Outcome) -> Vec<Member<'a>> {
             let start = group.start + group.stagger * k as u64;
             let first = (start.0 / interval) as usize;
             let mut end = (group.stop.0.div_ceil(interval) as usize).min(series.values.len());
-            if let Pattern::Bulk { size: Some(size) } = group.traffic {
+            if let Some(&Pattern::Bulk { size: Some(size) }) = group.traffic.pattern() {
                 end = end.min(bulk_end(&series.values, size, outcome.interval.as_secs_f64()));
             }
             members.push(Member { vpn: group.vpn, active: first..end, throughput: &series.values });
@@ -291,7 +291,7 @@ mod tests {
     fn a_flow_that_is_done_no_longer_counts() {
         let (mut plan, mut outcome) = derived();
         // bulkb[0] has its 750,000 bytes after two bins, bulkb[1] only after six.
-        plan.flows[1].traffic = Pattern::Bulk { size: Some(750_000) };
+        plan.flows[1].traffic = Pattern::Bulk { size: Some(750_000) }.into();
         outcome.series.retain(|s| s.metric < Metric::FairnessInterVpn);
         derive(&plan, &mut outcome);
         let b = &outcome.get(Metric::FairnessIntraVpnEach, "b").unwrap().values;

@@ -63,7 +63,7 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
         to: 3,
         vpn,
         transport: if vpn.is_some() { Transport::Tcp(tcp_config()) } else { Transport::Udp },
-        traffic: traffic::Pattern::Bulk { size: None },
+        traffic: traffic::Pattern::Bulk { size: None }.into(),
         count,
         start: at(start),
         stagger: Duration::ZERO,

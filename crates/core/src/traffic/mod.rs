@@ -1,6 +1,9 @@
-//! Traffic patterns: when an application hands over how many bytes. The simulator and
-//! the live generator draw from the same patterns; [`Source`] turns one into emissions.
+//! Traffic: when bytes are handed to a transport. The simulator and the live generator draw
+//! from the same descriptions. A [`Pattern`] goes one way whatever the network does, and
+//! [`Source`] turns it into emissions; an [`Application`](application::Application) is a
+//! dialogue of two ends.
 
+pub mod application;
 mod source;
 
 pub use source::{Emission, Source};
@@ -11,6 +14,40 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
+
+/// What a flow carries.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Traffic {
+    /// One way, from the flow's `from` to its `to`.
+    Pattern(Pattern),
+    /// A dialogue between a client at `from` and a server at `to`.
+    Application(application::Application),
+}
+
+impl Traffic {
+    /// The pattern, where it is one.
+    pub fn pattern(&self) -> Option<&Pattern> {
+        match self {
+            Traffic::Pattern(pattern) => Some(pattern),
+            Traffic::Application(_) => None,
+        }
+    }
+
+    /// The application, where it is one.
+    pub fn application(&self) -> Option<&application::Application> {
+        match self {
+            Traffic::Pattern(_) => None,
+            Traffic::Application(application) => Some(application),
+        }
+    }
+}
+
+impl From<Pattern> for Traffic {
+    fn from(pattern: Pattern) -> Traffic {
+        Traffic::Pattern(pattern)
+    }
+}
 
 /// What an application sends. Rates count payload bits; sizes are payload bytes.
 ///

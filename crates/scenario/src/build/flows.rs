@@ -73,7 +73,7 @@ impl Builder<'_, '_> {
             to,
             vpn,
             transport: transport?,
-            traffic: traffic?,
+            traffic: traffic?.into(),
             count: flow.count.value.0 as usize,
             start,
             stagger: flow.stagger,

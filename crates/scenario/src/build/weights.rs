@@ -88,8 +88,9 @@ impl Builder<'_, '_> {
 
 /// Mean rate of all members at the IP layer.
 fn ip_rate(flow: &FlowGroup) -> Option<f64> {
-    let payload = flow.traffic.mean_rate()?;
-    let packet = match &flow.traffic {
+    let pattern = flow.traffic.pattern()?;
+    let payload = pattern.mean_rate()?;
+    let packet = match pattern {
         Pattern::Bulk { .. } => return None,
         Pattern::Cbr { packet, .. }
         | Pattern::Poisson { packet, .. }

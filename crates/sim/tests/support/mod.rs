@@ -184,7 +184,7 @@ impl Build for Plan {
             to: self.links[last].ends[1],
             vpn: None,
             transport,
-            traffic,
+            traffic: traffic.into(),
             count: 1,
             start: Instant::ZERO,
             stagger: Duration::ZERO,

@@ -1,0 +1,112 @@
+//! Name lookups over UDP: a query, its answer, and another try where none comes. Time-out
+//! and attempts default to those of resolv.conf(5).
+
+use super::{ApplicationError, Content, Context, LARGEST_DATAGRAM, Machine, Message, Observation, Spread};
+use crate::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+
+/// Name lookups.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dns {
+    /// Payload of a query, bytes.
+    pub query: u32,
+    /// Payload of an answer.
+    pub answer: Spread,
+    /// Mean time between lookups, exponential; a lookup never starts before the last has ended.
+    pub interval: Duration,
+    /// Time until a query is sent again.
+    pub timeout: Duration,
+    /// Queries sent before a lookup is given up.
+    pub attempts: u32,
+    /// Time the server takes.
+    pub server: Duration,
+}
+
+impl Dns {
+    pub(super) fn check(&self) -> Result<(), ApplicationError> {
+        Spread::constant(self.query).check()?;
+        self.answer.check()?;
+        if self.query > LARGEST_DATAGRAM || self.answer.most > f64::from(LARGEST_DATAGRAM) {
+            return Err(ApplicationError::LargeDatagram);
+        }
+        if self.timeout.0 == 0 || self.interval.0 == 0 {
+            return Err(ApplicationError::ZeroTime);
+        }
+        if self.attempts == 0 { Err(ApplicationError::ZeroCount) } else { Ok(()) }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    model: Dns,
+    asked: Instant,
+    next: Instant,
+    /// When the next lookup is wanted, should the present one take long.
+    wanted: Instant,
+    attempts_left: u32,
+    answer: u32,
+    number: u32,
+    waiting: bool,
+}
+
+impl Client {
+    pub fn new(model: Dns) -> Client {
+        let (asked, next, wanted) = (Instant::ZERO, Instant::NEVER, Instant::ZERO);
+        Client { model, asked, next, wanted, attempts_left: 0, answer: 0, number: 0, waiting: false }
+    }
+
+    fn begin(&mut self, context: &mut Context) {
+        self.wanted = context.now + context.exponential(self.model.interval);
+        self.asked = context.now;
+        self.answer = self.model.answer.draw(context.rng);
+        self.attempts_left = self.model.attempts;
+        self.waiting = true;
+        self.number = self.number.wrapping_add(1);
+        self.ask(context);
+    }
+
+    fn ask(&mut self, context: &mut Context) {
+        self.attempts_left -= 1;
+        let content = Content::Request { answer: self.answer, after: self.model.server };
+        context.send(0, self.model.query, self.number, content);
+        self.next = context.now + self.model.timeout;
+    }
+
+    fn finish(&mut self, context: &mut Context) {
+        self.waiting = false;
+        self.next = self.wanted.max(context.now);
+    }
+}
+
+impl Machine for Client {
+    fn start(&mut self, context: &mut Context) {
+        context.open(0);
+    }
+
+    fn connected(&mut self, context: &mut Context, _: u32) {
+        self.begin(context);
+    }
+
+    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+        if self.waiting && message.number == self.number {
+            let took = context.now.since(self.asked);
+            context.observe(Observation::Transaction { at: context.now, took });
+            self.finish(context);
+        }
+    }
+
+    fn timeout(&mut self, context: &mut Context) {
+        if !self.waiting {
+            self.begin(context);
+        } else if self.attempts_left > 0 {
+            self.ask(context);
+        } else {
+            context.observe(Observation::Failure { at: context.now });
+            self.finish(context);
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.next
+    }
+}

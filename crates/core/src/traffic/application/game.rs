@@ -1,0 +1,112 @@
+//! A game: small packets both ways, as Färber measured them ("Network game traffic
+//! modelling", NetGames 2002): sizes and the server's gaps have an extreme value
+//! distribution, the client's gaps are constant.
+
+use super::playout::Playout;
+use super::{ApplicationError, Content, Context, HEADER, Machine, Message, Role};
+use crate::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+
+/// Largest packet of a game, so that none is fragmented.
+const LARGEST: f64 = 1_400.0;
+/// Packets are never closer than this.
+const SMALLEST_GAP: f64 = 1e6;
+
+/// A game: what the client sends, and what the server sends to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Game {
+    /// From the client.
+    pub client: Ticks,
+    /// From the server.
+    pub server: Ticks,
+}
+
+/// Packets at nearly regular gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ticks {
+    /// Most frequent gap.
+    pub gap: Duration,
+    /// Scale of the gaps' distribution; zero for a constant gap.
+    pub gap_scale: Duration,
+    /// Most frequent size, bytes.
+    pub size: f64,
+    /// Scale of the sizes' distribution, bytes; zero for a constant size.
+    pub size_scale: f64,
+}
+
+impl Ticks {
+    fn check(&self) -> Result<(), ApplicationError> {
+        if self.gap.0 == 0 {
+            return Err(ApplicationError::ZeroTime);
+        }
+        let sound = self.size <= LARGEST && (0.0..=LARGEST).contains(&self.size_scale);
+        if !sound {
+            return Err(ApplicationError::Size);
+        }
+        if self.size >= f64::from(HEADER) { Ok(()) } else { Err(ApplicationError::SmallMessage) }
+    }
+}
+
+impl Game {
+    pub(super) fn check(&self) -> Result<(), ApplicationError> {
+        self.client.check()?;
+        self.server.check()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    ticks: Ticks,
+    role: Role,
+    next: Instant,
+    number: u32,
+    heard: Playout,
+}
+
+impl Peer {
+    pub fn new(model: &Game, role: Role) -> Peer {
+        let ticks = if role == Role::Client { model.client } else { model.server };
+        Peer { ticks, role, next: Instant::NEVER, number: 0, heard: Playout::new(None) }
+    }
+
+    fn tick(&mut self, context: &mut Context) {
+        let drawn = |context: &mut Context, mode: f64, scale: f64| {
+            if scale > 0.0 { context.rng.extreme(mode, scale) } else { mode }
+        };
+        let size = drawn(context, self.ticks.size, self.ticks.size_scale);
+        let gap = drawn(context, self.ticks.gap.0 as f64, self.ticks.gap_scale.0 as f64);
+        let bytes = size.clamp(f64::from(HEADER), LARGEST) as u32;
+        context.send(0, bytes, self.number, Content::Data);
+        self.number = self.number.wrapping_add(1);
+        self.next += Duration(gap.max(SMALLEST_GAP.min(self.ticks.gap.0 as f64)) as u64);
+    }
+}
+
+impl Machine for Peer {
+    fn start(&mut self, context: &mut Context) {
+        if self.role == Role::Client {
+            context.open(0);
+        }
+    }
+
+    fn connected(&mut self, context: &mut Context, _: u32) {
+        self.next = context.now;
+    }
+
+    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+        if self.next == Instant::NEVER {
+            self.next = context.now;
+        }
+        self.heard.arrive(context, message.number, context.now.since(message.sent));
+    }
+
+    fn timeout(&mut self, context: &mut Context) {
+        while self.next <= context.now {
+            self.tick(context);
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.next
+    }
+}

@@ -1,0 +1,125 @@
+//! Messages, and how they travel: the header is part of the message's own bytes.
+//!
+//! Layout, big-endian: kind (1), zero (3), bytes (4), number (4), value (4), extent (8),
+//! sent (8).
+
+use crate::time::{Duration, Instant};
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// Bytes at the start of a message that say what it is.
+pub const HEADER: u32 = 32;
+
+/// Bytes handed to the transport at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Its length, header included.
+    pub bytes: u32,
+    /// What its sender calls it; an answer has the number of its request.
+    pub number: u32,
+    /// What it is.
+    pub content: Content,
+    /// When it was sent.
+    pub sent: Instant,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Content {
+    /// Bytes that ask for nothing.
+    Data,
+    /// Asks for an answer.
+    Request {
+        /// Bytes of the answer; 0 for none.
+        answer: u32,
+        /// How long the server takes before it answers.
+        after: Duration,
+    },
+    /// Part of a frame.
+    Part {
+        /// Number of the frame.
+        frame: u32,
+        /// Parts the frame has.
+        of: u32,
+    },
+}
+
+/// Bytes that are no header of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("these bytes are no message of an application model")
+    }
+}
+
+impl core::error::Error for Malformed {}
+
+const DATA: u8 = 0xa0;
+const REQUEST: u8 = 0xa1;
+const PART: u8 = 0xa2;
+
+impl Message {
+    /// The header.
+    pub fn encode(&self) -> [u8; HEADER as usize] {
+        let (kind, value, extent) = match self.content {
+            Content::Data => (DATA, 0, 0),
+            Content::Request { answer, after } => (REQUEST, answer, after.0),
+            Content::Part { frame, of } => (PART, frame, u64::from(of)),
+        };
+        let mut header = [0; HEADER as usize];
+        header[0] = kind;
+        header[4..8].copy_from_slice(&self.bytes.to_be_bytes());
+        header[8..12].copy_from_slice(&self.number.to_be_bytes());
+        header[12..16].copy_from_slice(&value.to_be_bytes());
+        header[16..24].copy_from_slice(&extent.to_be_bytes());
+        header[24..32].copy_from_slice(&self.sent.0.to_be_bytes());
+        header
+    }
+
+    /// Reads a header. The message's length is at least the header's.
+    pub fn decode(header: &[u8; HEADER as usize]) -> Result<Message, Malformed> {
+        let [kind, z1, z2, z3, b0, b1, b2, b3, n0, n1, n2, n3, v0, v1, v2, v3, rest @ ..] = *header;
+        let word = |half: &[u8]| half.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let (extent, sent) = (word(&rest[..8]), Instant(word(&rest[8..])));
+        let value = u32::from_be_bytes([v0, v1, v2, v3]);
+        let content = match kind {
+            DATA => Content::Data,
+            REQUEST => Content::Request { answer: value, after: Duration(extent) },
+            PART => Content::Part { frame: value, of: u32::try_from(extent).map_err(|_| Malformed)? },
+            _ => return Err(Malformed),
+        };
+        let bytes = u32::from_be_bytes([b0, b1, b2, b3]);
+        if [z1, z2, z3] != [0; 3] || bytes < HEADER {
+            return Err(Malformed);
+        }
+        Ok(Message { bytes, number: u32::from_be_bytes([n0, n1, n2, n3]), content, sent })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let contents = [
+            Content::Data,
+            Content::Request { answer: 7, after: Duration(1 << 40) },
+            Content::Part { frame: u32::MAX, of: 12 },
+        ];
+        for content in contents {
+            let message = Message { bytes: 1_000_000, number: 3, content, sent: Instant(u64::MAX - 1) };
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused() {
+        assert_eq!(Message::decode(&[0; 32]), Err(Malformed));
+        let message = Message { bytes: 31, number: 0, content: Content::Data, sent: Instant::ZERO };
+        assert_eq!(Message::decode(&message.encode()), Err(Malformed));
+    }
+}

@@ -1,0 +1,43 @@
+//! The server of every model in which the client asks: it answers what it is asked for,
+//! as late as it is asked to.
+
+use super::{Content, Context, Machine, Message};
+use crate::time::Instant;
+use alloc::collections::BTreeMap;
+
+/// Answers by the time they are due, and in the order of their requests where that is equal.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Responder {
+    due: BTreeMap<(Instant, u64), (u32, u32, u32)>,
+    asked: u64,
+}
+
+impl Machine for Responder {
+    fn message(&mut self, context: &mut Context, connection: u32, message: &Message) {
+        let Content::Request { answer, after } = message.content else { return };
+        if answer == 0 {
+            return;
+        }
+        if after.0 == 0 {
+            context.send(connection, answer, message.number, Content::Data);
+            return;
+        }
+        let at = Instant(context.now.0.saturating_add(after.0));
+        self.due.insert((at, self.asked), (connection, answer, message.number));
+        self.asked += 1;
+    }
+
+    fn timeout(&mut self, context: &mut Context) {
+        while let Some(entry) = self.due.first_entry() {
+            if entry.key().0 > context.now {
+                return;
+            }
+            let (connection, bytes, number) = entry.remove();
+            context.send(connection, bytes, number, Content::Data);
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.due.first_key_value().map_or(Instant::NEVER, |((at, _), _)| *at)
+    }
+}

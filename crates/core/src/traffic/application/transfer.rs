@@ -1,0 +1,102 @@
+//! File transfers (FTP model of IEEE 802.16m-08/004r5, section 10.3): a file, each over a
+//! connection of its own, then a time to think.
+
+use super::{ApplicationError, Content, Context, HEADER, Machine, Message, Observation, Spread};
+use crate::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+
+/// File transfers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Transfers {
+    /// Size of a file.
+    pub size: Spread,
+    /// Mean time between a transfer and the next, exponential.
+    pub think: Duration,
+    /// Which way files go.
+    pub way: Way,
+    /// Files in all, or no end.
+    pub files: Option<u64>,
+}
+
+/// Which way files go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// From the server to the client.
+    Download,
+    /// From the client to the server.
+    Upload,
+}
+
+impl Transfers {
+    pub(super) fn check(&self) -> Result<(), ApplicationError> {
+        self.size.check()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    model: Transfers,
+    asked: Instant,
+    next: Instant,
+    number: u32,
+    left: u64,
+}
+
+impl Client {
+    pub fn new(model: Transfers) -> Client {
+        let left = model.files.unwrap_or(u64::MAX);
+        Client { model, asked: Instant::ZERO, next: Instant::NEVER, number: 0, left }
+    }
+
+    fn begin(&mut self, context: &mut Context) {
+        self.next = Instant::NEVER;
+        if self.left > 0 {
+            self.left -= 1;
+            self.asked = context.now;
+            context.open(0);
+        }
+    }
+
+    fn rest(&mut self, context: &mut Context) {
+        self.next = context.now + context.exponential(self.model.think);
+    }
+}
+
+impl Machine for Client {
+    fn start(&mut self, context: &mut Context) {
+        self.begin(context);
+    }
+
+    fn connected(&mut self, context: &mut Context, connection: u32) {
+        let size = self.model.size.draw(context.rng);
+        let (bytes, answer) = match self.model.way {
+            Way::Download => (HEADER, size),
+            Way::Upload => (size, HEADER),
+        };
+        self.number = self.number.wrapping_add(1);
+        context.send(connection, bytes, self.number, Content::Request { answer, after: Duration::ZERO });
+    }
+
+    fn failed(&mut self, context: &mut Context, _: u32) {
+        context.observe(Observation::Failure { at: context.now });
+        self.rest(context);
+    }
+
+    fn message(&mut self, context: &mut Context, connection: u32, message: &Message) {
+        if message.number != self.number {
+            return;
+        }
+        context.observe(Observation::Transaction { at: context.now, took: context.now.since(self.asked) });
+        context.close(connection);
+        self.rest(context);
+    }
+
+    fn timeout(&mut self, context: &mut Context) {
+        self.begin(context);
+    }
+
+    fn deadline(&self) -> Instant {
+        self.next
+    }
+}

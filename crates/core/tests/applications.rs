@@ -1,0 +1,546 @@
+//! Application models at work over an ideal path: a fixed rate and delay, nothing queued but
+//! in order, and, over datagrams, some of it lost.
+
+use netstage_core::quantity::BitRate;
+use netstage_core::rng::Stream;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::application::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What happens at an end.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Connected(u32),
+    Message(u32, Message),
+    Refused(u32),
+}
+
+/// Two endpoints and the path between them.
+struct Path {
+    ends: [Endpoint; 2],
+    /// Events by time, order, and the end they happen at.
+    events: BTreeMap<(Instant, u64), (usize, Event)>,
+    order: u64,
+    delay: Duration,
+    rate: BitRate,
+    free_at: [Instant; 2],
+    loss: f64,
+    refuse: bool,
+    rng: Stream,
+    carriage: Carriage,
+    /// Every message sent: by which end, when, how large.
+    sent: Vec<(usize, Instant, Message)>,
+    observed: [Vec<Observation>; 2],
+    opened: Vec<u32>,
+}
+
+impl Path {
+    fn new(application: &Application, carriage: Carriage, seed: u64) -> Path {
+        application.check(carriage).unwrap();
+        let stream = Stream::new(seed, "flow.app");
+        let end = |role| Endpoint::new(application, role, carriage, &stream);
+        Path {
+            ends: [end(Role::Client), end(Role::Server)],
+            events: BTreeMap::new(),
+            order: 0,
+            delay: Duration::from_millis(20),
+            rate: BitRate(10_000_000),
+            free_at: [Instant::ZERO; 2],
+            loss: 0.0,
+            refuse: false,
+            rng: Stream::new(seed, "path"),
+            carriage,
+            sent: Vec::new(),
+            observed: Default::default(),
+            opened: Vec::new(),
+        }
+    }
+
+    fn at(&mut self, at: Instant, end: usize, event: Event) {
+        self.order += 1;
+        self.events.insert((at, self.order), (end, event));
+    }
+
+    fn drain(&mut self, now: Instant) {
+        for end in 0..2 {
+            while let Some(action) = self.ends[end].poll_action() {
+                match action {
+                    Action::Open(connection) => {
+                        assert_eq!(end, 0, "only clients open connections");
+                        assert!(!self.opened.contains(&connection), "{connection} is open");
+                        let setup =
+                            if self.carriage == Carriage::Stream { self.delay * 2 } else { Duration::ZERO };
+                        let event = if self.refuse {
+                            Event::Refused(connection)
+                        } else {
+                            Event::Connected(connection)
+                        };
+                        self.opened.push(connection);
+                        self.at(now + setup, 0, event);
+                    }
+                    Action::Close(connection) => self.opened.retain(|open| *open != connection),
+                    Action::Send(connection, message) => {
+                        assert!(message.bytes >= HEADER);
+                        self.sent.push((end, now, message));
+                        let free = self.free_at[end].max(now)
+                            + self.rate.transmission_time(message.bytes.min(1 << 28));
+                        self.free_at[end] = free;
+                        let lost = self.carriage == Carriage::Datagram && self.rng.chance(self.loss);
+                        if !lost {
+                            self.at(free + self.delay, 1 - end, Event::Message(connection, message));
+                        }
+                    }
+                }
+            }
+            while let Some(observation) = self.ends[end].poll_observation() {
+                self.observed[end].push(observation);
+            }
+        }
+    }
+
+    fn run(&mut self, seconds: u64) {
+        let until = Instant::ZERO + Duration::from_secs(seconds);
+        self.ends.iter_mut().for_each(|end| end.start(Instant::ZERO));
+        self.drain(Instant::ZERO);
+        for _ in 0..2_000_000 {
+            let event = self.events.first_key_value().map_or(Instant::NEVER, |((at, _), _)| *at);
+            let timers = [self.ends[0].poll_timeout(), self.ends[1].poll_timeout()];
+            let now = event.min(timers[0]).min(timers[1]);
+            if now >= until {
+                self.ends.iter_mut().for_each(|end| end.stop(until));
+                self.drain(until);
+                assert!(self.ends.iter().all(|end| end.poll_timeout() == Instant::NEVER));
+                return;
+            }
+            if event == now {
+                let (_, (end, event)) = self.events.pop_first().unwrap();
+                match event {
+                    Event::Connected(connection) => self.ends[end].handle_connected(now, connection),
+                    Event::Refused(connection) => {
+                        self.opened.retain(|open| *open != connection);
+                        self.ends[end].handle_failure(now, connection);
+                    }
+                    Event::Message(connection, message) => {
+                        self.ends[end].handle_message(now, connection, &message);
+                    }
+                }
+            }
+            self.ends.iter_mut().for_each(|end| end.handle_timeout(now));
+            self.drain(now);
+        }
+        panic!("the dialogue never lets time go on");
+    }
+
+    fn quality(&self, end: usize, seconds: u64) -> Quality {
+        let mut bins = QualityBins::new(Duration::from_secs(seconds), 1);
+        self.observed[end].iter().for_each(|observation| bins.add(*observation));
+        bins.bins()[0]
+    }
+}
+
+fn run(application: &Application, carriage: Carriage, seconds: u64) -> Path {
+    let mut path = Path::new(application, carriage, 1);
+    path.run(seconds);
+    path
+}
+
+fn transfers() -> Transfers {
+    Transfers { size: Spread::constant(1_250_000), think: Duration::ZERO, way: Way::Download, files: None }
+}
+
+fn web(fetching: Fetching) -> Web {
+    Web {
+        main: Spread::constant(12_500),
+        objects: 12.0,
+        spread: false,
+        object: Spread::constant(12_500),
+        request: 350,
+        fetching,
+        parse: Duration::ZERO,
+        think: Duration::from_secs(1_000),
+        server: Duration::ZERO,
+    }
+}
+
+fn video(adaptation: Adaptation) -> AdaptiveVideo {
+    AdaptiveVideo {
+        rates: [1, 2, 4, 8, 16].map(|rate| BitRate(rate * 1_000_000)).to_vec(),
+        segment: Duration::from_secs(4),
+        buffer: Duration::from_secs(32),
+        startup: Duration::from_secs(4),
+        adaptation,
+        request: 300,
+    }
+}
+
+fn voice(codec: Codec) -> Voice {
+    Voice {
+        codec,
+        rate: codec.rate(),
+        packet: Duration::from_millis(20),
+        spurts: None,
+        jitter_buffer: Duration::from_millis(60),
+    }
+}
+
+fn dns() -> Dns {
+    Dns {
+        query: 40,
+        answer: Spread::constant(120),
+        interval: Duration::from_millis(100),
+        timeout: Duration::from_secs(5),
+        attempts: 2,
+        server: Duration::ZERO,
+    }
+}
+
+fn exchange(pace: Pace, connections: u32) -> Exchange {
+    Exchange {
+        request: Spread::constant(100),
+        response: Spread::constant(1_000),
+        pace,
+        server: Duration::from_millis(5),
+        connections,
+        timeout: Duration::from_secs(5),
+    }
+}
+
+fn frames() -> FrameVideo {
+    FrameVideo {
+        rate: BitRate(4_000_000),
+        frames_per_second: 25.0,
+        group: 12,
+        b_frames: 2,
+        sizes: [5.0, 3.0, 1.0],
+        variation: 0.3,
+        playout_delay: Duration::from_millis(200),
+    }
+}
+
+#[test]
+fn a_transfer_takes_its_connection_its_request_and_its_bytes() {
+    let path = run(&Application::Transfers(transfers()), Carriage::Stream, 20);
+    // 40 ms to connect, 40 ms to ask and answer, 26 µs for the request, 1 s for 1.25 MB at 10 Mbit/s.
+    let Observation::Transaction { took, .. } = path.observed[0][0] else { panic!() };
+    assert_eq!(took, Duration(40_000_000 + 40_000_000 + 25_600 + 1_000_000_000));
+    assert_eq!(path.observed[0].len(), 18);
+    let upload = Transfers { way: Way::Upload, files: Some(3), ..transfers() };
+    let path = run(&Application::Transfers(upload), Carriage::Stream, 20);
+    assert_eq!(path.observed[0].len(), 3);
+    assert_eq!(path.sent[0].2.bytes, 1_250_000);
+}
+
+#[test]
+fn multiplexed_pages_load_faster_than_parallel_ones_and_these_than_serial_ones() {
+    let load = |fetching| {
+        let path = run(&Application::Web(web(fetching)), Carriage::Stream, 10);
+        let Observation::Page { took, .. } = path.observed[0][0] else { panic!() };
+        assert_eq!(path.sent.len(), 26, "13 requests, 13 answers");
+        took
+    };
+    let (multiplexed, parallel, serial) =
+        (load(Fetching::Multiplexed), load(Fetching::Parallel(6)), load(Fetching::Parallel(1)));
+    assert!(multiplexed < parallel && parallel < serial, "{multiplexed:?} {parallel:?} {serial:?}");
+    // Connect, main object, 12 objects: 13 · 10 ms on the line and three round trips.
+    assert!((multiplexed.as_secs_f64() - 0.25).abs() < 0.01, "{multiplexed:?}");
+}
+
+#[test]
+fn video_finds_the_rate_the_line_carries() {
+    let throughput = Adaptation::Throughput { share: 0.85, window: 20 };
+    let cushion = Adaptation::Buffer { reservoir: Duration::from_secs(12), cushion: Duration::from_secs(16) };
+    for adaptation in [throughput, cushion] {
+        let path = run(&Application::AdaptiveVideo(video(adaptation)), Carriage::Stream, 300);
+        let quality = path.quality(0, 300);
+        assert_eq!((quality.startups, quality.stalled_ns), (1, 0), "{adaptation:?}");
+        assert!(quality.startup_ns < 1_000_000_000);
+        let played = quality.played_bits as f64 / (quality.playing_ns as f64 / 1e9);
+        assert!((5e6..10e6).contains(&played), "{adaptation:?}: {played}");
+        assert!((quality.playing_ns as f64 / 1e9) > 298.0, "it plays from the first second to the end");
+    }
+}
+
+#[test]
+fn video_too_large_for_the_line_stalls_for_the_rest_of_the_time() {
+    let path = run(&Application::AdaptiveVideo(video(Adaptation::Fixed)), Carriage::Stream, 400);
+    let quality = path.quality(0, 400);
+    // A 10 Mbit/s line plays 16 Mbit/s for 10 s of 16.
+    let share = quality.stalled_ns as f64 / (quality.stalled_ns + quality.playing_ns) as f64;
+    assert!((share - 0.375).abs() < 0.02, "{share}");
+    assert_eq!(quality.switches, 0);
+}
+
+#[test]
+fn calls_send_what_their_codecs_do_and_hear_what_comes_in_time() {
+    for (codec, payload) in [(Codec::G711, 172), (Codec::G729, 32), (Codec::Opus, 92)] {
+        let application = Application::Voice(voice(codec));
+        let mut path = Path::new(&application, Carriage::Datagram, 1);
+        path.loss = 0.1;
+        path.run(100);
+        assert!(path.sent.iter().all(|(_, _, message)| message.bytes == payload), "{codec:?}");
+        for end in 0..2 {
+            let sent = path.sent.iter().filter(|(from, ..)| *from == end).count();
+            assert!((4_990..=5_000).contains(&sent), "50 packets a second: {sent}");
+            let quality = path.quality(end, 100);
+            let heard = quality.played as f64 / quality.expected as f64;
+            assert!((heard - 0.9).abs() < 0.03, "{heard}");
+        }
+    }
+}
+
+#[test]
+fn an_outage_of_a_call_is_loss_and_not_silence() {
+    let (call, stream) = (Application::Voice(voice(Codec::G711)), Stream::new(1, "flow.app"));
+    let mut listener = Endpoint::new(&call, Role::Client, Carriage::Datagram, &stream);
+    listener.start(Instant::ZERO);
+    listener.handle_connected(Instant::ZERO, 0);
+    let message = Message { bytes: 172, number: 0, content: Content::Data, sent: Instant::ZERO };
+    listener.handle_message(Instant(30_000_000), 0, &message);
+    let mut bins = QualityBins::new(Duration::from_secs(1), 4);
+    while listener.poll_timeout() < Instant(4_000_000_000) {
+        let now = listener.poll_timeout();
+        listener.handle_timeout(now);
+        while listener.poll_action().is_some() {}
+        while let Some(observation) = listener.poll_observation() {
+            bins.add(observation);
+        }
+    }
+    let counts: Vec<(u64, u64)> = bins.bins().iter().map(|bin| (bin.expected, bin.played)).collect();
+    assert_eq!(counts, [(1, 1), (50, 0), (50, 0), (50, 0)]);
+}
+
+#[test]
+fn talk_spurts_take_the_share_of_time_that_is_spoken() {
+    let spurts = Some((Duration::from_millis(1_004), Duration::from_millis(1_587)));
+    let path = run(&Application::Voice(Voice { spurts, ..voice(Codec::G711) }), Carriage::Datagram, 2_000);
+    let share = path.sent.len() as f64 / (2.0 * 50.0 * 2_000.0);
+    assert!((share - 1_004.0 / 2_591.0).abs() < 0.03, "{share}");
+}
+
+#[test]
+fn lookups_are_tried_again_and_then_given_up() {
+    let mut path = Path::new(&Application::Dns(dns()), Carriage::Datagram, 1);
+    path.loss = 0.3;
+    path.run(3_000);
+    let quality = path.quality(0, 3_000);
+    let tried = quality.transactions + quality.failures;
+    // A try fails with 1 - 0.7² = 0.51; a lookup, of two tries, with 0.26.
+    let failed = quality.failures as f64 / tried as f64;
+    assert!(tried > 500 && (failed - 0.26).abs() < 0.06, "{failed} of {tried}");
+    let Some(late) = path.observed[0].iter().find_map(|observation| match observation {
+        Observation::Transaction { took, .. } if *took > Duration::from_secs(5) => Some(*took),
+        _ => None,
+    }) else {
+        panic!("some second try succeeds")
+    };
+    assert!(late < Duration::from_secs(6));
+}
+
+#[test]
+fn closed_loops_wait_and_open_loops_do_not() {
+    let closed = exchange(Pace::Closed(Duration::ZERO), 1);
+    let path = run(&Application::Exchange(closed), Carriage::Stream, 10);
+    // A round trip of 40 ms, 5 ms of the server, 0.9 ms of the line.
+    assert_eq!(path.quality(0, 10).transactions, 217);
+    let open = exchange(Pace::Open(200.0), 4);
+    let path = run(&Application::Exchange(open), Carriage::Stream, 100);
+    let transactions = path.quality(0, 100).transactions;
+    assert!((19_000..21_000).contains(&transactions), "{transactions}");
+    let mut path = Path::new(&Application::Exchange(exchange(Pace::Open(50.0), 1)), Carriage::Datagram, 3);
+    path.loss = 0.1;
+    path.run(100);
+    let quality = path.quality(0, 100);
+    let failed = quality.failures as f64 / (quality.failures + quality.transactions) as f64;
+    assert!((failed - 0.19).abs() < 0.03, "{failed}");
+}
+
+#[test]
+fn storage_keeps_its_queue_full() {
+    let storage =
+        BlockStorage { block: 4_096, reads: 0.7, queue_depth: 8, server: Duration::from_micros(100) };
+    let path = run(&Application::BlockStorage(storage), Carriage::Stream, 10);
+    let quality = path.quality(0, 10);
+    // Eight commands per round trip of 40 ms and what the line takes.
+    assert!((1_700..2_000).contains(&quality.transactions), "{}", quality.transactions);
+    let commands: Vec<u32> = path.sent.iter().filter(|s| s.0 == 0).map(|s| s.2.bytes).collect();
+    let reads = commands.iter().filter(|bytes| **bytes == 48).count() as f64 / commands.len() as f64;
+    assert!((reads - 0.7).abs() < 0.04, "{reads}");
+}
+
+#[test]
+fn games_tick_both_ways() {
+    let ticks = |gap, gap_scale, size, size_scale| Ticks {
+        gap: Duration::from_millis(gap),
+        gap_scale: Duration::from_millis(gap_scale),
+        size,
+        size_scale,
+    };
+    let game = Game { client: ticks(40, 0, 80.0, 5.7), server: ticks(55, 6, 120.0, 36.0) };
+    let path = run(&Application::Game(game), Carriage::Datagram, 100);
+    let of = |end| path.sent.iter().filter(move |sent| sent.0 == end);
+    assert_eq!(of(0).count(), 2_500);
+    // The mean of the extreme value distribution is 0.577 scales above its mode.
+    let server = of(1).count() as f64;
+    assert!((server - 100.0 / 0.05846).abs() < 40.0, "{server}");
+    let size = of(1).map(|sent| f64::from(sent.2.bytes)).sum::<f64>() / server;
+    assert!((size - 140.8).abs() < 5.0, "{size}");
+    assert_eq!(path.quality(0, 100).expected, path.quality(0, 100).played);
+}
+
+#[test]
+fn frames_have_their_rate_and_one_lost_part_loses_the_frame() {
+    let mut path = Path::new(&Application::FrameVideo(frames()), Carriage::Datagram, 1);
+    path.loss = 0.01;
+    path.run(200);
+    let bytes: u64 = path.sent.iter().filter(|s| s.0 == 1).map(|s| u64::from(s.2.bytes)).sum();
+    let rate = bytes as f64 * 8.0 / 200.0;
+    assert!((rate / 4e6 - 1.0).abs() < 0.05, "{rate}");
+    let quality = path.quality(0, 200);
+    let lost = 1.0 - quality.played as f64 / quality.expected as f64;
+    // 14.8 packets to a frame in the mean: more than one packet in a hundred is lost.
+    assert!((0.08..0.2).contains(&lost), "{lost}");
+    let path = run(&Application::FrameVideo(frames()), Carriage::Stream, 20);
+    assert!(path.quality(0, 20).played > 480);
+}
+
+fn learned(shape: Shape, carriage: Carriage, replay: bool) -> Application {
+    Application::Learned { model: Arc::new(Learned { carriage, shape }), replay }
+}
+
+fn talk() -> Exchanges {
+    let turn = |think, request, server, response| Turn {
+        think: Duration::from_millis(think),
+        request,
+        server: Duration::from_millis(server),
+        response,
+    };
+    Exchanges {
+        request: Quantiles(vec![100, 200]),
+        response: Quantiles(vec![1_000, 3_000]),
+        think: Quantiles(vec![10_000_000]),
+        server: Quantiles(vec![5_000_000]),
+        turns: Quantiles(vec![2]),
+        starts: Quantiles(vec![1_000_000_000]),
+        concurrent: 2,
+        recorded: vec![
+            Connection {
+                after: Duration::ZERO,
+                turns: vec![turn(1, 100, 2, 1_000), turn(3, 200, 4, 0), turn(5, 300, 6, 3_000)],
+            },
+            Connection { after: Duration::from_millis(50), turns: vec![turn(0, 40, 0, 50)] },
+        ],
+    }
+}
+
+#[test]
+fn what_was_captured_is_replayed_word_for_word() {
+    for carriage in [Carriage::Stream, Carriage::Datagram] {
+        let path = run(&learned(Shape::Exchanges(talk()), carriage, true), carriage, 10);
+        let said = |end| -> Vec<u32> { path.sent.iter().filter(|s| s.0 == end).map(|s| s.2.bytes).collect() };
+        let (mut asked, mut answered) = (said(0), said(1));
+        asked.sort_unstable();
+        answered.sort_unstable();
+        assert_eq!((asked, answered), (vec![40, 100, 200, 300], vec![50, 1_000, 3_000]));
+    }
+}
+
+#[test]
+fn what_was_learned_is_drawn_from_its_distributions() {
+    let path = run(&learned(Shape::Exchanges(talk()), Carriage::Stream, false), Carriage::Stream, 500);
+    let asked: Vec<f64> = path.sent.iter().filter(|s| s.0 == 0).map(|s| f64::from(s.2.bytes)).collect();
+    assert!((990..=1_000).contains(&asked.len()), "two turns a second: {}", asked.len());
+    let mean = asked.iter().sum::<f64>() / asked.len() as f64;
+    assert!((mean - 150.0).abs() < 3.0, "{mean}");
+    let way = OneWay {
+        size: Quantiles(vec![100, 100, 300]),
+        gap: Quantiles(vec![0, 20_000_000]),
+        recorded: vec![(Duration::ZERO, 77); 5],
+    };
+    let shape = Shape::OneWay { up: None, down: Some(way) };
+    let path = run(&learned(shape.clone(), Carriage::Datagram, false), Carriage::Datagram, 100);
+    let down = path.sent.iter().filter(|s| s.0 == 1).count();
+    assert!((9_500..10_500).contains(&down), "{down}");
+    let path = run(&learned(shape, Carriage::Datagram, true), Carriage::Datagram, 100);
+    assert_eq!(path.sent.iter().filter(|s| s.0 == 1).count(), 5);
+}
+
+#[test]
+fn refused_connections_are_tried_again_without_haste() {
+    let applications = [
+        Application::Transfers(Transfers { think: Duration::from_secs(1), ..transfers() }),
+        Application::AdaptiveVideo(video(Adaptation::Fixed)),
+        Application::Exchange(exchange(Pace::Closed(Duration::ZERO), 2)),
+        Application::BlockStorage(BlockStorage {
+            block: 4_096,
+            reads: 0.5,
+            queue_depth: 4,
+            server: Duration::ZERO,
+        }),
+        Application::Web(Web { think: Duration::from_secs(1), ..web(Fetching::Parallel(6)) }),
+        learned(Shape::Exchanges(talk()), Carriage::Stream, false),
+    ];
+    for application in applications {
+        let mut path = Path::new(&application, Carriage::Stream, 1);
+        path.refuse = true;
+        path.run(30);
+        let failures = path.quality(0, 30).failures;
+        assert!((10..=70).contains(&failures), "{}: {failures}", application.name());
+    }
+}
+
+#[test]
+fn equal_seeds_say_the_same() {
+    let applications = [
+        (
+            Application::Web(Web {
+                spread: true,
+                think: Duration::from_secs(1),
+                ..web(Fetching::Parallel(6))
+            }),
+            Carriage::Stream,
+        ),
+        (Application::FrameVideo(frames()), Carriage::Datagram),
+        (learned(Shape::Exchanges(talk()), Carriage::Stream, false), Carriage::Stream),
+    ];
+    for (application, carriage) in applications {
+        let said = |seed| {
+            let mut path = Path::new(&application, carriage, seed);
+            path.run(20);
+            path.sent
+        };
+        assert_eq!(said(1), said(1));
+        assert_ne!(said(1), said(2));
+    }
+}
+
+#[test]
+fn what_cannot_run_is_refused() {
+    let refused = |application: Application, carriage, error| {
+        assert_eq!(application.check(carriage), Err(error), "{application:?}");
+    };
+    use ApplicationError::*;
+    use Carriage::{Datagram, Stream};
+    refused(Application::Web(web(Fetching::Multiplexed)), Datagram, NeedsStream);
+    refused(Application::Voice(voice(Codec::G711)), Stream, NeedsDatagrams);
+    refused(Application::Web(web(Fetching::Parallel(0))), Stream, ZeroCount);
+    let short = Voice { packet: Duration::from_millis(10), ..voice(Codec::G729) };
+    refused(Application::Voice(short), Datagram, SmallMessage);
+    refused(Application::Dns(Dns { query: 20, ..dns() }), Datagram, SmallMessage);
+    refused(Application::Dns(Dns { attempts: 0, ..dns() }), Datagram, ZeroCount);
+    let mut falling = video(Adaptation::Fixed);
+    falling.rates.reverse();
+    refused(Application::AdaptiveVideo(falling), Stream, Rates);
+    let deep =
+        video(Adaptation::Buffer { reservoir: Duration::from_secs(30), cushion: Duration::from_secs(30) });
+    refused(Application::AdaptiveVideo(deep), Stream, Buffer);
+    let large = Exchange { response: Spread::constant(70_000), ..exchange(Pace::Closed(Duration::ZERO), 1) };
+    refused(Application::Exchange(large), Datagram, LargeDatagram);
+    let nan = Transfers { size: Spread { mean: f64::NAN, ..Spread::constant(100) }, ..transfers() };
+    refused(Application::Transfers(nan), Stream, Size);
+    refused(learned(Shape::OneWay { up: None, down: None }, Datagram, false), Datagram, EmptyModel);
+    let unrecorded = Exchanges { recorded: Vec::new(), ..talk() };
+    refused(learned(Shape::Exchanges(unrecorded), Stream, true), Stream, EmptyModel);
+    let instant = Exchanges { starts: Quantiles(vec![0, 0]), ..talk() };
+    refused(learned(Shape::Exchanges(instant), Stream, false), Stream, ZeroTime);
+}
