@@ -1,6 +1,7 @@
 //! The live driver: real packets in real time.
 //!
 //! - [`clock`]: the time everything here is told by.
+//! - [`emulator`]: the links of a scenario between pairs of ports.
 //! - [`netns`]: network namespaces, and links and routes in them.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
@@ -12,6 +13,7 @@
 //! machine or on another host.
 
 pub mod clock;
+pub mod emulator;
 pub mod netns;
 pub mod ports;
 pub mod realtime;

@@ -1,0 +1,240 @@
+//! One direction of an emulated link: `core`'s link over frames, and what it has counted.
+//! Told every time, so that a test runs it without a clock.
+
+use super::bit_errors::BitErrors;
+use super::classify::Label;
+use super::counts::{Bins, Edges, Grid, Growth};
+use super::frame::Frame;
+use super::pool::Pool;
+use super::report::Totals;
+use netstage_core::link::{self, Config, Link, Loss};
+use netstage_core::packet::Packet;
+use netstage_core::queue;
+use netstage_core::rng::Stream;
+use netstage_core::time::{Duration, Instant};
+use std::collections::BTreeMap;
+
+/// What all directions share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Bytes of frames under way.
+    pub pool: Pool,
+    /// The bins of the run.
+    pub grid: Grid,
+    /// The end of the run; what happens later is not counted.
+    pub end: Instant,
+    /// Packets lost of each flow that lost any.
+    pub flow_lost: BTreeMap<u32, Bins>,
+}
+
+/// One direction of a link.
+#[derive(Debug)]
+pub struct Direction {
+    link: Link<Frame>,
+    overhead: u32,
+    bit_errors: BitErrors,
+    /// A packet that was read late enters no earlier than what the line last did or the packet
+    /// before it entered.
+    floor: Instant,
+    /// How much earlier than its arrival a packet is counted as carried: the simulator counts
+    /// traffic of a plain line as it leaves the line, of any other as it arrives.
+    counted_ahead: Duration,
+    edges: Edges,
+    waiting_since: Instant,
+    pub(super) counts: Counts,
+    pub(super) totals: Totals,
+}
+
+/// What a direction counts, per bin.
+#[derive(Debug)]
+pub struct Counts {
+    /// Packets carried.
+    pub packets: Bins,
+    /// Bytes carried.
+    pub bytes: Bins,
+    /// Bytes of background flows carried.
+    pub background: Bins,
+    /// Bytes of VPNs that are delivered here.
+    pub delivered: BTreeMap<u16, Bins>,
+    /// Packets waiting times nanoseconds.
+    pub waiting: Bins,
+    /// Packets dropped by the queue.
+    pub drops: Bins,
+    /// Packets lost on the line.
+    pub lost: Bins,
+    /// Nanoseconds spent sending.
+    pub busy: Growth,
+    /// Packets marked for congestion.
+    pub marks: Growth,
+}
+
+/// A frame that leaves.
+#[derive(Debug)]
+pub struct Departure {
+    /// The frame.
+    pub frame: Frame,
+    /// When it is due.
+    pub due: Instant,
+    /// How long it was on the line, at the line's present rate.
+    pub transmission: Duration,
+}
+
+impl Direction {
+    /// An idle direction; `delivers` are the VPNs whose last link this is.
+    pub fn new(config: &Config, rng: Stream, delivers: &[u16], grid: Grid) -> Direction {
+        let bins = || Bins::new(grid);
+        Direction {
+            overhead: config.overhead,
+            bit_errors: BitErrors::new(rng.fork("bits")),
+            link: Link::new(config, rng),
+            floor: Instant::ZERO,
+            counted_ahead: if is_plain(config) { config.delay } else { Duration::ZERO },
+            edges: Edges::new(grid),
+            waiting_since: Instant::ZERO,
+            counts: Counts {
+                packets: bins(),
+                bytes: bins(),
+                background: bins(),
+                delivered: delivers.iter().map(|class| (*class, bins())).collect(),
+                waiting: bins(),
+                drops: bins(),
+                lost: bins(),
+                busy: Growth::new(grid),
+                marks: Growth::new(grid),
+            },
+            totals: Totals::default(),
+        }
+    }
+
+    /// A frame came in at `at`, which may be a while ago.
+    pub fn handle_frame(&mut self, at: Instant, frame: Frame, shared: &mut Shared) {
+        let at = at.max(self.floor);
+        self.handle_timeout(at, shared);
+        self.floor = at;
+        self.totals.entered += u64::from(at <= shared.end);
+        self.account(at);
+        self.link.handle_packet(at, frame);
+        self.settle(at, shared);
+    }
+
+    /// The time is `now`: every change of the queue and the line by then is done at its own time.
+    pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
+        loop {
+            let (step, edge) = (self.link.next_step(), self.edges.next());
+            if edge <= step.min(now) && edge < Instant::NEVER {
+                self.close_bin(edge);
+            } else if step <= now && step < Instant::NEVER {
+                self.account(step);
+                self.link.handle_timeout(step);
+                self.floor = step;
+                self.settle(step, shared);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// When the next frame leaves or the line changes.
+    pub fn poll_timeout(&self) -> Instant {
+        self.link.poll_timeout()
+    }
+
+    /// The next frame that is due by `now`.
+    pub fn poll_departure(&mut self, now: Instant, shared: &mut Shared) -> Option<Departure> {
+        self.handle_timeout(now, shared);
+        let link::Arrival { packet: mut frame, at: due, bit_errors } = self.link.poll_arrival(now)?;
+        let label = frame.label();
+        let counted = due <= shared.end;
+        self.totals.duplicated += u64::from(counted && frame.is_copy());
+        if bit_errors > 0 {
+            if frame.is_copy() {
+                self.bit_errors.repeat(frame.counted_mut());
+            } else {
+                self.bit_errors.strike(frame.counted_mut(), bit_errors);
+            }
+            self.totals.corrupted += u64::from(counted);
+            self.counts.lost.add(due, 1);
+            shared.lose(due, label);
+        } else {
+            self.totals.delivered += u64::from(counted);
+            self.carry(Instant(due.0 - self.counted_ahead.0), due, &frame);
+        }
+        let transmission = self.link.rate().transmission_time(frame.size() + self.overhead);
+        Some(Departure { frame, due, transmission })
+    }
+
+    fn carry(&mut self, at: Instant, due: Instant, frame: &Frame) {
+        let (bytes, label) = (u64::from(frame.size()), frame.label());
+        self.counts.packets.add(at, 1);
+        self.counts.bytes.add(at, bytes);
+        if label.background {
+            self.counts.background.add(at, bytes);
+        }
+        if let Some(delivered) = self.counts.delivered.get_mut(&label.class) {
+            delivered.add(due, bytes);
+        }
+    }
+
+    /// Accounts for the time the queue had its present length; to be called before it changes.
+    fn account(&mut self, now: Instant) {
+        let waiting = self.link.queue_len() as u64;
+        if waiting > 0 {
+            self.counts.waiting.spread(self.waiting_since, now, waiting);
+        }
+        self.waiting_since = now;
+    }
+
+    fn close_bin(&mut self, edge: Instant) {
+        self.counts.busy.close(self.link.busy(edge).0);
+        self.counts.marks.close(self.link.marks());
+        self.edges.pass();
+        if self.edges.next() == Instant::NEVER {
+            self.account(edge);
+        }
+    }
+
+    /// Counts what the link has lost at `now`, and gives its bytes back.
+    fn settle(&mut self, now: Instant, shared: &mut Shared) {
+        let counted = u64::from(now <= shared.end);
+        while let Some((frame, loss)) = self.link.poll_loss() {
+            match loss {
+                Loss::Queue => {
+                    self.counts.drops.add(now, 1);
+                    self.totals.dropped += counted;
+                }
+                Loss::Line | Loss::Down => {
+                    self.counts.lost.add(now, 1);
+                    self.totals.lost += counted;
+                }
+            }
+            self.totals.duplicated += u64::from(frame.is_copy()) * counted;
+            shared.lose(now, frame.label());
+            shared.recycle(frame);
+        }
+    }
+}
+
+impl Shared {
+    /// A frame has left.
+    pub fn recycle(&mut self, frame: Frame) {
+        if let Some(buffer) = frame.into_buffer() {
+            self.pool.give(buffer);
+        }
+    }
+
+    fn lose(&mut self, now: Instant, label: Label) {
+        if let Some(flow) = label.flow {
+            self.flow_lost.entry(flow).or_insert_with(|| Bins::new(self.grid)).add(now, 1);
+        }
+    }
+}
+
+/// First in first out, nothing random, nothing scheduled: what the simulator computes on entry.
+fn is_plain(config: &Config) -> bool {
+    config.queue == queue::Config::DropTail
+        && config.loss == 0.0
+        && config.bit_error_rate == 0.0
+        && config.duplicate == 0.0
+        && config.jitter.amount == Duration::ZERO
+        && config.schedule.is_empty()
+}

@@ -1,0 +1,236 @@
+//! What an emulated link needs to know of a frame: where its network layer begins, how many
+//! bytes count, and between whom it goes. Reads Ethernet II with VLAN tags, MPLS (RFC 3032),
+//! IPv4 (RFC 791), IPv6 with extension headers (RFC 8200), and the addresses inside ICMP
+//! errors. Believes no length it has not compared with the frame's own.
+
+use netstage_core::packet::Ecn;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const ETHERNET: usize = 14;
+const MPLS_LABEL: usize = 4;
+const ICMP: u8 = 1;
+const IGMP: u8 = 2;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+/// A frame as a link sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Where the network layer begins, with the label stack where there is one.
+    pub network: usize,
+    /// Bytes that count on the link: from the network layer to the end of the packet,
+    /// Ethernet's padding left out.
+    pub size: u32,
+    /// IP version whose header stands at `network`; 0 for what is labelled or not IP.
+    pub version: u8,
+    /// Codepoint of that header.
+    pub ecn: Ecn,
+    /// Between whom the packet goes.
+    pub conversation: Option<Conversation>,
+}
+
+/// Between whom a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conversation {
+    /// Sender's address.
+    pub source: IpAddr,
+    /// Receiver's address.
+    pub destination: IpAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Ports of sender and receiver; an ICMP echo has its identifier in both. None in
+    /// later fragments and for protocols without ports.
+    pub ports: Option<(u16, u16)>,
+}
+
+impl Conversation {
+    /// The same conversation, seen from the other side.
+    pub fn reversed(self) -> Conversation {
+        Conversation {
+            source: self.destination,
+            destination: self.source,
+            ports: self.ports.map(|(source, destination)| (destination, source)),
+            ..self
+        }
+    }
+}
+
+/// Reads a frame. None where it serves only the wire it is on (address resolution, neighbour
+/// discovery, group membership, or too short for a packet): no simulated link has such frames.
+pub fn read(frame: &[u8]) -> Option<Headers> {
+    let mut network = ETHERNET;
+    let mut kind = word(frame, network - 2)?;
+    while matches!(kind, 0x8100 | 0x88a8) {
+        kind = word(frame, network + 2)?;
+        network += 4;
+    }
+    let labelled = matches!(kind, 0x8847 | 0x8848);
+    let mut at = network;
+    if labelled {
+        while frame.get(at + 2)? & 1 == 0 {
+            at += MPLS_LABEL;
+        }
+        at += MPLS_LABEL;
+    }
+    let inner = frame.get(at..)?;
+    let first = *inner.first()?;
+    let expected = match kind {
+        0x0800 => Some(4),
+        0x86dd => Some(6),
+        _ if labelled => Some(first >> 4),
+        0x0806 | 0x88cc => return None,
+        _ => None,
+    };
+    let packet = match expected {
+        Some(4) => ipv4(inner),
+        Some(6) => ipv6(inner),
+        _ => None,
+    };
+    let Some(packet) = packet else {
+        let size = (frame.len() - network) as u32;
+        return Some(Headers { network, size, version: 0, ecn: Ecn::NotCapable, conversation: None });
+    };
+    if packet.link_local {
+        return None;
+    }
+    Some(Headers {
+        network,
+        size: (at - network + packet.length) as u32,
+        version: if labelled { 0 } else { first >> 4 },
+        ecn: if labelled { Ecn::NotCapable } else { packet.ecn },
+        conversation: Some(packet.conversation),
+    })
+}
+
+/// An IP packet.
+struct Packet {
+    length: usize,
+    ecn: Ecn,
+    conversation: Conversation,
+    link_local: bool,
+}
+
+fn ipv4(bytes: &[u8]) -> Option<Packet> {
+    let header = usize::from(bytes.first()? & 0x0f) * 4;
+    if bytes[0] >> 4 != 4 || header < 20 || bytes.len() < header {
+        return None;
+    }
+    let length = usize::from(word(bytes, 2)?);
+    let protocol = bytes[9];
+    let later_fragment = word(bytes, 6)? & 0x1fff != 0;
+    let address = |at: usize| -> Option<IpAddr> {
+        let octets: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+        Some(Ipv4Addr::from(octets).into())
+    };
+    let mut conversation =
+        Conversation { source: address(12)?, destination: address(16)?, protocol, ports: None };
+    if !later_fragment {
+        conversation = transport(conversation, &bytes[header..]);
+    }
+    Some(Packet {
+        length: if (header..=bytes.len()).contains(&length) { length } else { bytes.len() },
+        ecn: codepoint(bytes[1]),
+        conversation,
+        link_local: protocol == IGMP,
+    })
+}
+
+fn ipv6(bytes: &[u8]) -> Option<Packet> {
+    if bytes.len() < 40 || bytes[0] >> 4 != 6 {
+        return None;
+    }
+    let length = 40 + usize::from(word(bytes, 4)?);
+    let address = |at: usize| -> Option<IpAddr> {
+        let octets: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
+        Some(Ipv6Addr::from(octets).into())
+    };
+    let (source, destination) = (address(8)?, address(24)?);
+    let (protocol, payload) = behind_extensions(bytes[6], &bytes[40..]);
+    let mut conversation = Conversation { source, destination, protocol, ports: None };
+    if let Some(payload) = payload {
+        conversation = transport(conversation, payload);
+    }
+    // Neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
+    let kind = payload.and_then(|payload| payload.first());
+    let link_local = protocol == ICMPV6 && matches!(kind, Some(130..=137 | 143));
+    Some(Packet {
+        length: if length > 40 && length <= bytes.len() { length } else { bytes.len() },
+        ecn: codepoint(bytes[0] << 4 | bytes[1] >> 4),
+        conversation,
+        link_local,
+    })
+}
+
+/// The protocol behind IPv6's extension headers, and its bytes unless this is a later fragment.
+fn behind_extensions(mut next: u8, mut bytes: &[u8]) -> (u8, Option<&[u8]>) {
+    const FRAGMENT: u8 = 44;
+    while matches!(next, 0 | 43 | FRAGMENT | 60) {
+        let (Some(&[following, length]), Some(fragment)) =
+            (bytes.get(..2).map(|head| head.as_array().expect("two bytes")), word(bytes, 2))
+        else {
+            return (next, None);
+        };
+        if next == FRAGMENT && fragment & !7 != 0 {
+            return (following, None);
+        }
+        let length = if next == FRAGMENT { 8 } else { 8 + usize::from(length) * 8 };
+        let Some(rest) = bytes.get(length..) else { return (following, None) };
+        (next, bytes) = (following, rest);
+    }
+    (next, Some(bytes))
+}
+
+/// The conversation with its ports. An ICMP error belongs to the packet it is about, in reverse.
+fn transport(conversation: Conversation, payload: &[u8]) -> Conversation {
+    let kind = payload.first().copied();
+    let (echo, error) = match (conversation.protocol, kind) {
+        (ICMP, Some(kind)) => (matches!(kind, 0 | 8), matches!(kind, 3 | 11 | 12)),
+        (ICMPV6, Some(kind)) => (matches!(kind, 128 | 129), kind < 128),
+        _ => (false, false),
+    };
+    if error {
+        let about = payload.get(8..).unwrap_or_default();
+        let inner = if conversation.protocol == ICMP { ipv4(about) } else { ipv6(about) };
+        // The packet it is about may itself hold an error only by forgery; one level is read.
+        return inner.map_or(conversation, |inner| inner.conversation.reversed());
+    }
+    let ports = match conversation.protocol {
+        TCP | UDP => word(payload, 0).zip(word(payload, 2)),
+        ICMP | ICMPV6 if echo => word(payload, 4).map(|identifier| (identifier, identifier)),
+        _ => None,
+    };
+    Conversation { ports, ..conversation }
+}
+
+fn codepoint(traffic_class: u8) -> Ecn {
+    match traffic_class & 3 {
+        0 => Ecn::NotCapable,
+        3 => Ecn::CongestionExperienced,
+        _ => Ecn::Capable,
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    let pair = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([pair[0], pair[1]]))
+}
+
+/// Sets "congestion experienced" in the IP header of `version` at the start of `packet`
+/// (RFC 3168 section 5), IPv4's checksum brought up to date (RFC 1624 equation 3).
+pub fn mark_congestion(packet: &mut [u8], version: u8) {
+    match version {
+        4 => {
+            let before = word(packet, 0).expect("a header was read here");
+            packet[1] |= 3;
+            let after = word(packet, 0).expect("a header was read here");
+            let checksum = word(packet, 10).expect("a header was read here");
+            let sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
+            let folded = (sum & 0xffff) + (sum >> 16);
+            let folded = ((folded & 0xffff) + (folded >> 16)) as u16;
+            packet[10..12].copy_from_slice(&(!folded).to_be_bytes());
+        }
+        6 => packet[1] |= 3 << 4,
+        _ => {}
+    }
+}

@@ -1,0 +1,29 @@
+//! The link emulator: links of a scenario between pairs of ports, with real packets in real
+//! time. What a link does is `netstage_core::link`'s, the same code the simulator runs, with
+//! the same random streams.
+//!
+//! - [`config`]: what is asked; [`report`]: what was found.
+//! - [`driver`]: the thread that reads, waits and sends.
+//! - [`links`]: all links as one machine without a clock; [`direction`] is one of them.
+//! - [`frame`], [`headers`], [`classify`], [`pool`]: a packet, and to whom it belongs.
+//! - [`timing`], [`verdict`]: how well it went, and whether the result may be trusted.
+
+mod bit_errors;
+pub mod classify;
+pub mod config;
+mod counts;
+mod direction;
+mod driver;
+mod frame;
+mod headers;
+mod links;
+mod pool;
+pub mod report;
+mod timing;
+mod verdict;
+mod wait;
+
+pub use classify::{Entry, Label};
+pub use config::{Config, LinkConfig, Tolerance};
+pub use driver::{Emulator, Error};
+pub use report::Report;

@@ -1,0 +1,122 @@
+//! What an emulator found.
+
+use crate::realtime::Grants;
+use crate::results::Buckets;
+use netstage_core::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Everything an emulator found in one run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Width of a bin.
+    pub interval: Duration,
+    /// Its links, in the order of the configuration.
+    pub links: Vec<LinkReport>,
+    /// Packets lost per bin, of each numbered flow that lost any, over all links.
+    pub flow_lost: BTreeMap<u32, Vec<u64>>,
+    /// Lateness of all frames.
+    pub lateness: Lateness,
+    /// Its distribution, nanoseconds.
+    pub lateness_distribution: Buckets,
+    /// What the kernel granted.
+    pub grants: Grants,
+    /// What a reader must know before trusting the figures.
+    pub warnings: Vec<String>,
+    /// Why the run is void: the emulator itself fell short.
+    pub void: Vec<String>,
+}
+
+/// One link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// Its name.
+    pub name: String,
+    /// From end 0 to end 1, then the other way.
+    pub directions: [DirectionReport; 2],
+}
+
+/// One direction of a link. Series have a value per bin.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DirectionReport {
+    /// Its name: `core.forward`.
+    pub name: String,
+    /// Packets carried.
+    pub packets: Vec<u64>,
+    /// Bytes carried, at the IP layer.
+    pub bytes: Vec<u64>,
+    /// Bytes of background flows carried, at the IP layer.
+    pub background: Vec<u64>,
+    /// Bytes of each VPN whose last link this is, as they arrived, at the IP layer.
+    pub delivered: BTreeMap<u16, Vec<u64>>,
+    /// Packets waiting times nanoseconds.
+    pub waiting_ns: Vec<u64>,
+    /// Nanoseconds spent sending.
+    pub busy_ns: Vec<u64>,
+    /// Packets dropped by the queue.
+    pub drops: Vec<u64>,
+    /// Packets lost on the line, those with bit errors among them: no receiver takes these.
+    pub lost: Vec<u64>,
+    /// Packets marked for congestion.
+    pub marks: Vec<u64>,
+    /// Sums over the run.
+    pub totals: Totals,
+    /// How late frames left.
+    pub lateness: Lateness,
+    /// The rate achieved where the line was busy without a pause, if it was.
+    pub saturated: Option<SaturatedRate>,
+}
+
+/// Sums over the run: `entered + duplicated = delivered + corrupted + dropped + lost + in_flight`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Packets that came to the link.
+    pub entered: u64,
+    /// Packets that reached the far end as they were.
+    pub delivered: u64,
+    /// Packets that reached the far end with flipped bits.
+    pub corrupted: u64,
+    /// Copies among those delivered, corrupted or lost.
+    pub duplicated: u64,
+    /// Packets dropped by the queue.
+    pub dropped: u64,
+    /// Packets lost on the line.
+    pub lost: u64,
+    /// Packets under way when the run ended: waiting, on the line or between the ends.
+    pub in_flight: u64,
+    /// Frames that pass beside the link, at once: address resolution, neighbour discovery,
+    /// group membership, and whatever came before the run began.
+    pub beside: u64,
+    /// Frames the port lost before the emulator could read them.
+    pub missed: u64,
+    /// Frames the pool had no room for, or was too small for.
+    pub unkept: u64,
+    /// Frames the system refused to send.
+    pub refused: u64,
+}
+
+/// How late frames left, against the moment each was due. Frames never leave early.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lateness {
+    /// Frames sent.
+    pub frames: u64,
+    /// Median, nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile, nanoseconds.
+    pub p99_ns: u64,
+    /// Largest, nanoseconds.
+    pub max_ns: u64,
+    /// Share of frames more than 100 µs late.
+    pub share_over_100_us: f64,
+}
+
+/// The rate over the longest time in which the line was never free.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SaturatedRate {
+    /// Frames sent in it.
+    pub frames: u64,
+    /// Its length, nanoseconds.
+    pub span_ns: u64,
+    /// Rate over configured rate, less one.
+    pub error: f64,
+}

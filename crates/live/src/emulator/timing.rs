@@ -1,0 +1,150 @@
+//! How well frames left on time: lateness against the moment each was due, and the rate of
+//! links that had always something to send.
+
+use super::report::{Lateness, SaturatedRate};
+use crate::results::Buckets;
+use hdrhistogram::Histogram;
+use netstage_core::time::{Duration, Instant};
+
+/// Lateness beyond this is shown as a share: the accuracy an emulator is expected to have.
+const NOTABLE: Duration = Duration::from_micros(100);
+
+/// Longest lateness told apart, nanoseconds.
+const LONGEST_NS: u64 = 100_000_000_000;
+
+/// The timing of one direction.
+#[derive(Debug)]
+pub struct Timing {
+    lateness: Histogram<u64>,
+    notable: u64,
+    run: Option<Run>,
+    longest: Option<Run>,
+}
+
+/// Frames sent one straight after the other.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first_left: Instant,
+    last_due: Instant,
+    last_left: Instant,
+    frames: u64,
+    /// Time the line took for all but the first.
+    sending: Duration,
+}
+
+impl Run {
+    fn span(&self) -> Duration {
+        self.last_left.since(self.first_left)
+    }
+}
+
+impl Timing {
+    /// Nothing has left yet.
+    pub fn new() -> Timing {
+        let lateness = Histogram::new_with_max(LONGEST_NS, 2).expect("these bounds are valid");
+        Timing { lateness, notable: 0, run: None, longest: None }
+    }
+
+    /// A frame that was due at `due`, and on the line for `transmission`, left at `left`.
+    pub fn record(&mut self, due: Instant, left: Instant, transmission: Duration) {
+        let late = left.since(due);
+        self.lateness.saturating_record(late.0);
+        self.notable += u64::from(late > NOTABLE);
+        match &mut self.run {
+            Some(run) if due == run.last_due + transmission => {
+                (run.last_due, run.last_left) = (due, left);
+                run.frames += 1;
+                run.sending = run.sending + transmission;
+            }
+            // A duplicate leaves with its original.
+            Some(run) if due == run.last_due => run.last_left = left,
+            _ => {
+                self.end_run();
+                self.run = Some(Run {
+                    first_left: left,
+                    last_due: due,
+                    last_left: left,
+                    frames: 1,
+                    sending: Duration::ZERO,
+                });
+            }
+        }
+    }
+
+    fn end_run(&mut self) {
+        let longest = self.longest.map_or(Duration::ZERO, |run| run.sending);
+        self.longest = self.run.take_if(|run| run.sending > longest).or(self.longest);
+    }
+
+    /// Adds another direction's lateness.
+    pub fn merge(&mut self, other: &Timing) {
+        self.lateness.add(&other.lateness).expect("all have the same bounds");
+        self.notable += other.notable;
+    }
+
+    /// Frames that left more than `bound` late.
+    pub fn later_than(&self, bound: Duration) -> u64 {
+        self.lateness.len() - self.lateness.count_between(0, bound.0)
+    }
+
+    /// The lateness in figures.
+    pub fn lateness(&self) -> Lateness {
+        let frames = self.lateness.len();
+        Lateness {
+            frames,
+            p50_ns: self.lateness.value_at_quantile(0.5),
+            p99_ns: self.lateness.value_at_quantile(0.99),
+            max_ns: self.lateness.max(),
+            share_over_100_us: if frames > 0 { self.notable as f64 / frames as f64 } else { 0.0 },
+        }
+    }
+
+    /// The whole distribution of lateness, nanoseconds.
+    pub fn distribution(&self) -> Buckets {
+        let recorded = self.lateness.iter_recorded();
+        Buckets(recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect())
+    }
+
+    /// The rate over the longest time in which the line was never free, against what it
+    /// should have been.
+    pub fn saturated_rate(&mut self) -> Option<SaturatedRate> {
+        self.end_run();
+        let run = self.longest.filter(|run| run.span() > Duration::ZERO && run.frames >= 100)?;
+        Some(SaturatedRate {
+            frames: run.frames,
+            span_ns: run.span().0,
+            error: run.sending.0 as f64 / run.span().0 as f64 - 1.0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_run_gives_the_rate() {
+        let mut timing = Timing::new();
+        let send = |timing: &mut Timing, due: u64, late: u64| {
+            timing.record(Instant(due), Instant(due + late), Duration(1000));
+        };
+        (0..50).for_each(|frame| send(&mut timing, frame * 1000, 0));
+        (0..1001).for_each(|frame| send(&mut timing, 100_000 + frame * 1000, 10 * frame));
+        let rate = timing.saturated_rate().unwrap();
+        assert_eq!((rate.frames, rate.span_ns), (1001, 1_010_000));
+        assert!((rate.error - (1.0 / 1.01 - 1.0)).abs() < 1e-12);
+        assert_eq!(timing.lateness().frames, 1051);
+        assert_eq!(timing.later_than(Duration(1_000_000)), 0);
+    }
+
+    #[test]
+    fn shares_and_quantiles() {
+        let mut timing = Timing::new();
+        (0..90).for_each(|_| timing.record(Instant(0), Instant(1_000), Duration(0)));
+        (0..10).for_each(|_| timing.record(Instant(0), Instant(200_000), Duration(0)));
+        let lateness = timing.lateness();
+        assert_eq!((lateness.share_over_100_us, lateness.frames), (0.1, 100));
+        assert!((990..=1010).contains(&lateness.p50_ns) && lateness.p99_ns >= 198_000);
+        assert_eq!(timing.later_than(Duration(150_000)), 10);
+    }
+}

@@ -1,0 +1,149 @@
+//! From what the links have counted to a report, and whether it may be trusted: an emulator
+//! that fell short says what, where, by how much, and what to do about it.
+
+use super::config::{Config, LinkConfig};
+use super::direction::Direction;
+use super::links::Links;
+use super::report::{DirectionReport, LinkReport, Report, Totals};
+use super::timing::Timing;
+use netstage_core::time::Instant;
+
+/// What the driver knows beside the links.
+#[derive(Debug)]
+pub struct Faults {
+    /// Per direction: why the port it comes from failed.
+    pub failed: Vec<Option<String>>,
+    /// The longest frame that was too long.
+    pub too_long: Option<usize>,
+    /// When the emulator stopped.
+    pub stopped: Instant,
+}
+
+/// The report of links that were stopped at `now`.
+pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: Instant) -> Report {
+    let mut overall = Timing::new();
+    timing.iter().for_each(|timing| overall.merge(timing));
+    for direction in &mut links.directions {
+        direction.handle_timeout(now.min(links.shared.end), &mut links.shared);
+    }
+    let bins = links.shared.grid.bins;
+    let mut counted = links.directions.into_iter().zip(&mut timing).enumerate();
+    let mut next = |link: &LinkConfig| {
+        let (index, (direction, timing)) = counted.next().expect("each link has two directions");
+        let late = timing.later_than(config.tolerance.late);
+        let report = direction_report(link.direction_name(index % 2), direction, timing, bins);
+        (report, late)
+    };
+    let mut reports = Vec::new();
+    let mut void = Vec::new();
+    for link in &config.links {
+        let directions = [next(link), next(link)].map(|(report, late)| {
+            void.extend(lateness_verdict(config, &report, late));
+            report
+        });
+        reports.push(LinkReport { name: link.name.clone(), directions });
+    }
+    let flow_lost = links.shared.flow_lost.into_iter();
+    Report {
+        interval: config.interval,
+        links: reports,
+        flow_lost: flow_lost.map(|(flow, lost)| (flow, lost.into_values())).collect(),
+        lateness: overall.lateness(),
+        lateness_distribution: overall.distribution(),
+        void,
+        ..Report::default()
+    }
+}
+
+fn direction_report(name: String, direction: Direction, timing: &mut Timing, bins: usize) -> DirectionReport {
+    let (counts, totals) = (direction.counts, direction.totals);
+    // A run that was stopped early leaves bins open.
+    let closed = |mut values: Vec<u64>| {
+        values.resize(bins, 0);
+        values
+    };
+    let ended = totals.delivered + totals.corrupted + totals.dropped + totals.lost;
+    DirectionReport {
+        name,
+        packets: counts.packets.into_values(),
+        bytes: counts.bytes.into_values(),
+        background: counts.background.into_values(),
+        delivered: counts.delivered.into_iter().map(|(class, bytes)| (class, bytes.into_values())).collect(),
+        waiting_ns: counts.waiting.into_values(),
+        busy_ns: closed(counts.busy.into_values()),
+        drops: counts.drops.into_values(),
+        lost: counts.lost.into_values(),
+        marks: closed(counts.marks.into_values()),
+        totals: Totals { in_flight: totals.entered + totals.duplicated - ended, ..totals },
+        lateness: timing.lateness(),
+        saturated: timing.saturated_rate(),
+    }
+}
+
+fn lateness_verdict(config: &Config, report: &DirectionReport, late: u64) -> Option<String> {
+    let frames = report.lateness.frames;
+    let tolerance = config.tolerance;
+    (late as f64 > tolerance.share * frames as f64).then(|| {
+        format!(
+            "link.{}: {late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms): \
+             the emulator could not keep up. Lower the rates, use fewer links, leave the machine to \
+             the run, or grant real-time scheduling.",
+            report.name,
+            tolerance.late.as_secs_f64() * 1e3,
+            report.lateness.p99_ns as f64 / 1e6,
+        )
+    })
+}
+
+/// Adds to the report why it is void, and what else a reader must know.
+pub fn judge(report: &mut Report, config: &Config, faults: &Faults) {
+    let mut void = Vec::new();
+    for (index, direction) in report.links.iter().flat_map(|link| &link.directions).enumerate() {
+        let (name, totals) = (&direction.name, direction.totals);
+        if let Some(error) = &faults.failed[index] {
+            void.push(format!("link.{name}: the interface its packets come from failed: {error}"));
+        }
+        if totals.missed > 0 {
+            void.push(format!(
+                "link.{name}: {} packets were lost before the emulator read them. Lower the rates, use \
+                 fewer links, or grant real-time scheduling.",
+                totals.missed
+            ));
+        }
+        if totals.unkept > 0 {
+            let why = match faults.too_long {
+                Some(length) => format!(
+                    "one was {length} bytes long. Switch segmentation offload (tso, gso, gro) off on the \
+                     interfaces"
+                ),
+                None => format!(
+                    "the {} MB for packets under way were used up. Lower the rates or delays, or raise \
+                     pool_bytes",
+                    config.pool_bytes >> 20
+                ),
+            };
+            void.push(format!("link.{name}: {} packets could not be kept: {why}.", totals.unkept));
+        }
+        if totals.refused > 0 {
+            void.push(format!(
+                "link.{name}: the system refused to send {} packets on. Is the interface up, and its \
+                 receiver reading?",
+                totals.refused
+            ));
+        }
+    }
+    report.void.extend(void);
+    if faults.stopped < Instant::ZERO + config.duration {
+        let at = faults.stopped.as_secs_f64();
+        report.warnings.push(format!("the emulator was stopped after {at:.3} s, before the end of the run"));
+    }
+    let lateness = report.lateness;
+    if report.void.is_empty() && lateness.share_over_100_us > 0.01 {
+        report.warnings.push(format!(
+            "{:.1} % of packets left a link more than 100 µs late (99th percentile {} µs)",
+            lateness.share_over_100_us * 100.0,
+            lateness.p99_ns / 1000
+        ));
+        report.warnings.extend(report.grants.advice());
+    }
+}

@@ -1,0 +1,133 @@
+//! Sleeping until something is due or a frame comes, precisely and without wasting a core.
+//!
+//! A sleep ends some tens of microseconds after it should. So the thread asks to be woken
+//! that much earlier, as learned, and spins for the rest, but only while spinning has taken
+//! no more than a share of the time: at high rates it sleeps only, and sends what has become
+//! due together.
+
+use crate::clock::monotonic_ns;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Longest sleep, so that a request to stop is seen.
+const LONGEST_NS: u64 = 20_000_000;
+/// Longest sleep while some port has to be polled.
+const POLL_NS: u64 = 50_000;
+/// One nanosecond in this many may be spent spinning.
+const SPIN_SHARE: u64 = 5;
+/// Most that may be saved up for spinning.
+const MOST_SAVED_NS: u64 = 2_000_000;
+/// The margin moves up by this when a sleep overran it, and down by a twentieth when not:
+/// it settles where one sleep in twenty overruns.
+const MARGIN_STEP_NS: u64 = 2_000;
+const MOST_MARGIN_NS: u64 = 80_000;
+
+/// Waits for ports and moments.
+#[derive(Debug)]
+pub struct Waiter {
+    epoll: OwnedFd,
+    /// Ports without a file descriptor.
+    polled: Vec<usize>,
+    /// How late sleeps end, as learned.
+    margin_ns: u64,
+    /// What may still be spent spinning.
+    saved_ns: u64,
+    refilled_ns: u64,
+}
+
+impl Waiter {
+    /// Waits for nothing yet.
+    pub fn new() -> io::Result<Waiter> {
+        Ok(Waiter {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            polled: Vec::new(),
+            margin_ns: MARGIN_STEP_NS,
+            saved_ns: 0,
+            refilled_ns: monotonic_ns(),
+        })
+    }
+
+    /// Port `index` is readable when this is; one without has to be polled.
+    pub fn add(&mut self, index: usize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(index as u64);
+        match fd {
+            Some(fd) => Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?),
+            None => {
+                self.polled.push(index);
+                Ok(())
+            }
+        }
+    }
+
+    /// Port `index` has failed.
+    pub fn remove(&mut self, index: usize, fd: Option<BorrowedFd<'_>>) {
+        if let Some(fd) = fd {
+            // A descriptor that has vanished with its interface is not there to remove.
+            let _ = epoll::delete(self.epoll.as_fd(), fd);
+        }
+        self.polled.retain(|port| *port != index);
+    }
+
+    /// Waits until `due` of the monotonic clock or until frames may be there, and puts the
+    /// ports that may have some into `ready`.
+    pub fn wait(&mut self, due: u64, ready: &mut Vec<usize>) -> io::Result<()> {
+        let now = monotonic_ns();
+        self.refill(now);
+        let longest = if self.polled.is_empty() { LONGEST_NS } else { POLL_NS };
+        let target = due.min(now.saturating_add(longest));
+        let spins = target == due && self.saved_ns >= self.margin_ns;
+        let wake = if spins { target.saturating_sub(self.margin_ns) } else { target };
+        ready.clear();
+        self.sleep(wake.saturating_sub(now), ready)?;
+        let interrupted = !ready.is_empty();
+        ready.extend(&self.polled);
+        if interrupted {
+            return Ok(());
+        }
+        let mut woken = monotonic_ns();
+        if wake > now {
+            self.learn(woken.saturating_sub(wake));
+        }
+        if spins && woken < target {
+            let before = woken;
+            while woken < target {
+                std::hint::spin_loop();
+                woken = monotonic_ns();
+            }
+            self.saved_ns = self.saved_ns.saturating_sub(woken - before);
+        }
+        Ok(())
+    }
+
+    /// Sleeps this long, or until ports are readable, which are added to `ready`.
+    fn sleep(&self, nanoseconds: u64, ready: &mut Vec<usize>) -> io::Result<()> {
+        let timeout = Timespec {
+            tv_sec: (nanoseconds / 1_000_000_000) as i64,
+            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+        };
+        let nothing = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [nothing; 64];
+        let count = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
+            Err(Errno::INTR) => 0,
+            result => result?,
+        };
+        ready.extend(events[..count].iter().map(|event| event.data.u64() as usize));
+        Ok(())
+    }
+
+    fn refill(&mut self, now: u64) {
+        let earned = now.saturating_sub(self.refilled_ns) / SPIN_SHARE;
+        self.saved_ns = (self.saved_ns + earned).min(MOST_SAVED_NS);
+        self.refilled_ns = now;
+    }
+
+    fn learn(&mut self, overrun_ns: u64) {
+        self.margin_ns = if overrun_ns > self.margin_ns {
+            (self.margin_ns + MARGIN_STEP_NS).min(MOST_MARGIN_NS)
+        } else {
+            (self.margin_ns - MARGIN_STEP_NS / 20).max(MARGIN_STEP_NS)
+        };
+    }
+}
