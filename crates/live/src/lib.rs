@@ -7,6 +7,7 @@
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
 //! - [`task`]: what an agent is asked to do, and [`results`], what it found: the contents
 //!   of the messages between agents and their controller.
+//! - [`traffic`]: the engine that sends and receives flows.
 //!
 //! What to send and when is decided in `netstage_core`; here are the sockets, threads and
 //! namespaces. The controller cannot tell whether an agent runs in a namespace of this
@@ -19,3 +20,4 @@ pub mod ports;
 pub mod realtime;
 pub mod results;
 pub mod task;
+pub mod traffic;

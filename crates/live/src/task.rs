@@ -79,9 +79,9 @@ pub enum Transport {
         ttl: u8,
     },
     /// ICMP echo: one-ended, any host answers.
-    IcmpEcho,
+    IcmpEcho(OneEnded),
     /// UDP to a closed port: one-ended, the host answers port-unreachable.
-    UdpUnreachable,
+    UdpUnreachable(OneEnded),
     /// QUIC, one stream.
     Quic,
 }
@@ -112,6 +112,14 @@ pub struct UdpOptions {
     /// Packets the kernel may split from one buffer (UDP GSO); above 1 there is no timing
     /// per packet.
     pub batch: u16,
+}
+
+/// What holds for a sender to whom no receiver has agreed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OneEnded {
+    /// Most it may send, payload bits per second on average; left out: [`ONE_ENDED_LIMIT`].
+    pub limit: Option<BitRate>,
 }
 
 impl From<&tcp::Config> for TcpOptions {

@@ -4,6 +4,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod probe;
+
 /// IPv4 header without options (RFC 791).
 pub const IPV4_HEADER: u32 = 20;
 /// IPv6 header (RFC 8200).

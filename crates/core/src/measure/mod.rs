@@ -8,6 +8,7 @@ mod fairness;
 pub mod histogram;
 pub mod mlrsearch;
 pub mod rfc2544;
+pub mod sequence;
 pub mod trial;
 
 pub use confidence::{Summary, student_t_975};

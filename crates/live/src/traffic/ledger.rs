@@ -1,0 +1,78 @@
+//! What one side of a flow writes down: counts per bin, and histograms.
+
+use crate::results::{Buckets, Counts};
+use hdrhistogram::Histogram;
+use netstage_core::time::{Duration, Instant};
+
+/// Counts per bin.
+#[derive(Debug)]
+pub struct Ledger {
+    interval: Duration,
+    bins: Vec<Counts>,
+}
+
+impl Ledger {
+    /// Empty bins from the start to the end of a run.
+    pub fn new(interval: Duration, duration: Duration) -> Ledger {
+        let interval = if interval == Duration::ZERO { duration } else { interval };
+        let bins = duration.0.div_ceil(interval.0.max(1)).max(1);
+        Ledger { interval: Duration(interval.0.max(1)), bins: vec![Counts::default(); bins as usize] }
+    }
+
+    /// The bin of a moment. What comes after the end belongs to the last.
+    pub fn bin(&self, at: Instant) -> usize {
+        ((at.0 / self.interval.0) as usize).min(self.bins.len() - 1)
+    }
+
+    /// The counts of the bin of a moment.
+    pub fn at(&mut self, at: Instant) -> &mut Counts {
+        let bin = self.bin(at);
+        &mut self.bins[bin]
+    }
+
+    /// The counts of a bin. Panics where there is none.
+    pub fn counts(&mut self, bin: usize) -> &mut Counts {
+        &mut self.bins[bin]
+    }
+
+    /// All bins.
+    pub fn into_bins(self) -> Vec<Counts> {
+        self.bins
+    }
+}
+
+/// Eleven days: longer times are counted as this.
+const LONGEST_NS: u64 = 1_000_000_000_000_000;
+
+/// A histogram of nanoseconds with three significant digits; grows as needed.
+#[derive(Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Times {
+    /// Empty.
+    pub fn new() -> Times {
+        Times(Histogram::new(3).expect("three digits are allowed"))
+    }
+
+    /// Adds a value.
+    pub fn record(&mut self, ns: u64) {
+        self.0.record(ns.min(LONGEST_NS)).expect("the histogram grows up to here");
+    }
+
+    /// The value that this share of all does not exceed; zero where there are none.
+    pub fn quantile(&self, share: f64) -> u64 {
+        if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) }
+    }
+
+    /// The largest value; zero where there are none.
+    pub fn max(&self) -> u64 {
+        self.0.max()
+    }
+
+    /// Values and how often each occurred.
+    pub fn buckets(&self) -> Buckets {
+        Buckets(
+            self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect(),
+        )
+    }
+}

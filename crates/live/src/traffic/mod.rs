@@ -1,0 +1,232 @@
+//! The traffic engine: sends and receives the flows of an assignment and reports what
+//! became of them.
+//!
+//! [`Engine::prepare`] opens, binds and listens, so that a run either starts as a whole or
+//! says what is in the way; [`Engine::run`] blocks until it is over. Patterns are those of
+//! `netstage_core::traffic`, drawn from the same random streams as in the simulator.
+//!
+//! Two threads: one sends what has a schedule, and spins briefly before each packet so
+//! that it leaves on time; the other receives, and sends what has none (bulk). Receivers
+//! sleep until the kernel has something for them.
+
+mod emissions;
+mod error;
+mod kernel;
+mod lane;
+mod ledger;
+mod multicast;
+mod one_ended;
+mod pace;
+mod schedule;
+mod tcp;
+mod udp;
+
+pub use error::{PrepareError, Problem};
+
+use crate::clock::Epoch;
+use crate::realtime::Grants;
+use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
+use crate::task::{Assignment, FlowTask, Side, Transport};
+use emissions::Emissions;
+use lane::{Frame, Lane, Member};
+use ledger::Ledger;
+use netstage_core::time::Duration;
+use netstage_wire::probe;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+/// Packets per second up to which the pacing thread runs before all others: with more it
+/// would leave them nothing.
+const REALTIME_PACKET_RATE: f64 = 20_000.0;
+
+/// Flows ready to run.
+pub struct Engine {
+    node: String,
+    duration: Duration,
+    interval: Duration,
+    /// Names and sides of the flows, in the order of the assignment.
+    flows: Vec<(String, bool)>,
+    /// What has a schedule.
+    paced: Vec<(usize, Member)>,
+    /// What has none.
+    unpaced: Vec<(usize, Member)>,
+    packet_rate: f64,
+}
+
+/// A bin has ended for one side of a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The flow's place in the assignment.
+    pub flow: usize,
+    /// The bin's number.
+    pub bin: usize,
+    /// What was counted in it so far; packets on their way may still be added.
+    pub counts: Counts,
+    /// The sender's TCP at its end, where asked for.
+    pub tcp: Option<TcpSample>,
+}
+
+impl Engine {
+    /// Opens and binds all sockets. Receivers' sockets take packets and connections from
+    /// now on.
+    pub fn prepare(assignment: &Assignment) -> Result<Engine, PrepareError> {
+        let mut engine = Engine {
+            node: assignment.node.clone(),
+            duration: assignment.duration,
+            interval: assignment.interval,
+            flows: Vec::new(),
+            paced: Vec::new(),
+            unpaced: Vec::new(),
+            packet_rate: 0.0,
+        };
+        let mut ids = BTreeSet::new();
+        for (index, task) in assignment.flows.iter().enumerate() {
+            let named = |problem| PrepareError { flow: task.name.clone(), problem };
+            if task.id >= probe::FLOW_LIMIT || !ids.insert((task.id, task.side as u8)) {
+                return Err(named(Problem::Refused("its number is taken, or above 2^24")));
+            }
+            engine.add(index, task, assignment).map_err(named)?;
+        }
+        Ok(engine)
+    }
+
+    /// Runs the flows: begins at `epoch`, ends when all is received that will be, at the
+    /// latest a little after the run's duration, or soon after `stop` is set. `progress` is
+    /// called from this thread whenever a bin has ended.
+    pub fn run(mut self, epoch: Epoch, stop: &AtomicBool, progress: &mut dyn FnMut(Progress)) -> Report {
+        let frame = Frame { epoch, duration: self.duration, interval: self.interval, stop };
+        let realtime = self.packet_rate <= REALTIME_PACKET_RATE;
+        let lanes = [(std::mem::take(&mut self.paced), true), (std::mem::take(&mut self.unpaced), false)];
+        let mut report = Report { node: self.node.clone(), flows: self.blank_results(), ..Report::default() };
+        thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            let mut threads = Vec::new();
+            for (members, exact) in lanes {
+                if members.is_empty() {
+                    continue;
+                }
+                let lane = match Lane::new(members, exact) {
+                    Ok(lane) => lane,
+                    Err(error) => {
+                        report.void.push(format!("{}: watching sockets: {error}", self.node));
+                        continue;
+                    }
+                };
+                let sender = sender.clone();
+                threads.push(scope.spawn(move || {
+                    let mut warnings = Vec::new();
+                    if exact && realtime {
+                        warnings.extend(Grants::request().advice());
+                    }
+                    let found = lane.run(frame, &sender, &mut warnings);
+                    (found, warnings)
+                }));
+            }
+            drop(sender);
+            while let Ok(event) = receiver.recv() {
+                progress(event);
+            }
+            for thread in threads {
+                match thread.join() {
+                    Ok((found, warnings)) => {
+                        found.into_iter().for_each(|(flow, result)| merge(&mut report.flows[flow], result));
+                        report.warnings.extend(warnings);
+                    }
+                    Err(_) => report.void.push(format!("{}: the traffic engine failed", self.node)),
+                }
+            }
+        });
+        if stop.load(Ordering::Relaxed) {
+            report.warnings.push(format!("{}: stopped before its end", self.node));
+        }
+        report
+    }
+
+    fn add(&mut self, index: usize, task: &FlowTask, assignment: &Assignment) -> Result<(), Problem> {
+        let duration = assignment.duration;
+        if task.source.is_ipv4() != task.destination.is_ipv4() {
+            return Err(Problem::Refused("its source and destination are of different address families"));
+        }
+        let ledger = || Ledger::new(assignment.interval, duration);
+        self.flows.push((task.name.clone(), task.side == Side::Send));
+        let (member, paced) = match (&task.transport, task.side) {
+            (Transport::Tcp(options), Side::Receive) => {
+                (Member::TcpReceiver(tcp::TcpReceiver::prepare(task, options, duration, ledger())?), false)
+            }
+            (Transport::Udp(_) | Transport::Multicast { .. }, Side::Receive) => {
+                (Member::UdpReceiver(udp::UdpReceiver::prepare(task, duration, ledger())?), false)
+            }
+            (Transport::Quic, _) => return Err(Problem::Refused("QUIC is not carried yet")),
+            (transport, Side::Send) => {
+                let emissions = Emissions::new(task, assignment.seed, duration)?;
+                self.packet_rate += emissions.packet_rate().unwrap_or(0.0);
+                match transport {
+                    Transport::Tcp(options) => {
+                        let sender = tcp::TcpSender::prepare(task, options, emissions, ledger())?;
+                        let paced = !sender.is_bulk();
+                        (Member::TcpSender(sender), paced)
+                    }
+                    Transport::Udp(_) | Transport::Multicast { .. } => {
+                        (Member::UdpSender(udp::UdpSender::prepare(task, emissions, ledger())?), true)
+                    }
+                    _ => {
+                        let (prober, reflections) = one_ended::prepare(task, emissions, ledger)?;
+                        self.unpaced.push((index, Member::Reflections(reflections)));
+                        (Member::Prober(prober), true)
+                    }
+                }
+            }
+            (_, Side::Receive) => {
+                return Err(Problem::Refused("it is one-ended and has no receiving side"));
+            }
+        };
+        let lane = if paced { &mut self.paced } else { &mut self.unpaced };
+        lane.push((index, member));
+        Ok(())
+    }
+
+    fn blank_results(&self) -> Vec<FlowResult> {
+        let blank = |(name, sends): &(String, bool)| FlowResult {
+            name: name.clone(),
+            sends: *sends,
+            ..FlowResult::default()
+        };
+        self.flows.iter().map(blank).collect()
+    }
+}
+
+/// Adds what one member found to its flow's result: a one-ended flow has two members.
+fn merge(result: &mut FlowResult, found: FlowResult) {
+    if result.bins.len() < found.bins.len() {
+        result.bins.resize(found.bins.len(), Counts::default());
+    }
+    for (counts, more) in result.bins.iter_mut().zip(&found.bins) {
+        counts.sent += more.sent;
+        counts.sent_bytes += more.sent_bytes;
+        counts.offered_bytes += more.offered_bytes;
+        counts.received += more.received;
+        counts.received_bytes += more.received_bytes;
+        counts.lost += more.lost;
+        counts.duplicated += more.duplicated;
+        counts.reordered += more.reordered;
+        counts.corrupted += more.corrupted;
+        counts.bit_errors += more.bit_errors;
+    }
+    let fill = |place: &mut Buckets, buckets: Buckets| {
+        if place.0.is_empty() {
+            *place = buckets;
+        }
+    };
+    fill(&mut result.delay, found.delay);
+    fill(&mut result.delay_variation, found.delay_variation);
+    fill(&mut result.round_trip, found.round_trip);
+    fill(&mut result.gaps, found.gaps);
+    if result.tcp.is_empty() {
+        result.tcp = found.tcp;
+    }
+    result.schedule = result.schedule.or(found.schedule);
+    result.socket_drops += found.socket_drops;
+    result.error = result.error.take().or(found.error);
+}

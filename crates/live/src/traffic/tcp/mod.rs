@@ -1,0 +1,61 @@
+//! TCP, as the kernel speaks it: one connection per flow.
+
+mod receive;
+mod send;
+
+pub use receive::TcpReceiver;
+pub use send::TcpSender;
+
+use super::error::Problem;
+use super::kernel::set_option;
+use crate::task::TcpOptions;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+/// A TCP socket that never blocks, set up as asked. A window must be set before the
+/// socket listens or connects: that is when the peer learns its scale.
+fn open(address: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
+        .map_err(Problem::system("opening a TCP socket"))?;
+    socket.set_nonblocking(true).map_err(Problem::system("setting the socket up"))?;
+    socket.set_reuse_address(true).map_err(Problem::system("setting the socket up"))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true).map_err(Problem::system("setting the socket up"))?;
+    }
+    if let Some(name) = &options.congestion_control {
+        socket.set_tcp_congestion(name.as_bytes()).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Problem::CongestionControl(name.clone()),
+            io::ErrorKind::PermissionDenied => Problem::Permission {
+                what: "this congestion control",
+                remedy: "list it in net.ipv4.tcp_allowed_congestion_control, or grant CAP_NET_ADMIN",
+            },
+            _ => Problem::System { what: "choosing the congestion control", error },
+        })?;
+    }
+    if let Some(size) = options.max_segment_size {
+        socket.set_tcp_mss(size).map_err(Problem::system("setting the segment size"))?;
+    }
+    if let Some(window) = options.window {
+        limit_window(&socket, window).map_err(Problem::system("setting the window"))?;
+    }
+    socket.set_tcp_nodelay(options.no_delay).map_err(Problem::system("setting no-delay"))?;
+    Ok(socket)
+}
+
+/// Limits what the socket advertises. The buffer is larger than the window, so that the
+/// clamp alone decides; fixing it also ends the kernel's own tuning.
+fn limit_window(socket: &Socket, window: u64) -> io::Result<()> {
+    let clamp = i32::try_from(window).unwrap_or(i32::MAX);
+    let buffer = clamp.saturating_mul(2).max(128 << 10);
+    if set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer).is_err() {
+        set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, buffer)?;
+    }
+    set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp)
+}
+
+/// Whether to wait until the socket is ready, or at once try again.
+fn is_wait(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}

@@ -1,0 +1,253 @@
+//! The receiver.
+
+use super::super::error::Problem;
+use super::super::kernel::{Datagram, RECEIVE_BATCH, ReceiveBatch};
+use super::super::lane::{LONGEST_DRAIN, QUIET};
+use super::super::ledger::{Ledger, Times};
+use super::{LARGEST, bound, date_arrivals};
+use crate::clock::{Epoch, monotonic_ns, realtime_ahead_ns};
+use crate::results::{Counts, FlowResult};
+use crate::task::{FlowTask, Transport, UdpOptions};
+use netstage_core::measure::sequence::{Arrival, Sequence};
+use netstage_core::time::{Duration, Instant};
+use netstage_wire::probe::{self, Header};
+use socket2::Socket;
+use std::os::fd::AsFd;
+
+/// Batches taken before other members have their turn.
+const BATCHES_AT_ONCE: usize = 8;
+
+/// Receives one flow's packets.
+pub struct UdpReceiver {
+    name: String,
+    socket: Socket,
+    flow: u32,
+    compare: bool,
+    start: Instant,
+    stop: Instant,
+    batch: ReceiveBatch,
+    tracker: Tracker,
+    drops: u64,
+    foreign: u64,
+}
+
+impl UdpReceiver {
+    /// Opens and binds the socket; from now on packets wait for the run.
+    pub fn prepare(task: &FlowTask, duration: Duration, ledger: Ledger) -> Result<UdpReceiver, Problem> {
+        let options = match &task.transport {
+            Transport::Udp(options) => options.clone(),
+            _ => UdpOptions::default(),
+        };
+        let compare = options.compare_payload || options.checksum_zero;
+        let socket = match &task.transport {
+            Transport::Multicast { source, .. } => super::super::multicast::join(task.destination, *source)?,
+            _ => bound(task.destination, false)?,
+        };
+        date_arrivals(&socket).map_err(Problem::system("asking for arrival times"))?;
+        Ok(UdpReceiver {
+            name: task.name.clone(),
+            socket,
+            flow: task.id,
+            compare,
+            start: Instant(task.start.0),
+            stop: Instant(task.stop.0.min(duration.0)),
+            batch: ReceiveBatch::new(if compare { LARGEST as usize } else { probe::HEADER }),
+            tracker: Tracker::new(ledger),
+            drops: 0,
+            foreign: 0,
+        })
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Called for readiness only.
+    pub fn due(&self) -> Instant {
+        Instant::NEVER
+    }
+
+    /// Takes what has come.
+    pub fn handle_ready(&mut self, epoch: Epoch) {
+        for _ in 0..BATCHES_AT_ONCE {
+            // Errors are of packets this socket never sent.
+            let Ok(count) = self.batch.receive(self.socket.as_fd()) else { return };
+            let ahead = realtime_ahead_ns();
+            let now_ns = monotonic_ns();
+            for datagram in self.batch.datagrams() {
+                let at_ns = arrival_ns(&datagram, ahead, now_ns);
+                if let Some(drops) = datagram.drops {
+                    // The kernel's counter has 32 bits and goes around.
+                    self.drops += u64::from(drops.wrapping_sub(self.drops as u32));
+                }
+                let known = if self.compare {
+                    probe::compare(datagram.bytes, self.flow, self.tracker.sequence.next())
+                        .map(|found| (found.number, found.bit_errors))
+                } else {
+                    Header::read(datagram.bytes)
+                        .filter(|header| header.flow == self.flow)
+                        .map(|header| (header.number, 0))
+                };
+                let Some((number, bit_errors)) = known else {
+                    self.foreign += 1;
+                    continue;
+                };
+                let sent_ns =
+                    Header::read(datagram.bytes).filter(|_| bit_errors == 0).map(|header| header.time_ns);
+                let packet = Packet { number, bytes: datagram.length as u64, at_ns, sent_ns, bit_errors };
+                self.tracker.handle_packet(epoch, packet);
+            }
+            if count < RECEIVE_BATCH {
+                return;
+            }
+        }
+    }
+
+    /// Whether the flow is over and nothing more has come for a while.
+    pub fn done(&self, now: Instant) -> bool {
+        now >= self.stop + LONGEST_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET
+    }
+
+    /// Counts of a bin so far.
+    pub fn counts(&mut self, bin: usize) -> Counts {
+        *self.tracker.ledger.counts(bin)
+    }
+
+    /// What was found.
+    pub fn finish(self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
+        let name = &self.name;
+        if self.foreign > 0 {
+            warnings.push(format!("flow {name}: {} packets on its port were not its own", self.foreign));
+        }
+        if self.drops > 0 {
+            warnings.push(format!(
+                "flow {name}: {} packets reached the receiver, which did not read them in time: not lost on the path",
+                self.drops
+            ));
+        }
+        let silent = self.tracker.sequence.received() == 0 && now > self.start + QUIET;
+        let mut result = self.tracker.finish(name, warnings);
+        result.socket_drops = self.drops;
+        result.error = silent.then(|| "nothing arrived".to_string());
+        FlowResult { name: self.name, ..result }
+    }
+}
+
+/// When a datagram arrived, on the monotonic clock.
+pub(in super::super) fn arrival_ns(datagram: &Datagram<'_>, realtime_ahead_ns: i128, now_ns: u64) -> u64 {
+    to_monotonic(datagram.realtime_ns, realtime_ahead_ns, now_ns)
+}
+
+/// A wall-clock moment on the monotonic clock; the present where there is none, or where it lies ahead.
+pub(in super::super) fn to_monotonic(realtime_ns: Option<u64>, realtime_ahead_ns: i128, now_ns: u64) -> u64 {
+    let converted = realtime_ns.and_then(|at| u64::try_from(i128::from(at) - realtime_ahead_ns).ok());
+    converted.map_or(now_ns, |at| at.min(now_ns))
+}
+
+/// A packet of the flow.
+pub(in super::super) struct Packet {
+    pub number: u64,
+    pub bytes: u64,
+    /// When it arrived.
+    pub at_ns: u64,
+    /// When it was sent, where its header can be trusted.
+    pub sent_ns: Option<u64>,
+    pub bit_errors: u64,
+}
+
+/// What becomes of a flow's packets, bin by bin.
+pub(in super::super) struct Tracker {
+    pub sequence: Sequence,
+    pub ledger: Ledger,
+    pub last_arrival: Instant,
+    /// Travel time: one way, or there and back.
+    pub travel: Times,
+    variation: Times,
+    /// Number and travel time of the newest packet.
+    previous: Option<(u64, u64)>,
+    /// The number expected when a bin began: tells in which bin a loss was seen.
+    expected: Vec<(usize, u64)>,
+    before_sent: u64,
+    ancient: u64,
+}
+
+impl Tracker {
+    pub fn new(ledger: Ledger) -> Tracker {
+        Tracker {
+            sequence: Sequence::new(),
+            ledger,
+            last_arrival: Instant::ZERO,
+            travel: Times::new(),
+            variation: Times::new(),
+            previous: None,
+            expected: Vec::new(),
+            before_sent: 0,
+            ancient: 0,
+        }
+    }
+
+    pub fn handle_packet(&mut self, epoch: Epoch, packet: Packet) {
+        let at = epoch.instant(packet.at_ns);
+        self.last_arrival = self.last_arrival.max(at);
+        // Kernel times are converted anew for each batch and may step back a little: bins do not.
+        let bin = self.ledger.bin(at).max(self.expected.last().map_or(0, |&(last, _)| last));
+        if self.expected.last().is_none_or(|&(last, _)| bin > last) {
+            self.expected.push((bin, self.sequence.next()));
+        }
+        let counts = self.ledger.counts(bin);
+        match self.sequence.handle_packet(packet.number) {
+            Arrival::Newest { missing } => counts.lost += missing,
+            Arrival::Late => {
+                counts.reordered += 1;
+                let after = self.expected.partition_point(|&(_, expected)| expected <= packet.number);
+                let seen_in = self.expected[after.saturating_sub(1)].0;
+                self.ledger.counts(seen_in).lost -= 1;
+            }
+            Arrival::Duplicate => {
+                counts.duplicated += 1;
+                return;
+            }
+            Arrival::Ancient => {
+                self.ancient += 1;
+                return;
+            }
+        }
+        let counts = self.ledger.counts(bin);
+        counts.received += 1;
+        counts.received_bytes += packet.bytes;
+        counts.corrupted += u64::from(packet.bit_errors > 0);
+        counts.bit_errors += packet.bit_errors;
+        if let Some(sent_ns) = packet.sent_ns {
+            self.before_sent += u64::from(packet.at_ns < sent_ns);
+            let travel = packet.at_ns.saturating_sub(sent_ns);
+            self.travel.record(travel);
+            // RFC 3393 between packets sent one after the other.
+            if let Some((number, previous)) = self.previous
+                && packet.number == number + 1
+            {
+                self.variation.record(travel.abs_diff(previous));
+            }
+            self.previous = Some((packet.number, travel));
+        }
+    }
+
+    /// The result, its travel times as one-way delay.
+    pub fn finish(self, name: &str, warnings: &mut Vec<String>) -> FlowResult {
+        if self.before_sent > 0 {
+            warnings.push(format!(
+                "flow {name}: {} packets seem to have arrived before they were sent: the clocks of the hosts differ",
+                self.before_sent
+            ));
+        }
+        if self.ancient > 0 {
+            warnings.push(format!("flow {name}: {} packets came too late to be counted", self.ancient));
+        }
+        FlowResult {
+            bins: self.ledger.into_bins(),
+            delay: self.travel.buckets(),
+            delay_variation: self.variation.buckets(),
+            ..FlowResult::default()
+        }
+    }
+}
