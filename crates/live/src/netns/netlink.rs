@@ -483,13 +483,14 @@ fn link_of(message: Message) -> Option<Link> {
         running: false,
         statistics: Statistics::default(),
     };
+    let (mut state, mut veth) = (State::Unknown, false);
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Address(bytes) => link.mac = bytes.try_into().ok(),
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
-            // Set by the same step that lets frames pass; the flags know of it earlier.
-            LinkAttribute::OperState(state) => link.running = state == State::Up,
+            LinkAttribute::OperState(operational) => state = operational,
+            LinkAttribute::LinkInfo(info) => veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
             LinkAttribute::Stats64(counted) => {
                 link.statistics = Statistics {
                     received_packets: counted.rx_packets,
@@ -503,5 +504,8 @@ fn link_of(message: Message) -> Option<Link> {
             _ => {}
         }
     }
+    // The state (RFC 2863) is set by the step that lets frames pass; the flags know earlier.
+    // Interfaces without a wire (loopback, TUN) have none and pass frames at once.
+    link.running = link.up && (state == State::Up || state == State::Unknown && !veth);
     Some(link)
 }

@@ -1,4 +1,16 @@
 //! Ports: where frames enter and leave. One file per kind; a user is generic over [`Port`].
+//!
+//! - [`af_packet`]: any interface, without root in a user namespace.
+//! - [`tun`]: an interface whose other end is the port itself.
+//! - [`ring`]: memory, for tests.
+//! - [`pcapng`]: records what passes a port, and replays a capture.
+#![allow(unsafe_code)]
+
+pub mod af_packet;
+mod kernel;
+pub mod pcapng;
+pub mod ring;
+pub mod tun;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -33,4 +45,20 @@ pub trait Port {
 
     /// Frames lost since the port was opened because nobody took them in time.
     fn missed(&mut self) -> u64;
+}
+
+/// Arrival times as a port gives them: never before an earlier frame's, never in the future.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arrivals {
+    latest_ns: u64,
+}
+
+impl Arrivals {
+    /// The time given for a frame that arrived `at_ns`, read `now_ns`. Kernel timestamps are
+    /// wall-clock time, whose steps and slewing are no reordering.
+    fn at(&mut self, at_ns: i128, now_ns: u64) -> u64 {
+        let earliest = i128::from(self.latest_ns.min(now_ns));
+        self.latest_ns = at_ns.clamp(earliest, i128::from(now_ns)) as u64;
+        self.latest_ns
+    }
 }

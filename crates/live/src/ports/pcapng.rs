@@ -1,0 +1,253 @@
+//! Frames in pcapng files (draft-ietf-opsawg-pcapng), laid out by the `pcap-file` crate:
+//! [`Captured`] records what passes another port, [`Replay`] is a port that gives what a
+//! file holds.
+
+use super::{Port, Received};
+use crate::clock;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
+use pcap_file::{DataLink, PcapError};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Directions of a frame, the lowest bits of a packet's flags.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+/// Timestamps count 10⁻⁹ s.
+const NANOSECONDS: u8 = 9;
+
+/// A port that records what passes another, with wall-clock timestamps in nanoseconds:
+/// arrivals when they arrived, departures when they were handed over.
+///
+/// A file that cannot be written further ends the recording, not the traffic:
+/// [`finish`](Captured::finish) says so.
+pub struct Captured<P> {
+    port: P,
+    recording: Recording,
+}
+
+struct Recording {
+    path: PathBuf,
+    writer: PcapNgWriter<BufWriter<File>>,
+    failed: Option<io::Error>,
+}
+
+impl<P: Port> Captured<P> {
+    /// Records into a new file; `name` is what the interface is called there.
+    pub fn new(port: P, path: &Path, name: &str) -> io::Result<Captured<P>> {
+        let create = || -> Result<_, PcapError> {
+            let file = File::create(path).map_err(PcapError::IoError)?;
+            let mut writer = PcapNgWriter::new(BufWriter::with_capacity(1 << 20, file))?;
+            let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
+            interface.options = vec![
+                InterfaceDescriptionOption::IfName(Cow::Owned(name.to_string())),
+                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+            ];
+            writer.write_pcapng_block(interface)?;
+            Ok(writer)
+        };
+        let writer = create().map_err(|error| in_file(path, error))?;
+        Ok(Captured { port, recording: Recording { path: path.into(), writer, failed: None } })
+    }
+
+    /// Ends the recording: the port, once everything is in the file.
+    pub fn finish(mut self) -> io::Result<P> {
+        if let Some(error) = self.recording.failed {
+            return Err(error);
+        }
+        let flushed = self.recording.writer.get_mut().flush();
+        flushed.map_err(|error| in_file(&self.recording.path, PcapError::IoError(error)))?;
+        Ok(self.port)
+    }
+}
+
+impl Recording {
+    fn write(&mut self, frame: &[u8], realtime_ns: i128, direction: u32) {
+        if self.failed.is_some() {
+            return;
+        }
+        let block = EnhancedPacketBlock {
+            interface_id: 0,
+            timestamp: Duration::from_nanos(realtime_ns.max(0) as u64),
+            original_len: frame.len() as u32,
+            data: Cow::Borrowed(frame),
+            options: vec![EnhancedPacketOption::Flags(direction)],
+        };
+        let written = self.writer.write_pcapng_block(block);
+        self.failed = written.err().map(|error| in_file(&self.path, error));
+    }
+}
+
+impl<P: Port> Port for Captured<P> {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        let recording = &mut self.recording;
+        let mut ahead = None;
+        self.port.receive(limit, &mut |received| {
+            let ahead = *ahead.get_or_insert_with(clock::realtime_ahead_ns);
+            recording.write(received.frame, i128::from(received.at_ns) + ahead, INBOUND);
+            each(received);
+        })
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        let taken = self.port.send(frame)?;
+        if taken {
+            let now = i128::from(clock::monotonic_ns()) + clock::realtime_ahead_ns();
+            self.recording.write(frame, now, OUTBOUND);
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        self.port.flush()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.fd()
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.port.missed()
+    }
+}
+
+/// A port that gives the Ethernet frames of a pcapng file, at the distances in time they
+/// were captured with. What is sent to it is refused.
+pub struct Replay {
+    path: PathBuf,
+    reader: PcapNgReader<BufReader<File>>,
+    /// Where the first frame of the file is put in time.
+    start_ns: u64,
+    /// The first frame's time in the file.
+    first_ns: Option<u64>,
+    next: Option<Frame>,
+    latest_ns: u64,
+    refused: usize,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Frame {
+    bytes: Vec<u8>,
+    at_ns: u64,
+}
+
+impl Replay {
+    /// Replays a file so that its first frame arrives at `start_ns` of the monotonic clock:
+    /// a start long ago gives all frames at once.
+    pub fn open(path: &Path, start_ns: u64) -> io::Result<Replay> {
+        let open = || PcapNgReader::new(BufReader::new(File::open(path).map_err(PcapError::IoError)?));
+        Ok(Replay {
+            path: path.into(),
+            reader: open().map_err(|error| in_file(path, error))?,
+            start_ns,
+            first_ns: None,
+            next: None,
+            latest_ns: start_ns,
+            refused: 0,
+            ended: false,
+        })
+    }
+
+    /// Whether the last frame has been received.
+    pub fn has_ended(&self) -> bool {
+        self.ended && self.next.is_none()
+    }
+
+    /// Reads on to the next frame, where none is waiting to become due.
+    fn read(&mut self) -> io::Result<()> {
+        while self.next.is_none() && !self.ended {
+            let packet = match self.reader.next_block() {
+                None => {
+                    self.ended = true;
+                    break;
+                }
+                // The crate calls every unit of time a nanosecond.
+                Some(Ok(Block::EnhancedPacket(packet))) => {
+                    (packet.interface_id, packet.timestamp.as_nanos() as u64, packet.data.into_owned())
+                }
+                Some(Ok(_)) => continue,
+                Some(Err(error)) => {
+                    self.ended = true;
+                    return Err(in_file(&self.path, error));
+                }
+            };
+            let (interface, stamp, bytes) = packet;
+            let Some(interface) = self.reader.interfaces().get(interface as usize) else { continue };
+            if interface.linktype != DataLink::ETHERNET {
+                continue;
+            }
+            let time_ns = scale(stamp, interface);
+            let first_ns = *self.first_ns.get_or_insert(time_ns);
+            // Frames of several interfaces may stand in the file out of order.
+            let at_ns = self.start_ns.saturating_add(time_ns.saturating_sub(first_ns));
+            self.latest_ns = self.latest_ns.max(at_ns);
+            self.next = Some(Frame { bytes, at_ns: self.latest_ns });
+        }
+        Ok(())
+    }
+}
+
+/// A timestamp in nanoseconds: powers of ten or of two, microseconds where nothing is said.
+fn scale(stamp: u64, interface: &InterfaceDescriptionBlock<'_>) -> u64 {
+    let resolution = interface.options.iter().find_map(|option| match option {
+        InterfaceDescriptionOption::IfTsResol(value) => Some(*value),
+        _ => None,
+    });
+    let resolution = resolution.unwrap_or(6);
+    let exponent = u32::from(resolution & 0x7f);
+    let per_second =
+        if resolution & 0x80 == 0 { 10_u128.checked_pow(exponent) } else { 1_u128.checked_shl(exponent) };
+    let per_second = per_second.unwrap_or(u128::MAX);
+    u64::try_from(u128::from(stamp) * 1_000_000_000 / per_second).unwrap_or(u64::MAX)
+}
+
+impl Port for Replay {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        let now = clock::monotonic_ns();
+        for count in 0..limit {
+            self.read()?;
+            match self.next.take_if(|frame| frame.at_ns <= now) {
+                Some(Frame { bytes, at_ns }) => each(Received { frame: &bytes, at_ns }),
+                None => return Ok(count),
+            }
+        }
+        Ok(limit)
+    }
+
+    fn send(&mut self, _: &[u8]) -> io::Result<bool> {
+        self.refused += 1;
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        Ok(std::mem::take(&mut self.refused))
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn missed(&mut self) -> u64 {
+        0
+    }
+}
+
+fn in_file(path: &Path, error: PcapError) -> io::Error {
+    let kind = match &error {
+        PcapError::IoError(error) => error.kind(),
+        _ => io::ErrorKind::InvalidData,
+    };
+    let text = match error {
+        PcapError::IoError(error) => error.to_string(),
+        other => format!("no valid pcapng: {other}"),
+    };
+    io::Error::new(kind, format!("{}: {text}", path.display()))
+}

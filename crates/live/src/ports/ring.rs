@@ -1,0 +1,116 @@
+//! Two ports joined by memory: what one sends the other receives. For tests, and wherever
+//! two parts of one process exchange frames.
+
+use super::{Port, Received};
+use crate::clock;
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Makes a pair of which each end holds at most `capacity` frames that wait to be received.
+pub fn pair(capacity: usize) -> io::Result<(End, End)> {
+    let (one, other) = (Arc::new(Queue::new(capacity)?), Arc::new(Queue::new(capacity)?));
+    let end = |inbox: &Arc<Queue>, outbox: &Arc<Queue>| End {
+        inbox: inbox.clone(),
+        outbox: outbox.clone(),
+        taken: Vec::new(),
+    };
+    Ok((end(&one, &other), end(&other, &one)))
+}
+
+/// One end of a pair.
+#[derive(Debug)]
+pub struct End {
+    inbox: Arc<Queue>,
+    outbox: Arc<Queue>,
+    taken: Vec<Frame>,
+}
+
+impl End {
+    /// Takes a frame as [`Port::send`] does, which arrives at this time (nanoseconds of the
+    /// monotonic clock, or of any other clock a test goes by).
+    pub fn send_at(&mut self, frame: &[u8], at_ns: u64) {
+        self.taken.push(Frame { bytes: frame.to_vec(), at_ns });
+    }
+}
+
+#[derive(Debug)]
+struct Frame {
+    bytes: Vec<u8>,
+    at_ns: u64,
+}
+
+/// Frames on their way in one direction. Each end holds it, so the one that is left alone
+/// is the last.
+#[derive(Debug)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    capacity: usize,
+    /// Readable as long as frames wait.
+    event: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    frames: VecDeque<Frame>,
+    missed: u64,
+}
+
+impl Queue {
+    fn new(capacity: usize) -> io::Result<Queue> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Queue { waiting: Mutex::default(), capacity, event })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no panic while it is held")
+    }
+}
+
+impl Port for End {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        let mut waiting = self.inbox.waiting();
+        let count = limit.min(waiting.frames.len());
+        let frames: Vec<Frame> = waiting.frames.drain(..count).collect();
+        if waiting.frames.is_empty() && count > 0 {
+            rustix::io::read(&self.inbox.event, &mut [0; 8])?;
+        }
+        drop(waiting);
+        if count == 0 && limit > 0 && Arc::strong_count(&self.inbox) == 1 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the other end of the ring is gone"));
+        }
+        frames.iter().for_each(|frame| each(Received { frame: &frame.bytes, at_ns: frame.at_ns }));
+        Ok(count)
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        self.send_at(frame, clock::monotonic_ns());
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        let mut waiting = self.outbox.waiting();
+        let was_empty = waiting.frames.is_empty();
+        for frame in self.taken.drain(..) {
+            if waiting.frames.len() < self.outbox.capacity {
+                waiting.frames.push_back(frame);
+            } else {
+                waiting.missed += 1;
+            }
+        }
+        if was_empty && !waiting.frames.is_empty() {
+            rustix::io::write(&self.outbox.event, &1_u64.to_ne_bytes())?;
+        }
+        Ok(0)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.inbox.event.as_fd())
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.inbox.waiting().missed
+    }
+}

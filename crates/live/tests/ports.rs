@@ -1,0 +1,386 @@
+//! Every kind of port: frames in are frames out, in order, with times that never go back;
+//! what is lost is counted; what disappears is said.
+
+mod support;
+
+use netstage_live::clock::monotonic_ns;
+use netstage_live::netns::{Namespace, Netlink};
+use netstage_live::ports::af_packet::{AfPacket, Options};
+use netstage_live::ports::pcapng::{Captured, Replay};
+use netstage_live::ports::tun::{Layer, Tun};
+use netstage_live::ports::{Port, ring};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+
+/// Generous: only a broken program takes so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A frame of a protocol the kernel does not know, which therefore only ports see.
+fn frame(number: u32, length: usize) -> Vec<u8> {
+    let header = [&RIGHT_MAC[..], &LEFT_MAC, &[0x88, 0xb5]].concat();
+    let payload = number.to_be_bytes().into_iter().cycle();
+    header.into_iter().chain(payload).take(length).collect()
+}
+
+/// Frames of all lengths an Ethernet interface takes.
+fn frames(count: u32) -> Vec<Vec<u8>> {
+    (0..count).map(|number| frame(number, 60 + (number as usize * 97) % 1455)).collect()
+}
+
+fn send_all(port: &mut dyn Port, frames: &[Vec<u8>]) {
+    for frame in frames {
+        if !port.send(frame).unwrap() {
+            assert_eq!(port.flush().unwrap(), 0);
+            assert!(port.send(frame).unwrap(), "room after a flush");
+        }
+    }
+    assert_eq!(port.flush().unwrap(), 0);
+}
+
+/// Waits until the port has something to say.
+fn wait(port: &dyn Port) {
+    let fd = port.fd().unwrap();
+    poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::from(20_000_u16)).unwrap();
+}
+
+/// Receives `count` frames with their times.
+fn receive(port: &mut dyn Port, count: usize) -> Vec<(Vec<u8>, u64)> {
+    let mut all = Vec::new();
+    let start = Instant::now();
+    while all.len() < count {
+        assert!(start.elapsed() < PATIENCE, "only {} of {count} frames", all.len());
+        wait(port);
+        let limit = count - all.len();
+        port.receive(limit, &mut |received| all.push((received.frame.to_vec(), received.at_ns))).unwrap();
+    }
+    all
+}
+
+/// What holds for all ports that are joined.
+fn frames_in_are_frames_out(from: &mut dyn Port, to: &mut dyn Port) {
+    let sent = frames(500);
+    let before = monotonic_ns();
+    let mut received = Vec::new();
+    for part in sent.chunks(100) {
+        send_all(from, part);
+        received.extend(receive(to, part.len()));
+    }
+    assert!(received.iter().map(|(frame, _)| frame).eq(&sent));
+    let times: Vec<u64> = received.iter().map(|(_, at_ns)| *at_ns).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    // A wall clock being set right moves kernel timestamps against ours, by less than this.
+    assert!(times[0] + 1_000_000_000 > before && *times.last().unwrap() <= monotonic_ns());
+    assert_eq!(to.missed(), 0);
+    assert_eq!(to.receive(1, &mut |_| panic!("no frame was sent twice")).unwrap(), 0);
+}
+
+/// The error a port gives once it has lost its interface.
+fn loss(port: &mut dyn Port) -> std::io::Error {
+    for _ in 0..100 {
+        wait(port);
+        if let Err(error) = port.receive(64, &mut |_| {}) {
+            return error;
+        }
+    }
+    panic!("no error");
+}
+
+fn packet_ports(pair: &Pair, options: Options) -> (AfPacket, AfPacket) {
+    let open = |namespace, link| AfPacket::open(namespace, link, options).unwrap();
+    (open(&pair.left, "left0"), open(&pair.right, "right0"))
+}
+
+#[test]
+fn ring_carries_frames() {
+    let (mut left, mut right) = ring::pair(1000).unwrap();
+    frames_in_are_frames_out(&mut left, &mut right);
+    frames_in_are_frames_out(&mut right, &mut left);
+    left.send_at(b"early", 7);
+    left.flush().unwrap();
+    assert_eq!(receive(&mut right, 1), [(b"early".to_vec(), 7)]);
+    drop(left);
+    assert_eq!(loss_without_wait(&mut right).kind(), ErrorKind::NotFound);
+}
+
+fn loss_without_wait(port: &mut dyn Port) -> std::io::Error {
+    port.receive(1, &mut |_| {}).unwrap_err()
+}
+
+#[test]
+fn ring_counts_what_nobody_took() {
+    let (mut left, mut right) = ring::pair(10).unwrap();
+    send_all(&mut left, &frames(25));
+    assert_eq!(receive(&mut right, 10).len(), 10);
+    assert_eq!(right.missed(), 15);
+}
+
+#[test]
+fn af_packet_carries_frames() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(Default::default());
+    let (mut left, mut right) = packet_ports(&pair, Options::default());
+    frames_in_are_frames_out(&mut left, &mut right);
+    frames_in_are_frames_out(&mut right, &mut left);
+    // Twice around the ring.
+    for _ in 0..50 {
+        send_all(&mut left, &frames(100));
+        assert_eq!(receive(&mut right, 100).len(), 100);
+    }
+}
+
+#[test]
+fn af_packet_keeps_vlan_tags() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(Default::default());
+    let (mut left, mut right) = packet_ports(&pair, Options::default());
+    let mut tagged = frame(1, 200);
+    tagged.splice(12..12, [0x81, 0x00, 0x60, 0x05]);
+    let mut twice = tagged.clone();
+    twice.splice(12..12, [0x88, 0xa8, 0x00, 0x07]);
+    let sent = [tagged, twice, frame(2, 100)];
+    send_all(&mut left, &sent);
+    let received = receive(&mut right, 3);
+    assert!(received.iter().map(|(frame, _)| frame).eq(&sent), "{received:x?}");
+}
+
+#[test]
+fn af_packet_refuses_what_the_interface_does_not_carry() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(Default::default());
+    let (mut left, mut right) = packet_ports(&pair, Options::default());
+    for unfit in [frame(0, 3000), frame(0, 1600), frame(0, 5)] {
+        assert!(left.send(&unfit).unwrap());
+    }
+    assert!(left.send(&frame(1, 60)).unwrap());
+    assert_eq!(left.flush().unwrap(), 3);
+    assert_eq!(receive(&mut right, 1)[0].0, frame(1, 60));
+}
+
+#[test]
+fn af_packet_counts_what_nobody_took() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(Default::default());
+    let (mut left, mut right) = packet_ports(&pair, Options { receive_frames: 100 });
+    let sent = frames(2000);
+    send_all(&mut left, &sent);
+    let mut taken = Vec::new();
+    while right.receive(64, &mut |received| taken.push(received.frame.to_vec())).unwrap() > 0 {}
+    assert!(taken.len() >= 100 && taken.len() < 2000, "{}", taken.len());
+    assert!(taken.iter().eq(&sent[..taken.len()]), "the oldest were kept");
+    assert_eq!(right.missed() + taken.len() as u64, 2000);
+    assert_eq!(right.missed() + taken.len() as u64, 2000, "asking does not change it");
+}
+
+#[test]
+fn af_packet_says_that_its_interface_is_down_or_gone() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(Default::default());
+    let (mut left, mut right) = packet_ports(&pair, Options::default());
+    let mut netlink = Netlink::open(&pair.left).unwrap();
+    netlink.set_down("left0").unwrap();
+    let error = loss(&mut left);
+    assert_eq!(error.kind(), ErrorKind::NetworkDown, "{error}");
+    assert!(left.send(&frame(0, 60)).unwrap());
+    let error = left.flush().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NetworkDown, "{error}");
+    netlink.set_up("left0").unwrap();
+    netlink.wait_until_ready("left0").unwrap();
+    send_all(&mut left, &[frame(1, 60)]);
+    assert_eq!(receive(&mut right, 1)[0].0, frame(1, 60), "it works again once the interface is up");
+    netlink.delete_link("left0").unwrap();
+    for port in [&mut left, &mut right] {
+        let error = loss(port);
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert!(error.to_string().contains("gone"), "{error}");
+        assert!(port.send(&frame(0, 60)).unwrap());
+        assert!(port.flush().is_err());
+    }
+    let error = AfPacket::open(&pair.left, "left0", Options::default()).unwrap_err();
+    assert!(error.to_string().contains("left0"), "{error}");
+}
+
+#[test]
+fn without_offloads_no_frame_is_longer_than_the_wire_allows() {
+    if !may_make_namespaces() {
+        return;
+    }
+    const BYTES: usize = 1 << 16;
+    let pair = Pair::new(Default::default());
+    let mut port = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
+    let listener = pair.right.run(|| TcpListener::bind("10.1.0.1:80")).unwrap().unwrap();
+    let mut client = pair.left.run(|| TcpStream::connect("10.1.0.1:80")).unwrap().unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(&[1; BYTES]).unwrap();
+    server.read_exact(&mut [0; BYTES]).unwrap();
+    let mut lengths = Vec::new();
+    while port.receive(64, &mut |received| lengths.push(received.frame.len())).unwrap() > 0 {}
+    assert_eq!(lengths.iter().max(), Some(&1514));
+    // Ethernet, IP and TCP headers with timestamps.
+    let payload: usize = lengths.iter().map(|length| length.saturating_sub(14 + 20 + 32)).sum();
+    assert!(payload >= BYTES && port.missed() == 0, "{payload}");
+}
+
+/// Sends back what a socket sends to 10.9.0.2, from there; by swapping addresses and ports,
+/// which no checksum notices.
+fn reflect_through(layer: Layer) {
+    let namespace = Namespace::new().unwrap();
+    let mut tun = Tun::create(&namespace, "tun0", layer).unwrap();
+    let mut netlink = Netlink::open(&namespace).unwrap();
+    netlink.set_up("tun0").unwrap();
+    netlink.add_address("tun0", [10, 9, 0, 1].into(), 24).unwrap();
+    if layer == Layer::Ethernet {
+        netlink.add_neighbour("tun0", [10, 9, 0, 2].into(), LEFT_MAC).unwrap();
+    }
+    netlink.wait_until_ready("tun0").unwrap();
+    let socket = namespace.run(|| UdpSocket::bind("10.9.0.1:9")).unwrap().unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    for number in 0..20_u8 {
+        socket.send_to(&[number; 10], "10.9.0.2:9").unwrap();
+    }
+    let mut count = 0;
+    while count < 20 {
+        for (mut frame, at_ns) in receive(&mut tun, 1) {
+            assert!(at_ns <= monotonic_ns());
+            // The kernel may have to say something of its own (IGMP, MLD).
+            if frame[12..14] != [8, 0] || frame[14 + 9] != 17 {
+                continue;
+            }
+            for (one, other, length) in [(0, 6, 6), (26, 30, 4), (34, 36, 2)] {
+                (0..length).for_each(|byte| frame.swap(one + byte, other + byte));
+            }
+            send_all(&mut tun, &[frame]);
+            count += 1;
+        }
+    }
+    for number in 0..20_u8 {
+        let mut bytes = [0; 64];
+        let (length, from) = socket.recv_from(&mut bytes).unwrap();
+        assert_eq!((&bytes[..length], from.to_string().as_str()), (&[number; 10][..], "10.9.0.2:9"));
+    }
+    assert_eq!(tun.missed(), 0);
+    (0..2000).for_each(|_| drop(socket.send_to(b"unread", "10.9.0.2:9")));
+    assert!(tun.missed() > 0, "its queue is finite");
+    netlink.delete_link("tun0").unwrap();
+    let error = loss(&mut tun);
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+#[test]
+fn tun_and_tap_reach_the_kernel() {
+    if !may_make_namespaces() {
+        return;
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return skip("the kernel has no /dev/net/tun");
+    }
+    reflect_through(Layer::Ip);
+    reflect_through(Layer::Ethernet);
+}
+
+/// A file of its own for each test, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(std::env::temp_dir().join(format!("netstage-{}-{name}.pcapng", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn what_is_captured_is_replayed() {
+    let file = Scratch::new("captured");
+    let (mut left, right) = ring::pair(1000).unwrap();
+    let mut captured = Captured::new(right, &file.0, "right0").unwrap();
+    let start = monotonic_ns();
+    let sent = frames(200);
+    for (number, frame) in sent.iter().enumerate() {
+        left.send_at(frame, start + 1001 * number as u64);
+    }
+    left.flush().unwrap();
+    assert_eq!(receive(&mut captured, 200).len(), 200);
+    send_all(&mut captured, &sent[..50]);
+    assert_eq!(receive(&mut left, 50).len(), 50);
+    drop(captured.finish().unwrap());
+
+    let mut replay = Replay::open(&file.0, 5_000).unwrap();
+    let mut replayed = Vec::new();
+    while !replay.has_ended() {
+        replay.receive(7, &mut |received| replayed.push((received.frame.to_vec(), received.at_ns))).unwrap();
+    }
+    let frames: Vec<&Vec<u8>> = replayed.iter().map(|(frame, _)| frame).collect();
+    assert!(frames[..200].iter().copied().eq(&sent) && frames[200..].iter().copied().eq(&sent[..50]));
+    let expected = (0..200).map(|number| 5_000 + 1001 * number);
+    assert!(replayed[..200].iter().map(|(_, at_ns)| *at_ns).eq(expected));
+    assert!(replayed.is_sorted_by_key(|(_, at_ns)| *at_ns));
+
+    match Command::new("tshark")
+        .args(["-r".as_ref(), file.0.as_os_str()])
+        .args(["-T", "fields", "-e", "frame.len"])
+        .output()
+    {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let lengths: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
+            assert!(lengths.into_iter().eq(frames.iter().map(|frame| frame.len())));
+        }
+        Err(error) => skip(&format!("tshark reading our pcapng: {error}")),
+    }
+}
+
+#[test]
+fn replay_waits_until_frames_are_due() {
+    let file = Scratch::new("due");
+    let (mut left, right) = ring::pair(10).unwrap();
+    let mut captured = Captured::new(right, &file.0, "right0").unwrap();
+    left.send_at(b"now", 1_000_000_000);
+    left.send_at(b"in an hour", 3_601_000_000_000);
+    left.flush().unwrap();
+    receive(&mut captured, 2);
+    captured.finish().unwrap();
+    let mut replay = Replay::open(&file.0, monotonic_ns()).unwrap();
+    let mut count = 0;
+    replay.receive(10, &mut |received| count += usize::from(received.frame == b"now")).unwrap();
+    assert_eq!((count, replay.has_ended()), (1, false));
+    assert!(replay.send(b"nothing takes this").unwrap());
+    assert_eq!(replay.flush().unwrap(), 1);
+}
+
+#[test]
+fn a_broken_capture_and_a_full_disk_are_said() {
+    let file = Scratch::new("broken");
+    std::fs::write(&file.0, b"\x0a\x0d\x0d\x0anot a capture, although it begins like one").unwrap();
+    let error = Replay::open(&file.0, 0).err().unwrap();
+    assert!(error.to_string().contains("broken.pcapng"), "{error}");
+    let (mut left, right) = ring::pair(10_000).unwrap();
+    let Ok(mut captured) = Captured::new(right, "/dev/full".as_ref(), "right0") else {
+        return skip("no /dev/full");
+    };
+    // More than is held back before it is written.
+    let sent = frames(2000);
+    send_all(&mut left, &sent);
+    assert_eq!(receive(&mut captured, 2000).len(), 2000, "traffic goes on");
+    let error = captured.finish().err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+}
