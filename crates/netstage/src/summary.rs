@@ -7,10 +7,14 @@ use std::path::Path;
 /// Tables longer than this are left to the page.
 const MOST_ROWS: usize = 60;
 
+/// Tables shown here, by what their titles begin with.
+const WANTED: [&str; 4] = ["Results", "Tests", "What the tests say", "Comparison"];
+
 /// Title, results, verdicts and warnings; and where the page is.
 pub fn text(data: &ReportData, page: Option<&Path>) -> String {
     let mut out = format!("{}\n", data.title);
-    let shown = data.tables.iter().filter(|t| t.title == "Results" || t.title.starts_with("Comparison"));
+    let wanted = |t: &&Table| WANTED.iter().any(|title| t.title.starts_with(title));
+    let shown = data.tables.iter().filter(wanted);
     for shown in shown {
         out.push('\n');
         if shown.title != "Results" {

@@ -7,7 +7,7 @@ use crate::file::File;
 use crate::file::study::{self, Assignments};
 use crate::outcome::{Metric, MetricInfo};
 use crate::pattern::matches;
-use crate::plan::Plan;
+use crate::plan::{Plan, Test};
 use crate::quantity::Dimension;
 use crate::scalar::{Amount, MetricName, SubjectPattern};
 use crate::table::{At, List};
@@ -357,6 +357,9 @@ fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
         plan.vpns.iter().map(|vpn| vpn.name.clone()).collect()
     } else if metric.starts_with("link.") {
         plan.links.iter().flat_map(|l| ["forward", "reverse"].map(|d| format!("{}.{d}", l.name))).collect()
+    } else if metric.starts_with("test.") {
+        let finds = |test: &&Test| test.method.metrics().iter().any(|found| found.info().name == metric);
+        plan.tests.iter().filter(finds).flat_map(Test::subjects).collect()
     } else {
         Vec::new()
     }

@@ -6,6 +6,7 @@ mod declare;
 mod error;
 pub mod expect;
 mod file;
+pub mod finding;
 mod judge;
 mod merge;
 mod nest;

@@ -1,5 +1,6 @@
 //! What one run of a plan yields, whatever stage it ran on, and the registry of metrics.
 
+use crate::finding::TestOutcome;
 use netstage_core::time::Duration;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,13 @@ pub struct MetricInfo {
     pub aggregation: Aggregation,
     /// One line for people.
     pub help: &'static str,
+}
+
+impl Metric {
+    /// Whether tests find it: a number for each test and frame size, none for a bin.
+    pub fn is_finding(self) -> bool {
+        self.info().name.starts_with("test.")
+    }
 }
 
 macro_rules! metrics {
@@ -144,6 +152,20 @@ metrics! {
     FairnessIntraVpnEachWholeRun = "fairness.intra_vpn.per_vpn.whole_run", "", "payload", Mean;
     /// Share of what the background leaves on a link that limits measured flows.
     LinkUtilisationNet = "link.utilisation.net_of_background", "", "ip", Mean;
+    /// Highest rate without loss (RFC 2544).
+    TestThroughput = "test.throughput", "bit/s", "ip", Mean;
+    /// Highest rate without loss, in frames.
+    TestFrameRate = "test.frame_rate", "frames/s", "", Mean;
+    /// Rate at which packets came through.
+    TestDelivered = "test.delivered", "bit/s", "ip", Mean;
+    /// Share of packets lost.
+    TestLossRatio = "test.loss_ratio", "", "", Mean;
+    /// Mean one-way delay.
+    TestLatency = "test.latency", "s", "", Mean;
+    /// Longest burst without loss (RFC 9004).
+    TestBackToBack = "test.back_to_back", "packets", "", Mean;
+    /// Buffer that bursts imply, less what is forwarded meanwhile (RFC 9004).
+    TestBufferTime = "test.buffer_time", "s", "", Mean;
 }
 
 /// Values of one metric of one subject, one per bin; NaN where there is none.
@@ -201,6 +223,8 @@ pub struct Outcome {
     pub distributions: Vec<Distribution>,
     /// How well the tool kept what it was asked.
     pub loads: Vec<Load>,
+    /// What the tests came to, in the plan's order.
+    pub tests: Vec<TestOutcome>,
     /// What the run cost and moved.
     pub totals: Totals,
     /// What a reader must know before trusting the figures.

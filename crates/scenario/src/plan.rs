@@ -4,6 +4,10 @@
 //! scenario was refused before one exists. Tables keep the order of their names, so
 //! equal scenarios give equal plans.
 
+mod test;
+
+pub use test::{Method, Search, Test};
+
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::{Pattern, Traffic};
@@ -14,7 +18,7 @@ use netstage_core::{link, queue, tcp};
 pub struct Plan {
     /// What the scenario is called.
     pub title: String,
-    /// How long a run lasts.
+    /// How long a run of the flows lasts; zero where flows run only beside tests.
     pub duration: Duration,
     /// Nodes, ordered by name.
     pub nodes: Vec<Node>,
@@ -24,6 +28,8 @@ pub struct Plan {
     pub vpns: Vec<Vpn>,
     /// Flow groups, ordered by name.
     pub flows: Vec<FlowGroup>,
+    /// Measurements made of trials, ordered by name; they follow the run of the flows.
+    pub tests: Vec<Test>,
     /// What is recorded.
     pub measure: Measure,
 }
@@ -152,6 +158,11 @@ impl Plan {
     pub fn flow_name(&self, group: usize, index: usize) -> String {
         let group = &self.flows[group];
         if group.count == 1 { group.name.clone() } else { format!("{}[{index}]", group.name) }
+    }
+
+    /// Whether flows run by themselves: not if all of them are there only beside tests.
+    pub fn has_run(&self) -> bool {
+        (0..self.flows.len()).any(|flow| !self.tests.iter().any(|test| test.load.contains(&flow)))
     }
 
     /// Whether anything draws random numbers, so that seeds differ.

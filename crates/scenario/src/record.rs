@@ -7,6 +7,7 @@
 
 mod layout;
 
+use crate::finding::TestOutcome;
 use crate::outcome::{Aggregation, Metric, Totals};
 use crate::plan::{NodeKind, Plan};
 use layout::Layout;
@@ -104,9 +105,22 @@ pub struct CellEntry {
     /// How well the tool kept what it was asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loads: Vec<LoadEntry>,
+    /// What each test came to, run by run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tests: Vec<TestEntry>,
     /// What its runs cost and moved, together.
     #[serde(default)]
     pub totals: TotalsEntry,
+}
+
+/// A test in one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TestEntry {
+    /// Seed of the run.
+    pub seed: u64,
+    /// What it came to.
+    #[serde(flatten)]
+    pub outcome: TestOutcome,
 }
 
 /// One metric of one subject over the measured span.

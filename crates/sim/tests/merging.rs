@@ -24,6 +24,7 @@ fn random_plan(stream: &mut Stream) -> Plan {
         links: Vec::new(),
         vpns: Vec::new(),
         flows: Vec::new(),
+        tests: Vec::new(),
         measure: Measure { interval: Duration::from_millis(100), flow_detail: below(2) == 0 },
     };
     let routers = 2 + below(3) as usize;

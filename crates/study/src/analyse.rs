@@ -11,7 +11,9 @@ use crate::summary::Summary;
 use netstage_core::time::Instant;
 use netstage_scenario::Scenario;
 use netstage_scenario::outcome::{Distribution, Metric, Outcome};
-use netstage_scenario::record::{CellEntry, MetricEntry, Record, SeriesFile, Topology, TotalsEntry};
+use netstage_scenario::record::{
+    CellEntry, MetricEntry, Record, SeriesFile, TestEntry, Topology, TotalsEntry,
+};
 use std::collections::BTreeSet;
 
 /// Collects runs, cell by cell.
@@ -22,6 +24,7 @@ pub struct Analysis<'a> {
     metrics: BTreeSet<Metric>,
     /// The cell being collected.
     summary: Option<Summary<'a>>,
+    tests: Vec<TestEntry>,
     totals: TotalsEntry,
     bins: usize,
     cells: Vec<CellEntry>,
@@ -43,6 +46,7 @@ impl<'a> Analysis<'a> {
             plotters: scenario.plots.iter().map(|plot| Plotter::new(plot, &scenario.cells)).collect(),
             metrics: BTreeSet::new(),
             summary: None,
+            tests: Vec::new(),
             totals: TotalsEntry::default(),
             bins: 0,
             cells: Vec::new(),
@@ -56,7 +60,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Adds a run. Cells come in order, each with all its runs.
-    pub fn add(&mut self, cell: usize, outcome: &Outcome) {
+    pub fn add(&mut self, cell: usize, seed: u64, outcome: &Outcome) {
         self.judge.add(cell, outcome);
         for plotter in &mut self.plotters {
             plotter.add(cell, outcome);
@@ -66,6 +70,7 @@ impl<'a> Analysis<'a> {
         self.totals.add(&outcome.totals);
         self.bins = outcome.bins;
         self.collector.get_or_insert_with(|| Collector::new(&self.scenario.cells[cell].plan)).add(outcome);
+        self.tests.extend(outcome.tests.iter().map(|test| TestEntry { seed, outcome: test.clone() }));
         self.warnings.add(cell, &outcome.warnings);
         self.void.add(cell, &outcome.void);
         self.failures.add(cell, &outcome.failures);
@@ -91,6 +96,7 @@ impl<'a> Analysis<'a> {
             interval_ns: interval.0,
             measured_ns: (first, cell.plan.duration.0),
             summary: self.summary.take().map(Summary::finish).unwrap_or_default(),
+            tests: std::mem::take(&mut self.tests),
             totals: std::mem::take(&mut self.totals),
         });
         self.metrics.extend(collected.subjects.iter().map(|d| d.metric));

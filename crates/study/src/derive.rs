@@ -31,9 +31,11 @@ pub fn derive(plan: &Plan, outcome: &mut Outcome) {
     outcome.series.sort_by_key(|series| series.metric);
 }
 
-/// Whether a metric has a value per span instead of one per bin.
+/// Whether a metric has a value per span instead of one per bin. What a test finds does not
+/// depend on the span either.
 pub fn is_whole_span(metric: Metric) -> bool {
-    matches!(metric, Metric::FairnessIntraVpnWholeRun | Metric::FairnessIntraVpnEachWholeRun)
+    let whole = matches!(metric, Metric::FairnessIntraVpnWholeRun | Metric::FairnessIntraVpnEachWholeRun);
+    whole || metric.is_finding()
 }
 
 /// The values of a whole-span metric over `bins`, by subject.
@@ -56,8 +58,15 @@ pub fn whole_span(plan: &Plan, outcome: &Outcome, metric: Metric, bins: &Range<u
             let each = plan.vpns.iter().enumerate();
             each.map(|(index, vpn)| (vpn.name.clone(), jain(&means(Some(index))))).collect()
         }
-        _ => Vec::new(),
+        _ => findings(outcome, metric),
     }
+}
+
+/// What tests found of a metric, by subject.
+fn findings(outcome: &Outcome, metric: Metric) -> Vec<(String, f64)> {
+    let name = metric.info().name;
+    let found = outcome.tests.iter().flat_map(|test| &test.findings).filter(|f| f.metric == name);
+    found.map(|finding| (finding.subject.clone(), finding.value)).collect()
 }
 
 /// Bins of a run that count: from the one in which the first measured flow starts.

@@ -105,6 +105,7 @@ pub fn plan() -> Plan {
         links: vec![link("access", 0, 1, fast), link("core", 1, 2, 10_000_000), link("egress", 2, 3, fast)],
         vpns: vec![vpn("a", 1.0), vpn("b", 2.0)],
         flows: vec![group("bulka", Some(0), 2, 1), group("bulkb", Some(1), 2, 2), group("noise", None, 1, 0)],
+        tests: Vec::new(),
         measure: Measure { interval: Duration::from_secs(1), flow_detail: false },
     }
 }

@@ -5,7 +5,7 @@ use crate::select::{cell_matches, metric, select};
 use crate::statistics::estimate;
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Bound, Expectation, Statistic};
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::record::{Estimate, ExpectationCell, ExpectationEntry};
 use std::collections::BTreeMap;
 
@@ -130,6 +130,9 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
         Bound::AboveVariant(variant) => format!("above that of variant {variant}"),
     };
     let subject = if select.subject.is_empty() { String::new() } else { format!(" of {}", select.subject) };
+    if metric(&select.metric).is_some_and(Metric::is_finding) {
+        return format!("{what}{subject}: {bound}");
+    }
     format!("{what}{subject} over {}: {bound}", format::span(select.over))
 }
 

@@ -23,6 +23,7 @@ mod statistics;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod trials;
 
 pub mod compare;
 pub mod derive;

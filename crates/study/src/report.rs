@@ -4,6 +4,7 @@ use crate::Record;
 use crate::figure::Figure;
 use crate::format;
 use crate::overview::{cell_name, overview};
+use crate::trials;
 use netstage_scenario::record::{CellEntry, DistributionEntry, MetricEntry, Record as Data};
 use serde::Serialize;
 
@@ -142,6 +143,7 @@ pub fn report(record: &Record) -> ReportData {
     for (family, title) in [("vpn", "VPNs"), ("link", "Links, by direction"), ("flow", "Flow groups")] {
         tables.extend(family_table(data, family, title));
     }
+    tables.extend(trials::tables(data));
     tables.extend(distribution_table(data));
     tables.extend(load_table(data));
     tables.extend(differences_table(data));
@@ -173,8 +175,11 @@ fn facts(record: &Record) -> Vec<Fact> {
     let seeds = if data.repeat > 1 { format!("{} to {last}", data.seed) } else { data.seed.to_string() };
     let mut facts = vec![("Stage", data.stage.clone()), ("Seeds", seeds)];
     if let Some(cell) = data.cells.first() {
-        facts.push(("Duration", format::duration(cell.duration_ns)));
-        facts.push(("Interval", format::duration(cell.interval_ns)));
+        // Flows that run only beside tests have no run of their own.
+        if cell.duration_ns > 0 {
+            facts.push(("Duration", format::duration(cell.duration_ns)));
+            facts.push(("Interval", format::duration(cell.interval_ns)));
+        }
     }
     facts.push(("Cells", data.cells.len().to_string()));
     facts.push((

@@ -7,7 +7,7 @@ use crate::figure::Figure;
 use crate::folder::{Folder, Manifest, RECORD, read_checked};
 use crate::open::{self, DISTRIBUTIONS, FIGURES, SERIES};
 use crate::series::{Joiner, encode_run, read_run, write_distributions};
-use crate::{Error, Record, Stopped, checksum_of};
+use crate::{Error, Record, Stopped, checksum_of, trials};
 use netstage_scenario::outcome::Outcome;
 use netstage_scenario::plan::Plan;
 use netstage_scenario::record::SeriesFile;
@@ -160,11 +160,26 @@ impl Work<'_> {
         }
     }
 
+    /// The flows of a plan, then its tests.
+    fn perform(&self, plan: &Plan, seed: u64) -> Result<Outcome, Stopped> {
+        let stop = || self.stopping();
+        let mut outcome = match plan.has_run() {
+            true => (self.runner)(plan, seed, &stop)?,
+            false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
+        };
+        outcome.tests = trials::run(plan, seed, self.runner, &stop, &|_| {})?;
+        for test in &outcome.tests {
+            let why = test.void.iter().map(|why| format!("test.{why}"));
+            outcome.void.extend(why);
+        }
+        Ok(outcome)
+    }
+
     /// One run; false if it was stopped.
     fn one(&self, index: usize, seed: u64) -> Result<bool, Error> {
         let cell = &self.scenario.cells[index];
         let failed = |message| Error::Run { cell: label(cell), seed, message };
-        let run = || (self.runner)(&cell.plan, seed, &|| self.stopping());
+        let run = || self.perform(&cell.plan, seed);
         let mut outcome = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(Stopped::Interrupted)) => return Ok(false),
@@ -212,7 +227,7 @@ fn finish(
                 let bytes = read_checked(runs.get(&(cell, seed)).ok_or_else(missing)?)?;
                 joiner.push(&bytes).map_err(io_error)?;
                 let (_, _, outcome) = read_run(&bytes).map_err(io_error)?;
-                analysis.add(cell, &outcome);
+                analysis.add(cell, seed, &outcome);
             }
             analysis.end_cell(cell);
         }

@@ -6,8 +6,8 @@ use crate::error::Place;
 use crate::file::flow::{self, Algorithm, Flow, Layer, PacketSize, Traffic};
 use crate::plan::{FlowGroup, Hop, NodeKind, Transport};
 use crate::routes::mirrored;
-use crate::scalar::NodeName;
-use crate::table::At;
+use crate::scalar::{NodeName, VpnName};
+use crate::table::{At, List};
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
@@ -15,6 +15,31 @@ use netstage_core::traffic::Pattern;
 
 /// Headers of IPv4 and UDP.
 const UDP_IP_HEADERS: u64 = 28;
+
+/// What a table says of a way through the network.
+pub(super) struct Ends<'a> {
+    pub from: &'a At<NodeName>,
+    pub to: &'a At<NodeName>,
+    pub vpn: Option<&'a At<VpnName>>,
+    pub via: Option<&'a At<List<At<NodeName>>>>,
+    pub reverse_via: Option<&'a At<List<At<NodeName>>>>,
+}
+
+impl<'a> From<&'a Flow> for Ends<'a> {
+    fn from(flow: &'a Flow) -> Ends<'a> {
+        let Flow { from, to, vpn, via, reverse_via, .. } = flow;
+        Ends { from, to, vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
+    }
+}
+
+/// A way through the network.
+pub(super) struct Way {
+    pub from: usize,
+    pub to: usize,
+    pub vpn: Option<usize>,
+    pub path: Vec<Hop>,
+    pub reverse: Vec<Hop>,
+}
 
 impl Builder<'_, '_> {
     pub(super) fn flows(
@@ -41,31 +66,11 @@ impl Builder<'_, '_> {
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
-        let file = self.file;
-        let vpn = flow.vpn.as_ref().map(|vpn| self.reference(&file.vpn, &vpn.value.0, vpn.place, "vpn"));
-        let from = self.host(network, &flow.from);
-        let to = self.host(network, &flow.to);
+        let way = self.way(&Ends::from(flow), network, vpns);
         let transport = self.transport(flow);
         let traffic = self.traffic(flow);
         let times = self.times(flow, end);
-        let (from, to) = (from?, to?);
-        if from == to {
-            self.problems.push(flow.to.place, "a flow goes to another host than it comes from");
-            return None;
-        }
-        let vpn = match vpn {
-            Some(index) => Some(index?),
-            None => None,
-        };
-        let through = vpn.and_then(|index| vpns[index].as_ref());
-        if vpn.is_some() && through.is_none() {
-            return None;
-        }
-        let path = self.path(flow, network, from, to, through)?;
-        let reverse = match &flow.reverse_via {
-            Some(via) => self.through(network, to, via, from)?.1,
-            None => mirrored(&path),
-        };
+        let Way { from, to, vpn, path, reverse } = way?;
         let (start, stop) = times?;
         Some(FlowGroup {
             name: name.to_owned(),
@@ -84,6 +89,38 @@ impl Builder<'_, '_> {
         })
     }
 
+    /// From whom to whom, and how.
+    pub(super) fn way(
+        &mut self,
+        ends: &Ends<'_>,
+        network: &Network,
+        vpns: &[Option<PlacedVpn>],
+    ) -> Option<Way> {
+        let file = self.file;
+        let vpn = ends.vpn.map(|vpn| self.reference(&file.vpn, &vpn.value.0, vpn.place, "vpn"));
+        let from = self.host(network, ends.from);
+        let to = self.host(network, ends.to);
+        let (from, to) = (from?, to?);
+        if from == to {
+            self.problems.push(ends.to.place, "a flow goes to another host than it comes from");
+            return None;
+        }
+        let vpn = match vpn {
+            Some(index) => Some(index?),
+            None => None,
+        };
+        let through = vpn.and_then(|index| vpns[index].as_ref());
+        if vpn.is_some() && through.is_none() {
+            return None;
+        }
+        let path = self.path(ends, network, from, to, through)?;
+        let reverse = match ends.reverse_via {
+            Some(via) => self.through(network, to, via, from)?.1,
+            None => mirrored(&path),
+        };
+        Some(Way { from, to, vpn, path, reverse })
+    }
+
     fn host(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
         let index = self.node(name)?;
         let readable = self.file.node.0[index].value.is_some();
@@ -97,18 +134,18 @@ impl Builder<'_, '_> {
 
     fn path(
         &mut self,
-        flow: &Flow,
+        ends: &Ends<'_>,
         network: &Network,
         from: usize,
         to: usize,
         vpn: Option<&PlacedVpn>,
     ) -> Option<Vec<Hop>> {
-        let Some(via) = &flow.via else {
-            let Some(vpn) = vpn else { return self.shortest(network, from, to, flow.to.place) };
-            let access = self.shortest(network, from, vpn.ingress, flow.from.place)?;
-            let last = self.shortest(network, vpn.egress, to, flow.to.place)?;
+        let Some(via) = ends.via else {
+            let Some(vpn) = vpn else { return self.shortest(network, from, to, ends.to.place) };
+            let access = self.shortest(network, from, vpn.ingress, ends.from.place)?;
+            let last = self.shortest(network, vpn.egress, to, ends.to.place)?;
             let path = [access, vpn.path.clone(), last].concat();
-            return self.without_loop(flow, network, from, path);
+            return self.without_loop(ends, network, from, path);
         };
         let (nodes, path) = self.through(network, from, via, to)?;
         if let Some(vpn) = vpn {
@@ -119,7 +156,7 @@ impl Builder<'_, '_> {
                     if path[first..second] != vpn.path[..] {
                         self.warnings.insert(format!(
                             "flow from {} to {}: between its PEs it takes another way than its VPN's management packets",
-                            flow.from.value.0, flow.to.value.0
+                            ends.from.value.0, ends.to.value.0
                         ));
                     }
                 }
@@ -137,7 +174,7 @@ impl Builder<'_, '_> {
     /// A way put together of the VPN's and two shortest paths may cross itself.
     fn without_loop(
         &mut self,
-        flow: &Flow,
+        ends: &Ends<'_>,
         network: &Network,
         from: usize,
         path: Vec<Hop>,
@@ -145,12 +182,12 @@ impl Builder<'_, '_> {
         let links = &self.file.link.0;
         let mut seen = vec![from];
         for hop in &path {
-            let ends = &links[hop.link].value.as_ref()?.ends;
-            let next = self.file.node.index(&ends[1 - hop.direction].value.0)?;
+            let joined = &links[hop.link].value.as_ref()?.ends;
+            let next = self.file.node.index(&joined[1 - hop.direction].value.0)?;
             if seen.contains(&next) {
                 let message =
                     format!("through its VPN's PEs this flow would come to `{}` twice", network.names[next]);
-                let place = flow.vpn.as_ref().map_or(flow.from.place, |vpn| vpn.place);
+                let place = ends.vpn.map_or(ends.from.place, |vpn| vpn.place);
                 self.problems.push_help(
                     place,
                     message,

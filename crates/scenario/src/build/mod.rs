@@ -3,16 +3,17 @@
 
 mod flows;
 mod links;
+mod tests;
 mod vpns;
 mod weights;
 
 use crate::error::{Place, Problems, did_you_mean};
-use crate::file::File;
 use crate::file::network::Link;
+use crate::file::{File, Head};
 use crate::plan::{Hop, Measure, Node, NodeKind, Plan};
 use crate::routes::{NoPath, Topology};
-use crate::scalar::NodeName;
-use crate::table::{At, List, Named};
+use crate::scalar::{NodeName, Span};
+use crate::table::{At, Decode, List, Named};
 use crate::trace::Traces;
 use netstage_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,19 +41,20 @@ impl Builder<'_, '_> {
         let before = self.problems.len();
         let top = Place::new(0, 0..0);
         let head = match &self.file.scenario {
-            Some(head) => head.0.as_ref(),
+            Some(head) => head.0.as_ref().map(|read| (read, head.place)),
             None => {
                 let help = "start the file with:\n[scenario]\nduration = \"60 s\"".replace('\n', " ⏎ ");
                 self.problems.push_help(top, "the file needs [scenario] with a `duration`", help);
                 None
             }
         };
-        let duration = head.map(|h| h.duration.0);
+        let duration = head.and_then(|(head, place)| self.duration(head, place));
         let network = self.network();
-        let end = duration.map(|d| Instant(d.0));
+        let end = duration.map(|d| if d == Duration::ZERO { Instant::NEVER } else { Instant(d.0) });
         let vpns = self.vpns(&network);
         let flows = self.flows(&network, &vpns, end);
-        if self.file.flow.0.is_empty() {
+        let tests = self.tests(&network, &vpns);
+        if self.file.flow.0.is_empty() && self.file.test.0.is_empty() {
             self.problems.push_help(
                 top,
                 "no flow is defined, so nothing would happen",
@@ -64,22 +66,39 @@ impl Builder<'_, '_> {
             return None;
         }
         let flows: Vec<_> = flows.into_iter().collect::<Option<_>>()?;
+        let tests: Vec<_> = tests.into_iter().collect::<Option<_>>()?;
         let weights = self.weights(&vpns, &flows)?;
         let vpns = self.finish_vpns(vpns, &weights)?;
         let links = self.links(&network, &weights, end)?;
         let nodes = network.names.iter().zip(&network.kinds);
         let plan = Plan {
-            title: head?.title.clone(),
+            title: head?.0.title.clone(),
             duration: duration?,
             nodes: nodes.map(|(name, kind)| Node { name: name.clone(), kind: *kind }).collect(),
             links,
             vpns,
             flows,
+            tests,
             measure: measure?,
         };
         self.check_size(&plan);
         self.warn(&plan);
         (self.problems.len() == before).then_some(plan)
+    }
+
+    /// How long a run of the flows lasts: zero where there are none but beside tests.
+    fn duration(&mut self, head: &Head, place: Place) -> Option<Duration> {
+        if let Some(duration) = head.duration {
+            return Some(duration.0);
+        }
+        let tests = self.file.test.0.iter().filter_map(|test| test.value.as_ref());
+        let beside: BTreeSet<&str> = tests.flat_map(|t| &t.probe().load.0).map(|f| f.as_str()).collect();
+        if !self.file.test.0.is_empty() && self.file.flow.names().all(|name| beside.contains(name)) {
+            return Some(Duration::ZERO);
+        }
+        let help = format!("`duration` takes {}", Span::kind().describe());
+        self.problems.push_help(place, "[scenario] needs `duration`", help);
+        None
     }
 
     fn network(&mut self) -> Network {
@@ -177,7 +196,7 @@ impl Builder<'_, '_> {
         };
         let measure = measure.0.as_ref()?;
         let interval = measure.interval.value.0;
-        if duration.is_some_and(|d| interval > d) {
+        if duration.is_some_and(|d| d > Duration::ZERO && interval > d) {
             self.problems.push(measure.interval.place, "the interval is longer than the run");
         }
         Some(Measure { interval, flow_detail: measure.flow_detail })
@@ -224,7 +243,7 @@ impl Builder<'_, '_> {
         }
         for flow in &plan.flows {
             let last = flow.start + flow.stagger * (flow.count as u64 - 1);
-            if last.0 >= plan.duration.0 {
+            if plan.has_run() && last.0 >= plan.duration.0 {
                 self.warnings.insert(format!(
                     "flow.{}: its last members start after the end of the run (member {} at {last:?})",
                     flow.name,

@@ -5,16 +5,18 @@ pub(crate) mod control;
 pub(crate) mod flow;
 pub(crate) mod network;
 pub(crate) mod study;
+pub(crate) mod test;
 
 use crate::error::Problems;
 use crate::scalar::{Count, Span};
-use crate::table::{self, Decode, Kind, Lenient, Named, merge, refuse_unknown_keys, table};
+use crate::table::{self, At, Decode, Kind, Lenient, Named, merge, refuse_unknown_keys, table};
 use crate::tree::Node;
 use control::Vpn;
 use flow::{Flow, Tcp};
 use network::{Link, NodeTable};
 use std::sync::OnceLock;
 use study::{Expect, Measure, Plot, Sweep, Variant};
+use test::Test;
 
 table! {
     /// What a run is.
@@ -23,8 +25,8 @@ table! {
         title: String = "",
         /// A few sentences for the report.
         description: String = "",
-        /// How long a run lasts.
-        duration: Span,
+        /// How long a run of the flows lasts; may be left out where flows run only beside tests.
+        duration: Option<Span>,
         /// Seed of the first run; repeats use the following ones.
         seed: Count<0, 9_007_199_254_740_991> = 1,
         /// Runs of every cell, each with its own seed.
@@ -38,7 +40,7 @@ table! {
     /// A whole scenario file.
     pub(crate) struct File "the file" {
         /// What a run is.
-        scenario: Option<Lenient<Head>>,
+        scenario: Option<At<Lenient<Head>>>,
         /// Values for every table of a kind that leaves them out.
         defaults: Option<Defaults>,
         /// Nodes, by name.
@@ -49,6 +51,8 @@ table! {
         vpn: Named<Vpn>,
         /// Flows, by name.
         flow: Named<Flow>,
+        /// Measurements made of trials, by name; they follow the run of the flows.
+        test: Named<Test>,
         /// What is recorded.
         measure: Option<Lenient<Measure>>,
         /// Paths and the values each takes; a cell is run for every combination.

@@ -98,6 +98,7 @@ impl Dumbbell {
             links: Vec::new(),
             vpns: Vec::new(),
             flows: Vec::new(),
+            tests: Vec::new(),
             measure: Measure { interval: Duration::from_secs(1), flow_detail: false },
         };
         let access = plain_link(self.access_rate, Duration::ZERO, 1000);
@@ -206,6 +207,7 @@ pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -
         links: Vec::new(),
         vpns: Vec::new(),
         flows: Vec::new(),
+        tests: Vec::new(),
         measure: Measure { interval: Duration::from_secs(1), flow_detail: false },
     };
     let access = plain_link(1_000_000_000, Duration::ZERO, 1000);

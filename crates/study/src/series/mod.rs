@@ -13,6 +13,7 @@ pub use distributions::write_distributions;
 pub use read::{Block, SeriesReader, read_run};
 pub use write::{Joiner, encode_run};
 
+use netstage_scenario::finding::TestOutcome;
 use netstage_scenario::outcome::{Distribution, Load};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
 use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};
@@ -35,6 +36,7 @@ struct Note {
     totals: [u64; 7],
     distributions: Vec<Distribution>,
     loads: Vec<Load>,
+    tests: Vec<TestOutcome>,
     warnings: Vec<String>,
     void: Vec<String>,
     failures: Vec<String>,

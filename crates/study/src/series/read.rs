@@ -182,6 +182,7 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, Outcome)> {
         totals: Totals { events, sent, delivered_data, delivered, lost, in_flight, packet_hops },
         distributions: note.distributions,
         loads: note.loads,
+        tests: note.tests,
         warnings: note.warnings,
         void: note.void,
         failures: note.failures,

@@ -1,0 +1,145 @@
+//! Tests of a plan: their way, their packets, and what runs beside them.
+
+use super::flows::{Ends, Way};
+use super::vpns::PlacedVpn;
+use super::{Builder, Network};
+use crate::file::test::{Carrier, Packets, Probe, Searched, Test as Table};
+use crate::plan::{FlowGroup, Method, Search, Test, Transport};
+use crate::scalar::{Probability, Span};
+use crate::table::At;
+use netstage_core::measure::rfc2544::ETHERNET_FRAME_SIZES;
+use netstage_core::measure::trial::FrameSize;
+use netstage_core::quantity::BitRate;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::Pattern;
+
+impl<'a> From<&'a Probe> for Ends<'a> {
+    fn from(probe: &'a Probe) -> Ends<'a> {
+        let Probe { from, to, vpn, via, reverse_via, .. } = probe;
+        Ends { from, to, vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
+    }
+}
+
+impl Builder<'_, '_> {
+    pub(super) fn tests(&mut self, network: &Network, vpns: &[Option<PlacedVpn>]) -> Vec<Option<Test>> {
+        let file = self.file;
+        let tests = file.test.0.iter();
+        tests.map(|test| self.test(&test.name, test.value.as_ref()?, network, vpns)).collect()
+    }
+
+    fn test(
+        &mut self,
+        name: &str,
+        table: &Table,
+        network: &Network,
+        vpns: &[Option<PlacedVpn>],
+    ) -> Option<Test> {
+        let packets = table.packets();
+        let way = self.way(&Ends::from(&packets.probe), network, vpns);
+        let load = self.beside(&packets.probe);
+        let method = self.method(table);
+        let frames = self.frames(packets);
+        Some(Test {
+            name: name.to_owned(),
+            method: method?,
+            probe: probe(name, way?, carried(packets.transport)),
+            frames: frames?,
+            load: load?,
+            warm_up: packets.probe.warm_up,
+            drain: packets.drain,
+        })
+    }
+
+    /// Indices of the flows that run beside a test.
+    fn beside(&mut self, probe: &Probe) -> Option<Vec<usize>> {
+        let file = self.file;
+        let found =
+            probe.load.0.iter().map(|name| self.reference(&file.flow, &name.value, name.place, "flow"));
+        let mut load = found.collect::<Vec<_>>().into_iter().collect::<Option<Vec<usize>>>()?;
+        load.sort();
+        load.dedup();
+        Some(load)
+    }
+
+    fn frames(&mut self, packets: &Packets) -> Option<Vec<FrameSize>> {
+        let Some(asked) = &packets.frame_sizes else {
+            return Some(ETHERNET_FRAME_SIZES.map(FrameSize::ethernet_udp).into());
+        };
+        let mut sizes: Vec<u32> = asked.value.0.iter().map(|size| size.0 as u32).collect();
+        sizes.sort();
+        if sizes.windows(2).any(|pair| pair[0] == pair[1]) {
+            self.problems.push(asked.place, "a frame size is listed twice");
+            return None;
+        }
+        Some(sizes.into_iter().map(FrameSize::ethernet_udp).collect())
+    }
+
+    fn method(&mut self, table: &Table) -> Option<Method> {
+        Some(match table {
+            Table::Throughput(test) => {
+                Method::Throughput(self.search(&test.packets, &test.resolution, test.trial)?)
+            }
+            Table::Latency(test) => Method::Latency {
+                rate: test.rate.as_ref().map(|rate| rate.value),
+                search: self.search(&test.packets, &test.resolution, test.trial)?,
+                repeats: test.repeats.0 as u32,
+            },
+            Table::FrameLoss(test) => Method::FrameLoss {
+                max_rate: max_rate(&test.packets),
+                trial: test.trial.0,
+                step: self.above_zero(&test.step)?,
+            },
+            Table::BackToBack(test) => Method::BackToBack {
+                search: self.search(&test.packets, &test.resolution, test.trial)?,
+                longest: test.longest.value.0,
+                repeats: test.repeats.0 as u32,
+            },
+            Table::Loss(test) => {
+                Method::Loss { rate: test.rate.value, trial: test.trial.0, repeats: test.repeats.0 as u32 }
+            }
+        })
+    }
+
+    fn search(&mut self, packets: &Searched, resolution: &At<Probability>, trial: Span) -> Option<Search> {
+        let resolution = self.above_zero(resolution)?;
+        Some(Search { max_rate: max_rate(packets), resolution, trial: trial.0 })
+    }
+
+    fn above_zero(&mut self, share: &At<Probability>) -> Option<f64> {
+        if share.value.0 <= 0.0 {
+            self.problems.push(share.place, "expected a share above 0, found none");
+            return None;
+        }
+        Some(share.value.0)
+    }
+}
+
+fn max_rate(packets: &Searched) -> Option<BitRate> {
+    packets.max_rate.as_ref().map(|rate| rate.value)
+}
+
+fn carried(carrier: Carrier) -> Transport {
+    match carrier {
+        Carrier::Udp => Transport::Udp,
+    }
+}
+
+/// The flow of a test's trials. A flow's name has no dot, so that the two never meet.
+fn probe(name: &str, way: Way, transport: Transport) -> FlowGroup {
+    let Way { from, to, vpn, path, reverse } = way;
+    FlowGroup {
+        name: format!("test.{name}"),
+        from,
+        to,
+        vpn,
+        transport,
+        traffic: Pattern::Bulk { size: None }.into(),
+        count: 1,
+        start: Instant::ZERO,
+        stagger: Duration::ZERO,
+        stop: Instant::NEVER,
+        background: false,
+        path,
+        reverse,
+    }
+}

@@ -1,0 +1,160 @@
+//! `[test.NAME]`: measurements made of trials. What each kind finds, and by which method, is in
+//! docs/measurement.md.
+
+use crate::scalar::{Bytes, Count, NodeName, Probability, Span, VpnName};
+use crate::table::{At, List, choice, table, tagged};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+
+tagged! {
+    /// A measurement made of trials, each on the network as it stands at the start.
+    pub(crate) enum Test "test" by "kind" {
+        /// The highest rate without loss (RFC 2544, 26.1).
+        Throughput(Throughput) = "rfc2544-throughput",
+        /// The delay at the throughput (RFC 2544, 26.2).
+        Latency(Latency) = "rfc2544-latency",
+        /// What is lost at rates from the highest down (RFC 2544, 26.3).
+        FrameLoss(FrameLoss) = "rfc2544-frame-loss",
+        /// The longest burst without loss (RFC 9004).
+        BackToBack(BackToBack) = "rfc9004-back-to-back",
+        /// What is lost of packets sent at one rate.
+        Loss(Loss) = "loss",
+    }
+}
+
+table! {
+    /// RFC 2544 throughput: a binary search, from the highest rate down.
+    pub(crate) struct Throughput "test \"rfc2544-throughput\"" {
+        /// Length of a trial; the RFC asks for 60 s.
+        trial: Span = "60 s",
+        /// Where the search ends, as a share of the highest rate.
+        resolution: At<Probability> = "0.1 %",
+        ..packets: Searched
+    }
+}
+
+table! {
+    /// RFC 2544 latency: of a tagged frame in each trial.
+    pub(crate) struct Latency "test \"rfc2544-latency\"" {
+        /// The rate, at the IP layer; left out: the throughput, searched for first.
+        rate: Option<At<BitRate>>,
+        /// Length of a trial; the RFC asks for 120 s.
+        trial: Span = "120 s",
+        /// Number of trials; the RFC asks for 20.
+        repeats: Count<1, 10_000> = 20,
+        /// Where the search ends, as a share of the highest rate.
+        resolution: At<Probability> = "0.1 %",
+        ..packets: Searched
+    }
+}
+
+table! {
+    /// RFC 2544 frame loss: down from the highest rate, until two rates in a row lose nothing.
+    pub(crate) struct FrameLoss "test \"rfc2544-frame-loss\"" {
+        /// Length of a trial.
+        trial: Span = "60 s",
+        /// How far each rate is below the one before, as a share of the highest.
+        step: At<Probability> = "10 %",
+        ..packets: Searched
+    }
+}
+
+table! {
+    /// RFC 9004 back-to-back frames, and the buffer they imply.
+    pub(crate) struct BackToBack "test \"rfc9004-back-to-back\"" {
+        /// Length of a trial of the search for the throughput, which corrects the buffer.
+        trial: Span = "60 s",
+        /// Where that search ends, as a share of the highest rate.
+        resolution: At<Probability> = "0.1 %",
+        /// The longest burst tried.
+        longest: At<Span> = "2 s",
+        /// Number of searches; the RFC asks for 50.
+        repeats: Count<1, 10_000> = 50,
+        ..packets: Searched
+    }
+}
+
+table! {
+    /// Loss at one rate.
+    pub(crate) struct Loss "test \"loss\"" {
+        /// The rate, at the IP layer.
+        rate: At<BitRate>,
+        /// Length of a trial.
+        trial: Span = "10 s",
+        /// Number of trials; they count together.
+        repeats: Count<1, 10_000> = 1,
+        ..packets: Packets
+    }
+}
+
+table! {
+    /// Packets at rates up to a highest.
+    pub(crate) struct Searched "test" {
+        /// The highest rate, at the IP layer; left out: what the sender's own link carries.
+        max_rate: Option<At<BitRate>>,
+        ..packets: Packets
+    }
+}
+
+table! {
+    /// The packets of a test.
+    pub(crate) struct Packets "test" {
+        /// How they are carried.
+        transport: Carrier = "udp",
+        /// Sizes as Ethernet frames with their check sequence, as RFC 2544 counts: the IP packet
+        /// is 18 B smaller. Left out: 64, 128, 256, 512, 1024, 1280 and 1518 B.
+        frame_sizes: Option<At<List<Bytes<64, 65_553>, 1, 100>>>,
+        /// How long packets still under way are waited for.
+        drain: Duration = "2 s",
+        ..probe: Probe
+    }
+}
+
+table! {
+    /// Where a test sends, and beside what.
+    pub(crate) struct Probe "test" {
+        /// The host that sends.
+        from: At<NodeName>,
+        /// The host that receives.
+        to: At<NodeName>,
+        /// The VPN that carries its packets.
+        vpn: Option<At<VpnName>>,
+        /// Nodes between sender and receiver, in order, instead of the shortest path.
+        via: Option<At<List<At<NodeName>>>>,
+        /// Nodes on the way back, in order; left out: the same way.
+        reverse_via: Option<At<List<At<NodeName>>>>,
+        /// Flows that run beside its packets, by name.
+        load: List<At<String>>,
+        /// How long these flows run before its packets start.
+        warm_up: Duration = "0 s",
+    }
+}
+
+/// How a test's packets are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Udp,
+}
+
+choice!(Carrier {
+    /// UDP over IPv4.
+    "udp" => Carrier::Udp,
+});
+
+impl Test {
+    /// Where it sends, and beside what.
+    pub fn probe(&self) -> &Probe {
+        &self.packets().probe
+    }
+
+    /// Its packets.
+    pub fn packets(&self) -> &Packets {
+        match self {
+            Test::Throughput(test) => &test.packets.packets,
+            Test::Latency(test) => &test.packets.packets,
+            Test::FrameLoss(test) => &test.packets.packets,
+            Test::BackToBack(test) => &test.packets.packets,
+            Test::Loss(test) => &test.packets,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `[test.NAME]` in a plan: what is searched, and with which packets. The trials themselves are
+//! plans of their own, which the study derives.
+
+use super::FlowGroup;
+use crate::outcome::Metric;
+use netstage_core::measure::trial::FrameSize;
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+
+/// A measurement made of trials.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Test {
+    /// Its name, as in `[test.NAME]`.
+    pub name: String,
+    /// What is searched.
+    pub method: Method,
+    /// The flow of its trials; each puts in its own traffic and times.
+    pub probe: FlowGroup,
+    /// Sizes of its packets: what is searched is searched for each.
+    pub frames: Vec<FrameSize>,
+    /// Indices of the flow groups that run beside the probe.
+    pub load: Vec<usize>,
+    /// How long these run before the probe starts.
+    pub warm_up: Duration,
+    /// How long packets still under way are waited for.
+    pub drain: Duration,
+}
+
+/// What is searched. Rates count the IP layer; shares are of the highest rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Method {
+    /// The highest rate without loss (RFC 2544, 26.1).
+    Throughput(Search),
+    /// The delay at a rate, or at the throughput (RFC 2544, 26.2).
+    Latency {
+        /// The rate; none: the throughput.
+        rate: Option<BitRate>,
+        /// Search for the throughput, and length of a trial.
+        search: Search,
+        /// Trials.
+        repeats: u32,
+    },
+    /// Loss at rates from the highest down (RFC 2544, 26.3).
+    FrameLoss {
+        /// The highest rate; none: what the sender's own link carries.
+        max_rate: Option<BitRate>,
+        /// Length of a trial.
+        trial: Duration,
+        /// From one rate to the next, as a share.
+        step: f64,
+    },
+    /// The longest burst without loss (RFC 9004).
+    BackToBack {
+        /// Search for the throughput.
+        search: Search,
+        /// The longest burst tried.
+        longest: Duration,
+        /// Searches.
+        repeats: u32,
+    },
+    /// Loss at one rate.
+    Loss {
+        /// The rate.
+        rate: BitRate,
+        /// Length of a trial.
+        trial: Duration,
+        /// Trials.
+        repeats: u32,
+    },
+}
+
+/// A search over rates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Search {
+    /// The highest rate; none: what the sender's own link carries.
+    pub max_rate: Option<BitRate>,
+    /// Where it ends, as a share.
+    pub resolution: f64,
+    /// Length of a trial.
+    pub trial: Duration,
+}
+
+impl Method {
+    /// The word of the scenario for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Method::Throughput(_) => "rfc2544-throughput",
+            Method::Latency { .. } => "rfc2544-latency",
+            Method::FrameLoss { .. } => "rfc2544-frame-loss",
+            Method::BackToBack { .. } => "rfc9004-back-to-back",
+            Method::Loss { .. } => "loss",
+        }
+    }
+
+    /// What it finds.
+    pub fn metrics(&self) -> &'static [Metric] {
+        use Metric::*;
+        match self {
+            Method::Throughput(_) => &[TestThroughput, TestFrameRate],
+            Method::Latency { rate: None, .. } => &[TestThroughput, TestFrameRate, TestLatency],
+            Method::Latency { .. } => &[TestLatency],
+            Method::FrameLoss { .. } => &[TestLossRatio, TestDelivered],
+            Method::BackToBack { .. } => &[TestThroughput, TestFrameRate, TestBackToBack, TestBufferTime],
+            Method::Loss { .. } => &[TestLossRatio, TestDelivered],
+        }
+    }
+}
+
+impl Test {
+    /// Name of what is found for one of its frame sizes: `NAME[64]`, or `NAME` where there is
+    /// only one.
+    pub fn subject(&self, frame: FrameSize) -> String {
+        if self.frames.len() == 1 { self.name.clone() } else { format!("{}[{}]", self.name, frame.link) }
+    }
+
+    /// Names of all that it finds.
+    pub fn subjects(&self) -> Vec<String> {
+        self.frames.iter().map(|&frame| self.subject(frame)).collect()
+    }
+}

@@ -1,0 +1,146 @@
+//! One test under way: performs the trials its searches propose, and keeps what was found.
+
+use super::{derive, outcome};
+use crate::Stopped;
+use crate::run::Runner;
+use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult};
+use netstage_core::rng::Stream;
+use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
+use netstage_scenario::outcome::Metric;
+use netstage_scenario::plan::{Plan, Test};
+
+/// How often a trial that the stage spoiled is run again.
+const ATTEMPTS: usize = 3;
+
+/// Why a test ends early.
+#[derive(Debug)]
+pub enum Ended {
+    /// The stage cannot go on, or was asked not to.
+    Stopped(Stopped),
+    /// The stage could not perform a trial, for this reason.
+    Void(String),
+}
+
+/// A test under way.
+pub struct Session<'a> {
+    plan: &'a Plan,
+    /// The test.
+    pub test: &'a Test,
+    runner: &'a Runner<'a>,
+    stop: &'a dyn Fn() -> bool,
+    doing: &'a dyn Fn(&str),
+    /// Each trial has a seed of its own, or all would meet the same chances.
+    seeds: Stream,
+    found: TestOutcome,
+}
+
+impl<'a> Session<'a> {
+    /// Before its first trial.
+    pub fn new(
+        plan: &'a Plan,
+        test: &'a Test,
+        seed: u64,
+        runner: &'a Runner<'a>,
+        stop: &'a dyn Fn() -> bool,
+        doing: &'a dyn Fn(&str),
+    ) -> Session<'a> {
+        let found = TestOutcome {
+            name: test.name.clone(),
+            kind: test.method.kind().into(),
+            ..TestOutcome::default()
+        };
+        let seeds = Stream::new(seed, &format!("test.{}", test.name));
+        Session { plan, test, runner, stop, doing, seeds, found }
+    }
+
+    /// Rate of the first link of the test's way: what its sender can send at most.
+    pub fn line_rate(&self) -> netstage_core::quantity::BitRate {
+        self.plan.hop(self.test.probe.path[0]).rate
+    }
+
+    /// Framing that the first link adds to each packet, bytes.
+    pub fn line_overhead(&self) -> u32 {
+        self.plan.hop(self.test.probe.path[0]).overhead
+    }
+
+    /// Drives a search to its end.
+    pub fn search<S: Search>(&mut self, subject: &str, search: &mut S) -> Result<S::Outcome, Ended> {
+        while let Some(trial) = search.next() {
+            let result = self.perform(subject, &trial)?;
+            search.record(&result);
+        }
+        Ok(search.result())
+    }
+
+    /// Performs one trial, again where the stage spoiled it.
+    pub fn perform(&mut self, subject: &str, trial: &Trial) -> Result<TrialResult, Ended> {
+        let derived = derive::packets(self.plan, self.test, trial);
+        let mut why = String::new();
+        for _ in 0..ATTEMPTS {
+            (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
+            let seed = self.seeds.next_u64();
+            let outcome = (self.runner)(&derived, seed, self.stop).map_err(Ended::Stopped)?;
+            let result = outcome::packets(&outcome, &self.test.probe.name, trial);
+            let mut entry = TrialEntry::new(subject, trial, &result);
+            // What the generator did wrong is for the search to judge: it may try a lower load.
+            let fault = result.fault(trial, Patience::default().tolerance);
+            let spoiled = outcome.void.into_iter().next();
+            entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
+            self.found.trials.push(entry);
+            match spoiled {
+                Some(spoiled) if fault.is_none() => why = spoiled,
+                _ => return Ok(result),
+            }
+        }
+        Err(Ended::Void(format!("{subject}: {ATTEMPTS} trials in a row were spoiled: {why}")))
+    }
+
+    /// Keeps a number.
+    pub fn find(&mut self, metric: Metric, subject: &str, value: f64) {
+        self.found.findings.extend(Finding::new(metric, subject, value));
+    }
+
+    /// Keeps a number and its bounds; NaN where there is none.
+    pub fn find_within(&mut self, metric: Metric, subject: &str, value: f64, (low, high): (f64, f64)) {
+        self.found.findings.extend(Finding::new(metric, subject, value).map(|f| f.within(low, high)));
+    }
+
+    /// Says what a finding means.
+    pub fn say(&mut self, verdict: String) {
+        self.found.verdicts.push(verdict);
+    }
+
+    /// Says where the method's rules were not kept; once, if all sizes have it in common.
+    pub fn deviates(&mut self, how: String) {
+        if !self.found.deviations.contains(&how) {
+            self.found.deviations.push(how);
+        }
+    }
+
+    /// Says why the test found nothing that counts.
+    pub fn void(&mut self, why: String) {
+        self.found.void.push(why);
+    }
+
+    /// What it came to.
+    pub fn finish(self) -> TestOutcome {
+        self.found
+    }
+}
+
+/// What the tester did wrong, in words.
+pub fn describe(fault: &Fault) -> String {
+    match fault {
+        Fault::NothingSent => "no packet left the generator".into(),
+        Fault::GeneratorShort { asked, offered } => {
+            format!("the generator offered {:.0} of {:.0} packets/s", offered.0, asked.0)
+        }
+        Fault::GeneratorFast { asked, offered } => {
+            format!("the generator offered {:.0} packets/s instead of {:.0}", offered.0, asked.0)
+        }
+        Fault::GeneratorStopped { asked, sent } => format!("the generator sent {sent} of {asked} packets"),
+        Fault::ReceiverDropped { packets, .. } => {
+            format!("the receiving host dropped {packets} packets itself")
+        }
+    }
+}

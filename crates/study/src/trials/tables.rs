@@ -1,0 +1,131 @@
+//! Tests in a report: what they found, what that means, and every trial.
+
+use crate::format;
+use crate::overview::cell_name;
+use crate::report::{Column, Table};
+use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
+use netstage_scenario::record::{CellEntry, Record as Data};
+
+/// Rows of trials a table shows at most; the record holds all.
+const MOST_TRIALS: usize = 200;
+
+/// Every table of the tests; none where there are no tests.
+pub fn tables(data: &Data) -> Vec<Table> {
+    let mut names: Vec<&str> = Vec::new();
+    for test in data.cells.iter().flat_map(|cell| &cell.tests) {
+        if !names.contains(&test.outcome.name.as_str()) {
+            names.push(&test.outcome.name);
+        }
+    }
+    let trials = names.iter().filter_map(|name| trials(data, name));
+    [findings(data), remarks(data)].into_iter().flatten().chain(trials).collect()
+}
+
+/// Begins a table whose rows may have to name their cell.
+fn table(data: &Data, title: impl Into<String>) -> Table {
+    let columns = (data.cells.len() > 1).then(|| Column::left("cell")).into_iter().collect();
+    Table { title: title.into(), columns, ..Table::default() }
+}
+
+fn row(data: &Data, cell: &CellEntry) -> Vec<String> {
+    (data.cells.len() > 1).then(|| cell_name(data, cell)).into_iter().collect()
+}
+
+/// A row per number found.
+fn findings(data: &Data) -> Option<Table> {
+    let mut table = table(data, "Tests");
+    let columns = ["value", "bounds"].map(Column::right);
+    table.columns.extend([Column::left("test"), Column::left("finds")]);
+    table.columns.extend(columns);
+    for cell in &data.cells {
+        for entry in cell.summary.iter().filter(|entry| entry.metric.starts_with("test.")) {
+            let unit = data.metric(&entry.metric).map_or("", |m| m.unit.as_str());
+            let found = cell.tests.iter().flat_map(|test| &test.outcome.findings);
+            let mut found = found.filter(|f| f.metric == entry.metric && f.subject == entry.subject);
+            let mut row = row(data, cell);
+            let name = entry.metric.trim_start_matches("test.").replace('_', " ");
+            row.extend([entry.subject.clone(), name, format::estimate(&entry.value, unit)]);
+            // The bounds of one run; over several, the estimate has an interval of its own.
+            row.push(found.next().filter(|_| entry.value.runs == 1).map_or("".into(), |f| bounds(f, unit)));
+            table.rows.push(row);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn bounds(finding: &Finding, unit: &str) -> String {
+    let end = |bound: Option<f64>| bound.map_or("…".into(), |bound| format::quantity(bound, unit));
+    match (finding.low, finding.high) {
+        (None, None) => String::new(),
+        (low, high) => format!("{} – {}", end(low), end(high)),
+    }
+}
+
+/// What the findings mean, and where the rules of a method were not kept.
+fn remarks(data: &Data) -> Option<Table> {
+    let mut table = table(data, "What the tests say");
+    table.columns.extend([Column::left("test"), Column::left("")]);
+    for cell in &data.cells {
+        let mut said: Vec<(&str, String)> = Vec::new();
+        for TestOutcome { name, verdicts, deviations, void, .. } in cell.tests.iter().map(|t| &t.outcome) {
+            let departs = deviations.iter().map(|how| format!("not the full procedure: {how}"));
+            let spoiled = void.iter().map(|why| format!("void: {why}"));
+            for text in spoiled.chain(verdicts.iter().cloned()).chain(departs) {
+                if !said.contains(&(name.as_str(), text.clone())) {
+                    said.push((name, text));
+                }
+            }
+        }
+        for (name, text) in said {
+            let mut row = row(data, cell);
+            row.extend([name.to_owned(), text]);
+            table.rows.push(row);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// Every trial of a test.
+fn trials(data: &Data, name: &str) -> Option<Table> {
+    let mut table = table(data, format!("Trials of {name}"));
+    table.note = "Rates count the IP layer. A trial with a remark does not count.".into();
+    table.columns.extend((data.repeat > 1).then(|| Column::right("seed")));
+    table.columns.push(Column::left("test"));
+    let columns = ["asked", "offered", "for", "sent", "lost", "loss", "mean delay"];
+    table.columns.extend(columns.map(Column::right));
+    table.columns.push(Column::left("remark"));
+    let mut left_out = 0;
+    for cell in &data.cells {
+        for test in cell.tests.iter().filter(|test| test.outcome.name == name) {
+            for trial in &test.outcome.trials {
+                if table.rows.len() == MOST_TRIALS {
+                    left_out += 1;
+                    continue;
+                }
+                let mut row = row(data, cell);
+                row.extend((data.repeat > 1).then(|| test.seed.to_string()));
+                row.extend(trial_row(trial));
+                table.rows.push(row);
+            }
+        }
+    }
+    if left_out > 0 {
+        table.note.push_str(&format!(" {left_out} more are in record.json."));
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn trial_row(trial: &TrialEntry) -> [String; 9] {
+    let loss = trial.lost as f64 / trial.sent as f64;
+    [
+        trial.subject.clone(),
+        format::quantity(trial.asked_bps, "bit/s"),
+        format::quantity(trial.offered_bps, "bit/s"),
+        format::duration(trial.sending_ns),
+        trial.sent.to_string(),
+        trial.lost.to_string(),
+        format::number(loss),
+        trial.delay_ns.map_or("–".into(), format::duration),
+        trial.void.clone(),
+    ]
+}
