@@ -1,7 +1,9 @@
 //! The mean of repeated runs, and how far to trust it.
 
+use serde::{Deserialize, Serialize};
+
 /// Mean, spread and confidence of independent samples.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Number of samples.
     pub count: usize,

@@ -2,16 +2,27 @@
 //! find what a network carries. Sans-IO: a search proposes the next trial and learns from
 //! its result; what is sent, and when, is the driver's.
 
+mod binomial;
+pub mod bit_error;
 mod confidence;
 mod convergence;
+pub mod delay_variation;
+pub mod emodel;
 mod fairness;
 pub mod histogram;
+mod kolmogorov;
 pub mod mlrsearch;
+pub mod plateau;
 pub mod rfc2544;
 pub mod sequence;
+pub mod tcp_throughput;
 pub mod trial;
+pub mod verdict;
+pub mod y1564;
 
+pub use binomial::{Interval, chi_square_tail, clopper_pearson, incomplete_beta, upper_bound};
 pub use confidence::{Summary, student_t_975};
 pub use convergence::{Bound, converged_from};
 pub use fairness::{jain, weighted_fairness};
 pub use histogram::Histogram;
+pub use kolmogorov::{KolmogorovSmirnov, kolmogorov_smirnov, poisson_gaps};

@@ -182,6 +182,8 @@ pub struct Delays {
     pub median: Duration,
     /// 99 % are at most this.
     pub p99: Duration,
+    /// 99.9 % are at most this.
+    pub p999: Duration,
     /// The largest.
     pub maximum: Duration,
 }

@@ -64,7 +64,7 @@ impl Device {
         let mut lost = (queued - self.buffer).max(0.0);
         lost += self.poisson(self.stall_rate * seconds)
             * (self.stall_packets - (capacity - load).max(0.0)).max(0.0);
-        lost += self.lost_by_chance(sent);
+        lost += self.lost_by_chance((sent - lost).max(0.0));
         let delivered = (sent - lost.ceil()).max(0.0);
         let dropped = (delivered - self.receiver * seconds).max(0.0).floor();
         let wait = Duration::from_secs_f64(queued.min(self.buffer) / capacity);
@@ -78,6 +78,7 @@ impl Device {
                 mean: wait / 2,
                 median: wait / 2,
                 p99: wait,
+                p999: wait,
                 maximum: wait,
             }),
             tagged_delay: trial.tag_after.map(|_| wait + Duration::from_micros(10)),

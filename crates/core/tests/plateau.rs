@@ -1,0 +1,64 @@
+//! The plateau search against simulated devices.
+
+mod device;
+
+use device::Device;
+use netstage_core::measure::plateau::*;
+use netstage_core::measure::trial::{FrameSize, Load, run};
+use netstage_core::quantity::BitRate;
+
+const FRAME: FrameSize = FrameSize::bare_udp(1000);
+
+fn search(device: &mut Device) -> PlateauResult {
+    let config = PlateauConfig::new(FRAME, Load(50.0), Load(1e5));
+    run(&mut Plateau::new(config), |trial| {
+        assert!(device.trials < 200);
+        device.perform(trial)
+    })
+}
+
+#[test]
+fn the_plateau_is_the_capacity() {
+    for capacity in [80.0, 250.0, 12_345.0, 60_000.0] {
+        let found = search(&mut Device { buffer: 20.0, ..Device::new(capacity) });
+        let mean = found.capacity.unwrap().mean;
+        // What waits in the buffer when the trial ends is received after it.
+        assert!((mean - capacity).abs() < 0.01 * capacity + 4.0, "{capacity}: {mean}");
+        let (carried, full) = found.knee.unwrap();
+        assert!(carried.0 <= capacity * 1.1 && full.0 >= capacity && full.0 - carried.0 <= 0.02 * full.0);
+        assert_eq!(found.loss_when_idle, Some(0.0));
+        assert!(found.curve.is_sorted_by(|one, other| one.offered <= other.offered));
+    }
+}
+
+// Where RFC 2544's throughput collapses (Figure 4 of the STAGE paper), the plateau stands.
+#[test]
+fn a_line_that_loses_by_itself_has_its_plateau() {
+    let line = FRAME.maximum_load(BitRate(2_000_000)).0;
+    for seed in 0..20 {
+        let found = search(&mut Device { loss: 0.008, ..Device::new(line) }.seeded(seed));
+        let mean = found.capacity.unwrap().mean;
+        assert!((mean / line - 1.0).abs() < 0.02, "{mean}");
+        assert!(found.loss_when_idle.unwrap() < 0.05);
+    }
+}
+
+#[test]
+fn a_noisy_path_has_an_interval() {
+    let found = search(&mut Device { noise: 0.005, ..Device::new(1000.0) });
+    let capacity = found.capacity.unwrap();
+    assert!(capacity.count == 3 && capacity.half_width > 0.0);
+    assert!((capacity.mean / 1000.0 - 1.0).abs() < 0.02, "{capacity:?}");
+}
+
+#[test]
+fn without_a_plateau_it_says_why() {
+    assert_eq!(search(&mut Device::new(1e6)).capacity, Err(NoPlateau::AboveMaximum));
+    let weak = &mut Device { generator: 700.0, ..Device::new(1e6) };
+    assert_eq!(search(weak).capacity, Err(NoPlateau::TesterLimit));
+    let dead = &mut Device { loss: 1.0, ..Device::new(1e6) };
+    assert_eq!(search(dead).capacity, Err(NoPlateau::NothingReceived));
+    // A generator that just exceeds the capacity still finds it.
+    let found = search(&mut Device { generator: 600.0, ..Device::new(500.0) });
+    assert!((found.capacity.unwrap().mean - 500.0).abs() < 5.0);
+}
