@@ -32,7 +32,7 @@ fn policer(rate: u64) -> Device {
 
 fn activate(services: Vec<Service>, devices: &mut [Device]) -> Activation {
     let mut test = Activation::new(services, ActivationConfig::DEFAULT);
-    while let Some(run) = test.next() {
+    while let Some(run) = test.proposal() {
         let results: Vec<TrialResult> =
             run.trials.iter().map(|(index, trial)| devices[*index].perform(trial)).collect();
         test.record(&results);
@@ -86,7 +86,7 @@ fn delay_and_its_absence_are_judged() {
     let test = activate(vec![service("slow", 10_000_000, 0)], &mut [slow]);
     assert_eq!(test.results().last().unwrap().broken, Some(Broken::Delay));
     let mut test = Activation::new(vec![service("blind", 10_000_000, 0)], ActivationConfig::DEFAULT);
-    let run = test.next().unwrap();
+    let run = test.proposal().unwrap();
     let blind = TrialResult { delays: None, ..policer(10_000_000).perform(&run.trials[0].1) };
     test.record(&[blind]);
     assert_eq!(test.results()[0].broken, Some(Broken::DelayUnknown));

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod probe;
+pub mod stamp;
 
 /// IPv4 header without options (RFC 791).
 pub const IPV4_HEADER: u32 = 20;

@@ -15,6 +15,7 @@ pub mod mlrsearch;
 pub mod plateau;
 pub mod rfc2544;
 pub mod sequence;
+pub mod stamp;
 pub mod tcp_throughput;
 pub mod trial;
 pub mod verdict;

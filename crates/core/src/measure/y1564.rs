@@ -126,8 +126,8 @@ pub enum Broken {
     DelayUnknown,
 }
 
-/// The test: call [`Activation::next`] for trials to run together, then
-/// [`Activation::record`] with their results in the same order, until `next` answers `None`.
+/// The test: call [`Activation::proposal`] for trials to run together, then
+/// [`Activation::record`] with their results in the same order, until `proposal` answers `None`.
 ///
 /// A service that breaks its agreement below CIR is not tried above; the performance test
 /// runs if every service passed its configuration test, as Y.1564 section 8 has it.
@@ -158,7 +158,7 @@ impl Activation {
     }
 
     /// Trials to run at the same time; the same again until recorded, `None` at the end.
-    pub fn next(&mut self) -> Option<Run> {
+    pub fn proposal(&self) -> Option<Run> {
         let (step, services) = self.plan.get(self.place)?;
         let trials = services.iter().map(|&index| (index, self.trial(index, *step))).collect();
         Some(Run { step: *step, trials })
@@ -176,11 +176,11 @@ impl Activation {
         }
     }
 
-    /// The results of the trials that [`Activation::next`] asked for, in its order.
+    /// The results of the trials that [`Activation::proposal`] asked for, in its order.
     ///
     /// Panics if there are not as many.
     pub fn record(&mut self, results: &[TrialResult]) {
-        let run = self.next().expect("results answer a proposal");
+        let run = self.proposal().expect("results answer a proposal");
         assert_eq!(run.trials.len(), results.len(), "one result per trial");
         let tolerance = self.config.patience.tolerance;
         let judged: Vec<StepResult> = run

@@ -1,0 +1,329 @@
+//! The session-reflector: answers each packet with what it saw of it. A reply is exactly as
+//! long as its packet, so a forged source gains nothing by asking.
+
+use super::{Mac, Rejected, flag_all, sign, tlv_digest, tlvs_are_intact, verify};
+use crate::time::{Duration, Instant};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use netstage_wire::stamp::tlv::{
+    self, ClassOfService, DirectMeasurement, Fixed, FollowUpTelemetry, LocationPorts, TimestampInformation,
+    location,
+};
+use netstage_wire::stamp::{
+    DIGEST, ErrorEstimate, Mode, ReflectorPacket, SenderPacket, Timestamp, TimestampFormat,
+};
+
+/// How a reflector works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReflectorConfig {
+    /// Layout, as the senders use it.
+    pub mode: Mode,
+    /// Count the packets of each session, so that senders can tell loss per direction.
+    pub stateful: bool,
+    /// Format of our timestamps.
+    pub format: TimestampFormat,
+    /// How good they are, nanoseconds, and whether the clock is synchronized.
+    pub clock_error: (u64, bool),
+    /// What synchronizes the clock, of `tlv::sync_source`.
+    pub sync_source: u8,
+    /// Sessions known at a time.
+    pub sessions: usize,
+    /// A session without packets for so long is forgotten (REFWAIT; RFC 8762 has 900 s).
+    pub forget_after: Duration,
+    /// Tell senders which addresses and ports their packets arrived with (RFC 8972 section 4.2.2
+    /// wants this to be the operator's choice).
+    pub tells_location: bool,
+    /// Send with the DSCP a sender asks for.
+    pub obeys_dscp: bool,
+}
+
+impl Default for ReflectorConfig {
+    /// Unauthenticated, stateful, NTP timestamps good to a millisecond and unsynchronized, a
+    /// thousand sessions; tells locations, obeys DSCPs.
+    fn default() -> ReflectorConfig {
+        ReflectorConfig {
+            mode: Mode::Unauthenticated,
+            stateful: true,
+            format: TimestampFormat::Ntp,
+            clock_error: (1_000_000, false),
+            sync_source: tlv::sync_source::FREE_RUNNING,
+            sessions: 1000,
+            forget_after: Duration::from_secs(900),
+            tells_location: true,
+            obeys_dscp: true,
+        }
+    }
+}
+
+/// How a packet arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// On the run's clock.
+    pub instant: Instant,
+    /// Nanoseconds since 1970.
+    pub unix: u64,
+    /// From where.
+    pub source: SocketAddr,
+    /// To where.
+    pub destination: SocketAddr,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// DSCP.
+    pub dscp: u8,
+    /// ECN.
+    pub ecn: u8,
+}
+
+/// Counts of all sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReflectorCounts {
+    /// Packets answered.
+    pub reflected: u64,
+    /// Packets not answered.
+    pub rejected: u64,
+    /// Sessions known.
+    pub sessions: usize,
+}
+
+/// Addresses, ports and identifier tell sessions apart (RFC 8972 section 3).
+type Key = (SocketAddr, SocketAddr, u16);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Session {
+    reflected: u32,
+    last_active: Instant,
+    /// Number and time of the reply before.
+    before: (u32, Timestamp),
+}
+
+/// The reflector: [`Reflector::reflect`] answers one packet.
+#[derive(Clone, Debug)]
+pub struct Reflector {
+    config: ReflectorConfig,
+    sessions: BTreeMap<Key, Session>,
+    counts: ReflectorCounts,
+}
+
+impl Reflector {
+    /// A reflector that knows no session yet.
+    pub fn new(config: ReflectorConfig) -> Reflector {
+        Reflector { config, sessions: BTreeMap::new(), counts: ReflectorCounts::default() }
+    }
+
+    /// Answer a packet: `reply` holds what to send back at once, and the DSCP to send it with is
+    /// returned. `now` gives nanoseconds since 1970, asked for as late as can be.
+    ///
+    /// Panics in authenticated mode without a key.
+    pub fn reflect(
+        &mut self,
+        packet: &[u8],
+        arrival: &Arrival,
+        mac: Option<Mac<'_>>,
+        now: impl FnOnce() -> u64,
+        reply: &mut Vec<u8>,
+    ) -> Result<u8, Rejected> {
+        let answer = self.answer(packet, arrival, mac, now, reply);
+        match answer {
+            Ok(_) => self.counts.reflected += 1,
+            Err(_) => self.counts.rejected += 1,
+        }
+        answer
+    }
+
+    fn answer(
+        &mut self,
+        packet: &[u8],
+        arrival: &Arrival,
+        mac: Option<Mac<'_>>,
+        now: impl FnOnce() -> u64,
+        reply: &mut Vec<u8>,
+    ) -> Result<u8, Rejected> {
+        let mode = self.config.mode;
+        let sender = SenderPacket::read(packet, mode).map_err(|_| Rejected::Short)?;
+        verify(packet, mode, mac)?;
+        let session = self.session(sender.session, arrival)?;
+        reply.clear();
+        reply.extend_from_slice(packet);
+        let sequence = if self.config.stateful { session.reflected } else { sender.sequence };
+        let intact = tlvs_are_intact(packet, mode, mac);
+        let mut dscp = arrival.dscp;
+        if intact {
+            dscp = self.answer_tlvs(reply, arrival, &session);
+        } else {
+            flag_all(reply, mode.base());
+        }
+        let (error, synchronized) = self.config.clock_error;
+        let format = self.config.format;
+        let answer = ReflectorPacket {
+            sequence,
+            timestamp: Timestamp::from_unix(now(), format),
+            error_estimate: ErrorEstimate::new(error, synchronized, format),
+            session: sender.session,
+            received: Timestamp::from_unix(arrival.unix, format),
+            sender,
+            sender_ttl: arrival.ttl,
+        };
+        answer.write(reply, mode).expect("a reply is as long as its packet");
+        if intact {
+            renew_tlv_digest(reply, mode.base(), mac);
+        }
+        sign(reply, mode, mac);
+        let session = Session {
+            reflected: session.reflected.wrapping_add(1),
+            last_active: arrival.instant,
+            before: (sequence, answer.timestamp),
+        };
+        if self.config.stateful {
+            self.sessions.insert((arrival.source, arrival.destination, sender.session), session);
+        }
+        Ok(dscp)
+    }
+
+    /// What is known of a session, if there is room for it.
+    fn session(&mut self, identifier: u16, arrival: &Arrival) -> Result<Session, Rejected> {
+        let key = (arrival.source, arrival.destination, identifier);
+        let alive = |session: &Session| arrival.instant.since(session.last_active) < self.config.forget_after;
+        if let Some(&session) = self.sessions.get(&key) {
+            return Ok(if alive(&session) { session } else { Session::default() });
+        }
+        if self.config.stateful && self.sessions.len() >= self.config.sessions {
+            self.sessions.retain(|_, session| alive(session));
+            if self.sessions.len() >= self.config.sessions {
+                return Err(Rejected::TooManySessions);
+            }
+        }
+        Ok(Session::default())
+    }
+
+    /// Fill in the TLVs of a reply; returns the DSCP to send it with.
+    fn answer_tlvs(&self, reply: &mut [u8], arrival: &Arrival, session: &Session) -> u8 {
+        let (mut start, mut dscp) = (self.config.mode.base(), arrival.dscp);
+        loop {
+            match tlv::at(reply, start) {
+                None => return dscp,
+                Some(Err(malformed)) => {
+                    // What is cut off has no length to go on by: it is flagged, and the last.
+                    reply[malformed.start] = reply[malformed.start] & !tlv::UNRECOGNIZED | tlv::MALFORMED;
+                    return dscp;
+                }
+                Some(Ok(place)) => {
+                    let value = &mut reply[place.value()];
+                    let known = self.answer_tlv(place.kind, value, arrival, session, &mut dscp);
+                    reply[place.start] = match known {
+                        Some(Ok(())) => 0,
+                        Some(Err(tlv::WrongLength)) => tlv::MALFORMED,
+                        None => tlv::UNRECOGNIZED,
+                    };
+                    start = place.end;
+                }
+            }
+        }
+    }
+
+    /// Fill in one value; `None` if its type is not known here.
+    fn answer_tlv(
+        &self,
+        kind: u8,
+        value: &mut [u8],
+        arrival: &Arrival,
+        session: &Session,
+        dscp: &mut u8,
+    ) -> Option<Result<(), tlv::WrongLength>> {
+        let counted = session.reflected.wrapping_add(1);
+        Some(match kind {
+            tlv::kind::EXTRA_PADDING => Ok(()),
+            tlv::kind::LOCATION => self.answer_location(value, arrival),
+            tlv::kind::TIMESTAMP_INFORMATION => TimestampInformation {
+                sync_in: self.config.sync_source,
+                method_in: tlv::timestamp_method::SOFTWARE,
+                sync_out: self.config.sync_source,
+                method_out: tlv::timestamp_method::SOFTWARE,
+            }
+            .write(value),
+            tlv::kind::CLASS_OF_SERVICE => ClassOfService::read(value).and_then(|asked| {
+                if self.config.obeys_dscp {
+                    *dscp = asked.asked_dscp;
+                }
+                let (received_dscp, received_ecn) = (arrival.dscp, arrival.ecn);
+                let reverse_path = u8::from(!self.config.obeys_dscp);
+                ClassOfService { received_dscp, received_ecn, reverse_path, ..asked }.write(value)
+            }),
+            tlv::kind::DIRECT_MEASUREMENT => DirectMeasurement::read(value).and_then(|counters| {
+                DirectMeasurement { reflector_received: counted, reflector_sent: counted, ..counters }
+                    .write(value)
+            }),
+            tlv::kind::FOLLOW_UP_TELEMETRY => {
+                let (sequence, timestamp) = session.before;
+                let method = if session.reflected > 0 { tlv::timestamp_method::SOFTWARE } else { 0 };
+                FollowUpTelemetry { sequence, timestamp, method }.write(value)
+            }
+            tlv::kind::HMAC if value.len() == DIGEST => Ok(()),
+            tlv::kind::HMAC => Err(tlv::WrongLength),
+            _ => return None,
+        })
+    }
+
+    fn answer_location(&self, value: &mut [u8], arrival: &Arrival) -> Result<(), tlv::WrongLength> {
+        let (destination, source) = match self.config.tells_location {
+            true => (arrival.destination.port(), arrival.source.port()),
+            false => (0, 0),
+        };
+        LocationPorts { destination, source }.write(value)?;
+        let mut start = LocationPorts::LENGTH;
+        while let Some(found) = tlv::at(value, start) {
+            let place = found.map_err(|_| tlv::WrongLength)?;
+            let part = &mut value[place.start..place.end];
+            if location::value_length(place.kind).is_some_and(|length| length != place.value().len()) {
+                part[0] = tlv::MALFORMED;
+            } else {
+                part[0] = if self.answer_place(part, arrival) { 0 } else { tlv::UNRECOGNIZED };
+            }
+            start = place.end;
+        }
+        Ok(())
+    }
+
+    /// Answer one sub-TLV of a location, of the length its type asks for; false if not known.
+    fn answer_place(&self, part: &mut [u8], arrival: &Arrival) -> bool {
+        use location::{
+            DESTINATION_IP, DESTINATION_IPV4, DESTINATION_IPV6, SOURCE_IP, SOURCE_IPV4, SOURCE_IPV6,
+        };
+        let (address, four, six) = match part[1] {
+            SOURCE_IP => (arrival.source.ip(), SOURCE_IPV4, SOURCE_IPV6),
+            DESTINATION_IP => (arrival.destination.ip(), DESTINATION_IPV4, DESTINATION_IPV6),
+            // A socket does not see link addresses.
+            _ => return false,
+        };
+        if !self.config.tells_location {
+            return true;
+        }
+        match address {
+            IpAddr::V4(address) => {
+                part[1] = four;
+                part[tlv::HEADER..tlv::HEADER + 4].copy_from_slice(&address.octets());
+            }
+            IpAddr::V6(address) => {
+                part[1] = six;
+                part[tlv::HEADER..].copy_from_slice(&address.octets());
+            }
+        }
+        true
+    }
+
+    /// Counts so far.
+    pub fn counts(&self) -> ReflectorCounts {
+        ReflectorCounts { sessions: self.sessions.len(), ..self.counts }
+    }
+}
+
+/// Compute the digest over a reply's TLVs anew, if they have one.
+fn renew_tlv_digest(reply: &mut [u8], base: usize, mac: Option<Mac<'_>>) {
+    let place = tlv::places(reply, base)
+        .flatten()
+        .find(|place| place.kind == tlv::kind::HMAC && place.value().len() == DIGEST);
+    if let (Some(place), Some(mac)) = (place, mac) {
+        let digest = tlv_digest(reply, base, place.start, mac);
+        reply[place.value()].copy_from_slice(&digest);
+    }
+}

@@ -1,0 +1,280 @@
+//! Sender and reflector against each other, over a path that delays, loses, reorders and forges.
+
+use super::*;
+use crate::rng::Stream;
+use crate::time::Duration;
+use alloc::vec;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use netstage_wire::stamp::tlv::{Fixed, FollowUpTelemetry, kind};
+use netstage_wire::stamp::{ReflectorPacket, TimestampFormat};
+
+/// Wall clock at the start of a run.
+const START: u64 = 1_795_255_703_000_000_000;
+
+/// Stands in for HMAC-SHA-256 here: any function of key and text will do.
+fn mac(parts: &[&[u8]]) -> [u8; DIGEST] {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u128;
+    for byte in parts.iter().copied().flatten() {
+        hash = (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+    }
+    hash.to_be_bytes()
+}
+
+fn moment(nanoseconds: u64) -> Moment {
+    Moment { instant: Instant(nanoseconds), unix: START + nanoseconds }
+}
+
+fn arrival(nanoseconds: u64) -> Arrival {
+    let address = |last, port| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), port);
+    Arrival {
+        instant: Instant(nanoseconds),
+        unix: START + nanoseconds,
+        source: address(1, 40_000),
+        destination: address(2, 862),
+        ttl: 61,
+        dscp: 10,
+        ecn: 1,
+    }
+}
+
+/// One-way delays of the path, and the time at the reflector, nanoseconds.
+const THERE: u64 = 3_000_000;
+const BACK: u64 = 5_000_000;
+const AT_REFLECTOR: u64 = 40_000;
+
+struct Path {
+    sender: Sender,
+    reflector: Reflector,
+    samples: Vec<Sample>,
+}
+
+impl Path {
+    fn new(sender: SenderConfig, reflector: ReflectorConfig) -> Path {
+        let sender = Sender::new(sender, Instant(0));
+        Path { sender, reflector: Reflector::new(reflector), samples: Vec::new() }
+    }
+
+    /// Run the session; the packets for which these say so are lost there and back.
+    fn run(&mut self, lost_there: impl Fn(u32) -> bool, lost_back: impl Fn(u32) -> bool) -> SenderResult {
+        let mut bytes = Vec::new();
+        let mut sequence = 0;
+        while let Some(at) = self.sender.poll_timeout() {
+            let now = at.0;
+            if !self.sender.poll_transmit(moment(now), Some(&mac), &mut bytes) {
+                continue;
+            }
+            let number = sequence;
+            sequence += 1;
+            if lost_there(number) {
+                continue;
+            }
+            let mut reply = Vec::new();
+            let sending = || START + now + THERE + AT_REFLECTOR;
+            self.reflector.reflect(&bytes, &arrival(now + THERE), Some(&mac), sending, &mut reply).unwrap();
+            assert_eq!(reply.len(), bytes.len());
+            if !lost_back(number) {
+                let received = moment(now + THERE + AT_REFLECTOR + BACK);
+                self.samples.push(self.sender.handle_packet(&reply, received, Some(&mac)).unwrap());
+            }
+        }
+        self.sender.result()
+    }
+}
+
+#[test]
+fn delays_are_those_of_the_path() {
+    for mode in [Mode::Unauthenticated, Mode::Authenticated] {
+        for format in [TimestampFormat::Ntp, TimestampFormat::Ptp] {
+            let clock_error = (1000, true);
+            let sender = SenderConfig { mode, clock_error, ..SenderConfig::default() };
+            let reflector = ReflectorConfig { mode, format, clock_error, ..ReflectorConfig::default() };
+            let mut path = Path::new(sender, reflector);
+            let result = path.run(|_| false, |_| false);
+            assert_eq!((result.sent, result.answered, result.outstanding), (100, 100, 0));
+            for sample in &path.samples {
+                assert!(sample.round_trip.abs_diff((THERE + BACK) as i64) <= 1, "{sample:?}");
+                assert!(
+                    sample.forward.abs_diff(THERE as i64) <= 1 && sample.backward.abs_diff(BACK as i64) <= 1
+                );
+                assert_eq!((sample.sequence, sample.ttl_at_reflector), (sample.reflector_sequence, 61));
+                assert!((2000..2100).contains(&sample.uncertainty.unwrap()));
+            }
+        }
+    }
+}
+
+#[test]
+fn loss_is_told_per_direction() {
+    let mut path = Path::new(SenderConfig::default(), ReflectorConfig::default());
+    // Three there, five back, and the last two, of which nothing tells where they went.
+    let there = |number: u32| number % 30 == 7 && number < 90;
+    let back = |number: u32| number % 20 == 3;
+    let result = path.run(|number| there(number) || number == 99, |number| back(number) || number == 98);
+    let expected = SenderResult {
+        sent: 100,
+        answered: 90,
+        lost_forward: 3,
+        lost_backward: 5,
+        lost_somewhere: 2,
+        ..SenderResult::default()
+    };
+    assert_eq!(result, expected);
+    let stateless = SenderConfig { reflector_is_stateful: false, ..SenderConfig::default() };
+    let reflector = ReflectorConfig { stateful: false, ..ReflectorConfig::default() };
+    let result = Path::new(stateless, reflector).run(there, back);
+    assert_eq!((result.lost_forward, result.lost_backward, result.lost_somewhere), (0, 0, 8));
+}
+
+#[test]
+fn unsynchronized_clocks_give_no_uncertainty() {
+    let mut path = Path::new(SenderConfig::default(), ReflectorConfig::default());
+    path.run(|_| false, |_| false);
+    assert!(path.samples.iter().all(|sample| sample.uncertainty.is_none()));
+}
+
+#[test]
+fn extensions_are_answered() {
+    for mode in [Mode::Unauthenticated, Mode::Authenticated] {
+        let sender = SenderConfig {
+            mode,
+            session: 77,
+            class_of_service: Some(46),
+            direct_measurement: true,
+            timestamp_information: true,
+            padding: Some(300),
+            ..SenderConfig::default()
+        };
+        let mut path = Path::new(sender, ReflectorConfig { mode, ..ReflectorConfig::default() });
+        path.run(|number| number == 4, |_| false);
+        let last = path.samples.last().unwrap();
+        let class = last.class_of_service.unwrap();
+        assert_eq!(
+            (class.asked_dscp, class.received_dscp, class.received_ecn, class.reverse_path),
+            (46, 10, 1, 0)
+        );
+        let counters = last.direct_measurement.unwrap();
+        assert_eq!(
+            (counters.sender_sent, counters.reflector_received, counters.reflector_sent),
+            (100, 99, 99)
+        );
+        assert_eq!(last.timestamp_information.unwrap().method_in, 2);
+    }
+}
+
+/// A packet of the session with these TLVs, unauthenticated.
+fn with_tlvs(tlvs: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; Mode::Unauthenticated.base()];
+    bytes.extend_from_slice(tlvs);
+    bytes
+}
+
+fn reflected(packet: &[u8], config: ReflectorConfig) -> Result<Vec<u8>, Rejected> {
+    let mut reply = Vec::new();
+    let mut reflector = Reflector::new(config);
+    reflector.reflect(packet, &arrival(0), Some(&mac), || START, &mut reply).map(|_| reply)
+}
+
+#[test]
+fn flags_tell_what_was_made_of_a_tlv() {
+    let mut tlvs = vec![0x80, 200, 0, 1, 9, 0x80, kind::CLASS_OF_SERVICE, 0, 3, 1, 2, 3];
+    tlvs.extend([0x80, kind::EXTRA_PADDING, 0, 0, 0x80, kind::LOCATION, 0xff, 0xff, 0]);
+    let reply = reflected(&with_tlvs(&tlvs), ReflectorConfig::default()).unwrap();
+    let flags = [44, 49, 56, 60].map(|place| reply[place]);
+    assert_eq!(flags, [0x80, 0x40, 0, 0x40]);
+}
+
+#[test]
+fn locations_are_told_as_the_operator_allows() {
+    let mut tlvs = vec![0x80, kind::LOCATION, 0, 24, 0, 0, 0, 0, 0x80, 7, 0, 16];
+    tlvs.resize(28, 0);
+    let reply = reflected(&with_tlvs(&tlvs), ReflectorConfig::default()).unwrap();
+    assert_eq!(reply[44..60], [0, kind::LOCATION, 0, 24, 3, 94, 0x9c, 0x40, 0, 8, 0, 16, 10, 0, 0, 1]);
+    let silent = ReflectorConfig { tells_location: false, ..ReflectorConfig::default() };
+    let reply = reflected(&with_tlvs(&tlvs), silent).unwrap();
+    assert_eq!(reply[44..60], [0, kind::LOCATION, 0, 24, 0, 0, 0, 0, 0, 7, 0, 16, 0, 0, 0, 0]);
+}
+
+#[test]
+fn follow_up_tells_when_the_reply_before_left() {
+    let mut tlvs = vec![0x80, kind::FOLLOW_UP_TELEMETRY, 0, 16];
+    tlvs.resize(20, 0);
+    let (packet, mut reflector) = (with_tlvs(&tlvs), Reflector::new(ReflectorConfig::default()));
+    let mut reply = Vec::new();
+    let [first, second] = [0, 1].map(|second| {
+        let time = START + second * 1_000_000_000;
+        reflector.reflect(&packet, &arrival(0), None, || time, &mut reply).unwrap();
+        let sent = ReflectorPacket::read(&reply, Mode::Unauthenticated).unwrap().timestamp;
+        (FollowUpTelemetry::read(&reply[48..]).unwrap(), sent)
+    });
+    assert_eq!((first.0, second.0.timestamp), (FollowUpTelemetry::default(), first.1));
+}
+
+#[test]
+fn forged_and_foreign_packets_are_refused() {
+    let mode = Mode::Authenticated;
+    let mut sender =
+        Sender::new(SenderConfig { mode, padding: Some(20), ..SenderConfig::default() }, Instant(0));
+    let mut packet = Vec::new();
+    sender.poll_transmit(moment(0), Some(&mac), &mut packet);
+    let config = ReflectorConfig { mode, ..ReflectorConfig::default() };
+    let mut forged = packet.clone();
+    forged[20] ^= 1;
+    assert_eq!(reflected(&forged, config), Err(Rejected::Digest));
+    assert_eq!(reflected(&packet[..111], config), Err(Rejected::Short));
+    // The base stands, but a TLV was changed on the way: flagged, not answered.
+    let mut changed = packet.clone();
+    changed[130] ^= 1;
+    let reply = reflected(&changed, config).unwrap();
+    assert_eq!(reply[112] & INTEGRITY_FAILED, INTEGRITY_FAILED);
+    let reply = reflected(&packet, config).unwrap();
+    assert_eq!(reply[112] & INTEGRITY_FAILED, 0);
+    // A reply is taken once, and only by the session it is for.
+    let mut other = Sender::new(SenderConfig { mode, session: 5, ..SenderConfig::default() }, Instant(0));
+    let late = moment(1_000_000);
+    assert_eq!(other.handle_packet(&reply, late, Some(&mac)), Err(Rejected::NotOutstanding));
+    assert!(sender.handle_packet(&reply, late, Some(&mac)).is_ok());
+    assert_eq!(sender.handle_packet(&reply, late, Some(&mac)), Err(Rejected::NotOutstanding));
+    assert_eq!(sender.result().rejected, 1);
+}
+
+#[test]
+fn sessions_are_limited_and_forgotten() {
+    let config =
+        ReflectorConfig { sessions: 2, forget_after: Duration::from_secs(10), ..ReflectorConfig::default() };
+    let mut reflector = Reflector::new(config);
+    let mut ask = |port: u16, second: u64| {
+        let mut arrival = arrival(second * 1_000_000_000);
+        arrival.source.set_port(port);
+        reflector.reflect(&with_tlvs(&[]), &arrival, None, || START, &mut Vec::new())
+    };
+    assert!(ask(1, 0).is_ok() && ask(2, 0).is_ok() && ask(1, 5).is_ok());
+    assert_eq!(ask(3, 6), Err(Rejected::TooManySessions));
+    assert!(ask(3, 12).is_ok(), "the second session is forgotten by then");
+    assert_eq!((reflector.counts().reflected, reflector.counts().rejected), (4, 1));
+}
+
+#[test]
+fn no_bytes_make_either_end_panic() {
+    let mut stream = Stream::new(31, "stamp");
+    for round in 0..20_000_u32 {
+        let mode = if round % 2 == 0 { Mode::Unauthenticated } else { Mode::Authenticated };
+        let mut bytes: Vec<u8> = (0..stream.below(200)).map(|_| stream.next_u64() as u8).collect();
+        if bytes.len() > mode.base() + 4 {
+            // Lengths near the truth reach further than any.
+            bytes[mode.base() + 1] = 1 + stream.below(9) as u8;
+            bytes[mode.base() + 2] = 0;
+            bytes[mode.base() + 3] = stream.below(80) as u8;
+        }
+        let config = ReflectorConfig { mode, ..ReflectorConfig::default() };
+        let accepts_all = |_: &[&[u8]]| [0; DIGEST];
+        if mode == Mode::Authenticated && bytes.len() >= 112 {
+            bytes[96..112].fill(0);
+        }
+        let mut reply = Vec::new();
+        let mut reflector = Reflector::new(config);
+        let answered = reflector.reflect(&bytes, &arrival(0), Some(&accepts_all), || START, &mut reply);
+        assert_eq!(answered.is_ok(), bytes.len() >= mode.base());
+        let mut sender = Sender::new(SenderConfig { mode, ..SenderConfig::default() }, Instant(0));
+        let _ = sender.handle_packet(&bytes, moment(0), Some(&accepts_all));
+    }
+}

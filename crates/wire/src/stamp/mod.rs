@@ -1,0 +1,378 @@
+//! Test packets of STAMP, the Simple Two-Way Active Measurement Protocol (RFC 8762), with the
+//! session identifier and TLVs of RFC 8972.
+//!
+//! Each packet is a fixed base, unauthenticated or authenticated, and TLVs after it
+//! ([`tlv`]). Reading and writing never panic, whatever the bytes. Digests are the caller's:
+//! HMAC-SHA-256 cut to 16 bytes, over [`AUTHENTICATED_PART`] bytes of the base.
+
+pub mod tlv;
+
+/// UDP port a reflector listens on.
+pub const PORT: u16 = 862;
+/// Length of both unauthenticated bases.
+pub const UNAUTHENTICATED: usize = 44;
+/// Length of both authenticated bases.
+pub const AUTHENTICATED: usize = 112;
+/// Bytes of an authenticated base that its digest covers (RFC 8762 section 4.4).
+pub const AUTHENTICATED_PART: usize = 96;
+/// Length of a digest.
+pub const DIGEST: usize = 16;
+
+/// Which layout a session uses; both ends are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Without digest.
+    Unauthenticated,
+    /// With digest.
+    Authenticated,
+}
+
+impl Mode {
+    /// Length of the base, which is where TLVs begin.
+    pub const fn base(self) -> usize {
+        match self {
+            Mode::Unauthenticated => UNAUTHENTICATED,
+            Mode::Authenticated => AUTHENTICATED,
+        }
+    }
+}
+
+/// The bytes end before the base does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short;
+
+/// How a timestamp's 64 bits are meant: 32 bits of seconds, then a fraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimestampFormat {
+    /// Seconds since 1900 and 2⁻³² seconds (RFC 5905 section 6).
+    Ntp,
+    /// Seconds of the clock's own epoch and nanoseconds (PTP truncated, RFC 8186).
+    Ptp,
+}
+
+/// Seconds from 1900 to 1970.
+const NTP_TO_UNIX: u64 = 2_208_988_800;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// 64 bits of time as they stand in a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// From nanoseconds since 1970, rounded to the format's nearest step below a second.
+    pub const fn from_unix(nanoseconds: u64, format: TimestampFormat) -> Timestamp {
+        let (seconds, rest) = (nanoseconds / NANOSECONDS, nanoseconds % NANOSECONDS);
+        Timestamp(match format {
+            TimestampFormat::Ntp => {
+                // Rounded up, so that a nanosecond survives the way there and back.
+                let fraction = (rest << 32).div_ceil(NANOSECONDS);
+                (seconds + NTP_TO_UNIX) << 32 | fraction
+            }
+            TimestampFormat::Ptp => seconds << 32 | rest,
+        })
+    }
+
+    /// Nanoseconds from an earlier timestamp of the same format to this one; negative if that
+    /// one is in fact later. Right if they lie less than 68 years apart, also where the seconds
+    /// begin anew (NTP's in 2036).
+    pub const fn since(self, earlier: Timestamp, format: TimestampFormat) -> i64 {
+        match format {
+            TimestampFormat::Ntp => {
+                let difference = self.0.wrapping_sub(earlier.0) as i64;
+                ((difference as i128 * NANOSECONDS as i128) >> 32) as i64
+            }
+            TimestampFormat::Ptp => {
+                let seconds = ((self.0 >> 32) as u32).wrapping_sub((earlier.0 >> 32) as u32) as i32;
+                let nanoseconds = (self.0 as u32 as i64) - (earlier.0 as u32 as i64);
+                seconds as i64 * NANOSECONDS as i64 + nanoseconds
+            }
+        }
+    }
+}
+
+/// How good a timestamp is (RFC 4656 section 4.1.2, RFC 8186 section 2.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorEstimate(pub u16);
+
+impl ErrorEstimate {
+    const SYNCHRONIZED: u16 = 1 << 15;
+    const PTP: u16 = 1 << 14;
+
+    /// The smallest estimate not below so many nanoseconds.
+    pub const fn new(nanoseconds: u64, synchronized: bool, format: TimestampFormat) -> ErrorEstimate {
+        let mut units = ((nanoseconds as u128) << 32).div_ceil(NANOSECONDS as u128);
+        let mut scale = 0;
+        while units > 255 {
+            units = units.div_ceil(2);
+            scale += 1;
+        }
+        // A multiplier of zero is not allowed.
+        let multiplier = if units == 0 { 1 } else { units as u16 };
+        let synchronized = if synchronized { Self::SYNCHRONIZED } else { 0 };
+        let ptp = if matches!(format, TimestampFormat::Ptp) { Self::PTP } else { 0 };
+        ErrorEstimate(synchronized | ptp | scale << 8 | multiplier)
+    }
+
+    /// The clock is synchronized to UTC by an external source.
+    pub const fn is_synchronized(self) -> bool {
+        self.0 & Self::SYNCHRONIZED != 0
+    }
+
+    /// Format of the timestamp it belongs to.
+    pub const fn format(self) -> TimestampFormat {
+        if self.0 & Self::PTP == 0 { TimestampFormat::Ntp } else { TimestampFormat::Ptp }
+    }
+
+    /// The error in nanoseconds, rounded up: multiplier · 2^(scale − 32) seconds. Zero means
+    /// that the field is not valid.
+    pub const fn nanoseconds(self) -> u64 {
+        let (multiplier, scale) = (self.0 & 0xff, self.0 >> 8 & 0x3f);
+        let nanoseconds = (multiplier as u128 * NANOSECONDS as u128) << scale;
+        let rounded = nanoseconds.div_ceil(1 << 32);
+        if rounded > u64::MAX as u128 { u64::MAX } else { rounded as u64 }
+    }
+}
+
+/// What a session-sender writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderPacket {
+    /// Counts the packets of the session, from 0.
+    pub sequence: u32,
+    /// When it was sent.
+    pub timestamp: Timestamp,
+    /// How good that is.
+    pub error_estimate: ErrorEstimate,
+    /// STAMP session identifier (SSID); 0 for senders of RFC 8762.
+    pub session: u16,
+}
+
+/// What a session-reflector writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReflectorPacket {
+    /// A stateful reflector counts the packets it reflects in the session, from 0; a stateless
+    /// one repeats the sender's number.
+    pub sequence: u32,
+    /// When it was sent back.
+    pub timestamp: Timestamp,
+    /// How good the reflector's timestamps are.
+    pub error_estimate: ErrorEstimate,
+    /// The sender's session identifier.
+    pub session: u16,
+    /// When the sender's packet was received.
+    pub received: Timestamp,
+    /// The sender's packet as received.
+    pub sender: SenderPacket,
+    /// Its TTL or hop limit on arrival.
+    pub sender_ttl: u8,
+}
+
+/// Where fields stand in a layout.
+struct Layout {
+    timestamp: usize,
+    received: usize,
+    sender_sequence: usize,
+    sender_timestamp: usize,
+    sender_ttl: usize,
+}
+
+impl Mode {
+    const fn layout(self) -> Layout {
+        match self {
+            Mode::Unauthenticated => Layout {
+                timestamp: 4,
+                received: 16,
+                sender_sequence: 24,
+                sender_timestamp: 28,
+                sender_ttl: 40,
+            },
+            Mode::Authenticated => Layout {
+                timestamp: 16,
+                received: 32,
+                sender_sequence: 48,
+                sender_timestamp: 64,
+                sender_ttl: 80,
+            },
+        }
+    }
+}
+
+impl SenderPacket {
+    /// Read the base.
+    pub fn read(bytes: &[u8], mode: Mode) -> Result<SenderPacket, Short> {
+        if bytes.len() < mode.base() {
+            return Err(Short);
+        }
+        let at = mode.layout().timestamp;
+        Ok(SenderPacket {
+            sequence: u32_at(bytes, 0),
+            timestamp: Timestamp(u64_at(bytes, at)),
+            error_estimate: ErrorEstimate(u16_at(bytes, at + 8)),
+            session: u16_at(bytes, at + 10),
+        })
+    }
+
+    /// Write the base, zeros where nothing stands; the digest is left zero.
+    pub fn write(&self, bytes: &mut [u8], mode: Mode) -> Result<(), Short> {
+        let base = bytes.get_mut(..mode.base()).ok_or(Short)?;
+        base.fill(0);
+        let at = mode.layout().timestamp;
+        put(base, 0, &self.sequence.to_be_bytes());
+        put(base, at, &self.timestamp.0.to_be_bytes());
+        put(base, at + 8, &self.error_estimate.0.to_be_bytes());
+        put(base, at + 10, &self.session.to_be_bytes());
+        Ok(())
+    }
+}
+
+impl ReflectorPacket {
+    /// Read the base.
+    pub fn read(bytes: &[u8], mode: Mode) -> Result<ReflectorPacket, Short> {
+        let SenderPacket { sequence, timestamp, error_estimate, session } = SenderPacket::read(bytes, mode)?;
+        let layout = mode.layout();
+        Ok(ReflectorPacket {
+            sequence,
+            timestamp,
+            error_estimate,
+            session,
+            received: Timestamp(u64_at(bytes, layout.received)),
+            sender: SenderPacket {
+                sequence: u32_at(bytes, layout.sender_sequence),
+                timestamp: Timestamp(u64_at(bytes, layout.sender_timestamp)),
+                error_estimate: ErrorEstimate(u16_at(bytes, layout.sender_timestamp + 8)),
+                session,
+            },
+            sender_ttl: bytes[layout.sender_ttl],
+        })
+    }
+
+    /// Write the base, zeros where nothing stands; the digest is left zero.
+    pub fn write(&self, bytes: &mut [u8], mode: Mode) -> Result<(), Short> {
+        let ReflectorPacket { sequence, timestamp, error_estimate, session, .. } = *self;
+        SenderPacket { sequence, timestamp, error_estimate, session }.write(bytes, mode)?;
+        let layout = mode.layout();
+        put(bytes, layout.received, &self.received.0.to_be_bytes());
+        put(bytes, layout.sender_sequence, &self.sender.sequence.to_be_bytes());
+        put(bytes, layout.sender_timestamp, &self.sender.timestamp.0.to_be_bytes());
+        put(bytes, layout.sender_timestamp + 8, &self.sender.error_estimate.0.to_be_bytes());
+        bytes[layout.sender_ttl] = self.sender_ttl;
+        Ok(())
+    }
+}
+
+/// The part of an authenticated packet its digest covers, and the digest.
+pub fn authenticated(bytes: &[u8]) -> Result<(&[u8], [u8; DIGEST]), Short> {
+    let covered = bytes.get(..AUTHENTICATED_PART).ok_or(Short)?;
+    let digest = bytes.get(AUTHENTICATED_PART..AUTHENTICATED).ok_or(Short)?;
+    Ok((covered, digest.try_into().map_err(|_| Short)?))
+}
+
+/// Put a digest into an authenticated packet.
+pub fn set_digest(bytes: &mut [u8], digest: [u8; DIGEST]) -> Result<(), Short> {
+    bytes.get_mut(AUTHENTICATED_PART..AUTHENTICATED).ok_or(Short)?.copy_from_slice(&digest);
+    Ok(())
+}
+
+// Offsets are those of a layout, and the length was checked against it.
+
+fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
+    bytes[at..at + field.len()].copy_from_slice(field);
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFLECTED: ReflectorPacket = ReflectorPacket {
+        sequence: 0x0102_0304,
+        timestamp: Timestamp(0x1112_1314_1516_1718),
+        error_estimate: ErrorEstimate(0x8001),
+        session: 0x2122,
+        received: Timestamp(0x3132_3334_3536_3738),
+        sender: SenderPacket {
+            sequence: 0x4142_4344,
+            timestamp: Timestamp(0x5152_5354_5556_5758),
+            error_estimate: ErrorEstimate(0x4002),
+            session: 0x2122,
+        },
+        sender_ttl: 61,
+    };
+
+    #[test]
+    fn fields_stand_where_the_rfc_draws_them() {
+        // RFC 8762 figure 5 with RFC 8972 figure 2, octet by octet.
+        let mut bytes = [0xff; UNAUTHENTICATED];
+        REFLECTED.write(&mut bytes, Mode::Unauthenticated).unwrap();
+        #[rustfmt::skip]
+        let expected = [
+            0x01, 0x02, 0x03, 0x04, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x80, 0x01, 0x21, 0x22,
+            0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38, 0x41, 0x42, 0x43, 0x44, 0x51, 0x52, 0x53, 0x54,
+            0x55, 0x56, 0x57, 0x58, 0x40, 0x02, 0, 0, 61, 0, 0, 0,
+        ];
+        assert_eq!(bytes, expected);
+        // Figure 6: the same fields in the first of each 16 octets.
+        let mut bytes = [0xff; AUTHENTICATED];
+        REFLECTED.write(&mut bytes, Mode::Authenticated).unwrap();
+        assert_eq!(bytes[..4], [1, 2, 3, 4]);
+        assert_eq!(bytes[16..28], expected[4..16]);
+        assert_eq!(bytes[32..40], expected[16..24]);
+        assert_eq!((&bytes[48..52], &bytes[64..74]), (&expected[24..28], &expected[28..38]));
+        assert_eq!((bytes[80], &bytes[81..]), (61, &[0; 31][..]));
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for mode in [Mode::Unauthenticated, Mode::Authenticated] {
+            let mut bytes = [0; 200];
+            REFLECTED.write(&mut bytes, mode).unwrap();
+            assert_eq!(ReflectorPacket::read(&bytes, mode), Ok(REFLECTED));
+            REFLECTED.sender.write(&mut bytes, mode).unwrap();
+            assert_eq!(SenderPacket::read(&bytes, mode), Ok(REFLECTED.sender));
+            let short = &mut bytes[..mode.base() - 1];
+            assert_eq!(SenderPacket::read(short, mode), Err(Short));
+            assert_eq!(REFLECTED.write(short, mode), Err(Short));
+        }
+    }
+
+    #[test]
+    fn timestamps_keep_their_nanoseconds() {
+        let now = 1_795_255_703_123_456_789;
+        for format in [TimestampFormat::Ntp, TimestampFormat::Ptp] {
+            let stamp = Timestamp::from_unix(now, format);
+            for difference in [0, 1, 999, 1_000_000_000, 123_456_789_012] {
+                let later = Timestamp::from_unix(now + difference, format);
+                assert!((later.since(stamp, format) - difference as i64).abs() <= 1, "{format:?}");
+                assert!((stamp.since(later, format) + difference as i64).abs() <= 1, "{format:?}");
+            }
+        }
+        // RFC 5905 figure 4: 1 January 1970 is 2,208,988,800.
+        assert_eq!(Timestamp::from_unix(0, TimestampFormat::Ntp).0 >> 32, 2_208_988_800);
+        // The seconds of NTP begin anew in February 2036.
+        let before = Timestamp(0xffff_ffff << 32);
+        assert_eq!(Timestamp(1 << 32).since(before, TimestampFormat::Ntp), 2_000_000_000);
+    }
+
+    #[test]
+    fn error_estimates_are_not_below_the_error() {
+        for error in [0, 1, 50, 999, 1_000_000, 3_600_000_000_000, u64::MAX / 2] {
+            let estimate = ErrorEstimate::new(error, true, TimestampFormat::Ptp);
+            assert!(estimate.nanoseconds() >= error, "{error}");
+            assert!(estimate.nanoseconds() <= error + error / 100 + 1, "{error}");
+            assert!(estimate.is_synchronized() && estimate.format() == TimestampFormat::Ptp);
+        }
+        // RFC 4656: multiplier 1, scale 32 is one second.
+        assert_eq!(ErrorEstimate(32 << 8 | 1).nanoseconds(), 1_000_000_000);
+        assert_eq!(ErrorEstimate(0x3fff).nanoseconds(), u64::MAX);
+    }
+}

@@ -1,0 +1,408 @@
+//! Optional extensions of STAMP test packets (RFC 8972 section 4): type, length, value, and
+//! flags by which the reflector tells what it made of them.
+
+use super::{Timestamp, u16_at, u32_at, u64_at};
+
+/// Length of flags, type and length.
+pub const HEADER: usize = 4;
+
+/// Set by the sender in every TLV; the reflector leaves it if it does not know the type.
+pub const UNRECOGNIZED: u8 = 0x80;
+/// Set by the reflector: the length is wrong.
+pub const MALFORMED: u8 = 0x40;
+/// Set by the reflector: the digest over the TLVs is wrong.
+pub const INTEGRITY_FAILED: u8 = 0x20;
+
+/// Types of TLVs (RFC 8972 section 5.1).
+pub mod kind {
+    /// Bytes of no meaning.
+    pub const EXTRA_PADDING: u8 = 1;
+    /// Addresses and ports as the reflector saw them.
+    pub const LOCATION: u8 = 2;
+    /// Sources of synchronization and of timestamps.
+    pub const TIMESTAMP_INFORMATION: u8 = 3;
+    /// DSCP and ECN both ways.
+    pub const CLASS_OF_SERVICE: u8 = 4;
+    /// Counters of packets.
+    pub const DIRECT_MEASUREMENT: u8 = 5;
+    /// Access network in use.
+    pub const ACCESS_REPORT: u8 = 6;
+    /// When the packet before was in fact sent back.
+    pub const FOLLOW_UP_TELEMETRY: u8 = 7;
+    /// Digest over the TLVs before it; the last one.
+    pub const HMAC: u8 = 8;
+}
+
+/// Types of a Location's sub-TLVs: a sender asks with the first of each three, and the
+/// reflector answers with one of the other two (section 4.2.1).
+pub mod location {
+    /// Asks for the source MAC address; 8 bytes.
+    pub const SOURCE_MAC: u8 = 1;
+    /// Source EUI-48 and two bytes of zero.
+    pub const SOURCE_EUI_48: u8 = 2;
+    /// Source EUI-64.
+    pub const SOURCE_EUI_64: u8 = 3;
+    /// Asks for the destination address; 16 bytes.
+    pub const DESTINATION_IP: u8 = 4;
+    /// Destination IPv4 address and 12 bytes of zero.
+    pub const DESTINATION_IPV4: u8 = 5;
+    /// Destination IPv6 address.
+    pub const DESTINATION_IPV6: u8 = 6;
+    /// Asks for the source address; 16 bytes.
+    pub const SOURCE_IP: u8 = 7;
+    /// Source IPv4 address and 12 bytes of zero.
+    pub const SOURCE_IPV4: u8 = 8;
+    /// Source IPv6 address.
+    pub const SOURCE_IPV6: u8 = 9;
+
+    /// Length a sub-TLV's value must have; `None` for types unknown.
+    pub const fn value_length(kind: u8) -> Option<usize> {
+        match kind {
+            SOURCE_MAC..=SOURCE_EUI_64 => Some(8),
+            DESTINATION_IP..=SOURCE_IPV6 => Some(16),
+            _ => None,
+        }
+    }
+}
+
+/// Where a TLV stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Offset of its flags.
+    pub start: usize,
+    /// Offset after its value.
+    pub end: usize,
+    /// Its flags.
+    pub flags: u8,
+    /// Its type.
+    pub kind: u8,
+}
+
+impl Place {
+    /// Where its value stands.
+    pub const fn value(&self) -> core::ops::Range<usize> {
+        self.start + HEADER..self.end
+    }
+}
+
+/// From here on the bytes are no TLVs: a length reaches past the end, or a header does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// Offset of the bytes in question.
+    pub start: usize,
+}
+
+/// The TLV at an offset; `None` at the end of the bytes.
+pub fn at(bytes: &[u8], start: usize) -> Option<Result<Place, Malformed>> {
+    let rest = bytes.get(start..).filter(|rest| !rest.is_empty())?;
+    let &[flags, kind, high, low, ..] = rest else {
+        return Some(Err(Malformed { start }));
+    };
+    let end = start + HEADER + usize::from(u16::from_be_bytes([high, low]));
+    if end > bytes.len() {
+        return Some(Err(Malformed { start }));
+    }
+    Some(Ok(Place { start, end, flags, kind }))
+}
+
+/// All TLVs from an offset on; ends after the first that is malformed.
+pub fn places(bytes: &[u8], start: usize) -> impl Iterator<Item = Result<Place, Malformed>> + '_ {
+    let mut next = Some(start);
+    core::iter::from_fn(move || {
+        let found = at(bytes, next?)?;
+        next = found.ok().map(|place| place.end);
+        Some(found)
+    })
+}
+
+/// A value does not have the length its type asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongLength;
+
+/// Sources of synchronization and of timestamps, in and out (section 4.3); values of
+/// [`sync_source`] and [`timestamp_method`], zero in what the sender asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimestampInformation {
+    /// Synchronization at the ingress.
+    pub sync_in: u8,
+    /// Timestamps at the ingress.
+    pub method_in: u8,
+    /// Synchronization at the egress.
+    pub sync_out: u8,
+    /// Timestamps at the egress.
+    pub method_out: u8,
+}
+
+/// What synchronizes a clock (RFC 8972 section 5.3).
+pub mod sync_source {
+    /// NTP.
+    pub const NTP: u8 = 1;
+    /// PTP.
+    pub const PTP: u8 = 2;
+    /// SSU or BITS.
+    pub const SSU: u8 = 3;
+    /// Satellites.
+    pub const SATELLITE: u8 = 4;
+    /// Nothing.
+    pub const FREE_RUNNING: u8 = 5;
+}
+
+/// Who takes timestamps (RFC 8972 section 5.4).
+pub mod timestamp_method {
+    /// Hardware.
+    pub const HARDWARE: u8 = 1;
+    /// Software near the interface.
+    pub const SOFTWARE: u8 = 2;
+    /// The control plane.
+    pub const CONTROL_PLANE: u8 = 3;
+}
+
+/// Class of service both ways (section 4.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassOfService {
+    /// DSCP the reflector is asked to send with.
+    pub asked_dscp: u8,
+    /// DSCP with which the packet reached the reflector.
+    pub received_dscp: u8,
+    /// ECN with which it did.
+    pub received_ecn: u8,
+    /// 1 if the reflector may not use the DSCP asked for.
+    pub reverse_path: u8,
+}
+
+/// Counters (section 4.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectMeasurement {
+    /// Packets the sender sent.
+    pub sender_sent: u32,
+    /// Packets the reflector received.
+    pub reflector_received: u32,
+    /// Packets the reflector sent.
+    pub reflector_sent: u32,
+}
+
+/// Access network in use (section 4.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccessReport {
+    /// 1 for 3GPP, 2 for others.
+    pub access: u8,
+    /// 1 available, 2 not.
+    pub return_code: u8,
+}
+
+/// When the packet before was sent back (section 4.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowUpTelemetry {
+    /// Its sequence number.
+    pub sequence: u32,
+    /// When it left.
+    pub timestamp: Timestamp,
+    /// Who took the timestamp, of [`timestamp_method`].
+    pub method: u8,
+}
+
+/// A value of fixed length.
+pub trait Fixed: Sized {
+    /// Type of the TLV.
+    const KIND: u8;
+    /// Length of the value.
+    const LENGTH: usize;
+
+    /// Read a value of exactly [`Fixed::LENGTH`] bytes.
+    fn read(value: &[u8]) -> Result<Self, WrongLength>;
+
+    /// Write a value of exactly [`Fixed::LENGTH`] bytes.
+    fn write(&self, value: &mut [u8]) -> Result<(), WrongLength>;
+}
+
+fn exact<const N: usize>(value: &[u8]) -> Result<&[u8; N], WrongLength> {
+    value.try_into().map_err(|_| WrongLength)
+}
+
+fn fill<const N: usize>(value: &mut [u8], from: [u8; N]) -> Result<(), WrongLength> {
+    *<&mut [u8; N]>::try_from(value).map_err(|_| WrongLength)? = from;
+    Ok(())
+}
+
+impl Fixed for TimestampInformation {
+    const KIND: u8 = kind::TIMESTAMP_INFORMATION;
+    const LENGTH: usize = 4;
+
+    fn read(value: &[u8]) -> Result<Self, WrongLength> {
+        let &[sync_in, method_in, sync_out, method_out] = exact::<4>(value)?;
+        Ok(TimestampInformation { sync_in, method_in, sync_out, method_out })
+    }
+
+    fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
+        fill(value, [self.sync_in, self.method_in, self.sync_out, self.method_out])
+    }
+}
+
+impl Fixed for ClassOfService {
+    const KIND: u8 = kind::CLASS_OF_SERVICE;
+    const LENGTH: usize = 4;
+
+    fn read(value: &[u8]) -> Result<Self, WrongLength> {
+        let bits = u16_at(exact::<4>(value)?, 0);
+        Ok(ClassOfService {
+            asked_dscp: (bits >> 10) as u8,
+            received_dscp: (bits >> 4 & 0x3f) as u8,
+            received_ecn: (bits >> 2 & 3) as u8,
+            reverse_path: (bits & 3) as u8,
+        })
+    }
+
+    fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
+        let field = |bits: u8, mask: u8| u16::from(bits & mask);
+        let bits = field(self.asked_dscp, 0x3f) << 10
+            | field(self.received_dscp, 0x3f) << 4
+            | field(self.received_ecn, 3) << 2
+            | field(self.reverse_path, 3);
+        let [high, low] = bits.to_be_bytes();
+        fill(value, [high, low, 0, 0])
+    }
+}
+
+impl Fixed for DirectMeasurement {
+    const KIND: u8 = kind::DIRECT_MEASUREMENT;
+    const LENGTH: usize = 12;
+
+    fn read(value: &[u8]) -> Result<Self, WrongLength> {
+        let value = exact::<12>(value)?;
+        Ok(DirectMeasurement {
+            sender_sent: u32_at(value, 0),
+            reflector_received: u32_at(value, 4),
+            reflector_sent: u32_at(value, 8),
+        })
+    }
+
+    fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&self.sender_sent.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.reflector_received.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.reflector_sent.to_be_bytes());
+        fill(value, bytes)
+    }
+}
+
+impl Fixed for AccessReport {
+    const KIND: u8 = kind::ACCESS_REPORT;
+    const LENGTH: usize = 4;
+
+    fn read(value: &[u8]) -> Result<Self, WrongLength> {
+        let &[access, return_code, ..] = exact::<4>(value)?;
+        Ok(AccessReport { access: access >> 4, return_code })
+    }
+
+    fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
+        fill(value, [self.access << 4, self.return_code, 0, 0])
+    }
+}
+
+impl Fixed for FollowUpTelemetry {
+    const KIND: u8 = kind::FOLLOW_UP_TELEMETRY;
+    const LENGTH: usize = 16;
+
+    fn read(value: &[u8]) -> Result<Self, WrongLength> {
+        let value = exact::<16>(value)?;
+        Ok(FollowUpTelemetry {
+            sequence: u32_at(value, 0),
+            timestamp: Timestamp(u64_at(value, 4)),
+            method: value[12],
+        })
+    }
+
+    fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[4..12].copy_from_slice(&self.timestamp.0.to_be_bytes());
+        bytes[12] = self.method;
+        fill(value, bytes)
+    }
+}
+
+/// Ports as the reflector saw them: the first four bytes of a Location's value, before its
+/// sub-TLVs (section 4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocationPorts {
+    /// Destination port on arrival.
+    pub destination: u16,
+    /// Source port on arrival.
+    pub source: u16,
+}
+
+impl LocationPorts {
+    /// Length of both.
+    pub const LENGTH: usize = 4;
+
+    /// Read the first bytes of a Location's value.
+    pub fn read(value: &[u8]) -> Result<LocationPorts, WrongLength> {
+        let value = value.get(..Self::LENGTH).ok_or(WrongLength)?;
+        Ok(LocationPorts { destination: u16_at(value, 0), source: u16_at(value, 2) })
+    }
+
+    /// Write the first bytes of a Location's value.
+    pub fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
+        let value = value.get_mut(..Self::LENGTH).ok_or(WrongLength)?;
+        value[..2].copy_from_slice(&self.destination.to_be_bytes());
+        value[2..].copy_from_slice(&self.source.to_be_bytes());
+        Ok(())
+    }
+}
+
+/// Write a header.
+pub fn write_header(bytes: &mut [u8], flags: u8, kind: u8, length: u16) -> Result<(), WrongLength> {
+    let [high, low] = length.to_be_bytes();
+    fill(bytes.get_mut(..HEADER).ok_or(WrongLength)?, [flags, kind, high, low])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tlvs_are_found_one_after_the_other() {
+        let bytes = [0x80, 1, 0, 2, 0xaa, 0xbb, 0x80, 9, 0, 0, 0x80, 4, 0, 9, 1];
+        let found: [_; 3] = {
+            let mut places = places(&bytes, 0);
+            [places.next(), places.next(), places.next()]
+        };
+        assert_eq!(found[0], Some(Ok(Place { start: 0, end: 6, flags: 0x80, kind: 1 })));
+        assert_eq!(found[1], Some(Ok(Place { start: 6, end: 10, flags: 0x80, kind: 9 })));
+        assert_eq!(found[2], Some(Err(Malformed { start: 10 })));
+        assert_eq!(places(&bytes, 0).count(), 3);
+        assert_eq!(places(&bytes[..10], 0).count(), 2);
+        assert_eq!(places(&[0x80, 1], 0).next(), Some(Err(Malformed { start: 0 })));
+        assert_eq!((places(&bytes, 15).next(), places(&bytes, 99).next()), (None, None));
+    }
+
+    fn survives<T: Fixed + PartialEq + core::fmt::Debug>(value: T, expected: &[u8]) {
+        let mut bytes = [0xff; 16];
+        value.write(&mut bytes[..T::LENGTH]).unwrap();
+        assert_eq!(&bytes[..T::LENGTH], expected);
+        assert_eq!(T::read(&bytes[..T::LENGTH]), Ok(value));
+        assert_eq!(T::read(&bytes[..T::LENGTH - 1]), Err(WrongLength));
+        assert!(T::read(&bytes[..0]).is_err());
+    }
+
+    #[test]
+    fn values_stand_where_the_rfc_draws_them() {
+        survives(
+            TimestampInformation { sync_in: 1, method_in: 2, sync_out: 5, method_out: 3 },
+            &[1, 2, 5, 3],
+        );
+        let class = ClassOfService { asked_dscp: 46, received_dscp: 10, received_ecn: 3, reverse_path: 1 };
+        survives(class, &[0b1011_1000, 0b1010_1101, 0, 0]);
+        let counters =
+            DirectMeasurement { sender_sent: 1, reflector_received: 2, reflector_sent: 0x0304_0506 };
+        survives(counters, &[0, 0, 0, 1, 0, 0, 0, 2, 3, 4, 5, 6]);
+        survives(AccessReport { access: 1, return_code: 2 }, &[0x10, 2, 0, 0]);
+        let follow_up =
+            FollowUpTelemetry { sequence: 7, timestamp: Timestamp(0x0102_0304_0506_0708), method: 2 };
+        survives(follow_up, &[0, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8, 2, 0, 0, 0]);
+        let mut value = [0; 8];
+        let ports = LocationPorts { destination: 862, source: 0x1234 };
+        ports.write(&mut value).unwrap();
+        assert_eq!((value, LocationPorts::read(&value)), ([3, 0x5e, 0x12, 0x34, 0, 0, 0, 0], Ok(ports)));
+    }
+}
