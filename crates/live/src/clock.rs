@@ -20,6 +20,11 @@ pub fn realtime_ahead_ns() -> i128 {
     i128::from(realtime) - i128::from(before + (after - before) / 2)
 }
 
+/// Processor time the calling thread has used so far, in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    read(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock).expect("Linux has this clock");
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64

@@ -134,3 +134,61 @@ pub fn flow_key(found: Match, conversation: Option<&Conversation>) -> u64 {
         (None, None) => u64::MAX,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label(flow: u32) -> Label {
+        Label { class: 0, flow: Some(flow), background: false }
+    }
+
+    fn entry(destination: u8, ports: (Option<u16>, Option<u16>), flow: u32) -> Entry {
+        Entry {
+            source: Some([10, 0, 0, 1].into()),
+            destination: Some([10, 0, 0, destination].into()),
+            protocol: None,
+            source_port: ports.0,
+            destination_port: ports.1,
+            label: label(flow),
+        }
+    }
+
+    fn conversation(destination: u8, ports: Option<(u16, u16)>) -> Conversation {
+        let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, destination].into());
+        Conversation { source, destination, protocol: 17, ports }
+    }
+
+    #[test]
+    fn the_entry_with_most_fields_wins_in_either_direction() {
+        let entries = [
+            entry(2, (None, None), 1),
+            entry(2, (None, Some(80)), 2),
+            entry(2, (Some(9), Some(80)), 3),
+            entry(2, (Some(9), Some(80)), 4),
+        ];
+        let classifier = Classifier::new(&entries, 7);
+        for (ports, flow) in [(None, 1), (Some((1, 1)), 1), (Some((1, 80)), 2), (Some((9, 80)), 3)] {
+            let forward = conversation(2, ports);
+            let found = Match { label: label(flow), reverse: false };
+            assert_eq!(classifier.find(Some(&forward)), found);
+            let back = Match { reverse: true, ..found };
+            assert_eq!(classifier.find(Some(&forward.reversed())), back);
+            assert_eq!(flow_key(back, None), u64::from(flow) << 1 | 1);
+        }
+    }
+
+    #[test]
+    fn what_nothing_matches_is_of_the_others() {
+        let classifier = Classifier::new(&[entry(2, (None, Some(80)), 1)], 7);
+        for other in [None, Some(conversation(3, None)), Some(conversation(2, Some((80, 1))))] {
+            let found = classifier.find(other.as_ref());
+            assert_eq!((found.label.class, found.label.flow), (7, None));
+        }
+        let key = |port| {
+            let conversation = conversation(3, Some((port, 1)));
+            flow_key(classifier.find(Some(&conversation)), Some(&conversation))
+        };
+        assert_eq!((key(1), key(1) == key(2)), (key(1), false));
+    }
+}

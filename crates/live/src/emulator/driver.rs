@@ -10,7 +10,7 @@ use super::report::Report;
 use super::timing::Timing;
 use super::verdict::{self, Faults};
 use super::wait::Waiter;
-use crate::clock::{Epoch, monotonic_ns};
+use crate::clock::{Epoch, thread_cpu_ns};
 use crate::ports::Port;
 use crate::realtime::Grants;
 use netstage_core::time::{Duration, Instant};
@@ -115,7 +115,7 @@ impl<P: Port> Emulator<P> {
     pub fn run(mut self, epoch: Epoch, stop: &AtomicBool) -> Report {
         let grants = Grants::request();
         self.epoch = epoch;
-        let mut faults = Vec::new();
+        let (mut faults, processor_before) = (Vec::new(), thread_cpu_ns());
         while !stop.load(Ordering::Relaxed) {
             let due = epoch.monotonic_ns(self.links.poll_timeout());
             if let Err(error) = self.waiter.wait(due, &mut self.ready) {
@@ -124,8 +124,8 @@ impl<P: Port> Emulator<P> {
             }
             self.turn(epoch.now(), &mut || epoch.now());
         }
-        let now = epoch.instant(monotonic_ns());
-        self.finish(now, grants, faults)
+        let processor_ns = thread_cpu_ns() - processor_before;
+        Report { processor_ns, ..self.finish(epoch.now(), grants, faults) }
     }
 
     /// Reads what is ready, and sends what is due by `now`.

@@ -234,3 +234,141 @@ pub fn mark_congestion(packet: &mut [u8], version: u8) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ethernet(kind: u16, packet: &[u8]) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        frame.extend(kind.to_be_bytes());
+        frame.extend(packet);
+        frame
+    }
+
+    fn ipv4_packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45, 2, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        packet.extend(payload);
+        let length = packet.len() as u16;
+        packet[2..4].copy_from_slice(&length.to_be_bytes());
+        packet
+    }
+
+    fn ipv6_packet(next: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x60, 0x30, 0, 0];
+        packet.extend((payload.len() as u16).to_be_bytes());
+        packet.extend([next, 64]);
+        packet.extend([0xfd; 16]);
+        packet.extend([0xfc; 16]);
+        packet.extend(payload);
+        packet
+    }
+
+    fn ports(frame: &[u8]) -> Option<(u16, u16)> {
+        read(frame).unwrap().conversation.unwrap().ports
+    }
+
+    const DATAGRAM: [u8; 8] = [0, 1, 0, 2, 0, 8, 0, 0];
+
+    #[test]
+    fn padding_tags_and_labels() {
+        let packet = ipv4_packet(UDP, &DATAGRAM);
+        let mut padded = ethernet(0x0800, &packet);
+        padded.resize(60, 0);
+        let headers = read(&padded).unwrap();
+        assert_eq!((headers.network, headers.size, headers.version), (14, 28, 4));
+        assert_eq!((headers.ecn, ports(&padded)), (Ecn::Capable, Some((1, 2))));
+
+        let tagged = [&padded[..12], &[0x81, 0, 0, 5], &padded[12..]].concat();
+        assert_eq!(read(&tagged), Some(Headers { network: 18, ..headers }));
+
+        let labels = [[0, 0, 0x10, 64], [0, 0, 0x21, 64]].concat();
+        let labelled = ethernet(0x8847, &[&labels[..], &packet, &[0; 20]].concat());
+        let through = read(&labelled).unwrap();
+        assert_eq!((through.size, through.version, through.ecn), (36, 0, Ecn::NotCapable));
+        assert_eq!(through.conversation, headers.conversation);
+    }
+
+    #[test]
+    fn ports_stand_behind_extensions_and_in_first_fragments_only() {
+        let options = [UDP, 0, 0, 0, 0, 0, 0, 0];
+        let behind = ethernet(0x86dd, &ipv6_packet(60, &[&options[..], &DATAGRAM].concat()));
+        assert_eq!((ports(&behind), read(&behind).unwrap().ecn), (Some((1, 2)), Ecn::CongestionExperienced));
+        for (offset, expected) in [(0, Some((1, 2))), (8, None)] {
+            let fragment = [UDP, 0, 0, offset | 1, 0, 0, 0, 9];
+            let frame = ethernet(0x86dd, &ipv6_packet(44, &[&fragment[..], &DATAGRAM].concat()));
+            assert_eq!(ports(&frame), expected);
+        }
+        let mut later = ipv4_packet(UDP, &DATAGRAM);
+        later[7] = 1;
+        assert_eq!(ports(&ethernet(0x0800, &later)), None);
+    }
+
+    #[test]
+    fn an_error_belongs_to_what_it_is_about() {
+        let about = ipv4_packet(UDP, &DATAGRAM);
+        let unreachable = [&[3, 3, 0, 0, 0, 0, 0, 0][..], &about].concat();
+        let error = read(&ethernet(0x0800, &ipv4_packet(ICMP, &unreachable))).unwrap();
+        let packet = read(&ethernet(0x0800, &about)).unwrap();
+        assert_eq!(error.conversation, packet.conversation.map(Conversation::reversed));
+        let echo = ethernet(0x0800, &ipv4_packet(ICMP, &[8, 0, 0, 0, 0, 7, 0, 1]));
+        assert_eq!(ports(&echo), Some((7, 7)));
+    }
+
+    #[test]
+    fn what_serves_the_wire_is_no_packet() {
+        assert_eq!(read(&ethernet(0x0806, &[0; 46])), None);
+        assert_eq!(read(&ethernet(0x0800, &ipv4_packet(IGMP, &[0x16; 8]))), None);
+        assert_eq!(read(&ethernet(0x86dd, &ipv6_packet(ICMPV6, &[135; 24]))), None);
+        let listener = [ICMPV6, 0, 5, 2, 0, 0, 1, 0, 143, 0, 0, 0];
+        assert_eq!(read(&ethernet(0x86dd, &ipv6_packet(0, &listener))), None);
+        assert!(read(&ethernet(0x86dd, &ipv6_packet(ICMPV6, &[128; 8]))).is_some());
+        assert_eq!(read(&[0; 13]), None);
+    }
+
+    /// One's complement sum of the header's words (RFC 1071), 0xffff where the checksum is right.
+    fn sum(header: &[u8]) -> u16 {
+        let words = (0..header.len()).step_by(2).map(|at| u32::from(word(header, at).unwrap()));
+        let sum: u32 = words.sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        ((folded & 0xffff) + (folded >> 16)) as u16
+    }
+
+    proptest! {
+        #[test]
+        fn a_mark_keeps_the_checksum_right(mut header: [u8; 20]) {
+            (header[0], header[10], header[11]) = (0x45, 0, 0);
+            let checksum = !sum(&header);
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+            let before = header;
+            mark_congestion(&mut header, 4);
+            prop_assert_eq!(header[1], before[1] | 3);
+            prop_assert_eq!(sum(&header), 0xffff);
+            prop_assert_eq!((&header[2..10], &header[12..]), (&before[2..10], &before[12..]));
+        }
+
+        #[test]
+        fn an_ipv6_mark_changes_two_bits(mut header: [u8; 40]) {
+            let before = header;
+            mark_congestion(&mut header, 6);
+            prop_assert_eq!(codepoint(header[0] << 4 | header[1] >> 4), Ecn::CongestionExperienced);
+            header[1] = header[1] & !0x30 | before[1] & 0x30;
+            prop_assert_eq!(header, before);
+        }
+
+        #[test]
+        fn foreign_bytes_are_read_within_their_bounds(
+            kind in prop::sample::select(vec![0x0800_u16, 0x86dd, 0x8847, 0x8100, 0x1234]),
+            first: u8,
+            mut rest in prop::collection::vec(any::<u8>(), 1..200),
+        ) {
+            rest[0] = if first.is_multiple_of(4) { first } else { 0x45 + first % 2 * 0x1b };
+            let frame = ethernet(kind, &rest);
+            if let Some(headers) = read(&frame) {
+                prop_assert!(headers.network + headers.size as usize <= frame.len());
+                prop_assert!(headers.version == 0 || headers.size >= 20);
+            }
+        }
+    }
+}

@@ -19,6 +19,8 @@ pub struct Report {
     pub lateness: Lateness,
     /// Its distribution, nanoseconds.
     pub lateness_distribution: Buckets,
+    /// Processor time the emulator used, nanoseconds.
+    pub processor_ns: u64,
     /// What the kernel granted.
     pub grants: Grants,
     /// What a reader must know before trusting the figures.

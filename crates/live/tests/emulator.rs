@@ -1,0 +1,247 @@
+//! The link emulator between namespaces: real packets of the kernel's own sockets over links
+//! that exist only here.
+
+mod support;
+
+use netstage_core::link::{self, Jitter, JitterDistribution};
+use netstage_core::quantity::{BitRate, Capacity};
+use netstage_core::queue;
+use netstage_core::time::Duration;
+use netstage_live::clock::{Epoch, monotonic_ns};
+use netstage_live::emulator::{Config, Emulator, LinkConfig, Report, Tolerance};
+use netstage_live::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
+use netstage_live::netns::{Namespace, ethtool};
+use netstage_live::ports::af_packet::{AfPacket, Options};
+use netstage_live::realtime::Grants;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time;
+use support::{LEFT_MAC, RIGHT_MAC, may_make_namespaces};
+
+/// Two namespaces whose packets to each other pass a third one, where the emulator's ports are.
+struct Apart {
+    left: Namespace,
+    right: Namespace,
+    ports: [AfPacket; 2],
+    _between: Namespace,
+}
+
+impl Apart {
+    fn new() -> Apart {
+        let between = Namespace::new().unwrap();
+        let side = |name: &str, mac: [u8; 6], peer_mac: [u8; 6], own: u8| {
+            let namespace = Namespace::new().unwrap();
+            let outer = VethEnd { namespace: &between, name, mac: [2, 0, 0, 0, 1, own] };
+            let inner = VethEnd { namespace: &namespace, name: "eth0", mac };
+            create_veth(inner, outer, VethOptions::default()).unwrap();
+            for (namespace, link) in [(&namespace, "eth0"), (&between, name)] {
+                ethtool::offloads_off(namespace, link).unwrap();
+                Netlink::open(namespace).unwrap().set_up(link).unwrap();
+            }
+            let mut netlink = Netlink::open(&namespace).unwrap();
+            netlink.add_address("eth0", [10, 1, 0, own].into(), 31).unwrap();
+            netlink.add_neighbour("eth0", address(1 - own), peer_mac).unwrap();
+            netlink.wait_until_ready("eth0").unwrap();
+            namespace
+        };
+        let left = side("left", LEFT_MAC, RIGHT_MAC, 0);
+        let right = side("right", RIGHT_MAC, LEFT_MAC, 1);
+        let port = |name| AfPacket::open(&between, name, Options::default()).unwrap();
+        let ports = [port("left"), port("right")];
+        Apart { left, right, ports, _between: between }
+    }
+
+    /// Runs an emulator of `direction` both ways while `task` runs in the two namespaces.
+    fn emulate<T: Send>(
+        self,
+        direction: link::Config,
+        task: impl FnOnce(&Namespace, &Namespace) -> T + Send,
+    ) -> (T, Report) {
+        let config = Config {
+            seed: 1,
+            duration: Duration::from_secs(100),
+            interval: Duration::from_secs(1),
+            links: vec![LinkConfig {
+                name: "line".into(),
+                directions: [direction.clone(), direction],
+                delivers: [vec![], vec![]],
+            }],
+            labels: Vec::new(),
+            others: 0,
+            pool_bytes: 64 << 20,
+            // Noise of the machine decides no test.
+            tolerance: Tolerance { late: Duration::from_secs(5), share: 0.5 },
+        };
+        let emulator = Emulator::new(config, vec![self.ports]).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let running = scope.spawn(|| emulator.run(Epoch(monotonic_ns()), &stop));
+            let result = task(&self.left, &self.right);
+            stop.store(true, Ordering::Relaxed);
+            (result, running.join().unwrap())
+        })
+    }
+}
+
+fn line(rate: u64, delay: Duration) -> link::Config {
+    link::Config {
+        rate: BitRate(rate),
+        delay,
+        buffer: Capacity::Packets(100),
+        queue: queue::Config::DropTail,
+        overhead: 0,
+        loss: 0.0,
+        bit_error_rate: 0.0,
+        jitter: Jitter { amount: Duration::ZERO, distribution: JitterDistribution::Uniform, reorder: false },
+        duplicate: 0.0,
+        schedule: Vec::new(),
+    }
+}
+
+fn address(own: u8) -> IpAddr {
+    [10, 1, 0, own].into()
+}
+
+fn socket(namespace: &Namespace, own: u8) -> UdpSocket {
+    let socket = namespace.run(|| UdpSocket::bind((address(own), 5000))).unwrap().unwrap();
+    socket.connect((address(1 - own), 5000)).unwrap();
+    socket.set_read_timeout(Some(time::Duration::from_secs(10))).unwrap();
+    socket
+}
+
+/// Sends packets of `size` bytes at the IP layer, `rate` a second, for this long; returns how many.
+fn send(socket: &UdpSocket, size: usize, rate: u64, milliseconds: u64) -> u64 {
+    let payload = vec![0; size - 28];
+    let start = monotonic_ns();
+    let mut sent = 0;
+    loop {
+        let elapsed = monotonic_ns() - start;
+        if elapsed > milliseconds * 1_000_000 {
+            return sent;
+        }
+        while sent < elapsed * rate / 1_000_000_000 {
+            socket.send(&payload).unwrap();
+            sent += 1;
+        }
+        thread::sleep(time::Duration::from_micros(100));
+    }
+}
+
+#[test]
+fn a_round_trip_takes_the_delay_twice() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let (mut round_trips, report) =
+        Apart::new().emulate(line(100_000_000, Duration::from_millis(10)), |left, right| {
+            let (near, far) = (socket(left, 0), socket(right, 1));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut buffer = [0; 100];
+                    for _ in 0..20 {
+                        let length = far.recv(&mut buffer).unwrap();
+                        far.send(&buffer[..length]).unwrap();
+                    }
+                });
+                let round_trip = |number: u8| {
+                    let start = monotonic_ns();
+                    near.send(&[number; 72]).unwrap();
+                    let mut buffer = [0; 100];
+                    let length = near.recv(&mut buffer).unwrap();
+                    assert_eq!(buffer[..length], [number; 72]);
+                    monotonic_ns() - start
+                };
+                (0..20).map(round_trip).collect::<Vec<u64>>()
+            })
+        });
+    round_trips.sort();
+    // 100 bytes at 100 Mbit/s take 8 µs each way.
+    println!("round trip over 20.016 ms: {} µs more, in the median", (round_trips[10] - 20_016_000) / 1000);
+    assert!(round_trips[0] >= 20_016_000, "never early: {round_trips:?}");
+    let totals = report.links[0].directions.each_ref().map(|direction| direction.totals);
+    assert!(totals.iter().all(|totals| (totals.entered, totals.delivered) == (20, 20)), "{totals:?}");
+    assert_eq!(report.void, Vec::<String>::new());
+}
+
+/// Offers a line more than it carries for two seconds, and returns by how much its rate is
+/// off: as the receiver sees it, and as the emulator reports it.
+fn rate_error(rate: u64) -> (f64, f64) {
+    let packets = rate / (1500 * 8);
+    let (received, report) = Apart::new().emulate(line(rate, Duration::from_millis(5)), |left, right| {
+        let (near, far) = (socket(left, 0), socket(right, 1));
+        far.set_read_timeout(Some(time::Duration::from_millis(500))).unwrap();
+        thread::scope(|scope| {
+            let receiver = scope.spawn(move || {
+                let mut buffer = [0; 1500];
+                let (mut first, mut last, mut count) = (0, 0, 0_u64);
+                while far.recv(&mut buffer).is_ok() {
+                    last = monotonic_ns();
+                    // The steady state: the line is busy from the first packet on.
+                    if count == 0 {
+                        first = last;
+                    }
+                    count += 1;
+                }
+                (count - 1) as f64 * 1500.0 * 8.0 / ((last - first) as f64 / 1e9)
+            });
+            send(&near, 1500, packets * 11 / 10, 2000);
+            receiver.join().unwrap()
+        })
+    });
+    let direction = &report.links[0].directions[0];
+    assert!(direction.totals.dropped > 0, "it was offered more than it carries");
+    assert_eq!(report.void, Vec::<String>::new());
+    println!("{} Mbit/s: {:?} {:?}", rate / 1_000_000, direction.saturated, direction.lateness);
+    (received / rate as f64 - 1.0, direction.saturated.unwrap().error)
+}
+
+#[test]
+fn a_busy_line_keeps_its_rate() {
+    if !may_make_namespaces() {
+        return;
+    }
+    for rate in [10_000_000, 100_000_000] {
+        let (received, emulated) = rate_error(rate);
+        println!(
+            "{} Mbit/s: {:+.4} % at the receiver, {:+.4} % by the emulator",
+            rate / 1_000_000,
+            received * 100.0,
+            emulated * 100.0
+        );
+        assert!(received.abs() < 0.01 && emulated.abs() < 0.01);
+    }
+}
+
+/// The goals, on a machine that has nothing else to do: make bench-emulator.
+#[test]
+#[ignore = "measures: a quiet machine"]
+fn accuracy_at_full_load() {
+    if !may_make_namespaces() {
+        return;
+    }
+    println!("      rate  size     pps  rate error   late p50     p99     max  > 100 µs  processor");
+    for (rate, size) in [(10_000_000, 1500), (100_000_000, 1500), (51_200_000, 128), (1_000_000_000, 1500)] {
+        let packets = rate / (size * 8);
+        // As much room as a busy machine keeps the sender away from its work.
+        let line = link::Config { buffer: Capacity::Packets(2000), ..line(rate, Duration::from_millis(5)) };
+        let ((), report) = Apart::new().emulate(line, |left, right| {
+            let (near, _far) = (socket(left, 0), socket(right, 1));
+            Grants::request();
+            send(&near, size as usize, packets * 101 / 100, 4000);
+        });
+        let direction = &report.links[0].directions[0];
+        let (lateness, saturated) = (direction.lateness, direction.saturated.unwrap());
+        println!(
+            "{:5} Mbit/s {size:5} {packets:7} {:+10.4} % {:7} µs {:4} µs {:4} µs {:7.3} % {:8.0} %",
+            rate / 1_000_000,
+            saturated.error * 100.0,
+            lateness.p50_ns / 1000,
+            lateness.p99_ns / 1000,
+            lateness.max_ns / 1000,
+            lateness.share_over_100_us * 100.0,
+            report.processor_ns as f64 / 4e7,
+        );
+        println!("             {:?} {:?} {:?}", direction.totals, report.void, report.grants);
+    }
+}
