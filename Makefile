@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROGRAM := target/release/netstage
 PAPERS := scenarios/papers/i2vfc
 
-.PHONY: help demo test check test-full build figures bench-sim audit web fuzz fuzz-replay setup need-build need-test lint
+.PHONY: help demo test check test-full build figures bench-sim bench-emulator audit web fuzz fuzz-replay setup need-build need-test lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ figures: build ## Run every paper scenario and write docs/results
 bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 	scripts/packages.sh bench/packages.txt
 	python3 bench/sim/run.py
+
+bench-emulator: ## Accuracy and cost of the link emulator (root, a quiet machine)
+	$(CARGO) test --release --locked -p netstage-live --test emulator -- --ignored --nocapture
 
 audit: ## Licences, bans and sources of what we depend on, by cargo-deny
 	scripts/audit.sh

@@ -9,8 +9,25 @@ use thread_priority::{
     set_thread_priority_and_policy, thread_native_id,
 };
 
-/// Priority asked for: above all ordinary threads, below the kernel's own.
-const PRIORITY: ThreadPriority = ThreadPriority::Min;
+/// Who goes first among real-time threads. All go before ordinary threads and after the
+/// kernel's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// Sends and receives: disturbs itself when it runs too long.
+    Traffic,
+    /// Carries everybody's packets.
+    Links,
+}
+
+impl Rank {
+    fn priority(self) -> ThreadPriority {
+        let value = match self {
+            Rank::Traffic => 1_u8,
+            Rank::Links => 2,
+        };
+        ThreadPriority::Crossplatform(value.try_into().expect("priorities go up to 99"))
+    }
+}
 
 /// What the kernel has granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,12 +42,12 @@ pub struct Grants {
 
 impl Grants {
     /// Asks for everything on behalf of the calling thread. What is refused is done without.
-    pub fn request() -> Grants {
+    pub fn request(rank: Rank) -> Grants {
         // Pages are locked as they are touched: locking all at once would fill every stack
         // of the process to its limit.
         let lock = MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT;
         Grants {
-            fifo: set_thread_priority_and_policy(thread_native_id(), PRIORITY, Realtime(Fifo)).is_ok(),
+            fifo: set_thread_priority_and_policy(thread_native_id(), rank.priority(), Realtime(Fifo)).is_ok(),
             memory_locked: mlockall(lock).is_ok(),
             timer_slack: set_current_timer_slack(NonZeroU64::new(1)).is_ok(),
         }
@@ -52,7 +69,7 @@ mod tests {
     #[test]
     fn what_is_granted_is_in_force() {
         // In a thread of its own: other tests keep the ordinary scheduler.
-        let thread = std::thread::spawn(|| (Grants::request(), thread_schedule_policy().unwrap()));
+        let thread = std::thread::spawn(|| (Grants::request(Rank::Links), thread_schedule_policy().unwrap()));
         let (grants, policy) = thread.join().unwrap();
         assert_eq!(grants.fifo, policy == ThreadSchedulePolicy::Realtime(Fifo));
         assert_eq!(grants.fifo, grants.advice().is_none());

@@ -12,7 +12,7 @@ use netstage_live::emulator::{Config, Emulator, LinkConfig, Report, Tolerance};
 use netstage_live::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_live::netns::{Namespace, ethtool};
 use netstage_live::ports::af_packet::{AfPacket, Options};
-use netstage_live::realtime::Grants;
+use netstage_live::realtime::{Grants, Rank};
 use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -227,7 +227,7 @@ fn accuracy_at_full_load() {
         let line = link::Config { buffer: Capacity::Packets(2000), ..line(rate, Duration::from_millis(5)) };
         let ((), report) = Apart::new().emulate(line, |left, right| {
             let (near, _far) = (socket(left, 0), socket(right, 1));
-            Grants::request();
+            Grants::request(Rank::Traffic);
             send(&near, size as usize, packets * 101 / 100, 4000);
         });
         let direction = &report.links[0].directions[0];

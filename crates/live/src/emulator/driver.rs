@@ -12,7 +12,7 @@ use super::verdict::{self, Faults};
 use super::wait::Waiter;
 use crate::clock::{Epoch, thread_cpu_ns};
 use crate::ports::Port;
-use crate::realtime::Grants;
+use crate::realtime::{Grants, Rank};
 use netstage_core::time::{Duration, Instant};
 use std::fmt;
 use std::io;
@@ -66,6 +66,8 @@ pub struct Emulator<P> {
     timing: Vec<Timing>,
     waiter: Waiter,
     epoch: Epoch,
+    /// The run is over: frames are carried on, shortfalls no longer matter.
+    over: bool,
     /// Ports that may have frames.
     ready: Vec<usize>,
     /// Of the batch being sent: when each frame was due, and how long it was on the line.
@@ -77,9 +79,16 @@ struct Attachment<P> {
     port: P,
     /// Frames it had missed when the run began.
     missed_before: u64,
-    failed: Option<String>,
+    failed: Option<Failure>,
     /// More frames are waiting than were read: what came after this is not known yet.
     read_until: Instant,
+}
+
+#[derive(Debug)]
+struct Failure {
+    reason: String,
+    /// Afterwards, interfaces go as the network is taken down.
+    in_run: bool,
 }
 
 impl<P: Port> Emulator<P> {
@@ -105,6 +114,7 @@ impl<P: Port> Emulator<P> {
             ports,
             waiter,
             epoch: Epoch(0),
+            over: false,
             ready: Vec::new(),
             sent: Vec::new(),
         })
@@ -113,7 +123,7 @@ impl<P: Port> Emulator<P> {
     /// Carries frames until `stop` is set. The run begins at `epoch`; frames that come before
     /// pass at once. Call it on a thread of its own: it asks for real-time scheduling.
     pub fn run(mut self, epoch: Epoch, stop: &AtomicBool) -> Report {
-        let grants = Grants::request();
+        let grants = Grants::request(Rank::Links);
         self.epoch = epoch;
         let (mut faults, processor_before) = (Vec::new(), thread_cpu_ns());
         while !stop.load(Ordering::Relaxed) {
@@ -130,6 +140,9 @@ impl<P: Port> Emulator<P> {
 
     /// Reads what is ready, and sends what is due by `now`.
     fn turn(&mut self, now: Instant, clock: &mut dyn FnMut() -> Instant) {
+        if now > self.links.shared.end && !self.over {
+            self.end_run();
+        }
         for index in std::mem::take(&mut self.ready) {
             self.read(index, now);
         }
@@ -224,22 +237,32 @@ impl<P: Port> Emulator<P> {
     }
 
     fn refuse(&mut self, direction: usize, frames: u64) {
-        self.links.directions[direction].totals.refused += frames;
+        let refused = &mut self.links.directions[direction].totals.refused;
+        *refused += if self.over { 0 } else { frames };
     }
 
     /// A port is gone; the other links go on.
     fn fail(&mut self, index: usize, error: &io::Error) {
         let attached = &mut self.ports[index];
         self.waiter.remove(index, attached.port.fd());
-        attached.failed = Some(error.to_string());
+        attached.failed = Some(Failure { reason: error.to_string(), in_run: !self.over });
         attached.read_until = Instant::NEVER;
     }
 
-    fn finish(mut self, now: Instant, grants: Grants, mut void: Vec<String>) -> Report {
+    /// What goes wrong from now on harms no result.
+    fn end_run(&mut self) {
+        self.over = true;
         for (direction, attached) in self.links.directions.iter_mut().zip(&mut self.ports) {
             direction.totals.missed = attached.port.missed().saturating_sub(attached.missed_before);
         }
-        let failed = self.ports.into_iter().map(|attached| attached.failed).collect();
+    }
+
+    fn finish(mut self, now: Instant, grants: Grants, mut void: Vec<String>) -> Report {
+        if !self.over {
+            self.end_run();
+        }
+        let in_run = |failure: Failure| failure.in_run.then_some(failure.reason);
+        let failed = self.ports.into_iter().map(|attached| attached.failed.and_then(in_run)).collect();
         let faults = Faults { failed, too_long: self.links.too_long, stopped: now };
         let mut report = verdict::report(&self.config, self.links, self.timing, now);
         report.grants = grants;

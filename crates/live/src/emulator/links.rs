@@ -47,7 +47,7 @@ impl Beside {
 }
 
 /// When a frame came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arrived {
     /// Before the run: it passes at once, so that the network can be reached and neighbours
     /// know each other when the run begins.
@@ -89,7 +89,8 @@ impl Links {
         let buffer = match self.shared.pool.keep(bytes) {
             Ok(buffer) => buffer,
             Err(refused) => {
-                direction.totals.unkept += 1;
+                let in_run = arrived <= Arrived::At(self.shared.end);
+                direction.totals.unkept += u64::from(in_run);
                 if refused == Refused::TooLong {
                     self.too_long = self.too_long.max(Some(bytes.len()));
                 }

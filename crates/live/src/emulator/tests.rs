@@ -507,6 +507,19 @@ fn frames_the_port_missed_void_the_run() {
 }
 
 #[test]
+fn what_goes_wrong_after_the_run_harms_nothing() {
+    let late = END + Duration(1);
+    let frames = (0..3).map(|i| (late + Duration(i), udp(60_000, i as u32, 0)));
+    let mut bench = Bench::new(config(perfect()), frames.collect());
+    bench.run(late + Duration(10));
+    bench.near.0.borrow_mut().missed = 3;
+    bench.far.0.borrow_mut().gone = true;
+    bench.emulator.ready = vec![1];
+    bench.emulator.turn(bench.now, &mut || late);
+    assert_eq!(bench.report().void, Vec::<String>::new());
+}
+
+#[test]
 fn a_saturated_line_has_its_rate() {
     let arrivals: Vec<_> = (0..2000).map(|i| (Instant(i * 1_000_000), udp(1482, i as u32, 0))).collect();
     let mut bench = Bench::new(config(perfect()), arrivals);

@@ -80,10 +80,14 @@ fn direction_report(name: String, direction: Direction, timing: &mut Timing, bin
     }
 }
 
+/// Fewer late packets than this are an accident.
+const SUSTAINED: u64 = 10;
+
 fn lateness_verdict(config: &Config, report: &DirectionReport, late: u64) -> Option<String> {
     let frames = report.lateness.frames;
     let tolerance = config.tolerance;
-    (late as f64 > tolerance.share * frames as f64).then(|| {
+    let too_many = late >= SUSTAINED && late as f64 > tolerance.share * frames as f64;
+    too_many.then(|| {
         format!(
             "link.{}: {late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms): \
              the emulator could not keep up. Lower the rates, use fewer links, leave the machine to \

@@ -146,3 +146,29 @@ impl Waiter {
 fn timespec(nanoseconds: u64) -> Timespec {
     Timespec { tv_sec: (nanoseconds / 1_000_000_000) as i64, tv_nsec: (nanoseconds % 1_000_000_000) as i64 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_never_wakes_early() {
+        let mut waiter = Waiter::new().unwrap();
+        let mut ready = Vec::new();
+        for microseconds in [0, 10, 100, 1000, 3000] {
+            let due = monotonic_ns() + microseconds * 1000;
+            waiter.wait(due, &mut ready).unwrap();
+            assert!(monotonic_ns() >= due && ready.is_empty());
+        }
+    }
+
+    #[test]
+    fn turns_are_rationed() {
+        let mut waiter = Waiter::new().unwrap();
+        let start = monotonic_ns();
+        for _ in 0..TURNS_SAVED + 200 {
+            waiter.wait(0, &mut Vec::new()).unwrap();
+        }
+        assert!(monotonic_ns() - start >= 199 * TURN_NS);
+    }
+}

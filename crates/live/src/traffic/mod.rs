@@ -24,7 +24,7 @@ mod udp;
 pub use error::{PrepareError, Problem};
 
 use crate::clock::Epoch;
-use crate::realtime::Grants;
+use crate::realtime::{Grants, Rank};
 use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
 use crate::task::{Assignment, FlowTask, Side, Transport};
 use emissions::Emissions;
@@ -118,7 +118,7 @@ impl Engine {
                 threads.push(scope.spawn(move || {
                     let mut warnings = Vec::new();
                     if exact && realtime {
-                        warnings.extend(Grants::request().advice());
+                        warnings.extend(Grants::request(Rank::Traffic).advice());
                     }
                     let found = lane.run(frame, &sender, &mut warnings);
                     (found, warnings)
