@@ -5,6 +5,7 @@
 //! [`Search::next`], the trial itself, [`Search::record`]. [`Search::result`] may be asked
 //! for at any time, and is final once `next` has answered `None`.
 
+use super::Histogram;
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -186,6 +187,21 @@ pub struct Delays {
     pub p999: Duration,
     /// The largest.
     pub maximum: Duration,
+}
+
+impl Delays {
+    /// Of a histogram of nanoseconds; `None` if it is empty.
+    pub fn of(histogram: &Histogram) -> Option<Delays> {
+        let quantile = |share| histogram.quantile(share).map(Duration);
+        Some(Delays {
+            minimum: quantile(0.0)?,
+            mean: Duration::from_secs_f64(histogram.mean() / 1e9),
+            median: quantile(0.5)?,
+            p99: quantile(0.99)?,
+            p999: quantile(0.999)?,
+            maximum: quantile(1.0)?,
+        })
+    }
 }
 
 /// What came of a trial.
@@ -388,6 +404,15 @@ mod tests {
         assert_eq!(frames(1518, 10_000_000) as u64, 812);
         assert_eq!(frames(64, 100_000_000) as u64, 148_809);
         assert_eq!(FrameSize::ethernet_udp(64).payload, 18);
+    }
+
+    #[test]
+    fn delays_are_those_of_the_histogram() {
+        let mut histogram = Histogram::default();
+        assert_eq!(Delays::of(&histogram), None);
+        (1..=1000).for_each(|nanoseconds| histogram.record(nanoseconds));
+        let delays = Delays::of(&histogram).unwrap();
+        assert_eq!((delays.minimum, delays.median, delays.p999), (Duration(1), Duration(500), Duration(999)));
     }
 
     #[test]

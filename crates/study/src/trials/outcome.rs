@@ -47,12 +47,5 @@ fn delays(outcome: &Outcome, probe: &str) -> Option<Delays> {
     let taken = taken.find(|taken| taken.metric == Metric::FlowDelay && taken.subject == probe)?;
     let mut histogram = Histogram::default();
     histogram.add(&taken.buckets);
-    let quantile = |q| histogram.quantile(q).map(Duration);
-    Some(Delays {
-        minimum: quantile(0.0)?,
-        mean: Duration::from_secs_f64(histogram.mean() / 1e9),
-        median: quantile(0.5)?,
-        p99: quantile(0.99)?,
-        maximum: quantile(1.0)?,
-    })
+    Delays::of(&histogram)
 }
