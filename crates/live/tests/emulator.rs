@@ -8,7 +8,7 @@ use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue;
 use netstage_core::time::Duration;
 use netstage_live::clock::{Epoch, monotonic_ns};
-use netstage_live::emulator::{Config, Emulator, LinkConfig, Report, Tolerance};
+use netstage_live::emulator::{Config, Emulator, LinkConfig, Report, Tolerance, netem};
 use netstage_live::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_live::netns::{Namespace, ethtool};
 use netstage_live::ports::af_packet::{AfPacket, Options};
@@ -17,7 +17,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time;
-use support::{LEFT_MAC, RIGHT_MAC, may_make_namespaces};
+use support::{LEFT_MAC, RIGHT_MAC, may_make_namespaces, skip};
 
 /// Two namespaces whose packets to each other pass a third one, where the emulator's ports are.
 struct Apart {
@@ -210,6 +210,28 @@ fn a_busy_line_keeps_its_rate() {
             emulated * 100.0
         );
         assert!(received.abs() < 0.01 && emulated.abs() < 0.01);
+    }
+}
+
+/// The kernel's own emulator is offered where it is there, and only there.
+#[test]
+fn netem_is_found_where_the_kernel_has_it() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let scratch = Namespace::new().unwrap();
+    let mut netlink = Netlink::open(&scratch).unwrap();
+    // A discipline every kernel has shows that asking works.
+    netlink.set_queue_discipline("lo", "pfifo", 100_u32.to_ne_bytes().to_vec()).unwrap();
+    match netem::is_available().unwrap() {
+        true => {
+            let line = line(10_000_000, Duration::from_millis(5));
+            let netem::Stages { line, way } = netem::stages(&line).unwrap();
+            for stage in [line, way] {
+                netlink.set_queue_discipline("lo", "netem", stage.options()).unwrap();
+            }
+        }
+        false => skip("the kernel has no netem (CONFIG_NET_SCH_NETEM)"),
     }
 }
 

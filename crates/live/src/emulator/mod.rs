@@ -6,6 +6,7 @@
 //! - [`driver`]: the thread that reads, waits and sends.
 //! - [`links`]: all links as one machine without a clock; [`direction`] is one of them.
 //! - [`frame`], [`headers`], [`classify`], [`pool`]: a packet, and to whom it belongs.
+//! - [`netem`]: the same link by the kernel, where the kernel can.
 //! - [`timing`], [`verdict`]: how well it went, and whether the result may be trusted.
 
 mod bit_errors;
@@ -17,6 +18,7 @@ mod driver;
 mod frame;
 mod headers;
 mod links;
+pub mod netem;
 mod pool;
 pub mod report;
 mod timing;

@@ -4,8 +4,8 @@
 
 use super::Namespace;
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -19,6 +19,7 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
     RouteScope, RouteType,
 };
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::net::IpAddr;
@@ -251,6 +252,19 @@ impl Netlink {
     /// Takes a link down.
     pub fn set_down(&mut self, link: &str) -> Result<(), Error> {
         self.set_flags(link, LinkFlags::empty(), "take down")
+    }
+
+    /// Gives a link a queueing discipline by the kernel's name for it, in place of the one it
+    /// has. `options` are laid out as the discipline reads them.
+    pub fn set_queue_discipline(&mut self, link: &str, kind: &str, options: Vec<u8>) -> Result<(), Error> {
+        let mut message = TcMessage::default();
+        message.header.index = self.link(link)?.index as i32;
+        message.header.parent = TcHandle::ROOT;
+        let options = TcAttribute::Other(DefaultNla::new(libc::TCA_OPTIONS, options));
+        message.attributes = vec![TcAttribute::Kind(kind.into()), options];
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        let action = || format!("give {link} the queueing discipline {kind}");
+        self.change(Message::NewQueueDiscipline(message), flags, action)
     }
 
     /// Deletes a link; of a veth pair both ends go.
