@@ -2,7 +2,7 @@
 //! stands for, from the network's delay and loss and the codec in use.
 //!
 //! R = R₀ − Is − Id − Ie,eff + A, with all parameters that no network measurement gives at
-//! their defaults (G.107 table 3). It plans networks; it does not replace listeners.
+//! the defaults G.107 gives. It plans networks; it does not replace listeners.
 
 use crate::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -17,15 +17,15 @@ pub struct CodecImpairment {
 }
 
 impl CodecImpairment {
-    /// G.711 without concealment (G.107 table 3's default; G.113 table I.4).
+    /// G.711 without concealment (G.107's default; G.113 appendix I).
     pub const G711: CodecImpairment = CodecImpairment { equipment: 0.0, robustness: 4.3 };
-    /// G.711 with the concealment of its Appendix I, packets of 10 ms (G.113 table I.4).
+    /// G.711 with the concealment of its Appendix I, packets of 10 ms (G.113 appendix I).
     pub const G711_CONCEALED: CodecImpairment = CodecImpairment { equipment: 0.0, robustness: 25.1 };
-    /// G.729A with voice activity detection, packets of 20 ms (G.113 table I.4).
+    /// G.729A with voice activity detection, packets of 20 ms (G.113 appendix I).
     pub const G729A: CodecImpairment = CodecImpairment { equipment: 11.0, robustness: 19.0 };
-    /// G.723.1 at 6.3 kbit/s with voice activity detection (G.113 table I.4).
+    /// G.723.1 at 6.3 kbit/s with voice activity detection (G.113 appendix I).
     pub const G723_1: CodecImpairment = CodecImpairment { equipment: 15.0, robustness: 16.1 };
-    /// GSM enhanced full rate, packets of 20 ms (G.113 table I.4).
+    /// GSM enhanced full rate, packets of 20 ms (G.113 appendix I).
     pub const GSM_EFR: CodecImpairment = CodecImpairment { equipment: 5.0, robustness: 10.0 };
     /// Opus, speech at 20 kbit/s and more with in-band loss concealment. G.113 has no narrowband
     /// value for it: this takes the undistorted narrowband reference (Ie 0) and the concealment of
@@ -50,7 +50,7 @@ pub struct Call {
     /// echo is cancelled or both wear headsets, which leaves of delay the difficulty to converse.
     pub talker_echo: f64,
     /// Advantage factor A: what users forgive for the convenience; 0 wired, up to 5 in buildings,
-    /// 10 moving, 20 hard to reach (G.107 table 1).
+    /// 10 moving, 20 hard to reach.
     pub advantage: f64,
 }
 
@@ -67,7 +67,7 @@ pub struct Rating {
     pub mean_opinion_score: f64,
 }
 
-/// Burst ratio of losses (G.107 section 3.5): mean burst over 1 / (1 − loss), for `bursts` runs
+/// Burst ratio of losses (BurstR): mean burst over 1 / (1 − loss), for `bursts` runs
 /// of lost packets with `lost` packets in all among `sent`. 1 without loss.
 pub fn burst_ratio(sent: u64, lost: u64, bursts: u64) -> f64 {
     if lost == 0 || bursts == 0 || lost >= sent {
@@ -88,7 +88,7 @@ pub fn mean_opinion_score(r: f64) -> f64 {
     (1.0 + 0.035 * r + r * (r - 60.0) * (100.0 - r) * 7e-6).max(1.0)
 }
 
-// Defaults of G.107 table 3.
+// Defaults of G.107.
 const SEND_LOUDNESS: f64 = 8.0;
 const RECEIVE_LOUDNESS: f64 = 2.0;
 const SIDETONE_MASKING: f64 = 15.0;
@@ -99,8 +99,8 @@ const QUANTIZING_UNITS: f64 = 1.0;
 const CIRCUIT_NOISE: f64 = -70.0;
 const NOISE_FLOOR: f64 = -64.0;
 const ROOM_NOISE: f64 = 35.0;
-/// Delay that is not noticed (mT), milliseconds, and sensitivity to it (sT): G.107 table 2,
-/// default class.
+/// Delay that is not noticed (mT), milliseconds, and sensitivity to it (sT): G.107's default
+/// class.
 const DELAY_NOTICED: f64 = 100.0;
 const DELAY_SENSITIVITY: f64 = 1.0;
 
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn defaults_give_the_published_rating() {
-        // G.107 section 7.7: with all defaults R = 93.2, which is MOS 4.41 by annex B.
+        // G.107: with all defaults R = 93.2, which is MOS 4.41 by annex B.
         let rating = rate(&call(0, 0.0, CodecImpairment::G711));
         assert!((rating.r - 93.2).abs() < 0.05, "{rating:?}");
         assert!((rating.mean_opinion_score - 4.41).abs() < 0.005, "{rating:?}");

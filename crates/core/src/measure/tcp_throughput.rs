@@ -89,7 +89,7 @@ impl Baseline {
     }
 
     /// Largest TCP payload rate the bottleneck allows, bits per second: packets per second of
-    /// full size times the segment (section 3.3.1).
+    /// full size times the segment (section 4.1.1).
     pub fn maximum_throughput(&self) -> f64 {
         let packets = super::trial::Load::of_bits(self.bottleneck, self.layer, self.full_packet);
         packets.bits_per_second(Layer::Payload, self.full_packet)
@@ -130,11 +130,11 @@ pub struct TcpThroughput {
     pub throughput: f64,
     /// Payload rate the bottleneck (and window, if known) allows, bits per second.
     pub ideal: f64,
-    /// Actual over ideal transfer time: 1 is perfect (section 4.1.1).
+    /// Actual over ideal transfer time: 1 is perfect (section 4.1.2).
     pub transfer_time_ratio: f64,
-    /// Share of transmitted bytes that were not retransmissions, 0 to 1 (section 4.1.2).
+    /// Share of transmitted bytes that were not retransmissions, 0 to 1 (section 4.2).
     pub efficiency: f64,
-    /// Growth of the round trip under load over the base, 0.3 for 30 % (section 4.1.3).
+    /// Growth of the round trip under load over the base, 0.3 for 30 % (section 4.3).
     pub buffer_delay: f64,
     /// Bytes that fill the path.
     pub bandwidth_delay_product: f64,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn maximum_throughput_is_the_rfcs() {
-        // Section 3.3.1: Gigabit Ethernet carries 81,274 frames per second, 949 Mbit/s of TCP.
+        // Section 4.1.1: Gigabit Ethernet carries 81,274 frames per second, 949 Mbit/s of TCP.
         let maximum = gigabit().maximum_throughput();
         assert_eq!((maximum / (1460.0 * 8.0)) as u64, 81_274);
         assert_eq!((maximum / 1e6) as u64, 949);
@@ -207,7 +207,7 @@ mod tests {
         };
         let found = assess(&gigabit(), &transfer);
         assert!((found.transfer_time_ratio - 1.25).abs() < 1e-6, "{found:?}");
-        // Section 4.1.2: 2,000 of 102,000 bytes again make 98.03 %; section 4.1.3: 25 to 32 ms make 28 %.
+        // Section 4.2: 2,000 of 102,000 bytes again make 98.03 %; section 4.3: 25 to 32 ms make 28 %.
         assert!((found.efficiency - 0.9803).abs() < 1e-4 && (found.buffer_delay - 0.28).abs() < 1e-12);
         assert!(!found.window_too_small);
     }

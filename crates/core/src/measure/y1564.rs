@@ -130,7 +130,7 @@ pub enum Broken {
 /// [`Activation::record`] with their results in the same order, until `proposal` answers `None`.
 ///
 /// A service that breaks its agreement below CIR is not tried above; the performance test
-/// runs if every service passed its configuration test, as Y.1564 section 8 has it.
+/// runs if every service passed its configuration test.
 #[derive(Clone, Debug)]
 pub struct Activation {
     config: ActivationConfig,

@@ -13,7 +13,7 @@ pub const MALFORMED: u8 = 0x40;
 /// Set by the reflector: the digest over the TLVs is wrong.
 pub const INTEGRITY_FAILED: u8 = 0x20;
 
-/// Types of TLVs (RFC 8972 section 5.1).
+/// Types of TLVs.
 pub mod kind {
     /// Bytes of no meaning.
     pub const EXTRA_PADDING: u8 = 1;
@@ -133,7 +133,7 @@ pub struct TimestampInformation {
     pub method_out: u8,
 }
 
-/// What synchronizes a clock (RFC 8972 section 5.3).
+/// What synchronizes a clock.
 pub mod sync_source {
     /// NTP.
     pub const NTP: u8 = 1;
@@ -147,7 +147,7 @@ pub mod sync_source {
     pub const FREE_RUNNING: u8 = 5;
 }
 
-/// Who takes timestamps (RFC 8972 section 5.4).
+/// Who takes timestamps.
 pub mod timestamp_method {
     /// Hardware.
     pub const HARDWARE: u8 = 1;

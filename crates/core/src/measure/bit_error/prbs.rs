@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Polynomial {
-    /// 2¹⁵ − 1 bits, x¹⁵ + x¹⁴ + 1 (O.150 section 5.3).
+    /// 2¹⁵ − 1 bits, x¹⁵ + x¹⁴ + 1.
     Prbs15,
-    /// 2²³ − 1 bits, x²³ + x¹⁸ + 1 (section 5.6).
+    /// 2²³ − 1 bits, x²³ + x¹⁸ + 1.
     Prbs23,
-    /// 2³¹ − 1 bits, x³¹ + x²⁸ + 1 (section 5.8).
+    /// 2³¹ − 1 bits, x³¹ + x²⁸ + 1.
     Prbs31,
 }
 

@@ -37,7 +37,8 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// The goal whose result is unconditionally an RFC 2544 throughput (RFC 9971 section 4.8.2).
+    /// The goal whose result is unconditionally an RFC 2544 throughput (RFC 9971, "MLRsearch
+    /// Compliant with RFC 2544").
     pub fn rfc2544(width: f64) -> Goal {
         let minute = Duration::from_secs(60);
         Goal {
@@ -51,7 +52,7 @@ impl Goal {
     }
 
     /// Half of `trials` trials of this length may lose more than the ratio: repeatable on
-    /// noisy devices (an exceed ratio of 50 %, as RFC 9971 section 4.5.4 recommends). With two
+    /// noisy devices (an exceed ratio of 50 %, as RFC 9971 recommends). With two
     /// trials of 60 s and a loss ratio of zero: ETSI GS NFV-TST 009's search with loss verification.
     pub fn majority(loss_ratio: f64, trial: Duration, trials: u64, width: f64) -> Goal {
         Goal {
@@ -198,14 +199,14 @@ impl Bounds {
 
 impl MlrSearch {
     /// A new search. Panics unless there are goals, loss and exceed ratios lie in [0, 1), widths
-    /// and durations above zero, and 0 < minimum < maximum.
+    /// are a millionth or more, durations above zero, and 0 < minimum < maximum.
     pub fn new(config: MlrConfig) -> MlrSearch {
         assert!(!config.goals.is_empty() && config.minimum.0 > 0.0 && config.minimum < config.maximum);
         for goal in &config.goals {
             let ratios = [goal.loss_ratio, goal.exceed_ratio];
             assert!(ratios.iter().all(|ratio| (0.0..1.0).contains(ratio)), "{goal:?}");
             let durations = goal.initial_trial_duration.0.min(goal.duration_sum.0);
-            assert!(goal.width > 0.0 && durations > 0, "{goal:?}");
+            assert!(goal.width >= 1e-6 && durations > 0, "{goal:?}");
             assert!(goal.initial_trial_duration <= goal.final_trial_duration, "{goal:?}");
         }
         let mut search = MlrSearch {
@@ -239,7 +240,7 @@ impl MlrSearch {
         }
     }
 
-    /// Relevant bounds (RFC 9971 sections 4.7.1 and 4.7.2); without an upper one, the largest
+    /// Relevant bounds as RFC 9971 defines them; without an upper one, the largest
     /// lower bound of all.
     fn bounds(&self, goal: &Goal) -> Bounds {
         let mut bounds = Bounds { lower: None, upper: None };

@@ -80,13 +80,13 @@ impl BackToBackResult {
         Summary::of(&packets)
     }
 
-    /// Implied DUT Buffer Time: mean burst over the line's rate (RFC 9004 section 6.4).
+    /// Implied DUT Buffer Time: mean burst over the line's rate.
     pub fn implied_buffer_time(&self) -> Option<Duration> {
         (!self.bursts.is_empty()).then(|| Duration::from_secs_f64(self.summary().mean / self.line.0))
     }
 
     /// Corrected DUT Buffer Time: less what the device forwards while the burst arrives,
-    /// implied · (1 − throughput / line rate) (RFC 9004 section 6.4). `None` without a throughput.
+    /// implied · (1 − throughput / line rate). `None` without a throughput.
     pub fn corrected_buffer_time(&self) -> Option<Duration> {
         let share = (self.throughput?.0 / self.line.0).min(1.0);
         let implied = self.implied_buffer_time()?;
