@@ -10,7 +10,7 @@
 use super::kernel::{self, Mapping, about};
 use super::{Arrivals, Port, Received};
 use crate::clock;
-use crate::netns::Namespace;
+use crate::netns::{Namespace, Netlink};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -55,9 +55,8 @@ impl AfPacket {
     pub fn open(namespace: &Namespace, link: &str, options: Options) -> io::Result<AfPacket> {
         let socket = namespace.run(open_socket)?.map_err(|error| about(link, "open AF_PACKET", error))?;
         let fd = socket.as_fd();
-        let find = |error| about(link, "find the interface", error);
-        let index = kernel::interface_index(fd, link).map_err(find)?;
-        let frame_len = kernel::interface_mtu(fd, link).map_err(find)? + LINK_HEADER;
+        let interface = Netlink::open(namespace)?.link(link)?;
+        let (index, frame_len) = (interface.index as libc::c_int, interface.mtu as usize + LINK_HEADER);
         let configure = || -> io::Result<ReceiveRing> {
             let set = |option, value: libc::c_int| kernel::set_option(fd, libc::SOL_PACKET, option, &value);
             set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)?;

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 
@@ -12,14 +12,18 @@ use std::sync::atomic::AtomicU32;
 /// # Safety
 /// Every bit pattern is a value, and there is no padding.
 pub(super) unsafe trait Plain: Copy {}
-// SAFETY: integers and C structures of integers without padding between them.
-unsafe impl Plain for libc::c_int {}
-// SAFETY: as above.
-unsafe impl Plain for libc::tpacket_req {}
-// SAFETY: as above.
-unsafe impl Plain for libc::tpacket_stats {}
-// SAFETY: as above.
-unsafe impl Plain for libc::packet_mreq {}
+
+macro_rules! plain {
+    ($($layout:ty),*) => {
+        $(
+            // SAFETY: integers, or a C structure of integers without padding between them.
+            unsafe impl Plain for $layout {}
+        )*
+    };
+}
+
+plain!(libc::c_int, libc::tpacket_req, libc::tpacket_stats, libc::packet_mreq);
+plain!(libc::xdp_umem_reg, libc::xdp_mmap_offsets, libc::xdp_options, libc::xdp_statistics);
 
 pub(super) fn set_option<T: Plain>(
     socket: BorrowedFd<'_>,
@@ -80,7 +84,15 @@ unsafe impl Send for Mapping {}
 impl Mapping {
     /// Maps `length` bytes of a socket from `offset` on.
     pub(super) fn of(socket: BorrowedFd<'_>, length: usize, offset: i64) -> io::Result<Mapping> {
-        let (fd, flags) = (socket.as_raw_fd(), libc::MAP_SHARED | libc::MAP_POPULATE);
+        Mapping::new(socket.as_raw_fd(), libc::MAP_SHARED | libc::MAP_POPULATE, length, offset)
+    }
+
+    /// Memory of our own, to be shared; of zeros.
+    pub(super) fn anonymous(length: usize) -> io::Result<Mapping> {
+        Mapping::new(-1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, length, 0)
+    }
+
+    fn new(fd: libc::c_int, flags: libc::c_int, length: usize, offset: i64) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the kernel chooses a place where nothing else is mapped.
         let start = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, fd, offset) };
@@ -88,6 +100,10 @@ impl Mapping {
             Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => Ok(Mapping { start, length }),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.length
     }
 
     /// Where a `T` lies at `offset`.
@@ -125,26 +141,6 @@ impl Drop for Mapping {
         // SAFETY: it was mapped with this length, and no borrow outlives `self`.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
-}
-
-/// The number of an interface, in the namespace the socket is of.
-pub(super) fn interface_index(socket: BorrowedFd<'_>, link: &str) -> io::Result<libc::c_int> {
-    let mut request = interface_request(link)?;
-    // SAFETY: the kernel reads the name and writes the number within `request`.
-    done(unsafe {
-        libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCGIFINDEX as libc::Ioctl, &mut request)
-    })?;
-    // SAFETY: SIOCGIFINDEX has filled this member.
-    Ok(unsafe { request.ifr_ifru.ifru_ifindex })
-}
-
-/// Largest IP packet of an interface, bytes.
-pub(super) fn interface_mtu(socket: BorrowedFd<'_>, link: &str) -> io::Result<usize> {
-    let mut request = interface_request(link)?;
-    // SAFETY: the kernel reads the name and writes the MTU within `request`.
-    done(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &mut request) })?;
-    // SAFETY: SIOCGIFMTU has filled this member.
-    Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
 }
 
 /// A request about an interface, with its name filled in.

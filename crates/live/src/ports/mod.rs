@@ -1,12 +1,14 @@
 //! Ports: where frames enter and leave. One file per kind; a user is generic over [`Port`].
 //!
 //! - [`af_packet`]: any interface, without root in a user namespace.
+//! - [`af_xdp`]: an interface taken over from the kernel, as root; the fastest.
 //! - [`tun`]: an interface whose other end is the port itself.
 //! - [`ring`]: memory, for tests.
 //! - [`pcapng`]: records what passes a port, and replays a capture.
 #![allow(unsafe_code)]
 
 pub mod af_packet;
+pub mod af_xdp;
 mod kernel;
 pub mod pcapng;
 pub mod ring;
@@ -27,7 +29,8 @@ pub struct Received<'a> {
 
 /// Where frames enter and leave.
 ///
-/// Nothing here blocks. A user waits on [`fd`](Port::fd) until frames may be there, calls
+/// Nothing here blocks, and an error is for good as long as the interface is down or gone
+/// ([`io::ErrorKind::NetworkDown`], [`io::ErrorKind::NotFound`]). A user waits on [`fd`](Port::fd) until frames may be there, calls
 /// [`receive`](Port::receive), hands over frames with [`send`](Port::send) and lets them go
 /// with [`flush`](Port::flush).
 pub trait Port {
@@ -40,7 +43,8 @@ pub trait Port {
     /// Lets everything taken go; returns how many frames the system refused.
     fn flush(&mut self) -> io::Result<usize>;
 
-    /// Becomes readable when frames arrive; none where the port has to be polled.
+    /// Becomes readable when frames arrive; none where the port has to be polled. Wait with a
+    /// timeout: not every kind wakes its user when the interface goes.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Frames lost since the port was opened because nobody took them in time.

@@ -1,0 +1,270 @@
+//! A port by AF_XDP: frames go between the driver and memory shared with this process,
+//! past the rest of the kernel. Needs root (CAP_BPF and CAP_NET_ADMIN outside any user
+//! namespace) and takes over queue 0 of its interface: the kernel does not see its frames
+//! any more.
+//!
+//! - `program`: the XDP program that passes frames on and stamps their arrival.
+//! - `rings`: the rings frames are exchanged by.
+
+mod program;
+mod rings;
+
+use super::kernel::{self, Mapping, about};
+use super::{Arrivals, Port, Received};
+use crate::clock;
+use crate::netns::{Namespace, Netlink, netlink::Link};
+use program::{Program, STAMP};
+use rings::{Consumer, Producer};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// What the kernel keeps before a frame (XDP_PACKET_HEADROOM).
+const HEADROOM: usize = 256;
+/// Ethernet header with two VLAN tags.
+const LINK_HEADER: usize = 22;
+
+/// How large the port's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Frames that may wait to be received; more are missed. Rounded up to a power of two.
+    pub receive_frames: u32,
+    /// Frames that may be on their way out. Rounded up to a power of two.
+    pub send_frames: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { receive_frames: 2048, send_frames: 2048 }
+    }
+}
+
+/// A port on an interface of which it has taken over queue 0.
+#[derive(Debug)]
+pub struct AfXdp {
+    link: String,
+    // Declared first, so that it is detached before the socket closes.
+    _program: Program,
+    socket: OwnedFd,
+    frames: Mapping,
+    chunk_len: usize,
+    frame_len: usize,
+    fill: Producer<u64>,
+    completion: Consumer<u64>,
+    receiving: Consumer<libc::xdp_desc>,
+    sending: Producer<libc::xdp_desc>,
+    /// Chunks to send frames in.
+    free: Vec<u64>,
+    too_long: usize,
+    arrivals: Arrivals,
+    idle: u32,
+}
+
+impl AfXdp {
+    /// Takes over queue 0 of `link`. The interface should have no other queue: what arrives
+    /// there is not seen.
+    pub fn open(namespace: &Namespace, link: &str, options: Options) -> io::Result<AfXdp> {
+        let interface = Netlink::open(namespace)?.link(link)?;
+        // The program is attached from inside too: interfaces are numbered per namespace.
+        namespace.run(|| AfXdp::open_here(&interface, options))?.map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => {
+                let needs = "AF_XDP needs root, outside any user namespace (CAP_BPF, CAP_NET_ADMIN)";
+                about(link, needs, error)
+            }
+            _ => about(link, "open AF_XDP", error),
+        })
+    }
+
+    fn open_here(link: &Link, options: Options) -> io::Result<AfXdp> {
+        // SAFETY: makes a descriptor, nothing else.
+        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        kernel::done(fd)?;
+        // SAFETY: it was just opened and belongs to nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = socket.as_fd();
+        let (index, frame_len) = (link.index, link.mtu as usize + LINK_HEADER);
+        // The kernel takes powers of two from 2048 to a page.
+        let chunk_len = (HEADROOM + frame_len).next_power_of_two().max(2048);
+        if chunk_len > 4096 {
+            let message = "its MTU is too large for AF_XDP, which holds a frame in one page";
+            return Err(io::Error::new(ErrorKind::InvalidInput, message));
+        }
+        let receive_frames = options.receive_frames.next_power_of_two();
+        let send_frames = options.send_frames.next_power_of_two();
+        let frames = Mapping::anonymous((receive_frames + send_frames) as usize * chunk_len)?;
+        let registration = libc::xdp_umem_reg {
+            addr: frames.at::<u8>(0).as_ptr() as u64,
+            len: frames.len() as u64,
+            chunk_size: chunk_len as u32,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        };
+        kernel::set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)?;
+        let mut fill = Producer::new(fd, &rings::FILL, receive_frames)?;
+        let completion = Consumer::new(fd, &rings::COMPLETION, send_frames)?;
+        let receiving = Consumer::new(fd, &rings::RECEIVE, receive_frames)?;
+        let sending = Producer::new(fd, &rings::SEND, send_frames)?;
+        let chunk = |number: u32| u64::from(number) * chunk_len as u64;
+        (0..receive_frames).for_each(|number| assert!(fill.push(chunk(number)), "it has room for all"));
+        fill.publish();
+        let free = (receive_frames..receive_frames + send_frames).map(chunk).collect();
+        bind(fd, index)?;
+        Ok(AfXdp {
+            link: link.name.clone(),
+            _program: Program::attach(index, fd)?,
+            socket,
+            frames,
+            chunk_len,
+            frame_len,
+            fill,
+            completion,
+            receiving,
+            sending,
+            free,
+            too_long: 0,
+            arrivals: Arrivals::default(),
+            idle: 0,
+        })
+    }
+
+    /// Whether driver and process share frames without a copy between them.
+    pub fn is_zero_copy(&self) -> io::Result<bool> {
+        let options: libc::xdp_options =
+            kernel::option(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)?;
+        Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+
+    fn gone(&self) -> io::Error {
+        io::Error::new(ErrorKind::NotFound, format!("{}: the interface is gone", self.link))
+    }
+
+    /// The kernel unbinds a socket whose interface is removed, and says so.
+    fn check(&self) -> io::Result<()> {
+        match kernel::option::<libc::c_int>(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)? {
+            0 => Ok(()),
+            libc::ENETDOWN => Err(self.gone()),
+            errno => Err(about(&self.link, "receive", io::Error::from_raw_os_error(errno))),
+        }
+    }
+
+    /// Lets the kernel work on the send ring. Ok(false) where it refused a frame.
+    fn kick(&self) -> io::Result<bool> {
+        let (fd, none) = (self.socket.as_raw_fd(), std::ptr::null());
+        // SAFETY: no bytes are handed over by the call itself.
+        let answer = unsafe { libc::sendto(fd, none, 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+        if answer >= 0 {
+            return Ok(true);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(true),
+            Some(libc::EBUSY | libc::ENOBUFS) => Ok(false),
+            Some(libc::ENXIO) => Err(self.gone()),
+            _ => Err(about(&self.link, "send", error)),
+        }
+    }
+
+    /// Takes back the chunks of frames that have left.
+    fn reclaim(&mut self) {
+        while let Some(address) = self.completion.pop() {
+            self.free.push(address - address % self.chunk_len as u64);
+        }
+        self.completion.release();
+    }
+}
+
+fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        // Without copies where the driver can, which the kernel finds out.
+        sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
+        sxdp_ifindex: index,
+        sxdp_queue_id: 0,
+        sxdp_shared_umem_fd: 0,
+    };
+    let length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `address`.
+    kernel::done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
+}
+
+impl Port for AfXdp {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        let mut count = 0;
+        let mut now = None;
+        while count < limit {
+            let Some(descriptor) = self.receiving.pop() else { break };
+            let now = *now.get_or_insert_with(clock::monotonic_ns);
+            let (start, length) = (descriptor.addr as usize, descriptor.len as usize);
+            // SAFETY: the kernel has handed the chunk over, and gets it back below.
+            let bytes = unsafe { self.frames.bytes(start - STAMP, STAMP + length) };
+            let (stamp, frame) = bytes.split_at_mut(STAMP);
+            // Zero where the driver left no room for the program's stamp.
+            let stamped = u64::from_ne_bytes(stamp.try_into().expect("of this size"));
+            stamp.fill(0);
+            let at_ns = self.arrivals.at(i128::from(if stamped == 0 { now } else { stamped }), now);
+            each(Received { frame, at_ns });
+            let chunk = descriptor.addr - descriptor.addr % self.chunk_len as u64;
+            assert!(self.fill.push(chunk), "it has room for all chunks");
+            count += 1;
+        }
+        if count == 0 {
+            // As for AF_PACKET: a system call, so not at each poll of an idle port.
+            if self.idle.is_multiple_of(16) {
+                self.check()?;
+            }
+            self.idle = self.idle.wrapping_add(1);
+            return Ok(0);
+        }
+        self.idle = 0;
+        self.receiving.release();
+        self.fill.publish();
+        if self.fill.needs_wakeup() {
+            // SAFETY: no bytes are asked for; it only lets the kernel refill.
+            unsafe {
+                let (fd, none) = (self.socket.as_raw_fd(), std::ptr::null_mut());
+                libc::recvfrom(fd, none, 0, libc::MSG_DONTWAIT, std::ptr::null_mut(), std::ptr::null_mut());
+            }
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        if frame.len() > self.frame_len {
+            self.too_long += 1;
+            return Ok(true);
+        }
+        let Some(address) = self.free.pop() else { return Ok(false) };
+        // SAFETY: a free chunk is ours.
+        unsafe { self.frames.bytes(address as usize, frame.len()) }.copy_from_slice(frame);
+        let descriptor = libc::xdp_desc { addr: address, len: frame.len() as u32, options: 0 };
+        assert!(self.sending.push(descriptor), "it has room for all chunks");
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        let mut refused = std::mem::take(&mut self.too_long);
+        self.sending.publish();
+        // Without zero copy the kernel sends some frames in each call.
+        let mut left = self.sending.pending();
+        while left > 0 && self.sending.needs_wakeup() {
+            refused += usize::from(!self.kick()?);
+            let now_left = self.sending.pending();
+            if now_left == left {
+                // No progress: the driver is busy, or room comes with completions.
+                break;
+            }
+            left = now_left;
+        }
+        self.reclaim();
+        Ok(refused)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn missed(&mut self) -> u64 {
+        let counted = kernel::option(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
+        counted.map_or(0, |counted: libc::xdp_statistics| counted.rx_dropped + counted.rx_ring_full)
+    }
+}

@@ -1,0 +1,140 @@
+//! The four rings between an AF_XDP socket and the kernel
+//! (Documentation/networking/af_xdp.rst): one side produces, the other consumes, each moves
+//! only its own index.
+
+use crate::ports::kernel::{self, Mapping};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+/// A ring of the socket: what to ask for, and where it is mapped.
+pub(super) struct Kind {
+    option: libc::c_int,
+    offset: i64,
+    offsets: fn(&libc::xdp_mmap_offsets) -> libc::xdp_ring_offset,
+}
+
+pub(super) const FILL: Kind = Kind {
+    option: libc::XDP_UMEM_FILL_RING,
+    offset: libc::XDP_UMEM_PGOFF_FILL_RING as i64,
+    offsets: |all| all.fr,
+};
+pub(super) const COMPLETION: Kind = Kind {
+    option: libc::XDP_UMEM_COMPLETION_RING,
+    offset: libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
+    offsets: |all| all.cr,
+};
+pub(super) const RECEIVE: Kind =
+    Kind { option: libc::XDP_RX_RING, offset: libc::XDP_PGOFF_RX_RING, offsets: |all| all.rx };
+pub(super) const SEND: Kind =
+    Kind { option: libc::XDP_TX_RING, offset: libc::XDP_PGOFF_TX_RING, offsets: |all| all.tx };
+
+/// The part both sides have in common. `T` is an address in the frame memory or a descriptor.
+#[derive(Debug)]
+struct Ring<T> {
+    memory: Mapping,
+    producer: usize,
+    consumer: usize,
+    flags: usize,
+    entries: usize,
+    size: u32,
+    /// The next entry of our side, and how far the other side was when last looked at.
+    own: u32,
+    other: u32,
+    entry: PhantomData<fn() -> T>,
+}
+
+impl<T: Copy> Ring<T> {
+    /// `size` is a power of two.
+    fn new(socket: BorrowedFd<'_>, kind: &Kind, size: u32) -> io::Result<Ring<T>> {
+        kernel::set_option(socket, libc::SOL_XDP, kind.option, &(size as libc::c_int))?;
+        let all: libc::xdp_mmap_offsets = kernel::option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        let offsets = (kind.offsets)(&all);
+        let length = offsets.desc as usize + size as usize * size_of::<T>();
+        Ok(Ring {
+            memory: Mapping::of(socket, length, kind.offset)?,
+            producer: offsets.producer as usize,
+            consumer: offsets.consumer as usize,
+            flags: offsets.flags as usize,
+            entries: offsets.desc as usize,
+            size,
+            own: 0,
+            other: 0,
+            entry: PhantomData,
+        })
+    }
+
+    fn entry(&self, index: u32) -> std::ptr::NonNull<T> {
+        self.memory.at(self.entries + (index & (self.size - 1)) as usize * size_of::<T>())
+    }
+}
+
+/// A ring we fill and the kernel empties.
+#[derive(Debug)]
+pub(super) struct Producer<T>(Ring<T>);
+
+impl<T: Copy> Producer<T> {
+    pub(super) fn new(socket: BorrowedFd<'_>, kind: &Kind, size: u32) -> io::Result<Producer<T>> {
+        Ring::new(socket, kind, size).map(Producer)
+    }
+
+    /// Adds an entry, which the kernel sees once published; false where there is no room.
+    pub(super) fn push(&mut self, value: T) -> bool {
+        let ring = &mut self.0;
+        if ring.own.wrapping_sub(ring.other) == ring.size {
+            ring.other = ring.memory.word(ring.consumer).load(Ordering::Acquire);
+            if ring.own.wrapping_sub(ring.other) == ring.size {
+                return false;
+            }
+        }
+        // SAFETY: the entry is ours until it is published.
+        unsafe { ring.entry(ring.own).write(value) };
+        ring.own = ring.own.wrapping_add(1);
+        true
+    }
+
+    pub(super) fn publish(&self) {
+        self.0.memory.word(self.0.producer).store(self.0.own, Ordering::Release);
+    }
+
+    /// Entries the kernel has not consumed.
+    pub(super) fn pending(&self) -> u32 {
+        self.0.own.wrapping_sub(self.0.memory.word(self.0.consumer).load(Ordering::Acquire))
+    }
+
+    /// Whether the kernel goes on only after a system call.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        let flags = self.0.memory.word(self.0.flags).load(Ordering::Relaxed);
+        flags & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+}
+
+/// A ring the kernel fills and we empty.
+#[derive(Debug)]
+pub(super) struct Consumer<T>(Ring<T>);
+
+impl<T: Copy> Consumer<T> {
+    pub(super) fn new(socket: BorrowedFd<'_>, kind: &Kind, size: u32) -> io::Result<Consumer<T>> {
+        Ring::new(socket, kind, size).map(Consumer)
+    }
+
+    /// The oldest entry. Its place is the kernel's again once released.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let ring = &mut self.0;
+        if ring.own == ring.other {
+            ring.other = ring.memory.word(ring.producer).load(Ordering::Acquire);
+            if ring.own == ring.other {
+                return None;
+            }
+        }
+        // SAFETY: the kernel has published the entry and leaves it alone until it is released.
+        let value = unsafe { ring.entry(ring.own).read() };
+        ring.own = ring.own.wrapping_add(1);
+        Some(value)
+    }
+
+    pub(super) fn release(&self) {
+        self.0.memory.word(self.0.consumer).store(self.0.own, Ordering::Release);
+    }
+}
