@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROGRAM := target/release/netstage
 PAPERS := scenarios/papers/i2vfc
 
-.PHONY: help demo test check test-full build figures bench-sim bench-emulator audit web fuzz fuzz-replay setup need-build need-test lint
+.PHONY: help demo test check test-full build figures bench-sim bench-emulator bench-traffic audit web fuzz fuzz-replay setup need-build need-test lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,11 @@ bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 
 bench-emulator: ## Accuracy and cost of the link emulator (root, a quiet machine)
 	$(CARGO) test --release --locked -p netstage-live --test emulator -- --ignored --nocapture
+
+bench-traffic: need-build ## The traffic engine beside iperf3, iperf2, nuttcp, MGEN and D-ITG (root)
+	$(CARGO) build --release --locked -p netstage-live --example flow
+	scripts/packages.sh bench/traffic/packages.txt
+	python3 bench/traffic/run.py
 
 audit: ## Licences, bans and sources of what we depend on, by cargo-deny
 	scripts/audit.sh

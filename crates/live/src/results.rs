@@ -1,6 +1,7 @@
 //! What an agent found. Travels as JSON inside the messages of the agents' protocol and
 //! is spooled in the same form.
 
+use netstage_core::traffic::application::Quality;
 use serde::{Deserialize, Serialize};
 
 /// Everything one agent found in one run.
@@ -37,6 +38,10 @@ pub struct FlowResult {
     pub gaps: Buckets,
     /// How well the sender kept its schedule.
     pub schedule: Option<Schedule>,
+    /// What the user at this end noticed in each bin; empty where the flow's traffic is a
+    /// pattern. Both ends of an application count what they send and receive.
+    #[serde(default)]
+    pub quality: Vec<Quality>,
     /// Packets the receiver's own socket lost because nobody read them in time.
     pub socket_drops: u64,
     /// Why it ended early.

@@ -1,6 +1,7 @@
 //! Why a flow cannot be prepared.
 
 use netstage_core::traffic::PatternError;
+use netstage_core::traffic::application::ApplicationError;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -30,6 +31,8 @@ pub enum Problem {
     },
     /// The pattern cannot be sent.
     Pattern(PatternError),
+    /// The application cannot run over this transport, or not as it is set.
+    Application(ApplicationError),
     /// The pattern has no rate, which the transport needs.
     NoRate(&'static str),
     /// The transport cannot carry packets of so many bytes.
@@ -99,6 +102,7 @@ impl fmt::Display for Problem {
             }
             Problem::Permission { what, remedy } => write!(f, "no permission for {what}; {remedy}"),
             Problem::Pattern(error) => write!(f, "the traffic cannot be sent: {error}"),
+            Problem::Application(error) => write!(f, "the application cannot run: {error}"),
             Problem::NoRate(transport) => {
                 write!(
                     f,

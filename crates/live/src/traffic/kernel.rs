@@ -4,8 +4,10 @@
 #![allow(unsafe_code)]
 
 use crate::results::TcpSample;
+use socket2::{SockAddr, SockAddrStorage};
 use std::io;
 use std::mem;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Datagrams handed to the kernel by one call.
@@ -28,6 +30,31 @@ pub fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> 
             name,
             (&raw const value).cast(),
             mem::size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Joins a group for one source only (RFC 3678 section 5.1.1), on one interface.
+pub fn join_source(socket: BorrowedFd<'_>, interface: u32, group: IpAddr, source: IpAddr) -> io::Result<()> {
+    /// struct group_source_req
+    #[repr(C)]
+    struct Request {
+        interface: u32,
+        group: SockAddrStorage,
+        source: SockAddrStorage,
+    }
+    let storage = |ip| SockAddr::from(SocketAddr::new(ip, 0)).as_storage();
+    let request = Request { interface, group: storage(group), source: storage(source) };
+    let level = if group.is_ipv4() { libc::IPPROTO_IP } else { libc::IPPROTO_IPV6 };
+    // SAFETY: the pointer is to a request that lives through the call, and the length is its own.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            libc::MCAST_JOIN_SOURCE_GROUP,
+            (&raw const request).cast(),
+            mem::size_of::<Request>() as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

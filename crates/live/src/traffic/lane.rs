@@ -2,6 +2,7 @@
 //! say when they want to be called next and are called when their sockets are ready.
 
 use super::Progress;
+use super::dialogue::{DatagramDialogue, StreamDialogue};
 use super::one_ended::{Prober, Reflections};
 use super::pace::Pacer;
 use super::tcp::{TcpReceiver, TcpSender};
@@ -37,6 +38,10 @@ pub enum Member {
     Prober(Prober),
     /// Takes the answers to them.
     Reflections(Reflections),
+    /// One end of an application over UDP.
+    Datagrams(DatagramDialogue),
+    /// One end of an application over TCP.
+    Streams(StreamDialogue),
 }
 
 macro_rules! each {
@@ -48,6 +53,8 @@ macro_rules! each {
             Member::TcpReceiver($inner) => $call,
             Member::Prober($inner) => $call,
             Member::Reflections($inner) => $call,
+            Member::Datagrams($inner) => $call,
+            Member::Streams($inner) => $call,
         }
     };
 }
@@ -64,6 +71,8 @@ impl Member {
             Member::TcpSender(sender) => sender.handle_due(epoch, watch),
             Member::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
             Member::Prober(prober) => prober.handle_due(epoch),
+            Member::Datagrams(dialogue) => dialogue.handle_due(epoch),
+            Member::Streams(dialogue) => dialogue.handle_due(epoch, watch),
             Member::UdpReceiver(_) | Member::Reflections(_) => {}
         }
     }
@@ -74,6 +83,8 @@ impl Member {
             Member::TcpSender(sender) => sender.handle_ready(epoch),
             Member::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
             Member::Reflections(reflections) => reflections.handle_ready(epoch),
+            Member::Datagrams(dialogue) => dialogue.handle_ready(epoch),
+            Member::Streams(dialogue) => dialogue.handle_ready(epoch, watch),
             Member::UdpSender(_) | Member::Prober(_) => {}
         }
     }
@@ -84,6 +95,8 @@ impl Member {
             Member::UdpReceiver(receiver) => watch.level(receiver.socket()),
             Member::TcpReceiver(receiver) => receiver.listener().map_or(Ok(()), |socket| watch.level(socket)),
             Member::Reflections(reflections) => watch.level(reflections.socket()),
+            Member::Datagrams(dialogue) => watch.level(dialogue.socket()),
+            Member::Streams(dialogue) => dialogue.listener().map_or(Ok(()), |socket| watch.level(socket)),
             Member::UdpSender(_) | Member::TcpSender(_) | Member::Prober(_) => Ok(()),
         }
     }
@@ -96,13 +109,13 @@ impl Member {
     /// A bin has ended.
     fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>) {
         match self {
-            Member::UdpSender(sender) => (sender.counts(bin), None),
-            Member::UdpReceiver(receiver) => (receiver.counts(bin), None),
             Member::TcpSender(sender) => sender.end_bin(bin),
-            Member::TcpReceiver(receiver) => (receiver.counts(bin), None),
-            Member::Prober(prober) => (prober.counts(bin), None),
-            Member::Reflections(reflections) => (reflections.counts(bin), None),
+            other => (other.counts(bin), None),
         }
+    }
+
+    fn counts(&mut self, bin: usize) -> Counts {
+        each!(self, inner => inner.counts(bin))
     }
 
     /// Closes the sockets and gives what was found, and what a reader must know.
@@ -277,20 +290,23 @@ impl Lane {
 }
 
 /// When bins end.
-struct Bins {
-    next: Instant,
+pub struct Bins {
+    /// When the next one does.
+    pub next: Instant,
     interval: Duration,
     end: Instant,
 }
 
 impl Bins {
-    fn new(interval: Duration, duration: Duration) -> Bins {
+    /// The bins of a run.
+    pub fn new(interval: Duration, duration: Duration) -> Bins {
         let end = Instant(duration.0);
         let interval = if interval == Duration::ZERO { duration } else { interval };
         Bins { next: (Instant::ZERO + interval).min(end), interval, end }
     }
 
-    fn advance(&mut self) {
+    /// Goes on to the next.
+    pub fn advance(&mut self) {
         self.next =
             if self.next >= self.end { Instant::NEVER } else { (self.next + self.interval).min(self.end) };
     }

@@ -3,6 +3,7 @@
 use crate::results::{Buckets, Counts};
 use hdrhistogram::Histogram;
 use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::application::QualityBins;
 
 /// Counts per bin.
 #[derive(Debug)]
@@ -33,6 +34,11 @@ impl Ledger {
     /// The counts of a bin. Panics where there is none.
     pub fn counts(&mut self, bin: usize) -> &mut Counts {
         &mut self.bins[bin]
+    }
+
+    /// Bins of the same width for what users notice.
+    pub fn quality_bins(&self) -> QualityBins {
+        QualityBins::new(self.interval, self.bins.len())
     }
 
     /// All bins.

@@ -9,6 +9,7 @@
 //! that it leaves on time; the other receives, and sends what has none (bulk). Receivers
 //! sleep until the kernel has something for them.
 
+mod dialogue;
 mod emissions;
 mod error;
 mod kernel;
@@ -17,6 +18,7 @@ mod ledger;
 mod multicast;
 mod one_ended;
 mod pace;
+mod quic;
 mod schedule;
 mod tcp;
 mod udp;
@@ -27,11 +29,13 @@ use crate::clock::Epoch;
 use crate::realtime::{Grants, Rank};
 use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
 use crate::task::{Assignment, FlowTask, Side, Transport};
+use dialogue::{DatagramDialogue, StreamDialogue};
 use emissions::Emissions;
 use lane::{Frame, Lane, Member};
 use ledger::Ledger;
 use netstage_core::time::Duration;
 use netstage_wire::probe;
+use quic::QuicFlow;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -52,6 +56,7 @@ pub struct Engine {
     paced: Vec<(usize, Member)>,
     /// What has none.
     unpaced: Vec<(usize, Member)>,
+    quic: Vec<(usize, QuicFlow)>,
     packet_rate: f64,
 }
 
@@ -79,6 +84,7 @@ impl Engine {
             flows: Vec::new(),
             paced: Vec::new(),
             unpaced: Vec::new(),
+            quic: Vec::new(),
             packet_rate: 0.0,
         };
         let mut ids = BTreeSet::new();
@@ -124,6 +130,14 @@ impl Engine {
                     (found, warnings)
                 }));
             }
+            let quic = std::mem::take(&mut self.quic);
+            if !quic.is_empty() {
+                let sender = sender.clone();
+                threads.push(scope.spawn(move || match quic::run(quic, frame, &sender) {
+                    Ok(found) => (found, Vec::new()),
+                    Err(error) => (Vec::new(), vec![format!("QUIC could not run: {error}")]),
+                }));
+            }
             drop(sender);
             while let Ok(event) = receiver.recv() {
                 progress(event);
@@ -151,14 +165,26 @@ impl Engine {
         }
         let ledger = || Ledger::new(assignment.interval, duration);
         self.flows.push((task.name.clone(), task.side == Side::Send));
+        let interval = assignment.interval;
         let (member, paced) = match (&task.transport, task.side) {
+            (Transport::Tcp(options), _) if task.traffic.application().is_some() => {
+                let talk = StreamDialogue::prepare(task, options, assignment.seed, interval, duration)?;
+                (Member::Streams(talk), false)
+            }
+            (Transport::Udp(_), _) if task.traffic.application().is_some() => {
+                let talk = DatagramDialogue::prepare(task, assignment.seed, interval, duration)?;
+                (Member::Datagrams(talk), true)
+            }
             (Transport::Tcp(options), Side::Receive) => {
                 (Member::TcpReceiver(tcp::TcpReceiver::prepare(task, options, duration, ledger())?), false)
             }
             (Transport::Udp(_) | Transport::Multicast { .. }, Side::Receive) => {
                 (Member::UdpReceiver(udp::UdpReceiver::prepare(task, duration, ledger())?), false)
             }
-            (Transport::Quic, _) => return Err(Problem::Refused("QUIC is not carried yet")),
+            (Transport::Quic, _) => {
+                self.quic.push((index, QuicFlow::prepare(task, assignment.seed, duration, ledger())?));
+                return Ok(());
+            }
             (transport, Side::Send) => {
                 let emissions = Emissions::new(task, assignment.seed, duration)?;
                 self.packet_rate += emissions.packet_rate().unwrap_or(0.0);
@@ -225,6 +251,9 @@ fn merge(result: &mut FlowResult, found: FlowResult) {
     fill(&mut result.gaps, found.gaps);
     if result.tcp.is_empty() {
         result.tcp = found.tcp;
+    }
+    if result.quality.is_empty() {
+        result.quality = found.quality;
     }
     result.schedule = result.schedule.or(found.schedule);
     result.socket_drops += found.socket_drops;

@@ -1,10 +1,14 @@
-//! Joining and sending to multicast groups: any-source and source-specific (RFC 4607).
+//! Joining and sending to multicast groups: any-source, and source-specific (RFC 4607).
 
 use super::error::Problem;
+use super::kernel::join_source;
 use super::udp::bound;
-use socket2::Socket;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{if_nameindex, if_nametoindex};
+use socket2::{InterfaceIndexOrAddress, Socket};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 
 /// Sends by the interface that has the source's address, this many hops far, also to
 /// receivers on this host.
@@ -18,10 +22,8 @@ pub fn send_to_group(socket: &Socket, source: SocketAddr, ttl: u8) -> io::Result
             socket.set_multicast_ttl_v4(ttl.into())
         }
         IpAddr::V6(_) => {
-            if let SocketAddr::V6(address) = source
-                && address.scope_id() != 0
-            {
-                socket.set_multicast_if_v6(address.scope_id())?;
+            if let Some(interface) = interface_of(source.ip())? {
+                socket.set_multicast_if_v6(interface)?;
             }
             socket.set_multicast_loop_v6(true)?;
             socket.set_multicast_hops_v6(ttl.into())
@@ -29,28 +31,52 @@ pub fn send_to_group(socket: &Socket, source: SocketAddr, ttl: u8) -> io::Result
     }
 }
 
-/// A socket that has joined a group, shared with other receivers on this host.
+/// A socket that has joined a group on every interface that lets it, shared with other
+/// receivers on this host.
 pub fn join(group: SocketAddr, source: Option<IpAddr>) -> Result<Socket, Problem> {
     if !group.ip().is_multicast() {
         return Err(Problem::Refused("its destination is no multicast group"));
     }
+    if source.is_some_and(|source| source.is_ipv4() != group.is_ipv4()) {
+        return Err(Problem::Refused("its group and its only source are of different address families"));
+    }
     let socket = bound(group, true)?;
-    let joined = match (group.ip(), source) {
-        (IpAddr::V4(group), None) => socket
-            .set_multicast_all_v4(false)
-            .and_then(|()| socket.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)),
-        (IpAddr::V4(group), Some(IpAddr::V4(source))) => socket
-            .set_multicast_all_v4(false)
-            .and_then(|()| socket.join_ssm_v4(&source, &group, &Ipv4Addr::UNSPECIFIED)),
-        (IpAddr::V6(group), None) => {
-            socket.set_multicast_all_v6(false).and_then(|()| socket.join_multicast_v6(&group, 0))
-        }
-        _ => {
-            return Err(Problem::Refused(
-                "source-specific multicast needs a source of the group's address family",
-            ));
-        }
+    // Else it would take what any socket of this host has joined.
+    let only_own = match group {
+        SocketAddr::V4(_) => socket.set_multicast_all_v4(false),
+        SocketAddr::V6(_) => socket.set_multicast_all_v6(false),
     };
-    joined.map_err(Problem::system("joining the multicast group"))?;
+    only_own.map_err(Problem::system("setting up multicast"))?;
+    let interfaces =
+        if_nameindex().map_err(io::Error::from).map_err(Problem::system("listing interfaces"))?;
+    let mut result = Err(io::ErrorKind::NotFound.into());
+    for interface in &interfaces {
+        let joined = join_on(&socket, interface.index(), group.ip(), source);
+        if result.is_err() {
+            result = joined;
+        }
+    }
+    result.map_err(Problem::system("joining the multicast group"))?;
     Ok(socket)
+}
+
+fn join_on(socket: &Socket, interface: u32, group: IpAddr, source: Option<IpAddr>) -> io::Result<()> {
+    match (group, source) {
+        (_, Some(source)) => join_source(socket.as_fd(), interface, group, source),
+        (IpAddr::V4(group), None) => {
+            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))
+        }
+        (IpAddr::V6(group), None) => socket.join_multicast_v6(&group, interface),
+    }
+}
+
+/// The interface that has an address.
+fn interface_of(address: IpAddr) -> io::Result<Option<u32>> {
+    let has_it = |storage: &nix::sys::socket::SockaddrStorage| match address {
+        IpAddr::V4(address) => storage.as_sockaddr_in().is_some_and(|found| found.ip() == address),
+        IpAddr::V6(address) => storage.as_sockaddr_in6().is_some_and(|found| found.ip() == address),
+    };
+    let mut interfaces = getifaddrs()?;
+    let owner = interfaces.find(|interface| interface.address.as_ref().is_some_and(has_it));
+    Ok(owner.map(|owner| if_nametoindex(owner.interface_name.as_str())).transpose()?)
 }

@@ -1,6 +1,12 @@
 //! The traffic engine over loopback. Counts decide, never a time.
 
+mod dialogue;
+mod namespaces;
 mod one_ended;
+mod path;
+mod quic;
+#[path = "../support/mod.rs"]
+mod support;
 mod tcp;
 mod udp;
 
@@ -12,7 +18,7 @@ use netstage_live::results::{Counts, FlowResult, Report};
 use netstage_live::task::{Assignment, FlowTask, Side, Transport};
 use netstage_live::traffic::{Engine, PrepareError};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A packet every millisecond.
 const CBR: Pattern = Pattern::Cbr { rate: BitRate(800_000), packet: 100 };
@@ -21,13 +27,17 @@ fn millis(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A port nobody uses at this moment, on the loopback address of either family.
-fn free_udp_port(ip: &str) -> SocketAddr {
-    UdpSocket::bind(SocketAddr::new(ip.parse().unwrap(), 0)).unwrap().local_addr().unwrap()
-}
-
-fn free_tcp_port(ip: &str) -> SocketAddr {
-    TcpListener::bind(SocketAddr::new(ip.parse().unwrap(), 0)).unwrap().local_addr().unwrap()
+/// A port nobody uses, below those the system hands out, and no other test gets.
+fn free_port(ip: &str) -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let base = 10_000 + std::process::id() * 97 % 15_000;
+    loop {
+        let port = (base + NEXT.fetch_add(1, Ordering::Relaxed)) as u16;
+        let address = SocketAddr::new(ip.parse().unwrap(), port);
+        if UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// The sending side of a flow of half a second.

@@ -30,7 +30,7 @@ fn every_echo_request_is_answered_by_the_host_itself() {
 #[test]
 fn closed_ports_answer_with_errors_that_are_matched() {
     for ip in ["127.0.0.1", "::1"] {
-        let task = flow(4, Transport::UdpUnreachable(OneEnded::default()), CBR, free_udp_port(ip));
+        let task = flow(4, Transport::UdpUnreachable(OneEnded::default()), CBR, free_port(ip));
         let report = run(prepare(vec![task]).unwrap_or_else(|error| panic!("{error}")));
         let result = &report.flows[0];
         let received = total(result, |counts| counts.received);

@@ -9,7 +9,7 @@ fn udp() -> Transport {
 #[test]
 fn every_packet_of_a_constant_rate_is_sent_and_counted() {
     for ip in ["127.0.0.1", "::1"] {
-        let task = flow(7, udp(), CBR, free_udp_port(ip));
+        let task = flow(7, udp(), CBR, free_port(ip));
         let (sent, received, report) = run_both(&[task]);
         let schedule = sent[0].schedule.unwrap();
         // The packet of the first instant, and one each millisecond before the end.

@@ -9,7 +9,7 @@ pub use send::TcpSender;
 use super::error::Problem;
 use super::kernel::set_option;
 use crate::task::TcpOptions;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -44,18 +44,44 @@ fn open(address: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
     Ok(socket)
 }
 
+/// A socket that may connect from an address.
+pub(super) fn bound(source: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
+    let socket = open(source, options)?;
+    socket.bind(&SockAddr::from(source)).map_err(|error| Problem::binding(source, error))?;
+    Ok(socket)
+}
+
+/// A socket that takes connections to an address.
+pub(super) fn listen(destination: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
+    let listener = bound(destination, options)?;
+    listener.listen(128).map_err(|error| Problem::binding(destination, error))?;
+    Ok(listener)
+}
+
 /// Limits what the socket advertises. The buffer is larger than the window, so that the
 /// clamp alone decides; fixing it also ends the kernel's own tuning.
 fn limit_window(socket: &Socket, window: u64) -> io::Result<()> {
-    let clamp = i32::try_from(window).unwrap_or(i32::MAX);
-    let buffer = clamp.saturating_mul(2).max(128 << 10);
+    let buffer = clamp(window).saturating_mul(2).max(128 << 10);
     if set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer).is_err() {
         set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, buffer)?;
     }
-    set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp)
+    set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp(window))
+}
+
+/// Limits a connection again: newer kernels lift the clamp to the buffer's size whenever
+/// they learn how much of it packets really fill. To be called after reading.
+pub(super) fn hold_window(socket: &Socket, options: &TcpOptions) {
+    if let Some(window) = options.window {
+        // Refused only where the connection has gone.
+        let _ = set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp(window));
+    }
+}
+
+fn clamp(window: u64) -> i32 {
+    i32::try_from(window).unwrap_or(i32::MAX)
 }
 
 /// Whether to wait until the socket is ready, or at once try again.
-fn is_wait(error: &io::Error) -> bool {
+pub(super) fn is_wait(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }

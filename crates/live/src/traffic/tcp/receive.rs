@@ -4,12 +4,12 @@ use super::super::error::Problem;
 use super::super::kernel::discard;
 use super::super::lane::Watch;
 use super::super::ledger::Ledger;
-use super::{is_wait, open};
+use super::{hold_window, is_wait, listen};
 use crate::clock::Epoch;
 use crate::results::{Counts, FlowResult};
 use crate::task::{FlowTask, TcpOptions};
 use netstage_core::time::{Duration, Instant};
-use socket2::{SockAddr, Socket};
+use socket2::Socket;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -24,6 +24,7 @@ pub struct TcpReceiver {
     name: String,
     listener: Option<Socket>,
     connection: Option<Socket>,
+    options: TcpOptions,
     /// The only host a connection is taken from; none where any.
     peer: Option<IpAddr>,
     start: Instant,
@@ -44,13 +45,12 @@ impl TcpReceiver {
         duration: Duration,
         ledger: Ledger,
     ) -> Result<TcpReceiver, Problem> {
-        let listener = open(task.destination, options)?;
-        let bound = listener.bind(&SockAddr::from(task.destination)).and_then(|()| listener.listen(4));
-        bound.map_err(|error| Problem::binding(task.destination, error))?;
+        let listener = listen(task.destination, options)?;
         Ok(TcpReceiver {
             name: task.name.clone(),
             listener: Some(listener),
             connection: None,
+            options: options.clone(),
             peer: Some(task.source.ip()).filter(|ip| !ip.is_unspecified()),
             start: Instant(task.start.0),
             stop: Instant(task.stop.0.min(duration.0)),
@@ -81,7 +81,9 @@ impl TcpReceiver {
         }
         let Some(connection) = &self.connection else { return };
         for _ in 0..CALLS_AT_ONCE {
-            match discard(connection.as_fd(), CHUNK) {
+            let taken = discard(connection.as_fd(), CHUNK);
+            hold_window(connection, &self.options);
+            match taken {
                 Ok(0) => {
                     self.close(None);
                     return;

@@ -6,7 +6,7 @@ use super::super::kernel::{set_option, tcp_sample};
 use super::super::lane::Watch;
 use super::super::ledger::Ledger;
 use super::super::schedule::Punctuality;
-use super::{is_wait, open};
+use super::{bound, is_wait};
 use crate::clock::Epoch;
 use crate::results::{Counts, FlowResult, TcpSample};
 use crate::task::{FlowTask, TcpOptions};
@@ -76,8 +76,7 @@ impl TcpSender {
         emissions: Emissions,
         ledger: Ledger,
     ) -> Result<TcpSender, Problem> {
-        let socket = open(task.source, options)?;
-        socket.bind(&SockAddr::from(task.source)).map_err(|error| Problem::binding(task.source, error))?;
+        let socket = bound(task.source, options)?;
         set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)
             .map_err(Problem::system("limiting what the kernel holds"))?;
         let mut emissions = emissions;
@@ -183,6 +182,11 @@ impl TcpSender {
         }
     }
 
+    /// Counts of a bin so far.
+    pub fn counts(&mut self, bin: usize) -> Counts {
+        *self.ledger.counts(bin)
+    }
+
     /// Counts of a bin, and the connection's state where asked for.
     pub fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>) {
         let sample = self.detail.then(|| match self.state {
@@ -190,7 +194,7 @@ impl TcpSender {
             _ => TcpSample::default(),
         });
         self.samples.extend(sample);
-        (*self.ledger.counts(bin), sample)
+        (self.counts(bin), sample)
     }
 
     /// What was found. The connection is reset: nothing more is to travel.

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""netstage's traffic engine beside other generators over one pair of namespaces: how exactly
+packets keep their schedule, and how many a busy core can send. README.md says what is kept
+equal. Needs root; everything is gone when it ends."""
+
+import argparse
+import json
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+BENCH = pathlib.Path(__file__).resolve().parent.parent
+REPOSITORY = BENCH.parent
+TARGET = BENCH / "target"
+FLOW = REPOSITORY / "target/release/examples/flow"
+CAPTURE = pathlib.Path(__file__).resolve().parent / "capture.py"
+SENDER, RECEIVER = "10.99.0.1", "10.99.0.2"
+PORT = 5201
+EXIT_FAILED, EXIT_MISSING = 1, 4
+SMALL = 18
+
+
+class Stage:
+    """Two namespaces and a link between them, held by two sleeping processes."""
+
+    def __enter__(self):
+        self.holders = [subprocess.Popen(["unshare", "--net", "sleep", "infinity"]) for _ in range(2)]
+        own = os.readlink("/proc/self/ns/net")
+        for holder in self.holders:
+            while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
+                time.sleep(0.01)
+        self.run(0, "ip", "link", "add", "here", "type", "veth", "peer", "name", "there",
+                 "netns", str(self.holders[1].pid))
+        for side, device, address in [(0, "here", SENDER), (1, "there", RECEIVER)]:
+            self.run(side, "ip", "address", "add", f"{address}/24", "dev", device)
+            self.run(side, "ip", "link", "set", "lo", "up")
+            self.run(side, "ip", "link", "set", device, "up")
+            # Else 64 datagrams would cross as one packet.
+            self.run(side, "ethtool", "-K", device, "tx-udp-segmentation", "off")
+        return self
+
+    def __exit__(self, *_):
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
+
+    def command(self, side: int, *command: str) -> list:
+        return ["nsenter", f"--net=/proc/{self.holders[side].pid}/ns/net", *command]
+
+    def run(self, side: int, *command: str, **options) -> subprocess.CompletedProcess:
+        return subprocess.run(self.command(side, *command), check=True, **options)
+
+    def start(self, side: int, *command: str, **options) -> subprocess.Popen:
+        return subprocess.Popen(self.command(side, *command), **options)
+
+    def received(self) -> int:
+        """Packets that have crossed the link so far."""
+        output = self.run(1, "ip", "-s", "-j", "link", "show", "there", capture_output=True).stdout
+        return json.loads(output)[0]["stats64"]["rx"]["packets"]
+
+
+def assignment(side: str, transport: dict, traffic: dict, seconds: float) -> str:
+    nanoseconds = int(seconds * 1e9)
+    flow = {"name": "bench", "id": 1, "side": side, "transport": transport, "source": f"{SENDER}:0",
+            "destination": f"{RECEIVER}:{PORT}", "traffic": {"pattern": traffic}, "start": 0,
+            "stop": nanoseconds, "detail": False}
+    return json.dumps({"node": side, "seed": 1, "duration": nanoseconds, "interval": 1_000_000_000,
+                       "flows": [flow]})
+
+
+class Netstage:
+    """The engine on both sides."""
+
+    def __init__(self, batch: int = 1):
+        self.batch = batch
+        self.name = "netstage" if batch == 1 else "netstage GSO"
+
+    def udp(self, traffic: dict) -> "Netstage":
+        self.transport, self.traffic = {"udp": {"batch": self.batch}}, traffic
+        return self
+
+    def tcp(self) -> "Netstage":
+        self.transport, self.traffic = {"tcp": {}}, {"bulk": {"size": None}}
+        return self
+
+    def sink(self, stage: Stage, seconds: float) -> subprocess.Popen:
+        process = stage.start(1, str(FLOW), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
+        process.stdin.write(assignment("receive", self.transport, self.traffic, seconds + 1))
+        process.stdin.close()
+        process.stderr.readline()
+        return process
+
+    def send(self, stage: Stage, seconds: float) -> dict:
+        report = stage.run(0, str(FLOW), input=assignment("send", self.transport, self.traffic, seconds),
+                           capture_output=True, text=True).stdout
+        return json.loads(report)["flows"][0]
+
+
+class Peer:
+    """Another program: commands that serve and send, with the arguments of the case."""
+
+    def __init__(self, name: str, serve: list, send: list):
+        self.name, self.serve, self.sending = name, serve, send
+
+    def sink(self, stage: Stage, seconds: float) -> subprocess.Popen:
+        serve = self.serve or [sys.executable, "-c", SINK]
+        process = stage.start(1, *serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.5)
+        return process
+
+    def send(self, stage: Stage, seconds: float) -> str:
+        command = [part.format(seconds=int(seconds), milliseconds=int(seconds * 1000)) for part in self.sending]
+        return stage.run(0, *command, capture_output=True, text=True, cwd=TARGET).stdout
+
+
+SINK = f"""
+import socket
+sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+sink.bind(("{RECEIVER}", {PORT}))
+while True:
+    sink.recv(2048)
+"""
+
+
+def paced_peers(pattern: str) -> list:
+    mgen = {"cbr": "PERIODIC", "poisson": "POISSON"}[pattern]
+    peers = [
+        Peer("MGEN", [], ["mgen", "txlog", "output", "/dev/null", "event",
+                          f"0.0 ON 1 UDP DST {RECEIVER}/{PORT} {mgen} [1250 1000]", "event", "{seconds}.0 OFF 1",
+                          "event", "{seconds}.1 STOP"]),
+        Peer("D-ITG", ["ITGRecv"], ["ITGSend", "-a", RECEIVER, "-rp", str(PORT), "-T", "UDP",
+                                    *(["-C", "1250"] if pattern == "cbr" else ["-O", "1250"]),
+                                    "-c", "1000", "-t", "{milliseconds}"]),
+    ]
+    if pattern == "cbr":
+        peers += [
+            Peer("iperf3", ["iperf3", "-s"], ["iperf3", "-c", RECEIVER, "-u", "-b", "10M", "-l", "1000",
+                                              "-t", "{seconds}"]),
+            Peer("iperf2", ["iperf", "-s", "-u", "-l", "1000"],
+                 ["iperf", "-c", RECEIVER, "-u", "-b", "1250pps", "-l", "1000", "-t", "{seconds}"]),
+            Peer("nuttcp", ["nuttcp", "-S", "--nofork"],
+                 ["nuttcp", "-u", "-Ri10m", "-l1000", "-T{seconds}", RECEIVER]),
+        ]
+    return peers
+
+
+def small_packet_peers() -> list:
+    size = str(SMALL)
+    return [
+        Peer("iperf3", ["iperf3", "-s"],
+             ["iperf3", "-c", RECEIVER, "-u", "-b", "0", "-l", size, "-t", "{seconds}"]),
+        Peer("iperf2", ["iperf", "-s", "-u"],
+             ["iperf", "-c", RECEIVER, "-u", "-b", "10g", "-l", size, "-t", "{seconds}"]),
+        Peer("nuttcp", ["nuttcp", "-S", "--nofork"],
+             ["nuttcp", "-u", "-R1000m", "-l" + size, "-T{seconds}", RECEIVER]),
+    ]
+
+
+def stop(process: subprocess.Popen) -> None:
+    process.kill()
+    process.wait()
+
+
+def punctuality(stage: Stage, generator, pattern: str, seconds: float) -> dict:
+    sink = generator.sink(stage, seconds)
+    capture = stage.start(1, sys.executable, str(CAPTURE), "there", "1000", str(seconds + 3), "800000", pattern,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    capture.stderr.readline()
+    before = processor_seconds()
+    generator.send(stage, seconds)
+    cost = processor_seconds() - before
+    found = json.loads(capture.communicate()[0])
+    stop(sink)
+    return found | {"processor_share": cost / seconds}
+
+
+def ceiling(stage: Stage, generator, seconds: float) -> dict:
+    """Packets per second that crossed the link, and per second of the sender's own processor."""
+    sink = generator.sink(stage, seconds)
+    packets, began, before = stage.received(), time.monotonic(), processor_seconds()
+    generator.send(stage, seconds)
+    cost, packets = processor_seconds() - before, stage.received() - packets
+    stop(sink)
+    return {"mpps": packets / seconds / 1e6, "mpps_per_core": packets / max(cost, 1e-9) / 1e6,
+            "elapsed": time.monotonic() - began}
+
+
+def bulk(stage: Stage, seconds: float, program: str) -> dict:
+    if program == "netstage":
+        engine = Netstage().tcp()
+        sink = engine.sink(stage, seconds)
+        engine.send(stage, seconds)
+        received = json.loads(sink.stdout.read())
+        sink.wait()
+        return {"gbps": sum(each["received_bytes"] for each in received["flows"][0]["bins"]) * 8 / seconds / 1e9}
+    extra = program.split()[1:]
+    server = Peer("iperf3", ["iperf3", "-s"], []).sink(stage, seconds)
+    output = stage.run(0, "iperf3", "-c", RECEIVER, "-J", "-t", str(int(seconds)), *extra, capture_output=True).stdout
+    stop(server)
+    return {"gbps": json.loads(output)["end"]["sum_received"]["bits_per_second"] / 1e9}
+
+
+def processor_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def table(title: str, results: dict, columns: list) -> None:
+    print(f"\n{title}\n| | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
+    for name, runs in results.items():
+        cells = []
+        for column in columns:
+            values = [run[column] for run in runs if column in run]
+            cells.append(f"{statistics.median(values):.4g}" if values else "failed")
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def measure(title: str, columns: list, runs: int, cases: list) -> dict:
+    """Runs the cases in turns, so that all meet the same machine."""
+    results = {name: [] for name, _ in cases}
+    for _ in range(runs):
+        for name, case in cases:
+            try:
+                results[name].append(case())
+            except (subprocess.CalledProcessError, json.JSONDecodeError, KeyError) as error:
+                print(f"{name}: {error}", file=sys.stderr)
+    table(title, results, columns)
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", choices=["cbr", "poisson", "ceiling", "tcp"])
+    parser.add_argument("--alone", action="store_true", help="without the other programs")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        print("needs root, for network namespaces", file=sys.stderr)
+        return EXIT_MISSING
+    if not FLOW.exists():
+        print("build it first: cargo build --release -p netstage-live --example flow", file=sys.stderr)
+        return EXIT_FAILED
+    TARGET.mkdir(exist_ok=True)
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} CPUs, load average {load:.1f} when it began")
+    rate = {"rate": 10_000_000, "packet": 1000}
+    flood = {"cbr": {"rate": 8 * SMALL * 5_000_000, "packet": SMALL}}
+    others = [] if options.alone else None
+    found = {"load": load}
+
+    def wanted(name: str) -> bool:
+        return options.only in (None, name)
+
+    def installed(peers: list) -> list:
+        return others if others is not None else [peer for peer in peers if shutil.which(peer.sending[0])]
+
+    with Stage() as stage:
+        for pattern in filter(wanted, ["cbr", "poisson"]):
+            generators = [Netstage().udp({pattern: rate}), *installed(paced_peers(pattern))]
+            columns = ["rate_error", "gaps_within_5_percent", "gap_deviation_us", "gap_p99_us", "processor_share"]
+            if pattern == "poisson":
+                columns = ["rate_error", "ks_distance", "ks_limit_1_percent", "processor_share"]
+            cases = [(each.name, lambda each=each: punctuality(stage, each, pattern, options.seconds))
+                     for each in generators]
+            found[pattern] = measure(f"1250 packets of 1000 bytes per second, {pattern}", columns, options.runs, cases)
+        if wanted("ceiling"):
+            generators = [Netstage().udp(flood), Netstage(64).udp(flood), *installed(small_packet_peers())]
+            cases = [(each.name, lambda each=each: ceiling(stage, each, options.seconds)) for each in generators]
+            found["ceiling"] = measure(f"UDP, {SMALL} bytes, as many as possible", ["mpps", "mpps_per_core"],
+                                       options.runs, cases)
+        if wanted("tcp"):
+            programs = ["netstage", *([] if options.alone else ["iperf3"])]
+            cases = [(name, lambda name=name: bulk(stage, options.seconds, name)) for name in programs]
+            found["tcp"] = measure("TCP, one connection", ["gbps"], options.runs, cases)
+    (TARGET / "bench-traffic.json").write_text(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

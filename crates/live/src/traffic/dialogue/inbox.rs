@@ -1,0 +1,70 @@
+//! Messages out of a stream of bytes.
+
+use netstage_core::traffic::application::{HEADER, Malformed, Message};
+
+/// What has come of the message under way.
+#[derive(Clone, Debug, Default)]
+pub struct Inbox {
+    header: [u8; HEADER as usize],
+    /// Bytes of the header that are there.
+    filled: usize,
+    /// The message, once its header is there, and how many of its bytes are missing.
+    message: Option<(Message, u64)>,
+}
+
+impl Inbox {
+    /// Takes bytes as they come; calls `each` for every message that is complete.
+    pub fn handle_bytes(&mut self, mut bytes: &[u8], mut each: impl FnMut(Message)) -> Result<(), Malformed> {
+        loop {
+            if let Some((message, missing)) = &mut self.message {
+                let taken = (bytes.len() as u64).min(*missing);
+                *missing -= taken;
+                bytes = &bytes[taken as usize..];
+                if *missing > 0 {
+                    return Ok(());
+                }
+                each(*message);
+                self.message = None;
+                self.filled = 0;
+            }
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let taken = bytes.len().min(self.header.len() - self.filled);
+            self.header[self.filled..][..taken].copy_from_slice(&bytes[..taken]);
+            self.filled += taken;
+            bytes = &bytes[taken..];
+            if self.filled == self.header.len() {
+                let message = Message::decode(&self.header)?;
+                self.message = Some((message, u64::from(message.bytes - HEADER)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::time::Instant;
+    use netstage_core::traffic::application::Content;
+
+    #[test]
+    fn messages_come_out_however_the_bytes_are_cut() {
+        let message = |number, bytes| Message { bytes, number, content: Content::Data, sent: Instant(5) };
+        let sent = [message(1, HEADER), message(2, 500), message(3, HEADER + 1)];
+        let mut bytes = Vec::new();
+        for message in &sent {
+            bytes.extend(message.encode());
+            bytes.resize(bytes.len() + (message.bytes - HEADER) as usize, 0);
+        }
+        for cut in [1, 7, 32, 33, 500, bytes.len()] {
+            let mut inbox = Inbox::default();
+            let mut received = Vec::new();
+            for piece in bytes.chunks(cut) {
+                inbox.handle_bytes(piece, |message| received.push(message)).unwrap();
+            }
+            assert_eq!(received, sent, "pieces of {cut} bytes");
+        }
+        assert_eq!(Inbox::default().handle_bytes(&[1; 40], |_| {}), Err(Malformed));
+    }
+}

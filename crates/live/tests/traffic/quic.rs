@@ -1,0 +1,25 @@
+use super::*;
+
+#[test]
+fn a_stream_arrives_whole() {
+    for ip in ["127.0.0.1", "::1"] {
+        let size = 500_000;
+        let task = flow(1, Transport::Quic, Pattern::Bulk { size: Some(size) }, free_port(ip));
+        let (sent, received, report) = run_both(&[task]);
+        assert_eq!(total(&sent[0], |counts| counts.sent_bytes), size, "{report:?}");
+        assert_eq!(total(&received[0], |counts| counts.received_bytes), size, "{report:?}");
+    }
+}
+
+#[test]
+fn a_receiver_that_is_not_there_is_an_error_of_its_flow() {
+    let lonely = flow(1, Transport::Quic, CBR, free_port("127.0.0.1"));
+    let task = flow(2, Transport::Quic, CBR, free_port("127.0.0.1"));
+    let report =
+        run(prepare(vec![lonely, task.clone(), receiving(&task)]).unwrap_or_else(|error| panic!("{error}")));
+    assert!(report.flows[0].error.is_some(), "{report:?}");
+    assert_eq!(report.flows[1].error, None);
+    let received = total(&report.flows[2], |counts| counts.received_bytes);
+    assert_eq!(received, total(&report.flows[1], |counts| counts.sent_bytes));
+    assert!(received > 0);
+}
