@@ -106,6 +106,10 @@ pub enum Against {
         /// The span the value is a mean of.
         over: (Instant, Instant),
     },
+    /// Percentiles of a distribution, on an axis of nines: a line per cell and subject.
+    Percentile,
+    /// Values of a distribution, and the share of each: a line per cell and subject.
+    Histogram,
     /// Subjects side by side, a bar each.
     Subject {
         /// The span the value is a mean of.

@@ -282,7 +282,7 @@ impl<'a> Judge<'a> {
         let metric = self.metric(&plot.metric);
         let cells = self.cells(&plot.cells);
         let over = self.over(&plot.over);
-        let against = self.against(plot, over);
+        let against = self.against(plot, metric, over);
         let lines = plot.reference_lines.0.iter();
         let lines: Vec<Option<(f64, String)>> = lines
             .map(|line| Some((self.amount(&line.value, metric.map(|m| m.unit))?, line.label.clone())))
@@ -313,19 +313,38 @@ impl<'a> Judge<'a> {
         })
     }
 
-    fn against(&mut self, plot: &study::Plot, over: Option<(Instant, Instant)>) -> Option<Against> {
+    fn against(
+        &mut self,
+        plot: &study::Plot,
+        metric: Option<MetricInfo>,
+        over: Option<(Instant, Instant)>,
+    ) -> Option<Against> {
         let against = plot.against.value.0.as_str();
-        if let (Some(rows), "time" | "subject") = (&plot.rows, against) {
+        let distributed = |name| Metric::DISTRIBUTED.iter().any(|m| m.info().name == name);
+        if matches!(against, "percentile" | "histogram") && !distributed(metric?.name) {
+            let names: Vec<&str> = Metric::DISTRIBUTED.iter().map(|m| m.info().name).collect();
+            self.problems.push_help(
+                plot.against.place,
+                format!("{} has no distribution", metric?.name),
+                format!("these have: {}", names.join(", ")),
+            );
+            return None;
+        }
+        if let (Some(rows), "time" | "subject" | "percentile" | "histogram") = (&plot.rows, against) {
             self.problems.push(rows.place, "`rows` has no effect here: `against` names no swept path");
             return None;
         }
         match against {
-            "time" => {
+            "time" | "percentile" | "histogram" => {
                 if let Some(over) = &plot.over {
-                    self.problems.push(over.place, "`over` has no effect against time");
+                    self.problems.push(over.place, format!("`over` has no effect against {against}"));
                     return None;
                 }
-                Some(Against::Time)
+                Some(match against {
+                    "time" => Against::Time,
+                    "percentile" => Against::Percentile,
+                    _ => Against::Histogram,
+                })
             }
             "subject" => Some(Against::Subject { over: over? }),
             path => {

@@ -168,6 +168,19 @@ metrics! {
     TestBufferTime = "test.buffer_time", "s", "", Mean;
 }
 
+impl Metric {
+    /// Those of which a stage may tell how often each value occurs, not only the bins.
+    pub const DISTRIBUTED: &'static [Metric] = &[
+        Metric::FlowDelay,
+        Metric::FlowDelayVariation,
+        Metric::FlowGap,
+        Metric::FlowGapAsked,
+        Metric::FlowLateness,
+        Metric::FlowRoundTrip,
+        Metric::LinkLateness,
+    ];
+}
+
 /// Values of one metric of one subject, one per bin; NaN where there is none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {

@@ -140,6 +140,8 @@ pub struct Measure {
     pub interval: Duration,
     /// Series of every flow's window, round trip and retransmissions, not only its throughput.
     pub flow_detail: bool,
+    /// Delays of the packets of UDP flows, as series and distributions.
+    pub delay: bool,
 }
 
 impl Plan {

@@ -291,7 +291,7 @@ mod tests {
                     class: 0,
                     ecn: Ecn::NotCapable,
                     background,
-                    body: Body::Datagram,
+                    body: Body::Datagram { sent: Instant::ZERO },
                 };
                 if let Some(at) = plain.enter(&mut channel.counts, now, &packet) {
                     ours.push((at, number));

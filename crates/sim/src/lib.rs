@@ -6,6 +6,7 @@
 
 mod bins;
 mod channel;
+mod delay;
 mod edge;
 mod host;
 mod packet;

@@ -3,6 +3,7 @@
 use netstage_core::fair;
 use netstage_core::packet::{self, Ecn};
 use netstage_core::tcp;
+use netstage_core::time::Instant;
 
 /// A packet under way.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,10 @@ pub enum Body {
     /// A TCP acknowledgement.
     Ack(tcp::Ack),
     /// A datagram.
-    Datagram,
+    Datagram {
+        /// When its application sent it.
+        sent: Instant,
+    },
     /// A question from ingress to egress PE.
     Query(fair::Query),
     /// The egress PE's answer.

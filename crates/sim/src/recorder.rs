@@ -5,7 +5,7 @@ use crate::route::channel_of;
 use crate::world::World;
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::outcome::{Metric, Outcome, Series};
+use netstage_scenario::outcome::{Distribution, Metric, Outcome, Series};
 use netstage_scenario::plan::{Hop, Transport};
 
 /// Values sampled at the end of each bin.
@@ -76,7 +76,8 @@ fn differences(values: &[f64], scale: f64) -> Vec<f64> {
 /// The outcome of a world that has run to its end.
 pub fn outcome(world: &World, samples: Samples) -> Outcome {
     let mut series = Vec::new();
-    record_flows(world, &samples, &mut series);
+    let mut distributions = Vec::new();
+    record_flows(world, &samples, &mut series, &mut distributions);
     record_vpns(world, &samples, &mut series);
     record_links(world, &samples, &mut series);
     series.sort_by_key(|series| series.metric);
@@ -86,13 +87,19 @@ pub fn outcome(world: &World, samples: Samples) -> Outcome {
         interval: world.grid.interval,
         bins: world.grid.bins,
         series,
+        distributions,
         totals,
         warnings: warnings(world),
         ..Outcome::default()
     }
 }
 
-fn record_flows(world: &World, samples: &Samples, series: &mut Vec<Series>) {
+fn record_flows(
+    world: &World,
+    samples: &Samples,
+    series: &mut Vec<Series>,
+    distributions: &mut Vec<Distribution>,
+) {
     let seconds = world.grid.interval.as_secs_f64();
     let (mut tcp, mut udp) = (0, 0);
     for (index, group) in world.plan.flows.iter().enumerate() {
@@ -106,6 +113,10 @@ fn record_flows(world: &World, samples: &Samples, series: &mut Vec<Series>) {
             if group.transport == Transport::Udp {
                 push(Metric::FlowThroughput, world.udp_bytes[udp].scaled(8.0 / seconds));
                 push(Metric::FlowOffered, world.udp_offered[udp].scaled(8.0 / seconds));
+                if let Some(delays) = world.delays.get(udp) {
+                    series.push(delays.series(&subject));
+                    distributions.extend(delays.distributions(&subject));
+                }
                 udp += 1;
                 continue;
             }

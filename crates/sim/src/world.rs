@@ -2,6 +2,7 @@
 
 use crate::bins::{Bins, Grid};
 use crate::channel::{Channel, Kind};
+use crate::delay::Delays;
 use crate::edge::{Edge, PUBLISH_EVERY};
 use crate::host::{Hosts, Target};
 use crate::packet::{Body, Packet};
@@ -37,6 +38,8 @@ pub struct World<'a> {
     pub(crate) tcp_bytes: Vec<u64>,
     pub(crate) udp_bytes: Vec<Bins>,
     pub(crate) udp_offered: Vec<Bins>,
+    /// Per UDP flow; empty unless asked for.
+    pub(crate) delays: Vec<Delays>,
     /// Per TCP flow, then per UDP flow: packets lost, in each bin; empty unless asked for.
     pub(crate) flow_lost: Vec<Vec<u64>>,
     pub(crate) totals: Totals,
@@ -78,6 +81,7 @@ impl<'a> World<'a> {
             tcp_bytes: vec![0; hosts.senders.len() * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
             udp_offered: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
+            delays: Vec::new(),
             flow_lost: Vec::new(),
             totals: Totals::default(),
             beyond_end: 0,
@@ -88,6 +92,9 @@ impl<'a> World<'a> {
         };
         if plan.measure.flow_detail {
             world.flow_lost = vec![vec![0; grid.bins]; world.hosts.senders.len() + world.hosts.udp.len()];
+        }
+        if plan.measure.delay {
+            world.delays = world.hosts.udp.iter().map(|_| Delays::new(grid)).collect();
         }
         world.build_channels(seed);
         world.build_pulls(merge);
@@ -357,7 +364,7 @@ impl<'a> World<'a> {
         self.totals.lost += 1;
         let flow = match packet.body {
             Body::Data(_) | Body::Ack(_) => packet.flow as usize,
-            Body::Datagram => self.hosts.senders.len() + packet.flow as usize,
+            Body::Datagram { .. } => self.hosts.senders.len() + packet.flow as usize,
             Body::Query(_) | Body::Reply(_) => return,
         };
         let bin = (now.0 / self.grid.interval.0) as usize;
@@ -507,6 +514,12 @@ impl<'a> World<'a> {
         self.totals.delivered_data += u64::from(now <= self.end);
         let payload = packet.size - wire::IPV4_HEADER - wire::UDP_HEADER;
         self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
+        if let (Some(delays), Body::Datagram { sent }) =
+            (self.delays.get_mut(packet.flow as usize), packet.body)
+            && now <= self.end
+        {
+            delays.arrived(now, sent);
+        }
     }
 
     fn handle_timer(&mut self, now: Instant, timer: Timer) {
@@ -614,7 +627,7 @@ impl<'a> World<'a> {
                     class: group.class,
                     ecn: Ecn::NotCapable,
                     background: group.background,
-                    body: Body::Datagram,
+                    body: Body::Datagram { sent: at },
                 };
                 if at <= self.end {
                     self.totals.sent += 1;

@@ -10,6 +10,7 @@ use crate::remarks::Remarks;
 use crate::summary::Summary;
 use netstage_core::time::Instant;
 use netstage_scenario::Scenario;
+use netstage_scenario::expect::{Against, Plot};
 use netstage_scenario::outcome::{Distribution, Metric, Outcome};
 use netstage_scenario::record::{
     CellEntry, MetricEntry, Record, SeriesFile, TestEntry, Topology, TotalsEntry,
@@ -43,7 +44,7 @@ impl<'a> Analysis<'a> {
         Analysis {
             scenario,
             judge: Judge::new(&scenario.expectations, &scenario.cells),
-            plotters: scenario.plots.iter().map(|plot| Plotter::new(plot, &scenario.cells)).collect(),
+            plotters: plots(scenario).map(|plot| Plotter::new(plot, &scenario.cells)).collect(),
             metrics: BTreeSet::new(),
             summary: None,
             tests: Vec::new(),
@@ -79,13 +80,13 @@ impl<'a> Analysis<'a> {
 
     /// Ends a cell.
     pub fn end_cell(&mut self, index: usize) {
-        for plotter in &mut self.plotters {
-            plotter.end_cell(index);
-        }
         let cell = &self.scenario.cells[index];
         let interval = cell.plan.measure.interval;
         let first = (Instant::ZERO + interval * measured(&cell.plan, self.bins).start as u64).0;
         let collected = self.collector.take().map(Collector::finish).unwrap_or_default();
+        for plotter in &mut self.plotters {
+            plotter.end_cell(index, &collected);
+        }
         let taken = collected.groups.iter();
         self.cells.push(CellEntry {
             distributions: taken.map(|(metric, group, h)| summary(*metric, group, h)).collect(),
@@ -146,5 +147,51 @@ impl<'a> Analysis<'a> {
         };
         let figures = self.plotters.into_iter().flat_map(Plotter::finish).collect();
         (record, figures)
+    }
+}
+
+/// The plots a scenario asks for; where it asks for none, throughput over time; and of every
+/// distribution it does not plot itself, a figure if there is one.
+fn plots(scenario: &Scenario) -> impl Iterator<Item = Plot> {
+    let asked = |metric: &Metric| {
+        let of = |p: &&Plot| p.metric == metric.info().name;
+        let spread = |p: &Plot| matches!(p.against, Against::Percentile | Against::Histogram);
+        scenario.plots.iter().filter(of).any(spread)
+    };
+    let mut plots = scenario.plots.clone();
+    if plots.is_empty() {
+        plots.push(automatic(Metric::FlowThroughput, Against::Time));
+    }
+    for metric in Metric::DISTRIBUTED.iter().filter(|m| !asked(m)) {
+        match metric {
+            // Told beside the gaps achieved.
+            Metric::FlowGapAsked => {}
+            Metric::FlowGap => plots.push(automatic(*metric, Against::Histogram)),
+            _ => plots.push(automatic(*metric, Against::Percentile)),
+        }
+    }
+    plots.into_iter()
+}
+
+fn automatic(metric: Metric, against: Against) -> Plot {
+    let info = metric.info();
+    let (ending, caption) = match against {
+        Against::Percentile => ("percentiles", "At p %, p % of all values are no larger."),
+        Against::Histogram => ("histogram", "The lowest and highest 0.1 % may lie outside."),
+        _ => ("over-time", ""),
+    };
+    let name = info.name.split('.').collect::<Vec<_>>().join("-");
+    let title = info.help.trim_end_matches('.').split([';', ':']).next().unwrap_or(info.name).into();
+    Plot {
+        name: format!("{name}-{ending}"),
+        title,
+        caption: caption.into(),
+        claim: String::new(),
+        metric: info.name.into(),
+        subject: String::new(),
+        against,
+        reference_lines: Vec::new(),
+        cells: Vec::new(),
+        range: (None, None),
     }
 }

@@ -1,10 +1,10 @@
 //! Several records side by side: the same metrics, and the difference.
 
 use crate::Record;
-use crate::figure::{Figure, Kind};
+use crate::figure::{Axis, Figure, Kind};
 use crate::format;
 use crate::report::{self, Column, Fact, ReportData, Table, verdicts};
-use netstage_scenario::record::{CellEntry, Estimate, SummaryEntry};
+use netstage_scenario::record::{CellEntry, DistributionEntry, Estimate, SummaryEntry};
 use std::collections::BTreeSet;
 
 /// Names for records: those of their folders, numbered where they agree.
@@ -42,7 +42,7 @@ pub fn compare(records: &[Record]) -> ReportData {
         warnings,
         facts: names.iter().zip(records).map(fact).collect(),
         expectations,
-        tables: tables(records, &names),
+        tables: tables(records, &names).into_iter().chain(differences(records, &names)).collect(),
         topology: None,
         figures: figures(records, &names),
         scenario: String::new(),
@@ -95,20 +95,66 @@ fn table(records: &[Record], names: &[String], cell: &CellEntry, cells: &[Option
     for (metric, subject) in keys {
         let unit = records.iter().find_map(|r| r.data.metric(metric)).map_or("", |m| m.unit.as_str());
         let of = |cell: &Option<&CellEntry>| cell.and_then(|c| c.summary(metric, subject)).map(value);
-        let base = of(&cells[0]);
-        let mut row = vec![metric.clone(), subject.clone()];
-        for (index, cell) in cells.iter().enumerate() {
-            let this = of(cell);
-            row.push(this.map_or_else(|| "–".into(), |v| format::estimate(&v, unit)));
-            if index > 0 {
-                row.push(
-                    base.zip(this).map_or_else(|| "–".into(), |(base, this)| difference(&base, &this, unit)),
-                );
-            }
+        table.rows.push(row(metric.clone(), subject, cells.iter().map(of), unit));
+    }
+    for (metric, subject) in distributions(cells) {
+        let unit = records.iter().find_map(|r| r.data.metric(metric)).map_or("", |m| m.unit.as_str());
+        for (name, of) in QUANTILES {
+            let one = |c: &Option<&CellEntry>| {
+                let mut all = c.iter().flat_map(|c| &c.distributions);
+                let entry = all.find(|d| d.metric == *metric && d.subject == *subject)?;
+                Some(Estimate { mean: Some(of(entry)), ..Estimate::default() })
+            };
+            table.rows.push(row(format!("{metric}, {name}"), subject, cells.iter().map(one), unit));
         }
-        table.rows.push(row);
     }
     table
+}
+
+type Quantile = fn(&DistributionEntry) -> f64;
+
+/// Of a distribution, what is compared.
+const QUANTILES: [(&str, Quantile); 3] = [("median", |d| d.p50), ("99 %", |d| d.p99), ("99.9 %", |d| d.p999)];
+
+/// Metric and subject of every distribution that more than one record has.
+fn distributions<'a>(cells: &[Option<&'a CellEntry>]) -> Vec<(&'a String, &'a String)> {
+    let all = || cells.iter().flatten().flat_map(|c| &c.distributions).map(|d| (&d.metric, &d.subject));
+    let mut seen = BTreeSet::new();
+    all().filter(|key| all().filter(|k| k == key).count() > 1 && seen.insert(*key)).collect()
+}
+
+/// A value of each record, and the difference of all but the first from it.
+fn row(
+    metric: String,
+    subject: &str,
+    values: impl Iterator<Item = Option<Estimate>>,
+    unit: &str,
+) -> Vec<String> {
+    let mut row = vec![metric, subject.to_owned()];
+    let mut base = None;
+    for (index, this) in values.enumerate() {
+        row.push(this.map_or_else(|| "–".into(), |v| format::estimate(&v, unit)));
+        if index == 0 {
+            base = this;
+            continue;
+        }
+        let both = base.zip(this);
+        row.push(both.map_or_else(|| "–".into(), |(base, this)| difference(&base, &this, unit)));
+    }
+    row
+}
+
+/// Where the records' stages differ from what their scenarios say.
+fn differences(records: &[Record], names: &[String]) -> Option<Table> {
+    let mut table = Table { title: "Differences of the stages".into(), ..Table::default() };
+    table.note = "Known from the start: they are not differences of the networks.".into();
+    table.columns = vec![Column::left("record"), Column::left("stage"), Column::left("difference")];
+    for (name, record) in names.iter().zip(records) {
+        let data = &record.data;
+        let row = |text: &String| vec![name.clone(), data.stage.clone(), text.clone()];
+        table.rows.extend(data.differences.iter().map(row));
+    }
+    (!table.rows.is_empty()).then_some(table)
 }
 
 fn value(entry: &SummaryEntry) -> Estimate {
@@ -139,18 +185,28 @@ fn figures(records: &[Record], names: &[String]) -> Vec<Figure> {
             let shared = figure.shared_x.take();
             for series in &mut figure.series {
                 series.x = series.x.take().or_else(|| shared.clone());
+                // What bears the same name in two records has the same colour.
+                if series.group.is_empty() {
+                    series.group = series.name.clone();
+                }
                 series.name = format!("{name}: {}", series.name);
-                series.dashed = index > 0;
+                series.dashed |= index > 0;
             }
             let same = |other: &&mut Figure| {
                 other.name == figure.name
                     && other.kind == figure.kind
                     && figure.kind != Kind::Heatmap
                     && other.categories == figure.categories
-                    && (&other.x.unit, &other.y.unit) == (&figure.x.unit, &figure.y.unit)
+                    && format::ratio(&figure.x.unit, &other.x.unit).is_some()
+                    && format::ratio(&figure.y.unit, &other.y.unit).is_some()
             };
             match merged.iter_mut().find(same) {
-                Some(other) => other.series.append(&mut figure.series),
+                Some(other) => {
+                    let ratio = |a: &Axis, b: &Axis| format::ratio(&a.unit, &b.unit).unwrap_or(1.0);
+                    let (x, y) = (ratio(&figure.x, &other.x), ratio(&figure.y, &other.y));
+                    figure.series.iter_mut().for_each(|series| series.scale(x, y));
+                    other.series.append(&mut figure.series);
+                }
                 None => {
                     if index > 0 || figure.kind == Kind::Heatmap {
                         figure.title = format!("{name}: {}", figure.title);

@@ -1,6 +1,7 @@
 //! Distributions and loads of a cell: histograms add over its runs, loads are averaged.
 
 use crate::flow_groups;
+use crate::select::matches;
 use netstage_core::measure::Histogram;
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome};
 use netstage_scenario::plan::Plan;
@@ -28,6 +29,25 @@ pub struct Collected {
     pub groups: Vec<(Metric, String, Histogram)>,
     /// Loads, averaged over runs.
     pub loads: Vec<LoadEntry>,
+}
+
+impl Collected {
+    /// Distributions of a metric whose subjects match a pattern: of groups, or where none
+    /// matches, of their members.
+    pub fn chosen(&self, metric: Metric, pattern: &str) -> Vec<(String, Histogram)> {
+        let groups = self.groups.iter().filter(|(m, group, _)| *m == metric && matches(pattern, group));
+        let groups: Vec<_> = groups.map(|(_, group, histogram)| (group.clone(), histogram.clone())).collect();
+        if !groups.is_empty() {
+            return groups;
+        }
+        let members = self.subjects.iter().filter(|d| d.metric == metric && matches(pattern, &d.subject));
+        let member = |d: &Distribution| {
+            let mut histogram = Histogram::default();
+            histogram.add(&d.buckets);
+            (d.subject.clone(), histogram)
+        };
+        members.map(member).collect()
+    }
 }
 
 impl Collector {

@@ -1,5 +1,6 @@
 //! A figure as data: what the SVG writer and the interactive report both draw.
 
+use crate::format::rounded;
 use serde::{Deserialize, Serialize};
 
 /// What a figure looks like.
@@ -24,6 +25,9 @@ pub enum Scale {
     Linear,
     /// By powers.
     Log,
+    /// By nines: a share p of all stands at 1 / (1 − p), by powers, and is labelled as a
+    /// percentage.
+    Nines,
 }
 
 /// An axis.
@@ -67,6 +71,16 @@ pub struct Series {
     /// Series of one group stand together in the legend.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
+}
+
+impl Series {
+    /// Multiplies its values, as for other units.
+    pub fn scale(&mut self, x: f64, y: f64) {
+        self.x.iter_mut().flatten().for_each(|value| *value = rounded(*value * x));
+        let columns = [Some(&mut self.y), self.low.as_mut(), self.high.as_mut()];
+        let values = columns.into_iter().flatten().flatten().flatten();
+        values.for_each(|value| *value = rounded(*value * y));
+    }
 }
 
 /// A horizontal line.

@@ -17,6 +17,14 @@ pub fn number(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
+/// To six significant digits: more cannot be seen, and would double the size of a page.
+pub fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
 /// What a value of `unit` of this size is divided by, and the unit it then has.
 pub fn scale(largest: f64, unit: &str) -> (f64, String) {
     let large: &[(f64, &str)] = &[(1e9, "G"), (1e6, "M"), (1e3, "k")];
@@ -30,6 +38,22 @@ pub fn scale(largest: f64, unit: &str) -> (f64, String) {
         _ => None,
     };
     found.map_or((1.0, unit.to_owned()), |(factor, prefix)| (*factor, format!("{prefix}{unit}")))
+}
+
+/// What a number of unit `from` is multiplied by to be one of unit `to`, where both are
+/// the same but for their prefix.
+pub fn ratio(from: &str, to: &str) -> Option<f64> {
+    if from == to {
+        return Some(1.0);
+    }
+    let prefixes = [("", 1.0), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)];
+    let factor = |unit: &str, base: &str| {
+        prefixes.iter().find(|(prefix, _)| format!("{prefix}{base}") == unit).map(|(_, factor)| *factor)
+    };
+    // A layer may follow the unit: `Mbit/s, ip`.
+    ["s", "bit/s", "bit/s, payload", "bit/s, ip", "bit/s, link"]
+        .iter()
+        .find_map(|base| Some(factor(from, base)? / factor(to, base)?))
 }
 
 /// A value with its unit: `12.5 Mbit/s`.

@@ -19,6 +19,7 @@ mod open;
 mod overview;
 mod remarks;
 mod run;
+mod spread;
 mod statistics;
 mod summary;
 #[cfg(test)]

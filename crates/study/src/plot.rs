@@ -1,10 +1,13 @@
 //! From the plots a scenario asks for to figures.
 
 use crate::derive::{is_whole_span, of};
+use crate::distribution::Collected;
 use crate::figure::{Axis, Figure, Kind, ReferenceLine, Scale, Series};
-use crate::format;
+use crate::format::{self, rounded};
 use crate::select::{bins_within, cell_matches, cell_value, matches, metric, per_subject};
+use crate::spread::{self, Spread};
 use crate::statistics::estimate;
+use netstage_core::measure::Histogram;
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Against, Plot};
 use netstage_scenario::outcome::{Metric, Outcome};
@@ -16,7 +19,7 @@ const MOST_LINES: usize = 48;
 
 /// Collects what one plot shows of each cell.
 pub struct Plotter<'a> {
-    plot: &'a Plot,
+    plot: Plot,
     metric: Option<Metric>,
     cells: &'a [Cell],
     /// By run, the values of each subject of the cell being collected.
@@ -34,14 +37,16 @@ struct Line {
     subject: String,
     seconds: f64,
     values: Vec<Estimate>,
+    /// Instead of values: how often each occurred, and of which metric.
+    histogram: Option<(Metric, Histogram)>,
 }
 
 impl<'a> Plotter<'a> {
     /// Nothing collected yet.
-    pub fn new(plot: &'a Plot, cells: &'a [Cell]) -> Plotter<'a> {
+    pub fn new(plot: Plot, cells: &'a [Cell]) -> Plotter<'a> {
         Plotter {
-            plot,
             metric: metric(&plot.metric),
+            plot,
             cells,
             runs: Vec::new(),
             seconds: 0.0,
@@ -64,14 +69,20 @@ impl<'a> Plotter<'a> {
                 self.runs.push(chosen.map(|s| (s.subject.clone(), s.values.clone())).collect());
                 return;
             }
+            // Those come at the end of the cell.
+            Against::Percentile | Against::Histogram => return,
             Against::Swept { over, .. } | Against::Subject { over } => bins_within(plan, outcome, *over),
         };
         let values = per_subject(plan, outcome, metric, subject, &span);
         self.runs.push(values.into_iter().map(|(subject, value)| (subject, vec![value])).collect());
     }
 
-    /// Ends a cell.
-    pub fn end_cell(&mut self, cell: usize) {
+    /// Ends a cell, whose runs had these distributions.
+    pub fn end_cell(&mut self, cell: usize, collected: &Collected) {
+        if matches!(self.plot.against, Against::Percentile | Against::Histogram) {
+            self.add_distributions(cell, collected);
+            return;
+        }
         let mut values: BTreeMap<String, Vec<Vec<f64>>> = BTreeMap::new();
         let mut order = Vec::new();
         for (subject, bins) in std::mem::take(&mut self.runs).into_iter().flatten() {
@@ -86,12 +97,29 @@ impl<'a> Plotter<'a> {
             let bins = runs.iter().map(Vec::len).max().unwrap_or(0);
             let at = |bin: usize| -> Vec<f64> { runs.iter().filter_map(|r| r.get(bin).copied()).collect() };
             let values = (0..bins).map(|bin| estimate(&at(bin))).collect();
-            self.lines.push(Line { cell, subject, seconds: self.seconds, values });
+            self.lines.push(Line { cell, subject, seconds: self.seconds, values, histogram: None });
+        }
+    }
+
+    fn add_distributions(&mut self, cell: usize, collected: &Collected) {
+        let Some(metric) = self.metric.filter(|_| cell_matches(&self.cells[cell], &self.plot.cells)) else {
+            return;
+        };
+        // Gaps are told beside those that were asked for.
+        let asked = (metric == Metric::FlowGap).then_some(Metric::FlowGapAsked);
+        for metric in [Some(metric), asked].into_iter().flatten() {
+            for (subject, histogram) in collected.chosen(metric, &self.plot.subject) {
+                let histogram = Some((metric, histogram));
+                self.lines.push(Line { cell, subject, seconds: 0.0, values: Vec::new(), histogram });
+            }
         }
     }
 
     /// The figures: one, or one per combination of what a heat map's axes do not show.
     pub fn finish(mut self) -> Vec<Figure> {
+        if matches!(self.plot.against, Against::Percentile | Against::Histogram) {
+            return self.spreads();
+        }
         let info = self.metric.map(Metric::info);
         let largest = self
             .lines
@@ -115,24 +143,48 @@ impl<'a> Plotter<'a> {
             min: self.plot.range.0.map(|v| v / factor),
             max: self.plot.range.1.map(|v| v / factor),
         };
-        let lines = self.plot.reference_lines.iter();
-        let frame = Figure {
-            name: self.plot.name.clone(),
-            title: self.plot.title.clone(),
-            caption: self.plot.caption.clone(),
-            claim: self.plot.claim.clone(),
-            y,
-            reference_lines: lines
-                .map(|(v, label)| ReferenceLine { value: v / factor, label: label.clone() })
-                .collect(),
-            ..Figure::default()
-        };
+        let frame = self.frame(y, factor);
         match &self.plot.against {
             Against::Time if self.metric.is_some_and(is_whole_span) => vec![self.by_subject(frame)],
             Against::Time => vec![self.over_time(frame)],
             Against::Swept { path, rows: None, .. } => vec![self.over_path(frame, path)],
             Against::Swept { path, rows: Some(rows), .. } => self.heat_maps(frame, path, rows),
             Against::Subject { .. } => vec![self.by_subject(frame)],
+            Against::Percentile | Against::Histogram => unreachable!("drawn above"),
+        }
+    }
+
+    fn frame(&self, y: Axis, factor: f64) -> Figure {
+        let lines = self.plot.reference_lines.iter();
+        let lines = lines.map(|(v, label)| ReferenceLine { value: v / factor, label: label.clone() });
+        Figure {
+            name: self.plot.name.clone(),
+            title: self.plot.title.clone(),
+            caption: self.plot.caption.clone(),
+            claim: self.plot.claim.clone(),
+            y,
+            reference_lines: lines.collect(),
+            ..Figure::default()
+        }
+    }
+
+    /// The figure of distributions; none where there are none.
+    fn spreads(mut self) -> Vec<Figure> {
+        let taken: Vec<_> = self.lines.iter_mut().map(|line| line.histogram.take()).collect();
+        let named = self.lines.iter().zip(taken).filter_map(|(line, taken)| {
+            let (metric, histogram) = taken?;
+            let asked = Some(metric) != self.metric;
+            let name = self.line_name(line, &[]) + if asked { ", asked" } else { "" };
+            Some(Spread { name, group: self.group(line), dashed: asked, histogram })
+        });
+        let spreads: Vec<Spread> = named.take(MOST_LINES).collect();
+        let (min, max) = self.plot.range;
+        let axis = Axis { label: self.plot.metric.clone(), min, max, ..Axis::default() };
+        let frame = self.frame(axis, 1.0);
+        match (&self.plot.against, spreads.is_empty()) {
+            (_, true) => Vec::new(),
+            (Against::Percentile, _) => vec![spread::percentiles(frame, &spreads)],
+            _ => vec![spread::histogram(frame, &spreads)],
         }
     }
 
@@ -330,14 +382,6 @@ fn series<'a>(name: String, values: impl Iterator<Item = &'a Estimate> + Clone) 
         high: interval.then(|| column(|e| e.high)),
         ..Series::default()
     }
-}
-
-/// To six significant digits: more cannot be seen, and would double the size of a page.
-fn rounded(value: f64) -> f64 {
-    if value == 0.0 || !value.is_finite() {
-        return value;
-    }
-    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 /// The numbers of texts that all carry the same unit, or none.

@@ -2,7 +2,7 @@
 // Knows nothing of the page. Arrays of the data are used in place, never copied, unless x is out of order.
 
 import { lowerBound, nearest, seriesX, window } from './align';
-import { formatNumber, scaleUnit, withUnit, type Scaled } from './format';
+import { formatNumber, formatShare, scaleUnit, withUnit, type Scaled } from './format';
 import { looks, type Look } from './palette';
 import type { Axis, FigureData, Series } from './types';
 
@@ -34,6 +34,8 @@ export interface Chart {
   traces: Trace[];
   categories: string[];
   xLog: boolean;
+  /** x is 1 / (1 − p) of a share p. */
+  nines: boolean;
   yLog: boolean;
   fullX: Range;
   xUnit: Scaled;
@@ -45,7 +47,8 @@ export function buildChart(figure: FigureData): Chart {
   const looked = looks(figure.series);
   const positions = bars ? barPositions(figure) : null;
   const traces = figure.series.map((s, index) => trace(figure, s, index, looked[index]!, positions));
-  const xLog = !bars && figure.x.scale === 'log';
+  const nines = !bars && figure.x.scale === 'nines';
+  const xLog = nines || (!bars && figure.x.scale === 'log');
   const yLog = figure.y.scale === 'log';
   const categories = bars
     ? Array.from(positions!, (i) => figure.categories?.[i] ?? formatNumber(figure.shared_x?.[i] ?? i + 1))
@@ -53,7 +56,7 @@ export function buildChart(figure: FigureData): Chart {
   const fullX: Range = bars ? [-0.5, Math.max(1, categories.length) - 0.5] : spanX(traces, figure.x, xLog);
   const [low, high] = extentY(traces, null, false);
   return {
-    figure, bars, traces, categories, xLog, yLog, fullX,
+    figure, bars, traces, categories, xLog, nines, yLog, fullX,
     xUnit: bars ? { factor: 1, unit: figure.x.unit ?? '' } : scaleUnit(figure.x.unit, Math.max(Math.abs(fullX[0]), Math.abs(fullX[1]))),
     yUnit: scaleUnit(figure.y.unit, Math.max(Math.abs(low), Math.abs(high))),
   };
@@ -235,6 +238,7 @@ export function lastIn(t: Trace, x: Range): number {
 
 export function xText(chart: Chart, x: number): string {
   if (chart.bars) return chart.categories[Math.round(x)] ?? '';
+  if (chart.nines) return formatShare(x);
   return withUnit(formatNumber(x * chart.xUnit.factor), chart.xUnit.unit);
 }
 

@@ -46,6 +46,13 @@ function trimZeros(text: string): string {
   return text.includes('.') ? text.replace(/\.?0+$/, '') : text;
 }
 
+/** A share p told as 1 / (1 − p), as a percentage with as many nines as it has. */
+export function formatShare(x: number): string {
+  const above = 100 / x;
+  const decimals = Math.max(0, Math.ceil(-Math.log10(above) - 1e-9)) + 1;
+  return `${trimZeros((100 - above).toFixed(Math.min(9, decimals)))} %`;
+}
+
 /** The text of an axis tick, with the decimals its spacing asks for. */
 export function formatTick(value: number, spacing: number): string {
   if (value === 0) return '0';

@@ -5,10 +5,10 @@ import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import { nearest, window as sampleWindow } from './align';
 import { fitY, sampleAt, valueAt, type Chart, type Point, type Range, type Trace, type View } from './chart';
-import { axisTitle, formatTick } from './format';
+import { axisTitle, formatShare, formatTick } from './format';
 import { PAPER, seriesColour, seriesDash, seriesMarker, withAlpha, type Marker, type Mode } from './palette';
 import { band, polyline, projection, type Project } from './pen';
-import { categoryTicks, linearTicks, logTicks } from './ticks';
+import { categoryTicks, linearTicks, logTicks, nineTicks } from './ticks';
 
 export interface PlotState {
   view: View;
@@ -168,11 +168,11 @@ export class Plot {
       const { factor } = chart.xUnit;
       axis.splits = (u, _, min, max) => {
         const count = room(u) / (chart.xLog ? 60 : 80);
-        const ticks = (chart.xLog ? logTicks : linearTicks)(min * factor, max * factor, count);
+        const ticks = chart.nines ? nineTicks(min, max, count) : (chart.xLog ? logTicks : linearTicks)(min * factor, max * factor, count);
         spacing = ticks.spacing;
         return ticks.values.map((v) => v / factor);
       };
-      axis.values = (_, splits) => splits.map((v) => formatTick(Number((v * factor).toPrecision(14)), spacing || Math.abs(v * factor)));
+      axis.values = (_, splits) => splits.map((v) => chart.nines ? formatShare(v) : formatTick(Number((v * factor).toPrecision(14)), spacing || Math.abs(v * factor)));
       axis.size = 27 * zoom;
       return axis;
     }

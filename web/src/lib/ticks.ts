@@ -38,6 +38,13 @@ export function logTicks(min: number, max: number, count: number): Ticks {
   return { values, spacing: 0 };
 }
 
+/** 0, 90, 99, 99.9 … % at 1, 10, 100, 1000 …, and the median where there is room. */
+export function nineTicks(min: number, max: number, count: number): Ticks {
+  const { values } = logTicks(min, max, Math.min(count, Math.max(1, Math.log10(max / min))));
+  if (values.length + 2 <= count && min <= 2 && max >= 2) values.push(2);
+  return { values: [...new Set(values)].sort((a, b) => a - b), spacing: 0 };
+}
+
 /** Whole positions from min to max, thinned so that no more than `count` remain. */
 export function categoryTicks(min: number, max: number, count: number): number[] {
   const from = Math.ceil(min) + 0;

@@ -72,7 +72,8 @@ export interface TopologyData {
 export interface Axis {
   label: string;
   unit?: string;
-  scale?: 'linear' | 'log';
+  /** `nines`: a share p of all stands at 1 / (1 − p), on a log scale, and is labelled as a percentage. */
+  scale?: 'linear' | 'log' | 'nines';
   min?: number;
   max?: number;
 }

@@ -14,6 +14,8 @@ table! {
         interval: At<Span> = "1 s",
         /// Record every flow's window, round trip and retransmissions, not only its throughput.
         flow_detail: bool = false,
+        /// Record the one-way delays of every UDP flow's packets and how often each occurs.
+        delay: bool = false,
     }
 }
 
@@ -196,7 +198,8 @@ table! {
         metric: At<MetricName>,
         /// Of whom; left out: of all.
         subject: Option<At<SubjectPattern>>,
-        /// The horizontal axis: `time`, `subject`, `variant` or a swept path.
+        /// The horizontal axis: `time`, `subject`, `variant` or a swept path; of metrics with a
+        /// distribution also `percentile` or `histogram`.
         against: At<SweptPath> = "time",
         /// A second swept path: makes a heat map.
         rows: Option<At<SweptPath>>,

@@ -10,7 +10,7 @@ pub fn draw(figure: &Figure, area: &Area) -> Drawn {
     let y = y_ends(figure);
     let mut builder = ChartBuilder::on(area);
     builder.margin(8).margin_right(24).x_label_area_size(46).y_label_area_size(70);
-    if figure.x.scale == Scale::Log {
+    if figure.x.scale != Scale::Linear {
         let chart = builder.build_cartesian_2d(x.clone().log_scale(), y.clone())?;
         plot_lines(figure, chart, x, y)
     } else {
@@ -35,7 +35,7 @@ where
         .y_desc(&y_title)
         .axis_desc_style(style(13.0, INK))
         .label_style(style(12.0, MUTED))
-        .x_label_formatter(&|v| format::number(tidy(*v)))
+        .x_label_formatter(&|v| place_label(&figure.x, *v))
         .y_label_formatter(&|v| format::number(tidy(*v)))
         .light_line_style(TRANSPARENT)
         .bold_line_style(RULE)
@@ -74,6 +74,14 @@ where
         }
     }
     Ok(())
+}
+
+fn place_label(axis: &Axis, value: f64) -> String {
+    match axis.scale {
+        // 99.999 % has more digits than other numbers are shown with.
+        Scale::Nines => format!("{} %", (1e9 - (1e9 / value).round()) / 1e7),
+        Scale::Linear | Scale::Log => format::number(tidy(value)),
+    }
 }
 
 /// A line's points, parted where there is no value.

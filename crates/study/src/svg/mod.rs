@@ -11,6 +11,7 @@ use crate::format;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Colours any two of which stay apart for colour-blind eyes; the pages use the same.
@@ -164,10 +165,20 @@ fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Dra
     Ok(())
 }
 
-/// Colour and dash pattern of a series. Where each of several groups has the same number of
-/// series, a colour stands for a place in its group and a pattern for the group.
+/// Colour and dash pattern of a series. Series that a dash tells apart share the colour of
+/// their group. Else, where each of several groups has the same number of series, a colour
+/// stands for a place in its group and a pattern for the group.
 fn look(figure: &Figure, index: usize) -> (RGBColor, usize) {
     let group = &figure.series[index].group;
+    let dashes = figure.series.iter().any(|s| s.dashed);
+    let told: BTreeSet<_> = figure.series.iter().map(|s| (s.dashed, &s.group)).collect();
+    if dashes && told.len() == figure.series.len() && told.iter().all(|(_, group)| !group.is_empty()) {
+        let mut groups: Vec<&String> = figure.series.iter().map(|s| &s.group).collect();
+        let mut seen = BTreeSet::new();
+        groups.retain(|group| seen.insert(*group));
+        let slot = groups.iter().position(|g| *g == group).unwrap_or(0);
+        return (COLOURS[slot % COLOURS.len()], slot / COLOURS.len());
+    }
     let first = figure.series.iter().position(|s| s.group == *group).unwrap_or(0);
     let size = figure.series.iter().filter(|s| s.group == *group).count();
     let alike = !group.is_empty() && size <= COLOURS.len() && figure.series.len().is_multiple_of(size);
@@ -203,7 +214,7 @@ fn ends(axis: &Axis, values: impl Iterator<Item = f64>, from_zero: bool) -> Rang
     if least > most {
         (least, most) = (0.0, 1.0);
     }
-    if axis.scale == Scale::Log {
+    if axis.scale != Scale::Linear {
         let positive = least.max(f64::MIN_POSITIVE);
         return axis.min.unwrap_or(positive)..axis.max.unwrap_or(most.max(positive * 1.001));
     }

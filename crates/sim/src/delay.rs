@@ -1,0 +1,74 @@
+//! One-way delays of a flow's datagrams, and how they vary.
+
+use crate::bins::{Bins, Grid};
+use netstage_core::measure::Histogram;
+use netstage_core::time::Instant;
+use netstage_scenario::outcome::{Distribution, Metric, Series};
+
+/// What is known of one flow's delays.
+#[derive(Debug)]
+pub struct Delays {
+    /// Nanoseconds of delay, and packets, in each bin of arrival.
+    sums: [Bins; 2],
+    delay: Histogram,
+    /// Differences between packets that arrived one after the other (RFC 3393).
+    variation: Histogram,
+    last: Option<u64>,
+}
+
+impl Delays {
+    /// Nothing arrived yet.
+    pub fn new(grid: Grid) -> Delays {
+        let (delay, variation) = Default::default();
+        Delays { sums: [Bins::new(grid), Bins::new(grid)], delay, variation, last: None }
+    }
+
+    /// A packet arrived.
+    pub fn arrived(&mut self, now: Instant, sent: Instant) {
+        let delay = now.0.saturating_sub(sent.0);
+        self.sums[0].add(now, delay);
+        self.sums[1].add(now, 1);
+        self.delay.record(delay);
+        if let Some(last) = self.last.replace(delay) {
+            self.variation.record(delay.abs_diff(last));
+        }
+    }
+
+    /// The mean delay of each bin; NaN where nothing arrived.
+    pub fn series(&self, subject: &str) -> Series {
+        let (sums, counts) = (self.sums[0].scaled(1e-9), self.sums[1].scaled(1.0));
+        let values = sums.iter().zip(counts).map(|(sum, count)| sum / count).collect();
+        Series { metric: Metric::FlowDelay, subject: subject.into(), values }
+    }
+
+    /// How often each delay and each difference occurred.
+    pub fn distributions(&self, subject: &str) -> [Distribution; 2] {
+        [(Metric::FlowDelay, &self.delay), (Metric::FlowDelayVariation, &self.variation)].map(
+            |(metric, histogram)| Distribution {
+                metric,
+                subject: subject.into(),
+                buckets: histogram.buckets().collect(),
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::time::Duration;
+
+    #[test]
+    fn bins_have_the_mean_of_what_arrives_in_them() {
+        let mut delays = Delays::new(Grid { interval: Duration(1_000), bins: 3 });
+        for (now, sent) in [(100, 90), (200, 170), (2_500, 2_450)] {
+            delays.arrived(Instant(now), Instant(sent));
+        }
+        let values = delays.series("voice").values;
+        assert_eq!((values[0], values[2]), (20e-9, 50e-9));
+        assert!(values[1].is_nan());
+        let [delay, variation] = delays.distributions("voice");
+        assert_eq!(delay.buckets, [(10, 1), (30, 1), (50, 1)]);
+        assert_eq!(variation.buckets, [(20, 2)]);
+    }
+}
