@@ -1,6 +1,7 @@
 //! The live driver: real packets in real time.
 //!
 //! - [`clock`]: the time everything here is told by.
+//! - [`doctor`]: what this host can do.
 //! - [`emulator`]: the links of a scenario between pairs of ports.
 //! - [`netns`]: network namespaces, and links and routes in them.
 //! - [`ports`]: where frames enter and leave.
@@ -14,6 +15,7 @@
 //! machine or on another host.
 
 pub mod clock;
+pub mod doctor;
 pub mod emulator;
 pub mod netns;
 pub mod ports;

@@ -27,6 +27,8 @@ enum Command {
     Check(cmd::check::Arguments),
     /// Show a record, or compare several
     Report(cmd::report::Arguments),
+    /// Tell what this host can do, what is missing and how to get it
+    Doctor(cmd::doctor::Arguments),
     /// Print the JSON Schema of scenario files
     Schema,
     /// Print a completion script for a shell
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Check(arguments) => cmd::check::run(&arguments),
         Command::Report(arguments) => cmd::report::run(&arguments),
+        Command::Doctor(arguments) => cmd::doctor::run(&arguments),
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -133,6 +133,19 @@ fn a_run_leaves_a_record_a_report_and_a_summary() {
 }
 
 #[test]
+fn doctor_tells_what_is_there_and_how_to_get_the_rest() {
+    let place = Place::new("doctor");
+    let (code, stdout, stderr) = place.run(&["doctor", "--json"]);
+    let found = json(&stdout);
+    assert_eq!(code, if found["emu"] == true { 0 } else { 4 }, "{stderr}");
+    let findings = found["findings"].as_array().unwrap();
+    let missing = |f: &&Value| f["present"] == false;
+    assert!(findings.iter().filter(missing).all(|f| f["remedy"] != ""), "{stdout}");
+    assert_eq!(found["emu"] == true, !findings.iter().filter(missing).any(|f| f["required"] == true));
+    assert!(findings.iter().any(|f| f["name"] == "timers"));
+}
+
+#[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     let place = Place::new("bytes");
     place.expect(0, &["run", "line.toml", "--jobs", "1", "--out", "a"]);

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
-import { formatNumber, formatTick, leadingNumber, scaleUnit } from '../../src/lib/format';
+import { formatNumber, formatShare, formatTick, leadingNumber, scaleUnit } from '../../src/lib/format';
 import { sortRows } from '../../src/lib/sort';
-import { categoryTicks, linearTicks, logTicks } from '../../src/lib/ticks';
+import { categoryTicks, linearTicks, logTicks, nineTicks } from '../../src/lib/ticks';
 
 test('numbers as text', () => {
   expect([0, 1, 0.5, 123456, -0.0123456, 12345678, 0.00001234, null, NaN, -Infinity].map((v) => formatNumber(v)))
@@ -39,6 +39,12 @@ test('log ticks', () => {
   expect(logTicks(1, 100, 9).values).toEqual([1, 2, 5, 10, 20, 50, 100]);
   expect(logTicks(1e-9, 1e9, 4).values.length).toBeLessThanOrEqual(5);
   expect(logTicks(20, 60, 5).values).toEqual([20, 30, 40, 50, 60]);
+});
+
+test('an axis of nines', () => {
+  expect([1, 2, 10, 37, 1000, 100_000].map(formatShare)).toEqual(['0 %', '50 %', '90 %', '97.3 %', '99.9 %', '99.999 %']);
+  expect(nineTicks(1, 10_000, 10).values).toEqual([1, 2, 10, 100, 1000, 10_000]);
+  expect(nineTicks(1, 1e6, 4).values.length).toBeLessThanOrEqual(4);
 });
 
 test('categories are thinned, not squeezed', () => {

@@ -342,6 +342,25 @@ impl Netlink {
         self.change(Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
+    /// Whether the kernel has a queueing discipline of this name. Asked for without its
+    /// options on the loopback interface: a discipline that cannot do without is refused
+    /// with another error than one that is unknown. For namespaces that may be changed.
+    pub fn knows_qdisc(&mut self, kind: &str) -> Result<bool, Error> {
+        let mut message = TcMessage::default();
+        message.header.index = self.index("lo")? as i32;
+        message.header.parent = TcHandle::ROOT;
+        message.attributes.push(TcAttribute::Kind(kind.into()));
+        let request = Message::NewQueueDiscipline(message);
+        match self.change(request, NLM_F_CREATE | NLM_F_EXCL, || format!("add the discipline {kind}")) {
+            Ok(()) => Ok(true),
+            Err(error) => match error.source.raw_os_error() {
+                Some(libc::ENOENT) => Ok(false),
+                Some(libc::EINVAL | libc::EEXIST) => Ok(true),
+                _ => Err(error),
+            },
+        }
+    }
+
     /// All links of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
         let request = Message::GetLink(LinkMessage::default());

@@ -1,6 +1,7 @@
 //! The commands.
 
 pub mod check;
+pub mod doctor;
 pub mod report;
 pub mod run;
 pub mod schema;

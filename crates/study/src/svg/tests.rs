@@ -48,6 +48,19 @@ fn every_kind_shows_its_texts() {
     let mut log = figure(Kind::Line);
     log.x.scale = Scale::Log;
     drawn(&log);
+    log.x.scale = Scale::Nines;
+    let text = drawn(&log);
+    assert!(text.contains("90 %") && text.contains("99 %"), "{text}");
+}
+
+#[test]
+fn what_only_a_dash_tells_apart_has_one_colour() {
+    let mut both = figure(Kind::Line);
+    both.series.iter_mut().for_each(|s| s.group = "voice".into());
+    both.series[1].dashed = true;
+    assert_eq!(look(&both, 0), look(&both, 1));
+    both.series[1].dashed = false;
+    assert_ne!(look(&both, 0), look(&both, 1));
 }
 
 #[test]

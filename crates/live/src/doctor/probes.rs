@@ -1,0 +1,197 @@
+//! Privileges, kernel features and timers, each tried where it leaves no trace.
+
+use super::Finding;
+use crate::clock::monotonic_ns;
+use crate::netns::netlink::{VethEnd, VethOptions, create_veth};
+use crate::netns::user::{Privileges, become_privileged, privileges};
+use crate::netns::{Namespace, Netlink};
+use crate::realtime::Grants;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt::UdpGsoSegment,
+};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::fs;
+use std::io;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::thread;
+
+/// Sleeps of a millisecond whose ends are measured.
+const WAKE_UPS: u64 = 300;
+
+pub(super) fn examine() -> Vec<Finding> {
+    let mut findings = vec![privileged()];
+    match scratch() {
+        Ok((left, right)) => findings.extend(network(&left, &right)),
+        Err(error) => findings.push(namespaces().tried(Err::<String, _>(error), NAMESPACES)),
+    }
+    findings.extend(kernel());
+    findings.extend(timing());
+    findings
+}
+
+const NAMESPACES: &str = "a kernel with CONFIG_NET_NS and CONFIG_USER_NS, or root";
+
+fn privileged() -> Finding {
+    let finding = Finding::new("Privileges", "network privileges").required();
+    let held = privileges();
+    match (&held, become_privileged()) {
+        (Privileges::Held, Ok(())) => finding.tried(Ok::<_, String>("held".into()), ""),
+        (_, Ok(())) => finding.tried(Ok::<_, String>("in a user namespace; no BPF or XDP there".into()), ""),
+        (_, Err(forbidden)) => {
+            let remedy = forbidden.grants.iter().map(String::as_str).chain(["or run as root"]);
+            let remedy = remedy.collect::<Vec<_>>().join("; ");
+            finding.tried(Err::<String, _>(forbidden.refused), remedy)
+        }
+    }
+}
+
+fn namespaces() -> Finding {
+    Finding::new("Network", "namespaces").required()
+}
+
+/// Two namespaces that end with the probes.
+fn scratch() -> io::Result<(Namespace, Namespace)> {
+    Ok((Namespace::new()?, Namespace::new()?))
+}
+
+fn network(left: &Namespace, right: &Namespace) -> Vec<Finding> {
+    let new = |name| Finding::new("Network", name);
+    let yes = |_| String::new();
+    let inside = |task: fn() -> io::Result<String>| left.run(task).and_then(|done| done);
+    let end = |namespace, last| VethEnd { namespace, name: "probe0", mac: [2, 0, 0, 0, 0, last] };
+    let veth = create_veth(end(left, 1), end(right, 2), VethOptions::default());
+    let loopback = left.loopback_up();
+    vec![
+        namespaces().tried(Ok::<_, String>(String::new()), ""),
+        new("veth").required().tried(veth.map(yes), "modprobe veth (CONFIG_VETH)"),
+        new("loopback").required().tried(loopback.map(yes), "a kernel with rtnetlink"),
+        new("AF_PACKET").required().tried(inside(af_packet), "modprobe af_packet (CONFIG_PACKET)"),
+        new("ICMP sockets").tried(inside(raw_icmp), "CAP_NET_RAW"),
+        new("IPv6").tried(inside(ipv6), "sysctl net.ipv6.conf.all.disable_ipv6=0"),
+        new("UDP GSO").tried(inside(udp_gso), "Linux 4.18 or newer"),
+        new("AF_XDP").tried(inside(af_xdp), "a kernel with CONFIG_XDP_SOCKETS, and CAP_NET_RAW"),
+        new("TUN").tried(tun(), "modprobe tun (CONFIG_TUN), and /dev/net/tun readable and writable"),
+        new("congestion controls").tried(
+            left.sysctl_value("net.ipv4.tcp_available_congestion_control"),
+            "modprobe tcp_cubic, tcp_bbr",
+        ),
+        new("MPLS forwarding").tried(
+            left.sysctl_value("net.mpls.platform_labels").map(|_| String::new()),
+            "modprobe mpls_router mpls_iptunnel (CONFIG_MPLS_ROUTING); netstage forwards without it",
+        ),
+        new("netem").tried(
+            has_qdisc(left, "netem"),
+            "modprobe sch_netem (CONFIG_NET_SCH_NETEM); netstage has an emulator of its own",
+        ),
+    ]
+}
+
+fn af_packet() -> io::Result<String> {
+    // Protocol 0: it receives nothing.
+    socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
+    Ok(String::new())
+}
+
+fn raw_icmp() -> io::Result<String> {
+    Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
+    let datagram = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::ICMPV4));
+    Ok(if datagram.is_ok() { "raw and datagram" } else { "raw" }.into())
+}
+
+fn ipv6() -> io::Result<String> {
+    UdpSocket::bind("[::1]:0").map(|_| String::new())
+}
+
+fn udp_gso() -> io::Result<String> {
+    let udp = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, SockProtocol::Udp)?;
+    setsockopt(&udp, UdpGsoSegment, &1000)?;
+    Ok(String::new())
+}
+
+fn af_xdp() -> io::Result<String> {
+    Socket::new(Domain::from(libc::AF_XDP), Type::RAW, None).map(|_| String::new())
+}
+
+/// Opening the device makes no interface yet.
+fn tun() -> io::Result<String> {
+    fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").map(|_| String::new())
+}
+
+fn has_qdisc(namespace: &Namespace, kind: &str) -> Result<String, String> {
+    let known = Netlink::open(namespace).and_then(|mut netlink| netlink.knows_qdisc(kind));
+    match known {
+        Ok(true) => Ok(String::new()),
+        Ok(false) => Err(format!("the kernel knows no {kind}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn kernel() -> Vec<Finding> {
+    let btf = Path::new("/sys/kernel/btf/vmlinux");
+    let btf = if btf.exists() { Ok("with type information") } else { Err("no /sys/kernel/btf/vmlinux") };
+    let bpf = btf.and_then(|detail| match has_capability(CAP_BPF) {
+        true => Ok(detail.to_owned()),
+        false => Err("CAP_BPF is not held"),
+    });
+    vec![
+        Finding::new("Kernel", "BPF").tried(bpf, "root, and a kernel with CONFIG_DEBUG_INFO_BTF"),
+        Finding::new("Kernel", "clock source").tried(
+            fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+                .map(|name| name.trim().to_owned()),
+            "a mounted /sys",
+        ),
+    ]
+}
+
+/// Number of CAP_BPF (capabilities(7)).
+const CAP_BPF: u32 = 39;
+
+fn has_capability(number: u32) -> bool {
+    // In a user namespace all are held, but BPF asks for those of the host.
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let host = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    host && mask.is_some_and(|mask| mask >> number & 1 == 1)
+}
+
+fn timing() -> Vec<Finding> {
+    let tried = thread::spawn(|| (Grants::request(), wake_ups())).join();
+    let (grants, late) = tried.unwrap_or_default();
+    let fifo = if grants.fifo { Ok(String::new()) } else { Err("refused") };
+    let micros = |ns: u64| ns as f64 / 1e3;
+    let wake = match late.as_slice() {
+        [] => Err("no sleep ended"),
+        late => Ok(format!(
+            "median {:.0} µs late, 99 % {:.0} µs, largest {:.0} µs, of {} sleeps of 1 ms",
+            micros(late[late.len() / 2]),
+            micros(late[late.len() * 99 / 100]),
+            micros(late[late.len() - 1]),
+            late.len()
+        )),
+    };
+    let cores = thread::available_parallelism().map(|cores| cores.to_string());
+    vec![
+        Finding::new("Timing", "SCHED_FIFO").tried(fifo, grants.advice().unwrap_or_default()),
+        Finding::new("Timing", "timers").tried(wake, "a kernel with CONFIG_HIGH_RES_TIMERS"),
+        Finding::new("Timing", "cores").tried(cores, ""),
+    ]
+}
+
+/// How late sleeps end, nanoseconds, ascending.
+fn wake_ups() -> Vec<u64> {
+    let start = monotonic_ns();
+    let wake = |k| {
+        let due = start + k * 1_000_000;
+        let until = TimeSpec::new((due / 1_000_000_000) as i64, (due % 1_000_000_000) as i64);
+        clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &until).ok()?;
+        Some(monotonic_ns().saturating_sub(due))
+    };
+    let mut late: Vec<u64> = (1..=WAKE_UPS).filter_map(wake).collect();
+    late.sort_unstable();
+    late
+}
