@@ -23,7 +23,7 @@ pub fn packets(plan: &Plan, test: &Test, trial: &Trial) -> Plan {
     };
     let end = start + sending + trial.pauses.drain;
     // All that is asked of it are totals: a bin as long as the run.
-    let measure = Measure { interval: Duration(end.0), flow_detail: true };
+    let measure = Measure { interval: Duration(end.0), flow_detail: true, delay: true };
     alone(plan, test, probe, end, measure)
 }
 
