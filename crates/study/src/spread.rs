@@ -120,7 +120,9 @@ mod tests {
         // A tenth lies above 1 ms, so the line leaves it at 90 %: 1 / (1 − 0.9) = 10.
         let left = y.iter().position(|y| y.unwrap() > 1.5).unwrap();
         assert!((9.9..12.0).contains(&x[left]), "{}", x[left]);
-        assert_eq!((figure.y.unit.as_str(), y[0]), ("ms", Some(1.0)));
+        assert_eq!(figure.y.unit, "ms");
+        // A bucket's middle differs from what fell into it by less than 0.05 %.
+        assert!((y[0].unwrap() - 1.0).abs() < 5e-4);
     }
 
     #[test]
