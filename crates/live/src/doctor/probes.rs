@@ -5,7 +5,7 @@ use crate::clock::monotonic_ns;
 use crate::netns::netlink::{VethEnd, VethOptions, create_veth};
 use crate::netns::user::{Privileges, become_privileged, privileges};
 use crate::netns::{Namespace, Netlink};
-use crate::realtime::Grants;
+use crate::realtime::{Grants, Rank};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt::UdpGsoSegment,
 };
@@ -160,7 +160,7 @@ fn has_capability(number: u32) -> bool {
 }
 
 fn timing() -> Vec<Finding> {
-    let tried = thread::spawn(|| (Grants::request(), wake_ups())).join();
+    let tried = thread::spawn(|| (Grants::request(Rank::Traffic), wake_ups())).join();
     let (grants, late) = tried.unwrap_or_default();
     let fifo = if grants.fifo { Ok(String::new()) } else { Err("refused") };
     let micros = |ns: u64| ns as f64 / 1e3;
