@@ -4,6 +4,7 @@
 use netstage_core::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use std::fs;
 
 /// The present, in nanoseconds of the monotonic clock.
 pub fn monotonic_ns() -> u64 {
@@ -23,6 +24,15 @@ pub fn realtime_ahead_ns() -> i128 {
 /// Processor time the calling thread has used so far, in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Names the monotonic clock this process reads: equal in two processes exactly when both
+/// read the same one. A clock counts from the boot, and a time namespace may shift it. Empty
+/// where the system does not tell.
+pub fn identity() -> String {
+    let Ok(boot) = fs::read_to_string("/proc/sys/kernel/random/boot_id") else { return String::new() };
+    let shifted = fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    format!("{} {}", boot.trim(), shifted.display())
 }
 
 fn read(clock: ClockId) -> u64 {

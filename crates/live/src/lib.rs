@@ -1,5 +1,7 @@
 //! The live driver: real packets in real time.
 //!
+//! - [`agent`]: carries out one node's part of a run; [`controller`]: has agents do so
+//!   together; [`protocol`]: what they say to each other.
 //! - [`clock`]: the time everything here is told by.
 //! - [`doctor`]: what this host can do.
 //! - [`emulator`]: the links of a scenario between pairs of ports.
@@ -14,11 +16,14 @@
 //! namespaces. The controller cannot tell whether an agent runs in a namespace of this
 //! machine or on another host.
 
+pub mod agent;
 pub mod clock;
 pub mod doctor;
+pub mod controller;
 pub mod emulator;
 pub mod netns;
 pub mod ports;
+pub mod protocol;
 pub mod realtime;
 pub mod results;
 pub mod task;

@@ -46,6 +46,11 @@ impl Failure {
         Failure::new(USAGE, "usage", message)
     }
 
+    /// Something that failed while running.
+    pub fn run(message: impl Into<String>) -> Failure {
+        Failure::new(FAILED, "run", message)
+    }
+
     /// A file that cannot be written.
     pub fn write(path: &Path, error: &io::Error) -> Failure {
         Failure::new(FAILED, "io", format!("cannot write {}: {error}", path.display()))
@@ -106,7 +111,7 @@ impl From<Error> for Failure {
             Error::InUse { .. } => {
                 Failure::new(USAGE, "in-use", message).help("name another folder with --out")
             }
-            Error::Run { .. } => Failure::new(FAILED, "run", message),
+            Error::Run { .. } => Failure::run(message),
             Error::Unsupported(_) => Failure::new(USAGE, "unsupported", message),
             Error::Missing { remedy, .. } => Failure::new(MISSING, "unable", message).help(remedy),
             Error::Io { .. } => Failure::new(FAILED, "io", message)

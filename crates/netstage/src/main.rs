@@ -29,6 +29,8 @@ enum Command {
     Report(cmd::report::Arguments),
     /// Tell what this host can do, what is missing and how to get it
     Doctor(cmd::doctor::Arguments),
+    /// Carry out one node's part of runs, for a controller
+    Agent(cmd::agent::Arguments),
     /// Print the JSON Schema of scenario files
     Schema,
     /// Print a completion script for a shell
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => cmd::check::run(&arguments),
         Command::Report(arguments) => cmd::report::run(&arguments),
         Command::Doctor(arguments) => cmd::doctor::run(&arguments),
+        Command::Agent(arguments) => cmd::agent::run(&arguments),
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();

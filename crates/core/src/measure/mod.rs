@@ -4,6 +4,7 @@
 
 mod binomial;
 pub mod bit_error;
+mod clock_offset;
 mod confidence;
 mod convergence;
 pub mod delay_variation;
@@ -22,6 +23,7 @@ pub mod verdict;
 pub mod y1564;
 
 pub use binomial::{Interval, chi_square_tail, clopper_pearson, incomplete_beta, upper_bound};
+pub use clock_offset::{ClockOffset, Exchange, OffsetEstimator};
 pub use confidence::{Summary, student_t_975};
 pub use convergence::{Bound, converged_from};
 pub use fairness::{jain, weighted_fairness};

@@ -1,5 +1,6 @@
 //! The commands.
 
+pub mod agent;
 pub mod check;
 pub mod doctor;
 pub mod report;

@@ -1,0 +1,153 @@
+//! How far another host's clock is from ours, by asking it the time: the on-wire
+//! arithmetic of NTP (RFC 5905, section 8), keeping the exchange of smallest round trip.
+//!
+//! A clock that does not tick equally fast is not our business: ask again.
+
+use serde::{Deserialize, Serialize};
+
+/// One question and its answer: the moments of both, nanoseconds, each on the clock of the
+/// side that saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// We asked (our clock).
+    pub asked_ns: u64,
+    /// The question came in (the other clock).
+    pub received_ns: u64,
+    /// The answer left (the other clock).
+    pub answered_ns: u64,
+    /// We had the answer (our clock).
+    pub returned_ns: u64,
+}
+
+/// What is added to our clock's time to get the other's, and by how much it may be wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockOffset {
+    /// The other clock less ours, nanoseconds.
+    pub offset_ns: i64,
+    /// Bound of the error, nanoseconds: half the round trip.
+    pub error_ns: u64,
+    /// Both are one clock: offset and error are exactly zero.
+    pub same_clock: bool,
+}
+
+impl ClockOffset {
+    /// The offset of a clock from itself.
+    pub const SAME_CLOCK: ClockOffset = ClockOffset { offset_ns: 0, error_ns: 0, same_clock: true };
+
+    /// The other clock's time from ours.
+    pub fn theirs(self, ours_ns: u64) -> u64 {
+        ours_ns.saturating_add_signed(self.offset_ns)
+    }
+}
+
+/// Estimates an offset. Feed it exchanges; a late one does no harm, since only the fastest
+/// counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OffsetEstimator {
+    best: Option<ClockOffset>,
+    refused: u32,
+}
+
+impl OffsetEstimator {
+    /// Takes an exchange. One whose moments cannot be, because a clock was set back
+    /// in between or the other side lies, is refused.
+    pub fn handle_exchange(&mut self, exchange: Exchange) {
+        match offset_of(exchange) {
+            Some(offset) if self.best.is_none_or(|best| offset.error_ns < best.error_ns) => {
+                self.best = Some(offset);
+            }
+            Some(_) => {}
+            None => self.refused += 1,
+        }
+    }
+
+    /// The best estimate so far.
+    pub fn offset(&self) -> Option<ClockOffset> {
+        self.best
+    }
+
+    /// Exchanges refused.
+    pub fn refused(&self) -> u32 {
+        self.refused
+    }
+}
+
+fn offset_of(exchange: Exchange) -> Option<ClockOffset> {
+    let there = exchange.answered_ns.checked_sub(exchange.received_ns)?;
+    let round_trip = exchange.returned_ns.checked_sub(exchange.asked_ns)?.checked_sub(there)?;
+    let outward = i128::from(exchange.received_ns) - i128::from(exchange.asked_ns);
+    let homeward = i128::from(exchange.answered_ns) - i128::from(exchange.returned_ns);
+    Some(ClockOffset {
+        offset_ns: i64::try_from((outward + homeward) / 2).ok()?,
+        error_ns: round_trip.div_ceil(2),
+        same_clock: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An exchange with a clock `ahead` of ours, with these delays out, there and home.
+    fn exchange(ahead: i64, out: u64, there: u64, home: u64) -> Exchange {
+        let asked_ns = 10_000_000_000;
+        let theirs = |ours: u64| ours.saturating_add_signed(ahead);
+        Exchange {
+            asked_ns,
+            received_ns: theirs(asked_ns + out),
+            answered_ns: theirs(asked_ns + out + there),
+            returned_ns: asked_ns + out + there + home,
+        }
+    }
+
+    fn estimate(exchanges: &[Exchange]) -> OffsetEstimator {
+        let mut estimator = OffsetEstimator::default();
+        exchanges.iter().for_each(|&exchange| estimator.handle_exchange(exchange));
+        estimator
+    }
+
+    #[test]
+    fn equal_delays_give_the_exact_offset_whatever_the_other_side_takes() {
+        for ahead in [0, 1, -1, 5_000_000_000, -5_000_000_000] {
+            let offset = estimate(&[exchange(ahead, 40_000, 900_000, 40_000)]).offset().unwrap();
+            assert_eq!(offset, ClockOffset { offset_ns: ahead, error_ns: 40_000, same_clock: false });
+        }
+    }
+
+    #[test]
+    fn an_outlier_does_no_harm() {
+        let good = exchange(7_000, 50_000, 1_000, 50_000);
+        let late = exchange(7_000, 50_000, 1_000, 300_000_000);
+        let stepped = exchange(7_000_000_000, 60_000, 1_000, 60_000);
+        for order in [[good, late, stepped], [late, stepped, good], [stepped, good, late]] {
+            assert_eq!(estimate(&order).offset().unwrap().offset_ns, 7_000);
+        }
+    }
+
+    #[test]
+    fn the_true_offset_is_always_within_the_error() {
+        for (out, home) in [(0, 100_001), (100_001, 0), (3, 4), (1_000_000, 10), (17, 170_000)] {
+            let offset = estimate(&[exchange(-123_456, out, 5_000, home)]).offset().unwrap();
+            assert!((offset.offset_ns + 123_456).unsigned_abs() <= offset.error_ns, "{offset:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let good = exchange(0, 10, 10, 10);
+        let impossible = [
+            Exchange { returned_ns: good.asked_ns - 1, ..good },
+            Exchange { answered_ns: good.received_ns - 1, ..good },
+            Exchange { answered_ns: good.received_ns + 1_000, ..good },
+            Exchange { received_ns: u64::MAX, answered_ns: u64::MAX, ..good },
+        ];
+        let estimator = estimate(&impossible);
+        assert_eq!((estimator.offset(), estimator.refused()), (None, 4));
+    }
+
+    #[test]
+    fn a_time_of_theirs_never_wraps() {
+        let offset = ClockOffset { offset_ns: -5, error_ns: 1, same_clock: false };
+        assert_eq!((offset.theirs(3), offset.theirs(9)), (0, 4));
+    }
+}

@@ -1,0 +1,153 @@
+//! The agent: carries out one node's part of each run, for one controller. Where it runs,
+//! in a namespace or on a host, is the business of whoever started it.
+//!
+//! [`Session`](session) decides what may happen when, `service` speaks gRPC, `run` is the
+//! thread of a run, `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
+//!
+//! An agent ends when it is told to, when its controller is gone, or when its process is
+//! asked to; what it measured is then in its spool.
+
+mod engine;
+mod run;
+mod service;
+mod session;
+mod socket;
+mod spool;
+mod work;
+
+pub use engine::Engine;
+pub use session::{Session, phase_name};
+pub use socket::BindError;
+pub use work::{Totals, Work, Worker};
+
+use crate::protocol::MAX_REQUEST_BYTES;
+use crate::protocol::generated::agent_server::AgentServer;
+use service::{Service, Shared};
+use socket::Socket;
+use spool::Spool;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_stream::wrappers::UnixListenerStream;
+
+/// How long a run that was told to stop may take to do so, and a controller to fetch what
+/// an interrupted agent found.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long the last answers may take to leave.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// An agent that listens, but does not serve yet.
+pub struct Agent {
+    socket: Socket,
+    spool: Spool,
+    end: watch::Sender<Option<EndReason>>,
+}
+
+/// Why an agent ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// Its controller wanted nothing more.
+    Finished,
+    /// Its controller went away without a word.
+    ControllerGone,
+    /// Somebody asked its process to end.
+    Interrupted,
+}
+
+/// How an agent ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Why.
+    pub reason: EndReason,
+    /// Reports no controller has confirmed to have.
+    pub kept: Vec<PathBuf>,
+    /// What went wrong at the end, such as a report that could not be written.
+    pub problems: Vec<String>,
+}
+
+/// Asks an agent to end, from a signal handler's thread for example.
+#[derive(Clone)]
+pub struct Ender(watch::Sender<Option<EndReason>>);
+
+impl Ender {
+    /// The traffic stops; a controller that is there may still fetch the report.
+    pub fn end(&self) {
+        end(&self.0, EndReason::Interrupted);
+    }
+}
+
+/// The first reason to end counts, apart from an interruption, after which the controller
+/// may still be waited for.
+fn end(sender: &watch::Sender<Option<EndReason>>, reason: EndReason) {
+    sender.send_if_modified(|current| {
+        let new = matches!(*current, None | Some(EndReason::Interrupted)) && *current != Some(reason);
+        if new {
+            *current = Some(reason);
+        }
+        new
+    });
+}
+
+impl Agent {
+    /// Listens on `socket`, which is made, and removed at the end; only this user may
+    /// connect. Reports are kept in the folder `spool`.
+    pub fn bind(socket: &Path, spool: &Path) -> Result<Agent, BindError> {
+        let spool = Spool::open(spool)
+            .map_err(|error| BindError::Spool { path: spool.to_owned(), reason: error.to_string() })?;
+        Ok(Agent { socket: Socket::bind(socket)?, spool, end: watch::Sender::new(None) })
+    }
+
+    /// What ends this agent from outside.
+    pub fn ender(&self) -> Ender {
+        Ender(self.end.clone())
+    }
+
+    /// Serves until the end, on this thread; runs have threads of their own.
+    pub fn serve(self, worker: impl Worker) -> io::Result<Ended> {
+        let Agent { mut socket, spool, end } = self;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = Arc::new(Shared::new(spool, Box::new(worker), end));
+        let reason = runtime.block_on(serve(&mut socket, Arc::clone(&shared)));
+        // A worker that hangs must not keep the agent.
+        runtime.shutdown_background();
+        let (kept, problems) = shared.leftovers();
+        reason.map(|reason| Ended { reason, kept, problems })
+    }
+}
+
+async fn serve(socket: &mut Socket, shared: Arc<Shared>) -> io::Result<EndReason> {
+    let incoming = UnixListenerStream::new(socket.listener()?);
+    let service = AgentServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(MAX_REQUEST_BYTES);
+    let mut closing = shared.closing.subscribe();
+    let server = tokio::spawn(tonic::transport::Server::builder().serve_with_incoming_shutdown(
+        service,
+        incoming,
+        async move {
+            let _ = closing.wait_for(|closing| *closing).await;
+        },
+    ));
+    let mut end = shared.end.subscribe();
+    let mut reason = awaited(&mut end, |reason| reason.is_some()).await;
+    shared.stop();
+    let _ = timeout(DRAIN, shared.idle()).await;
+    if reason == EndReason::Interrupted && shared.is_attended() {
+        let last = awaited(&mut end, |reason| reason != Some(EndReason::Interrupted));
+        reason = timeout(DRAIN, last).await.unwrap_or(reason);
+    }
+    shared.closing.send_replace(true);
+    match timeout(FAREWELL, server).await {
+        Ok(Ok(Err(error))) => Err(io::Error::other(error)),
+        _ => Ok(reason),
+    }
+}
+
+async fn awaited(
+    end: &mut watch::Receiver<Option<EndReason>>,
+    enough: impl Fn(Option<EndReason>) -> bool,
+) -> EndReason {
+    let reason = end.wait_for(|reason| enough(*reason)).await.expect("its sender lives as long");
+    reason.expect("waited for")
+}

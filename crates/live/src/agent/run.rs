@@ -1,0 +1,88 @@
+//! One run: a thread that prepares it, waits for the start, carries it out, and keeps the
+//! report. What was opened for the run is closed where it was opened.
+
+use super::work::{Totals, Worker};
+use crate::clock::Epoch;
+use crate::protocol::{Refusal, RefusalKind};
+use crate::results::Report;
+use crate::task::Assignment;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+/// A run, seen from outside.
+pub struct Run {
+    /// Where its start is told; without it the run ends before it begins.
+    pub start: Option<mpsc::Sender<Epoch>>,
+    /// Ends the run early.
+    pub stop: Arc<AtomicBool>,
+    /// Counts so far.
+    pub totals: Arc<Totals>,
+    /// What it found, once it is over.
+    pub outcome: Option<Arc<Outcome>>,
+    /// Its thread.
+    pub thread: JoinHandle<()>,
+}
+
+/// What a run found.
+pub struct Outcome {
+    /// The report, as JSON.
+    pub report: Vec<u8>,
+    /// Where it is kept, or why it is not.
+    pub spooled: Result<PathBuf, String>,
+}
+
+/// What the thread of a run needs.
+pub struct Orders {
+    /// What to do.
+    pub assignment: Assignment,
+    /// Its start; a closed channel means there will be none.
+    pub start: mpsc::Receiver<Epoch>,
+    /// Becomes true when it is to end early.
+    pub stop: Arc<AtomicBool>,
+    /// Where it counts.
+    pub totals: Arc<Totals>,
+    /// The thread of the run before, whose sockets must be closed first.
+    pub before: Option<JoinHandle<()>>,
+}
+
+/// Prepares, says so through `prepared`, and on the start carries out. None if there was
+/// nothing to carry out.
+pub fn carry_out(
+    worker: &dyn Worker,
+    orders: Orders,
+    prepared: impl FnOnce(Result<(), Refusal>),
+) -> Option<Report> {
+    let Orders { assignment, start, stop, totals, before } = orders;
+    if let Some(before) = before {
+        let _ = before.join();
+    }
+    let work = match catch_unwind(AssertUnwindSafe(|| worker.prepare(&assignment))) {
+        Ok(Ok(work)) => work,
+        Ok(Err(refusal)) => {
+            prepared(Err(refusal));
+            return None;
+        }
+        Err(panic) => {
+            let reason = format!("preparing panicked: {}", words(panic.as_ref()));
+            prepared(Err(Refusal::new(RefusalKind::System, reason)));
+            return None;
+        }
+    };
+    prepared(Ok(()));
+    let epoch = start.recv().ok()?;
+    let report = catch_unwind(AssertUnwindSafe(|| work.run(epoch, &stop, &totals)));
+    Some(report.unwrap_or_else(|panic| Report {
+        void: vec![format!("the traffic engine panicked: {}", words(panic.as_ref()))],
+        node: assignment.node,
+        ..Report::default()
+    }))
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}

@@ -1,0 +1,359 @@
+//! The agent's side of the protocol: gRPC in, decisions by the session, runs as threads.
+
+use super::run::{self, Orders, Outcome, Run};
+use super::session::Session;
+use super::spool::Spool;
+use super::work::{Totals, Worker};
+use super::{EndReason, end};
+use crate::clock::{self, Epoch, monotonic_ns};
+use crate::protocol::generated::agent_server;
+use crate::protocol::generated::{
+    CollectRequest, FinishReply, FinishRequest, Heartbeat, HelloReply, HelloRequest, Phase, PrepareReply,
+    PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReleaseReply, ReleaseRequest, ReportChunk,
+    ReportHead, StartReply, StartRequest, StopReply, StopRequest, report_chunk::Content,
+};
+use crate::protocol::{
+    CHUNK_BYTES, CONTROLLER_BEATS, HEARTBEAT, Refusal, RefusalKind, VERSIONS, read_assignment,
+};
+use crate::task;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use tokio::sync::{mpsc as channel, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// What all connections and the threads of runs share.
+pub struct Shared {
+    spool: Spool,
+    worker: Box<dyn Worker>,
+    state: Mutex<State>,
+    /// Told whenever the phase changes.
+    changed: watch::Sender<()>,
+    /// Why the agent is to end.
+    pub end: watch::Sender<Option<EndReason>>,
+    /// The last answers are leaving.
+    pub closing: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    session: Session,
+    run: Option<Run>,
+    /// Reports nobody has confirmed to have.
+    kept: Vec<(u64, PathBuf)>,
+    problems: Vec<String>,
+}
+
+impl Shared {
+    pub fn new(spool: Spool, worker: Box<dyn Worker>, end: watch::Sender<Option<EndReason>>) -> Shared {
+        let (changed, closing) = (watch::Sender::new(()), watch::Sender::new(false));
+        Shared { spool, worker, state: Mutex::default(), changed, end, closing }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No invariant spans more than one of its fields.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a run that is under way, and forgets one that is ready.
+    pub fn stop(&self) {
+        let mut state = self.state();
+        let forgotten = state.session.forget();
+        if let Some(run) = &mut state.run {
+            run.stop.store(true, Ordering::Relaxed);
+            if forgotten {
+                run.start = None;
+            }
+        }
+    }
+
+    /// Waits until no run is under way.
+    pub async fn idle(&self) {
+        let mut changed = self.changed.subscribe();
+        while self.state().session.phase() == Phase::Running && changed.changed().await.is_ok() {}
+    }
+
+    /// Whether a controller has this agent.
+    pub fn is_attended(&self) -> bool {
+        self.state().session.is_attended()
+    }
+
+    /// Reports kept that nobody has confirmed to have, and what went wrong.
+    pub fn leftovers(&self) -> (Vec<PathBuf>, Vec<String>) {
+        let mut state = self.state();
+        let mut problems = std::mem::take(&mut state.problems);
+        if state.session.phase() == Phase::Running {
+            problems.push("the run did not stop in time: its report is lost".into());
+        }
+        (state.kept.iter().map(|(_, path)| path.clone()).collect(), problems)
+    }
+
+    fn progress(&self) -> Progress {
+        let state = self.state();
+        let totals = state.run.as_ref().map(|run| run.totals.read());
+        let [sent, sent_bytes, received, received_bytes, lost] = totals.unwrap_or_default();
+        Progress {
+            phase: state.session.phase().into(),
+            run: state.session.run(),
+            sent,
+            sent_bytes,
+            received,
+            received_bytes,
+            lost,
+            refusal: None,
+        }
+    }
+
+    /// The thread of a run, from beginning to end.
+    fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Result<(), Refusal>>) {
+        let node = orders.assignment.node.clone();
+        let report = run::carry_out(self.worker.as_ref(), orders, |result| {
+            self.state().session.prepared(number, result.is_ok());
+            self.changed.send_replace(());
+            let _ = ready.send(result);
+        });
+        let Some(mut report) = report else { return };
+        // Its worker cannot know why it was stopped.
+        report.void.extend(match *self.end.borrow() {
+            Some(EndReason::Interrupted) => Some(format!("agent {node} was told to end during the run")),
+            Some(EndReason::ControllerGone) => Some(format!("the controller of agent {node} went away")),
+            Some(EndReason::Finished) | None => None,
+        });
+        let report = serde_json::to_vec(&report).expect("reports have string keys only");
+        let spooled = self.spool.keep(&node, number, &report);
+        let mut state = self.state();
+        match &spooled {
+            Ok(path) => state.kept.push((number, path.clone())),
+            Err(problem) => state.problems.push(problem.clone()),
+        }
+        if let Some(run) = &mut state.run {
+            run.outcome = Some(Arc::new(Outcome { report, spooled }));
+        }
+        state.session.ended();
+        drop(state);
+        self.changed.send_replace(());
+    }
+}
+
+/// The service; every connection has a copy.
+pub struct Service(pub Arc<Shared>);
+
+impl Service {
+    /// Begins to prepare; the answer comes through what is returned.
+    fn prepare_run(
+        &self,
+        request: &PrepareRequest,
+    ) -> Result<oneshot::Receiver<Result<(), Refusal>>, Refusal> {
+        let assignment = read_assignment(request.task_version, &request.assignment)?;
+        let mut state = self.0.state();
+        state.session.prepare(request.controller, request.run)?;
+        let before = state.run.take().map(|run| run.thread);
+        let (start, started) = mpsc::channel();
+        let (stop, totals) = (Arc::new(AtomicBool::new(false)), Arc::new(Totals::default()));
+        let orders =
+            Orders { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
+        let (ready, answer) = oneshot::channel();
+        let (shared, number) = (Arc::clone(&self.0), request.run);
+        let thread = thread::Builder::new()
+            .name("run".into())
+            .spawn(move || shared.carry_out(number, orders, ready))
+            .map_err(|error| {
+                state.session.prepared(number, false);
+                Refusal::new(RefusalKind::System, format!("cannot start a thread: {error}"))
+            })?;
+        state.run = Some(Run { start: Some(start), stop, totals, outcome: None, thread });
+        Ok(answer)
+    }
+
+    fn start_run(&self, request: StartRequest) -> Result<(), Refusal> {
+        let mut state = self.0.state();
+        state.session.start(request.controller, request.run, request.at_ns, monotonic_ns())?;
+        let start = state.run.as_mut().and_then(|run| run.start.take());
+        start.expect("a ready run waits").send(Epoch(request.at_ns)).expect("its thread waits");
+        Ok(())
+    }
+
+    fn stop_run(&self, request: StopRequest) -> Result<(), Refusal> {
+        self.0.state().session.stop(request.controller, request.run)?;
+        self.0.stop();
+        Ok(())
+    }
+
+    fn outcome(&self, request: CollectRequest) -> Result<Arc<Outcome>, Refusal> {
+        let state = self.0.state();
+        state.session.collect(request.controller, request.run)?;
+        let outcome = state.run.as_ref().and_then(|run| run.outcome.clone());
+        Ok(outcome.expect("a run that is over has one"))
+    }
+
+    fn release_run(&self, request: ReleaseRequest) -> Result<(), Refusal> {
+        let mut state = self.0.state();
+        state.session.release(request.controller, request.run)?;
+        if let Some(run) = &mut state.run {
+            run.outcome = None;
+        }
+        let released = state.kept.extract_if(.., |(run, _)| *run == request.run);
+        for (_, path) in released {
+            // The controller has it: a copy that stays does no harm.
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(())
+    }
+
+    /// Tells that something changed, and gives the refusal as the messages carry it.
+    fn answer(&self, result: Result<(), Refusal>) -> Option<crate::protocol::generated::Refusal> {
+        self.0.changed.send_replace(());
+        result.err().map(Into::into)
+    }
+}
+
+#[tonic::async_trait]
+impl agent_server::Agent for Service {
+    async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Ok(Response::new(HelloReply {
+            oldest_version: *VERSIONS.start(),
+            newest_version: *VERSIONS.end(),
+            task_version: task::VERSION,
+            tool: env!("CARGO_PKG_VERSION").into(),
+            host: host.trim().into(),
+            clock: clock::identity(),
+            capabilities: Vec::new(),
+        }))
+    }
+
+    async fn read_clock(&self, _: Request<ReadClockRequest>) -> Result<Response<ReadClockReply>, Status> {
+        let received_ns = monotonic_ns();
+        Ok(Response::new(ReadClockReply { received_ns, answered_ns: monotonic_ns() }))
+    }
+
+    type AttendStream = ReceiverStream<Result<Progress, Status>>;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<Heartbeat>>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let mut heartbeats = request.into_inner();
+        let first = timeout(HEARTBEAT * CONTROLLER_BEATS, heartbeats.message()).await;
+        let Ok(Ok(Some(first))) = first else {
+            return Err(Status::invalid_argument("an Attend stream begins with a heartbeat"));
+        };
+        let (progress, out) = channel::channel(16);
+        let attended = self.0.state().session.attend(first.controller);
+        match attended {
+            Err(refusal) => {
+                let refused = Progress { refusal: Some(refusal.into()), ..Progress::default() };
+                let _ = progress.try_send(Ok(refused));
+            }
+            Ok(()) => {
+                tokio::spawn(attended_until_gone(Arc::clone(&self.0), heartbeats, progress));
+            }
+        }
+        Ok(Response::new(ReceiverStream::new(out)))
+    }
+
+    async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareReply>, Status> {
+        let result = match self.prepare_run(request.get_ref()) {
+            Err(refusal) => Err(refusal),
+            Ok(ready) => ready.await.unwrap_or_else(|_| {
+                Err(Refusal::new(RefusalKind::System, "the thread of the run ended unexpectedly"))
+            }),
+        };
+        Ok(Response::new(PrepareReply { refusal: self.answer(result) }))
+    }
+
+    async fn start(&self, request: Request<StartRequest>) -> Result<Response<StartReply>, Status> {
+        let result = self.start_run(request.into_inner());
+        Ok(Response::new(StartReply { refusal: self.answer(result) }))
+    }
+
+    async fn stop(&self, request: Request<StopRequest>) -> Result<Response<StopReply>, Status> {
+        let result = self.stop_run(request.into_inner());
+        Ok(Response::new(StopReply { refusal: self.answer(result) }))
+    }
+
+    type CollectStream = ReceiverStream<Result<ReportChunk, Status>>;
+
+    async fn collect(
+        &self,
+        request: Request<CollectRequest>,
+    ) -> Result<Response<Self::CollectStream>, Status> {
+        let (chunks, out) = channel::channel(4);
+        let outcome = self.outcome(request.into_inner());
+        tokio::spawn(send_report(outcome, chunks));
+        Ok(Response::new(ReceiverStream::new(out)))
+    }
+
+    async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        let result = self.release_run(request.into_inner());
+        Ok(Response::new(ReleaseReply { refusal: self.answer(result) }))
+    }
+
+    async fn finish(&self, request: Request<FinishRequest>) -> Result<Response<FinishReply>, Status> {
+        let result = self.0.state().session.finish(request.get_ref().controller);
+        if result.is_ok() {
+            end(&self.0.end, EndReason::Finished);
+        }
+        Ok(Response::new(FinishReply { refusal: self.answer(result) }))
+    }
+}
+
+/// Tells how it goes until the controller ends its stream or falls silent. Silence is
+/// counted in ticks, not in time: an agent that was itself held up has not seen them.
+async fn attended_until_gone(
+    shared: Arc<Shared>,
+    mut heartbeats: Streaming<Heartbeat>,
+    progress: channel::Sender<Result<Progress, Status>>,
+) {
+    let (mut changed, mut closing) = (shared.changed.subscribe(), shared.closing.subscribe());
+    let mut tick = interval(HEARTBEAT);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut silent = 0;
+    loop {
+        tokio::select! {
+            biased;
+            message = heartbeats.message() => match message {
+                Ok(Some(_)) => { silent = 0; continue }
+                Ok(None) | Err(_) => break,
+            },
+            _ = closing.wait_for(|closing| *closing) => return,
+            _ = changed.changed() => {}
+            _ = tick.tick() => {
+                silent += 1;
+                if silent > CONTROLLER_BEATS {
+                    break;
+                }
+            }
+        }
+        // A controller that does not read misses some: the next one tells as much.
+        let _ = progress.try_send(Ok(shared.progress()));
+    }
+    end(&shared.end, EndReason::ControllerGone);
+}
+
+async fn send_report(
+    outcome: Result<Arc<Outcome>, Refusal>,
+    chunks: channel::Sender<Result<ReportChunk, Status>>,
+) {
+    let head = match &outcome {
+        Err(refusal) => ReportHead { refusal: Some(refusal.clone().into()), ..ReportHead::default() },
+        Ok(outcome) => {
+            let (spooled, spool_error) = match &outcome.spooled {
+                Ok(path) => (path.display().to_string(), String::new()),
+                Err(error) => (String::new(), error.clone()),
+            };
+            let length = outcome.report.len() as u64;
+            ReportHead { refusal: None, task_version: task::VERSION, length, spooled, spool_error }
+        }
+    };
+    let mut open = chunks.send(Ok(ReportChunk { content: Some(Content::Head(head)) })).await.is_ok();
+    for piece in outcome.iter().flat_map(|outcome| outcome.report.chunks(CHUNK_BYTES)) {
+        if !open {
+            return;
+        }
+        open = chunks.send(Ok(ReportChunk { content: Some(Content::Bytes(piece.to_vec())) })).await.is_ok();
+    }
+}

@@ -1,0 +1,242 @@
+//! What may happen to an agent, and in which order: whose it is, which run it is in, and
+//! how far that run is. No clock, socket or thread.
+
+use crate::protocol::generated::Phase;
+use crate::protocol::{Refusal, RefusalKind};
+
+/// The state of an agent towards its controller.
+///
+/// [`attend`](Session::attend) gives it to a controller for good. A run then goes
+/// [`prepare`](Session::prepare) → [`prepared`](Session::prepared) → [`start`](Session::start)
+/// → [`ended`](Session::ended) → [`collect`](Session::collect) → [`release`](Session::release).
+/// A later run may be prepared whenever none is being prepared or running.
+#[derive(Debug)]
+pub struct Session {
+    controller: Option<u64>,
+    run: u64,
+    phase: Phase,
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session { controller: None, run: 0, phase: Phase::Idle }
+    }
+}
+
+impl Session {
+    /// A controller takes the agent.
+    pub fn attend(&mut self, controller: u64) -> Result<(), Refusal> {
+        if controller == 0 {
+            return Err(order("a controller's number is not zero"));
+        }
+        if self.controller.is_some() {
+            return Err(busy());
+        }
+        self.controller = Some(controller);
+        Ok(())
+    }
+
+    /// A run is to be prepared; the one before is forgotten.
+    pub fn prepare(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
+        self.belongs(controller)?;
+        if run <= self.run {
+            return Err(order(format!("run {run} is asked for after run {}", self.run)));
+        }
+        match self.phase {
+            Phase::Preparing | Phase::Running => {
+                return Err(order(format!("run {} is under way", self.run)));
+            }
+            Phase::Idle | Phase::Ready | Phase::Done | Phase::Unknown => {}
+        }
+        self.run = run;
+        self.phase = Phase::Preparing;
+        Ok(())
+    }
+
+    /// Preparing that run has come to an end.
+    pub fn prepared(&mut self, run: u64, ready: bool) {
+        debug_assert_eq!((self.run, self.phase), (run, Phase::Preparing));
+        self.phase = if ready { Phase::Ready } else { Phase::Idle };
+    }
+
+    /// The prepared run is to start at `at_ns`, and it is `now_ns`.
+    pub fn start(&mut self, controller: u64, run: u64, at_ns: u64, now_ns: u64) -> Result<(), Refusal> {
+        self.belongs(controller)?;
+        self.expect(run, Phase::Ready)?;
+        if at_ns < now_ns {
+            let late = (now_ns - at_ns).div_ceil(1_000_000);
+            return Err(order(format!("the start was {late} ms ago when it was asked for"))
+                .remedy("this machine is overloaded, or the start was set too soon"));
+        }
+        self.phase = Phase::Running;
+        Ok(())
+    }
+
+    /// The run is to end early.
+    pub fn stop(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
+        self.belongs(controller)?;
+        if run != self.run() {
+            return Err(order(format!("run {run} is not under way")));
+        }
+        Ok(())
+    }
+
+    /// Forgets a run that has not started; false where there is none.
+    pub fn forget(&mut self) -> bool {
+        let ready = self.phase == Phase::Ready;
+        if ready {
+            self.phase = Phase::Idle;
+        }
+        ready
+    }
+
+    /// The run is over, its report at hand.
+    pub fn ended(&mut self) {
+        debug_assert_eq!(self.phase, Phase::Running);
+        self.phase = Phase::Done;
+    }
+
+    /// The report is asked for.
+    pub fn collect(&self, controller: u64, run: u64) -> Result<(), Refusal> {
+        self.belongs(controller)?;
+        self.expect(run, Phase::Done)
+    }
+
+    /// The report has been received.
+    pub fn release(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
+        self.belongs(controller)?;
+        self.expect(run, Phase::Done)?;
+        self.phase = Phase::Idle;
+        Ok(())
+    }
+
+    /// The agent is to end.
+    pub fn finish(&self, controller: u64) -> Result<(), Refusal> {
+        self.belongs(controller)
+    }
+
+    /// Whether a controller has the agent.
+    pub fn is_attended(&self) -> bool {
+        self.controller.is_some()
+    }
+
+    /// How far the run is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The run the phase is of; zero when idle.
+    pub fn run(&self) -> u64 {
+        if self.phase == Phase::Idle { 0 } else { self.run }
+    }
+
+    fn belongs(&self, controller: u64) -> Result<(), Refusal> {
+        match self.controller {
+            None => Err(order("nobody attends this agent: open an Attend stream first")),
+            Some(owner) if owner != controller => Err(busy()),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn expect(&self, run: u64, phase: Phase) -> Result<(), Refusal> {
+        if run == self.run && phase == self.phase {
+            return Ok(());
+        }
+        let want = phase_name(phase);
+        Err(match self.run() {
+            0 => order(format!("run {run} is not {want}: there is none")),
+            now => order(format!("run {run} is not {want}: run {now} is {}", phase_name(self.phase))),
+        })
+    }
+}
+
+/// A phase in words.
+pub fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Unknown => "unknown",
+        Phase::Idle => "idle",
+        Phase::Preparing => "being prepared",
+        Phase::Ready => "ready",
+        Phase::Running => "running",
+        Phase::Done => "over",
+    }
+}
+
+fn busy() -> Refusal {
+    Refusal::new(RefusalKind::Busy, "another controller has this agent")
+        .remedy("wait until it has finished, or start another agent")
+}
+
+fn order(reason: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalKind::Order, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: u64 = 7;
+    const OTHER: u64 = 8;
+
+    fn attended() -> Session {
+        let mut session = Session::default();
+        session.attend(ME).unwrap();
+        session
+    }
+
+    fn kind<T: std::fmt::Debug>(result: Result<T, Refusal>) -> RefusalKind {
+        result.unwrap_err().kind
+    }
+
+    #[test]
+    fn runs_follow_one_another() {
+        let mut session = attended();
+        for run in 1..4 {
+            session.prepare(ME, run).unwrap();
+            session.prepared(run, true);
+            session.start(ME, run, 10, 10).unwrap();
+            session.ended();
+            session.collect(ME, run).unwrap();
+            session.collect(ME, run).unwrap();
+            session.release(ME, run).unwrap();
+            assert_eq!((session.phase(), session.run()), (Phase::Idle, 0));
+        }
+    }
+
+    #[test]
+    fn a_second_controller_is_refused_everything() {
+        let mut session = attended();
+        assert_eq!(kind(session.attend(OTHER)), RefusalKind::Busy);
+        assert_eq!(kind(session.prepare(OTHER, 1)), RefusalKind::Busy);
+        session.prepare(ME, 1).unwrap();
+        session.prepared(1, true);
+        assert_eq!(kind(session.start(OTHER, 1, 1, 0)), RefusalKind::Busy);
+        assert_eq!(kind(session.stop(OTHER, 1)), RefusalKind::Busy);
+        assert_eq!(kind(session.finish(OTHER)), RefusalKind::Busy);
+        assert_eq!(session.phase(), Phase::Ready);
+    }
+
+    #[test]
+    fn nothing_happens_out_of_order() {
+        let mut session = Session::default();
+        assert_eq!(kind(session.prepare(ME, 1)), RefusalKind::Order);
+        assert_eq!(kind(session.attend(0)), RefusalKind::Order);
+        let mut session = attended();
+        assert_eq!(kind(session.start(ME, 1, 1, 0)), RefusalKind::Order);
+        assert_eq!(kind(session.collect(ME, 0)), RefusalKind::Order);
+        session.prepare(ME, 5).unwrap();
+        assert_eq!(kind(session.prepare(ME, 6)), RefusalKind::Order);
+        session.prepared(5, false);
+        assert_eq!(kind(session.prepare(ME, 5)), RefusalKind::Order);
+        session.prepare(ME, 6).unwrap();
+        session.prepared(6, true);
+        assert_eq!(kind(session.start(ME, 5, 1, 0)), RefusalKind::Order);
+        assert_eq!(kind(session.start(ME, 6, 1, 2)), RefusalKind::Order);
+        session.start(ME, 6, 2, 2).unwrap();
+        assert_eq!(kind(session.prepare(ME, 7)), RefusalKind::Order);
+        session.stop(ME, 6).unwrap();
+        assert!(!session.forget());
+        assert_eq!(session.phase(), Phase::Running, "the worker says when it has stopped");
+        assert_eq!(kind(session.stop(ME, 5)), RefusalKind::Order);
+    }
+}

@@ -1,0 +1,260 @@
+//! One agent, seen from the controller: connecting, its clock, its signs of life, its report.
+
+use super::error::Error;
+use crate::clock::{self, monotonic_ns};
+use crate::protocol::generated::agent_client::AgentClient;
+use crate::protocol::generated::{
+    CollectRequest, Heartbeat, HelloReply, HelloRequest, Progress, ReadClockRequest, report_chunk::Content,
+};
+use crate::protocol::{
+    AGENT_BEATS, HEARTBEAT, MAX_REPORT_BYTES, Refusal, VERSIONS, common_version, read_report,
+};
+use crate::results::Report;
+use netstage_core::measure::{ClockOffset, Exchange, OffsetEstimator};
+use std::error::Error as _;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status, Streaming};
+
+/// How long an answer may take that needs no work.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Times the clock is asked: the fastest exchange counts.
+const CLOCK_EXCHANGES: u32 = 8;
+
+/// An agent that is connected and attended.
+#[derive(Clone)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// The way to it.
+    pub client: AgentClient<Channel>,
+    /// Its clock against ours.
+    pub clock: ClockOffset,
+    seen: watch::Receiver<Seen>,
+}
+
+/// What was last seen of an agent.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// How far it is.
+    pub progress: Progress,
+    /// When it was lost (nanoseconds of our monotonic clock), and how.
+    pub lost: Option<(u64, String)>,
+}
+
+impl Member {
+    /// Connects, agrees on a version, estimates the clock and attends, all before `deadline`.
+    pub async fn connect(
+        name: String,
+        socket: PathBuf,
+        controller: u64,
+        deadline: Instant,
+    ) -> Result<Member, Error> {
+        let unreachable = |reason: String| Error::Unreachable {
+            agent: name.clone(),
+            place: socket.display().to_string(),
+            reason,
+        };
+        let within = deadline.duration_since(Instant::now());
+        let silent = || unreachable(format!("it listens, but does not answer within {within:.1?}"));
+
+        let channel = dial(&socket, deadline).await.map_err(unreachable)?;
+        let mut client = AgentClient::new(channel);
+        let hello = timeout_at(deadline, hello(&mut client)).await.map_err(|_| silent())?;
+        let hello = hello.map_err(|status| unreachable(describe(&status)))?;
+        if common_version(hello.oldest_version, hello.newest_version).is_none() {
+            let speaks = (hello.oldest_version, hello.newest_version);
+            return Err(Error::Version { agent: name, tool: hello.tool, speaks });
+        }
+        let attended = timeout_at(deadline, attend(&mut client, controller)).await.map_err(|_| silent())?;
+        let (heartbeats, mut progress) = attended.map_err(|status| unreachable(describe(&status)))?;
+        let first = timeout_at(deadline, progress.message()).await.map_err(|_| silent())?;
+        let first = match first {
+            Ok(Some(first)) => first,
+            Ok(None) => return Err(unreachable("it ended".into())),
+            Err(status) => return Err(unreachable(describe(&status))),
+        };
+        if let Some(refusal) = first.refusal {
+            return Err(Error::Refused(vec![(name, refusal.into())]));
+        }
+        let clock = timeout_at(deadline, offset(&mut client, &hello.clock)).await.map_err(|_| silent())?;
+        let clock = clock.map_err(unreachable)?;
+        let (told, seen) = watch::channel(Seen { progress: first, lost: None });
+        tokio::spawn(keep(controller, heartbeats, progress, told));
+        Ok(Member { name, client, clock, seen })
+    }
+
+    /// What was last seen of it.
+    pub fn seen(&self) -> Seen {
+        self.seen.borrow().clone()
+    }
+
+    /// What it answers, or why it does not. An agent that is lost does not keep us waiting.
+    pub async fn answer<T>(
+        &self,
+        within: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, String> {
+        let mut seen = self.seen.clone();
+        tokio::select! {
+            biased;
+            answer = timeout(within, call) => match answer {
+                Ok(Ok(response)) => Ok(response.into_inner()),
+                Ok(Err(status)) => Err(describe(&status)),
+                Err(_) => Err(format!("no answer within {within:.0?}")),
+            },
+            lost = seen.wait_for(|seen| seen.lost.is_some()) => Err(match lost {
+                Ok(seen) => seen.lost.clone().expect("waited for").1,
+                Err(_) => "the connection is closed".into(),
+            }),
+        }
+    }
+
+    /// Fetches the report of a run that is over, and why it could not be spooled.
+    pub async fn collect(&self, controller: u64, run: u64) -> Result<(Report, String), String> {
+        let mut client = self.client.clone();
+        let request = CollectRequest { controller, run };
+        let mut chunks = self.answer(ANSWER_WITHIN, client.collect(request)).await?;
+        let mut head = None;
+        let mut bytes = Vec::new();
+        loop {
+            let next = timeout(ANSWER_WITHIN, chunks.message());
+            let next = next.await.map_err(|_| format!("its report stalled for {ANSWER_WITHIN:.0?}"))?;
+            match next.map_err(|status| describe(&status))?.map(|chunk| chunk.content) {
+                None => break,
+                Some(Some(Content::Head(first))) => head = Some(first),
+                Some(Some(Content::Bytes(piece))) => bytes.extend(piece),
+                Some(None) => {}
+            }
+            if bytes.len() as u64 > MAX_REPORT_BYTES {
+                return Err(format!("its report is longer than {MAX_REPORT_BYTES} bytes"));
+            }
+        }
+        let head = head.ok_or("it sent no report")?;
+        if let Some(refusal) = head.refusal {
+            return Err(Refusal::from(refusal).to_string());
+        }
+        if bytes.len() as u64 != head.length {
+            return Err(format!("its report ended after {} of {} bytes", bytes.len(), head.length));
+        }
+        Ok((read_report(head.task_version, &bytes)?, head.spool_error))
+    }
+}
+
+/// Connects as soon as something listens: an agent just spawned takes a moment.
+async fn dial(socket: &Path, deadline: Instant) -> Result<Channel, String> {
+    loop {
+        let error = match UnixStream::connect(socket).await {
+            Ok(_) => break,
+            Err(error) => error,
+        };
+        let soon = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
+        if !soon || Instant::now() >= deadline {
+            return Err(format!("nobody listens ({error}); is the agent running?"));
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    let uri = format!("unix:{}", socket.to_str().ok_or("its path is not UTF-8")?);
+    let endpoint = Endpoint::from_shared(uri).map_err(|error| error.to_string())?;
+    let connected = timeout_at(deadline, endpoint.connect()).await;
+    connected.map_err(|_| "it does not accept connections")?.map_err(|error| deepest(&error))
+}
+
+async fn hello(client: &mut AgentClient<Channel>) -> Result<HelloReply, Status> {
+    let request = HelloRequest {
+        oldest_version: *VERSIONS.start(),
+        newest_version: *VERSIONS.end(),
+        tool: env!("CARGO_PKG_VERSION").into(),
+    };
+    Ok(client.hello(request).await?.into_inner())
+}
+
+async fn attend(
+    client: &mut AgentClient<Channel>,
+    controller: u64,
+) -> Result<(mpsc::Sender<Heartbeat>, Streaming<Progress>), Status> {
+    let (heartbeats, out) = mpsc::channel(4);
+    heartbeats.try_send(Heartbeat { controller }).expect("there is room for one");
+    Ok((heartbeats, client.attend(ReceiverStream::new(out)).await?.into_inner()))
+}
+
+/// Asks the clock. Where both sides read one clock, and what was seen does not contradict
+/// it, nothing needs estimating.
+async fn offset(client: &mut AgentClient<Channel>, identity: &str) -> Result<ClockOffset, String> {
+    let mut estimator = OffsetEstimator::default();
+    for _ in 0..CLOCK_EXCHANGES {
+        let asked_ns = monotonic_ns();
+        let reply = client.read_clock(ReadClockRequest {}).await.map_err(|status| describe(&status))?;
+        let returned_ns = monotonic_ns();
+        let reply = reply.into_inner();
+        estimator.handle_exchange(Exchange {
+            asked_ns,
+            received_ns: reply.received_ns,
+            answered_ns: reply.answered_ns,
+            returned_ns,
+        });
+    }
+    let estimate = estimator.offset().ok_or("its clock runs backwards")?;
+    let same = !identity.is_empty() && identity == clock::identity();
+    let agrees = estimate.offset_ns.unsigned_abs() <= estimate.error_ns;
+    Ok(if same && agrees { ClockOffset::SAME_CLOCK } else { estimate })
+}
+
+/// Gives and takes signs of life until the agent is gone. Its silence is counted in our
+/// ticks: had we been held up, we could not have heard it.
+async fn keep(
+    controller: u64,
+    heartbeats: mpsc::Sender<Heartbeat>,
+    mut progress: Streaming<Progress>,
+    told: watch::Sender<Seen>,
+) {
+    let mut tick = interval(HEARTBEAT);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut silent = 0;
+    let how = loop {
+        tokio::select! {
+            biased;
+            message = progress.message() => match message {
+                Ok(Some(progress)) => {
+                    silent = 0;
+                    told.send_modify(|seen| seen.progress = progress);
+                }
+                Ok(None) => break "it ended by itself".into(),
+                Err(status) => break describe(&status),
+            },
+            _ = tick.tick() => {
+                silent += 1;
+                if silent > AGENT_BEATS {
+                    break format!("no sign of life for {:.0?}", HEARTBEAT * AGENT_BEATS);
+                }
+                // A full channel means that it does not read; its own silence will tell.
+                let _ = heartbeats.try_send(Heartbeat { controller });
+            }
+        }
+    };
+    told.send_modify(|seen| seen.lost = Some((monotonic_ns(), how)));
+}
+
+/// A failed call in words.
+fn describe(status: &Status) -> String {
+    match status.source() {
+        Some(_) => format!("its process ended or the connection broke ({})", deepest(status)),
+        None if status.message().is_empty() => format!("it answers {:?}", status.code()),
+        None => status.message().to_owned(),
+    }
+}
+
+fn deepest(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}

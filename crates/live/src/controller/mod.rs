@@ -1,0 +1,387 @@
+//! The controller: has agents prepare, start together, measure, and report. Whether an
+//! agent runs in a namespace of this machine or on another host, it cannot tell.
+//!
+//! Callers are synchronous; connections are kept alive by a thread of the controller's own.
+//! Nothing here waits without a deadline. Before the start a lost agent is an error, after
+//! it a [`Loss`] beside the others' results.
+
+mod error;
+mod member;
+
+pub use error::{Error, Loss};
+
+use crate::agent::phase_name;
+use crate::clock::{Epoch, monotonic_ns};
+use crate::protocol::Refusal;
+use crate::protocol::generated::{
+    FinishRequest, Phase, PrepareRequest, ReleaseRequest, StartRequest, StopRequest,
+};
+use crate::results::Report;
+use crate::task::{self, Assignment};
+use member::{ANSWER_WITHIN, Member, Seen};
+use netstage_core::measure::ClockOffset;
+use netstage_core::time::{Duration, Instant};
+use std::collections::hash_map::RandomState;
+use std::future::Future;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::thread;
+use tokio::runtime::{Builder, Runtime};
+
+/// How long an agent may take to answer for the first time.
+pub const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long opening everything a run needs may take.
+const PREPARE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
+/// How long an agent may go on after the end of a run, or after it was told to stop.
+const SETTLE: Duration = Duration::from_secs(10);
+/// The start of a run that has none yet.
+const NOT_STARTED: Epoch = Epoch(u64::MAX);
+/// How often watchers are told.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Agents under one control. Dropped, they end by themselves.
+pub struct Agents {
+    runtime: Runtime,
+    controller: u64,
+    members: Vec<Member>,
+    run: u64,
+    /// Indices of the members that take part in the run.
+    taking_part: Vec<usize>,
+    length: Duration,
+    epoch: Epoch,
+    /// Agents that were too late, or did not answer: given up.
+    given_up: Vec<(usize, String)>,
+}
+
+/// How a run goes.
+#[derive(Clone, Debug)]
+pub struct Overview {
+    /// Time of the run; zero before the start.
+    pub now: Instant,
+    /// Agents that are not over yet.
+    pub running: usize,
+    /// Packets sent, and payload bytes.
+    pub sent: (u64, u64),
+    /// Packets received, and payload bytes.
+    pub received: (u64, u64),
+    /// Packets lost.
+    pub lost: u64,
+    /// Names of agents that are lost.
+    pub lost_agents: Vec<String>,
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// Reports, in the order of the agents.
+    pub reports: Vec<Report>,
+    /// Agents whose reports are missing.
+    pub lost: Vec<Loss>,
+    /// Each agent's clock against the controller's, as estimated before the run.
+    pub clocks: Vec<(String, ClockOffset)>,
+    /// What a reader should know.
+    pub warnings: Vec<String>,
+}
+
+impl Agents {
+    /// Takes the agents of these names that listen, or will soon, on these sockets.
+    pub fn connect(agents: Vec<(String, PathBuf)>) -> Result<Agents, Error> {
+        Agents::connect_within(agents, CONNECT_WITHIN)
+    }
+
+    /// As [`connect`](Agents::connect), with another limit.
+    pub fn connect_within(
+        agents: Vec<(String, PathBuf)>,
+        limit: std::time::Duration,
+    ) -> Result<Agents, Error> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("controller")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::System(error.to_string()))?;
+        let controller = RandomState::new().build_hasher().finish() | 1;
+        let deadline = tokio::time::Instant::now() + limit;
+        let connecting =
+            agents.into_iter().map(|(name, socket)| Member::connect(name, socket, controller, deadline));
+        let members = all(&runtime, connecting).into_iter().collect::<Result<_, _>>()?;
+        Ok(Agents {
+            runtime,
+            controller,
+            members,
+            run: 0,
+            taking_part: Vec::new(),
+            length: Duration::ZERO,
+            epoch: NOT_STARTED,
+            given_up: Vec::new(),
+        })
+    }
+
+    /// Has each agent open what its part needs. On an error nothing remains prepared.
+    pub fn prepare(&mut self, assignments: Vec<(String, Assignment)>) -> Result<(), Error> {
+        self.run += 1;
+        self.epoch = NOT_STARTED;
+        self.given_up.clear();
+        self.taking_part.clear();
+        self.length = assignments.iter().map(|(_, a)| a.duration).max().unwrap_or_default();
+        let mut requests = Vec::new();
+        for (name, assignment) in &assignments {
+            let index = self.members.iter().position(|member| member.name == *name);
+            self.taking_part.push(index.ok_or_else(|| Error::Unknown(name.clone()))?);
+            requests.push(PrepareRequest {
+                controller: self.controller,
+                run: self.run,
+                task_version: task::VERSION,
+                assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
+            });
+        }
+        let calls = self.taking_part.iter().zip(requests).map(|(&index, request)| {
+            let member = self.members[index].clone();
+            async move {
+                let mut client = member.client.clone();
+                member.answer(PREPARE_WITHIN, client.prepare(request)).await.map(|reply| reply.refusal)
+            }
+        });
+        let answers = all(&self.runtime, calls);
+        self.all_agreed(answers)
+    }
+
+    /// When a start can be that every agent hears of in time.
+    pub fn soonest_start(&self) -> Epoch {
+        let slowest = self.members.iter().map(|member| member.clock.error_ns).max().unwrap_or(0);
+        let lead = 300_000_000 + 10_000_000 * self.members.len() as u64 + 8 * slowest;
+        Epoch(monotonic_ns() + lead)
+    }
+
+    /// Starts the prepared run at one moment, told each agent in time of its own clock. On
+    /// an error the run is called off; it can be prepared again.
+    pub fn start(&mut self, epoch: Epoch) -> Result<(), Error> {
+        self.epoch = epoch;
+        let (controller, run) = (self.controller, self.run);
+        let calls = self.taking_part.iter().map(|&index| {
+            let member = self.members[index].clone();
+            async move {
+                let mut client = member.client.clone();
+                let request = StartRequest { controller, run, at_ns: member.clock.theirs(epoch.0) };
+                member.answer(ANSWER_WITHIN, client.start(request)).await.map(|reply| reply.refusal)
+            }
+        });
+        let answers = all(&self.runtime, calls);
+        self.all_agreed(answers)
+    }
+
+    /// Waits until every agent is over or lost, telling how it goes about 20 times a second;
+    /// `Break` stops the run. Agents that go on too long are given up.
+    pub fn watch(&mut self, mut tell: impl FnMut(&Overview) -> ControlFlow<()>) {
+        if self.epoch == NOT_STARTED {
+            return;
+        }
+        let mut deadline = self.epoch.later(self.length).later(SETTLE);
+        let mut stopped = false;
+        loop {
+            let overview = self.overview();
+            if tell(&overview).is_break() && !stopped {
+                self.stop();
+                stopped = true;
+                deadline = Epoch(monotonic_ns()).later(SETTLE);
+            }
+            if overview.running == 0 {
+                return;
+            }
+            if monotonic_ns() > deadline.0 {
+                return self.give_up();
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// How the run goes.
+    pub fn overview(&self) -> Overview {
+        let mut overview = Overview {
+            now: self.epoch.now(),
+            running: 0,
+            sent: (0, 0),
+            received: (0, 0),
+            lost: 0,
+            lost_agents: Vec::new(),
+        };
+        for &index in &self.taking_part {
+            let member = &self.members[index];
+            let seen = member.seen();
+            overview.sent.0 += seen.progress.sent;
+            overview.sent.1 += seen.progress.sent_bytes;
+            overview.received.0 += seen.progress.received;
+            overview.received.1 += seen.progress.received_bytes;
+            overview.lost += seen.progress.lost;
+            if seen.lost.is_some() {
+                overview.lost_agents.push(member.name.clone());
+            } else if !self.is_over(&seen) {
+                overview.running += 1;
+            }
+        }
+        overview
+    }
+
+    /// Ends the run early; what was measured can be collected.
+    pub fn stop(&mut self) {
+        let (controller, run) = (self.controller, self.run);
+        let calls = self.taking_part.iter().map(|&index| {
+            let member = self.members[index].clone();
+            async move {
+                let mut client = member.client.clone();
+                // One that does not hear it is noticed by its silence.
+                let _ = member.answer(ANSWER_WITHIN, client.stop(StopRequest { controller, run })).await;
+            }
+        });
+        all(&self.runtime, calls);
+    }
+
+    /// Waits as [`watch`](Agents::watch) does, and fetches the reports.
+    pub fn collect(&mut self) -> Collected {
+        self.watch(|_| ControlFlow::Continue(()));
+        let (controller, run) = (self.controller, self.run);
+        let calls = self.taking_part.iter().map(|&index| {
+            let member = self.members[index].clone();
+            let given_up =
+                self.given_up.iter().find(|(which, _)| *which == index).map(|(_, why)| why.clone());
+            async move {
+                if let Some(why) = given_up {
+                    return Err(why);
+                }
+                let report = member.collect(controller, run).await?;
+                let mut client = member.client.clone();
+                // Not released, it stays in the agent's spool, which does no harm.
+                let _ =
+                    member.answer(ANSWER_WITHIN, client.release(ReleaseRequest { controller, run })).await;
+                Ok(report)
+            }
+        });
+        let mut collected = Collected::default();
+        for (&index, result) in self.taking_part.iter().zip(all(&self.runtime, calls)) {
+            let member = &self.members[index];
+            collected.clocks.push((member.name.clone(), member.clock));
+            match result {
+                Ok((report, spool_error)) => {
+                    if !spool_error.is_empty() {
+                        let warning =
+                            format!("agent {} could not spool its report: {spool_error}", member.name);
+                        collected.warnings.push(warning);
+                    }
+                    collected.reports.push(report);
+                }
+                Err(why) => collected.lost.push(self.loss(index, why)),
+            }
+        }
+        self.taking_part.clear();
+        collected
+    }
+
+    /// Ends the agents. Those that do not answer end by themselves.
+    pub fn finish(self) {
+        let controller = self.controller;
+        let calls = self.members.iter().map(|member| {
+            let member = member.clone();
+            async move {
+                let mut client = member.client.clone();
+                let _ = member.answer(ANSWER_WITHIN, client.finish(FinishRequest { controller })).await;
+            }
+        });
+        all(&self.runtime, calls);
+    }
+
+    /// Each agent's clock against ours.
+    pub fn clocks(&self) -> impl Iterator<Item = (&str, ClockOffset)> {
+        self.members.iter().map(|member| (member.name.as_str(), member.clock))
+    }
+
+    /// Nothing, where all agreed; else the run is called off.
+    fn all_agreed(
+        &mut self,
+        answers: Vec<Result<Option<crate::protocol::generated::Refusal>, String>>,
+    ) -> Result<(), Error> {
+        let (mut refused, mut lost) = (Vec::new(), Vec::new());
+        for (&index, answer) in self.taking_part.iter().zip(answers) {
+            match answer {
+                Ok(None) => {}
+                Ok(Some(refusal)) => refused.push((self.members[index].name.clone(), Refusal::from(refusal))),
+                Err(why) => lost.push(self.loss(index, why)),
+            }
+        }
+        let error = match (refused.is_empty(), lost.is_empty()) {
+            (true, true) => return Ok(()),
+            (false, _) => Error::Refused(refused),
+            (true, false) => Error::Lost(lost),
+        };
+        self.call_off();
+        Err(error)
+    }
+
+    /// Stops the run, and waits until no agent is in it.
+    fn call_off(&mut self) {
+        self.stop();
+        self.epoch = NOT_STARTED;
+        let deadline = Epoch(monotonic_ns()).later(SETTLE);
+        let busy = |index: &usize| {
+            let seen = self.members[*index].seen();
+            let phase = seen.progress.phase();
+            seen.lost.is_none() && matches!(phase, Phase::Preparing | Phase::Ready | Phase::Running)
+        };
+        while self.taking_part.iter().any(busy) && monotonic_ns() < deadline.0 {
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn is_over(&self, seen: &Seen) -> bool {
+        seen.progress.run == self.run && seen.progress.phase() == Phase::Done
+    }
+
+    fn give_up(&mut self) {
+        for &index in &self.taking_part {
+            let seen = self.members[index].seen();
+            if seen.lost.is_none() && !self.is_over(&seen) {
+                let why = format!(
+                    "still {} {} s after the end of the run",
+                    phase_name(seen.progress.phase()),
+                    SETTLE.0 / 1_000_000_000
+                );
+                self.given_up.push((index, why));
+            }
+        }
+    }
+
+    /// What is known of an agent that was lost.
+    fn loss(&self, index: usize, why: String) -> Loss {
+        let member = &self.members[index];
+        let seen = member.seen();
+        let mut reason = why;
+        if let Some((at_ns, how)) = &seen.lost {
+            reason = how.clone();
+            if *at_ns >= self.epoch.0 {
+                let at = self.epoch.instant(*at_ns).0 as f64 / 1e9;
+                reason += &format!(", {at:.1} s after the start");
+            }
+        }
+        if seen.progress.run == self.run && (seen.progress.sent > 0 || seen.progress.received > 0) {
+            let (sent, received) = (seen.progress.sent, seen.progress.received);
+            reason += &format!("; until then it had sent {sent} packets and received {received}");
+        }
+        Loss { agent: member.name.clone(), reason }
+    }
+}
+
+/// Runs them at the same time, and gives their results in order.
+fn all<F>(runtime: &Runtime, futures: impl IntoIterator<Item = F>) -> Vec<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let tasks: Vec<_> = futures.into_iter().map(|future| runtime.spawn(future)).collect();
+    runtime.block_on(async {
+        let mut results = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            results.push(task.await.expect("it does not panic"));
+        }
+        results
+    })
+}

@@ -1,0 +1,124 @@
+//! The agents' protocol: `proto/agent.proto` as Rust, what both sides must agree on beside
+//! it, and the checks on what comes in. No transport, no state.
+//!
+//! Whatever the bytes, reading them gives a message or a reason, never a panic.
+
+#[rustfmt::skip]
+#[allow(missing_docs, clippy::all)]
+pub mod generated;
+mod refusal;
+
+pub use refusal::{Refusal, RefusalKind};
+
+use crate::results::Report;
+use crate::task::{self, Assignment};
+use netstage_core::time::Duration;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// Versions of the protocol this program speaks.
+pub const VERSIONS: RangeInclusive<u32> = 1..=1;
+/// Largest message an agent reads: an assignment with long traces fits.
+pub const MAX_REQUEST_BYTES: usize = 64 << 20;
+/// Largest report a controller reads.
+pub const MAX_REPORT_BYTES: u64 = 1 << 30;
+/// Bytes of a report in one message.
+pub const CHUNK_BYTES: usize = 256 << 10;
+/// Both sides give a sign of life this often.
+pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(250);
+/// So many in a row missing, and an agent takes its controller to be gone (2 s).
+pub const CONTROLLER_BEATS: u32 = 8;
+/// So many in a row missing, and a controller takes an agent to be gone (6 s).
+pub const AGENT_BEATS: u32 = 24;
+
+/// Most bins a run may have: a receiver keeps them all in memory.
+const MAX_BINS: u64 = 10_000_000;
+/// Longest run: a year.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 86_400);
+
+/// The newest version both sides speak, given the other's oldest and newest.
+pub fn common_version(oldest: u32, newest: u32) -> Option<u32> {
+    let version = newest.min(*VERSIONS.end());
+    (version >= oldest.max(*VERSIONS.start())).then_some(version)
+}
+
+/// Reads an assignment and checks what could harm whoever carries it out.
+pub fn read_assignment(version: u32, bytes: &[u8]) -> Result<Assignment, Refusal> {
+    if version != task::VERSION {
+        return Err(Refusal::new(
+            RefusalKind::Version,
+            format!("the assignment has version {version}, this agent reads {}", task::VERSION),
+        )
+        .remedy("use the same netstage for agents and controller"));
+    }
+    let unreadable = |error: &dyn Display| {
+        Refusal::new(RefusalKind::Assignment, format!("the assignment cannot be read: {error}"))
+    };
+    let assignment: Assignment = serde_json::from_slice(bytes).map_err(|error| unreadable(&error))?;
+    if assignment.interval.0 == 0 || assignment.duration.0 / assignment.interval.0 > MAX_BINS {
+        return Err(unreadable(&format!("more than {MAX_BINS} intervals in the run")));
+    }
+    if assignment.duration > MAX_DURATION {
+        return Err(unreadable(&"the run is longer than a year"));
+    }
+    for flow in &assignment.flows {
+        if flow.start > MAX_DURATION || flow.stop > MAX_DURATION {
+            return Err(unreadable(&"it starts or stops after more than a year").flow(&flow.name));
+        }
+    }
+    Ok(assignment)
+}
+
+/// Reads a report.
+pub fn read_report(version: u32, bytes: &[u8]) -> Result<Report, String> {
+    if version != task::VERSION {
+        return Err(format!("its report has version {version}, this program reads {}", task::VERSION));
+    }
+    serde_json::from_slice(bytes).map_err(|error| format!("its report cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assignment() -> Assignment {
+        Assignment {
+            node: "a".into(),
+            seed: 1,
+            duration: Duration::from_secs(1),
+            interval: Duration::from_millis(100),
+            flows: Vec::new(),
+        }
+    }
+
+    fn read(assignment: &Assignment) -> Result<Assignment, Refusal> {
+        read_assignment(task::VERSION, &serde_json::to_vec(assignment).unwrap())
+    }
+
+    #[test]
+    fn versions_meet_where_the_ranges_do() {
+        assert_eq!(common_version(1, 1), Some(1));
+        assert_eq!(common_version(0, 7), Some(1));
+        assert_eq!(common_version(2, 7), None);
+        assert_eq!(common_version(0, 0), None);
+        assert_eq!(common_version(u32::MAX, 0), None);
+    }
+
+    #[test]
+    fn an_assignment_is_read_as_it_was_written() {
+        assert_eq!(read(&assignment()), Ok(assignment()));
+    }
+
+    #[test]
+    fn what_would_exhaust_an_agent_is_refused() {
+        let none = Assignment { interval: Duration(0), ..assignment() };
+        let many = Assignment { interval: Duration(1), ..assignment() };
+        let long = Assignment { duration: Duration(u64::MAX), interval: Duration(u64::MAX), ..assignment() };
+        for bad in [none, many, long] {
+            assert_eq!(read(&bad).unwrap_err().kind, RefusalKind::Assignment);
+        }
+        assert_eq!(read_assignment(task::VERSION, b"{").unwrap_err().kind, RefusalKind::Assignment);
+        let newer = read_assignment(task::VERSION + 1, b"").unwrap_err();
+        assert_eq!(newer.kind, RefusalKind::Version);
+    }
+}

@@ -1,0 +1,107 @@
+//! Why an agent does not do what it was asked: said so that a program can act on it and a
+//! person knows what to change.
+
+use super::generated as wire;
+use std::fmt;
+
+/// Why not, and what would help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What sort of reason.
+    pub kind: RefusalKind,
+    /// The flow concerned; empty where it is none in particular.
+    pub flow: String,
+    /// The reason.
+    pub reason: String,
+    /// What would help; empty where nothing is known.
+    pub remedy: String,
+}
+
+/// What sort of reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The assignment cannot be read or makes no sense.
+    Assignment,
+    /// An address or port is in use.
+    InUse,
+    /// A privilege or kernel feature is missing.
+    Missing,
+    /// Another controller has the agent.
+    Busy,
+    /// Not possible in this phase.
+    Order,
+    /// Anything else the system refused.
+    System,
+    /// The versions do not meet.
+    Version,
+}
+
+impl Refusal {
+    /// A refusal of no flow in particular, without remedy.
+    pub fn new(kind: RefusalKind, reason: impl Into<String>) -> Refusal {
+        Refusal { kind, flow: String::new(), reason: reason.into(), remedy: String::new() }
+    }
+
+    /// With the flow concerned.
+    pub fn flow(mut self, flow: impl Into<String>) -> Refusal {
+        self.flow = flow.into();
+        self
+    }
+
+    /// With what would help.
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Refusal {
+        self.remedy = remedy.into();
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.flow.is_empty() {
+            write!(f, "flow {}: ", self.flow)?;
+        }
+        f.write_str(&self.reason)?;
+        if !self.remedy.is_empty() {
+            write!(f, " ({})", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Refusal> for wire::Refusal {
+    fn from(refusal: Refusal) -> wire::Refusal {
+        let kind = match refusal.kind {
+            RefusalKind::Assignment => wire::RefusalKind::RefusalAssignment,
+            RefusalKind::InUse => wire::RefusalKind::RefusalInUse,
+            RefusalKind::Missing => wire::RefusalKind::RefusalMissing,
+            RefusalKind::Busy => wire::RefusalKind::RefusalBusy,
+            RefusalKind::Order => wire::RefusalKind::RefusalOrder,
+            RefusalKind::System => wire::RefusalKind::RefusalSystem,
+            RefusalKind::Version => wire::RefusalKind::RefusalVersion,
+        };
+        wire::Refusal {
+            kind: kind.into(),
+            flow: refusal.flow,
+            reason: refusal.reason,
+            remedy: refusal.remedy,
+        }
+    }
+}
+
+impl From<wire::Refusal> for Refusal {
+    fn from(refusal: wire::Refusal) -> Refusal {
+        let kind = match refusal.kind() {
+            wire::RefusalKind::RefusalAssignment => RefusalKind::Assignment,
+            wire::RefusalKind::RefusalInUse => RefusalKind::InUse,
+            wire::RefusalKind::RefusalMissing => RefusalKind::Missing,
+            wire::RefusalKind::RefusalBusy => RefusalKind::Busy,
+            wire::RefusalKind::RefusalOrder => RefusalKind::Order,
+            wire::RefusalKind::RefusalVersion => RefusalKind::Version,
+            // A kind this program does not know yet is still a refusal.
+            wire::RefusalKind::RefusalSystem | wire::RefusalKind::RefusalUnknown => RefusalKind::System,
+        };
+        Refusal { kind, flow: refusal.flow, reason: refusal.reason, remedy: refusal.remedy }
+    }
+}
