@@ -5,6 +5,7 @@
 //! - [`clock`]: the time everything here is told by.
 //! - [`doctor`]: what this host can do.
 //! - [`emulator`]: the links of a scenario between pairs of ports.
+//! - [`emulation`]: a plan on the emulated stage; [`fabric`]: the namespaces it runs in.
 //! - [`netns`]: network namespaces, and links and routes in them.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
@@ -18,9 +19,11 @@
 
 pub mod agent;
 pub mod clock;
-pub mod doctor;
 pub mod controller;
+pub mod doctor;
+pub mod emulation;
 pub mod emulator;
+pub mod fabric;
 pub mod netns;
 pub mod ports;
 pub mod protocol;

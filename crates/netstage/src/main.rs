@@ -31,6 +31,9 @@ enum Command {
     Doctor(cmd::doctor::Arguments),
     /// Carry out one node's part of runs, for a controller
     Agent(cmd::agent::Arguments),
+    /// Hold an emulated network, for `netstage run --on emu`
+    #[command(hide = true)]
+    Fabric,
     /// Print the JSON Schema of scenario files
     Schema,
     /// Print a completion script for a shell
@@ -55,6 +58,10 @@ fn main() -> ExitCode {
         Command::Report(arguments) => cmd::report::run(&arguments),
         Command::Doctor(arguments) => cmd::doctor::run(&arguments),
         Command::Agent(arguments) => cmd::agent::run(&arguments),
+        Command::Fabric => {
+            netstage_live::fabric::server::serve();
+            Ok(exit::OK)
+        }
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();

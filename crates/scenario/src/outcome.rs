@@ -275,3 +275,21 @@ impl Outcome {
         self.series.iter().find(|s| s.metric == metric && s.subject == subject)
     }
 }
+
+/// Why a run yields no outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// It was asked to stop.
+    Interrupted,
+    /// It failed.
+    Failed(String),
+    /// The stage cannot run this plan, wherever it runs.
+    Unsupported(String),
+    /// This host or this user lacks what the stage needs.
+    Missing {
+        /// What is missing.
+        message: String,
+        /// How to get it.
+        remedy: String,
+    },
+}

@@ -4,24 +4,6 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a run yields no outcome.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// It was asked to stop.
-    Interrupted,
-    /// It failed.
-    Failed(String),
-    /// The stage cannot run this plan, wherever it runs.
-    Unsupported(String),
-    /// This host or this user lacks what the stage needs.
-    Missing {
-        /// What is missing.
-        message: String,
-        /// How to get it.
-        remedy: String,
-    },
-}
-
 /// Why a study yields no record.
 #[derive(Debug)]
 pub enum Error {

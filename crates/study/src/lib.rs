@@ -38,9 +38,10 @@ pub mod stage;
 pub mod svg;
 
 pub use environment::Environment;
-pub use error::{Error, OpenError, Stopped};
+pub use error::{Error, OpenError};
+pub use netstage_scenario::outcome::Stopped;
 pub use open::Record;
-pub use run::{Observer, Options, Progress, run};
+pub use run::{Observer, Options, Progress, Runner, run};
 
 use netstage_scenario::plan::Plan;
 use std::hash::Hasher;

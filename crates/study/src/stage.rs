@@ -3,8 +3,14 @@
 use crate::Stopped;
 use netstage_scenario::outcome::Outcome;
 use netstage_scenario::plan::Plan;
+use std::path::PathBuf;
 
 /// The simulator.
 pub fn sim(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
     netstage_sim::run(plan, seed, stop).map_err(|_| Stopped::Interrupted)
+}
+
+/// Real packets between namespaces of this machine; `program` is the netstage program.
+pub fn emu(program: PathBuf) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync {
+    move |plan, seed, stop| netstage_live::emulation::run(plan, seed, &program, stop)
 }

@@ -213,6 +213,19 @@ impl Pattern {
         }
     }
 
+    /// Payload bytes of the largest packet handed over at once; zero for bulk.
+    pub fn largest_packet(&self) -> u32 {
+        match self {
+            Pattern::Bulk { .. } => 0,
+            Pattern::Cbr { packet, .. }
+            | Pattern::Poisson { packet, .. }
+            | Pattern::OnOff { packet, .. }
+            | Pattern::Pareto { packet, .. }
+            | Pattern::Mmpp { packet, .. } => *packet,
+            Pattern::Trace { packets, .. } => packets.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0),
+        }
+    }
+
     /// Long-run mean payload rate, bits per second.
     ///
     /// On-off and Pareto: rate · on / (on + off). MMPP: the states' rates weighted by their

@@ -36,6 +36,7 @@ impl From<PrepareError> for Refusal {
             Problem::PortInUse(_) => RefusalKind::InUse,
             Problem::Permission { .. } | Problem::CongestionControl(_) => RefusalKind::Missing,
             Problem::Pattern(_)
+            | Problem::Application(_)
             | Problem::NoRate(_)
             | Problem::PacketSize { .. }
             | Problem::AboveLimit { .. }

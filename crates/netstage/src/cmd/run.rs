@@ -4,7 +4,7 @@ use super::Chosen;
 use crate::exit::{self, EXPECTATION, FAILED, Failure, OK, VOID};
 use crate::{html, summary};
 use indicatif::{ProgressBar, ProgressStyle};
-use netstage_study::{Observer, Options, Progress, Record, report, stage};
+use netstage_study::{Observer, Options, Progress, Record, Runner, report, stage};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub struct Arguments {
 enum Stage {
     /// The simulator, in virtual time
     Sim,
+    /// Real packets between namespaces of this machine, in real time
+    Emu,
 }
 
 /// Name of the page in a record's folder.
@@ -45,8 +47,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(arguments.chosen.name()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Runs in real time take the processor from each other, so those go one by one.
-    let (name, jobs, runner) = match arguments.on {
-        Stage::Sim => ("sim", cores, stage::sim),
+    let (name, jobs, runner): (_, _, Box<Runner>) = match arguments.on {
+        Stage::Sim => ("sim", cores, Box::new(stage::sim)),
+        Stage::Emu => ("emu", 1, Box::new(stage::emu(own_program()?))),
     };
     let options = Options {
         out,
@@ -56,7 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     };
     let interrupted = watch_interrupt()?;
     let mut bar = Bar::new();
-    let result = netstage_study::run(&scenario, &runner, &options, &mut bar, &interrupted);
+    let result = netstage_study::run(&scenario, &*runner, &options, &mut bar, &interrupted);
     bar.bar.finish_and_clear();
     let record = result?;
     let page = record.folder.join(REPORT);
@@ -75,6 +78,11 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         exit::print(summary::text(&report::report(&record), Some(&page)).as_bytes())?;
     }
     Ok(code)
+}
+
+/// This program, whose processes hold the emulated network.
+fn own_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|e| Failure::usage(format!("cannot find this program's own file: {e}")))
 }
 
 /// The exit code a record stands for.

@@ -1,0 +1,123 @@
+//! A plan on the emulated stage: real packets between namespaces of this machine.
+//!
+//! The fabric holds the network, an agent in each host its flows; this is the controller
+//! of both, and what turns their findings into the outcome of a run.
+
+mod folder;
+mod outcome;
+
+use crate::controller::{Agents, Collected, Error};
+use crate::emulator;
+use crate::fabric::assignments::{self, Member};
+use crate::fabric::differences::differences;
+use crate::fabric::labels::labels;
+use crate::fabric::layout::Layout;
+use crate::fabric::process::{AgentSpec, Build, Fabric, Failed};
+use crate::fabric::spec::Spec;
+use folder::Folder;
+use netstage_core::fair::Control;
+use netstage_scenario::outcome::{Outcome, Stopped};
+use netstage_scenario::plan::Plan;
+use outcome::Findings;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+impl From<Failed> for Stopped {
+    fn from(failed: Failed) -> Stopped {
+        match failed.missing {
+            true => Stopped::Missing { message: failed.message, remedy: failed.remedy },
+            false => Stopped::Failed(failed.message),
+        }
+    }
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Stopped {
+        Stopped::Failed(error.to_string())
+    }
+}
+
+/// Runs a plan under a seed. `program` is netstage itself: fabric and agents are processes
+/// of it. `stop` is asked several times a second.
+pub fn run(plan: &Plan, seed: u64, program: &Path, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+    refuse_what_is_not_real(plan)?;
+    let layout = Layout::new(plan).map_err(|e| Stopped::Unsupported(e.to_string()))?;
+    let members = assignments::members(plan, &layout).map_err(|e| Stopped::Unsupported(e.to_string()))?;
+    let assignments = assignments::assignments(plan, &members, seed);
+    let folder =
+        Folder::new().map_err(|e| Stopped::Failed(format!("cannot make a folder for sockets: {e}")))?;
+    let mut build = Build {
+        spec: Spec::new(plan, &layout),
+        emulator: emulator_config(plan, &layout, &members, seed),
+        agents: Vec::new(),
+    };
+    let mut sockets = Vec::new();
+    for &node in assignments.keys() {
+        let socket = folder.socket(node);
+        sockets.push((plan.nodes[node].name.clone(), socket.clone()));
+        let (spool, log) = (folder.spool(node), folder.log(node));
+        build.agents.push(AgentSpec { node, socket, spool, log });
+    }
+    let mut fabric = Fabric::start(program, build, stop).map_err(|e| interrupted_or(e, stop))?;
+    let mut agents = Agents::connect(sockets)?;
+    agents.prepare(assignments.into_values().map(|a| (a.node.clone(), a)).collect())?;
+    let epoch = agents.soonest_start();
+    fabric.run(epoch)?;
+    agents.start(epoch)?;
+    agents.watch(|_| if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+    let collected = agents.collect();
+    agents.finish();
+    if stop() {
+        return Err(Stopped::Interrupted);
+    }
+    fabric.stop()?;
+    let emulator = fabric.finish()?;
+    let found = Findings { plan, members: &members, reports: &collected.reports, emulator: &emulator };
+    let mut outcome = outcome::outcome(&found);
+    outcome.differences = differences(plan);
+    add_remarks(&mut outcome, collected, |name| {
+        folder.last_words(plan.nodes.iter().position(|node| node.name == name)?)
+    });
+    Ok(outcome)
+}
+
+fn refuse_what_is_not_real(plan: &Plan) -> Result<(), Stopped> {
+    let controlled = plan.vpns.iter().find(|vpn| vpn.control != Control::None);
+    if let Some(vpn) = controlled {
+        return Err(Stopped::Unsupported(format!(
+            "vpn.{}: its control needs a PE that the emulated stage does not have yet; \
+             run it with --set 'vpn.*.control=none', or --on sim",
+            vpn.name
+        )));
+    }
+    Ok(())
+}
+
+/// The links that are built, and how packets on them are told apart.
+fn emulator_config(plan: &Plan, layout: &Layout, members: &[Member], seed: u64) -> emulator::Config {
+    let mut config = emulator::Config::of_plan(plan, seed);
+    let mut used = layout.used.iter();
+    config.links.retain(|_| *used.next().expect("one for each link"));
+    config.labels = labels(plan, members);
+    config
+}
+
+fn interrupted_or(failed: Failed, stop: &dyn Fn() -> bool) -> Stopped {
+    if stop() { Stopped::Interrupted } else { failed.into() }
+}
+
+fn add_remarks(outcome: &mut Outcome, collected: Collected, last_words: impl Fn(&str) -> Option<String>) {
+    for loss in collected.lost {
+        let words = last_words(&loss.agent).map_or(String::new(), |words| format!("; it last said: {words}"));
+        outcome.failures.push(format!("node.{}: its agent was lost: {}{words}", loss.agent, loss.reason));
+    }
+    outcome.warnings.extend(collected.warnings);
+    for (node, clock) in collected.clocks {
+        if clock.error_ns > 0 {
+            outcome.warnings.push(format!(
+                "node.{node}: its clock is known to ± {} µs; one-way delays to and from it carry that error",
+                clock.error_ns / 1000
+            ));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! From what agents and emulator found to the outcome of a run, under the names and with
+//! the bins the simulator uses.
+
+use crate::emulator;
+use crate::fabric::assignments::Member;
+use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
+use netstage_core::time::Duration;
+use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
+use netstage_scenario::plan::{Plan, Transport};
+use std::collections::BTreeMap;
+
+/// Everything that was found in one run.
+pub struct Findings<'a> {
+    /// What ran.
+    pub plan: &'a Plan,
+    /// Its flows.
+    pub members: &'a [Member],
+    /// What each agent reported.
+    pub reports: &'a [Report],
+    /// What the emulator reported.
+    pub emulator: &'a emulator::Report,
+}
+
+/// The outcome, its series in the registry's order.
+pub fn outcome(found: &Findings) -> Outcome {
+    let plan = found.plan;
+    let mut gathered = Gathered {
+        bins: (plan.duration.0 / plan.measure.interval.0) as usize,
+        seconds: plan.measure.interval.as_secs_f64(),
+        outcome: Outcome { interval: plan.measure.interval, ..Outcome::default() },
+    };
+    gathered.outcome.bins = gathered.bins;
+    let sides = Sides::new(found.reports);
+    for (id, member) in found.members.iter().enumerate() {
+        let lost = found.emulator.flow_lost.get(&(id as u32));
+        gathered.add_flow(plan, member, &sides, lost);
+    }
+    for (index, vpn) in plan.vpns.iter().enumerate() {
+        gathered.add_vpn(index as u16, &vpn.name, found.emulator);
+    }
+    for link in &found.emulator.links {
+        link.directions.iter().for_each(|direction| gathered.add_link(direction));
+    }
+    gathered.add_remarks(found);
+    let mut outcome = gathered.outcome;
+    outcome.series.sort_by_key(|series| series.metric);
+    outcome
+}
+
+/// The two sides of every flow, by name.
+struct Sides<'a> {
+    sending: BTreeMap<&'a str, &'a FlowResult>,
+    receiving: BTreeMap<&'a str, &'a FlowResult>,
+}
+
+impl<'a> Sides<'a> {
+    fn new(reports: &'a [Report]) -> Sides<'a> {
+        let of = |sends: bool| {
+            let flows = reports.iter().flat_map(|report| &report.flows);
+            flows.filter(|flow| flow.sends == sends).map(|flow| (flow.name.as_str(), flow)).collect()
+        };
+        Sides { sending: of(true), receiving: of(false) }
+    }
+}
+
+struct Gathered {
+    bins: usize,
+    seconds: f64,
+    outcome: Outcome,
+}
+
+impl Gathered {
+    fn push(&mut self, metric: Metric, subject: &str, mut values: Vec<f64>) {
+        // What an agent did not tell is unknown, not zero.
+        values.resize(self.bins, f64::NAN);
+        self.outcome.series.push(Series { metric, subject: subject.to_owned(), values });
+    }
+
+    fn distribution(&mut self, metric: Metric, subject: &str, buckets: &Buckets) {
+        if !buckets.0.is_empty() {
+            let (subject, buckets) = (subject.to_owned(), buckets.0.clone());
+            self.outcome.distributions.push(Distribution { metric, subject, buckets });
+        }
+    }
+
+    fn add_flow(&mut self, plan: &Plan, member: &Member, sides: &Sides, lost: Option<&Vec<u64>>) {
+        let name = plan.flow_name(member.group, member.index);
+        let is_tcp = matches!(plan.flows[member.group].transport, Transport::Tcp(_));
+        let (sending, receiving) = (sides.sending.get(&*name), sides.receiving.get(&*name));
+        let bits = 8.0 / self.seconds;
+        let received = |value: fn(&Counts) -> u64, scale| per_bin(receiving, value, scale);
+        self.push(Metric::FlowThroughput, &name, received(|c| c.received_bytes, bits));
+        if !is_tcp {
+            self.push(Metric::FlowOffered, &name, per_bin(sending, |c| c.offered_bytes, bits));
+            self.push(Metric::FlowSent, &name, per_bin(sending, |c| c.sent, 1.0));
+            self.push(Metric::FlowLost, &name, received(|c| c.lost, 1.0));
+            self.push(Metric::FlowDuplicated, &name, received(|c| c.duplicated, 1.0));
+            self.push(Metric::FlowReordered, &name, received(|c| c.reordered, 1.0));
+            self.push(Metric::FlowCorrupted, &name, received(|c| c.corrupted, 1.0));
+            self.push(Metric::FlowBitErrors, &name, received(|c| c.bit_errors, 1.0));
+        } else if plan.measure.flow_detail {
+            let none = vec![0; self.bins];
+            let lost = lost.unwrap_or(&none).iter().map(|count| *count as f64).collect();
+            self.push(Metric::FlowLost, &name, lost);
+            self.add_tcp(&name, sending.map_or(&[], |sender| &sender.tcp));
+        }
+        if let Some(receiver) = receiving {
+            if !is_tcp {
+                let mut drops = vec![0.0; self.bins];
+                if let Some(last) = drops.last_mut() {
+                    *last = receiver.socket_drops as f64;
+                }
+                self.push(Metric::FlowReceiverDrops, &name, drops);
+            }
+            self.distribution(Metric::FlowDelay, &name, &receiver.delay);
+            self.distribution(Metric::FlowDelayVariation, &name, &receiver.delay_variation);
+        }
+        if let Some(sender) = sending {
+            self.distribution(Metric::FlowRoundTrip, &name, &sender.round_trip);
+            self.distribution(Metric::FlowGap, &name, &sender.gaps);
+            self.add_schedule(&name, sender);
+        }
+        for side in [sending, receiving].into_iter().flatten() {
+            if let Some(error) = &side.error {
+                self.outcome.failures.push(format!("flow.{name}: {error}"));
+            }
+        }
+    }
+
+    fn add_tcp(&mut self, name: &str, samples: &[TcpSample]) {
+        let mut each = |metric, value: &dyn Fn(&TcpSample) -> f64| {
+            self.push(metric, name, samples.iter().map(value).collect());
+        };
+        let seconds = |nanoseconds: u64| Duration(nanoseconds).as_secs_f64();
+        each(Metric::FlowWindow, &|tcp| f64::from(tcp.window));
+        each(Metric::FlowSlowStartThreshold, &|tcp| f64::from(tcp.slow_start_threshold));
+        each(Metric::FlowRoundTrip, &|tcp| seconds(tcp.round_trip_ns));
+        each(Metric::FlowPeerWindow, &|tcp| tcp.peer_window as f64);
+        each(Metric::FlowDeliveryRate, &|tcp| tcp.delivery_rate_bps as f64);
+        let sums = samples.iter().map(|tcp| tcp.retransmissions as f64);
+        let before = std::iter::once(0.0).chain(sums.clone());
+        self.push(
+            Metric::FlowRetransmissions,
+            name,
+            sums.zip(before).map(|(sum, before)| sum - before).collect(),
+        );
+    }
+
+    fn add_schedule(&mut self, name: &str, sender: &FlowResult) {
+        let Some(schedule) = &sender.schedule else { return };
+        let mut load = |quantity: &str, unit: &str, asked: f64, achieved: f64| {
+            self.outcome.loads.push(Load {
+                subject: name.to_owned(),
+                quantity: quantity.to_owned(),
+                unit: unit.to_owned(),
+                layer: String::new(),
+                asked,
+                achieved,
+            });
+        };
+        load("rate", "of that asked", 1.0, 1.0 + schedule.rate_error);
+        load("packets", "packets", schedule.asked as f64, schedule.sent as f64);
+        load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
+    }
+
+    fn add_vpn(&mut self, class: u16, name: &str, emulator: &emulator::Report) {
+        let directions = emulator.links.iter().flat_map(|link| &link.directions);
+        let mut bytes = vec![0.0; self.bins];
+        for delivered in directions.filter_map(|direction| direction.delivered.get(&class)) {
+            bytes.iter_mut().zip(delivered).for_each(|(sum, value)| *sum += *value as f64);
+        }
+        let bits = 8.0 / self.seconds;
+        self.push(Metric::VpnThroughput, name, bytes.iter().map(|bytes| bytes * bits).collect());
+    }
+
+    fn add_link(&mut self, direction: &emulator::report::DirectionReport) {
+        let name = &direction.name;
+        let (bits, share) = (8.0 / self.seconds, 1e-9 / self.seconds);
+        let scaled = |values: &[u64], scale: f64| values.iter().map(|v| *v as f64 * scale).collect();
+        self.push(Metric::LinkThroughput, name, scaled(&direction.bytes, bits));
+        self.push(Metric::LinkBackground, name, scaled(&direction.background, bits));
+        self.push(Metric::LinkUtilisation, name, scaled(&direction.busy_ns, share));
+        self.push(Metric::LinkQueue, name, scaled(&direction.waiting_ns, share));
+        self.push(Metric::LinkDrops, name, scaled(&direction.drops, 1.0));
+        self.push(Metric::LinkLost, name, scaled(&direction.lost, 1.0));
+        self.push(Metric::LinkMarks, name, scaled(&direction.marks, 1.0));
+    }
+
+    fn add_remarks(&mut self, found: &Findings) {
+        let outcome = &mut self.outcome;
+        let emulator = found.emulator;
+        if !emulator.lateness_distribution.0.is_empty() {
+            outcome.distributions.push(Distribution {
+                metric: Metric::LinkLateness,
+                subject: String::new(),
+                buckets: emulator.lateness_distribution.0.clone(),
+            });
+        }
+        outcome.warnings.extend(emulator.warnings.iter().cloned());
+        outcome.void.extend(emulator.void.iter().cloned());
+        for report in found.reports {
+            let named = |text: &String| format!("node.{}: {text}", report.node);
+            outcome.warnings.extend(report.warnings.iter().map(named));
+            outcome.void.extend(report.void.iter().map(named));
+        }
+        for direction in emulator.links.iter().flat_map(|link| &link.directions) {
+            if let Some(saturated) = &direction.saturated {
+                outcome.loads.push(Load {
+                    subject: direction.name.clone(),
+                    quantity: "rate of the full line, relative".into(),
+                    unit: String::new(),
+                    layer: "ip".into(),
+                    asked: 1.0,
+                    achieved: 1.0 + saturated.error,
+                });
+            }
+        }
+        outcome.totals = totals(emulator, found.reports);
+    }
+}
+
+fn per_bin(side: Option<&&FlowResult>, value: impl Fn(&Counts) -> u64, scale: f64) -> Vec<f64> {
+    side.map_or(Vec::new(), |side| side.bins.iter().map(|counts| value(counts) as f64 * scale).collect())
+}
+
+fn totals(emulator: &emulator::Report, reports: &[Report]) -> Totals {
+    let mut totals = Totals::default();
+    for direction in emulator.links.iter().flat_map(|link| &link.directions) {
+        let counted = &direction.totals;
+        totals.packet_hops += counted.entered;
+        totals.lost += counted.dropped + counted.lost + counted.corrupted;
+        totals.in_flight += counted.in_flight;
+    }
+    let bins = reports.iter().flat_map(|report| &report.flows).flat_map(|flow| &flow.bins);
+    for counts in bins {
+        totals.sent += counts.sent;
+        totals.delivered_data += counts.received;
+        totals.delivered += counts.received;
+    }
+    totals
+}

@@ -1,0 +1,67 @@
+//! Addresses of nodes: which ones a node has follows from its place in the plan alone.
+//!
+//! IPv4 from 10.0.0.0/8, IPv6 from fd6e:7374::/64 (RFC 4193): 16 bits name the node, the
+//! last ones tell its addresses apart. Address 0 is the node's own, where its neighbours
+//! send what it shall forward.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Nodes there are addresses for.
+pub const NODES: usize = 1 << 16;
+/// Addresses a node may have.
+pub const PER_NODE: usize = 254;
+
+/// Internet protocol version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both.
+    pub const ALL: [Family; 2] = [Family::V4, Family::V6];
+}
+
+/// Address `number` of a node.
+pub fn of(family: Family, node: usize, number: usize) -> IpAddr {
+    debug_assert!(node < NODES && number < PER_NODE);
+    let [high, low] = (node as u16).to_be_bytes();
+    let last = number as u8 + 1;
+    match family {
+        Family::V4 => Ipv4Addr::new(10, high, low, last).into(),
+        Family::V6 => Ipv6Addr::new(0xfd6e, 0x7374, 0, 0, 0, 0, node as u16, last.into()).into(),
+    }
+}
+
+/// MAC address of one end of a link's side: locally administered, of the form
+/// 02:6e:LINK(16):END:SIDE.
+pub fn mac(link: usize, end: usize, side: Side) -> [u8; 6] {
+    let [high, low] = (link as u16).to_be_bytes();
+    [0x02, 0x6e, high, low, end as u8, side as u8]
+}
+
+/// The two interfaces of a veth pair between a node and the emulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// In the node.
+    Node = 0,
+    /// In the emulator.
+    Emulator = 1,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_private_and_distinct() {
+        assert_eq!(of(Family::V4, 0, 0).to_string(), "10.0.0.1");
+        assert_eq!(of(Family::V4, 258, 253).to_string(), "10.1.2.254");
+        assert_eq!(of(Family::V6, 258, 0).to_string(), "fd6e:7374::102:1");
+        assert_ne!(mac(1, 0, Side::Node), mac(1, 1, Side::Node));
+        assert_eq!(mac(0, 0, Side::Node)[0] & 3, 2, "unicast, locally administered");
+    }
+}

@@ -1,0 +1,106 @@
+//! What the agent of each node is asked to do, so that the plan's flows run.
+
+use super::address::{self, Family};
+use super::layout::Layout;
+use crate::task::{Assignment, FlowTask, Side, TcpOptions, Transport, UdpOptions};
+use netstage_core::time::{Duration, Instant};
+use netstage_scenario::plan::{self, FlowGroup, Plan};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// The first port flows are received on, and the last: below the system's own choice.
+const PORTS: std::ops::RangeInclusive<u16> = 5001..=32_000;
+
+/// One flow of the plan, placed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Member {
+    /// Index of its group.
+    pub group: usize,
+    /// Which member of it.
+    pub index: usize,
+    /// The sender's address.
+    pub source: IpAddr,
+    /// Where it is received.
+    pub destination: SocketAddr,
+}
+
+/// More flows go to one address than there are ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TooManyFlows {
+    /// Name of the host.
+    pub host: String,
+}
+
+impl fmt::Display for TooManyFlows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = PORTS.end() - PORTS.start() + 1;
+        write!(
+            f,
+            "node.{}: more than {most} flows of one kind go there; spread them over several hosts",
+            self.host
+        )
+    }
+}
+
+/// Every flow of a plan, in the plan's order; a flow's place is its number.
+pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows> {
+    let mut next_port: BTreeMap<IpAddr, u16> = BTreeMap::new();
+    let mut members = Vec::new();
+    for (group, (flows, placed)) in plan.flows.iter().zip(&layout.groups).enumerate() {
+        let source = address::of(Family::V4, flows.from, placed.source);
+        let destination = address::of(Family::V4, flows.to, placed.destination);
+        for index in 0..flows.count {
+            let port = next_port.entry(destination).or_insert(*PORTS.start());
+            if !PORTS.contains(port) {
+                return Err(TooManyFlows { host: plan.nodes[flows.to].name.clone() });
+            }
+            members.push(Member { group, index, source, destination: SocketAddr::new(destination, *port) });
+            *port += 1;
+        }
+    }
+    Ok(members)
+}
+
+/// What each node that has flows is asked to do, by index of the node.
+pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize, Assignment> {
+    let mut assignments: BTreeMap<usize, Assignment> = BTreeMap::new();
+    let mut give = |node: usize, task: FlowTask| {
+        let assignment = assignments.entry(node).or_insert_with(|| Assignment {
+            node: plan.nodes[node].name.clone(),
+            seed,
+            duration: plan.duration,
+            interval: plan.measure.interval,
+            flows: Vec::new(),
+        });
+        assignment.flows.push(task);
+    };
+    for (id, member) in members.iter().enumerate() {
+        let group = &plan.flows[member.group];
+        let task = task(plan, group, member, id as u32);
+        give(group.to, FlowTask { side: Side::Receive, ..task.clone() });
+        give(group.from, task);
+    }
+    assignments
+}
+
+/// The sender's side of a flow.
+fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
+    let start = group.start.since(Instant::ZERO) + group.stagger * member.index as u64;
+    let transport = match &group.transport {
+        plan::Transport::Tcp(tcp) => Transport::Tcp(TcpOptions::from(tcp)),
+        plan::Transport::Udp => Transport::Udp(UdpOptions::default()),
+    };
+    FlowTask {
+        name: plan.flow_name(member.group, member.index),
+        id,
+        side: Side::Send,
+        transport,
+        source: SocketAddr::new(member.source, 0),
+        destination: member.destination,
+        traffic: group.traffic.clone(),
+        start,
+        stop: group.stop.since(Instant::ZERO).min(plan.duration).max(Duration::ZERO),
+        detail: plan.measure.flow_detail,
+    }
+}

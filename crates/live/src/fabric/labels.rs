@@ -1,0 +1,26 @@
+//! How the emulator tells to whom a packet belongs: by the addresses and ports that the
+//! fabric gave.
+
+use super::assignments::Member;
+use crate::emulator::{Entry, Label};
+use netstage_scenario::plan::Plan;
+
+/// An entry for every flow of a plan, numbered as in `members`.
+pub fn labels(plan: &Plan, members: &[Member]) -> Vec<Entry> {
+    let entry = |(id, member): (usize, &Member)| {
+        let group = &plan.flows[member.group];
+        Entry {
+            source: Some(member.source),
+            destination: Some(member.destination.ip()),
+            protocol: None,
+            source_port: None,
+            destination_port: Some(member.destination.port()),
+            label: Label {
+                class: group.vpn.unwrap_or(plan.vpns.len()) as u16,
+                flow: Some(id as u32),
+                background: group.background,
+            },
+        }
+    };
+    members.iter().enumerate().map(entry).collect()
+}

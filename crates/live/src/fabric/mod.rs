@@ -1,0 +1,17 @@
+//! The emulated network: a namespace for every node of a plan, and between them links
+//! that the emulator works.
+//!
+//! - [`layout`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
+//! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
+//! - [`network`]: namespaces, interfaces, addresses and routes.
+//! - [`differences`]: in what the kernel differs from the plan.
+
+pub mod address;
+pub mod assignments;
+pub mod differences;
+pub mod labels;
+pub mod layout;
+pub mod network;
+pub mod process;
+pub mod server;
+pub mod spec;

@@ -1,0 +1,161 @@
+//! Builds the namespaces of a [`Spec`]: one per node, and one where the emulator's ends of
+//! all links lie. They are held by file descriptors; when the last one closes, the kernel
+//! removes everything in them.
+
+use super::address::{self, Side};
+use super::process::Failed;
+use super::spec::{LinkSpec, NodeSpec, RouteSpec, Spec};
+use crate::netns::netlink::{Metrics, Route, VethEnd, VethOptions, create_veth};
+use crate::netns::{Namespace, Netlink, ethtool};
+use std::io;
+use std::net::IpAddr;
+
+/// The namespaces of a network.
+#[derive(Debug)]
+pub struct Network {
+    /// One per node that is used.
+    pub nodes: Vec<Option<Namespace>>,
+    /// Where the emulator's ends of the links lie, named by [`emulator_interface`].
+    pub emulator: Namespace,
+}
+
+/// Name of a node's interface to a link.
+pub fn node_interface(link: usize) -> String {
+    format!("link{link}")
+}
+
+/// Name of the emulator's interface for one end of a link.
+pub fn emulator_interface(link: usize, end: usize) -> String {
+    format!("link{link}.{end}")
+}
+
+impl Network {
+    /// Builds it.
+    pub fn build(spec: &Spec) -> Result<Network, Failed> {
+        let namespace = || Namespace::new().map_err(|e| broken("make a network namespace", &e));
+        let emulator = namespace()?;
+        let nodes = spec.nodes.iter().map(|node| node.used.then(namespace).transpose());
+        let network = Network { nodes: nodes.collect::<Result<_, _>>()?, emulator };
+        // The emulator's ends carry frames, never packets of their own.
+        network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
+        for link in &spec.links {
+            network.add_link(link, spec.mtu)?;
+        }
+        for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
+            if let Some(namespace) = node {
+                network.configure(namespace, spec)?;
+            }
+        }
+        for link in &spec.links {
+            network.introduce(link)?;
+            network.wait_until_ready(link)?;
+        }
+        for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
+            if let Some(namespace) = node {
+                add_routes(namespace, &spec.routes)?;
+            }
+        }
+        Ok(network)
+    }
+
+    fn node(&self, index: usize) -> &Namespace {
+        self.nodes[index].as_ref().expect("a link's ends are used")
+    }
+
+    fn add_link(&self, link: &LinkSpec, mtu: u32) -> Result<(), Failed> {
+        let options = VethOptions { mtu, ..VethOptions::default() };
+        for (end, &node) in link.ends.iter().enumerate() {
+            let (inner, outer) = (node_interface(link.index), emulator_interface(link.index, end));
+            let at =
+                |namespace, name, side| VethEnd { namespace, name, mac: address::mac(link.index, end, side) };
+            let inner_end = at(self.node(node), inner.as_str(), Side::Node);
+            let outer_end = at(&self.emulator, outer.as_str(), Side::Emulator);
+            create_veth(inner_end, outer_end, options).map_err(failed)?;
+            for (namespace, name) in [(self.node(node), &inner), (&self.emulator, &outer)] {
+                ethtool::offloads_off(namespace, name).map_err(|e| broken("switch offloads off", &e))?;
+                Netlink::open(namespace).and_then(|mut n| n.set_up(name)).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn configure(&self, namespace: &Namespace, node: &NodeSpec) -> Result<(), Failed> {
+        for (name, value) in &node.settings {
+            self.set(namespace, name, value)?;
+        }
+        let mut netlink = Netlink::open(namespace).map_err(failed)?;
+        netlink.set_up("lo").map_err(failed)?;
+        for &address in &node.addresses {
+            netlink.add_address("lo", address, host_prefix(address)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Tells both ends of a link who is at the other.
+    fn introduce(&self, link: &LinkSpec) -> Result<(), Failed> {
+        for (end, &node) in link.ends.iter().enumerate() {
+            let mut netlink = Netlink::open(self.node(node)).map_err(failed)?;
+            let peer = address::mac(link.index, 1 - end, Side::Node);
+            for family in address::Family::ALL {
+                let neighbour = address::of(family, link.ends[1 - end], 0);
+                netlink.add_neighbour(&node_interface(link.index), neighbour, peer).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Interfaces drop frames for a moment after they come up.
+    fn wait_until_ready(&self, link: &LinkSpec) -> Result<(), Failed> {
+        for (end, &node) in link.ends.iter().enumerate() {
+            let ends = [
+                (self.node(node), node_interface(link.index)),
+                (&self.emulator, emulator_interface(link.index, end)),
+            ];
+            for (namespace, name) in ends {
+                Netlink::open(namespace).and_then(|mut n| n.wait_until_ready(&name)).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&self, namespace: &Namespace, name: &str, value: &str) -> Result<(), Failed> {
+        match namespace.sysctl(name, value) {
+            // What the kernel does not have, it does not do either.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(|e| broken("configure a node", &e)),
+        }
+    }
+}
+
+fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed> {
+    let mut netlink = Netlink::open(namespace).map_err(failed)?;
+    for route in routes {
+        let asked = Route {
+            destination: (route.destination, host_prefix(route.destination)),
+            gateway: Some(route.gateway),
+            link: &node_interface(route.link),
+            preferred_source: None,
+            metrics: Metrics {
+                initial_window: route.initial_window,
+                rto_min_ms: route.min_rto_ms,
+                ecn: route.ecn,
+                ..Metrics::default()
+            },
+        };
+        // A neighbour's own address is routed like any other.
+        netlink.add_route(&asked).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn host_prefix(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn failed(error: crate::netns::netlink::Error) -> Failed {
+    Failed::broken(error.to_string())
+}
+
+fn broken(doing: &str, error: &io::Error) -> Failed {
+    Failed::broken(format!("cannot {doing}: {error}"))
+}

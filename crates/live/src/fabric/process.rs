@@ -1,0 +1,211 @@
+//! The fabric's process, seen from the controller: started, told when the run begins,
+//! asked for what the emulator saw. Messages are lines of JSON on its standard input and
+//! output. When the controller is gone its input ends, and with the process go its agents,
+//! namespaces and interfaces.
+
+use super::spec::Spec;
+use crate::clock::Epoch;
+use crate::emulator;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Longest a network may take to come up.
+const BUILD_LIMIT: Duration = Duration::from_secs(60);
+/// Longest the fabric may take, past the end of a run, to tell what it saw.
+const FINISH_LIMIT: Duration = Duration::from_secs(20);
+
+/// What the controller says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Build the network and start the agents.
+    Build(Box<Build>),
+    /// The run begins then.
+    Run(Epoch),
+    /// End it now.
+    Stop,
+}
+
+/// A network and who is in it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Build {
+    /// The network.
+    pub spec: Spec,
+    /// What its links do.
+    pub emulator: emulator::Config,
+    /// The agents to start.
+    pub agents: Vec<AgentSpec>,
+}
+
+/// An agent to start in a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentSpec {
+    /// Index of the node.
+    pub node: usize,
+    /// Socket it listens on.
+    pub socket: PathBuf,
+    /// Where it spools its results.
+    pub spool: PathBuf,
+    /// Where what it has to say to people goes.
+    pub log: PathBuf,
+}
+
+/// What the fabric answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// The network is there and the agents are started.
+    Ready,
+    /// The run is over.
+    Finished(Box<emulator::Report>),
+    /// It cannot be done.
+    Failed(Failed),
+}
+
+/// Why there is no network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Whether a privilege or a feature of the kernel is missing.
+    pub missing: bool,
+    /// What went wrong.
+    pub message: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Failed {
+    /// Something broke.
+    pub fn broken(message: impl Into<String>) -> Failed {
+        Failed { missing: false, message: message.into(), remedy: String::new() }
+    }
+
+    /// Something is missing.
+    pub fn missing(message: impl Into<String>, remedy: impl Into<String>) -> Failed {
+        Failed { missing: true, message: message.into(), remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// A fabric that is there.
+#[derive(Debug)]
+pub struct Fabric {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: Receiver<io::Result<Answer>>,
+}
+
+impl Fabric {
+    /// Starts the fabric's process (`program` with the argument `fabric`) and has it build
+    /// a network; `stop` is asked while that lasts.
+    pub fn start(program: &Path, build: Build, stop: &dyn Fn() -> bool) -> Result<Fabric, Failed> {
+        let mut child = Command::new(program)
+            .arg("fabric")
+            // An interrupt at the terminal is the controller's to act on.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| Failed::broken(format!("cannot start {}: {e}", program.display())))?;
+        let orders = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines() {
+                let answer = line.and_then(|line| Ok(serde_json::from_str(&line)?));
+                if sender.send(answer).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut fabric = Fabric { child, orders, answers };
+        fabric.tell(&Order::Build(Box::new(build)))?;
+        match fabric.answer(Instant::now() + BUILD_LIMIT, stop)? {
+            Some(Answer::Ready) => Ok(fabric),
+            Some(Answer::Failed(failed)) => Err(failed),
+            Some(Answer::Finished(_)) => Err(Failed::broken("the fabric answered out of turn")),
+            None => Err(Failed::broken("stopped while the network was built")),
+        }
+    }
+
+    /// The run begins then.
+    pub fn run(&mut self, epoch: Epoch) -> Result<(), Failed> {
+        self.tell(&Order::Run(epoch))
+    }
+
+    /// Ends the run early.
+    pub fn stop(&mut self) -> Result<(), Failed> {
+        self.tell(&Order::Stop)
+    }
+
+    /// What the emulator saw, once the run is over.
+    pub fn finish(mut self) -> Result<emulator::Report, Failed> {
+        match self.answer(Instant::now() + FINISH_LIMIT, &|| false)? {
+            Some(Answer::Finished(report)) => Ok(*report),
+            Some(Answer::Failed(failed)) => Err(failed),
+            Some(Answer::Ready) | None => Err(Failed::broken("the fabric answered out of turn")),
+        }
+    }
+
+    /// Whether the process still is there.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    fn tell(&mut self, order: &Order) -> Result<(), Failed> {
+        let orders = self.orders.as_mut().expect("open as long as the fabric");
+        let mut line = serde_json::to_vec(order).expect("orders are text and numbers");
+        line.push(b'\n');
+        let written = orders.write_all(&line).and_then(|()| orders.flush());
+        // A fabric that has failed says why in its answer.
+        if written.is_err() && self.child.try_wait().is_err() {
+            return Err(Failed::broken("the fabric is gone"));
+        }
+        Ok(())
+    }
+
+    /// The next answer; none where `stop` says so.
+    fn answer(&mut self, limit: Instant, stop: &dyn Fn() -> bool) -> Result<Option<Answer>, Failed> {
+        loop {
+            match self.answers.recv_timeout(Duration::from_millis(50)) {
+                Ok(Ok(answer)) => return Ok(Some(answer)),
+                Ok(Err(error)) => {
+                    return Err(Failed::broken(format!("the fabric cannot be understood: {error}")));
+                }
+                Err(RecvTimeoutError::Timeout) if stop() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < limit => {}
+                Err(RecvTimeoutError::Timeout) => return Err(Failed::broken("the fabric does not answer")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait().map_or("unknown".to_owned(), |s| s.to_string());
+                    return Err(Failed::broken(format!("the fabric's process ended early: {status}")));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // Its input ends, and so does it; what does not listen is killed.
+        self.orders = None;
+        let limit = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < limit {
+            if !self.is_alive() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,148 @@
+//! The fabric's own process: holds the namespaces, runs the emulator, and is the parent of
+//! the agents. It ends when its standard input does, and everything ends with it.
+
+use super::network::{Network, emulator_interface};
+use super::process::{AgentSpec, Answer, Build, Failed, Order};
+use crate::clock::Epoch;
+use crate::emulator::{Emulator, Report};
+use crate::netns::{spawn_in, user};
+use crate::ports::af_packet::{AfPacket, Options};
+use nix::sys::{prctl, signal::Signal};
+use std::fs::File;
+use std::io::{self, BufRead as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// What the fabric waits for.
+enum Event {
+    Order(Order),
+    /// The controller is gone, or speaks nonsense.
+    End,
+    /// The run is over.
+    Finished(Box<Report>),
+}
+
+/// Serves a controller on standard input and output. Call it before any thread starts.
+pub fn serve() {
+    // The input's end tells the same, but only to a process that still listens.
+    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+    let (events, received) = channel();
+    let privileged = user::become_privileged();
+    let orders = events.clone();
+    std::thread::spawn(move || read_orders(&orders));
+    let mut stage = match (privileged, received.recv()) {
+        (Err(forbidden), Ok(Event::Order(Order::Build(_)))) => {
+            let remedy = forbidden.grants.join("; or ");
+            return answer(&Answer::Failed(Failed::missing(forbidden.to_string(), remedy)));
+        }
+        (Ok(()), Ok(Event::Order(Order::Build(build)))) => match Stage::build(*build) {
+            Ok(stage) => stage,
+            Err(failed) => return answer(&Answer::Failed(failed)),
+        },
+        _ => return,
+    };
+    answer(&Answer::Ready);
+    stage.attend(&received, &events);
+}
+
+fn read_orders(orders: &Sender<Event>) {
+    for line in io::stdin().lock().lines() {
+        let order = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+        let Some(order) = order else { break };
+        if orders.send(Event::Order(order)).is_err() {
+            return;
+        }
+    }
+    let _ = orders.send(Event::End);
+}
+
+fn answer(answer: &Answer) {
+    let mut line = serde_json::to_vec(answer).expect("answers are text and numbers");
+    line.push(b'\n');
+    let mut output = io::stdout().lock();
+    // A controller that is gone needs no answer.
+    let _ = output.write_all(&line).and_then(|()| output.flush());
+}
+
+/// A network with its emulator and agents.
+struct Stage {
+    network: Network,
+    emulator: Option<Emulator<AfPacket>>,
+    agents: Vec<Child>,
+    stop: Arc<AtomicBool>,
+    running: Option<JoinHandle<()>>,
+}
+
+impl Stage {
+    fn build(build: Build) -> Result<Stage, Failed> {
+        let network = Network::build(&build.spec)?;
+        let mut ports = Vec::new();
+        for link in &build.spec.links {
+            let port = |end| {
+                let name = emulator_interface(link.index, end);
+                AfPacket::open(&network.emulator, &name, Options::default())
+                    .map_err(|e| Failed::broken(format!("cannot open the emulator's port {name}: {e}")))
+            };
+            ports.push([port(0)?, port(1)?]);
+        }
+        let emulator = Emulator::new(build.emulator, ports).map_err(|e| Failed::broken(e.to_string()))?;
+        let program =
+            std::env::current_exe().map_err(|e| Failed::broken(format!("cannot find myself: {e}")))?;
+        let mut stage = Stage {
+            emulator: Some(emulator),
+            agents: Vec::new(),
+            stop: Arc::new(AtomicBool::new(false)),
+            running: None,
+            network,
+        };
+        for agent in &build.agents {
+            stage.start_agent(&program, agent)?;
+        }
+        Ok(stage)
+    }
+
+    fn start_agent(&mut self, program: &Path, agent: &AgentSpec) -> Result<(), Failed> {
+        let cannot = |e| Failed::broken(format!("cannot start an agent: {e}"));
+        let namespace = self.network.nodes[agent.node].as_ref().expect("a node with flows is used");
+        let mut command = Command::new(program);
+        command.arg("agent").arg("--socket").arg(&agent.socket).arg("--spool").arg(&agent.spool);
+        let log = File::create(&agent.log).map_err(cannot)?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.agents.push(spawn_in(namespace, command).map_err(cannot)?);
+        Ok(())
+    }
+
+    /// Follows orders until the run is over or the controller gone.
+    fn attend(&mut self, events: &Receiver<Event>, sender: &Sender<Event>) {
+        while let Ok(event) = events.recv() {
+            match event {
+                Event::Order(Order::Run(epoch)) => self.run(epoch, sender),
+                Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
+                Event::Finished(report) => answer(&Answer::Finished(report)),
+                Event::Order(Order::Build(_)) | Event::End => break,
+            }
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(running) = self.running.take() {
+            let _ = running.join();
+        }
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+
+    fn run(&mut self, epoch: Epoch, sender: &Sender<Event>) {
+        let Some(emulator) = self.emulator.take() else { return };
+        let (stop, sender) = (Arc::clone(&self.stop), sender.clone());
+        let work = move || {
+            let report = emulator.run(epoch, &stop);
+            let _ = sender.send(Event::Finished(Box::new(report)));
+        };
+        self.running = Some(std::thread::spawn(work));
+    }
+}

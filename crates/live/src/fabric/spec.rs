@@ -1,0 +1,181 @@
+//! What the fabric builds: namespaces, interfaces, addresses, routes. Made from a plan by
+//! the controller, handed to the fabric's own process as JSON.
+
+use super::address::{self, Family};
+use super::layout::{Layout, RouteOptions};
+use netstage_core::link;
+use netstage_core::traffic::Pattern;
+use netstage_scenario::plan::{Hop, NodeKind, Plan, Transport};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// Smallest MTU of an interface: Ethernet's.
+const ETHERNET_MTU: u32 = 1500;
+/// Headers of IPv6 and TCP with timestamps: the most that is put before a segment's payload.
+const TCP_IP_HEADERS: u32 =
+    netstage_wire::IPV6_HEADER + netstage_wire::TCP_HEADER + netstage_wire::TCP_TIMESTAMPS;
+
+/// A network of namespaces.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    /// Its nodes: those of the plan, in its order.
+    pub nodes: Vec<NodeSpec>,
+    /// Its links: those of the plan that carry something, in its order.
+    pub links: Vec<LinkSpec>,
+    /// MTU of every interface.
+    pub mtu: u32,
+}
+
+/// A node: a namespace of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeSpec {
+    /// Its name.
+    pub name: String,
+    /// Whether anything is in it at all.
+    pub used: bool,
+    /// Its addresses, its own first.
+    pub addresses: Vec<IpAddr>,
+    /// Where it sends what it does not keep.
+    pub routes: Vec<RouteSpec>,
+    /// Kernel settings that are its own.
+    pub settings: Vec<(String, String)>,
+}
+
+/// A link: two interfaces with the emulator between them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkSpec {
+    /// Index in the plan.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// Indices of its nodes.
+    pub ends: [usize; 2],
+    /// From `ends[0]` to `ends[1]`, then the other way.
+    pub directions: [link::Config; 2],
+}
+
+/// A route to one address.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RouteSpec {
+    /// The address.
+    pub destination: IpAddr,
+    /// Index, in the plan, of the link that leads there.
+    pub link: usize,
+    /// The node's end of that link.
+    pub end: usize,
+    /// The neighbour's own address.
+    pub gateway: IpAddr,
+    /// Initial congestion window, segments.
+    pub initial_window: Option<u32>,
+    /// Lower bound of the retransmission timeout, milliseconds.
+    pub min_rto_ms: Option<u32>,
+    /// Negotiate ECN.
+    pub ecn: bool,
+}
+
+impl Spec {
+    /// The network a plan asks for.
+    pub fn new(plan: &Plan, layout: &Layout) -> Spec {
+        let links: Vec<LinkSpec> = (plan.links.iter().enumerate())
+            .filter(|(index, _)| layout.used[*index])
+            .map(|(index, link)| LinkSpec {
+                index,
+                name: link.name.clone(),
+                ends: link.ends,
+                directions: link.directions.clone(),
+            })
+            .collect();
+        let on_a_way: BTreeSet<usize> = links.iter().flat_map(|link| link.ends).collect();
+        let node = |index: usize| NodeSpec {
+            name: plan.nodes[index].name.clone(),
+            used: on_a_way.contains(&index),
+            addresses: Family::ALL
+                .into_iter()
+                .flat_map(|family| {
+                    (0..layout.addresses[index].len()).map(move |number| address::of(family, index, number))
+                })
+                .collect(),
+            routes: Vec::new(),
+            settings: settings(plan, index),
+        };
+        let mut nodes: Vec<NodeSpec> = (0..plan.nodes.len()).map(node).collect();
+        for (owner, addresses) in layout.addresses.iter().enumerate() {
+            for (number, address) in addresses.iter().enumerate() {
+                for (&from, &hop) in &address.routes {
+                    for family in Family::ALL {
+                        let route = route(plan, family, (owner, number), hop, address.treatment.tcp);
+                        nodes[from].routes.push(route);
+                    }
+                }
+            }
+        }
+        Spec { nodes, links, mtu: mtu(plan) }
+    }
+}
+
+fn route(
+    plan: &Plan,
+    family: Family,
+    (owner, number): (usize, usize),
+    hop: Hop,
+    options: Option<RouteOptions>,
+) -> RouteSpec {
+    let neighbour = plan.links[hop.link].ends[1 - hop.direction];
+    RouteSpec {
+        destination: address::of(family, owner, number),
+        link: hop.link,
+        end: hop.direction,
+        gateway: address::of(family, neighbour, 0),
+        initial_window: options.map(|o| o.initial_window),
+        min_rto_ms: options.map(|o| u32::try_from(o.min_rto.0 / 1_000_000).unwrap_or(u32::MAX).max(1)),
+        ecn: options.is_some_and(|o| o.ecn),
+    }
+}
+
+/// Large enough that nothing a flow sends has to be fragmented.
+fn mtu(plan: &Plan) -> u32 {
+    let largest = |group: &netstage_scenario::plan::FlowGroup| match &group.transport {
+        Transport::Tcp(tcp) => tcp.max_segment_size + TCP_IP_HEADERS,
+        Transport::Udp => {
+            let payload = group.traffic.pattern().map_or(0, Pattern::largest_packet);
+            payload + netstage_wire::IPV6_HEADER + netstage_wire::UDP_HEADER
+        }
+    };
+    plan.flows.iter().map(largest).fold(ETHERNET_MTU, u32::max).min(65_535)
+}
+
+/// Settings of a node's kernel. All of them belong to the node's namespace.
+fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
+    let mut settings = vec![
+        // Paths may differ by direction.
+        ("net.ipv4.conf.all.rp_filter", "0"),
+        ("net.ipv4.conf.default.rp_filter", "0"),
+        // One-ended measurement counts every answer.
+        ("net.ipv4.icmp_ratelimit", "0"),
+        ("net.ipv6.icmp.ratelimit", "0"),
+        // A flow learns nothing from the one before it.
+        ("net.ipv4.tcp_no_metrics_save", "1"),
+        ("net.ipv4.tcp_wmem", "4096 65536 67108864"),
+        ("net.ipv4.tcp_rmem", "4096 131072 67108864"),
+    ];
+    if plan.nodes[node].kind != NodeKind::Host {
+        settings.push(("net.ipv4.ip_forward", "1"));
+        settings.push(("net.ipv6.conf.all.forwarding", "1"));
+    }
+    let of_node = plan.flows.iter().filter(|group| group.from == node || group.to == node);
+    let mut configurations = of_node.filter_map(|group| match &group.transport {
+        Transport::Tcp(tcp) => Some(tcp),
+        Transport::Udp => None,
+    });
+    // Where the flows of one host differ, the last one's settings hold; `differences` says so.
+    if let Some(tcp) = configurations.next_back() {
+        settings.push(("net.ipv4.tcp_sack", flag(tcp.sack)));
+        settings.push(("net.ipv4.tcp_timestamps", flag(tcp.timestamps)));
+    }
+    settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn flag(on: bool) -> &'static str {
+    if on { "1" } else { "0" }
+}

@@ -1,0 +1,289 @@
+//! The emulated stage as people meet it: the same file as on the simulator, and nothing
+//! left behind however a run ends.
+
+use serde_json::Value;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const SCENARIO: &str = r#"
+[scenario]
+title = "A transfer and a call"
+duration = "3 s"
+
+[node.a]
+[node.b]
+[node.middle]
+kind = "router"
+
+[link.access]
+ends = ["a", "middle"]
+rate = "100 Mbit/s"
+buffer = "100 packets"
+
+[link.line]
+ends = ["middle", "b"]
+rate = "10 Mbit/s"
+delay = "5 ms"
+buffer = "50 packets"
+
+[flow.bulk]
+from = "a"
+to = "b"
+tcp = { window = "32 KiB" }
+
+[flow.call]
+from = "a"
+to = "b"
+transport = "udp"
+traffic = { model = "cbr", rate = "64 kbit/s", packet = "160 B" }
+
+[measure]
+interval = "500 ms"
+flow_detail = true
+"#;
+
+/// A folder with the scenario in it, which goes when the test does.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("emulation-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("call.toml"), SCENARIO).unwrap();
+        Place(path)
+    }
+
+    fn command(&self, stage: &str, out: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
+        command.current_dir(&self.0).args(["run", "call.toml", "--json", "--on", stage, "--out", out]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether the emulated stage can run here; says "skipped" where it cannot.
+fn can_emulate() -> bool {
+    use netstage_live::netns::user::{Privileges, privileges};
+    let can = !matches!(privileges(), Privileges::Neither(_));
+    if !can {
+        println!("skipped: network namespaces are not allowed here");
+    }
+    can
+}
+
+fn json(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text)
+        .unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The mean of a metric of a subject in a record.
+fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
+    let summary = result["record"]["cells"][0]["summary"].as_array().unwrap();
+    let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
+    found.unwrap_or_else(|| panic!("no {metric} of {subject}"))["mean"].as_f64().unwrap()
+}
+
+/// Processes of a run: those that carry its folder's name, which has the controller's number.
+fn processes_of(controller: u32) -> Vec<u32> {
+    let mark = format!("netstage-{controller}-");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .filter(|number: &u32| {
+            let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&mark)
+        })
+        .collect()
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// Waits until it holds, at most this long.
+fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        if holds() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    holds()
+}
+
+/// A run whose agents are there.
+fn under_way(mut command: Command) -> Child {
+    let child = command.spawn().unwrap();
+    assert!(within(Duration::from_secs(30), || processes_of(child.id()).len() == 2), "both agents start");
+    std::thread::sleep(Duration::from_millis(1500));
+    child
+}
+
+fn signal(process: u32, name: &str) {
+    assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
+}
+
+/// Nothing of a run is left: no process, no folder.
+fn nothing_is_left(controller: u32) {
+    assert!(within(Duration::from_secs(5), || processes_of(controller).is_empty()), "agents outlive the run");
+}
+
+fn folder_of(controller: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("netstage-{controller}-0"))
+}
+
+fn host_interfaces() -> String {
+    fs::read_to_string("/proc/net/dev").unwrap().lines().map(|l| l.split(':').next().unwrap()).collect()
+}
+
+#[test]
+fn one_file_runs_on_both_stages() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new("both");
+    let before = host_interfaces();
+    let sim = json(&place.command("sim", "sim").output().unwrap());
+    let child = place.command("emu", "emu").spawn().unwrap();
+    let controller = child.id();
+    let emu = json(&child.wait_with_output().unwrap());
+    for subject in ["bulk", "call"] {
+        let (sim, emu) = (mean(&sim, "flow.throughput", subject), mean(&emu, "flow.throughput", subject));
+        assert!((emu / sim - 1.0).abs() < 0.2, "{subject}: {emu} emulated, {sim} simulated");
+    }
+    assert_eq!(emu["record"]["stage"], "emu");
+    assert!(mean(&emu, "link.throughput", "line.forward") > 1e6);
+    assert!(emu["record"]["failures"].as_array().is_none_or(Vec::is_empty), "{}", emu["record"]["failures"]);
+    assert!(!emu["record"]["differences"].as_array().unwrap().is_empty());
+    nothing_is_left(controller);
+    assert!(!folder_of(controller).exists());
+    assert_eq!(host_interfaces(), before, "the host's interfaces are as they were");
+    let report = Command::new(env!("CARGO_BIN_EXE_netstage"))
+        .current_dir(&place.0)
+        .args(["report", "sim", "emu"])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&report.stdout).contains("flow.throughput"));
+}
+
+#[test]
+fn a_killed_controller_leaves_nothing() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new("killed");
+    let before = host_interfaces();
+    let mut child = under_way(place.command("emu", "out"));
+    let (controller, fabric) = (child.id(), children_of(child.id()));
+    signal(controller, "-KILL");
+    child.wait().unwrap();
+    nothing_is_left(controller);
+    assert!(within(Duration::from_secs(5), || fabric
+        .iter()
+        .all(|f| !Path::new(&format!("/proc/{f}")).exists())));
+    assert_eq!(host_interfaces(), before);
+    // The next run removes the folder with what the agents had spooled.
+    assert!(folder_of(controller).exists());
+    place.command("emu", "next").output().unwrap();
+    assert!(!folder_of(controller).exists());
+}
+
+#[test]
+fn a_killed_agent_is_named_and_the_other_kept() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new("agent");
+    let child = under_way(place.command("emu", "out"));
+    let controller = child.id();
+    let of_b = processes_of(controller).into_iter().find(|process| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap();
+        String::from_utf8_lossy(&line).contains("/1.sock")
+    });
+    signal(of_b.expect("the agent of b"), "-KILL");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let result = json(&output);
+    let failures = result["record"]["failures"].to_string();
+    assert!(failures.contains("node.b"), "{failures}");
+    assert!(mean(&result, "flow.offered", "call") > 0.0, "the sender's side is kept");
+    nothing_is_left(controller);
+}
+
+#[test]
+fn an_interrupt_ends_a_run_at_once() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new("interrupt");
+    let mut command = place.command("emu", "out");
+    command.args(["--set", "scenario.duration=\"60 s\""]);
+    let child = under_way(command);
+    let controller = child.id();
+    let began = Instant::now();
+    signal(controller, "-INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(began.elapsed() < Duration::from_secs(20));
+    nothing_is_left(controller);
+    assert!(!folder_of(controller).exists());
+}
+
+#[test]
+fn no_privilege_is_needed() {
+    if !can_emulate() || !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root, to give it up");
+        return;
+    }
+    let place = Place::new("nobody");
+    // Build folders are not open to everybody: the program is run from a copy.
+    let program = place.0.join("netstage");
+    fs::copy(env!("CARGO_BIN_EXE_netstage"), &program).unwrap();
+    let nobody = 65_534;
+    nix::unistd::chown(&place.0, Some(nobody.into()), Some(nobody.into())).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"])
+        .arg(&program)
+        .args(["run", "call.toml", "--json", "--on", "emu", "--out", "out"])
+        .current_dir(&place.0)
+        .output()
+        .unwrap();
+    let result = json(&output);
+    if result["error"]["code"] == 4 {
+        println!("skipped: {}", result["error"]["message"]);
+        return;
+    }
+    assert!(mean(&result, "flow.throughput", "call") > 50_000.0);
+    assert!(result["record"]["failures"].as_array().is_none_or(Vec::is_empty));
+}
+
+#[test]
+fn what_the_stage_cannot_do_is_refused() {
+    let place = Place::new("refused");
+    let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/examples/fair-two-vpns.toml");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_netstage"))
+        .current_dir(&place.0)
+        .arg("run")
+        .arg(scenario)
+        .args(["--on", "emu", "--out", "out"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let mut message = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+    assert!(message.contains("vpn.") && message.contains("--on sim"), "{message}");
+}
