@@ -52,6 +52,23 @@ fn figures_2_and_3_of_the_i2vfc_paper_hold() {
     assert_met(&scenarios().join("papers/i2vfc/fig3.toml"));
 }
 
+#[test]
+fn the_stage_papers_line_is_as_its_tests_say() {
+    let name = scenarios().join("papers/stage/line.toml");
+    assert_met(&name);
+    let record = fresh("line-again");
+    let output = run(&name, &record, &["--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let verdict = |cell: usize| {
+        let tests = document["record"]["cells"][cell]["tests"].as_array().unwrap().iter();
+        let tcp = tests.filter(|test| test["name"] == "tcp").map(|test| &test["verdicts"]).next().unwrap();
+        tcp.to_string()
+    };
+    assert!(verdict(0).contains("the line limits"), "{}", verdict(0));
+    assert!(verdict(1).contains("the window limits"), "{}", verdict(1));
+    assert!(verdict(2).contains("loss limits"), "{}", verdict(2));
+}
+
 /// Figures 4, 5 and 7 fall short in some cells (docs/results/i2vfc.md): what holds, must hold on.
 #[test]
 fn the_other_figures_hold_where_they_did() {

@@ -72,12 +72,25 @@ pub struct TrialEntry {
     /// Packets received with another payload than was sent.
     #[serde(default)]
     pub corrupted: u64,
+    /// Bytes a TCP transfer delivered.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub transferred: u64,
+    /// Segments it sent again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retransmissions: u64,
+    /// Mean round trip of a transfer, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_ns: Option<u64>,
     /// Mean one-way delay, nanoseconds, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ns: Option<u64>,
     /// Why it does not count; empty where it does.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub void: String,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Finding {
@@ -113,7 +126,7 @@ impl TrialEntry {
             reordered: result.reordered,
             corrupted: result.corrupted,
             delay_ns: result.delays.map(|delays| delays.mean.0),
-            void: String::new(),
+            ..TrialEntry::default()
         }
     }
 }

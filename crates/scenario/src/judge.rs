@@ -7,7 +7,7 @@ use crate::file::File;
 use crate::file::study::{self, Assignments};
 use crate::outcome::{Metric, MetricInfo};
 use crate::pattern::matches;
-use crate::plan::{Plan, Test};
+use crate::plan::Plan;
 use crate::quantity::Dimension;
 use crate::scalar::{Amount, MetricName, SubjectPattern};
 use crate::table::{At, List};
@@ -210,6 +210,7 @@ impl<'a> Judge<'a> {
         let names = subject_names(&cell.plan, metric.name);
         let counted = cell.plan.flows.iter().any(|flow| flow.name == *pattern && flow.count > 1);
         let help = match names.is_empty() {
+            true if metric.name.starts_with("test.") => Some("no test of this file finds it".into()),
             true => Some("this metric is of the whole network: leave `subject` out".into()),
             false if counted => Some(format!("did you mean `{pattern}[*]`?")),
             false => did_you_mean(pattern, names.iter().map(String::as_str)),
@@ -376,9 +377,8 @@ fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
         plan.vpns.iter().map(|vpn| vpn.name.clone()).collect()
     } else if metric.starts_with("link.") {
         plan.links.iter().flat_map(|l| ["forward", "reverse"].map(|d| format!("{}.{d}", l.name))).collect()
-    } else if metric.starts_with("test.") {
-        let finds = |test: &&Test| test.method.metrics().iter().any(|found| found.info().name == metric);
-        plan.tests.iter().filter(finds).flat_map(Test::subjects).collect()
+    } else if let Some(&metric) = Metric::ALL.iter().find(|m| m.is_finding() && m.info().name == metric) {
+        plan.tests.iter().flat_map(|test| test.subjects(metric)).collect()
     } else {
         Vec::new()
     }

@@ -166,6 +166,24 @@ metrics! {
     TestBackToBack = "test.back_to_back", "packets", "", Mean;
     /// Buffer that bursts imply, less what is forwarded meanwhile (RFC 9004).
     TestBufferTime = "test.buffer_time", "s", "", Mean;
+    /// Rate at which what comes through tops out.
+    TestPlateau = "test.plateau", "bit/s", "ip", Mean;
+    /// Bit error rate.
+    TestBitErrorRate = "test.bit_error_rate", "", "", Mean;
+    /// Loss that does not depend on the size of packets.
+    TestBaseLoss = "test.base_loss", "", "", Mean;
+    /// What a TCP transfer reached (RFC 6349).
+    TestTcpThroughput = "test.tcp_throughput", "bit/s", "payload", Mean;
+    /// How long a TCP transfer took.
+    TestTransferTime = "test.transfer_time", "s", "", Mean;
+    /// That over the time its path allows (RFC 6349).
+    TestTransferTimeRatio = "test.transfer_time_ratio", "", "", Mean;
+    /// Share of a transfer's bytes that were no retransmissions (RFC 6349).
+    TestTcpEfficiency = "test.tcp_efficiency", "", "", Mean;
+    /// Growth of the round trip under the transfer, as a share of that of the idle path (RFC 6349).
+    TestBufferDelay = "test.buffer_delay", "", "", Mean;
+    /// Round trip of the idle path.
+    TestRoundTrip = "test.round_trip", "s", "", Mean;
 }
 
 impl Metric {

@@ -6,7 +6,7 @@
 
 mod test;
 
-pub use test::{Method, Search, Test};
+pub use test::{Method, Search, Test, Transfer};
 
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};

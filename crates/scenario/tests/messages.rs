@@ -185,6 +185,26 @@ const CASES: &[(&str, &str)] = &[
     ("subject = \"tcp[*]\"", "subject = \"tcp\""),
     ("subject = \"tcp[*]\"", "against = \"vpn.one.weight\""),
     ("[node.r]", "[node.\"r.1\"]\n[node.r]"),
+    // Tests.
+    ("[sweep]", "[test.t]\nkind = \"rfc2455-throughput\"\nfrom = \"a\"\nto = \"b\"\n[sweep]"),
+    ("[sweep]", "[test.t]\nkind = \"rfc2544-throughput\"\nfrom = \"a\"\nto = \"c\"\n[sweep]"),
+    ("[sweep]", "[test.t]\nkind = \"loss\"\nfrom = \"a\"\nto = \"b\"\n[sweep]"),
+    (
+        "[sweep]",
+        "[test.t]\nkind = \"plateau\"\nfrom = \"a\"\nto = \"b\"\nframe_sizes = [\"60 B\"]\nload = [\"upd\"]\n[sweep]",
+    ),
+    (
+        "[sweep]",
+        "[test.t]\nkind = \"mlrsearch\"\nfrom = \"a\"\nto = \"b\"\nresolution = 0\nframe_sizes = [\"64 B\", \"64 B\"]\n[sweep]",
+    ),
+    (
+        "[sweep]",
+        "[test.t]\nkind = \"rfc6349\"\nfrom = \"a\"\nto = \"b\"\ntcp = { window = \"1 kB\" }\n[sweep]",
+    ),
+    (
+        "metric = \"fairness.inter_vpn\"\nover = [\"2 s\", \"10 s\"]",
+        "metric = \"test.plateau\"\nsubject = \"t\"",
+    ),
 ];
 
 const SETS: &[(&str, &str)] = &[

@@ -227,8 +227,13 @@ impl Builder<'_, '_> {
             }
             return Some(Transport::Udp);
         }
+        self.tcp(flow.tcp.as_ref(), flow.transport.place).map(Transport::Tcp)
+    }
+
+    /// TCP as a table says; where there is none, problems are at `place`.
+    pub(super) fn tcp(&mut self, table: Option<&At<flow::Tcp>>, place: Place) -> Option<tcp::Config> {
         let default;
-        let tcp = match &flow.tcp {
+        let tcp = match table {
             Some(tcp) => &tcp.value,
             None => {
                 default = default_tcp();
@@ -257,12 +262,12 @@ impl Builder<'_, '_> {
             }
         }
         if tcp.window.0 < tcp.max_segment_size.0 {
-            let place = flow.tcp.as_ref().map_or(flow.transport.place, |tcp| tcp.place);
+            let place = table.map_or(place, |tcp| tcp.place);
             self.problems
                 .push(place, "`window` is smaller than `max_segment_size`: no segment could be sent");
             return None;
         }
-        Some(Transport::Tcp(tcp::Config {
+        Some(tcp::Config {
             algorithm,
             sack: tcp.sack,
             ecn: tcp.ecn,
@@ -276,7 +281,7 @@ impl Builder<'_, '_> {
             initial_rto: tcp.initial_rto.0,
             limited_transmit: tcp.limited_transmit,
             handshake: tcp.handshake,
-        }))
+        })
     }
 
     fn traffic(&mut self, flow: &Flow) -> Option<Pattern> {

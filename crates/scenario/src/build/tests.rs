@@ -4,14 +4,20 @@ use super::flows::{Ends, Way};
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
 use crate::file::test::{Carrier, Packets, Probe, Searched, Test as Table};
-use crate::plan::{FlowGroup, Method, Search, Test, Transport};
+use crate::plan::{FlowGroup, Method, Search, Test, Transfer, Transport};
 use crate::scalar::{Probability, Span};
 use crate::table::At;
+use netstage_core::measure::mlrsearch::Goal;
 use netstage_core::measure::rfc2544::ETHERNET_FRAME_SIZES;
 use netstage_core::measure::trial::FrameSize;
 use netstage_core::quantity::BitRate;
+use netstage_core::tcp;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
+use netstage_wire as wire;
+
+/// Ethernet header and frame check sequence.
+const ETHERNET: u32 = 18;
 
 impl<'a> From<&'a Probe> for Ends<'a> {
     fn from(probe: &'a Probe) -> Ends<'a> {
@@ -34,19 +40,29 @@ impl Builder<'_, '_> {
         network: &Network,
         vpns: &[Option<PlacedVpn>],
     ) -> Option<Test> {
-        let packets = table.packets();
-        let way = self.way(&Ends::from(&packets.probe), network, vpns);
-        let load = self.beside(&packets.probe);
+        let asked = table.probe();
+        let way = self.way(&Ends::from(asked), network, vpns);
+        let load = self.beside(asked);
         let method = self.method(table);
-        let frames = self.frames(packets);
+        let (transport, frames, drain) = match table {
+            Table::Transfer(test) => {
+                let tcp = self.tcp(test.tcp.as_ref(), asked.from.place);
+                let frames = tcp.as_ref().map(|config| vec![full_packet(config)]);
+                (tcp.map(Transport::Tcp), frames, test.drain)
+            }
+            _ => {
+                let packets = table.packets()?;
+                (Some(carried(packets.transport)), self.frames(packets), packets.drain)
+            }
+        };
         Some(Test {
             name: name.to_owned(),
             method: method?,
-            probe: probe(name, way?, carried(packets.transport)),
+            probe: probe(name, way?, transport?),
             frames: frames?,
             load: load?,
-            warm_up: packets.probe.warm_up,
-            drain: packets.drain,
+            warm_up: asked.warm_up,
+            drain,
         })
     }
 
@@ -94,6 +110,29 @@ impl Builder<'_, '_> {
                 longest: test.longest.value.0,
                 repeats: test.repeats.0 as u32,
             },
+            Table::Mlrsearch(test) => Method::Mlrsearch {
+                max_rate: max_rate(&test.packets),
+                goal: Goal {
+                    loss_ratio: test.loss_tolerance.0,
+                    exceed_ratio: test.exceed.0,
+                    initial_trial_duration: test.initial_trial.0.min(test.trial.0),
+                    final_trial_duration: test.trial.0,
+                    duration_sum: test.trials_together.map_or(test.trial.0 * 2, |span| span.0),
+                    width: self.above_zero(&test.resolution)?,
+                },
+            },
+            Table::Plateau(test) => Method::Plateau {
+                max_rate: max_rate(&test.packets),
+                trial: test.trial.0,
+                repeats: test.repeats.0 as u32,
+            },
+            Table::BitError(test) => Method::BitError { rate: test.rate.value, trial: test.trial.0 },
+            Table::Transfer(test) => Method::Transfer(Transfer {
+                size: test.size.map(|size| size.0),
+                trial: test.trial.0,
+                max_rate: test.max_rate.as_ref().map(|rate| rate.value),
+                search: test.search.0,
+            }),
             Table::Loss(test) => {
                 Method::Loss { rate: test.rate.value, trial: test.trial.0, repeats: test.repeats.0 as u32 }
             }
@@ -116,6 +155,14 @@ impl Builder<'_, '_> {
 
 fn max_rate(packets: &Searched) -> Option<BitRate> {
     packets.max_rate.as_ref().map(|rate| rate.value)
+}
+
+/// A TCP segment of full size, as the packet that carries it.
+fn full_packet(config: &tcp::Config) -> FrameSize {
+    let options = if config.timestamps { wire::TCP_TIMESTAMPS } else { 0 };
+    let ip = config.max_segment_size + wire::IPV4_HEADER + wire::TCP_HEADER + options;
+    let frame = FrameSize::ethernet_udp(ip + ETHERNET);
+    FrameSize { payload: config.max_segment_size, ..frame }
 }
 
 fn carried(carrier: Carrier) -> Transport {

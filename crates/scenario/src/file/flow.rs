@@ -236,14 +236,10 @@ table! {
     }
 }
 
-/// Puts `[defaults.tcp]` under a flow's `tcp`, where the flow is carried by TCP.
+/// Puts `[defaults.tcp]` under the `tcp` of a flow or test carried by TCP.
 pub(crate) fn apply_tcp_defaults(flow: &mut Node, tcp: &Node) {
-    let is_tcp = flow.get("transport").is_none_or(|t| t.text() == Some("tcp"));
     let place = tcp.place;
     let Value::Table(fields) = &mut flow.value else { return };
-    if !is_tcp {
-        return;
-    }
     if fields.get("tcp").is_none() {
         fields.insert("tcp", place, Node { value: Value::Table(Table::default()), place, own: false });
     }

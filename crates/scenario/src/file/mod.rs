@@ -83,7 +83,7 @@ impl Decode for Defaults {
                 field("link", "For every `[link.NAME]`.", Link::kind),
                 field("vpn", "For every `[vpn.NAME]`.", Vpn::kind),
                 field("flow", "For every `[flow.NAME]`.", Flow::kind),
-                field("tcp", "For the `tcp` table of every flow carried by TCP.", Tcp::kind),
+                field("tcp", "For the `tcp` table of every flow and test carried by TCP.", Tcp::kind),
             ],
             shorthand: None,
         }
@@ -108,7 +108,7 @@ pub(crate) fn root_kind() -> &'static Kind {
 pub(crate) fn apply_defaults(root: &mut Node) {
     let Some(defaults) = root.get("defaults").cloned() else { return };
     let tcp = defaults.get("tcp").cloned();
-    for name in ["node", "link", "vpn", "flow"] {
+    for name in ["node", "link", "vpn", "flow", "test"] {
         let Some(members) = root_members(root, name) else { continue };
         let kind = root_kind().field(name).and_then(|named| named.field("")).expect("a table of names");
         for entry in members {
@@ -118,9 +118,12 @@ pub(crate) fn apply_defaults(root: &mut Node) {
             if let Some(default) = defaults.get(name).filter(|d| d.table().is_some()) {
                 merge(&mut entry.node, default, &kind);
             }
-            if let ("flow", Some(tcp)) = (name, &tcp)
-                && tcp.table().is_some()
-            {
+            let carried_by_tcp = match name {
+                "flow" => entry.node.get("transport").is_none_or(|t| t.text() == Some("tcp")),
+                "test" => entry.node.get("kind").is_some_and(|kind| kind.text() == Some("rfc6349")),
+                _ => false,
+            };
+            if let Some(tcp) = tcp.as_ref().filter(|tcp| carried_by_tcp && tcp.table().is_some()) {
                 flow::apply_tcp_defaults(&mut entry.node, tcp);
             }
         }

@@ -1,6 +1,7 @@
 //! `[test.NAME]`: measurements made of trials. What each kind finds, and by which method, is in
 //! docs/measurement.md.
 
+use super::flow::Tcp;
 use crate::scalar::{Bytes, Count, NodeName, Probability, Span, VpnName};
 use crate::table::{At, List, choice, table, tagged};
 use netstage_core::quantity::BitRate;
@@ -17,8 +18,16 @@ tagged! {
         FrameLoss(FrameLoss) = "rfc2544-frame-loss",
         /// The longest burst without loss (RFC 9004).
         BackToBack(BackToBack) = "rfc9004-back-to-back",
+        /// A throughput that comes out the same again on a noisy network (MLRsearch, RFC 9971).
+        Mlrsearch(Mlrsearch) = "mlrsearch",
+        /// The rate at which what comes through tops out, whatever is lost before.
+        Plateau(Plateau) = "plateau",
         /// What is lost of packets sent at one rate.
         Loss(Loss) = "loss",
+        /// The bit error rate, from how loss grows with the size of packets.
+        BitError(BitError) = "bit-error",
+        /// A TCP transfer beside what its path allows, and what limits it (RFC 6349).
+        Transfer(Transfer) = "rfc6349",
     }
 }
 
@@ -71,6 +80,68 @@ table! {
         /// Number of searches; the RFC asks for 50.
         repeats: Count<1, 10_000> = 50,
         ..packets: Searched
+    }
+}
+
+table! {
+    /// MLRsearch: a rate is judged by all its trials together.
+    pub(crate) struct Mlrsearch "test \"mlrsearch\"" {
+        /// A trial that loses more than this has high loss.
+        loss_tolerance: Probability = 0,
+        /// Share of the time that may have high loss.
+        exceed: Probability = 0.5,
+        /// The shortest trial.
+        initial_trial: Span = "1 s",
+        /// Length of the trials that decide.
+        trial: Span = "60 s",
+        /// Length of all trials at one rate together; left out: two of those that decide.
+        trials_together: Option<Span>,
+        /// Where the search ends: the width between bounds, as a share of the upper.
+        resolution: At<Probability> = "0.5 %",
+        ..packets: Searched
+    }
+}
+
+table! {
+    /// Rates up from a small share of the highest, until more no longer comes through.
+    pub(crate) struct Plateau "test \"plateau\"" {
+        /// Length of a trial.
+        trial: Span = "5 s",
+        /// Trials on the plateau, of which the mean is taken.
+        repeats: Count<1, 10_000> = 3,
+        ..packets: Searched
+    }
+}
+
+table! {
+    /// Loss of packets of several sizes at one rate, which the network carries.
+    pub(crate) struct BitError "test \"bit-error\"" {
+        /// The rate, at the IP layer.
+        rate: At<BitRate>,
+        /// Length of the trial of each size.
+        trial: Span = "60 s",
+        ..packets: Packets
+    }
+}
+
+table! {
+    /// RFC 6349: the round trip of an idle path, the rate of its line (a plateau of UDP packets
+    /// of full size), then a transfer.
+    pub(crate) struct Transfer "test \"rfc6349\"" {
+        /// Bytes to transfer; left out: as many as the time allows.
+        size: Option<Bytes<1, 4_000_000_000_000_000>>,
+        /// The longest the transfer takes.
+        trial: Span = "30 s",
+        /// How its TCP behaves.
+        tcp: Option<At<Tcp>>,
+        /// The highest rate of the search for the line's, at the IP layer; left out: what the
+        /// sender's own link carries.
+        max_rate: Option<At<BitRate>>,
+        /// Length of a trial of that search.
+        search: Span = "5 s",
+        /// How long packets still under way are waited for.
+        drain: Duration = "2 s",
+        ..probe: Probe
     }
 }
 
@@ -144,17 +215,24 @@ choice!(Carrier {
 impl Test {
     /// Where it sends, and beside what.
     pub fn probe(&self) -> &Probe {
-        &self.packets().probe
+        match self {
+            Test::Transfer(test) => &test.probe,
+            _ => &self.packets().expect("all others are of packets").probe,
+        }
     }
 
-    /// Its packets.
-    pub fn packets(&self) -> &Packets {
-        match self {
+    /// Its packets, unless it is a transfer.
+    pub fn packets(&self) -> Option<&Packets> {
+        Some(match self {
             Test::Throughput(test) => &test.packets.packets,
             Test::Latency(test) => &test.packets.packets,
             Test::FrameLoss(test) => &test.packets.packets,
             Test::BackToBack(test) => &test.packets.packets,
+            Test::Mlrsearch(test) => &test.packets.packets,
+            Test::Plateau(test) => &test.packets.packets,
             Test::Loss(test) => &test.packets,
-        }
+            Test::BitError(test) => &test.packets,
+            Test::Transfer(_) => return None,
+        })
     }
 }

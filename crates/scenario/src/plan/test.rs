@@ -3,6 +3,7 @@
 
 use super::FlowGroup;
 use crate::outcome::Metric;
+use netstage_core::measure::mlrsearch::Goal;
 use netstage_core::measure::trial::FrameSize;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
@@ -16,7 +17,7 @@ pub struct Test {
     pub method: Method,
     /// The flow of its trials; each puts in its own traffic and times.
     pub probe: FlowGroup,
-    /// Sizes of its packets: what is searched is searched for each.
+    /// Sizes of its packets: what is searched is searched for each. For a transfer, its segment of full size.
     pub frames: Vec<FrameSize>,
     /// Indices of the flow groups that run beside the probe.
     pub load: Vec<usize>,
@@ -58,6 +59,31 @@ pub enum Method {
         /// Searches.
         repeats: u32,
     },
+    /// The highest rate that keeps to a goal (MLRsearch, RFC 9971).
+    Mlrsearch {
+        /// The highest rate; none: what the sender's own link carries.
+        max_rate: Option<BitRate>,
+        /// The goal.
+        goal: Goal,
+    },
+    /// The rate at which what comes through tops out.
+    Plateau {
+        /// The highest rate; none: what the sender's own link carries.
+        max_rate: Option<BitRate>,
+        /// Length of a trial.
+        trial: Duration,
+        /// Trials on the plateau.
+        repeats: u32,
+    },
+    /// Bit error rate, from loss against size.
+    BitError {
+        /// The rate.
+        rate: BitRate,
+        /// Length of the trial of each size.
+        trial: Duration,
+    },
+    /// A TCP transfer beside what its path allows (RFC 6349).
+    Transfer(Transfer),
     /// Loss at one rate.
     Loss {
         /// The rate.
@@ -80,6 +106,19 @@ pub struct Search {
     pub trial: Duration,
 }
 
+/// A TCP transfer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transfer {
+    /// Bytes; none: as many as the time allows.
+    pub size: Option<u64>,
+    /// The longest it takes.
+    pub trial: Duration,
+    /// The highest rate of the search for the line's; none: what the sender's own link carries.
+    pub max_rate: Option<BitRate>,
+    /// Length of a trial of that search.
+    pub search: Duration,
+}
+
 impl Method {
     /// The word of the scenario for it.
     pub fn kind(&self) -> &'static str {
@@ -88,6 +127,10 @@ impl Method {
             Method::Latency { .. } => "rfc2544-latency",
             Method::FrameLoss { .. } => "rfc2544-frame-loss",
             Method::BackToBack { .. } => "rfc9004-back-to-back",
+            Method::Mlrsearch { .. } => "mlrsearch",
+            Method::Plateau { .. } => "plateau",
+            Method::BitError { .. } => "bit-error",
+            Method::Transfer(_) => "rfc6349",
             Method::Loss { .. } => "loss",
         }
     }
@@ -96,7 +139,18 @@ impl Method {
     pub fn metrics(&self) -> &'static [Metric] {
         use Metric::*;
         match self {
-            Method::Throughput(_) => &[TestThroughput, TestFrameRate],
+            Method::Throughput(_) | Method::Mlrsearch { .. } => &[TestThroughput, TestFrameRate],
+            Method::Plateau { .. } => &[TestPlateau],
+            Method::BitError { .. } => &[TestBitErrorRate, TestBaseLoss, TestLossRatio, TestDelivered],
+            Method::Transfer(_) => &[
+                TestTcpThroughput,
+                TestTransferTime,
+                TestTransferTimeRatio,
+                TestTcpEfficiency,
+                TestBufferDelay,
+                TestRoundTrip,
+                TestPlateau,
+            ],
             Method::Latency { rate: None, .. } => &[TestThroughput, TestFrameRate, TestLatency],
             Method::Latency { .. } => &[TestLatency],
             Method::FrameLoss { .. } => &[TestLossRatio, TestDelivered],
@@ -113,8 +167,13 @@ impl Test {
         if self.frames.len() == 1 { self.name.clone() } else { format!("{}[{}]", self.name, frame.link) }
     }
 
-    /// Names of all that it finds.
-    pub fn subjects(&self) -> Vec<String> {
-        self.frames.iter().map(|&frame| self.subject(frame)).collect()
+    /// Names of all that it finds of a metric.
+    pub fn subjects(&self, metric: Metric) -> Vec<String> {
+        let of_all_sizes = [Metric::TestBitErrorRate, Metric::TestBaseLoss].contains(&metric);
+        match self.method.metrics().contains(&metric) {
+            false => Vec::new(),
+            true if of_all_sizes => vec![self.name.clone()],
+            true => self.frames.iter().map(|&frame| self.subject(frame)).collect(),
+        }
     }
 }

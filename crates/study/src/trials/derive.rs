@@ -3,9 +3,10 @@
 
 use netstage_core::measure::trial::Trial;
 use netstage_core::quantity::BitRate;
+use netstage_core::tcp;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
-use netstage_scenario::plan::{FlowGroup, Measure, Plan, Test};
+use netstage_scenario::plan::{FlowGroup, Measure, Plan, Test, Transfer, Transport};
 
 /// The plan of a trial of packets. Its only flow that is not load is named as the test's probe.
 pub fn packets(plan: &Plan, test: &Test, trial: &Trial) -> Plan {
@@ -17,6 +18,11 @@ pub fn packets(plan: &Plan, test: &Test, trial: &Trial) -> Plan {
     let start = Instant::ZERO + test.warm_up;
     let probe = FlowGroup {
         traffic: Pattern::Cbr { rate: BitRate(rate as u64), packet: payload }.into(),
+        transport: match &test.probe.transport {
+            // A test of TCP searches for the rate of the line by UDP.
+            Transport::Tcp(_) => Transport::Udp,
+            other => other.clone(),
+        },
         start,
         stop: start + sending,
         ..test.probe.clone()
@@ -25,6 +31,35 @@ pub fn packets(plan: &Plan, test: &Test, trial: &Trial) -> Plan {
     // All that is asked of it are totals: a bin as long as the run.
     let measure = Measure { interval: Duration(end.0), flow_detail: true, delay: true };
     alone(plan, test, probe, end, measure)
+}
+
+/// Some segments one by one, each acknowledged at once: they tell the round trip of an idle path.
+pub fn trickle(plan: &Plan, test: &Test, config: &tcp::Config) -> Plan {
+    const SEGMENTS_PER_SECOND: u64 = 10;
+    let segment = config.max_segment_size;
+    let rate = BitRate(u64::from(segment) * 8 * SEGMENTS_PER_SECOND);
+    let start = Instant::ZERO + test.warm_up;
+    let probe = FlowGroup {
+        traffic: Pattern::Cbr { rate, packet: segment }.into(),
+        transport: Transport::Tcp(tcp::Config { ack_every: 1, ..config.clone() }),
+        start,
+        stop: start + Duration::from_secs(2),
+        ..test.probe.clone()
+    };
+    let end = probe.stop + test.drain;
+    let measure = Measure { interval: Duration::from_millis(100), flow_detail: true, delay: false };
+    alone(plan, test, probe, end, measure)
+}
+
+/// A TCP transfer.
+pub fn transfer(plan: &Plan, test: &Test, asked: &Transfer) -> Plan {
+    let start = Instant::ZERO + test.warm_up;
+    let end = start + asked.trial;
+    let traffic = Pattern::Bulk { size: asked.size }.into();
+    let probe = FlowGroup { traffic, start, stop: end, ..test.probe.clone() };
+    // Fine enough to see when the last byte arrives.
+    let interval = Duration::from_millis(10).min(asked.trial);
+    alone(plan, test, probe, end, Measure { interval, flow_detail: true, delay: false })
 }
 
 /// The network with the probe and the load, and no tests.

@@ -2,7 +2,7 @@
 
 use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{Delays, Trial, TrialResult};
-use netstage_core::time::Duration;
+use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::{Metric, Outcome};
 
 /// What came of a trial of packets. `probe` is the name of its flow.
@@ -32,6 +32,49 @@ pub fn packets(outcome: &Outcome, probe: &str, trial: &Trial) -> TrialResult {
         delays,
         // The delay of every packet is known; their median stands for the one RFC 2544 tags.
         tagged_delay: trial.tag_after.and(delays).map(|delays| delays.median),
+    }
+}
+
+/// What came of a TCP transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transferred {
+    /// Payload bytes delivered, up to those that were to be transferred.
+    pub bytes: u64,
+    /// Until the last of them arrived, or the run ended.
+    pub duration: Duration,
+    /// Segments sent again.
+    pub retransmissions: u64,
+    /// Least smoothed round trip the sender saw.
+    pub least_round_trip: Option<Duration>,
+    /// Mean of its smoothed round trips.
+    pub mean_round_trip: Option<Duration>,
+}
+
+/// What came of a transfer that began at `start`, of `size` bytes where it has an end.
+pub fn transfer(outcome: &Outcome, probe: &str, start: Instant, size: Option<u64>) -> Transferred {
+    let values = |metric| outcome.get(metric, probe).map_or(&[][..], |series| &series.values);
+    let interval = outcome.interval;
+    let (size, mut bytes) = (size.map_or(f64::INFINITY, |size| size as f64), 0.0);
+    let mut bins = outcome.bins;
+    for (bin, rate) in values(Metric::FlowThroughput).iter().enumerate() {
+        bytes += rate * interval.as_secs_f64() / 8.0;
+        // Half a byte for what floating point loses.
+        if bytes + 0.5 >= size {
+            (bytes, bins) = (size, bin + 1);
+            break;
+        }
+    }
+    let end = Instant::ZERO + interval * bins as u64;
+    // What the sender keeps when all has arrived says nothing of the transfer.
+    let during = values(Metric::FlowRoundTrip).iter().take(bins).copied();
+    let seen = during.filter(|v| *v > 0.0);
+    let (count, sum) = seen.clone().fold((0.0, 0.0), |(count, sum), v| (count + 1.0, sum + v));
+    Transferred {
+        bytes: bytes.round() as u64,
+        duration: end.since(start),
+        retransmissions: values(Metric::FlowRetransmissions).iter().sum::<f64>().round() as u64,
+        least_round_trip: seen.reduce(f64::min).map(Duration::from_secs_f64),
+        mean_round_trip: (count > 0.0).then(|| Duration::from_secs_f64(sum / count)),
     }
 }
 

@@ -1,10 +1,12 @@
 //! One test under way: performs the trials its searches propose, and keeps what was found.
 
+use super::outcome::Transferred;
 use super::{derive, outcome};
 use crate::Stopped;
 use crate::run::Runner;
 use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult};
 use netstage_core::rng::Stream;
+use netstage_core::time::Instant;
 use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::plan::{Plan, Test};
@@ -23,7 +25,8 @@ pub enum Ended {
 
 /// A test under way.
 pub struct Session<'a> {
-    plan: &'a Plan,
+    /// The plan whose test it is.
+    pub plan: &'a Plan,
     /// The test.
     pub test: &'a Test,
     runner: &'a Runner<'a>,
@@ -90,6 +93,38 @@ impl<'a> Session<'a> {
             match spoiled {
                 Some(spoiled) if fault.is_none() => why = spoiled,
                 _ => return Ok(result),
+            }
+        }
+        Err(Ended::Void(format!("{subject}: {ATTEMPTS} trials in a row were spoiled: {why}")))
+    }
+
+    /// Runs a plan in which the probe is carried by TCP, again where the stage spoiled it.
+    pub fn transfer(
+        &mut self,
+        subject: &str,
+        derived: &Plan,
+        size: Option<u64>,
+    ) -> Result<Transferred, Ended> {
+        let mut why = String::new();
+        let start = Instant::ZERO + self.test.warm_up;
+        for _ in 0..ATTEMPTS {
+            (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
+            let seed = self.seeds.next_u64();
+            let outcome = (self.runner)(derived, seed, self.stop).map_err(Ended::Stopped)?;
+            let result = outcome::transfer(&outcome, &self.test.probe.name, start, size);
+            let spoiled = outcome.void.into_iter().next();
+            self.found.trials.push(TrialEntry {
+                subject: subject.to_owned(),
+                transferred: result.bytes,
+                retransmissions: result.retransmissions,
+                sending_ns: result.duration.0,
+                round_trip_ns: result.mean_round_trip.map(|time| time.0),
+                void: spoiled.clone().unwrap_or_default(),
+                ..TrialEntry::default()
+            });
+            match spoiled {
+                None => return Ok(result),
+                Some(spoiled) => why = spoiled,
             }
         }
         Err(Ended::Void(format!("{subject}: {ATTEMPTS} trials in a row were spoiled: {why}")))

@@ -116,6 +116,16 @@ fn trials(data: &Data, name: &str) -> Option<Table> {
 }
 
 fn trial_row(trial: &TrialEntry) -> [String; 9] {
+    let none = || "–".to_owned();
+    // A transfer by TCP has no frames of one size.
+    if trial.frame == 0 {
+        let rate = trial.transferred as f64 * 8e9 / trial.sending_ns as f64;
+        let sent = format!("{} B", trial.transferred);
+        let again = format!("{} sent again", trial.retransmissions);
+        let rate = format!("{} (payload)", format::quantity(rate, "bit/s"));
+        let time = format::duration(trial.sending_ns);
+        return [trial.subject.clone(), none(), rate, time, sent, again, none(), none(), trial.void.clone()];
+    }
     let loss = trial.lost as f64 / trial.sent as f64;
     [
         trial.subject.clone(),

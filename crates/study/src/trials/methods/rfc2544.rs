@@ -1,0 +1,166 @@
+//! RFC 2544 and RFC 9004: throughput, latency, frame loss and back-to-back bursts.
+
+use super::{Probe, bits, gave_up, lost, maximum, megabits, pauses};
+use crate::trials::session::{Ended, Session};
+use netstage_core::measure::rfc2544::{
+    BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, Latency, LatencyConfig, Throughput,
+    ThroughputConfig,
+};
+use netstage_core::measure::trial::{Layer, Load, Patience};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_scenario::outcome::Metric;
+use netstage_scenario::plan::Search;
+
+pub fn throughput(session: &mut Session, probe: &Probe, search: &Search) -> Result<Option<Load>, Ended> {
+    let mut machine = Throughput::new(ThroughputConfig {
+        frame: probe.frame,
+        maximum: maximum(session, probe, search.max_rate),
+        resolution: search.resolution,
+        duration: search.trial,
+        pauses: pauses(session),
+        patience: Patience::default(),
+    });
+    let found = session.search(&probe.subject, &mut machine)?;
+    let subject = &probe.subject;
+    note(session, &found.deviations);
+    if found.trials == 0 {
+        return Err(gave_up(subject, &found.faults));
+    }
+    if let Some(limit) = found.tester_limit {
+        let limit = megabits(bits(limit, probe.frame));
+        session.say(format!("{subject}: the tester sends no more than {limit}; the network may carry more"));
+    }
+    if found.throughput.is_none() {
+        session.say(format!("{subject}: no trial was without loss, down to the resolution of the search"));
+    }
+    // Where every trial had loss, that is what was found: nothing goes through without loss.
+    let load = found.throughput.unwrap_or(Load(0.0));
+    let upper = found.lossy.map_or(f64::NAN, |load| load.0);
+    let rate = |load: f64| bits(Load(load), probe.frame);
+    session.find_within(Metric::TestThroughput, subject, rate(load.0), (rate(load.0), rate(upper)));
+    session.find_within(Metric::TestFrameRate, subject, load.0, (load.0, upper));
+    Ok(found.throughput)
+}
+
+pub fn latency(
+    session: &mut Session,
+    probe: &Probe,
+    rate: Option<BitRate>,
+    search: &Search,
+    repeats: u32,
+) -> Result<(), Ended> {
+    let load = match rate {
+        Some(rate) => Some(Load::of_bits(rate, Layer::Ip, probe.frame)),
+        None => throughput(session, probe, search)?,
+    };
+    let Some(load) = load else { return Ok(()) };
+    let mut machine = Latency::new(LatencyConfig {
+        frame: probe.frame,
+        load,
+        duration: search.trial,
+        repeats,
+        pauses: pauses(session),
+        patience: Patience::default(),
+    });
+    let found = session.search(&probe.subject, &mut machine)?;
+    note(session, &found.deviations);
+    let subject = &probe.subject;
+    if found.delays.is_empty() && found.lost == 0 {
+        return Err(gave_up(subject, &found.faults));
+    }
+    if found.frames_lost > 0 {
+        session.say(format!("{subject}: {} frames were lost: this rate is no throughput", found.frames_lost));
+    }
+    let summary = found.summary();
+    let (mean, half) = (summary.mean, summary.half_width);
+    session.find_within(Metric::TestLatency, subject, mean, (mean - half, mean + half));
+    Ok(())
+}
+
+pub fn frame_loss(
+    session: &mut Session,
+    probe: &Probe,
+    max_rate: Option<BitRate>,
+    trial: Duration,
+    step: f64,
+) -> Result<(), Ended> {
+    let mut machine = FrameLoss::new(FrameLossConfig {
+        frame: probe.frame,
+        maximum: maximum(session, probe, max_rate),
+        step,
+        duration: trial,
+        pauses: pauses(session),
+        patience: Patience::default(),
+    });
+    let found = session.search(&probe.subject, &mut machine)?;
+    note(session, &found.deviations);
+    let Some(first) = found.points.first() else { return Err(gave_up(&probe.subject, &found.faults)) };
+    lost(session, probe, first.load, first.sent, first.lost);
+    let lossless = found.points.iter().find(|point| point.lost == 0);
+    session.say(match lossless {
+        Some(point) => {
+            format!(
+                "{}: nothing is lost from {} down",
+                probe.subject,
+                megabits(bits(point.load, probe.frame))
+            )
+        }
+        None => format!("{}: frames are lost at every rate tried", probe.subject),
+    });
+    Ok(())
+}
+
+pub fn back_to_back(
+    session: &mut Session,
+    probe: &Probe,
+    search: &Search,
+    longest: Duration,
+    repeats: u32,
+) -> Result<(), Ended> {
+    let throughput = throughput(session, probe, search)?;
+    let line = maximum(session, probe, search.max_rate);
+    let mut machine = BackToBack::new(BackToBackConfig {
+        longest: ((line.0 * longest.as_secs_f64()) as u64).max(1),
+        repeats,
+        pauses: pauses(session),
+        ..BackToBackConfig::rfc9004(probe.frame, line, throughput)
+    });
+    let found = session.search(&probe.subject, &mut machine)?;
+    note(session, &found.deviations);
+    let subject = &probe.subject;
+    if found.bursts.is_empty() {
+        return Err(gave_up(subject, &found.faults));
+    }
+    if found.unbounded {
+        session.say(format!("{subject}: the longest burst tried lost nothing; the buffer may hold more"));
+    }
+    let summary = found.summary();
+    let (mean, half) = (summary.mean, summary.half_width);
+    session.find_within(Metric::TestBackToBack, subject, mean, (mean - half, mean + half));
+    let buffer = found.corrected_buffer_time().or(found.implied_buffer_time());
+    session.find(Metric::TestBufferTime, subject, buffer.map_or(f64::NAN, |time| time.as_secs_f64()));
+    Ok(())
+}
+
+fn note(session: &mut Session, deviations: &[Deviation]) {
+    let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
+    for deviation in deviations {
+        session.deviates(match deviation {
+            Deviation::ShortTrials { required, used } => {
+                format!("trials of {} instead of {}", seconds(*used), seconds(*required))
+            }
+            Deviation::ShortPauses { required, used } => {
+                format!(
+                    "{} instead of {} for packets under way",
+                    seconds(used.drain),
+                    seconds(required.drain)
+                )
+            }
+            Deviation::FewRepeats { required, used } => format!("{used} trials instead of {required}"),
+            Deviation::CoarseSteps { required, used } => {
+                format!("steps of {} % instead of {} %", used * 100.0, required * 100.0)
+            }
+        });
+    }
+}
