@@ -6,6 +6,7 @@
 //! - [`doctor`]: what this host can do.
 //! - [`emulator`]: the links of a scenario between pairs of ports.
 //! - [`emulation`]: a plan on the emulated stage; [`fabric`]: the namespaces it runs in.
+//! - [`learn`]: application models from captures.
 //! - [`netns`]: network namespaces, and links and routes in them.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
@@ -24,6 +25,7 @@ pub mod doctor;
 pub mod emulation;
 pub mod emulator;
 pub mod fabric;
+pub mod learn;
 pub mod netns;
 pub mod ports;
 pub mod protocol;

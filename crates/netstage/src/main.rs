@@ -34,6 +34,9 @@ enum Command {
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]
     Fabric,
+    /// Traffic models
+    #[command(subcommand)]
+    Traffic(cmd::traffic::Command),
     /// Print the JSON Schema of scenario files
     Schema,
     /// Print a completion script for a shell
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
             netstage_live::fabric::server::serve();
             Ok(exit::OK)
         }
+        Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -368,7 +368,7 @@ fn setting<'a>(cell: &'a Cell, path: &str) -> Option<&'a str> {
 }
 
 fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
-    if metric.starts_with("flow.") {
+    if metric.starts_with("flow.") || metric.starts_with("app.") {
         let first_two = plan.flows.iter().enumerate();
         first_two
             .flat_map(|(group, flow)| (0..flow.count.min(2)).map(move |k| plan.flow_name(group, k)))
@@ -385,7 +385,7 @@ fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
 }
 
 fn has_subject(plan: &Plan, metric: &str, pattern: &str) -> bool {
-    if !metric.starts_with("flow.") {
+    if !(metric.starts_with("flow.") || metric.starts_with("app.")) {
         let names = subject_names(plan, metric);
         return names.iter().any(|name| matches(pattern, name)) || (names.is_empty() && pattern.is_empty());
     }

@@ -125,6 +125,23 @@ impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX>
     }
 }
 
+/// One value, or a list of several.
+#[derive(Clone, Debug)]
+pub(crate) struct OneOrMore<T>(pub Vec<T>);
+
+impl<T: Decode> Decode for OneOrMore<T> {
+    fn kind() -> Kind {
+        Kind::Either(vec![T::kind(), List::<T, 1, 1_000>::kind()])
+    }
+
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        match node.value {
+            Value::Array(_) => List::<T, 1, 1_000>::decode(node, problems).map(|list| OneOrMore(list.0)),
+            _ => T::decode(node, problems).map(|one| OneOrMore(vec![one])),
+        }
+    }
+}
+
 /// A table that, where it cannot be read, does not keep its neighbours from being read.
 #[derive(Clone, Debug)]
 pub(crate) struct Lenient<T>(pub Option<T>);

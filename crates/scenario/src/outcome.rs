@@ -106,6 +106,28 @@ metrics! {
     FlowRoundTrip = "flow.round_trip", "s", "", Last;
     /// Segments a TCP sender sent again.
     FlowRetransmissions = "flow.retransmissions", "packets", "", Sum;
+    /// Transactions an application completed: answers, transfers, lookups, pages.
+    AppTransactions = "app.transactions", "", "", Sum;
+    /// Requests and connections an application gave up.
+    AppFailures = "app.failures", "", "", Sum;
+    /// Time of a transaction, from the request to the last byte of its answer.
+    AppTransactionTime = "app.transaction_time", "s", "", Mean;
+    /// Time from asking for a page until all its objects are there.
+    AppPageLoadTime = "app.page_load_time", "s", "", Mean;
+    /// Time from asking for a video until it plays.
+    AppStartupDelay = "app.startup_delay", "s", "", Mean;
+    /// Share of the time after its start in which a video stood still.
+    AppStallRatio = "app.stall_ratio", "", "", Mean;
+    /// Bit rate of the media played, while they play.
+    AppBitRate = "app.bit_rate", "bit/s", "payload", Mean;
+    /// Changes of a video's bit rate.
+    AppSwitches = "app.switches", "", "", Sum;
+    /// Share of packets or frames that did not come, or too late to be played.
+    AppLoss = "app.loss", "", "", Mean;
+    /// One-way delay of an application's packets or frames, both ways.
+    AppDelay = "app.delay", "s", "", Mean;
+    /// Mean opinion score of a call (ITU-T G.107), of the worse direction.
+    AppMos = "app.mos", "", "", Mean;
     /// Traffic of a VPN that reaches its egress.
     VpnThroughput = "vpn.throughput", "bit/s", "ip", Mean;
     /// Window of a VPN flow.

@@ -10,8 +10,11 @@ pub use test::{Method, Search, Test, Transfer};
 
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::application::Carriage;
 use netstage_core::traffic::{Pattern, Traffic};
 use netstage_core::{link, queue, tcp};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// A scenario ready to run, for one cell of a sweep.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,6 +109,10 @@ pub struct FlowGroup {
     pub vpn: Option<usize>,
     /// How bytes are carried.
     pub transport: Transport,
+    /// Version of IP that carries it.
+    pub family: Family,
+    /// What real sockets do with its datagrams.
+    pub datagrams: Datagrams,
     /// When bytes are handed over.
     pub traffic: Traffic,
     /// Number of members.
@@ -122,6 +129,17 @@ pub struct FlowGroup {
     pub path: Vec<Hop>,
     /// Hops from receiver to sender.
     pub reverse: Vec<Hop>,
+    /// Receivers of a multicast flow beside the first, each with the hops that lead to it.
+    pub branches: Vec<Branch>,
+}
+
+/// A further receiver of a multicast flow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Branch {
+    /// Node index of the receiver.
+    pub to: usize,
+    /// Hops from the sender.
+    pub path: Vec<Hop>,
 }
 
 /// How a flow's bytes are carried.
@@ -129,8 +147,88 @@ pub struct FlowGroup {
 pub enum Transport {
     /// TCP.
     Tcp(tcp::Config),
-    /// UDP over IPv4.
+    /// UDP.
     Udp,
+    /// UDP to a multicast group.
+    Multicast(Multicast),
+    /// ICMP echo: one-ended, any host answers with as many bytes.
+    IcmpEcho,
+    /// UDP to a closed port: one-ended, the host answers port-unreachable.
+    UdpUnreachable,
+    /// QUIC (RFC 9000).
+    Quic,
+}
+
+/// A multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Multicast {
+    /// Its address; `None` for one the stage chooses.
+    pub group: Option<IpAddr>,
+    /// Receivers join the sender's channel alone (RFC 4607), not what any source sends.
+    pub source_specific: bool,
+    /// Hops a packet may live.
+    pub hops: u8,
+}
+
+/// A version of IP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Length of its header, bytes.
+    pub fn header(self) -> u32 {
+        match self {
+            Family::V4 => netstage_wire::IPV4_HEADER,
+            Family::V6 => netstage_wire::IPV6_HEADER,
+        }
+    }
+}
+
+/// What real sockets do with datagrams. The simulator has no use for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagrams {
+    /// UDP carries a checksum. Without one (IPv4), changed packets reach the receiver.
+    pub checksum: bool,
+    /// Payloads hold a known pattern, and bits that differ are counted.
+    pub compare: bool,
+    /// Packets handed to the kernel in one buffer (UDP GSO); above 1 none has its own time.
+    pub batch: u16,
+}
+
+impl Default for Datagrams {
+    fn default() -> Datagrams {
+        Datagrams { checksum: true, compare: false, batch: 1 }
+    }
+}
+
+impl Transport {
+    /// How it carries the messages of an application; `None` where it cannot.
+    pub fn carriage(&self) -> Option<Carriage> {
+        match self {
+            Transport::Tcp(_) | Transport::Quic => Some(Carriage::Stream),
+            Transport::Udp => Some(Carriage::Datagram),
+            Transport::Multicast(_) | Transport::IcmpEcho | Transport::UdpUnreachable => None,
+        }
+    }
+
+    /// Its name in scenarios.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Transport::Tcp(_) => "tcp",
+            Transport::Udp => "udp",
+            Transport::Multicast(_) => "multicast",
+            Transport::IcmpEcho => "icmp-echo",
+            Transport::UdpUnreachable => "udp-unreachable",
+            Transport::Quic => "quic",
+        }
+    }
 }
 
 /// What is recorded, and how finely.

@@ -6,6 +6,7 @@ use crate::table::{Decode, Kind, mismatch};
 use crate::tree::{Node, Value};
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::Duration;
+use std::net::IpAddr;
 
 impl Decode for bool {
     fn kind() -> Kind {
@@ -61,6 +62,23 @@ text! {
     FilePath = "the path of a file";
 }
 
+/// The address of a multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupAddress(pub IpAddr);
+
+impl Decode for GroupAddress {
+    fn kind() -> Kind {
+        Kind::Text("a multicast address such as \"239.1.2.3\" or \"ff3e::1234\"")
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let address = node.text().and_then(|text| text.parse::<IpAddr>().ok());
+        match address.filter(IpAddr::is_multicast) {
+            Some(address) => Some(GroupAddress(address)),
+            None => mismatch(node, &Self::kind(), problems),
+        }
+    }
+}
+
 /// A whole number within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count<const MIN: u64, const MAX: u64>(pub u64);
@@ -112,6 +130,8 @@ number! {
     Number = "", f64::NEG_INFINITY, f64::INFINITY, |_| true;
     /// Above 0.
     Positive = "above 0", 0.0, f64::INFINITY, |n| n > 0.0;
+    /// From 0, at most 1000.
+    Scale = "from 0 to 1000", 0.0, 1000.0, |n| (0.0..=1000.0).contains(&n);
     /// From 1.
     AtLeastOne = "from 1", 1.0, f64::INFINITY, |n| n >= 1.0;
     /// Above 1.

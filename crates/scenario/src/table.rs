@@ -185,7 +185,7 @@ impl Field {
 
 pub(crate) use crate::declare::{choice, default, table, tagged};
 pub(crate) use crate::merge::merge;
-pub(crate) use crate::nest::{At, Lenient, List, Member, Named};
+pub(crate) use crate::nest::{At, Lenient, List, Member, Named, OneOrMore};
 
 pub(crate) fn decode_table<T: Fields + Decode>(node: &Node, problems: &mut Problems) -> Option<T> {
     let kind = T::kind();

@@ -1,10 +1,13 @@
-//! Trace files: when packets were sent, and how large they were.
+//! Files a scenario names: traces of when packets were sent and how large they were, and
+//! models learned from captures.
 //!
-//! CSV with one of two headings, `gap_seconds,bytes` or `time_s,bytes`, and a packet per line.
+//! A trace is CSV with one of two headings, `gap_seconds,bytes` or `time_s,bytes`, and a packet per line.
 
 use crate::error::{Place, Problems};
+use crate::learned::{self, ModelFile};
 use crate::quantity;
 use netstage_core::time::Duration;
+use netstage_core::traffic::application::Learned;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -13,21 +16,60 @@ pub(crate) type Packets = Arc<[(Duration, u32)]>;
 
 const MOST_BYTES: u64 = 256 << 20;
 
-/// The trace files of a scenario, each read once.
+/// The trace and model files of a scenario, each read once.
 pub(crate) struct Traces<'a> {
     base: Option<&'a Path>,
     read: BTreeMap<PathBuf, Option<Packets>>,
+    models: BTreeMap<PathBuf, Option<Arc<Learned>>>,
 }
 
 impl<'a> Traces<'a> {
     pub fn new(base: Option<&'a Path>) -> Traces<'a> {
-        Traces { base, read: BTreeMap::new() }
+        Traces { base, read: BTreeMap::new(), models: BTreeMap::new() }
     }
 
     /// The packets of a file that the scenario names at `place`.
     pub fn load(&mut self, file: &str, place: Place, problems: &mut Problems) -> Option<Packets> {
+        let path = self.within_reach(file, "trace", place, problems)?;
+        if let Some(read) = self.read.get(&path) {
+            return read.clone();
+        }
+        let packets = match read_file(&path, MOST_BYTES) {
+            Ok(text) => parse(&path.display().to_string(), &text, problems),
+            Err(why) => {
+                problems.push(place, format!("cannot read the trace file {}: {why}", path.display()));
+                None
+            }
+        };
+        self.read.insert(path, packets.clone());
+        packets
+    }
+
+    /// The model of a file that the scenario names at `place`.
+    pub fn load_model(&mut self, file: &str, place: Place, problems: &mut Problems) -> Option<Arc<Learned>> {
+        let path = self.within_reach(file, "model", place, problems)?;
+        if let Some(read) = self.models.get(&path) {
+            return read.clone();
+        }
+        let text = read_file(&path, learned::MOST_BYTES);
+        let read = text.and_then(|text| ModelFile::from_json(&text).map_err(|error| error.to_string()));
+        let model = match read {
+            Ok(file) => Some(file.model),
+            Err(why) => {
+                let message = format!("cannot read the model file {}: {why}", path.display());
+                let help = "`netstage traffic learn CAPTURE -o FILE` writes one";
+                problems.push_help(place, message, help);
+                None
+            }
+        };
+        self.models.insert(path, model.clone());
+        model
+    }
+
+    /// The path of a file below the scenario's folder.
+    fn within_reach(&self, file: &str, what: &str, place: Place, problems: &mut Problems) -> Option<PathBuf> {
         let Some(base) = self.base else {
-            problems.push(place, "a scenario that is not a file cannot name trace files");
+            problems.push(place, format!("a scenario that is not a file cannot name {what} files"));
             return None;
         };
         let path = Path::new(file);
@@ -35,44 +77,25 @@ impl<'a> Traces<'a> {
             || !path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
         {
             let help = "name a file below the folder of the scenario";
-            problems.push_help(
-                place,
-                format!("the trace file \"{}\" is out of reach", file.escape_debug()),
-                help,
-            );
+            let message = format!("the {what} file \"{}\" is out of reach", file.escape_debug());
+            problems.push_help(place, message, help);
             return None;
         }
-        let path = base.join(path);
-        if let Some(read) = self.read.get(&path) {
-            return read.clone();
-        }
-        let packets = read_file(&path, place, problems);
-        self.read.insert(path, packets.clone());
-        packets
+        Some(base.join(path))
     }
 }
 
-fn read_file(path: &Path, place: Place, problems: &mut Problems) -> Option<Packets> {
-    let refuse = |problems: &mut Problems, why: String| {
-        problems.push(place, format!("cannot read the trace file {}: {why}", path.display()));
-        None
-    };
-    match std::fs::metadata(path) {
-        Err(error) => return refuse(problems, error.to_string()),
-        Ok(found) if !found.is_file() => return refuse(problems, "it is not a file".into()),
-        Ok(found) if found.len() > MOST_BYTES => {
-            return refuse(problems, format!("it is larger than {} MiB", MOST_BYTES >> 20));
-        }
-        Ok(_) => {}
+/// The text of a file of at most so many bytes, or why there is none.
+fn read_file(path: &Path, most: u64) -> Result<String, String> {
+    let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !found.is_file() {
+        return Err("it is not a file".into());
     }
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) => return refuse(problems, error.to_string()),
-    };
-    match String::from_utf8(bytes) {
-        Ok(text) => parse(&path.display().to_string(), &text, problems),
-        Err(_) => refuse(problems, "it is not text".into()),
+    if found.len() > most {
+        return Err(format!("it is larger than {} MiB", most >> 20));
     }
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|_| "it is not text".into())
 }
 
 /// Reads the text of a trace; what is wrong points into that file.

@@ -3,10 +3,13 @@
 use netstage_core::rng::Stream;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
-use netstage_core::traffic::{Pattern, Source};
-use netstage_scenario::plan::{FlowGroup, Plan, Transport};
+use netstage_core::traffic::application::Application;
+use netstage_core::traffic::{Pattern, Source, Traffic};
+use netstage_scenario::plan::{Family, FlowGroup, Plan, Transport};
 use netstage_wire as wire;
 
+use crate::bins::Grid;
+use crate::dialogue::{Dialogue, answering};
 use crate::route::Routes;
 
 /// What all members of a flow group share.
@@ -26,6 +29,29 @@ pub struct Group {
     pub stop: Instant,
     /// Bytes of header a data packet carries.
     pub header: u32,
+    /// What the target of a probe answers.
+    pub answer: Option<Answer>,
+}
+
+/// What the target of a probe answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// As much as came.
+    Echo,
+    /// An ICMP error with as much of the packet as fits (RFC 1812 section 4.3.2.3, RFC 4443
+    /// section 2.4).
+    Unreachable(Family),
+}
+
+impl Answer {
+    /// Bytes at the IP layer of the answer to a packet of so many.
+    pub fn size(self, packet: u32) -> u32 {
+        match self {
+            Answer::Echo => packet,
+            Answer::Unreachable(Family::V4) => (packet + wire::IPV4_HEADER + wire::UDP_HEADER).min(576),
+            Answer::Unreachable(Family::V6) => (packet + wire::IPV6_HEADER + wire::UDP_HEADER).min(1280),
+        }
+    }
 }
 
 impl Group {
@@ -126,30 +152,83 @@ pub struct Hosts {
     pub receivers: Vec<ReceiverSlot>,
     /// Per flow with a pattern other than bulk.
     pub sources: Vec<SourceSlot>,
-    /// Per UDP flow: its group.
+    /// Per UDP flow, probing ones included: its group.
     pub udp: Vec<u32>,
+    /// Number of TCP flows that carry patterns; those of dialogues come after them.
+    pub pattern_senders: usize,
+    /// Per member of a flow group that is a dialogue.
+    pub dialogues: Vec<Dialogue>,
 }
 
 impl Hosts {
     /// Every endpoint, before the first packet.
-    pub fn new(plan: &Plan, routes: &Routes, seed: u64) -> Hosts {
+    pub fn new(plan: &Plan, routes: &Routes, seed: u64, grid: Grid) -> Hosts {
         let mut hosts = Hosts::default();
         for (index, group) in plan.flows.iter().enumerate() {
             hosts.add_group(plan, routes, index, group, seed);
         }
+        hosts.pattern_senders = hosts.senders.len();
+        for (index, group) in plan.flows.iter().enumerate() {
+            if let Traffic::Application(application) = &group.traffic {
+                hosts.add_dialogues(plan, routes, index, application, seed, grid);
+            }
+        }
         hosts
+    }
+
+    fn add_dialogues(
+        &mut self,
+        plan: &Plan,
+        routes: &Routes,
+        index: usize,
+        application: &Application,
+        seed: u64,
+        grid: Grid,
+    ) {
+        let group = &plan.flows[index];
+        let answers = Group {
+            tcp: self.groups[index].tcp.as_ref().map(answering),
+            forward: routes.answers[index],
+            reverse: routes.answer_acks[index],
+            ..self.groups[index]
+        };
+        let groups = [index as u32, self.groups.len() as u32];
+        self.groups.push(answers);
+        for member in 0..group.count {
+            let start = group.start + group.stagger * member as u64;
+            let stream = Stream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
+            let first = self.senders.len() as u32;
+            let dialogue = Dialogue::new(group, application, groups, first, start, &stream, grid);
+            for _ in 0..dialogue.connections.len() {
+                for group in groups {
+                    let config = self.groups[group as usize].tcp.as_ref().expect("connections are TCP's");
+                    let (sender, receiver) = (tcp::Sender::new(config), tcp::Receiver::new(config));
+                    let wake = Instant::NEVER;
+                    self.senders.push(SenderSlot { tcp: sender, wake, group, started: true });
+                    self.receivers.push(ReceiverSlot { tcp: receiver, wake, group });
+                }
+            }
+            self.dialogues.push(dialogue);
+        }
     }
 
     fn add_group(&mut self, plan: &Plan, routes: &Routes, index: usize, group: &FlowGroup, seed: u64) {
         let tcp = match &group.transport {
             Transport::Tcp(config) => Some(config.clone()),
-            Transport::Udp => None,
+            _ => None,
         };
-        let header = match &tcp {
-            Some(config) if config.timestamps => wire::IPV4_HEADER + wire::TCP_HEADER + wire::TCP_TIMESTAMPS,
-            Some(_) => wire::IPV4_HEADER + wire::TCP_HEADER,
-            None => wire::IPV4_HEADER + wire::UDP_HEADER,
+        let transport_header = match &tcp {
+            Some(config) if config.timestamps => wire::TCP_HEADER + wire::TCP_TIMESTAMPS,
+            Some(_) => wire::TCP_HEADER,
+            // ICMP's header is as long.
+            None => wire::UDP_HEADER,
         };
+        let answer = match group.transport {
+            Transport::IcmpEcho => Some(Answer::Echo),
+            Transport::UdpUnreachable => Some(Answer::Unreachable(group.family)),
+            _ => None,
+        };
+        let header = group.family.header() + transport_header;
         self.groups.push(Group {
             tcp: tcp.clone(),
             forward: routes.forward[index],
@@ -158,6 +237,7 @@ impl Hosts {
             background: group.background,
             stop: group.stop,
             header,
+            answer,
         });
         let Some(pattern) = group.traffic.pattern() else { return };
         for member in 0..group.count {

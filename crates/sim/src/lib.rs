@@ -7,6 +7,7 @@
 mod bins;
 mod channel;
 mod delay;
+mod dialogue;
 mod edge;
 mod host;
 mod packet;
@@ -16,7 +17,23 @@ mod tournament;
 mod world;
 
 use netstage_scenario::outcome::Outcome;
-use netstage_scenario::plan::Plan;
+use netstage_scenario::plan::{Plan, Transport};
+
+/// What of a plan cannot be simulated, in words; `None` where all can.
+pub fn refusal(plan: &Plan) -> Option<String> {
+    let flow = plan.flows.iter().find(|flow| {
+        let modelled = match flow.transport {
+            Transport::Tcp(_) | Transport::Udp | Transport::IcmpEcho | Transport::UdpUnreachable => true,
+            Transport::Multicast(_) | Transport::Quic => false,
+        };
+        !modelled
+    })?;
+    Some(format!(
+        "flow.{}: transport \"{}\" is not simulated; run it with --on emu",
+        flow.name,
+        flow.transport.name()
+    ))
+}
 
 /// The caller asked for an end before the run had one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +47,7 @@ pub struct Options {
 }
 
 /// Runs a plan with the random streams of `seed`. `interrupted` is asked now and then.
+/// Panics where [`refusal`] refuses the plan.
 pub fn run(plan: &Plan, seed: u64, interrupted: &dyn Fn() -> bool) -> Result<Outcome, Interrupted> {
     run_with(plan, seed, Options { merge: true }, interrupted)
 }

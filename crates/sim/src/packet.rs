@@ -4,6 +4,7 @@ use netstage_core::fair;
 use netstage_core::packet::{self, Ecn};
 use netstage_core::tcp;
 use netstage_core::time::Instant;
+use netstage_core::traffic::application::Message;
 
 /// A packet under way.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,13 @@ pub enum Body {
         /// When its application sent it.
         sent: Instant,
     },
+    /// A message of an application in a datagram; the flow is twice that of its dialogue,
+    /// and one more from the server.
+    Message(Message),
+    /// A probe that its target answers, and when it was sent.
+    Probe(Instant),
+    /// The answer to a probe sent then.
+    Answer(Instant),
     /// A question from ingress to egress PE.
     Query(fair::Query),
     /// The egress PE's answer.
@@ -66,7 +74,9 @@ impl packet::Packet for Packet {
     #[inline]
     fn flow_key(&self) -> u64 {
         // Data and acknowledgements are told apart, as their 5-tuples would be.
-        let reverse = matches!(self.body, Body::Ack(_) | Body::Reply(_));
-        u64::from(self.flow) << 1 | u64::from(reverse)
+        let reverse = matches!(self.body, Body::Ack(_) | Body::Reply(_) | Body::Answer(_));
+        // Dialogues over datagrams are numbered apart from other flows.
+        let dialogue = matches!(self.body, Body::Message(_));
+        u64::from(dialogue) << 33 | u64::from(self.flow) << 1 | u64::from(reverse)
     }
 }

@@ -5,8 +5,10 @@ use crate::route::channel_of;
 use crate::world::World;
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::application::Application;
 use netstage_scenario::outcome::{Distribution, Metric, Outcome, Series};
 use netstage_scenario::plan::{Hop, Transport};
+use netstage_scenario::quality;
 
 /// Values sampled at the end of each bin.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub struct Samples {
 impl Samples {
     /// Nothing sampled yet.
     pub fn new(world: &World) -> Samples {
-        let flows = if world.plan.measure.flow_detail { world.hosts.senders.len() } else { 0 };
+        let flows = if world.plan.measure.flow_detail { world.hosts.pattern_senders } else { 0 };
         Samples {
             vpns: vec![Default::default(); world.edges.len()],
             flows: vec![Default::default(); flows],
@@ -101,18 +103,29 @@ fn record_flows(
     distributions: &mut Vec<Distribution>,
 ) {
     let seconds = world.grid.interval.as_secs_f64();
-    let (mut tcp, mut udp) = (0, 0);
+    let (mut tcp, mut udp, mut dialogue) = (0, 0, 0);
     for (index, group) in world.plan.flows.iter().enumerate() {
         for member in 0..group.count {
             let subject = world.plan.flow_name(index, member);
+            if let Some(application) = group.traffic.application() {
+                record_dialogue(world, application, dialogue, &subject, series);
+                dialogue += 1;
+                continue;
+            }
             let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
-            let place = if group.transport == Transport::Udp { world.hosts.senders.len() + udp } else { tcp };
+            let datagrams = !matches!(group.transport, Transport::Tcp(_));
+            let place = if datagrams { world.hosts.senders.len() + udp } else { tcp };
             if let Some(lost) = world.flow_lost.get(place) {
                 push(Metric::FlowLost, lost.iter().map(|count| *count as f64).collect());
             }
-            if group.transport == Transport::Udp {
+            if datagrams {
                 push(Metric::FlowThroughput, world.udp_bytes[udp].scaled(8.0 / seconds));
                 push(Metric::FlowOffered, world.udp_offered[udp].scaled(8.0 / seconds));
+                if world.hosts.groups[index].answer.is_some() {
+                    let (sums, counts) =
+                        (world.round_trips[udp].scaled(1e-9), world.answers[udp].scaled(1.0));
+                    push(Metric::FlowRoundTrip, sums.iter().zip(counts).map(|(sum, n)| sum / n).collect());
+                }
                 if let Some(delays) = world.delays.get(udp) {
                     series.push(delays.series(&subject));
                     distributions.extend(delays.distributions(&subject));
@@ -120,7 +133,7 @@ fn record_flows(
                 udp += 1;
                 continue;
             }
-            let flows = world.hosts.senders.len();
+            let flows = world.hosts.pattern_senders;
             let bits = |bin: usize| world.tcp_bytes[bin * flows + tcp] as f64 * 8.0 / seconds;
             push(Metric::FlowThroughput, (0..world.grid.bins).map(bits).collect());
             if let Some([window, round_trip, sent_again]) = samples.flows.get(tcp) {
@@ -131,6 +144,30 @@ fn record_flows(
             tcp += 1;
         }
     }
+}
+
+fn record_dialogue(
+    world: &World,
+    application: &Application,
+    index: usize,
+    subject: &str,
+    series: &mut Vec<Series>,
+) {
+    let seconds = world.grid.interval.as_secs_f64();
+    let dialogue = &world.hosts.dialogues[index];
+    let values = dialogue.delivered.scaled(8.0 / seconds);
+    series.push(Series { metric: Metric::FlowThroughput, subject: subject.to_owned(), values });
+    let tcp = world.hosts.senders.len();
+    let flows = dialogue.first_flow as usize..dialogue.first_flow as usize + 2 * dialogue.connections.len();
+    let datagrams = tcp + world.hosts.udp.len() + index;
+    let rows: Vec<&Vec<u64>> = flows.chain([datagrams]).filter_map(|row| world.flow_lost.get(row)).collect();
+    if !rows.is_empty() {
+        let lost = |bin: usize| rows.iter().map(|row| row[bin]).sum::<u64>() as f64;
+        let values = (0..world.grid.bins).map(lost).collect();
+        series.push(Series { metric: Metric::FlowLost, subject: subject.to_owned(), values });
+    }
+    let [client, server] = &dialogue.quality;
+    series.extend(quality::series(application, subject, client.bins(), server.bins()));
 }
 
 fn record_vpns(world: &World, samples: &Samples, series: &mut Vec<Series>) {

@@ -24,6 +24,12 @@ pub enum Step {
     Sender,
     /// Ends at a UDP receiver.
     Sink,
+    /// Ends at one end of a dialogue over datagrams: 0 the client, 1 the server.
+    Peer(u8),
+    /// A probe ends at its target, which answers.
+    Target,
+    /// An answer to a probe ends at the prober.
+    Prober,
     /// A query ends at the egress PE, which sends the reply.
     Answer(u32),
     /// A reply ends at the ingress PE.
@@ -48,6 +54,10 @@ pub struct Routes {
     pub forward: Vec<u32>,
     /// Per flow group: from receiver to sender, for TCP.
     pub reverse: Vec<u32>,
+    /// Per flow group that is a dialogue: its data from server to client.
+    pub answers: Vec<u32>,
+    /// Per flow group that is a dialogue over TCP: the client's acknowledgements.
+    pub answer_acks: Vec<u32>,
     /// Per VPN with a window: from ingress to egress PE, for queries.
     pub query: Vec<u32>,
     /// Per VPN with a window: from egress to ingress PE, for replies.
@@ -91,13 +101,29 @@ impl Routes {
     pub fn new(plan: &Plan, merge: bool) -> Routes {
         let mut routes = Routes::default();
         for group in &plan.flows {
-            let tcp = matches!(group.transport, Transport::Tcp(_));
-            let end = if tcp { Step::Receiver } else { Step::Sink };
+            let dialogue = group.traffic.application().is_some();
+            let (end, back) = match group.transport {
+                Transport::Tcp(_) => (Step::Receiver, Some(Step::Sender)),
+                Transport::IcmpEcho | Transport::UdpUnreachable => (Step::Target, Some(Step::Prober)),
+                _ if dialogue => (Step::Peer(1), None),
+                _ => (Step::Sink, None),
+            };
             let forward = routes.push(data_steps(plan, group, end));
             routes.forward.push(forward);
-            let back = channels(&group.reverse).chain([Step::Sender]);
-            let reverse = if tcp { routes.push(back.collect()) } else { NO_ROUTE };
+            let back = back.map(|end| channels(&group.reverse).chain([end]).collect());
+            let reverse = back.map_or(NO_ROUTE, |back| routes.push(back));
             routes.reverse.push(reverse);
+            let (mut answers, mut acks) = (NO_ROUTE, NO_ROUTE);
+            if dialogue {
+                let tcp = matches!(group.transport, Transport::Tcp(_));
+                let end = if tcp { Step::Receiver } else { Step::Peer(0) };
+                answers = routes.push(channels(&group.reverse).chain([end]).collect());
+                if tcp {
+                    acks = routes.push(data_steps(plan, group, Step::Sender));
+                }
+            }
+            routes.answers.push(answers);
+            routes.answer_acks.push(acks);
         }
         for (index, vpn) in plan.vpns.iter().enumerate() {
             let index = index as u32;

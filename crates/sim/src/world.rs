@@ -1,5 +1,8 @@
 //! The event loop: pops the earliest arrival or timer and follows the packet.
 
+mod dialogues;
+mod probes;
+
 use crate::bins::{Bins, Grid};
 use crate::channel::{Channel, Kind};
 use crate::delay::Delays;
@@ -40,7 +43,12 @@ pub struct World<'a> {
     pub(crate) udp_offered: Vec<Bins>,
     /// Per UDP flow; empty unless asked for.
     pub(crate) delays: Vec<Delays>,
-    /// Per TCP flow, then per UDP flow: packets lost, in each bin; empty unless asked for.
+    /// Per UDP flow: nanoseconds answered probes were under way; empty bins for those that do not probe.
+    pub(crate) round_trips: Vec<Bins>,
+    /// Per UDP flow: probes answered.
+    pub(crate) answers: Vec<Bins>,
+    /// Per TCP flow, then per UDP flow, then per dialogue: packets lost, in each bin; empty
+    /// unless asked for.
     pub(crate) flow_lost: Vec<Vec<u64>>,
     pub(crate) totals: Totals,
     /// Packets whose end was worked out but lies beyond the end of the run.
@@ -57,6 +65,7 @@ enum Timer {
     Source(u32),
     Edge(u32),
     Publication,
+    Dialogue(u32),
 }
 
 impl<'a> World<'a> {
@@ -67,7 +76,9 @@ impl<'a> World<'a> {
             bins: (plan.duration.0 / plan.measure.interval.0) as usize,
         };
         let routes = Routes::new(plan, merge);
-        let hosts = Hosts::new(plan, &routes, seed);
+        let hosts = Hosts::new(plan, &routes, seed, grid);
+        let timers =
+            2 * hosts.senders.len() + hosts.sources.len() + plan.vpns.len() + 1 + hosts.dialogues.len();
         let mut world = World {
             plan,
             grid,
@@ -76,12 +87,14 @@ impl<'a> World<'a> {
             channel_of: Vec::new(),
             pulls: Vec::new(),
             lines: Tournament::new(0),
-            timers: Tournament::new(2 * hosts.senders.len() + hosts.sources.len() + plan.vpns.len() + 1),
+            timers: Tournament::new(timers),
             edges: plan.vpns.iter().map(|vpn| Edge::new(vpn, grid)).collect(),
-            tcp_bytes: vec![0; hosts.senders.len() * (grid.bins + 1)],
+            tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
             udp_offered: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
             delays: Vec::new(),
+            round_trips: Vec::new(),
+            answers: Vec::new(),
             flow_lost: Vec::new(),
             totals: Totals::default(),
             beyond_end: 0,
@@ -91,7 +104,13 @@ impl<'a> World<'a> {
             hosts,
         };
         if plan.measure.flow_detail {
-            world.flow_lost = vec![vec![0; grid.bins]; world.hosts.senders.len() + world.hosts.udp.len()];
+            let hosts = &world.hosts;
+            let flows = hosts.senders.len() + hosts.udp.len() + hosts.dialogues.len();
+            world.flow_lost = vec![vec![0; grid.bins]; flows];
+        }
+        if world.hosts.groups.iter().any(|group| group.answer.is_some()) {
+            world.round_trips = world.udp_bytes.clone();
+            world.answers = world.udp_bytes.clone();
         }
         if plan.measure.delay {
             world.delays = world.hosts.udp.iter().map(|_| Delays::new(grid)).collect();
@@ -160,6 +179,9 @@ impl<'a> World<'a> {
         if self.edges.iter().any(|edge| edge.reference.is_some()) {
             self.set_timer(Timer::Publication, Instant::ZERO + PUBLISH_EVERY);
         }
+        for index in 0..self.hosts.dialogues.len() {
+            self.set_timer(Timer::Dialogue(index as u32), self.hosts.dialogues[index].poll_timeout());
+        }
     }
 
     fn timer_index(&self, timer: Timer) -> u32 {
@@ -170,6 +192,7 @@ impl<'a> World<'a> {
             Timer::Source(index) => 2 * tcp + index,
             Timer::Edge(index) => 2 * tcp + sources + index,
             Timer::Publication => 2 * tcp + sources + self.edges.len() as u32,
+            Timer::Dialogue(index) => 2 * tcp + sources + self.edges.len() as u32 + 1 + index,
         }
     }
 
@@ -181,7 +204,8 @@ impl<'a> World<'a> {
             i if i < 2 * tcp => Timer::Receiver(i - tcp),
             i if i < 2 * tcp + sources => Timer::Source(i - 2 * tcp),
             i if i < 2 * tcp + sources + edges => Timer::Edge(i - 2 * tcp - sources),
-            _ => Timer::Publication,
+            i if i == 2 * tcp + sources + edges => Timer::Publication,
+            i => Timer::Dialogue(i - 2 * tcp - sources - edges - 1),
         }
     }
 
@@ -205,6 +229,8 @@ impl<'a> World<'a> {
             }
             if now > self.end {
                 self.drain_pulls();
+                let end = self.end;
+                self.hosts.dialogues.iter_mut().for_each(|dialogue| dialogue.finish(end));
                 return true;
             }
             self.totals.events += 1;
@@ -294,6 +320,9 @@ impl<'a> World<'a> {
                 Step::Receiver => return self.handle_data(now, &packet),
                 Step::Sender => return self.handle_ack(now, &packet),
                 Step::Sink => return self.handle_datagram(now, &packet),
+                Step::Peer(end) => return self.handle_peer(now, usize::from(end), &packet),
+                Step::Target => packet = self.answer(now, &packet),
+                Step::Prober => return self.handle_answer(now, &packet),
                 Step::Answer(vpn) => {
                     packet.step = self.routes.reply[vpn as usize];
                 }
@@ -364,7 +393,10 @@ impl<'a> World<'a> {
         self.totals.lost += 1;
         let flow = match packet.body {
             Body::Data(_) | Body::Ack(_) => packet.flow as usize,
-            Body::Datagram { .. } => self.hosts.senders.len() + packet.flow as usize,
+            Body::Datagram { .. } | Body::Probe(_) | Body::Answer(_) => {
+                self.hosts.senders.len() + packet.flow as usize
+            }
+            Body::Message(_) => self.hosts.senders.len() + self.hosts.udp.len() + packet.flow as usize / 2,
             Body::Query(_) | Body::Reply(_) => return,
         };
         let bin = (now.0 / self.grid.interval.0) as usize;
@@ -437,7 +469,10 @@ impl<'a> World<'a> {
         let before = slot.tcp.delivered();
         slot.tcp.handle_data(config, now, &data, packet.ecn == Ecn::CongestionExperienced);
         let delivered = slot.tcp.delivered() - before;
-        self.tcp_bytes[self.bin * self.hosts.senders.len() + packet.flow as usize] += delivered;
+        if packet.flow as usize >= self.hosts.pattern_senders {
+            return self.handle_stream(now, packet.flow, delivered);
+        }
+        self.tcp_bytes[self.bin * self.hosts.pattern_senders + packet.flow as usize] += delivered;
         self.pump_receiver(now, packet.flow);
     }
 
@@ -477,6 +512,9 @@ impl<'a> World<'a> {
         let config = config_of(&self.hosts.groups, slot.group);
         slot.tcp.handle_ack(config, now, &ack);
         self.pump_sender(now, packet.flow);
+        if packet.flow as usize >= self.hosts.pattern_senders {
+            self.handle_stream_ack(now, packet.flow);
+        }
     }
 
     fn pump_sender(&mut self, now: Instant, flow: u32) {
@@ -512,7 +550,8 @@ impl<'a> World<'a> {
     fn handle_datagram(&mut self, now: Instant, packet: &Packet) {
         self.deliver(now);
         self.totals.delivered_data += u64::from(now <= self.end);
-        let payload = packet.size - wire::IPV4_HEADER - wire::UDP_HEADER;
+        let group = self.hosts.udp[packet.flow as usize];
+        let payload = packet.size - self.hosts.groups[group as usize].header;
         self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
         if let (Some(delays), Body::Datagram { sent }) =
             (self.delays.get_mut(packet.flow as usize), packet.body)
@@ -554,6 +593,10 @@ impl<'a> World<'a> {
             Timer::Publication => {
                 self.publish(now);
                 self.set_timer(Timer::Publication, now + PUBLISH_EVERY);
+            }
+            Timer::Dialogue(index) => {
+                self.hosts.dialogues[index as usize].handle_timeout(now);
+                self.pump_dialogue(now, index);
             }
         }
     }
@@ -627,7 +670,7 @@ impl<'a> World<'a> {
                     class: group.class,
                     ecn: Ecn::NotCapable,
                     background: group.background,
-                    body: Body::Datagram { sent: at },
+                    body: if group.answer.is_some() { Body::Probe(at) } else { Body::Datagram { sent: at } },
                 };
                 if at <= self.end {
                     self.totals.sent += 1;

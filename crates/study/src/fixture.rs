@@ -8,7 +8,9 @@ use netstage_core::time::{Duration, Instant};
 use netstage_core::{link, queue, tcp, traffic};
 use netstage_scenario::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
 use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
-use netstage_scenario::plan::{FlowGroup, Hop, Link, Measure, Node, NodeKind, Plan, Transport, Vpn};
+use netstage_scenario::plan::{
+    Datagrams, Family, FlowGroup, Hop, Link, Measure, Node, NodeKind, Plan, Transport, Vpn,
+};
 use netstage_scenario::{Cell, Scenario};
 use std::path::{Path, PathBuf};
 
@@ -63,6 +65,9 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
         to: 3,
         vpn,
         transport: if vpn.is_some() { Transport::Tcp(tcp_config()) } else { Transport::Udp },
+        family: Family::V4,
+        datagrams: Datagrams::default(),
+        branches: Vec::new(),
         traffic: traffic::Pattern::Bulk { size: None }.into(),
         count,
         start: at(start),

@@ -7,6 +7,9 @@ use std::path::PathBuf;
 
 /// The simulator.
 pub fn sim(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+    if let Some(refusal) = netstage_sim::refusal(plan) {
+        return Err(Stopped::Unsupported(refusal));
+    }
     netstage_sim::run(plan, seed, stop).map_err(|_| Stopped::Interrupted)
 }
 

@@ -55,6 +55,12 @@ impl Receiver {
         }
     }
 
+    /// Begins a new connection in place of one that is over: see [`Sender::renew`](super::Sender::renew).
+    /// Its first byte has this number.
+    pub fn renew(&mut self, config: &Config, at: u64) {
+        *self = Receiver { next: at, last_ack: at, ..Receiver::new(config) };
+    }
+
     /// A segment arrived, with or without a congestion mark.
     pub fn handle_data(&mut self, config: &Config, now: Instant, data: &Data, congestion_experienced: bool) {
         if data.seq <= self.last_ack {

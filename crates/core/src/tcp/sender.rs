@@ -74,6 +74,8 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handshake {
     Closed,
+    /// The SYN goes next.
+    Wanted,
     Sent,
     /// The SYN timed out and goes again.
     TimedOut,
@@ -118,6 +120,21 @@ impl Sender {
     #[inline]
     pub fn write(&mut self, bytes: u64) {
         self.written = self.written.saturating_add(bytes);
+    }
+
+    /// Opens the connection before there is anything to send.
+    pub fn open(&mut self) {
+        if self.handshake == Handshake::Closed {
+            self.handshake = Handshake::Wanted;
+        }
+    }
+
+    /// Begins a new connection in place of one that is over. Its bytes are numbered on from
+    /// the old one's, so that what is still under way of that one is told apart, as by the
+    /// growing initial sequence numbers of RFC 9293 section 3.4.1.
+    pub fn renew(&mut self, config: &Config) {
+        let at = self.written;
+        *self = Sender { unacknowledged: at, next: at, highest: at, written: at, ..Sender::new(config) };
     }
 
     /// An ACK arrived. One for what was never sent, or older than one before, is ignored.
@@ -297,7 +314,8 @@ impl Sender {
     fn poll_syn(&mut self, now: Instant) -> Option<Data> {
         let again = self.handshake == Handshake::TimedOut;
         match self.handshake {
-            Handshake::Closed if self.written > 0 => {
+            Handshake::Closed if self.written == self.unacknowledged => return None,
+            Handshake::Closed | Handshake::Wanted => {
                 self.handshake = Handshake::Sent;
                 self.timed_at = now;
             }
@@ -313,7 +331,8 @@ impl Sender {
 
     #[cold]
     fn handle_syn_ack(&mut self, config: &Config, now: Instant, ack: &Ack) {
-        if !ack.syn || matches!(self.handshake, Handshake::Closed | Handshake::Established) {
+        if !ack.syn || !matches!(self.handshake, Handshake::Sent | Handshake::TimedOut | Handshake::SentAgain)
+        {
             return;
         }
         let lost = self.handshake != Handshake::Sent;

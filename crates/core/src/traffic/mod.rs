@@ -43,6 +43,12 @@ impl Traffic {
     }
 }
 
+impl From<application::Application> for Traffic {
+    fn from(application: application::Application) -> Traffic {
+        Traffic::Application(application)
+    }
+}
+
 impl From<Pattern> for Traffic {
     fn from(pattern: Pattern) -> Traffic {
         Traffic::Pattern(pattern)
@@ -215,14 +221,22 @@ impl Pattern {
 
     /// Payload bytes of the largest packet handed over at once; zero for bulk.
     pub fn largest_packet(&self) -> u32 {
-        match self {
-            Pattern::Bulk { .. } => 0,
+        let of_trace = || match self {
+            Pattern::Trace { packets, .. } => packets.iter().map(|&(_, bytes)| bytes).max(),
+            _ => None,
+        };
+        self.packet().or_else(of_trace).unwrap_or(0)
+    }
+
+    /// Payload bytes of every packet, where all are alike.
+    pub fn packet(&self) -> Option<u32> {
+        match *self {
             Pattern::Cbr { packet, .. }
             | Pattern::Poisson { packet, .. }
             | Pattern::OnOff { packet, .. }
             | Pattern::Pareto { packet, .. }
-            | Pattern::Mmpp { packet, .. } => *packet,
-            Pattern::Trace { packets, .. } => packets.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0),
+            | Pattern::Mmpp { packet, .. } => Some(packet),
+            Pattern::Bulk { .. } | Pattern::Trace { .. } => None,
         }
     }
 

@@ -2,11 +2,13 @@
 //! the bins the simulator uses.
 
 use crate::emulator;
-use crate::fabric::assignments::Member;
+use crate::fabric::assignments::{Member, is_one_ended};
 use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
 use netstage_core::time::Duration;
+use netstage_core::traffic::application::Application;
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
 use netstage_scenario::plan::{Plan, Transport};
+use netstage_scenario::quality;
 use std::collections::BTreeMap;
 
 /// Everything that was found in one run.
@@ -85,9 +87,18 @@ impl Gathered {
 
     fn add_flow(&mut self, plan: &Plan, member: &Member, sides: &Sides, lost: Option<&Vec<u64>>) {
         let name = plan.flow_name(member.group, member.index);
-        let is_tcp = matches!(plan.flows[member.group].transport, Transport::Tcp(_));
-        let (sending, receiving) = (sides.sending.get(&*name), sides.receiving.get(&*name));
+        let group = &plan.flows[member.group];
+        let is_tcp = matches!(group.transport, Transport::Tcp(_));
+        let (sending, mut receiving) = (sides.sending.get(&*name), sides.receiving.get(&*name));
+        if is_one_ended(&group.transport) {
+            // What comes back is what was received.
+            receiving = sending;
+        }
         let bits = 8.0 / self.seconds;
+        self.add_remarks_of(&name, [sending, receiving]);
+        if let Some(application) = group.traffic.application() {
+            return self.add_dialogue(application, &name, [sending, receiving]);
+        }
         let received = |value: fn(&Counts) -> u64, scale| per_bin(receiving, value, scale);
         self.push(Metric::FlowThroughput, &name, received(|c| c.received_bytes, bits));
         if !is_tcp {
@@ -120,9 +131,26 @@ impl Gathered {
             self.distribution(Metric::FlowGap, &name, &sender.gaps);
             self.add_schedule(&name, sender);
         }
-        for side in [sending, receiving].into_iter().flatten() {
-            if let Some(error) = &side.error {
-                self.outcome.failures.push(format!("flow.{name}: {error}"));
+    }
+
+    fn add_remarks_of(&mut self, name: &str, sides: [Option<&&FlowResult>; 2]) {
+        for error in sides.into_iter().flatten().filter_map(|side| side.error.as_ref()) {
+            let failure = format!("flow.{name}: {error}");
+            if !self.outcome.failures.contains(&failure) {
+                self.outcome.failures.push(failure);
+            }
+        }
+    }
+
+    /// A dialogue delivers in both directions.
+    fn add_dialogue(&mut self, application: &Application, name: &str, sides: [Option<&&FlowResult>; 2]) {
+        let bits = 8.0 / self.seconds;
+        let [at_client, at_server] = sides.map(|side| per_bin(side, |c| c.received_bytes, bits));
+        let both = at_client.iter().zip(&at_server).map(|(one, other)| one + other);
+        self.push(Metric::FlowThroughput, name, both.collect());
+        if let [Some(client), Some(server)] = sides {
+            for series in quality::series(application, name, &client.quality, &server.quality) {
+                self.push(series.metric, name, series.values);
             }
         }
     }

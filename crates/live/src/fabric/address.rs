@@ -4,6 +4,7 @@
 //! last ones tell its addresses apart. Address 0 is the node's own, where its neighbours
 //! send what it shall forward.
 
+use netstage_scenario::plan::Family;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Nodes there are addresses for.
@@ -11,19 +12,8 @@ pub const NODES: usize = 1 << 16;
 /// Addresses a node may have.
 pub const PER_NODE: usize = 254;
 
-/// Internet protocol version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Both.
-    pub const ALL: [Family; 2] = [Family::V4, Family::V6];
-}
+/// Every node has addresses of both.
+pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// Address `number` of a node.
 pub fn of(family: Family, node: usize, number: usize) -> IpAddr {

@@ -1,8 +1,9 @@
 //! What the agent of each node is asked to do, so that the plan's flows run.
 
-use super::address::{self, Family};
+use super::address;
 use super::layout::Layout;
-use crate::task::{Assignment, FlowTask, Side, TcpOptions, Transport, UdpOptions};
+use crate::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
+use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::plan::{self, FlowGroup, Plan};
 use std::collections::BTreeMap;
@@ -48,8 +49,8 @@ pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows
     let mut next_port: BTreeMap<IpAddr, u16> = BTreeMap::new();
     let mut members = Vec::new();
     for (group, (flows, placed)) in plan.flows.iter().zip(&layout.groups).enumerate() {
-        let source = address::of(Family::V4, flows.from, placed.source);
-        let destination = address::of(Family::V4, flows.to, placed.destination);
+        let source = address::of(flows.family, flows.from, placed.source);
+        let destination = address::of(flows.family, flows.to, placed.destination);
         for index in 0..flows.count {
             let port = next_port.entry(destination).or_insert(*PORTS.start());
             if !PORTS.contains(port) {
@@ -78,18 +79,37 @@ pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize
     for (id, member) in members.iter().enumerate() {
         let group = &plan.flows[member.group];
         let task = task(plan, group, member, id as u32);
-        give(group.to, FlowTask { side: Side::Receive, ..task.clone() });
+        if !is_one_ended(&group.transport) {
+            give(group.to, FlowTask { side: Side::Receive, ..task.clone() });
+        }
         give(group.from, task);
     }
     assignments
 }
 
+/// Whether any host answers, so that no agent has to receive.
+pub fn is_one_ended(transport: &plan::Transport) -> bool {
+    matches!(transport, plan::Transport::IcmpEcho | plan::Transport::UdpUnreachable)
+}
+
 /// The sender's side of a flow.
 fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
     let start = group.start.since(Instant::ZERO) + group.stagger * member.index as u64;
+    // The host that answers is one of ours: it has agreed to whatever the plan says.
+    let agreed = OneEnded { limit: Some(BitRate(u64::MAX)) };
     let transport = match &group.transport {
         plan::Transport::Tcp(tcp) => Transport::Tcp(TcpOptions::from(tcp)),
-        plan::Transport::Udp => Transport::Udp(UdpOptions::default()),
+        plan::Transport::Udp => Transport::Udp(UdpOptions {
+            checksum_zero: !group.datagrams.checksum,
+            compare_payload: group.datagrams.compare,
+            batch: group.datagrams.batch,
+        }),
+        plan::Transport::Multicast(group) => {
+            Transport::Multicast { source: group.source_specific.then_some(member.source), ttl: group.hops }
+        }
+        plan::Transport::IcmpEcho => Transport::IcmpEcho(agreed),
+        plan::Transport::UdpUnreachable => Transport::UdpUnreachable(agreed),
+        plan::Transport::Quic => Transport::Quic,
     };
     FlowTask {
         name: plan.flow_name(member.group, member.index),

@@ -143,7 +143,7 @@ fn route_options(transport: &Transport) -> Option<RouteOptions> {
         Transport::Tcp(tcp) => {
             Some(RouteOptions { initial_window: tcp.initial_window, min_rto: tcp.min_rto, ecn: tcp.ecn })
         }
-        Transport::Udp => None,
+        _ => None,
     }
 }
 

@@ -96,7 +96,7 @@ impl Network {
         for (end, &node) in link.ends.iter().enumerate() {
             let mut netlink = Netlink::open(self.node(node)).map_err(failed)?;
             let peer = address::mac(link.index, 1 - end, Side::Node);
-            for family in address::Family::ALL {
+            for family in address::FAMILIES {
                 let neighbour = address::of(family, link.ends[1 - end], 0);
                 netlink.add_neighbour(&node_interface(link.index), neighbour, peer).map_err(failed)?;
             }

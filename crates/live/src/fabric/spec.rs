@@ -1,11 +1,11 @@
 //! What the fabric builds: namespaces, interfaces, addresses, routes. Made from a plan by
 //! the controller, handed to the fabric's own process as JSON.
 
-use super::address::{self, Family};
+use super::address;
 use super::layout::{Layout, RouteOptions};
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
-use netstage_scenario::plan::{Hop, NodeKind, Plan, Transport};
+use netstage_scenario::plan::{Family, FlowGroup, Hop, NodeKind, Plan, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -90,7 +90,7 @@ impl Spec {
         let node = |index: usize| NodeSpec {
             name: plan.nodes[index].name.clone(),
             used: on_a_way.contains(&index),
-            addresses: Family::ALL
+            addresses: address::FAMILIES
                 .into_iter()
                 .flat_map(|family| {
                     (0..layout.addresses[index].len()).map(move |number| address::of(family, index, number))
@@ -103,7 +103,7 @@ impl Spec {
         for (owner, addresses) in layout.addresses.iter().enumerate() {
             for (number, address) in addresses.iter().enumerate() {
                 for (&from, &hop) in &address.routes {
-                    for family in Family::ALL {
+                    for family in address::FAMILIES {
                         let route = route(plan, family, (owner, number), hop, address.treatment.tcp);
                         nodes[from].routes.push(route);
                     }
@@ -135,9 +135,9 @@ fn route(
 
 /// Large enough that nothing a flow sends has to be fragmented.
 fn mtu(plan: &Plan) -> u32 {
-    let largest = |group: &netstage_scenario::plan::FlowGroup| match &group.transport {
+    let largest = |group: &FlowGroup| match &group.transport {
         Transport::Tcp(tcp) => tcp.max_segment_size + TCP_IP_HEADERS,
-        Transport::Udp => {
+        _ => {
             let payload = group.traffic.pattern().map_or(0, Pattern::largest_packet);
             payload + netstage_wire::IPV6_HEADER + netstage_wire::UDP_HEADER
         }
@@ -166,7 +166,7 @@ fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
     let of_node = plan.flows.iter().filter(|group| group.from == node || group.to == node);
     let mut configurations = of_node.filter_map(|group| match &group.transport {
         Transport::Tcp(tcp) => Some(tcp),
-        Transport::Udp => None,
+        _ => None,
     });
     // Where the flows of one host differ, the last one's settings hold; `differences` says so.
     if let Some(tcp) = configurations.next_back() {

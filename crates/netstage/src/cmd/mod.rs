@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod report;
 pub mod run;
 pub mod schema;
+pub mod traffic;
 
 use crate::exit::Failure;
 use netstage_scenario::{Options, Scenario};

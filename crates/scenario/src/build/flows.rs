@@ -3,18 +3,23 @@
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
 use crate::error::Place;
-use crate::file::flow::{self, Algorithm, Flow, Layer, PacketSize, Traffic};
-use crate::plan::{FlowGroup, Hop, NodeKind, Transport};
+use crate::file::flow::{self, Algorithm, Flow, Layer, PacketSize, Traffic as Model};
+use crate::plan::{Branch, Datagrams, Family, FlowGroup, Hop, Multicast, NodeKind, Transport};
 use crate::routes::mirrored;
 use crate::scalar::{NodeName, VpnName};
 use crate::table::{At, List};
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
-use netstage_core::traffic::Pattern;
+use netstage_core::traffic::{Pattern, Traffic};
 
-/// Headers of IPv4 and UDP.
-const UDP_IP_HEADERS: u64 = 28;
+/// What carries a pattern's packets.
+struct Carrier {
+    /// As a stream of bytes: how large packets are is the transport's decision.
+    stream: bool,
+    /// Bytes of headers on each packet otherwise.
+    headers: u64,
+}
 
 /// What a table says of a way through the network.
 pub(super) struct Ends<'a> {
@@ -28,7 +33,7 @@ pub(super) struct Ends<'a> {
 impl<'a> From<&'a Flow> for Ends<'a> {
     fn from(flow: &'a Flow) -> Ends<'a> {
         let Flow { from, to, vpn, via, reverse_via, .. } = flow;
-        Ends { from, to, vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
+        Ends { from, to: &to.0[0], vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
     }
 }
 
@@ -68,9 +73,11 @@ impl Builder<'_, '_> {
     ) -> Option<FlowGroup> {
         let way = self.way(&Ends::from(flow), network, vpns);
         let transport = self.transport(flow);
-        let traffic = self.traffic(flow);
+        let traffic = self.traffic(flow, transport.as_ref());
+        self.check_settings(flow);
         let times = self.times(flow, end);
         let Way { from, to, vpn, path, reverse } = way?;
+        let branches = self.branches(flow, network, from, to)?;
         let (start, stop) = times?;
         Some(FlowGroup {
             name: name.to_owned(),
@@ -78,7 +85,13 @@ impl Builder<'_, '_> {
             to,
             vpn,
             transport: transport?,
-            traffic: traffic?.into(),
+            family: flow.ip.value,
+            datagrams: flow.udp.as_ref().map_or(Datagrams::default(), |udp| Datagrams {
+                checksum: udp.checksum,
+                compare: udp.compare,
+                batch: udp.batch.0 as u16,
+            }),
+            traffic: traffic?,
             count: flow.count.value.0 as usize,
             start,
             stagger: flow.stagger,
@@ -86,6 +99,7 @@ impl Builder<'_, '_> {
             background: flow.background,
             path,
             reverse,
+            branches,
         })
     }
 
@@ -119,6 +133,75 @@ impl Builder<'_, '_> {
             None => mirrored(&path),
         };
         Some(Way { from, to, vpn, path, reverse })
+    }
+
+    /// The receivers beside the first, and their ways.
+    fn branches(&mut self, flow: &Flow, network: &Network, from: usize, to: usize) -> Option<Vec<Branch>> {
+        let mut receivers = vec![to];
+        let mut branches = Vec::new();
+        for named in &flow.to.0[1..] {
+            if flow.transport.value != flow::Transport::Multicast {
+                let help = "write transport = \"multicast\", or a flow for each receiver";
+                self.problems.push_help(named.place, "only a multicast flow has several receivers", help);
+                return None;
+            }
+            let to = self.host(network, named)?;
+            if to == from {
+                self.problems.push(named.place, "a flow goes to another host than it comes from");
+                return None;
+            }
+            if receivers.contains(&to) {
+                self.problems.push(named.place, format!("`{}` is listed twice", named.value.0));
+                return None;
+            }
+            if let Some(via) = &flow.via {
+                self.problems.push(via.place, "`via` leads to one receiver, and this flow has several");
+                return None;
+            }
+            receivers.push(to);
+            branches.push(Branch { to, path: self.shortest(network, from, to, named.place)? });
+        }
+        Some(branches)
+    }
+
+    /// Settings of a transport that is not the flow's.
+    fn check_settings(&mut self, flow: &Flow) {
+        let transport = flow.transport.value;
+        let name = crate::table::word(transport);
+        if let Some(tcp) = flow.tcp.as_ref().filter(|tcp| tcp.own)
+            && transport != flow::Transport::Tcp
+        {
+            let message = match transport {
+                flow::Transport::Udp => "this flow is carried by UDP, and has no TCP settings".to_owned(),
+                _ => format!("this flow's transport is \"{name}\", and has no TCP settings"),
+            };
+            self.problems.push(tcp.place, message);
+        }
+        if let Some(udp) = flow.udp.as_ref().filter(|udp| udp.own)
+            && !matches!(
+                transport,
+                flow::Transport::Udp | flow::Transport::Multicast | flow::Transport::UdpUnreachable
+            )
+        {
+            let message = format!("this flow's transport is \"{name}\", and has no UDP settings");
+            self.problems.push(udp.place, message);
+        }
+        if let Some(udp) = flow.udp.as_ref().filter(|udp| !udp.checksum)
+            && flow.ip.value == Family::V6
+        {
+            self.problems.push(udp.place, "over IPv6, UDP always carries a checksum (RFC 8200 section 8.1)");
+        }
+        let Some(multicast) = &flow.multicast else { return };
+        if transport != flow::Transport::Multicast && multicast.own {
+            let help = "write transport = \"multicast\"";
+            self.problems.push_help(multicast.place, "this flow goes to no group", help);
+        }
+        if let Some(group) = &multicast.group
+            && group.value.0.is_ipv6() != (flow.ip.value == Family::V6)
+        {
+            let help = "`ip` says which version of IP carries a flow";
+            self.problems.push_help(group.place, "this address is of the other version of IP", help);
+        }
     }
 
     fn host(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
@@ -220,12 +303,20 @@ impl Builder<'_, '_> {
     }
 
     fn transport(&mut self, flow: &Flow) -> Option<Transport> {
-        if flow.transport.value == flow::Transport::Udp {
-            if let Some(tcp) = flow.tcp.as_ref().filter(|tcp| tcp.own) {
-                self.problems.push(tcp.place, "this flow is carried by UDP, and has no TCP settings");
-                return None;
+        match flow.transport.value {
+            flow::Transport::Tcp => {}
+            flow::Transport::Udp => return Some(Transport::Udp),
+            flow::Transport::IcmpEcho => return Some(Transport::IcmpEcho),
+            flow::Transport::UdpUnreachable => return Some(Transport::UdpUnreachable),
+            flow::Transport::Quic => return Some(Transport::Quic),
+            flow::Transport::Multicast => {
+                let set = flow.multicast.as_ref().map(|multicast| &multicast.value);
+                return Some(Transport::Multicast(Multicast {
+                    group: set.and_then(|set| set.group.as_ref()).map(|group| group.value.0),
+                    source_specific: set.is_some_and(|set| set.source == flow::Source::Sender),
+                    hops: set.map_or(32, |set| set.hops.0 as u8),
+                }));
             }
-            return Some(Transport::Udp);
         }
         self.tcp(flow.tcp.as_ref(), flow.transport.place).map(Transport::Tcp)
     }
@@ -284,12 +375,14 @@ impl Builder<'_, '_> {
         })
     }
 
-    fn traffic(&mut self, flow: &Flow) -> Option<Pattern> {
+    fn traffic(&mut self, flow: &Flow, transport: Option<&Transport>) -> Option<Traffic> {
         let place = flow.traffic.place;
-        let tcp = flow.transport.value == flow::Transport::Tcp;
+        let name = crate::table::word(flow.transport.value);
+        let stream = matches!(flow.transport.value, flow::Transport::Tcp | flow::Transport::Quic);
+        let tcp = Carrier { stream, headers: u64::from(flow.ip.value.header() + netstage_wire::UDP_HEADER) };
         let pattern = match &flow.traffic.value {
-            Traffic::Bulk(bulk) => {
-                if !tcp {
+            Model::Bulk(bulk) => {
+                if !stream {
                     let message = "\"bulk\" sends as much as TCP takes; UDP takes anything";
                     let help = "give a rate: traffic = { model = \"cbr\", rate = \"10 Mbit/s\" }";
                     self.problems.push_help(place, message, help);
@@ -297,54 +390,78 @@ impl Builder<'_, '_> {
                 }
                 Pattern::Bulk { size: bulk.size.map(|size| size.0) }
             }
-            Traffic::Cbr(flow::Constant { load }) => {
-                let (rate, packet) = self.load(&load.rate, &load.packets, tcp)?;
+            Model::Cbr(flow::Constant { load }) => {
+                let (rate, packet) = self.load(&load.rate, &load.packets, &tcp)?;
                 Pattern::Cbr { rate, packet }
             }
-            Traffic::Poisson(flow::Poisson { load }) => {
-                let (rate, packet) = self.load(&load.rate, &load.packets, tcp)?;
+            Model::Poisson(flow::Poisson { load }) => {
+                let (rate, packet) = self.load(&load.rate, &load.packets, &tcp)?;
                 Pattern::Poisson { rate, packet }
             }
-            Traffic::OnOff(flow::OnOff { on, off, load }) => {
-                let (rate, packet) = self.load(&load.rate, &load.packets, tcp)?;
+            Model::OnOff(flow::OnOff { on, off, load }) => {
+                let (rate, packet) = self.load(&load.rate, &load.packets, &tcp)?;
                 Pattern::OnOff { rate, packet, on: on.0, off: off.0 }
             }
-            Traffic::Pareto(flow::Pareto { on, off, shape, load }) => {
-                let (rate, packet) = self.load(&load.rate, &load.packets, tcp)?;
+            Model::Pareto(flow::Pareto { on, off, shape, load }) => {
+                let (rate, packet) = self.load(&load.rate, &load.packets, &tcp)?;
                 Pattern::Pareto { rate, packet, on: on.0, off: off.0, shape: shape.0 }
             }
-            Traffic::Mmpp(flow::Mmpp { states, packets }) => {
+            Model::Mmpp(flow::Mmpp { states, packets }) => {
                 let loads: Vec<_> =
-                    states.0.iter().map(|state| self.load(&state.rate, packets, tcp)).collect();
+                    states.0.iter().map(|state| self.load(&state.rate, packets, &tcp)).collect();
                 let loads = loads.into_iter().collect::<Option<Vec<_>>>()?;
                 let states =
                     loads.iter().zip(&states.0).map(|((rate, _), state)| (*rate, state.mean.0)).collect();
                 Pattern::Mmpp { states, packet: packets.packet.0 as u32 }
             }
-            Traffic::Trace(trace) => {
+            Model::Trace(trace) => {
                 let packets = self.traces.load(&trace.file.value.0, trace.file.place, self.problems)?;
                 Pattern::Trace { packets, repeat: trace.repeat }
+            }
+            application => {
+                let application = self.application(application, place)?;
+                let Some(carriage) = transport?.carriage() else {
+                    let message = format!(
+                        "transport \"{name}\" carries no dialogue: \"{}\" needs two ends",
+                        application.name()
+                    );
+                    let help = "patterns such as \"cbr\" and \"poisson\" go one way";
+                    self.problems.push_help(place, message, help);
+                    return None;
+                };
+                if let Err(error) = application.check(carriage) {
+                    let message =
+                        format!("\"{}\" cannot run over {name} like this: {error}", application.name());
+                    self.problems.push(place, message);
+                    return None;
+                }
+                return Some(Traffic::Application(application));
             }
         };
         if let Err(error) = pattern.check() {
             self.problems.push(place, format!("this traffic cannot be sent: {error}"));
             return None;
         }
-        Some(pattern)
+        Some(pattern.into())
     }
 
     /// Payload rate and packet size.
-    fn load(&mut self, rate: &At<BitRate>, packets: &PacketSize, tcp: bool) -> Option<(BitRate, u32)> {
+    fn load(
+        &mut self,
+        rate: &At<BitRate>,
+        packets: &PacketSize,
+        carrier: &Carrier,
+    ) -> Option<(BitRate, u32)> {
         let packet = packets.packet.0;
         let rate = match packets.layer.value {
             Layer::Payload => rate.value,
-            Layer::Ip if tcp => {
+            Layer::Ip if carrier.stream => {
                 let place: Place = packets.layer.place;
                 let message = "how large TCP's packets are is not known beforehand: give the payload's rate";
                 self.problems.push(place, message);
                 return None;
             }
-            Layer::Ip => payload_rate(rate.value, packet),
+            Layer::Ip => payload_rate(rate.value, packet, carrier.headers),
         };
         if rate.0 == 0 {
             self.problems.push(packets.layer.place, "nothing is left of this rate for the payload");
@@ -355,9 +472,9 @@ impl Builder<'_, '_> {
 }
 
 /// The payload's share of a rate at the IP layer, to the nearest bit per second.
-fn payload_rate(ip: BitRate, packet: u64) -> BitRate {
+fn payload_rate(ip: BitRate, packet: u64, headers: u64) -> BitRate {
     let (rate, packet) = (u128::from(ip.0), u128::from(packet));
-    let size = packet + u128::from(UDP_IP_HEADERS);
+    let size = packet + u128::from(headers);
     BitRate(((rate * packet + size / 2) / size) as u64)
 }
 
@@ -375,6 +492,6 @@ mod tests {
     #[test]
     fn a_rate_at_the_ip_layer_keeps_its_packets_per_second() {
         // 15 Mbit/s of 1500-byte packets are 1250 packets/s, and 1250 · 1472 B of payload.
-        assert_eq!(payload_rate(BitRate(15_000_000), 1472), BitRate(1250 * 1472 * 8));
+        assert_eq!(payload_rate(BitRate(15_000_000), 1472, 28), BitRate(1250 * 1472 * 8));
     }
 }

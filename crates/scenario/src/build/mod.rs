@@ -1,6 +1,7 @@
 //! From the tables of a file to a plan: names become indices, routes and weights are
 //! computed, and what the tables cannot say by themselves is checked.
 
+mod applications;
 mod flows;
 mod links;
 mod tests;
@@ -206,7 +207,10 @@ impl Builder<'_, '_> {
     fn check_size(&mut self, plan: &Plan) {
         const PER_FLOW: u64 = 4096;
         const MOST: u64 = 16 << 30;
-        let members: u64 = plan.flows.iter().map(|f| f.count as u64).sum();
+        let endpoints = |f: &crate::plan::FlowGroup| {
+            f.traffic.application().map_or(1, |a| 1 + 2 * u64::from(a.connections()))
+        };
+        let members: u64 = plan.flows.iter().map(|f| f.count as u64 * endpoints(f)).sum();
         let bins = plan.duration.0.div_ceil(plan.measure.interval.0);
         let per_flow = if plan.measure.flow_detail { 6 } else { 2 } + if plan.measure.delay { 3 } else { 0 };
         let series = members * per_flow + 12 * plan.vpns.len() as u64 + 16 * plan.links.len() as u64;

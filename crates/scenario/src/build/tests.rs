@@ -4,7 +4,7 @@ use super::flows::{Ends, Way};
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
 use crate::file::test::{Carrier, Packets, Probe, Searched, Test as Table};
-use crate::plan::{FlowGroup, Method, Search, Test, Transfer, Transport};
+use crate::plan::{Datagrams, Family, FlowGroup, Method, Search, Test, Transfer, Transport};
 use crate::scalar::{Probability, Span};
 use crate::table::At;
 use netstage_core::measure::mlrsearch::Goal;
@@ -180,6 +180,8 @@ fn probe(name: &str, way: Way, transport: Transport) -> FlowGroup {
         to,
         vpn,
         transport,
+        family: Family::V4,
+        datagrams: Datagrams::default(),
         traffic: Pattern::Bulk { size: None }.into(),
         count: 1,
         start: Instant::ZERO,
@@ -188,5 +190,6 @@ fn probe(name: &str, way: Way, transport: Transport) -> FlowGroup {
         background: false,
         path,
         reverse,
+        branches: Vec::new(),
     }
 }

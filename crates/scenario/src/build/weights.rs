@@ -102,8 +102,10 @@ fn ip_rate(flow: &FlowGroup) -> Option<f64> {
         }
     };
     let headers = match &flow.transport {
-        Transport::Udp => 28.0,
-        Transport::Tcp(_) => 52.0,
+        Transport::Tcp(_) | Transport::Quic => 32.0,
+        // ICMP's header is as long as UDP's.
+        _ => 8.0,
     };
+    let headers = headers + f64::from(flow.family.header());
     Some(payload * (packet + headers) / packet * flow.count as f64)
 }

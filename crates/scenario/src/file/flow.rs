@@ -1,7 +1,13 @@
 //! `[flow.NAME]`: who sends to whom, over which transport, in which pattern.
 
-use crate::scalar::{AboveOne, Bytes, Count, FilePath, Fraction, NodeName, Positive, Span, VpnName};
-use crate::table::{At, Decode, List, choice, merge, table, tagged};
+use super::application::{
+    Blocks, Ftp, Gaming, LearnedModel, Lookups, Pages, RequestResponse, Video, VideoFrames, Voip,
+};
+use crate::plan::Family;
+use crate::scalar::{
+    AboveOne, Bytes, Count, FilePath, Fraction, GroupAddress, NodeName, Positive, Span, VpnName,
+};
+use crate::table::{At, Decode, List, OneOrMore, choice, merge, table, tagged};
 use crate::tree::{Node, Table, Value};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
@@ -9,16 +15,22 @@ use netstage_core::time::Duration;
 table! {
     /// Flows that differ only in their number and start time.
     pub(crate) struct Flow "a flow" {
-        /// The host that sends.
+        /// The host that sends; with an application, its client.
         from: At<NodeName>,
-        /// The host that receives.
-        to: At<NodeName>,
+        /// The host that receives; with an application, its server. A multicast flow may have a list of them.
+        to: At<OneOrMore<At<NodeName>>>,
         /// The VPN that carries it.
         vpn: Option<At<VpnName>>,
         /// How bytes are carried.
         transport: At<Transport> = "tcp",
+        /// Version of IP.
+        ip: At<Family> = "v4",
         /// How its TCP behaves.
         tcp: Option<At<Tcp>>,
+        /// What real sockets do with its datagrams.
+        udp: Option<At<Datagrams>>,
+        /// The group of a multicast flow.
+        multicast: Option<At<Multicast>>,
         /// When bytes are handed over.
         traffic: At<Traffic> = "bulk",
         /// Number of flows: with more than one they are called `NAME[0]`, `NAME[1]`, …
@@ -43,13 +55,70 @@ table! {
 pub(crate) enum Transport {
     Tcp,
     Udp,
+    Multicast,
+    IcmpEcho,
+    UdpUnreachable,
+    Quic,
 }
 
 choice!(Transport {
     /// TCP.
     "tcp" => Transport::Tcp,
-    /// UDP over IPv4.
+    /// UDP.
     "udp" => Transport::Udp,
+    /// UDP to a multicast group. Not on `sim`.
+    "multicast" => Transport::Multicast,
+    /// ICMP echo: one-ended, any host answers with as many bytes.
+    "icmp-echo" => Transport::IcmpEcho,
+    /// UDP to a closed port: one-ended, the host answers port-unreachable.
+    "udp-unreachable" => Transport::UdpUnreachable,
+    /// QUIC (RFC 9000). Not on `sim`.
+    "quic" => Transport::Quic,
+});
+
+choice!(Family {
+    /// IPv4.
+    "v4" => Family::V4,
+    /// IPv6.
+    "v6" => Family::V6,
+});
+
+table! {
+    /// What real sockets do with a flow's datagrams; `sim` has no use for it.
+    pub(crate) struct Datagrams "udp" {
+        /// Send a checksum; without one (IPv4) packets with changed bits reach the receiver.
+        checksum: bool = true,
+        /// Fill payloads with a known pattern, and count the bits that differ.
+        compare: bool = false,
+        /// Packets the kernel splits from one buffer (UDP GSO); above 1 none has its own time.
+        batch: Count<1, 64> = 1,
+    }
+}
+
+table! {
+    /// The group of a multicast flow.
+    pub(crate) struct Multicast "multicast" {
+        /// Its address; left out: one is chosen.
+        group: Option<At<GroupAddress>>,
+        /// Whose packets the receivers want.
+        source: Source = "any",
+        /// Hops a packet may live.
+        hops: Count<1, 255> = 32,
+    }
+}
+
+/// Whose packets the receivers of a group want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Any,
+    Sender,
+}
+
+choice!(Source {
+    /// Anyone's (any-source multicast).
+    "any" => Source::Any,
+    /// The sender's alone (source-specific multicast, RFC 4607).
+    "sender" => Source::Sender,
 });
 
 table! {
@@ -125,6 +194,26 @@ tagged! {
         Mmpp(Mmpp) = "mmpp",
         /// Gaps and sizes read from a file.
         Trace(Trace) = "trace",
+        /// File transfers, each over a connection of its own; a dialogue, as all below.
+        Ftp(Ftp) = "ftp",
+        /// Web pages of many objects.
+        Web(Pages) = "web",
+        /// Video whose bit rate adapts.
+        Video(Video) = "video",
+        /// Video in frames, sent as they come.
+        VideoFrames(VideoFrames) = "video-frames",
+        /// A telephone call.
+        Voip(Voip) = "voip",
+        /// Name lookups.
+        Dns(Lookups) = "dns",
+        /// A game.
+        Gaming(Gaming) = "gaming",
+        /// Requests and responses.
+        RequestResponse(RequestResponse) = "request-response",
+        /// Blocks read and written.
+        BlockStorage(Blocks) = "block-storage",
+        /// What was learned from a capture.
+        Learned(LearnedModel) = "learned",
     }
 }
 
@@ -146,7 +235,7 @@ pub(crate) enum Layer {
 choice!(Layer {
     /// Payload alone.
     "payload" => Layer::Payload,
-    /// With the headers of IPv4 and UDP; for UDP only.
+    /// With the headers of IP and of UDP or ICMP; not for TCP and QUIC.
     "ip" => Layer::Ip,
 });
 

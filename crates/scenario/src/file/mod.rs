@@ -1,6 +1,7 @@
 //! The tables of a scenario file, as written: types and ranges are checked here, names
 //! and topology when a plan is built.
 
+pub(crate) mod application;
 pub(crate) mod control;
 pub(crate) mod flow;
 pub(crate) mod network;

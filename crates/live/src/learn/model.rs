@@ -1,0 +1,258 @@
+//! From flows to a model, and how well it fits them.
+
+use super::flows::Flow;
+use netstage_core::rng::Stream;
+use netstage_core::time::Duration;
+use netstage_core::traffic::application::{
+    Carriage, Connection, Exchanges, HEADER, LARGEST_DATAGRAM, Learned, MOST_CONCURRENT, OneWay, Quantiles,
+    Shape, Turn,
+};
+use netstage_scenario::learned::Fit;
+
+/// Points of a quantile table.
+const POINTS: usize = 513;
+/// Turns, or packets each way, that are kept for a replay.
+pub const MOST_RECORDED: usize = 20_000;
+/// UDP flows of more packets than this in the mean are streams, not questions.
+const STREAM_PACKETS: u64 = 20;
+
+/// A model and what was found on the way to it.
+pub struct Found {
+    /// The model.
+    pub model: Learned,
+    /// How well it fits.
+    pub fit: Vec<Fit>,
+    /// Messages cut down or filled up.
+    pub clamped: u64,
+    /// Whether all was kept that was said.
+    pub complete: bool,
+}
+
+/// The model of flows that belong together; `None` where nothing was said.
+pub fn model(flows: &[&Flow]) -> Option<Found> {
+    let tcp = flows.first()?.tcp;
+    let packets: u64 = flows.iter().map(|flow| flow.packets).sum();
+    if tcp || packets / flows.len() as u64 <= STREAM_PACKETS {
+        exchanges(flows, if tcp { Carriage::Stream } else { Carriage::Datagram })
+    } else {
+        one_way(flows)
+    }
+}
+
+/// Sizes as a message can have them.
+struct Sizes {
+    most: u64,
+    clamped: u64,
+}
+
+impl Sizes {
+    fn of(carriage: Carriage) -> Sizes {
+        let most = match carriage {
+            Carriage::Stream => u32::MAX,
+            Carriage::Datagram => LARGEST_DATAGRAM,
+        };
+        Sizes { most: most.into(), clamped: 0 }
+    }
+
+    fn clamp(&mut self, bytes: u64) -> u32 {
+        let clamped = bytes.clamp(HEADER.into(), self.most);
+        self.clamped += u64::from(clamped != bytes);
+        clamped as u32
+    }
+}
+
+fn exchanges(flows: &[&Flow], carriage: Carriage) -> Option<Found> {
+    let mut sizes = Sizes::of(carriage);
+    let mut connections: Vec<(u64, u64, Vec<Turn>)> = flows
+        .iter()
+        .map(|flow| (flow.start_ns, flow.end_ns, turns(flow, &mut sizes)))
+        .filter(|(.., turns)| !turns.is_empty())
+        .collect();
+    connections.sort_by_key(|(start, ..)| *start);
+    let all: Vec<Turn> = connections.iter().flat_map(|(.., turns)| turns).copied().collect();
+    if all.is_empty() {
+        return None;
+    }
+    let starts: Vec<u64> = connections.windows(2).map(|pair| (pair[1].0 - pair[0].0).max(1)).collect();
+    // A single connection comes again when it would have ended.
+    let starts = if starts.is_empty() { vec![(connections[0].1 - connections[0].0).max(1)] } else { starts };
+    let times = |pick: fn(&Turn) -> u64| -> Vec<u64> { all.iter().map(pick).collect() };
+    let quantities = [
+        ("request", "bytes", times(|turn| turn.request.into())),
+        ("response", "bytes", times(|turn| turn.response.into())),
+        ("think", "s", times(|turn| turn.think.0)),
+        ("server", "s", times(|turn| turn.server.0)),
+        ("turns", "", connections.iter().map(|(.., turns)| turns.len() as u64).collect()),
+        ("starts", "s", starts),
+    ];
+    let fit = quantities.iter().map(|(name, unit, samples)| fit(name, unit, samples)).collect();
+    let [request, response, think, server, turns, starts] =
+        quantities.map(|(.., samples)| Quantiles::of(samples, POINTS));
+    let mut recorded = Vec::new();
+    let (mut kept, mut before) = (0, connections[0].0);
+    for (start, _, turns) in &connections {
+        if kept + turns.len() > MOST_RECORDED {
+            break;
+        }
+        kept += turns.len();
+        recorded.push(Connection { after: Duration(start - before), turns: turns.clone() });
+        before = *start;
+    }
+    let complete = recorded.len() == connections.len();
+    let concurrent = concurrent(&connections);
+    let shape =
+        Shape::Exchanges(Exchanges { request, response, think, server, turns, starts, concurrent, recorded });
+    Some(Found { model: Learned { carriage, shape }, fit, clamped: sizes.clamped, complete })
+}
+
+/// Most connections at once, as far as a model has them.
+fn concurrent(connections: &[(u64, u64, Vec<Turn>)]) -> u32 {
+    let mut edges: Vec<(u64, i32)> =
+        connections.iter().flat_map(|(start, end, _)| [(*start, 1), (*end, -1)]).collect();
+    edges.sort_unstable();
+    let (mut open, mut most) = (0, 1);
+    for (_, change) in edges {
+        open += change;
+        most = most.max(open);
+    }
+    (most as u32).clamp(1, MOST_CONCURRENT)
+}
+
+/// What was said on a flow as requests and responses. A server that speaks unasked answers a
+/// request of the smallest size; a request nobody answers has a response of none.
+fn turns(flow: &Flow, sizes: &mut Sizes) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    let mut pending: Option<(Turn, u64)> = None;
+    let mut last_end = flow.start_ns;
+    for said in &flow.said {
+        let since_last = said.first_ns.saturating_sub(last_end);
+        if said.by_client {
+            turns.extend(pending.take().map(|(turn, _)| turn));
+            // What the path took of the pause is not the client's.
+            let think = Duration(since_last.saturating_sub(flow.to_client_ns));
+            let request = sizes.clamp(said.bytes);
+            pending = Some((Turn { think, request, server: Duration::ZERO, response: 0 }, said.last_ns));
+        } else {
+            let unasked = || {
+                (
+                    Turn { think: Duration::ZERO, request: HEADER, server: Duration::ZERO, response: 0 },
+                    last_end,
+                )
+            };
+            let (turn, asked) = pending.take().unwrap_or_else(unasked);
+            let server = said.first_ns.saturating_sub(asked).saturating_sub(flow.to_server_ns);
+            turns.push(Turn { server: Duration(server), response: sizes.clamp(said.bytes), ..turn });
+        }
+        last_end = said.last_ns;
+    }
+    turns.extend(pending.map(|(turn, _)| turn));
+    turns
+}
+
+fn one_way(flows: &[&Flow]) -> Option<Found> {
+    let mut sizes = Sizes::of(Carriage::Datagram);
+    let mut complete = flows.len() == 1;
+    let mut fits = Vec::new();
+    let longest = flows.iter().max_by_key(|flow| flow.packets)?;
+    let mut way = |client: bool, name: &str| -> Option<OneWay> {
+        let (mut bytes, mut gaps) = (Vec::new(), Vec::new());
+        for flow in flows {
+            let packets: Vec<_> = flow.said.iter().filter(|said| said.by_client == client).collect();
+            bytes.extend(packets.iter().map(|said| u64::from(sizes.clamp(said.bytes))));
+            gaps.extend(packets.windows(2).map(|pair| pair[1].first_ns - pair[0].first_ns));
+        }
+        // Packets that all came at one instant have no gap to learn.
+        if bytes.is_empty() || gaps.iter().all(|gap| *gap == 0) {
+            return None;
+        }
+        let mut before = longest.start_ns;
+        let mut recorded = Vec::new();
+        for said in longest.said.iter().filter(|said| said.by_client == client) {
+            if recorded.len() == MOST_RECORDED {
+                complete = false;
+                break;
+            }
+            recorded.push((Duration(said.first_ns - before), sizes.clamp(said.bytes)));
+            before = said.first_ns;
+        }
+        fits.push(fit(&format!("{name}.size"), "bytes", &bytes));
+        fits.push(fit(&format!("{name}.gap"), "s", &gaps));
+        let (size, gap) = (Quantiles::of(bytes, POINTS), Quantiles::of(gaps, POINTS));
+        Some(OneWay { size, gap, recorded })
+    };
+    let (up, down) = (way(true, "up"), way(false, "down"));
+    if up.is_none() && down.is_none() {
+        return None;
+    }
+    let model = Learned { carriage: Carriage::Datagram, shape: Shape::OneWay { up, down } };
+    Some(Found { model, fit: fits, clamped: sizes.clamped, complete })
+}
+
+/// Draws as many samples from the model's table as the capture has, and compares.
+fn fit(name: &str, unit: &str, samples: &[u64]) -> Fit {
+    let table = Quantiles::of(samples.to_vec(), POINTS);
+    let mut stream = Stream::new(1, name);
+    let count = samples.len().clamp(1_000, 100_000);
+    let mut drawn: Vec<u64> = (0..count).map(|_| table.draw(&mut stream)).collect();
+    let scale = if unit == "s" { 1e-9 } else { 1.0 };
+    let (mean, variation) = moments(samples);
+    let (mean_drawn, variation_drawn) = moments(&drawn);
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    drawn.sort_unstable();
+    let (n, m) = (sorted.len() as f64, drawn.len() as f64);
+    Fit {
+        quantity: name.to_owned(),
+        unit: unit.to_owned(),
+        samples: samples.len() as u64,
+        mean: mean * scale,
+        mean_drawn: mean_drawn * scale,
+        variation,
+        variation_drawn,
+        autocorrelation: autocorrelation(samples, mean),
+        distance: distance(&sorted, &drawn),
+        // The asymptotic quantile of the two-sample statistic.
+        distance_at_1_percent: (1.628 * ((n + m) / (n * m)).sqrt()).min(1.0),
+    }
+}
+
+/// Mean and coefficient of variation.
+fn moments(samples: &[u64]) -> (f64, f64) {
+    let n = samples.len().max(1) as f64;
+    let mean = samples.iter().map(|value| *value as f64).sum::<f64>() / n;
+    let variance = samples.iter().map(|value| (*value as f64 - mean).powi(2)).sum::<f64>() / n;
+    (mean, if mean > 0.0 { variance.sqrt() / mean } else { 0.0 })
+}
+
+/// Correlation of each sample with the next.
+fn autocorrelation(samples: &[u64], mean: f64) -> f64 {
+    let deviation = |value: &u64| *value as f64 - mean;
+    let variance: f64 = samples.iter().map(|value| deviation(value).powi(2)).sum();
+    let covariance: f64 = samples.windows(2).map(|pair| deviation(&pair[0]) * deviation(&pair[1])).sum();
+    if variance > 0.0 { covariance / variance } else { 0.0 }
+}
+
+/// Largest distance between the distribution functions of two sorted samples.
+fn distance(one: &[u64], other: &[u64]) -> f64 {
+    let (mut i, mut j, mut most) = (0, 0, 0.0_f64);
+    while i < one.len() && j < other.len() {
+        let value = one[i].min(other[j]);
+        i += one[i..].iter().take_while(|sample| **sample <= value).count();
+        j += other[j..].iter().take_while(|sample| **sample <= value).count();
+        most = most.max((i as f64 / one.len() as f64 - j as f64 / other.len() as f64).abs());
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_those_of_the_textbook() {
+        assert_eq!(distance(&[1, 2, 3, 4], &[1, 2, 3, 4]), 0.0);
+        assert_eq!(distance(&[1, 2], &[3, 4]), 1.0);
+        assert_eq!(distance(&[1, 2, 3, 4], &[3, 4, 5, 6]), 0.5);
+        assert!((autocorrelation(&[1, 3, 1, 3, 1, 3], 2.0) + 5.0 / 6.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,107 @@
+//! `netstage traffic learn`: a model file from a capture.
+
+use crate::exit::{self, Failure, OK};
+use netstage_live::learn::{Filter, LearnError, Lesson, learn};
+use netstage_scenario::learned::Fit;
+use serde_json::json;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+
+/// What to do with traffic models.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Learn an application from a pcap or pcapng capture, for traffic = { model = "learned" }
+    Learn(Learn),
+}
+
+/// Options of `traffic learn`.
+#[derive(clap::Args)]
+pub struct Learn {
+    /// The capture
+    capture: PathBuf,
+    /// The model file [default: the capture's name with .json]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The flows to learn from: tcp, udp, port N, host ADDRESS; several must all hold [default: the service with the most bytes]
+    #[arg(long, value_name = "FILTER")]
+    flow: Option<Filter>,
+    /// Print what was found, or the error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(command: &Command) -> Result<u8, Failure> {
+    let Command::Learn(arguments) = command;
+    let path = &arguments.capture;
+    let file = File::open(path)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let lesson =
+        learn(&name, BufReader::with_capacity(1 << 20, file), arguments.flow.as_ref()).map_err(|error| {
+            let failure = Failure::usage(format!("{}: {error}", path.display()));
+            match error {
+                LearnError::NothingPasses(_) => failure.help("--flow takes tcp, udp, port N, host ADDRESS"),
+                _ => failure,
+            }
+        })?;
+    let output = arguments.output.clone().unwrap_or_else(|| path.with_extension("json"));
+    std::fs::write(&output, lesson.file.to_json()).map_err(|error| Failure::write(&output, &error))?;
+    let text = if arguments.json {
+        let found = json!({
+            "out": output,
+            "subject": lesson.subject,
+            "read": lesson.file.read,
+            "fit": lesson.file.fit,
+            "warnings": lesson.warnings,
+        });
+        format!("{found:#}\n")
+    } else {
+        summary(&lesson) + &format!("Model: {}\n", output.display())
+    };
+    exit::print(text.as_bytes())?;
+    Ok(OK)
+}
+
+fn summary(lesson: &Lesson) -> String {
+    let read = &lesson.file.read;
+    let mut text = format!(
+        "Learned from {}: {} packets of {} flows ({} of others, {} broken)\n\n",
+        lesson.subject, read.used, read.flows, read.other, read.broken
+    );
+    let _ = writeln!(
+        text,
+        "{:10} {:>8} {:>12} {:>12} {:>7} {:>7} {:>7} {:>7}",
+        "", "samples", "mean", "drawn", "CV", "drawn", "lag 1", "KS"
+    );
+    for fit in &lesson.file.fit {
+        let _ = writeln!(
+            text,
+            "{:10} {:>8} {:>12} {:>12} {:>7.3} {:>7.3} {:>7.3} {:>7.4}{}",
+            fit.quantity,
+            fit.samples,
+            mean(fit, fit.mean),
+            mean(fit, fit.mean_drawn),
+            fit.variation,
+            fit.variation_drawn,
+            fit.autocorrelation,
+            fit.distance,
+            if fit.distance > fit.distance_at_1_percent { " differs" } else { "" },
+        );
+    }
+    text.push('\n');
+    for warning in &lesson.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    text
+}
+
+fn mean(fit: &Fit, value: f64) -> String {
+    match fit.unit.as_str() {
+        "s" => format!("{:.3} ms", value * 1e3),
+        "bytes" => format!("{value:.0} B"),
+        _ => format!("{value:.1}"),
+    }
+}

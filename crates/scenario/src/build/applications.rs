@@ -1,0 +1,226 @@
+//! Application models of a plan: what the tables say, made whole by published defaults.
+
+use super::Builder;
+use crate::error::Place;
+use crate::file::application::{Adapt, Http, Pages, RequestResponse, Video, VideoFrames, Voip};
+use crate::file::flow::Traffic as Model;
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_core::traffic::application::{
+    Adaptation, AdaptiveVideo, Application, BlockStorage, Codec, Dns, Exchange, Fetching, FrameVideo, Game,
+    Pace, Spread, Ticks, Transfers, Voice, Web,
+};
+
+/// Bit rates of the HLS Authoring Specification for Apple Devices, H.264, kbit/s.
+const LADDER: [u64; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
+
+/// Most of what is drawn where no bound is given: this many deviations above the mean.
+const MOST_DEVIATIONS: f64 = 100.0;
+
+impl Builder<'_, '_> {
+    /// The application a traffic table describes, or a problem.
+    pub(super) fn application(&mut self, model: &Model, place: Place) -> Option<Application> {
+        Some(match model {
+            Model::Ftp(ftp) => Application::Transfers(Transfers {
+                size: spread(
+                    ftp.size.map(|size| size.0),
+                    ftp.deviation.map(|deviation| deviation.0),
+                    ftp.largest.map(|largest| largest.0),
+                    Spread::lognormal(2e6, 722e3, 5e6),
+                ),
+                think: ftp.think,
+                way: ftp.way,
+                files: ftp.files.map(|files| files.0),
+            }),
+            Model::Web(pages) => Application::Web(self.web(pages)?),
+            Model::Video(video) => Application::AdaptiveVideo(self.video(video)?),
+            Model::VideoFrames(video) => Application::FrameVideo(frames(video)),
+            Model::Voip(voip) => Application::Voice(self.voice(voip)?),
+            Model::Dns(dns) => Application::Dns(Dns {
+                query: dns.query.0 as u32,
+                answer: Spread::constant(dns.answer.0 as u32),
+                interval: dns.interval.0,
+                timeout: dns.timeout.0,
+                attempts: dns.attempts.0 as u32,
+                server: dns.server,
+            }),
+            Model::Gaming(game) => Application::Game(Game {
+                client: Ticks {
+                    gap: game.client_gap.0,
+                    gap_scale: Duration::ZERO,
+                    size: game.client_packet.0 as f64,
+                    size_scale: game.client_scale.0,
+                },
+                server: Ticks {
+                    gap: game.server_gap.0,
+                    gap_scale: game.server_gap_scale,
+                    size: game.server_packet.0 as f64,
+                    size_scale: game.server_scale.0,
+                },
+            }),
+            Model::RequestResponse(exchange) => Application::Exchange(self.exchange(exchange)?),
+            Model::BlockStorage(blocks) => Application::BlockStorage(BlockStorage {
+                block: blocks.block.0 as u32,
+                reads: blocks.reads.0,
+                queue_depth: blocks.queue_depth.0 as u32,
+                server: blocks.server,
+            }),
+            Model::Learned(learned) => {
+                let model =
+                    self.traces.load_model(&learned.file.value.0, learned.file.place, self.problems)?;
+                Application::Learned { model, replay: learned.replay }
+            }
+            Model::Bulk(_)
+            | Model::Cbr(_)
+            | Model::Poisson(_)
+            | Model::OnOff(_)
+            | Model::Pareto(_)
+            | Model::Mmpp(_)
+            | Model::Trace(_) => {
+                self.problems.push(place, "this is a pattern, and no application");
+                return None;
+            }
+        })
+    }
+
+    fn web(&mut self, pages: &Pages) -> Option<Web> {
+        let fetching = match (pages.protocol.value, &pages.connections) {
+            (Http::One, connections) => {
+                Fetching::Parallel(connections.as_ref().map_or(6, |c| c.value.0 as u32))
+            }
+            (Http::Two, None) => Fetching::Multiplexed,
+            (Http::Two, Some(connections)) => {
+                let message = "with \"http2\" there is one connection";
+                self.problems.push(connections.place, message);
+                return None;
+            }
+        };
+        let object = |size: Option<u64>, deviation: Option<u64>, usual: Spread| {
+            spread(size, deviation, Some(2_000_000.max(size.unwrap_or(0))), usual)
+        };
+        Some(Web {
+            main: object(
+                pages.main_size.map(|size| size.0),
+                pages.main_deviation.map(|deviation| deviation.0),
+                Spread::lognormal(18e3, 42e3, 2e6),
+            ),
+            objects: pages.objects.0 as f64,
+            spread: pages.objects_vary,
+            object: object(
+                pages.object_size.map(|size| size.0),
+                pages.object_deviation.map(|deviation| deviation.0),
+                Spread::lognormal(37.6e3, 88e3, 2e6),
+            ),
+            request: pages.request.0 as u32,
+            fetching,
+            parse: pages.parse,
+            think: pages.think,
+            server: pages.server,
+        })
+    }
+
+    fn video(&mut self, video: &Video) -> Option<AdaptiveVideo> {
+        let adaptation = video.adaptation.value;
+        let buffer_only = [&video.reservoir, &video.cushion];
+        let misplaced = match adaptation {
+            Adapt::Throughput => None,
+            _ => video.share.as_ref().map(|s| s.place).or(video.window.as_ref().map(|w| w.place)),
+        };
+        let misplaced = misplaced.or_else(|| {
+            let mut set = buffer_only.into_iter().flatten().map(|time| time.place);
+            set.find(|_| adaptation != Adapt::Buffer)
+        });
+        if let Some(place) = misplaced {
+            let message = "this belongs to another `adaptation` than the one chosen";
+            self.problems.push(place, message);
+            return None;
+        }
+        let buffer = video.buffer.0;
+        Some(AdaptiveVideo {
+            rates: match &video.rates {
+                Some(rates) => rates.0.clone(),
+                None => LADDER.map(|rate| BitRate(rate * 1_000)).to_vec(),
+            },
+            segment: video.segment.0,
+            buffer,
+            startup: video.startup.0,
+            adaptation: match adaptation {
+                Adapt::Fixed => Adaptation::Fixed,
+                Adapt::Throughput => Adaptation::Throughput {
+                    share: video.share.as_ref().map_or(0.85, |share| share.value.0),
+                    window: video.window.as_ref().map_or(20, |window| window.value.0 as u32),
+                },
+                // The paper's shares of its buffer of 240 s: 90 s and 126 s.
+                Adapt::Buffer => Adaptation::Buffer {
+                    reservoir: video.reservoir.as_ref().map_or(buffer * 3 / 8, |time| time.value),
+                    cushion: video.cushion.as_ref().map_or(buffer * 21 / 40, |time| time.value),
+                },
+            },
+            request: video.request.0 as u32,
+        })
+    }
+
+    fn voice(&mut self, voip: &Voip) -> Option<Voice> {
+        let codec = voip.codec.value;
+        if let Some(rate) = voip.rate.as_ref().filter(|_| codec != Codec::Opus) {
+            self.problems.push(rate.place, "only \"opus\" takes a rate; the other codecs have theirs");
+            return None;
+        }
+        Some(Voice {
+            codec,
+            rate: voip.rate.as_ref().map_or(codec.rate(), |rate| rate.value),
+            packet: voip.packet.0,
+            spurts: voip.talk_spurts.then_some((voip.talk.0, voip.pause.0)),
+            jitter_buffer: voip.jitter_buffer,
+        })
+    }
+
+    fn exchange(&mut self, exchange: &RequestResponse) -> Option<Exchange> {
+        let pace = match (&exchange.think, &exchange.per_second) {
+            (None, None) => Pace::Closed(Duration::ZERO),
+            (Some(think), None) => Pace::Closed(think.value),
+            (None, Some(rate)) => Pace::Open(rate.value.0),
+            (Some(_), Some(rate)) => {
+                let message = "a loop is closed (`think`) or open (`per_second`), not both";
+                self.problems.push(rate.place, message);
+                return None;
+            }
+        };
+        let size = |mean: u64, deviation: Option<u64>| {
+            spread(Some(mean), deviation, None, Spread::constant(mean as u32))
+        };
+        Some(Exchange {
+            request: size(exchange.request.0, exchange.request_deviation.map(|d| d.0)),
+            response: size(exchange.response.0, exchange.response_deviation.map(|d| d.0)),
+            pace,
+            server: exchange.server,
+            connections: exchange.connections.value.0 as u32,
+            timeout: exchange.timeout.0,
+        })
+    }
+}
+
+fn frames(video: &VideoFrames) -> FrameVideo {
+    let sizes = video.sizes.as_ref().map_or([5.0, 3.0, 1.0], |sizes| [0, 1, 2].map(|kind| sizes.0[kind].0));
+    FrameVideo {
+        rate: video.rate,
+        frames_per_second: video.frames_per_second.0,
+        group: video.group.0 as u32,
+        b_frames: video.b_frames.0 as u32,
+        sizes,
+        variation: video.variation.0,
+        playout_delay: video.playout_delay,
+    }
+}
+
+/// A size as the file gives it, or the usual one. Given without a deviation it is constant.
+fn spread(mean: Option<u64>, deviation: Option<u64>, largest: Option<u64>, usual: Spread) -> Spread {
+    if mean.is_some() && deviation.unwrap_or(0) == 0 {
+        return Spread::constant(mean.and_then(|mean| u32::try_from(mean).ok()).unwrap_or(u32::MAX));
+    }
+    let deviation = deviation.map_or(usual.deviation, |deviation| deviation as f64);
+    let mean = mean.map_or(usual.mean, |mean| mean as f64);
+    let unbounded = (mean + MOST_DEVIATIONS * deviation).min(f64::from(u32::MAX));
+    let usual_most = if usual.deviation > 0.0 { usual.most.max(mean) } else { unbounded };
+    Spread::lognormal(mean, deviation, largest.map_or(usual_most, |most| most as f64))
+}

@@ -1,0 +1,102 @@
+//! From what an application's two ends noticed to series of metrics, whatever stage it ran on.
+
+use crate::outcome::{Metric, Series};
+use netstage_core::traffic::application::{Application, Codec, Quality, Shape};
+
+/// The series of one flow; `client` and `server` have a value per bin.
+pub fn series(
+    application: &Application,
+    subject: &str,
+    client: &[Quality],
+    server: &[Quality],
+) -> Vec<Series> {
+    let both: Vec<(Quality, Quality)> = client.iter().copied().zip(server.iter().copied()).collect();
+    let metrics = metrics(application);
+    let codec = application.codec();
+    let series = |metric: &Metric| Series {
+        metric: *metric,
+        subject: subject.to_owned(),
+        values: both.iter().map(|(client, server)| value(*metric, codec, client, server)).collect(),
+    };
+    metrics.iter().map(series).collect()
+}
+
+/// The metrics an application has.
+fn metrics(application: &Application) -> &'static [Metric] {
+    use Metric::{
+        AppBitRate, AppDelay, AppFailures, AppLoss, AppMos, AppPageLoadTime, AppStallRatio, AppStartupDelay,
+        AppSwitches, AppTransactionTime, AppTransactions,
+    };
+    const TRANSACTIONS: &[Metric] = &[AppTransactions, AppFailures, AppTransactionTime];
+    match application {
+        Application::Transfers(_)
+        | Application::Dns(_)
+        | Application::Exchange(_)
+        | Application::BlockStorage(_) => TRANSACTIONS,
+        Application::Web(_) => &[AppTransactions, AppFailures, AppPageLoadTime],
+        Application::AdaptiveVideo(_) => {
+            &[AppFailures, AppStartupDelay, AppStallRatio, AppBitRate, AppSwitches]
+        }
+        Application::FrameVideo(_) => &[AppFailures, AppBitRate, AppLoss, AppDelay],
+        Application::Voice(_) => &[AppLoss, AppDelay, AppMos],
+        Application::Game(_) => &[AppLoss, AppDelay],
+        Application::Learned { model, .. } => match model.shape {
+            Shape::Exchanges(_) => TRANSACTIONS,
+            Shape::OneWay { .. } => &[AppFailures, AppLoss, AppDelay],
+        },
+    }
+}
+
+fn value(metric: Metric, codec: Option<Codec>, client: &Quality, server: &Quality) -> f64 {
+    let ratio = |above: u64, below: u64| if below == 0 { f64::NAN } else { above as f64 / below as f64 };
+    let loss = |expected: u64, played: u64| (1.0 - ratio(played, expected)).max(0.0);
+    // What is missing must not hide: max of a number and NaN is the number, so ask first.
+    let lost = |expected: u64, played: u64| if expected == 0 { f64::NAN } else { loss(expected, played) };
+    match metric {
+        Metric::AppTransactions => (client.transactions + client.pages) as f64,
+        Metric::AppFailures => client.failures as f64,
+        Metric::AppTransactionTime => ratio(client.transaction_ns, client.transactions) / 1e9,
+        Metric::AppPageLoadTime => ratio(client.page_ns, client.pages) / 1e9,
+        Metric::AppStartupDelay => ratio(client.startup_ns, client.startups) / 1e9,
+        Metric::AppStallRatio => ratio(client.stalled_ns, client.stalled_ns + client.playing_ns),
+        Metric::AppBitRate => ratio(client.played_bits, client.playing_ns) * 1e9,
+        Metric::AppSwitches => client.switches as f64,
+        Metric::AppLoss => lost(client.expected + server.expected, client.played + server.played),
+        Metric::AppDelay => ratio(client.delay_ns + server.delay_ns, client.delayed + server.delayed) / 1e9,
+        Metric::AppMos => {
+            let Some(codec) = codec else { return f64::NAN };
+            let score = |end: &Quality| {
+                // Where nothing was heard, nothing is known of the delay, and it does not matter.
+                let delay = if end.heard == 0 { 0.0 } else { ratio(end.mouth_to_ear_ns, end.heard) / 1e9 };
+                let lost = lost(end.expected, end.played);
+                if lost.is_nan() { f64::NAN } else { codec.opinion_score(lost, delay) }
+            };
+            score(client).min(score(server))
+        }
+        _ => f64::NAN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_as_good_as_its_worse_direction() {
+        let perfect = Quality {
+            expected: 50,
+            played: 50,
+            heard: 50,
+            mouth_to_ear_ns: 4_000_000_000,
+            ..Quality::default()
+        };
+        let silent = Quality { expected: 50, ..Quality::default() };
+        let mos =
+            |client: &Quality, server: &Quality| value(Metric::AppMos, Some(Codec::G711), client, server);
+        // G.107 with its default values and 80 ms of delay: R about 91, MOS about 4.4.
+        assert!((mos(&perfect, &perfect) - 4.38).abs() < 0.05, "{}", mos(&perfect, &perfect));
+        assert!(mos(&perfect, &silent) < 1.1);
+        assert!(mos(&Quality::default(), &Quality::default()).is_nan());
+        assert!(value(Metric::AppLoss, None, &Quality::default(), &Quality::default()).is_nan());
+    }
+}

@@ -1,0 +1,140 @@
+//! Dialogues: their messages into TCP flows and datagrams, and out of them.
+
+use super::{Timer, World, config_of};
+use crate::dialogue::{CLIENT, packet_size};
+use crate::packet::{Body, Packet};
+use netstage_core::packet::Ecn;
+use netstage_core::time::Instant;
+use netstage_core::traffic::application::{Action, Message};
+
+/// Where a TCP flow belongs among the dialogues.
+struct Place {
+    dialogue: u32,
+    connection: u32,
+    /// The end that sends.
+    from: usize,
+}
+
+impl World<'_> {
+    fn place(&self, flow: u32) -> Place {
+        let dialogues = &self.hosts.dialogues;
+        // Dialogues over datagrams have no flows, and share their number with the next.
+        let dialogue = dialogues.partition_point(|dialogue| dialogue.first_flow <= flow) - 1;
+        let offset = flow - dialogues[dialogue].first_flow;
+        Place { dialogue: dialogue as u32, connection: offset / 2, from: offset as usize % 2 }
+    }
+
+    /// More bytes of a dialogue's TCP flow have been delivered.
+    #[cold]
+    pub(super) fn handle_stream(&mut self, now: Instant, flow: u32, bytes: u64) {
+        self.pump_receiver(now, flow);
+        let place = self.place(flow);
+        let offset = self.hosts.receivers[flow as usize].tcp.delivered();
+        let dialogue = &mut self.hosts.dialogues[place.dialogue as usize];
+        dialogue.delivered.add(now, bytes);
+        dialogue.deliver(now, place.connection, place.from, offset);
+        self.pump_dialogue(now, place.dialogue);
+    }
+
+    /// An acknowledgement of a dialogue's TCP flow: the first tells the client that the
+    /// connection is there.
+    #[cold]
+    pub(super) fn handle_stream_ack(&mut self, now: Instant, flow: u32) {
+        let place = self.place(flow);
+        let established = self.hosts.senders[flow as usize].tcp.is_established();
+        let dialogue = &mut self.hosts.dialogues[place.dialogue as usize];
+        let connection = &mut dialogue.connections[place.connection as usize];
+        if place.from == CLIENT && established && connection.opened && !connection.established {
+            connection.established = true;
+            dialogue.ends[CLIENT].handle_connected(now, place.connection);
+            self.pump_dialogue(now, place.dialogue);
+        }
+    }
+
+    /// A message in a datagram has reached `end`.
+    #[cold]
+    pub(super) fn handle_peer(&mut self, now: Instant, end: usize, packet: &Packet) {
+        self.deliver(now);
+        self.totals.delivered_data += 1;
+        let Body::Message(message) = packet.body else { unreachable!("only messages end at a peer") };
+        let index = packet.flow / 2;
+        let dialogue = &mut self.hosts.dialogues[index as usize];
+        dialogue.delivered.add(now, u64::from(message.bytes));
+        dialogue.ends[end].handle_message(now, 0, &message);
+        self.pump_dialogue(now, index);
+    }
+
+    /// Does what both ends ask for, and arms their timer.
+    pub(super) fn pump_dialogue(&mut self, now: Instant, index: u32) {
+        for end in 0..2 {
+            while let Some(action) = self.hosts.dialogues[index as usize].ends[end].poll_action() {
+                match action {
+                    Action::Open(connection) => self.open(now, index, connection),
+                    Action::Close(connection) => {
+                        let dialogue = &mut self.hosts.dialogues[index as usize];
+                        if !dialogue.connections.is_empty() {
+                            dialogue.close(connection);
+                        }
+                    }
+                    Action::Send(connection, message) => self.send(now, index, connection, end, message),
+                }
+            }
+        }
+        let dialogue = &mut self.hosts.dialogues[index as usize];
+        dialogue.note();
+        let wanted = dialogue.poll_timeout();
+        self.set_timer(Timer::Dialogue(index), wanted);
+    }
+
+    fn open(&mut self, now: Instant, index: u32, connection: u32) {
+        let dialogue = &mut self.hosts.dialogues[index as usize];
+        if dialogue.connections.is_empty() {
+            return dialogue.ends[CLIENT].handle_connected(now, connection);
+        }
+        let (first, written) = (dialogue.first_flow + 2 * connection, dialogue.written(connection));
+        let state = &mut dialogue.connections[connection as usize];
+        state.opened = true;
+        for (flow, at) in (first..first + 2).zip(written) {
+            let slot = &mut self.hosts.senders[flow as usize];
+            let config = config_of(&self.hosts.groups, slot.group);
+            slot.tcp.renew(config);
+            slot.tcp.open();
+            slot.wake = Instant::NEVER;
+            let receiver = &mut self.hosts.receivers[flow as usize];
+            receiver.tcp.renew(config, at);
+            receiver.wake = Instant::NEVER;
+        }
+        if self.hosts.senders[first as usize].tcp.is_established() {
+            let dialogue = &mut self.hosts.dialogues[index as usize];
+            dialogue.connections[connection as usize].established = true;
+            dialogue.ends[CLIENT].handle_connected(now, connection);
+        } else {
+            self.pump_sender(now, first);
+        }
+    }
+
+    fn send(&mut self, now: Instant, index: u32, connection: u32, end: usize, message: Message) {
+        let dialogue = &mut self.hosts.dialogues[index as usize];
+        if !dialogue.connections.is_empty() {
+            if dialogue.connections[connection as usize].opened {
+                dialogue.write(connection, end, message);
+                let flow = dialogue.first_flow + 2 * connection + end as u32;
+                self.hosts.senders[flow as usize].tcp.write(u64::from(message.bytes));
+                self.pump_sender(now, flow);
+            }
+            return;
+        }
+        let group = &self.hosts.groups[dialogue.groups[end] as usize];
+        let packet = Packet {
+            step: group.forward,
+            flow: 2 * index + end as u32,
+            size: packet_size(group, &message),
+            class: group.class,
+            ecn: Ecn::NotCapable,
+            background: group.background,
+            body: Body::Message(message),
+        };
+        self.totals.sent += 1;
+        self.proceed(now, packet);
+    }
+}

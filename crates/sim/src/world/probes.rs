@@ -1,0 +1,38 @@
+//! Probes that any host answers: ICMP echo, and UDP to a closed port.
+
+use super::World;
+use crate::packet::{Body, Packet};
+use netstage_core::time::Instant;
+
+impl World<'_> {
+    /// A probe has reached its target; the answer leaves at once.
+    pub(super) fn answer(&mut self, now: Instant, packet: &Packet) -> Packet {
+        self.deliver(now);
+        self.totals.sent += 1;
+        let Body::Probe(sent) = packet.body else { unreachable!("only probes end at a target") };
+        let group = &self.hosts.groups[self.hosts.udp[packet.flow as usize] as usize];
+        let size = group.answer.map_or(packet.size, |answer| answer.size(packet.size));
+        Packet { step: group.reverse, size, body: Body::Answer(sent), ..*packet }
+    }
+
+    /// An answer has reached the prober.
+    pub(super) fn handle_answer(&mut self, now: Instant, packet: &Packet) {
+        self.deliver(now);
+        self.totals.delivered_data += u64::from(now <= self.end);
+        let Body::Answer(sent) = packet.body else { unreachable!("only answers end at a prober") };
+        let flow = packet.flow as usize;
+        let payload = self.probed(flow, packet.size);
+        self.udp_bytes[flow].add(now, payload);
+        self.round_trips[flow].add(now, now.since(sent).0);
+        self.answers[flow].add(now, 1);
+    }
+
+    /// Payload of the probe an answer of this size is for. An error quotes less of a long
+    /// probe than it held; probes of a pattern are all alike, but for those of a trace.
+    fn probed(&self, flow: usize, answer: u32) -> u64 {
+        let group = &self.hosts.groups[self.hosts.udp[flow] as usize];
+        let plan = &self.plan.flows[self.hosts.udp[flow] as usize];
+        let packet = plan.traffic.pattern().and_then(netstage_core::traffic::Pattern::packet);
+        packet.map_or(u64::from(answer.saturating_sub(group.header)), u64::from)
+    }
+}

@@ -1,0 +1,287 @@
+//! Applications, probes and IPv6 in the simulator, against figures worked out by hand.
+
+mod support;
+
+use netstage_core::quantity::BitRate;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::Pattern;
+use netstage_core::traffic::application::*;
+use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::plan::*;
+use netstage_sim::{Options, refusal, run, run_with};
+use support::*;
+
+fn empty(seconds: u64) -> Plan {
+    Plan {
+        title: "applications".into(),
+        duration: Duration::from_secs(seconds),
+        nodes: Vec::new(),
+        links: Vec::new(),
+        vpns: Vec::new(),
+        flows: Vec::new(),
+        tests: Vec::new(),
+        measure: Measure { interval: Duration::from_secs(1), flow_detail: true, delay: false },
+    }
+}
+
+/// Two hosts at the ends of a line, and a router in the middle.
+fn line(rate: u64, delay_ms: u64, seconds: u64) -> (Plan, Vec<usize>) {
+    let mut plan = empty(seconds);
+    let client = plan.node("client", NodeKind::Host);
+    let router = plan.node("router", NodeKind::Router);
+    let server = plan.node("server", NodeKind::Host);
+    let config = plain_link(rate, Duration::from_millis(delay_ms), 200);
+    let a = plan.link("a", [client, router], config.clone());
+    let b = plan.link("b", [router, server], config);
+    (plan, vec![a, b])
+}
+
+fn add(plan: &mut Plan, links: &[usize], name: &str, transport: Transport, application: Application) {
+    plan.flow(name, transport, Pattern::Bulk { size: None }, links);
+    let seconds = plan.duration;
+    let flow = plan.flows.last_mut().unwrap();
+    flow.traffic = application.into();
+    flow.stop = Instant::ZERO + seconds;
+}
+
+fn tcp() -> Transport {
+    Transport::Tcp(tcp_config())
+}
+
+fn simulate(plan: &Plan) -> Outcome {
+    run(plan, 1, &|| false).unwrap()
+}
+
+fn values<'a>(outcome: &'a Outcome, metric: Metric, subject: &str) -> &'a [f64] {
+    &outcome.get(metric, subject).unwrap_or_else(|| panic!("{metric:?} of {subject}")).values
+}
+
+fn mean(outcome: &Outcome, metric: Metric, subject: &str) -> f64 {
+    let values: Vec<f64> = values(outcome, metric, subject).iter().copied().filter(|v| !v.is_nan()).collect();
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn sum(outcome: &Outcome, metric: Metric, subject: &str) -> f64 {
+    values(outcome, metric, subject).iter().sum()
+}
+
+fn exchange(connections: u32) -> Application {
+    Application::Exchange(Exchange {
+        request: Spread::constant(100),
+        response: Spread::constant(1_000),
+        pace: Pace::Closed(Duration::ZERO),
+        server: Duration::from_millis(3),
+        connections,
+        timeout: Duration::from_secs(5),
+    })
+}
+
+fn call() -> Application {
+    Application::Voice(Voice {
+        codec: Codec::G711,
+        rate: Codec::G711.rate(),
+        packet: Duration::from_millis(20),
+        spurts: None,
+        jitter_buffer: Duration::from_millis(60),
+    })
+}
+
+fn pages(fetching: Fetching) -> Application {
+    Application::Web(Web {
+        main: Spread::constant(20_000),
+        objects: 20.0,
+        spread: false,
+        object: Spread::constant(30_000),
+        request: 350,
+        fetching,
+        parse: Duration::ZERO,
+        think: Duration::from_millis(500),
+        server: Duration::ZERO,
+    })
+}
+
+#[test]
+fn a_request_takes_its_round_trip() {
+    let (mut plan, links) = line(1_000_000_000, 10, 20);
+    add(&mut plan, &links, "tcp", tcp(), exchange(1));
+    add(&mut plan, &links, "udp", Transport::Udp, exchange(1));
+    let outcome = simulate(&plan);
+    for flow in ["tcp", "udp"] {
+        // 40 ms there and back, 3 ms of the server, and microseconds of the line.
+        let time = mean(&outcome, Metric::AppTransactionTime, flow);
+        assert!((0.043..0.0432).contains(&time), "{flow}: {time}");
+        let transactions = sum(&outcome, Metric::AppTransactions, flow);
+        assert!((462.0..=466.0).contains(&transactions), "{flow}: {transactions}");
+        assert_eq!(sum(&outcome, Metric::AppFailures, flow), 0.0);
+        // Payload both ways.
+        let bytes = sum(&outcome, Metric::FlowThroughput, flow) / 8.0;
+        assert!((bytes - transactions * 1_100.0).abs() <= 1_100.0, "{flow}: {bytes}");
+    }
+}
+
+#[test]
+fn a_transfer_starts_slowly_on_every_new_connection() {
+    let (mut plan, links) = line(1_000_000_000, 10, 30);
+    // 14,480 B are an initial window: one round trip after that of the handshake. Ten times
+    // as much takes the windows of 10, 20, 40 and 45 segments: the one of 64 KiB is the last.
+    for (name, segments) in [("small", 10), ("large", 100)] {
+        let transfers = Transfers {
+            size: Spread::constant(segments * 1_448),
+            think: Duration::from_millis(300),
+            way: Way::Download,
+            files: None,
+        };
+        add(&mut plan, &links, name, tcp(), Application::Transfers(transfers));
+    }
+    let outcome = simulate(&plan);
+    let small = mean(&outcome, Metric::AppTransactionTime, "small");
+    assert!((0.080..0.083).contains(&small), "{small}");
+    let large = mean(&outcome, Metric::AppTransactionTime, "large");
+    assert!((0.180..0.23).contains(&large), "{large}");
+    assert!(sum(&outcome, Metric::AppTransactions, "small") > 60.0);
+}
+
+#[test]
+fn pages_load_over_several_connections_or_one() {
+    let load = |fetching| {
+        let (mut plan, links) = line(20_000_000, 10, 60);
+        add(&mut plan, &links, "web", tcp(), pages(fetching));
+        let outcome = simulate(&plan);
+        assert_eq!(sum(&outcome, Metric::AppFailures, "web"), 0.0);
+        assert!(sum(&outcome, Metric::AppTransactions, "web") > 20.0);
+        mean(&outcome, Metric::AppPageLoadTime, "web")
+    };
+    let (multiplexed, six, one) =
+        (load(Fetching::Multiplexed), load(Fetching::Parallel(6)), load(Fetching::Parallel(1)));
+    assert!(multiplexed < one && six < one, "{multiplexed} {six} {one}");
+    // 620 kB at 20 Mbit/s take 0.25 s; nothing loads faster.
+    assert!(multiplexed > 0.26 && multiplexed < 0.8, "{multiplexed}");
+}
+
+#[test]
+fn a_call_suffers_from_a_full_queue_and_not_from_an_empty_one() {
+    let score = |load: u64| {
+        let (mut plan, links) = line(2_000_000, 10, 30);
+        add(&mut plan, &links, "call", Transport::Udp, call());
+        plan.flow("load", Transport::Udp, Pattern::Cbr { rate: BitRate(load), packet: 1_000 }, &links);
+        let outcome = simulate(&plan);
+        let delay = mean(&outcome, Metric::AppDelay, "call");
+        (mean(&outcome, Metric::AppMos, "call"), mean(&outcome, Metric::AppLoss, "call"), delay)
+    };
+    let (good, lost, delay) = score(100_000);
+    assert!(good > 4.3 && lost == 0.0 && delay < 0.03, "{good} {lost} {delay}");
+    let (bad, lost, _) = score(3_000_000);
+    assert!(bad < 2.5 && lost > 0.15, "{bad} {lost}");
+}
+
+#[test]
+fn video_adapts_to_what_the_line_carries_or_stalls() {
+    let play = |rate: u64, adaptation| {
+        let (mut plan, links) = line(rate, 10, 200);
+        let rates = [500, 1_000, 2_000, 4_000, 8_000].map(|rate| BitRate(rate * 1_000)).to_vec();
+        let seconds = Duration::from_secs;
+        let (segment, buffer, startup) = (seconds(4), seconds(30), seconds(4));
+        let video = AdaptiveVideo { rates, segment, buffer, startup, adaptation, request: 300 };
+        add(&mut plan, &links, "video", tcp(), Application::AdaptiveVideo(video));
+        let outcome = simulate(&plan);
+        (mean(&outcome, Metric::AppStallRatio, "video"), mean(&outcome, Metric::AppBitRate, "video"))
+    };
+    let throughput = Adaptation::Throughput { share: 0.85, window: 20 };
+    let (stalled, rate) = play(6_000_000, throughput);
+    assert!(stalled == 0.0 && (3e6..5e6).contains(&rate), "{stalled} {rate}");
+    let (stalled, rate) = play(3_000_000, Adaptation::Fixed);
+    // The payload's share of 3 Mbit/s plays 8 Mbit/s for 36 % of the time.
+    assert!((stalled - 0.64).abs() < 0.05 && (rate - 8e6).abs() < 1e3, "{stalled} {rate}");
+}
+
+#[test]
+fn every_model_runs_and_equal_seeds_are_equal_to_the_bit() {
+    let (mut plan, links) = line(10_000_000, 5, 20);
+    let ticks =
+        Ticks { gap: Duration::from_millis(40), gap_scale: Duration::ZERO, size: 80.0, size_scale: 5.7 };
+    let frames = FrameVideo {
+        rate: BitRate(1_000_000),
+        frames_per_second: 25.0,
+        group: 12,
+        b_frames: 2,
+        sizes: [5.0, 3.0, 1.0],
+        variation: 0.3,
+        playout_delay: Duration::from_millis(200),
+    };
+    let storage =
+        BlockStorage { block: 4_096, reads: 0.7, queue_depth: 8, server: Duration::from_micros(100) };
+    let dns = Dns {
+        query: 45,
+        answer: Spread::constant(160),
+        interval: Duration::from_millis(100),
+        timeout: Duration::from_secs(1),
+        attempts: 2,
+        server: Duration::ZERO,
+    };
+    add(&mut plan, &links, "game", Transport::Udp, Application::Game(Game { client: ticks, server: ticks }));
+    add(&mut plan, &links, "frames", Transport::Udp, Application::FrameVideo(frames.clone()));
+    add(&mut plan, &links, "frames-tcp", tcp(), Application::FrameVideo(frames));
+    add(&mut plan, &links, "storage", tcp(), Application::BlockStorage(storage));
+    add(&mut plan, &links, "dns", Transport::Udp, Application::Dns(dns));
+    add(&mut plan, &links, "web", tcp(), pages(Fetching::Parallel(6)));
+    add(&mut plan, &links, "call", Transport::Udp, call());
+    plan.flows[0].count = 3;
+    plan.flows[5].count = 2;
+    for direction in 0..2 {
+        plan.links[1].directions[direction].loss = 0.01;
+    }
+    let first = simulate(&plan);
+    assert_eq!(format!("{first:?}"), format!("{:?}", simulate(&plan)));
+    let plain = run_with(&plan, 1, Options { merge: false }, &|| false).unwrap();
+    for (one, other) in first.series.iter().zip(&plain.series) {
+        assert_eq!(format!("{one:?}"), format!("{other:?}"));
+    }
+    assert_ne!(format!("{:?}", first.series), format!("{:?}", run(&plan, 2, &|| false).unwrap().series));
+    assert!(sum(&first, Metric::AppTransactions, "storage") > 100.0);
+    assert!(sum(&first, Metric::AppTransactions, "dns") > 100.0);
+    assert!(mean(&first, Metric::AppLoss, "game[2]") > 0.0);
+    assert!(mean(&first, Metric::AppBitRate, "frames-tcp") > 5e5);
+    assert!(sum(&first, Metric::FlowLost, "call") > 5.0);
+    let totals = first.totals;
+    assert_eq!(totals.sent, totals.delivered + totals.lost + totals.in_flight);
+}
+
+#[test]
+fn probes_come_back_and_know_their_round_trip() {
+    let (mut plan, links) = line(100_000_000, 10, 10);
+    let pattern = Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 };
+    plan.flow("ping", Transport::IcmpEcho, pattern.clone(), &links);
+    plan.flow("closed", Transport::UdpUnreachable, pattern.clone(), &links);
+    let outcome = simulate(&plan);
+    for flow in ["ping", "closed"] {
+        let rate = mean(&outcome, Metric::FlowThroughput, flow);
+        assert!((rate / 800_000.0 - 1.0).abs() < 0.01, "{flow}: {rate}");
+        let round_trip = mean(&outcome, Metric::FlowRoundTrip, flow);
+        assert!((0.0401..0.0407).contains(&round_trip), "{flow}: {round_trip}");
+    }
+    // 1,028 B there and back, and 1,028 B there and 576 B back.
+    let back = mean(&outcome, Metric::LinkThroughput, "a.reverse") / 8.0 / 100.0;
+    assert!((back / f64::from(1_028 + 576) - 1.0).abs() < 0.01, "{back}");
+    let totals = outcome.totals;
+    assert_eq!(totals.sent, totals.delivered + totals.lost + totals.in_flight);
+}
+
+#[test]
+fn ipv6_takes_twenty_bytes_more() {
+    let (mut plan, links) = line(100_000_000, 10, 10);
+    plan.flow("six", Transport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
+    plan.flows[0].family = Family::V6;
+    let outcome = simulate(&plan);
+    let packets = sum(&outcome, Metric::FlowThroughput, "six") / 8_000.0;
+    let bytes = sum(&outcome, Metric::LinkThroughput, "a.forward") / 8.0;
+    assert!((bytes / packets - 1_048.0).abs() < 3.0, "{}", bytes / packets);
+}
+
+#[test]
+fn what_is_not_modelled_is_refused_by_name() {
+    let (mut plan, links) = line(100_000_000, 10, 10);
+    plan.flow("six", Transport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
+    assert_eq!(refusal(&plan), None);
+    plan.flows[0].transport = Transport::Quic;
+    assert_eq!(refusal(&plan).unwrap(), "flow.six: transport \"quic\" is not simulated");
+}
