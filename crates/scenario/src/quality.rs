@@ -69,7 +69,12 @@ fn value(metric: Metric, codec: Option<Codec>, client: &Quality, server: &Qualit
                 // Where nothing was heard, nothing is known of the delay, and it does not matter.
                 let delay = if end.heard == 0 { 0.0 } else { ratio(end.mouth_to_ear_ns, end.heard) / 1e9 };
                 let lost = lost(end.expected, end.played);
-                if lost.is_nan() { f64::NAN } else { codec.opinion_score(lost, delay) }
+                match lost {
+                    lost if lost.is_nan() => f64::NAN,
+                    // The E-model stops short of silence, which has the lowest score there is.
+                    lost if lost >= 1.0 => 1.0,
+                    lost => codec.opinion_score(lost, delay),
+                }
             };
             score(client).min(score(server))
         }

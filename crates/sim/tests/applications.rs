@@ -283,5 +283,8 @@ fn what_is_not_modelled_is_refused_by_name() {
     plan.flow("six", Transport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
     assert_eq!(refusal(&plan), None);
     plan.flows[0].transport = Transport::Quic;
-    assert_eq!(refusal(&plan).unwrap(), "flow.six: transport \"quic\" is not simulated");
+    assert_eq!(
+        refusal(&plan).unwrap(),
+        "flow.six: transport \"quic\" is not simulated; run it with --on emu"
+    );
 }

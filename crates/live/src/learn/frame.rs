@@ -173,7 +173,11 @@ fn transport(kind: u8, packet: &[u8], length: usize, addresses: (IpAddr, IpAddr)
             let (syn, ack, end) = (flags & 2 != 0, flags & 16 != 0, flags & 5 != 0);
             (header, Transport::Tcp { sequence, syn, ack, end })
         }
-        17 => (8, Transport::Udp),
+        17 => {
+            // A capture may be cut after the headers, not within them.
+            rest(packet, 8)?;
+            (8, Transport::Udp)
+        }
         _ => return Err(Skip::Other),
     };
     let payload = length.checked_sub(header).and_then(|payload| u32::try_from(payload).ok());
