@@ -24,6 +24,11 @@ pub const LONGEST_DRAIN: Duration = Duration::from_secs(2);
 /// A receiver that hears nothing for this long after its flow's end has heard all.
 pub const QUIET: Duration = Duration::from_millis(500);
 
+/// Where packets wake receivers more often than this, they gather for as long, as a network
+/// card lets them: a wake-up costs the sender of a packet, on the same machine, more than
+/// the packet itself.
+const MODERATION: Duration = Duration::from_micros(200);
+
 /// One side of a flow at work. Called from one thread; never blocks.
 pub enum Member {
     /// Sends UDP, multicast too.
@@ -172,6 +177,8 @@ pub struct Lane {
     /// Members being called, kept for its memory.
     called: Vec<usize>,
     watching: bool,
+    /// Whether all members only count datagrams, which the kernel dates: none minds a delay.
+    counting: bool,
     /// Whether a moment is worth a spin, and the thread its priority.
     exact: bool,
 }
@@ -185,8 +192,18 @@ impl Lane {
         }
         let watching =
             members.iter().any(|(_, member)| !matches!(member, Member::UdpSender(_) | Member::Prober(_)));
+        let counting = members.iter().all(|(_, member)| matches!(member, Member::UdpReceiver(_)));
         let dues = vec![Instant::NEVER; members.len()];
-        Ok(Lane { epoll, members, dues, queue: BinaryHeap::new(), called: Vec::new(), watching, exact })
+        Ok(Lane {
+            epoll,
+            members,
+            dues,
+            queue: BinaryHeap::new(),
+            called: Vec::new(),
+            watching,
+            counting,
+            exact,
+        })
     }
 
     /// Runs until every member is done, the run has ended or is stopped. Returns each
@@ -209,6 +226,7 @@ impl Lane {
         let mut bin = 0;
         let mut bins = Bins::new(frame.interval, frame.duration);
         let mut next_check = Instant::ZERO;
+        let mut called_at = Instant::ZERO;
         loop {
             let now = frame.epoch.now();
             self.call_due(frame.epoch, now);
@@ -227,11 +245,15 @@ impl Lane {
                 }
                 next_check = now + Duration::from_millis(10);
             }
+            if self.counting && now < called_at + MODERATION {
+                pacer.wait(frame.epoch.monotonic_ns(now + MODERATION), false, None);
+            }
             let due = self.next_due();
             let until = due.min(bins.next).min(end);
             let exact = self.exact && due == until;
             pacer.wait(frame.epoch.monotonic_ns(until), exact, self.watching.then(|| self.epoll.0.as_fd()));
             if self.watching {
+                called_at = frame.epoch.now();
                 self.call_ready(frame.epoch);
             }
         }
