@@ -136,6 +136,15 @@ fn signal(process: u32, name: &str) {
     assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
 }
 
+/// The agent of the second host, which receives.
+fn agent_of_b(controller: u32) -> u32 {
+    let found = processes_of(controller).into_iter().find(|process| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("/1.sock")
+    });
+    found.expect("the agent of b")
+}
+
 /// Nothing of a run is left: no process, no folder.
 fn nothing_is_left(controller: u32) {
     assert!(within(Duration::from_secs(5), || processes_of(controller).is_empty()), "agents outlive the run");
@@ -209,17 +218,58 @@ fn a_killed_agent_is_named_and_the_other_kept() {
     let place = Place::new("agent");
     let child = under_way(place.command("emu", "out"));
     let controller = child.id();
-    let of_b = processes_of(controller).into_iter().find(|process| {
-        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap();
-        String::from_utf8_lossy(&line).contains("/1.sock")
-    });
-    signal(of_b.expect("the agent of b"), "-KILL");
+    signal(agent_of_b(controller), "-KILL");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let result = json(&output);
     let failures = result["record"]["failures"].to_string();
     assert!(failures.contains("node.b"), "{failures}");
     assert!(mean(&result, "flow.offered", "call") > 0.0, "the sender's side is kept");
+    nothing_is_left(controller);
+}
+
+#[test]
+fn an_agent_that_never_answers_is_named_and_the_other_kept() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new("silent");
+    let child = under_way(place.command("emu", "out"));
+    let controller = child.id();
+    signal(agent_of_b(controller), "-STOP");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let result = json(&output);
+    let failures = result["record"]["failures"].to_string();
+    assert!(failures.contains("node.b"), "{failures}");
+    assert!(mean(&result, "flow.offered", "call") > 0.0, "the sender's side is kept");
+    nothing_is_left(controller);
+}
+
+#[test]
+fn an_interface_that_vanishes_voids_the_run() {
+    if !can_emulate() || !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root, to enter the run's namespace");
+        return;
+    }
+    let place = Place::new("vanished");
+    let child = under_way(place.command("emu", "out"));
+    let controller = child.id();
+    let namespace = format!("--net=/proc/{}/ns/net", agent_of_b(controller));
+    let inside = |command: &[&str]| {
+        let output = Command::new("nsenter").arg(&namespace).args(command).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let links = inside(&["ip", "-brief", "link", "show", "type", "veth"]);
+    let interface = links.split(['@', ' ']).next().unwrap();
+    inside(&["ip", "link", "delete", interface]);
+    let output = child.wait_with_output().unwrap();
+    let result = json(&output);
+    assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+    let void = result["record"]["void"].to_string();
+    assert!(void.contains("link.line.reverse: the interface its packets come from failed"), "{void}");
+    assert!(mean(&result, "flow.offered", "call") > 0.0, "what was measured is kept");
     nothing_is_left(controller);
 }
 

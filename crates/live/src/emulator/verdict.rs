@@ -35,10 +35,10 @@ pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: I
         (report, late)
     };
     let mut reports = Vec::new();
-    let mut void = Vec::new();
+    let mut slipped = Slipped::default();
     for link in &config.links {
         let directions = [next(link), next(link)].map(|(report, late)| {
-            void.extend(lateness_verdict(config, &report, late));
+            slipped.add(config, &report, late);
             report
         });
         reports.push(LinkReport { name: link.name.clone(), directions });
@@ -50,7 +50,7 @@ pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: I
         flow_lost: flow_lost.map(|(flow, lost)| (flow, lost.into_values())).collect(),
         lateness: overall.lateness(),
         lateness_distribution: overall.distribution(),
-        void,
+        void: slipped.verdict(config).into_iter().collect(),
         ..Report::default()
     }
 }
@@ -83,20 +83,44 @@ fn direction_report(name: String, direction: Direction, timing: &mut Timing, bin
 /// Fewer late packets than this are an accident.
 const SUSTAINED: u64 = 10;
 
-fn lateness_verdict(config: &Config, report: &DirectionReport, late: u64) -> Option<String> {
-    let frames = report.lateness.frames;
-    let tolerance = config.tolerance;
-    let too_many = late >= SUSTAINED && late as f64 > tolerance.share * frames as f64;
-    too_many.then(|| {
-        format!(
-            "link.{}: {late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms): \
-             the emulator could not keep up. Lower the rates, use fewer links, leave the machine to \
-             the run, or grant real-time scheduling.",
-            report.name,
-            tolerance.late.as_secs_f64() * 1e3,
-            report.lateness.p99_ns as f64 / 1e6,
-        )
-    })
+/// Directions whose packets left late too often. One overload makes many: the worst is told.
+#[derive(Default)]
+struct Slipped {
+    directions: usize,
+    /// Share of late packets in the worst direction, and what to say of it.
+    worst: Option<(f64, String)>,
+}
+
+impl Slipped {
+    fn add(&mut self, config: &Config, report: &DirectionReport, late: u64) {
+        let frames = report.lateness.frames;
+        let share = late as f64 / frames.max(1) as f64;
+        if late < SUSTAINED || share <= config.tolerance.share {
+            return;
+        }
+        self.directions += 1;
+        if self.worst.as_ref().is_none_or(|(worst, _)| share > *worst) {
+            let story = format!(
+                "link.{}: {late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms)",
+                report.name,
+                config.tolerance.late.as_secs_f64() * 1e3,
+                report.lateness.p99_ns as f64 / 1e6,
+            );
+            self.worst = Some((share, story));
+        }
+    }
+
+    fn verdict(self, config: &Config) -> Option<String> {
+        let (_, story) = self.worst?;
+        let others = match self.directions {
+            1 => String::new(),
+            count => format!(", the worst of {count} of {} directions", 2 * config.links.len()),
+        };
+        Some(format!(
+            "{story}{others}: the emulator could not keep up. Lower the rates, use fewer links, leave the \
+             machine to the run, or grant real-time scheduling."
+        ))
+    }
 }
 
 /// Adds to the report why it is void, and what else a reader must know.
@@ -149,5 +173,37 @@ pub fn judge(report: &mut Report, config: &Config, faults: &Faults) {
             lateness.p99_ns / 1000
         ));
         report.warnings.extend(report.grants.advice());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{POOL_BYTES, Tolerance};
+    use super::super::report::Lateness;
+    use super::*;
+    use netstage_core::time::Duration;
+
+    #[test]
+    fn of_many_directions_that_slipped_the_worst_is_told() {
+        let config = Config {
+            seed: 1,
+            duration: Duration::from_secs(1),
+            interval: Duration::from_secs(1),
+            links: Vec::new(),
+            labels: Vec::new(),
+            others: 0,
+            pool_bytes: POOL_BYTES,
+            tolerance: Tolerance::default(),
+        };
+        let mut slipped = Slipped::default();
+        for (name, late) in [("a.forward", 20), ("a.reverse", 300), ("b.forward", 30), ("b.reverse", 1)] {
+            let lateness = Lateness { frames: 1000, ..Lateness::default() };
+            let report = DirectionReport { name: name.into(), lateness, ..DirectionReport::default() };
+            slipped.add(&config, &report, late);
+        }
+        let verdict = slipped.verdict(&config).unwrap();
+        assert!(verdict.starts_with("link.a.reverse: 300 of 1000 packets left more than 1.0 ms late"));
+        assert!(verdict.contains("the worst of 3 of "), "{verdict}");
+        assert_eq!(Slipped::default().verdict(&config), None);
     }
 }

@@ -9,7 +9,7 @@
 
 use super::kernel::{self, Mapping, about};
 use super::{Arrivals, Port, Received};
-use crate::clock;
+use crate::clock::ArrivalClock;
 use crate::netns::{Namespace, Netlink};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -45,6 +45,7 @@ pub struct AfPacket {
     socket: OwnedFd,
     receiving: ReceiveRing,
     sending: SendBatch,
+    clock: ArrivalClock,
     arrivals: Arrivals,
     missed: u64,
     idle: u32,
@@ -74,6 +75,7 @@ impl AfPacket {
             sending: SendBatch::new(frame_len),
             socket,
             receiving,
+            clock: ArrivalClock::new(),
             arrivals: Arrivals::default(),
             missed: 0,
             idle: 0,
@@ -111,16 +113,16 @@ impl AfPacket {
 
 impl Port for AfPacket {
     fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
-        let mut batch = None;
+        let mut begun = false;
         let mut count = 0;
         while count < limit {
             let Some(entry) = self.receiving.next() else { break };
-            // Read once per batch: the clocks do not part within it.
-            let (ahead, now) =
-                *batch.get_or_insert_with(|| (clock::realtime_ahead_ns(), clock::monotonic_ns()));
+            if !std::mem::replace(&mut begun, true) {
+                self.clock.begin_batch();
+            }
             match entry {
                 Entry::Frame { frame, realtime_ns } => {
-                    let at_ns = self.arrivals.at(i128::from(realtime_ns) - ahead, now);
+                    let at_ns = self.arrivals.at(self.clock.at_ns(Some(realtime_ns)));
                     each(Received { frame, at_ns });
                     count += 1;
                 }

@@ -51,18 +51,16 @@ pub trait Port {
     fn missed(&mut self) -> u64;
 }
 
-/// Arrival times as a port gives them: never before an earlier frame's, never in the future.
+/// Arrival times as a port gives them: a frame did not arrive before one ahead of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrivals {
     latest_ns: u64,
 }
 
 impl Arrivals {
-    /// The time given for a frame that arrived `at_ns`, read `now_ns`. Kernel timestamps are
-    /// wall-clock time, whose steps and slewing are no reordering.
-    fn at(&mut self, at_ns: i128, now_ns: u64) -> u64 {
-        let earliest = i128::from(self.latest_ns.min(now_ns));
-        self.latest_ns = at_ns.clamp(earliest, i128::from(now_ns)) as u64;
+    /// The time given for a frame that is said to have arrived `at_ns`.
+    fn at(&mut self, at_ns: u64) -> u64 {
+        self.latest_ns = self.latest_ns.max(at_ns);
         self.latest_ns
     }
 }

@@ -3,7 +3,7 @@
 //! the port. One frame per system call, so not for high rates.
 
 use super::kernel::{self, about};
-use super::{Arrivals, Port, Received};
+use super::{Port, Received};
 use crate::clock;
 use crate::netns::{Namespace, Netlink};
 use std::fs::{File, OpenOptions};
@@ -36,7 +36,6 @@ pub struct Tun {
     buffer: Vec<u8>,
     taken: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
-    arrivals: Arrivals,
 }
 
 impl Tun {
@@ -65,7 +64,6 @@ impl Tun {
             buffer: vec![0; ETHERNET + (1 << 16)],
             taken: Vec::new(),
             spare: Vec::new(),
-            arrivals: Arrivals::default(),
         })
     }
 
@@ -101,7 +99,7 @@ impl Port for Tun {
                 }
             };
             let now = clock::monotonic_ns();
-            let at_ns = self.arrivals.at(i128::from(now), now);
+            let at_ns = now;
             each(Received { frame: &self.buffer[start..end], at_ns });
         }
         Ok(limit)

@@ -201,7 +201,7 @@ impl Port for AfXdp {
             // Zero where the driver left no room for the program's stamp.
             let stamped = u64::from_ne_bytes(stamp.try_into().expect("of this size"));
             stamp.fill(0);
-            let at_ns = self.arrivals.at(i128::from(if stamped == 0 { now } else { stamped }), now);
+            let at_ns = self.arrivals.at(if stamped == 0 { now } else { stamped.min(now) });
             each(Received { frame, at_ns });
             let chunk = descriptor.addr - descriptor.addr % self.chunk_len as u64;
             assert!(self.fill.push(chunk), "it has room for all chunks");

@@ -2,9 +2,9 @@
 
 use super::super::error::Problem;
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
-use super::super::udp::{LARGEST, arrival_ns, bound, date_arrivals};
+use super::super::udp::{LARGEST, bound, date_arrivals};
 use super::{Phase, Talk};
-use crate::clock::{Epoch, monotonic_ns, realtime_ahead_ns};
+use crate::clock::{ArrivalClock, Epoch};
 use crate::results::{Counts, FlowResult};
 use crate::task::{FlowTask, Side};
 use netstage_core::time::{Duration, Instant};
@@ -21,6 +21,7 @@ pub struct DatagramDialogue {
     /// the system learns it from the first datagram.
     connected: bool,
     batch: ReceiveBatch,
+    clock: ArrivalClock,
     payload: Vec<u8>,
     drops: u32,
     foreign: u64,
@@ -54,6 +55,7 @@ impl DatagramDialogue {
             socket,
             connected,
             batch: ReceiveBatch::new(HEADER as usize),
+            clock: ArrivalClock::new(),
             payload: vec![0; LARGEST as usize],
             drops: 0,
             foreign: 0,
@@ -87,9 +89,9 @@ impl DatagramDialogue {
         // Errors are of datagrams sent to an end that is not there yet, or no more.
         let Ok(mut count) = self.batch.receive(self.socket.as_fd()) else { return };
         while count > 0 {
-            let (ahead, now_ns) = (realtime_ahead_ns(), monotonic_ns());
+            self.clock.begin_batch();
             for datagram in self.batch.datagrams() {
-                let at = epoch.instant(arrival_ns(&datagram, ahead, now_ns));
+                let at = epoch.instant(self.clock.at_ns(datagram.realtime_ns));
                 self.drops = datagram.drops.unwrap_or(self.drops);
                 let message = datagram.bytes.first_chunk().and_then(|header| Message::decode(header).ok());
                 let Some(message) = message.filter(|message| message.bytes as usize == datagram.length)
@@ -133,6 +135,8 @@ impl DatagramDialogue {
                 self.talk.name, self.foreign
             ));
         }
+        let clock = self.clock.warning();
+        warnings.extend(clock.map(|warning| format!("flow {}: {warning}", self.talk.name)));
         self.talk.error =
             self.refusal.map(|error| format!("{} datagrams were not sent: {error}", self.refused));
         FlowResult { socket_drops: self.drops.into(), ..self.talk.finish(now) }

@@ -4,9 +4,9 @@ use super::super::emissions::Emissions;
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch, receive_refusal};
 use super::super::lane::{LONGEST_DRAIN, QUIET};
 use super::super::ledger::Ledger;
-use super::super::udp::{Packet, Tracker, arrival_ns, to_monotonic};
+use super::super::udp::{Packet, Tracker};
 use super::{Form, echo};
-use crate::clock::{Epoch, monotonic_ns, realtime_ahead_ns};
+use crate::clock::{ArrivalClock, Epoch};
 use crate::results::{Buckets, Counts, FlowResult};
 use crate::task::FlowTask;
 use netstage_core::time::Instant;
@@ -29,6 +29,7 @@ pub struct Reflections {
     /// Payload of every probe, where all are alike: ICMP errors quote only part of it.
     size: Option<u64>,
     batch: ReceiveBatch,
+    clock: ArrivalClock,
     tracker: Tracker,
     drops: u32,
     /// Other errors that hosts on the way reported.
@@ -54,6 +55,7 @@ impl Reflections {
             stop: emissions.stop(),
             size: emissions.largest_packet().filter(|_| emissions.has_one_size()),
             batch: ReceiveBatch::new(KEPT),
+            clock: ArrivalClock::new(),
             tracker: Tracker::new(ledger),
             drops: 0,
             errors: 0,
@@ -98,6 +100,7 @@ impl Reflections {
         if self.anonymous > 0 {
             warnings.push(format!("flow {name}: {} answers quote too little of their probe", self.anonymous));
         }
+        warnings.extend(self.clock.warning().map(|warning| format!("flow {name}: {warning}")));
         let silent = self.tracker.sequence.received() == 0 && now >= self.stop;
         let result = self.tracker.finish(name, warnings);
         FlowResult {
@@ -121,7 +124,7 @@ impl Reflections {
                     continue;
                 }
             };
-            let (ahead, now_ns) = (realtime_ahead_ns(), monotonic_ns());
+            self.clock.begin_batch();
             for datagram in self.batch.datagrams() {
                 self.drops = datagram.drops.unwrap_or(self.drops);
                 let Some(data) = echo::reply_data(datagram.bytes, ipv6, raw) else { continue };
@@ -130,7 +133,7 @@ impl Reflections {
                     continue;
                 };
                 let bytes = (datagram.length - overhead) as u64;
-                let at_ns = arrival_ns(&datagram, ahead, now_ns);
+                let at_ns = self.clock.at_ns(datagram.realtime_ns);
                 self.tracker.handle_packet(epoch, answer(header, bytes, at_ns));
             }
             if count < RECEIVE_BATCH {
@@ -141,7 +144,6 @@ impl Reflections {
 
     fn take_refusals(&mut self, epoch: Epoch) {
         let mut payload = [0; 2048];
-        let ahead = realtime_ahead_ns();
         for _ in 0..ANSWERS_AT_ONCE {
             let Ok(Some(refusal)) = receive_refusal(self.socket.as_fd(), &mut payload) else { break };
             if !refusal.port_unreachable {
@@ -154,7 +156,8 @@ impl Reflections {
                 continue;
             };
             let bytes = self.size.unwrap_or(refusal.length as u64);
-            let at_ns = to_monotonic(refusal.realtime_ns, ahead, monotonic_ns());
+            self.clock.begin_batch();
+            let at_ns = self.clock.at_ns(refusal.realtime_ns);
             self.tracker.handle_packet(epoch, answer(header, bytes, at_ns));
         }
         // The error also waits at the socket itself, which would stay ready.

@@ -4,7 +4,7 @@ mod receive;
 mod send;
 
 pub use receive::UdpReceiver;
-pub(super) use receive::{Packet, Tracker, arrival_ns, to_monotonic};
+pub(super) use receive::{Packet, Tracker};
 pub use send::UdpSender;
 
 use super::error::Problem;

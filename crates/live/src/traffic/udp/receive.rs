@@ -1,11 +1,11 @@
 //! The receiver.
 
 use super::super::error::Problem;
-use super::super::kernel::{Datagram, RECEIVE_BATCH, ReceiveBatch};
+use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
 use super::super::lane::{LONGEST_DRAIN, QUIET};
 use super::super::ledger::{Ledger, Times};
 use super::{LARGEST, bound, date_arrivals};
-use crate::clock::{Epoch, monotonic_ns, realtime_ahead_ns};
+use crate::clock::{ArrivalClock, Epoch};
 use crate::results::{Counts, FlowResult};
 use crate::task::{FlowTask, Transport, UdpOptions};
 use netstage_core::measure::sequence::{Arrival, Sequence};
@@ -26,6 +26,7 @@ pub struct UdpReceiver {
     start: Instant,
     stop: Instant,
     batch: ReceiveBatch,
+    clock: ArrivalClock,
     tracker: Tracker,
     drops: u64,
     foreign: u64,
@@ -52,6 +53,7 @@ impl UdpReceiver {
             start: Instant(task.start.0),
             stop: Instant(task.stop.0.min(duration.0)),
             batch: ReceiveBatch::new(if compare { LARGEST as usize } else { probe::HEADER }),
+            clock: ArrivalClock::new(),
             tracker: Tracker::new(ledger),
             drops: 0,
             foreign: 0,
@@ -73,10 +75,9 @@ impl UdpReceiver {
         for _ in 0..BATCHES_AT_ONCE {
             // Errors are of packets this socket never sent.
             let Ok(count) = self.batch.receive(self.socket.as_fd()) else { return };
-            let ahead = realtime_ahead_ns();
-            let now_ns = monotonic_ns();
+            self.clock.begin_batch();
             for datagram in self.batch.datagrams() {
-                let at_ns = arrival_ns(&datagram, ahead, now_ns);
+                let at_ns = self.clock.at_ns(datagram.realtime_ns);
                 if let Some(drops) = datagram.drops {
                     // The kernel's counter has 32 bits and goes around.
                     self.drops += u64::from(drops.wrapping_sub(self.drops as u32));
@@ -126,23 +127,13 @@ impl UdpReceiver {
                 self.drops
             ));
         }
+        warnings.extend(self.clock.warning().map(|warning| format!("flow {name}: {warning}")));
         let silent = self.tracker.sequence.received() == 0 && now > self.start + QUIET;
         let mut result = self.tracker.finish(name, warnings);
         result.socket_drops = self.drops;
         result.error = silent.then(|| "nothing arrived".to_string());
         FlowResult { name: self.name, ..result }
     }
-}
-
-/// When a datagram arrived, on the monotonic clock.
-pub(in super::super) fn arrival_ns(datagram: &Datagram<'_>, realtime_ahead_ns: i128, now_ns: u64) -> u64 {
-    to_monotonic(datagram.realtime_ns, realtime_ahead_ns, now_ns)
-}
-
-/// A wall-clock moment on the monotonic clock; the present where there is none, or where it lies ahead.
-pub(in super::super) fn to_monotonic(realtime_ns: Option<u64>, realtime_ahead_ns: i128, now_ns: u64) -> u64 {
-    let converted = realtime_ns.and_then(|at| u64::try_from(i128::from(at) - realtime_ahead_ns).ok());
-    converted.map_or(now_ns, |at| at.min(now_ns))
 }
 
 /// A packet of the flow.
