@@ -9,6 +9,7 @@ mod summary;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use exit::Failure;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Stages a network, proves how it performs, and keeps it fair.
@@ -34,6 +35,15 @@ enum Command {
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]
     Fabric,
+    /// Run another project's program so that nothing it starts outlives us, for `fabric`
+    #[command(name = netstage_live::netns::hold::COMMAND, hide = true)]
+    Held {
+        /// The program
+        program: OsString,
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Traffic models
     #[command(subcommand)]
     Traffic(cmd::traffic::Command),
@@ -65,6 +75,8 @@ fn main() -> ExitCode {
             netstage_live::fabric::server::serve();
             Ok(exit::OK)
         }
+        Command::Held { program, arguments } => netstage_live::netns::hold::hold(&program, &arguments)
+            .map_err(|e| Failure::run(format!("cannot hold {}: {e}", program.display()))),
         Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {

@@ -337,3 +337,194 @@ fn what_the_stage_cannot_do_is_refused() {
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert!(message.contains("vpn.") && message.contains("--on sim"), "{message}");
 }
+
+const FTP: &str = r#"
+[scenario]
+duration = "4 s"
+[node.a]
+[node.b]
+[link.line]
+ends = ["a", "b"]
+rate = "20 Mbit/s"
+delay = "2 ms"
+buffer = "50 packets"
+[service.file]
+program = "ftp"
+server = "a"
+client = "b"
+size = "2 MB"
+tcp = { window = "32 KiB" }
+"#;
+
+/// Whether the programs of FTP are there; says "skipped" where they are not.
+fn has_ftp() -> bool {
+    let there = |program: &str| {
+        ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+            .iter()
+            .any(|folder| Path::new(folder).join(program).exists())
+    };
+    let has = there("vsftpd") && there("curl");
+    if !has {
+        println!("skipped: vsftpd or curl is not installed");
+    }
+    has
+}
+
+#[test]
+fn a_file_comes_by_real_ftp_as_in_the_simulator() {
+    if !can_emulate() || !has_ftp() {
+        return;
+    }
+    let place = Place::new("ftp");
+    fs::write(place.0.join("call.toml"), FTP).unwrap();
+    let took = |stage: &str| {
+        let output = place.command(stage, stage).output().unwrap();
+        let result = json(&output);
+        assert_eq!(mean(&result, "app.transactions", "file"), 1.0, "{stage}: {result:#}");
+        let rate = mean(&result, "app.transfer_rate", "file");
+        // All bytes are seen as they come, too: 16 Mbit in 4 s.
+        assert!((mean(&result, "flow.throughput", "file") / 4e6 - 1.0).abs() < 0.01);
+        rate
+    };
+    let (real, simulated) = (took("emu"), took("sim"));
+    // A busy machine makes the real one slower, never faster than the line.
+    assert!(real < 20e6 && simulated < 20e6 && simulated > 15e6, "{real} and {simulated}");
+}
+
+#[test]
+fn nothing_of_a_service_outlives_its_run() {
+    if !can_emulate() || !has_ftp() {
+        return;
+    }
+    let place = Place::new("ftp-killed");
+    // So slow that the transfer is under way, the server's process for it too.
+    fs::write(place.0.join("call.toml"), FTP.replace("20 Mbit/s", "100 kbit/s").replace("4 s", "60 s"))
+        .unwrap();
+    let mut run = place.command("emu", "killed").spawn().unwrap();
+    let controller = run.id();
+    let (folder, started) = (folder_of(controller), Instant::now());
+    let under_way = within(Duration::from_secs(30), || {
+        let log = fs::read_to_string(folder.join("service-0/server.log")).unwrap_or_default();
+        log.contains("150 Opening")
+    });
+    assert!(under_way, "no transfer after {:?}", started.elapsed());
+    assert!(processes_of(controller).len() >= 3, "{:?}", processes_of(controller));
+    signal(controller, "-KILL");
+    run.wait().unwrap();
+    nothing_is_left(controller);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_program_that_is_missing_is_named_with_its_package() {
+    if !can_emulate() || !has_ftp() {
+        return;
+    }
+    let place = Place::new("ftp-missing");
+    fs::write(place.0.join("call.toml"), FTP).unwrap();
+    let output = place.command("emu", "missing").env("PATH", "/nowhere").output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    let message =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(message.contains("service.file: curl is not installed"), "{message}");
+    assert!(message.contains("apt-get install curl"), "{message}");
+}
+
+#[test]
+fn what_a_program_said_is_kept_where_it_failed() {
+    if !can_emulate() || !has_ftp() {
+        return;
+    }
+    let place = Place::new("ftp-failed");
+    fs::write(place.0.join("call.toml"), FTP.replace("4 s", "1 s")).unwrap();
+    let stand_in = place.0.join("curl");
+    fs::write(&stand_in, "#!/bin/sh\necho 'curl: out of paper' >&2\nexit 7\n").unwrap();
+    fs::set_permissions(&stand_in, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", place.0.display(), std::env::var("PATH").unwrap());
+    let output = place.command("emu", "failed").env("PATH", path).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let failures = json(&output)["record"]["failures"].to_string();
+    assert!(failures.contains("service.file: curl: out of paper"), "{failures}");
+    let log = fs::read_to_string(place.0.join("failed/logs/file-1.log")).unwrap();
+    assert!(log.contains("out of paper") && log.contains("== server.log"), "{log}");
+}
+
+#[test]
+fn tests_from_one_end_and_of_payloads_run_on_real_packets() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new("one-ended");
+    let text = r#"
+[scenario]
+seed = 1
+[node.a]
+[node.b]
+[link.line]
+ends = ["a", "b"]
+rate = "20 Mbit/s"
+delay = "2 ms"
+buffer = "50 packets"
+ber = 4e-6
+[test.echo]
+kind = "loss"
+transport = "icmp-echo"
+from = "a"
+to = "b"
+rate = "8 Mbit/s"
+trial = "1500 ms"
+drain = "200 ms"
+frame_sizes = ["1018 B"]
+[test.unreachable]
+kind = "loss"
+transport = "udp-unreachable"
+from = "a"
+to = "b"
+rate = "8 Mbit/s"
+trial = "1500 ms"
+drain = "200 ms"
+frame_sizes = ["1018 B"]
+[test.bits]
+kind = "bit-error"
+by = "payload"
+from = "a"
+to = "b"
+rate = "16 Mbit/s"
+trial = "1500 ms"
+drain = "200 ms"
+frame_sizes = ["1018 B"]
+[test.udp]
+kind = "loss"
+from = "a"
+to = "b"
+rate = "8 Mbit/s"
+trial = "1500 ms"
+drain = "200 ms"
+frame_sizes = ["1018 B"]
+"#;
+    fs::write(place.0.join("call.toml"), text).unwrap();
+    let output = place.command("emu", "tests").output().unwrap();
+    let result = json(&output);
+    let tests = result["record"]["cells"][0]["tests"].as_array().unwrap();
+    // Whether the machine was quiet enough for a trial to count is the machine's affair; what
+    // came of those that counted is ours. 4,500 packets and more: five deviations each way.
+    let found = |name: &str, metric: &str| {
+        let test = tests.iter().find(|test| test["name"] == name).unwrap();
+        let findings = test["findings"].as_array().unwrap().iter();
+        let value =
+            findings.filter(|found| found["metric"] == metric).map(|found| found["value"].as_f64()).next();
+        let void = test["void"].to_string();
+        assert!(value.is_some() || void.contains("late") || void.contains("generator"), "{name}: {test:#}");
+        assert!(!void.contains("receiving host"), "damaged packets are no drops of the host: {void}");
+        value.flatten()
+    };
+    let near = |value: Option<f64>, expected: f64, deviation: f64| {
+        assert!(value.is_none_or(|value| (value - expected).abs() < deviation), "{value:?} for {expected}");
+    };
+    // One way 1 - (1 - 4e-6) ^ 8000 = .0315, both .062; the answers of closed ports are shorter.
+    near(found("udp", "test.loss_ratio"), 0.0315, 0.023);
+    near(found("echo", "test.loss_ratio"), 0.062, 0.032);
+    near(found("unreachable", "test.loss_ratio"), 0.049, 0.029);
+    // 24 Mbit, 96 wrong.
+    near(found("bits", "test.bit_error_rate"), 4e-6, 2.1e-6);
+}

@@ -56,6 +56,9 @@ fn figures_2_and_3_of_the_i2vfc_paper_hold() {
 fn the_stage_papers_line_is_as_its_tests_say() {
     let name = scenarios().join("papers/stage/line.toml");
     assert_met(&name);
+    assert_met(&scenarios().join("papers/stage/rfc2544.toml"));
+    assert_met(&scenarios().join("papers/stage/bit-errors.toml"));
+    assert_met(&scenarios().join("papers/stage/backbone.toml"));
     let record = fresh("line-again");
     let output = run(&name, &record, &["--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");

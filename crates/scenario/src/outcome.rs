@@ -112,6 +112,8 @@ metrics! {
     AppFailures = "app.failures", "", "", Sum;
     /// Time of a transaction, from the request to the last byte of its answer.
     AppTransactionTime = "app.transaction_time", "s", "", Mean;
+    /// Size of a file over the time of its transfer.
+    AppTransferRate = "app.transfer_rate", "bit/s", "payload", Mean;
     /// Time from asking for a page until all its objects are there.
     AppPageLoadTime = "app.page_load_time", "s", "", Mean;
     /// Time from asking for a video until it plays.
@@ -182,8 +184,22 @@ metrics! {
     TestDelivered = "test.delivered", "bit/s", "ip", Mean;
     /// Share of packets lost.
     TestLossRatio = "test.loss_ratio", "", "", Mean;
-    /// Mean one-way delay.
+    /// Mean delay of the frames RFC 2544 tags: one way, or there and back where one end measures.
     TestLatency = "test.latency", "s", "", Mean;
+    /// Least delay of all frames.
+    TestLatencyLeast = "test.latency.least", "s", "", Mean;
+    /// Half of all frames had at most this delay.
+    TestLatencyMedian = "test.latency.median", "s", "", Mean;
+    /// 99 % of all frames had at most this delay.
+    TestLatency99 = "test.latency.p99", "s", "", Mean;
+    /// 99.9 % of all frames had at most this delay.
+    TestLatency999 = "test.latency.p999", "s", "", Mean;
+    /// Largest delay of all frames.
+    TestLatencyMost = "test.latency.most", "s", "", Mean;
+    /// 99.9 % of frames had at most this delay above the least (ITU-T Y.1563).
+    TestDelayVariation = "test.delay_variation", "s", "", Mean;
+    /// 1 where a service kept all that was agreed, 0 where it did not (ITU-T Y.1564).
+    TestAccepted = "test.accepted", "", "", Mean;
     /// Longest burst without loss (RFC 9004).
     TestBackToBack = "test.back_to_back", "packets", "", Mean;
     /// Buffer that bursts imply, less what is forwarded meanwhile (RFC 9004).

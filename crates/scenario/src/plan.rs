@@ -6,7 +6,7 @@
 
 mod test;
 
-pub use test::{Method, Search, Test, Transfer};
+pub use test::{ErrorsBy, Method, Search, Test, Transfer};
 
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub struct Plan {
     pub links: Vec<Link>,
     /// VPNs, ordered by name; the index is the class of their packets.
     pub vpns: Vec<Vpn>,
-    /// Flow groups, ordered by name.
+    /// Flow groups, ordered by name, and after them services, ordered by name.
     pub flows: Vec<FlowGroup>,
     /// Measurements made of trials, ordered by name; they follow the run of the flows.
     pub tests: Vec<Test>,
@@ -131,6 +131,16 @@ pub struct FlowGroup {
     pub reverse: Vec<Hop>,
     /// Receivers of a multicast flow beside the first, each with the hops that lead to it.
     pub branches: Vec<Branch>,
+    /// Whose programs carry it where packets are real; none: netstage's own.
+    pub program: Option<Program>,
+}
+
+/// Another project's programs, as `[service.NAME]` names them. `from` of their flow is the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Program {
+    /// An FTP server and client (RFC 959): one file to the client.
+    Ftp,
 }
 
 /// A further receiver of a multicast flow.

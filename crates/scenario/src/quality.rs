@@ -16,7 +16,16 @@ pub fn series(
     let series = |metric: &Metric| Series {
         metric: *metric,
         subject: subject.to_owned(),
-        values: both.iter().map(|(client, server)| value(*metric, codec, client, server)).collect(),
+        values: both
+            .iter()
+            .map(|(client, server)| match (*metric, application) {
+                (Metric::AppTransferRate, Application::Transfers(transfers)) => {
+                    let time = value(Metric::AppTransactionTime, codec, client, server);
+                    transfers.size.mean * 8.0 / time
+                }
+                _ => value(*metric, codec, client, server),
+            })
+            .collect(),
     };
     metrics.iter().map(series).collect()
 }
@@ -25,10 +34,14 @@ pub fn series(
 fn metrics(application: &Application) -> &'static [Metric] {
     use Metric::{
         AppBitRate, AppDelay, AppFailures, AppLoss, AppMos, AppPageLoadTime, AppStallRatio, AppStartupDelay,
-        AppSwitches, AppTransactionTime, AppTransactions,
+        AppSwitches, AppTransactionTime, AppTransactions, AppTransferRate,
     };
     const TRANSACTIONS: &[Metric] = &[AppTransactions, AppFailures, AppTransactionTime];
     match application {
+        // What files of several sizes took says little of a rate.
+        Application::Transfers(transfers) if transfers.size.deviation == 0.0 => {
+            &[AppTransactions, AppFailures, AppTransactionTime, AppTransferRate]
+        }
         Application::Transfers(_)
         | Application::Dns(_)
         | Application::Exchange(_)

@@ -129,6 +129,7 @@ impl Reference {
             Kind::List { of, .. } if of().structure().is_some() => {
                 format!("a list, each {}", self.takes(of(), doc, nested))
             }
+            Kind::Named { of } => format!("a table of names, each {}", self.takes(of(), doc, nested)),
             Kind::Choice(words) => {
                 words.iter().map(|(word, _)| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
             }

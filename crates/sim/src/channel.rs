@@ -291,7 +291,7 @@ mod tests {
                     class: 0,
                     ecn: Ecn::NotCapable,
                     background,
-                    body: Body::Datagram { sent: Instant::ZERO },
+                    body: Body::Datagram { sent: Instant::ZERO, wrong_bits: 0 },
                 };
                 if let Some(at) = plain.enter(&mut channel.counts, now, &packet) {
                     ours.push((at, number));

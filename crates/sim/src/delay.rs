@@ -1,4 +1,4 @@
-//! One-way delays of a flow's datagrams, and how they vary.
+//! Delays of a flow's datagrams, one way or there and back, and how they vary.
 
 use crate::bins::{Bins, Grid};
 use netstage_core::measure::Histogram;
@@ -39,6 +39,12 @@ impl Delays {
         let (sums, counts) = (self.sums[0].scaled(1e-9), self.sums[1].scaled(1.0));
         let values = sums.iter().zip(counts).map(|(sum, count)| sum / count).collect();
         Series { metric: Metric::FlowDelay, subject: subject.into(), values }
+    }
+
+    /// How often each round trip occurred, where that is what was seen.
+    pub fn round_trips(&self, subject: &str) -> Distribution {
+        let [delay, _] = self.distributions(subject);
+        Distribution { metric: Metric::FlowRoundTrip, ..delay }
     }
 
     /// How often each delay and each difference occurred.

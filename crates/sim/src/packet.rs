@@ -36,6 +36,8 @@ pub enum Body {
     Datagram {
         /// When its application sent it.
         sent: Instant,
+        /// Wrong bits that a comparison of its payload would find.
+        wrong_bits: u32,
     },
     /// A message of an application in a datagram; the flow is twice that of its dialogue,
     /// and one more from the server.

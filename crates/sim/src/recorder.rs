@@ -126,9 +126,19 @@ fn record_flows(
                         (world.round_trips[udp].scaled(1e-9), world.answers[udp].scaled(1.0));
                     push(Metric::FlowRoundTrip, sums.iter().zip(counts).map(|(sum, n)| sum / n).collect());
                 }
-                if let Some(delays) = world.delays.get(udp) {
-                    series.push(delays.series(&subject));
-                    distributions.extend(delays.distributions(&subject));
+                if let Some([packets, bits]) = world.damage.found(udp) {
+                    push(Metric::FlowCorrupted, packets);
+                    push(Metric::FlowBitErrors, bits);
+                }
+                match world.delays.get(udp) {
+                    Some(delays) if world.hosts.groups[index].answer.is_some() => {
+                        distributions.push(delays.round_trips(&subject));
+                    }
+                    Some(delays) => {
+                        series.push(delays.series(&subject));
+                        distributions.extend(delays.distributions(&subject));
+                    }
+                    None => {}
                 }
                 udp += 1;
                 continue;

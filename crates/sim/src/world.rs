@@ -1,5 +1,6 @@
 //! The event loop: pops the earliest arrival or timer and follows the packet.
 
+mod damage;
 mod dialogues;
 mod probes;
 
@@ -11,6 +12,7 @@ use crate::host::{Hosts, Target};
 use crate::packet::{Body, Packet};
 use crate::route::{Routes, Step, is_plain};
 use crate::tournament::Tournament;
+pub(crate) use damage::Damage;
 use netstage_core::fair::Transmit;
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
@@ -47,6 +49,8 @@ pub struct World<'a> {
     pub(crate) round_trips: Vec<Bins>,
     /// Per UDP flow: probes answered.
     pub(crate) answers: Vec<Bins>,
+    /// What became of packets with wrong bits.
+    pub(crate) damage: Damage,
     /// Per TCP flow, then per UDP flow, then per dialogue: packets lost, in each bin; empty
     /// unless asked for.
     pub(crate) flow_lost: Vec<Vec<u64>>,
@@ -95,6 +99,7 @@ impl<'a> World<'a> {
             delays: Vec::new(),
             round_trips: Vec::new(),
             answers: Vec::new(),
+            damage: Damage::new(plan, seed, grid, &hosts.udp),
             flow_lost: Vec::new(),
             totals: Totals::default(),
             beyond_end: 0,
@@ -273,13 +278,13 @@ impl<'a> World<'a> {
             let Kind::Full(link) = &mut self.channels[index].kind else { unreachable!() };
             link.poll_arrival(now)
         } {
-            let packet = arrival.packet;
-            let counts = &mut self.channels[index].counts;
-            if arrival.bit_errors > 0 {
-                counts.lost.add(now, 1);
+            let mut packet = arrival.packet;
+            if arrival.bit_errors > 0 && !self.survives(&mut packet, arrival.bit_errors) {
+                self.channels[index].counts.lost.add(now, 1);
                 self.lose(now, &packet);
                 continue;
             }
+            let counts = &mut self.channels[index].counts;
             counts.traffic.arrive(now, &packet);
             self.totals.packet_hops += 1;
             self.proceed(now, packet);
@@ -553,8 +558,13 @@ impl<'a> World<'a> {
         let group = self.hosts.udp[packet.flow as usize];
         let payload = packet.size - self.hosts.groups[group as usize].header;
         self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
-        if let (Some(delays), Body::Datagram { sent }) =
-            (self.delays.get_mut(packet.flow as usize), packet.body)
+        let Body::Datagram { sent, wrong_bits } = packet.body else {
+            unreachable!("only datagrams end here")
+        };
+        if wrong_bits > 0 {
+            self.damage.note(now, packet.flow, wrong_bits);
+        }
+        if let Some(delays) = self.delays.get_mut(packet.flow as usize)
             && now <= self.end
         {
             delays.arrived(now, sent);
@@ -670,7 +680,11 @@ impl<'a> World<'a> {
                     class: group.class,
                     ecn: Ecn::NotCapable,
                     background: group.background,
-                    body: if group.answer.is_some() { Body::Probe(at) } else { Body::Datagram { sent: at } },
+                    body: if group.answer.is_some() {
+                        Body::Probe(at)
+                    } else {
+                        Body::Datagram { sent: at, wrong_bits: 0 }
+                    },
                 };
                 if at <= self.end {
                     self.totals.sent += 1;

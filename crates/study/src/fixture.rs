@@ -68,6 +68,7 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
         family: Family::V4,
         datagrams: Datagrams::default(),
         branches: Vec::new(),
+        program: None,
         traffic: traffic::Pattern::Bulk { size: None }.into(),
         count,
         start: at(start),

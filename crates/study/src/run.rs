@@ -19,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where and how a study runs. The results depend on `stage` and `tool` alone.
@@ -35,7 +36,7 @@ pub struct Options {
 }
 
 /// How far a study is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     /// Runs finished, those of earlier parts included.
     pub done: usize,
@@ -43,6 +44,8 @@ pub struct Progress {
     pub total: usize,
     /// Time left, once a run has told how long one takes.
     pub left: Option<Duration>,
+    /// What was begun last: the flows, or a trial of a test. Empty at the start.
+    pub doing: String,
 }
 
 /// Hears how far a study is: at the start, after each run, and several times a second.
@@ -86,6 +89,7 @@ pub fn run(
         interrupted,
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
+        doing: Mutex::new(String::new()),
     };
     let done = work.run(jobs, resumed, observer)?;
     if done < pending.len() {
@@ -109,6 +113,7 @@ struct Work<'a> {
     interrupted: &'a AtomicBool,
     next: AtomicUsize,
     stop: AtomicBool,
+    doing: Mutex<String>,
 }
 
 impl Work<'_> {
@@ -129,7 +134,8 @@ impl Work<'_> {
             loop {
                 let left =
                     (done > 0).then(|| started.elapsed() / done as u32 * (self.pending.len() - done) as u32);
-                observer.progress(Progress { done: resumed + done, total, left });
+                let doing = self.doing().clone();
+                observer.progress(Progress { done: resumed + done, total, left, doing });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
                     Ok(Ok(())) => done += 1,
                     Ok(Err(failed)) => drop(error.get_or_insert(failed)),
@@ -139,6 +145,10 @@ impl Work<'_> {
             }
         });
         error.map_or(Ok(done), Err)
+    }
+
+    fn doing(&self) -> MutexGuard<'_, String> {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stopping(&self) -> bool {
@@ -163,11 +173,13 @@ impl Work<'_> {
     /// The flows of a plan, then its tests.
     fn perform(&self, plan: &Plan, seed: u64) -> Result<Outcome, Stopped> {
         let stop = || self.stopping();
+        let doing = |what: &str| what.clone_into(&mut self.doing());
+        doing("flows");
         let mut outcome = match plan.has_run() {
             true => (self.runner)(plan, seed, &stop)?,
             false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
         };
-        outcome.tests = trials::run(plan, seed, self.runner, &stop, &|_| {})?;
+        outcome.tests = trials::run(plan, seed, self.runner, &stop, &doing)?;
         for test in &outcome.tests {
             let why = test.void.iter().map(|why| format!("test.{why}"));
             outcome.void.extend(why);

@@ -39,6 +39,11 @@ impl Folder {
         self.path.join(format!("{node}.spool"))
     }
 
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where the agent of a node says what went wrong.
     pub fn log(&self, node: usize) -> PathBuf {
         self.path.join(format!("{node}.log"))

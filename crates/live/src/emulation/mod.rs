@@ -12,15 +12,20 @@ use crate::fabric::assignments::{self, Member};
 use crate::fabric::differences::differences;
 use crate::fabric::labels::labels;
 use crate::fabric::layout::Layout;
-use crate::fabric::process::{AgentSpec, Build, Fabric, Failed};
+use crate::fabric::process::{AgentSpec, Build, Fabric, Failed, Finished};
+use crate::fabric::services::{self, ServiceResult};
 use crate::fabric::spec::Spec;
 use folder::Folder;
 use netstage_core::fair::Control;
 use netstage_scenario::outcome::{Outcome, Stopped};
 use netstage_scenario::plan::{Plan, Transport};
 use outcome::Findings;
+use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
+
+/// How often the end of a run without agents is looked for.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
 impl From<Failed> for Stopped {
     fn from(failed: Failed) -> Stopped {
@@ -39,8 +44,22 @@ impl From<Error> for Stopped {
 
 /// Runs a plan under a seed. `program` is netstage itself: fabric and agents are processes
 /// of it. `stop` is asked several times a second.
-pub fn run(plan: &Plan, seed: u64, program: &Path, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+///
+/// What other people's programs said where they failed is kept in the folder `logs`.
+pub fn run(
+    plan: &Plan,
+    seed: u64,
+    program: &Path,
+    logs: &Path,
+    stop: &dyn Fn() -> bool,
+) -> Result<Outcome, Stopped> {
     refuse_what_is_not_real(plan)?;
+    if let Some(absent) = services::missing(plan) {
+        return Err(Stopped::Missing {
+            message: format!("service.{}: {} is not installed", absent.service, absent.program),
+            remedy: format!("sudo apt-get install {} (Debian)", absent.package),
+        });
+    }
     let layout = Layout::new(plan).map_err(|e| Stopped::Unsupported(e.to_string()))?;
     let members = assignments::members(plan, &layout).map_err(|e| Stopped::Unsupported(e.to_string()))?;
     let assignments = assignments::assignments(plan, &members, seed);
@@ -50,6 +69,7 @@ pub fn run(plan: &Plan, seed: u64, program: &Path, stop: &dyn Fn() -> bool) -> R
         spec: Spec::new(plan, &layout),
         emulator: emulator_config(plan, &layout, &members, seed),
         agents: Vec::new(),
+        services: services::specs(plan, &members, folder.path()),
     };
     let mut sockets = Vec::new();
     for &node in assignments.keys() {
@@ -58,6 +78,7 @@ pub fn run(plan: &Plan, seed: u64, program: &Path, stop: &dyn Fn() -> bool) -> R
         let (spool, log) = (folder.spool(node), folder.log(node));
         build.agents.push(AgentSpec { node, socket, spool, log });
     }
+    let services = !build.services.is_empty();
     let mut fabric = Fabric::start(program, build, stop).map_err(|e| interrupted_or(e, stop))?;
     let mut agents = Agents::connect(sockets)?;
     agents.prepare(assignments.into_values().map(|a| (a.node.clone(), a)).collect())?;
@@ -65,20 +86,45 @@ pub fn run(plan: &Plan, seed: u64, program: &Path, stop: &dyn Fn() -> bool) -> R
     fabric.run(epoch)?;
     agents.start(epoch)?;
     agents.watch(|_| if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+    // Services go on where no agent takes part, or all are over.
+    while services && epoch.now().0 < plan.duration.0 && !stop() {
+        std::thread::sleep(LOOK);
+    }
     let collected = agents.collect();
     agents.finish();
     if stop() {
         return Err(Stopped::Interrupted);
     }
     fabric.stop()?;
-    let emulator = fabric.finish()?;
-    let found = Findings { plan, members: &members, reports: &collected.reports, emulator: &emulator };
+    let Finished { emulator, services } = fabric.finish()?;
+    let found = Findings {
+        plan,
+        members: &members,
+        reports: &collected.reports,
+        emulator: &emulator,
+        services: &services,
+    };
     let mut outcome = outcome::outcome(&found);
     outcome.differences = differences(plan);
+    keep_logs(&services, seed, logs, &mut outcome);
     add_remarks(&mut outcome, collected, |name| {
         folder.last_words(plan.nodes.iter().position(|node| node.name == name)?)
     });
     Ok(outcome)
+}
+
+/// A failure for each service that failed, and a file of what its programs said.
+fn keep_logs(services: &[ServiceResult], seed: u64, logs: &Path, outcome: &mut Outcome) {
+    for service in services {
+        let Some(error) = &service.error else { continue };
+        let path = logs.join(format!("{}-{seed}.log", service.name));
+        let written = fs::create_dir_all(logs).and_then(|()| fs::write(&path, &service.log));
+        let place = match written {
+            Ok(()) => format!("its log is {}", path.display()),
+            Err(e) => format!("its log cannot be kept in {}: {e}", path.display()),
+        };
+        outcome.failures.push(format!("service.{}: {error}; {place}", service.name));
+    }
 }
 
 fn refuse_what_is_not_real(plan: &Plan) -> Result<(), Stopped> {

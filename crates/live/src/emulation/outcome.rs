@@ -3,9 +3,10 @@
 
 use crate::emulator;
 use crate::fabric::assignments::{Member, is_one_ended};
+use crate::fabric::services::ServiceResult;
 use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
-use netstage_core::time::Duration;
-use netstage_core::traffic::application::Application;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::application::{Application, Quality};
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
 use netstage_scenario::plan::{Plan, Transport};
 use netstage_scenario::quality;
@@ -21,6 +22,8 @@ pub struct Findings<'a> {
     pub reports: &'a [Report],
     /// What the emulator reported.
     pub emulator: &'a emulator::Report,
+    /// What came of services.
+    pub services: &'a [ServiceResult],
 }
 
 /// The outcome, its series in the registry's order.
@@ -35,6 +38,12 @@ pub fn outcome(found: &Findings) -> Outcome {
     let sides = Sides::new(found.reports);
     for (id, member) in found.members.iter().enumerate() {
         let lost = found.emulator.flow_lost.get(&(id as u32));
+        let group = &plan.flows[member.group];
+        if let (Some(_), Some(application)) = (group.program, group.traffic.application()) {
+            let service = found.services.iter().find(|service| service.name == group.name);
+            gathered.add_service(application, &group.name, service);
+            continue;
+        }
         gathered.add_flow(plan, member, &sides, lost);
     }
     for (index, vpn) in plan.vpns.iter().enumerate() {
@@ -152,6 +161,31 @@ impl Gathered {
             for series in quality::series(application, name, &client.quality, &server.quality) {
                 self.push(series.metric, name, series.values);
             }
+        }
+    }
+
+    /// A service is seen from its client, as an application's is.
+    fn add_service(&mut self, application: &Application, name: &str, found: Option<&ServiceResult>) {
+        let Some(found) = found else { return };
+        let bits = 8.0 / self.seconds;
+        let values = found.received.iter().map(|bytes| *bytes as f64 * bits).collect();
+        self.push(Metric::FlowThroughput, name, values);
+        let mut client = vec![Quality::default(); self.bins];
+        let bin = |at: Instant| ((at.0 as f64 / 1e9 / self.seconds) as usize).min(self.bins.max(1) - 1);
+        match (found.finished, &found.error) {
+            (Some((at, took)), _) => {
+                let noticed = &mut client[bin(at)];
+                (noticed.transactions, noticed.transaction_ns) = (1, took.0);
+            }
+            (None, Some(_)) => client[0].failures = 1,
+            (None, None) => self.outcome.warnings.push(format!(
+                "service.{name}: not over at the end of the run, after {} bytes",
+                found.received.iter().sum::<u64>()
+            )),
+        }
+        let server = vec![Quality::default(); self.bins];
+        for series in quality::series(application, name, &client, &server) {
+            self.push(series.metric, name, series.values);
         }
     }
 

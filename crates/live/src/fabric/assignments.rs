@@ -63,7 +63,7 @@ pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows
     Ok(members)
 }
 
-/// What each node that has flows is asked to do, by index of the node.
+/// What each node that has flows is asked to do, by index of the node. Services are not the agents'.
 pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize, Assignment> {
     let mut assignments: BTreeMap<usize, Assignment> = BTreeMap::new();
     let mut give = |node: usize, task: FlowTask| {
@@ -78,6 +78,9 @@ pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize
     };
     for (id, member) in members.iter().enumerate() {
         let group = &plan.flows[member.group];
+        if group.program.is_some() {
+            continue;
+        }
         let task = task(plan, group, member, id as u32);
         if !is_one_ended(&group.transport) {
             give(group.to, FlowTask { side: Side::Receive, ..task.clone() });

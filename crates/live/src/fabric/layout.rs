@@ -6,8 +6,9 @@
 //! never part, and the kernel and the emulator shall treat them alike.
 
 use super::address::PER_NODE;
+use crate::task::TcpOptions;
 use netstage_core::time::Duration;
-use netstage_scenario::plan::{Hop, Plan, Transport};
+use netstage_scenario::plan::{FlowGroup, Hop, Plan, Transport};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -40,10 +41,13 @@ pub struct Treatment {
     pub background: bool,
     /// What the kernel's TCP is told by the route.
     pub tcp: Option<RouteOptions>,
+    /// Index of the flow group, where other people's programs carry it: which ports they take is
+    /// theirs to choose, so the address alone tells it from others.
+    pub service: Option<usize>,
 }
 
 /// What Linux takes from a route rather than from a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOptions {
     /// Initial congestion window, segments.
     pub initial_window: u32,
@@ -51,6 +55,19 @@ pub struct RouteOptions {
     pub min_rto: Duration,
     /// Negotiate ECN.
     pub ecn: bool,
+    /// What netstage's own sockets are told directly, and other people's programs cannot be.
+    pub socket: Option<SocketOptions>,
+}
+
+/// Settings of a socket that a route can stand in for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// Largest window to advertise, bytes.
+    pub window: u32,
+    /// Largest packet at the IP layer, bytes.
+    pub mtu: u32,
+    /// Congestion control by the kernel's name for it.
+    pub congestion_control: String,
 }
 
 /// Numbers of a flow group's addresses on its two hosts.
@@ -88,11 +105,12 @@ impl Layout {
             groups: Vec::new(),
             used: vec![false; plan.links.len()],
         };
-        for group in &plan.flows {
+        for (index, group) in plan.flows.iter().enumerate() {
             let treatment = Treatment {
                 vpn: group.vpn,
                 background: group.background,
-                tcp: route_options(&group.transport),
+                tcp: route_options(group),
+                service: group.program.map(|_| index),
             };
             let destination = layout.place(plan, group.to, group.from, &group.path, &treatment)?;
             let source = layout.place(plan, group.from, group.to, &group.reverse, &treatment)?;
@@ -138,13 +156,20 @@ impl Layout {
     }
 }
 
-fn route_options(transport: &Transport) -> Option<RouteOptions> {
-    match transport {
-        Transport::Tcp(tcp) => {
-            Some(RouteOptions { initial_window: tcp.initial_window, min_rto: tcp.min_rto, ecn: tcp.ecn })
-        }
-        _ => None,
-    }
+fn route_options(group: &FlowGroup) -> Option<RouteOptions> {
+    let Transport::Tcp(tcp) = &group.transport else { return None };
+    let options = if tcp.timestamps { netstage_wire::TCP_TIMESTAMPS } else { 0 };
+    let socket = SocketOptions {
+        window: u32::try_from(tcp.window).unwrap_or(u32::MAX),
+        mtu: tcp.max_segment_size + options + netstage_wire::TCP_HEADER + group.family.header(),
+        congestion_control: TcpOptions::from(tcp).congestion_control.unwrap_or_default(),
+    };
+    Some(RouteOptions {
+        initial_window: tcp.initial_window,
+        min_rto: tcp.min_rto,
+        ecn: tcp.ecn,
+        socket: group.program.map(|_| socket),
+    })
 }
 
 #[cfg(test)]

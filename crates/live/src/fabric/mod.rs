@@ -4,6 +4,7 @@
 //! - [`layout`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
 //! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
 //! - [`network`]: namespaces, interfaces, addresses and routes.
+//! - [`services`]: other people's programs in its nodes.
 //! - [`differences`]: in what the kernel differs from the plan.
 
 pub mod address;
@@ -14,4 +15,5 @@ pub mod layout;
 pub mod network;
 pub mod process;
 pub mod server;
+pub mod services;
 pub mod spec;

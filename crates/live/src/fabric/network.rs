@@ -139,7 +139,10 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed>
                 initial_window: route.initial_window,
                 rto_min_ms: route.min_rto_ms,
                 ecn: route.ecn,
-                ..Metrics::default()
+                window: route.window,
+                mtu: route.mtu,
+                congestion_control: route.congestion_control.clone(),
+                initial_receive_window: None,
             },
         };
         // A neighbour's own address is routed like any other.

@@ -3,6 +3,7 @@
 //! output. When the controller is gone its input ends, and with the process go its agents,
 //! namespaces and interfaces.
 
+use super::services::{ServiceResult, ServiceSpec};
 use super::spec::Spec;
 use crate::clock::Epoch;
 use crate::emulator;
@@ -41,6 +42,8 @@ pub struct Build {
     pub emulator: emulator::Config,
     /// The agents to start.
     pub agents: Vec<AgentSpec>,
+    /// The services to run.
+    pub services: Vec<ServiceSpec>,
 }
 
 /// An agent to start in a node.
@@ -63,9 +66,18 @@ pub enum Answer {
     /// The network is there and the agents are started.
     Ready,
     /// The run is over.
-    Finished(Box<emulator::Report>),
+    Finished(Box<Finished>),
     /// It cannot be done.
     Failed(Failed),
+}
+
+/// What the fabric saw of a run.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Finished {
+    /// What its emulator saw.
+    pub emulator: emulator::Report,
+    /// What came of the services, in their order.
+    pub services: Vec<ServiceResult>,
 }
 
 /// Why there is no network.
@@ -148,10 +160,10 @@ impl Fabric {
         self.tell(&Order::Stop)
     }
 
-    /// What the emulator saw, once the run is over.
-    pub fn finish(mut self) -> Result<emulator::Report, Failed> {
+    /// What it saw, once the run is over.
+    pub fn finish(mut self) -> Result<Finished, Failed> {
         match self.answer(Instant::now() + FINISH_LIMIT, &|| false)? {
-            Some(Answer::Finished(report)) => Ok(*report),
+            Some(Answer::Finished(finished)) => Ok(*finished),
             Some(Answer::Failed(failed)) => Err(failed),
             Some(Answer::Ready) | None => Err(Failed::broken("the fabric answered out of turn")),
         }

@@ -2,7 +2,8 @@
 //! the agents. It ends when its standard input does, and everything ends with it.
 
 use super::network::{Network, emulator_interface};
-use super::process::{AgentSpec, Answer, Build, Failed, Order};
+use super::process::{AgentSpec, Answer, Build, Failed, Finished, Order};
+use super::services::run::Service;
 use crate::clock::Epoch;
 use crate::emulator::{Emulator, Report};
 use crate::netns::{spawn_in, user};
@@ -73,6 +74,7 @@ struct Stage {
     network: Network,
     emulator: Option<Emulator<AfPacket>>,
     agents: Vec<Child>,
+    services: Vec<Service>,
     stop: Arc<AtomicBool>,
     running: Option<JoinHandle<()>>,
 }
@@ -95,12 +97,16 @@ impl Stage {
         let mut stage = Stage {
             emulator: Some(emulator),
             agents: Vec::new(),
+            services: Vec::new(),
             stop: Arc::new(AtomicBool::new(false)),
             running: None,
             network,
         };
         for agent in &build.agents {
             stage.start_agent(&program, agent)?;
+        }
+        for service in build.services {
+            stage.services.push(Service::start(service, &stage.network.nodes, &program)?);
         }
         Ok(stage)
     }
@@ -122,7 +128,10 @@ impl Stage {
             match event {
                 Event::Order(Order::Run(epoch)) => self.run(epoch, sender),
                 Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
-                Event::Finished(report) => answer(&Answer::Finished(report)),
+                Event::Finished(emulator) => {
+                    let services = self.services.drain(..).map(Service::finish).collect();
+                    answer(&Answer::Finished(Box::new(Finished { emulator: *emulator, services })));
+                }
                 Event::Order(Order::Build(_)) | Event::End => break,
             }
         }
@@ -144,5 +153,8 @@ impl Stage {
             let _ = sender.send(Event::Finished(Box::new(report)));
         };
         self.running = Some(std::thread::spawn(work));
+        for service in &mut self.services {
+            service.run(epoch, &self.stop);
+        }
     }
 }

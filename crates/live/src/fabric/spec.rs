@@ -72,6 +72,12 @@ pub struct RouteSpec {
     pub min_rto_ms: Option<u32>,
     /// Negotiate ECN.
     pub ecn: bool,
+    /// Largest window to advertise, bytes.
+    pub window: Option<u32>,
+    /// Largest packet, bytes.
+    pub mtu: Option<u32>,
+    /// Congestion control by the kernel's name for it.
+    pub congestion_control: Option<String>,
 }
 
 impl Spec {
@@ -104,7 +110,7 @@ impl Spec {
             for (number, address) in addresses.iter().enumerate() {
                 for (&from, &hop) in &address.routes {
                     for family in address::FAMILIES {
-                        let route = route(plan, family, (owner, number), hop, address.treatment.tcp);
+                        let route = route(plan, family, (owner, number), hop, address.treatment.tcp.as_ref());
                         nodes[from].routes.push(route);
                     }
                 }
@@ -119,8 +125,9 @@ fn route(
     family: Family,
     (owner, number): (usize, usize),
     hop: Hop,
-    options: Option<RouteOptions>,
+    options: Option<&RouteOptions>,
 ) -> RouteSpec {
+    let socket = options.and_then(|options| options.socket.as_ref());
     let neighbour = plan.links[hop.link].ends[1 - hop.direction];
     RouteSpec {
         destination: address::of(family, owner, number),
@@ -130,6 +137,10 @@ fn route(
         initial_window: options.map(|o| o.initial_window),
         min_rto_ms: options.map(|o| u32::try_from(o.min_rto.0 / 1_000_000).unwrap_or(u32::MAX).max(1)),
         ecn: options.is_some_and(|o| o.ecn),
+        window: socket.map(|s| s.window),
+        // IPv6 has a least one (RFC 8200 section 5).
+        mtu: socket.map(|s| if family == Family::V6 { s.mtu.max(1280) } else { s.mtu }),
+        congestion_control: socket.map(|s| s.congestion_control.clone()),
     }
 }
 
@@ -154,6 +165,8 @@ fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
         // One-ended measurement counts every answer.
         ("net.ipv4.icmp_ratelimit", "0"),
         ("net.ipv6.icmp.ratelimit", "0"),
+        // Echo sockets of the kernel's own, which let nothing damaged through.
+        ("net.ipv4.ping_group_range", "0 0"),
         // A flow learns nothing from the one before it.
         ("net.ipv4.tcp_no_metrics_save", "1"),
         ("net.ipv4.tcp_wmem", "4096 65536 67108864"),
@@ -173,7 +186,29 @@ fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
         settings.push(("net.ipv4.tcp_sack", flag(tcp.sack)));
         settings.push(("net.ipv4.tcp_timestamps", flag(tcp.timestamps)));
     }
-    settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    let mut settings: Vec<(String, String)> =
+        settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    // Of a service's client; our own sockets set their buffers themselves.
+    let clients = plan.flows.iter().filter(|group| group.from == node && group.program.is_some());
+    if let Some(buffer) = clients.filter_map(receive_buffer).max() {
+        settings.push(("net.ipv4.tcp_moderate_rcvbuf".into(), "0".into()));
+        settings.push(("net.ipv4.tcp_rmem".into(), format!("4096 {buffer} {buffer}")));
+    }
+    settings
+}
+
+/// The receive buffer that makes the window of a socket which is not ours what the plan says.
+///
+/// The kernel lifts a window that was set by other means to what the buffer holds, counting what
+/// each segment takes in memory (`tcp_measure_rcv_mss`): a power of two, and its descriptor.
+fn receive_buffer(group: &FlowGroup) -> Option<u64> {
+    const BESIDE_SEGMENT: u64 = 440;
+    const DESCRIPTOR: u64 = 256;
+    let Transport::Tcp(tcp) = &group.transport else { return None };
+    let segment = u64::from(tcp.max_segment_size);
+    let memory = (segment + BESIDE_SEGMENT).next_power_of_two() + DESCRIPTOR;
+    // The kernel counts in 256ths, rounded down; one part in a hundred makes up for it.
+    Some(tcp.window * memory / segment * 101 / 100)
 }
 
 fn flag(on: bool) -> &'static str {

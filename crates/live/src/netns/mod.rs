@@ -4,12 +4,14 @@
 //!
 //! - [`user`]: doing all this without being root.
 //! - [`netlink`]: links, addresses, neighbours and routes (rtnetlink).
+//! - [`hold`]: other people's programs, which may start further ones.
 //! - [`ethtool`]: switching offloads off, so that what is seen is what is sent.
 //!
 //! Which namespaces, addresses and routes a scenario needs is decided elsewhere.
 #![allow(unsafe_code)]
 
 pub mod ethtool;
+pub mod hold;
 pub mod netlink;
 mod spawn;
 pub mod user;

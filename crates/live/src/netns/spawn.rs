@@ -23,7 +23,7 @@ static SPAWNER: LazyLock<Sender<Job>> = LazyLock::new(|| {
 });
 
 /// Starts `command` inside `namespace`. The kernel kills it with SIGKILL when this process
-/// ends, however it ends; what it starts itself is its own affair.
+/// ends, however it ends; what it starts itself is its own affair (see [`super::hold`]).
 ///
 /// The child joins only the network namespace: files, users and processes are shared.
 pub fn spawn_in(namespace: &Namespace, mut command: Command) -> io::Result<Child> {

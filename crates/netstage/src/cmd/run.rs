@@ -38,6 +38,9 @@ enum Stage {
     Emu,
 }
 
+/// Name of the folder in a record's with what programs said that failed.
+const LOGS: &str = "logs";
+
 /// Name of the page in a record's folder.
 pub const REPORT: &str = "report.html";
 
@@ -49,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     // Runs in real time take the processor from each other, so those go one by one.
     let (name, jobs, runner): (_, _, Box<Runner>) = match arguments.on {
         Stage::Sim => ("sim", cores, Box::new(stage::sim)),
-        Stage::Emu => ("emu", 1, Box::new(stage::emu(own_program()?))),
+        Stage::Emu => ("emu", 1, Box::new(stage::emu(own_program()?, out.join(LOGS)))),
     };
     let options = Options {
         out,
@@ -126,10 +129,12 @@ impl Observer for Bar {
     fn progress(&mut self, progress: Progress) {
         self.bar.set_length(progress.total as u64);
         self.bar.set_position(progress.done as u64);
-        if let Some(left) = progress.left {
+        let left = progress.left.map(|left| {
             let left = indicatif::HumanDuration(Duration::from_secs(left.as_secs() + 1));
-            self.bar.set_message(format!(", about {left} left"));
-        }
+            format!(", about {left} left")
+        });
+        let doing = if progress.doing.is_empty() { String::new() } else { format!(": {}", progress.doing) };
+        self.bar.set_message(format!("{}{doing}", left.unwrap_or_default()));
         self.bar.tick();
     }
 }

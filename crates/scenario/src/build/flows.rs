@@ -100,6 +100,7 @@ impl Builder<'_, '_> {
             path,
             reverse,
             branches,
+            program: None,
         })
     }
 

@@ -4,6 +4,7 @@
 mod applications;
 mod flows;
 mod links;
+mod services;
 mod tests;
 mod vpns;
 mod weights;
@@ -53,9 +54,10 @@ impl Builder<'_, '_> {
         let network = self.network();
         let end = duration.map(|d| if d == Duration::ZERO { Instant::NEVER } else { Instant(d.0) });
         let vpns = self.vpns(&network);
-        let flows = self.flows(&network, &vpns, end);
+        let mut flows = self.flows(&network, &vpns, end);
+        flows.extend(self.services(&network, &vpns, end));
         let tests = self.tests(&network, &vpns);
-        if self.file.flow.0.is_empty() && self.file.test.0.is_empty() {
+        if self.file.flow.0.is_empty() && self.file.service.0.is_empty() && self.file.test.0.is_empty() {
             self.problems.push_help(
                 top,
                 "no flow is defined, so nothing would happen",
@@ -94,7 +96,11 @@ impl Builder<'_, '_> {
         }
         let tests = self.file.test.0.iter().filter_map(|test| test.value.as_ref());
         let beside: BTreeSet<&str> = tests.flat_map(|t| &t.probe().load.0).map(|f| f.as_str()).collect();
-        if !self.file.test.0.is_empty() && self.file.flow.names().all(|name| beside.contains(name)) {
+        let programs = !self.file.service.0.is_empty();
+        if !programs
+            && !self.file.test.0.is_empty()
+            && self.file.flow.names().all(|name| beside.contains(name))
+        {
             return Some(Duration::ZERO);
         }
         let help = format!("`duration` takes {}", Span::kind().describe());

@@ -3,13 +3,14 @@
 use super::flows::{Ends, Way};
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
-use crate::file::test::{Carrier, Packets, Probe, Searched, Test as Table};
-use crate::plan::{Datagrams, Family, FlowGroup, Method, Search, Test, Transfer, Transport};
+use crate::file::test::{Activation, Carrier, Packets, Probe, Searched, Test as Table};
+use crate::plan::{Datagrams, ErrorsBy, Family, FlowGroup, Method, Search, Test, Transfer, Transport};
 use crate::scalar::{Probability, Span};
 use crate::table::At;
 use netstage_core::measure::mlrsearch::Goal;
 use netstage_core::measure::rfc2544::ETHERNET_FRAME_SIZES;
 use netstage_core::measure::trial::FrameSize;
+use netstage_core::measure::y1564::{Acceptance, Service};
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::{Duration, Instant};
@@ -50,15 +51,32 @@ impl Builder<'_, '_> {
                 let frames = tcp.as_ref().map(|config| vec![full_packet(config)]);
                 (tcp.map(Transport::Tcp), frames, test.drain)
             }
+            Table::Activation(test) => {
+                let promised = test.service.0.iter().filter_map(|service| service.value.as_ref());
+                let frames = promised.map(|service| FrameSize::ethernet_udp(service.frame_size.0 as u32));
+                (Some(Transport::Udp), Some(frames.collect()), test.drain)
+            }
             _ => {
                 let packets = table.packets()?;
-                (Some(carried(packets.transport)), self.frames(packets), packets.drain)
+                (Some(carried(packets.transport.value)), self.frames(packets), packets.drain)
             }
         };
+        let mut probe = probe(name, way?, transport?);
+        if let Table::BitError(test) = table
+            && test.by.value == ErrorsBy::Payload
+        {
+            if test.packets.transport.value != Carrier::Udp {
+                let help = "by = \"loss\" takes any transport";
+                let message = "payloads are compared where both ends measure, by UDP";
+                self.problems.push_help(test.packets.transport.place, message, help);
+                return None;
+            }
+            probe.datagrams = Datagrams { checksum: false, compare: true, ..probe.datagrams };
+        }
         Some(Test {
             name: name.to_owned(),
             method: method?,
-            probe: probe(name, way?, transport?),
+            probe,
             frames: frames?,
             load: load?,
             warm_up: asked.warm_up,
@@ -126,17 +144,63 @@ impl Builder<'_, '_> {
                 trial: test.trial.0,
                 repeats: test.repeats.0 as u32,
             },
-            Table::BitError(test) => Method::BitError { rate: test.rate.value, trial: test.trial.0 },
+            Table::BitError(test) => {
+                Method::BitError { by: test.by.value, rate: test.rate.value, trial: test.trial.0 }
+            }
             Table::Transfer(test) => Method::Transfer(Transfer {
                 size: test.size.map(|size| size.0),
                 trial: test.trial.0,
                 max_rate: test.max_rate.as_ref().map(|rate| rate.value),
                 search: test.search.0,
             }),
+            Table::Activation(test) => Method::Activation {
+                services: self.promised(test)?,
+                step: test.step.0,
+                performance: test.performance.0,
+            },
             Table::Loss(test) => {
                 Method::Loss { rate: test.rate.value, trial: test.trial.0, repeats: test.repeats.0 as u32 }
             }
         })
+    }
+
+    fn promised(&mut self, test: &Activation) -> Option<Vec<Service>> {
+        if test.service.0.is_empty() {
+            let help = "[test.NAME.service.SERVICE] with `frame_size` and `committed`";
+            self.problems.push_help(test.probe.from.place, "this test has no service to try", help);
+            return None;
+        }
+        let service = |member: &crate::table::Member<_>| {
+            let crate::file::test::Promise {
+                frame_size,
+                committed,
+                excess,
+                policed,
+                delay,
+                delay_variation,
+                loss_ratio,
+            } = member.value.as_ref()?;
+            Some(Service {
+                name: member.name.clone(),
+                frame: FrameSize::ethernet_udp(frame_size.0 as u32),
+                committed: *committed,
+                excess: excess.unwrap_or(BitRate(0)),
+                acceptance: Acceptance {
+                    delay: delay.map(|delay| delay.0),
+                    delay_variation: delay_variation.map(|variation| variation.0),
+                    loss_ratio: loss_ratio.0,
+                },
+                policed: *policed,
+            })
+        };
+        let services: Option<Vec<Service>> = test.service.0.iter().map(service).collect();
+        let services = services?;
+        if let Some(nothing) = services.iter().find(|service| service.committed.0 == 0) {
+            let message = format!("service `{}` commits to no rate", nothing.name);
+            self.problems.push(test.probe.from.place, message);
+            return None;
+        }
+        Some(services)
     }
 
     fn search(&mut self, packets: &Searched, resolution: &At<Probability>, trial: Span) -> Option<Search> {
@@ -168,6 +232,8 @@ fn full_packet(config: &tcp::Config) -> FrameSize {
 fn carried(carrier: Carrier) -> Transport {
     match carrier {
         Carrier::Udp => Transport::Udp,
+        Carrier::IcmpEcho => Transport::IcmpEcho,
+        Carrier::UdpUnreachable => Transport::UdpUnreachable,
     }
 }
 
@@ -191,5 +257,6 @@ fn probe(name: &str, way: Way, transport: Transport) -> FlowGroup {
         path,
         reverse,
         branches: Vec::new(),
+        program: None,
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod application;
 pub(crate) mod control;
 pub(crate) mod flow;
 pub(crate) mod network;
+pub(crate) mod service;
 pub(crate) mod study;
 pub(crate) mod test;
 
@@ -15,6 +16,7 @@ use crate::tree::Node;
 use control::Vpn;
 use flow::{Flow, Tcp};
 use network::{Link, NodeTable};
+use service::Service;
 use std::sync::OnceLock;
 use study::{Expect, Measure, Plot, Sweep, Variant};
 use test::Test;
@@ -52,6 +54,8 @@ table! {
         vpn: Named<Vpn>,
         /// Flows, by name.
         flow: Named<Flow>,
+        /// Other people's programs, by name: beside the flows, and measured like them.
+        service: Named<Service>,
         /// Measurements made of trials, by name; they follow the run of the flows.
         test: Named<Test>,
         /// What is recorded.
@@ -84,7 +88,11 @@ impl Decode for Defaults {
                 field("link", "For every `[link.NAME]`.", Link::kind),
                 field("vpn", "For every `[vpn.NAME]`.", Vpn::kind),
                 field("flow", "For every `[flow.NAME]`.", Flow::kind),
-                field("tcp", "For the `tcp` table of every flow and test carried by TCP.", Tcp::kind),
+                field(
+                    "tcp",
+                    "For the `tcp` table of every flow, service and test carried by TCP.",
+                    Tcp::kind,
+                ),
             ],
             shorthand: None,
         }
@@ -109,7 +117,7 @@ pub(crate) fn root_kind() -> &'static Kind {
 pub(crate) fn apply_defaults(root: &mut Node) {
     let Some(defaults) = root.get("defaults").cloned() else { return };
     let tcp = defaults.get("tcp").cloned();
-    for name in ["node", "link", "vpn", "flow", "test"] {
+    for name in ["node", "link", "vpn", "flow", "service", "test"] {
         let Some(members) = root_members(root, name) else { continue };
         let kind = root_kind().field(name).and_then(|named| named.field("")).expect("a table of names");
         for entry in members {
@@ -121,6 +129,7 @@ pub(crate) fn apply_defaults(root: &mut Node) {
             }
             let carried_by_tcp = match name {
                 "flow" => entry.node.get("transport").is_none_or(|t| t.text() == Some("tcp")),
+                "service" => true,
                 "test" => entry.node.get("kind").is_some_and(|kind| kind.text() == Some("rfc6349")),
                 _ => false,
             };

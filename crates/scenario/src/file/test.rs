@@ -2,8 +2,9 @@
 //! docs/measurement.md.
 
 use super::flow::Tcp;
+use crate::plan::ErrorsBy;
 use crate::scalar::{Bytes, Count, NodeName, Probability, Span, VpnName};
-use crate::table::{At, List, choice, table, tagged};
+use crate::table::{At, List, Named, choice, table, tagged};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
@@ -24,10 +25,12 @@ tagged! {
         Plateau(Plateau) = "plateau",
         /// What is lost of packets sent at one rate.
         Loss(Loss) = "loss",
-        /// The bit error rate, from how loss grows with the size of packets.
+        /// The bit error rate, from how loss grows with the size of packets or from payloads compared.
         BitError(BitError) = "bit-error",
         /// A TCP transfer beside what its path allows, and what limits it (RFC 6349).
         Transfer(Transfer) = "rfc6349",
+        /// Whether services keep what was agreed, each alone and all together (ITU-T Y.1564).
+        Activation(Activation) = "y1564",
     }
 }
 
@@ -114,8 +117,10 @@ table! {
 }
 
 table! {
-    /// Loss of packets of several sizes at one rate, which the network carries.
+    /// Packets of one or several sizes at one rate, which the network carries.
     pub(crate) struct BitError "test \"bit-error\"" {
+        /// What the bit error rate is concluded from.
+        by: At<ErrorsBy> = "loss",
         /// The rate, at the IP layer.
         rate: At<BitRate>,
         /// Length of the trial of each size.
@@ -159,6 +164,42 @@ table! {
 }
 
 table! {
+    /// Service activation: each service alone at 25, 50, 75 and 100 % of its committed rate and
+    /// above, then all together at their committed rates.
+    pub(crate) struct Activation "test \"y1564\"" {
+        /// The services, by name.
+        service: Named<Promise>,
+        /// Length of a step of one service; the recommendation has 1 s to 60 s.
+        step: Span = "60 s",
+        /// Length of the test of all together; the recommendation has 15 min, 2 h and 24 h.
+        performance: Span = "15 min",
+        /// How long packets still under way are waited for.
+        drain: Duration = "2 s",
+        ..probe: Probe
+    }
+}
+
+table! {
+    /// What was agreed for a service. Rates count frames with their check sequence.
+    pub(crate) struct Promise "a promised service" {
+        /// Size of its frames.
+        frame_size: Bytes<64, 65_553>,
+        /// The committed rate (CIR).
+        committed: BitRate,
+        /// What is carried above it as far as there is room (EIR); left out: nothing.
+        excess: Option<BitRate>,
+        /// The network polices it: more than committed and excess must not come through.
+        policed: bool = false,
+        /// Largest mean delay (FTD); left out: any.
+        delay: Option<Span>,
+        /// Largest delay of 99.9 % of frames above the least (FDV); left out: any.
+        delay_variation: Option<Span>,
+        /// Largest share of frames lost (FLR).
+        loss_ratio: Probability = 0,
+    }
+}
+
+table! {
     /// Packets at rates up to a highest.
     pub(crate) struct Searched "test" {
         /// The highest rate, at the IP layer; left out: what the sender's own link carries.
@@ -171,7 +212,7 @@ table! {
     /// The packets of a test.
     pub(crate) struct Packets "test" {
         /// How they are carried.
-        transport: Carrier = "udp",
+        transport: At<Carrier> = "udp",
         /// Sizes as Ethernet frames with their check sequence, as RFC 2544 counts: the IP packet
         /// is 18 B smaller. Left out: 64, 128, 256, 512, 1024, 1280 and 1518 B.
         frame_sizes: Option<At<List<Bytes<64, 65_553>, 1, 100>>>,
@@ -205,11 +246,27 @@ table! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Udp,
+    IcmpEcho,
+    UdpUnreachable,
 }
 
 choice!(Carrier {
-    /// UDP over IPv4.
+    /// UDP over IPv4, sent by one end and received by the other.
     "udp" => Carrier::Udp,
+    /// ICMP echo, measured by the sender alone: what is lost either way counts, and delays are
+    /// round trips.
+    "icmp-echo" => Carrier::IcmpEcho,
+    /// UDP to a closed port, measured by the sender alone from the answers, which quote up to 548 B
+    /// of what they answer.
+    "udp-unreachable" => Carrier::UdpUnreachable,
+});
+
+choice!(ErrorsBy {
+    /// How loss grows with size, where damaged packets are thrown away on the way.
+    "loss" => ErrorsBy::Loss,
+    /// The bits of payloads, compared with those sent: UDP without a checksum, so that damaged
+    /// packets arrive.
+    "payload" => ErrorsBy::Payload,
 });
 
 impl Test {
@@ -217,11 +274,12 @@ impl Test {
     pub fn probe(&self) -> &Probe {
         match self {
             Test::Transfer(test) => &test.probe,
+            Test::Activation(test) => &test.probe,
             _ => &self.packets().expect("all others are of packets").probe,
         }
     }
 
-    /// Its packets, unless it is a transfer.
+    /// Its packets, where they are all alike.
     pub fn packets(&self) -> Option<&Packets> {
         Some(match self {
             Test::Throughput(test) => &test.packets.packets,
@@ -232,7 +290,7 @@ impl Test {
             Test::Plateau(test) => &test.packets.packets,
             Test::Loss(test) => &test.packets,
             Test::BitError(test) => &test.packets,
-            Test::Transfer(_) => return None,
+            Test::Transfer(_) | Test::Activation(_) => return None,
         })
     }
 }

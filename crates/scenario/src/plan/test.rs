@@ -5,6 +5,7 @@ use super::FlowGroup;
 use crate::outcome::Metric;
 use netstage_core::measure::mlrsearch::Goal;
 use netstage_core::measure::trial::FrameSize;
+use netstage_core::measure::y1564::Service;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
@@ -28,7 +29,7 @@ pub struct Test {
 }
 
 /// What is searched. Rates count the IP layer; shares are of the highest rate.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Method {
     /// The highest rate without loss (RFC 2544, 26.1).
     Throughput(Search),
@@ -75,8 +76,10 @@ pub enum Method {
         /// Trials on the plateau.
         repeats: u32,
     },
-    /// Bit error rate, from loss against size.
+    /// Bit error rate.
     BitError {
+        /// What it is concluded from.
+        by: ErrorsBy,
         /// The rate.
         rate: BitRate,
         /// Length of the trial of each size.
@@ -84,6 +87,15 @@ pub enum Method {
     },
     /// A TCP transfer beside what its path allows (RFC 6349).
     Transfer(Transfer),
+    /// Whether services keep what was agreed (ITU-T Y.1564).
+    Activation {
+        /// What was agreed.
+        services: Vec<Service>,
+        /// Length of a step of one service.
+        step: Duration,
+        /// Length of the test of all together.
+        performance: Duration,
+    },
     /// Loss at one rate.
     Loss {
         /// The rate.
@@ -93,6 +105,15 @@ pub enum Method {
         /// Trials.
         repeats: u32,
     },
+}
+
+/// What a bit error rate is concluded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorsBy {
+    /// How loss grows with the size of packets.
+    Loss,
+    /// Payloads compared, bit by bit.
+    Payload,
 }
 
 /// A search over rates.
@@ -131,6 +152,7 @@ impl Method {
             Method::Plateau { .. } => "plateau",
             Method::BitError { .. } => "bit-error",
             Method::Transfer(_) => "rfc6349",
+            Method::Activation { .. } => "y1564",
             Method::Loss { .. } => "loss",
         }
     }
@@ -141,7 +163,12 @@ impl Method {
         match self {
             Method::Throughput(_) | Method::Mlrsearch { .. } => &[TestThroughput, TestFrameRate],
             Method::Plateau { .. } => &[TestPlateau],
-            Method::BitError { .. } => &[TestBitErrorRate, TestBaseLoss, TestLossRatio, TestDelivered],
+            Method::BitError { by: ErrorsBy::Loss, .. } => {
+                &[TestBitErrorRate, TestBaseLoss, TestLossRatio, TestDelivered]
+            }
+            Method::BitError { by: ErrorsBy::Payload, .. } => {
+                &[TestBitErrorRate, TestLossRatio, TestDelivered]
+            }
             Method::Transfer(_) => &[
                 TestTcpThroughput,
                 TestTransferTime,
@@ -151,10 +178,29 @@ impl Method {
                 TestRoundTrip,
                 TestPlateau,
             ],
-            Method::Latency { rate: None, .. } => &[TestThroughput, TestFrameRate, TestLatency],
-            Method::Latency { .. } => &[TestLatency],
+            Method::Latency { rate: None, .. } => &[
+                TestThroughput,
+                TestFrameRate,
+                TestLatency,
+                TestLatencyLeast,
+                TestLatencyMedian,
+                TestLatency99,
+                TestLatency999,
+                TestLatencyMost,
+            ],
+            Method::Latency { .. } => &[
+                TestLatency,
+                TestLatencyLeast,
+                TestLatencyMedian,
+                TestLatency99,
+                TestLatency999,
+                TestLatencyMost,
+            ],
             Method::FrameLoss { .. } => &[TestLossRatio, TestDelivered],
             Method::BackToBack { .. } => &[TestThroughput, TestFrameRate, TestBackToBack, TestBufferTime],
+            Method::Activation { .. } => {
+                &[TestDelivered, TestLossRatio, TestLatency, TestDelayVariation, TestAccepted]
+            }
             Method::Loss { .. } => &[TestLossRatio, TestDelivered],
         }
     }
@@ -167,8 +213,18 @@ impl Test {
         if self.frames.len() == 1 { self.name.clone() } else { format!("{}[{}]", self.name, frame.link) }
     }
 
+    /// Name of what is found for one part of it, as of a frame size.
+    pub fn part(&self, part: &str) -> String {
+        format!("{}[{part}]", self.name)
+    }
+
     /// Names of all that it finds of a metric.
     pub fn subjects(&self, metric: Metric) -> Vec<String> {
+        if let Method::Activation { services, .. } = &self.method
+            && self.method.metrics().contains(&metric)
+        {
+            return services.iter().map(|service| self.part(&service.name)).collect();
+        }
         let of_all_sizes = [Metric::TestBitErrorRate, Metric::TestBaseLoss].contains(&metric);
         match self.method.metrics().contains(&metric) {
             false => Vec::new(),

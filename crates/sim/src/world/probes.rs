@@ -25,6 +25,11 @@ impl World<'_> {
         self.udp_bytes[flow].add(now, payload);
         self.round_trips[flow].add(now, now.since(sent).0);
         self.answers[flow].add(now, 1);
+        if let Some(delays) = self.delays.get_mut(flow)
+            && now <= self.end
+        {
+            delays.arrived(now, sent);
+        }
     }
 
     /// Payload of the probe an answer of this size is for. An error quotes less of a long

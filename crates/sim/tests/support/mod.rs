@@ -188,6 +188,7 @@ impl Build for Plan {
             family: Family::V4,
             datagrams: Datagrams::default(),
             branches: Vec::new(),
+            program: None,
             traffic: traffic.into(),
             count: 1,
             start: Instant::ZERO,

@@ -10,13 +10,28 @@ use netstage_scenario::plan::{FlowGroup, Measure, Plan, Test, Transfer, Transpor
 
 /// The plan of a trial of packets. Its only flow that is not load is named as the test's probe.
 pub fn packets(plan: &Plan, test: &Test, trial: &Trial) -> Plan {
+    together(plan, test, &[(test.probe.name.clone(), *trial)])
+}
+
+/// The plan of trials at the same time, each with a flow of its own of the name given.
+pub fn together(plan: &Plan, test: &Test, trials: &[(String, Trial)]) -> Plan {
+    let probes: Vec<FlowGroup> = trials.iter().map(|(name, trial)| probe(test, name, trial)).collect();
+    let drain = trials.iter().map(|(_, trial)| trial.pauses.drain).max().unwrap_or(Duration::ZERO);
+    let end = probes.iter().map(|probe| probe.stop).max().unwrap_or(Instant::ZERO) + drain;
+    // All that is asked of it are totals: a bin as long as the run.
+    let measure = Measure { interval: Duration(end.0), flow_detail: true, delay: true };
+    alone(plan, test, probes, end, measure)
+}
+
+fn probe(test: &Test, name: &str, trial: &Trial) -> FlowGroup {
     let (payload, count) = (trial.frame.payload, trial.packets().max(1));
     let rate = (trial.load.0 * 8.0 * f64::from(payload)).round().max(1.0);
     // Half a gap before the packet that is not to be sent any more.
     let gap = f64::from(payload) * 8.0 / rate;
     let sending = Duration::from_secs_f64((count as f64 - 0.5) * gap);
     let start = Instant::ZERO + test.warm_up;
-    let probe = FlowGroup {
+    FlowGroup {
+        name: name.to_owned(),
         traffic: Pattern::Cbr { rate: BitRate(rate as u64), packet: payload }.into(),
         transport: match &test.probe.transport {
             // A test of TCP searches for the rate of the line by UDP.
@@ -26,11 +41,7 @@ pub fn packets(plan: &Plan, test: &Test, trial: &Trial) -> Plan {
         start,
         stop: start + sending,
         ..test.probe.clone()
-    };
-    let end = start + sending + trial.pauses.drain;
-    // All that is asked of it are totals: a bin as long as the run.
-    let measure = Measure { interval: Duration(end.0), flow_detail: true, delay: true };
-    alone(plan, test, probe, end, measure)
+    }
 }
 
 /// Some segments one by one, each acknowledged at once: they tell the round trip of an idle path.
@@ -48,7 +59,7 @@ pub fn trickle(plan: &Plan, test: &Test, config: &tcp::Config) -> Plan {
     };
     let end = probe.stop + test.drain;
     let measure = Measure { interval: Duration::from_millis(100), flow_detail: true, delay: false };
-    alone(plan, test, probe, end, measure)
+    alone(plan, test, vec![probe], end, measure)
 }
 
 /// A TCP transfer.
@@ -59,11 +70,11 @@ pub fn transfer(plan: &Plan, test: &Test, asked: &Transfer) -> Plan {
     let probe = FlowGroup { traffic, start, stop: end, ..test.probe.clone() };
     // Fine enough to see when the last byte arrives.
     let interval = Duration::from_millis(10).min(asked.trial);
-    alone(plan, test, probe, end, Measure { interval, flow_detail: true, delay: false })
+    alone(plan, test, vec![probe], end, Measure { interval, flow_detail: true, delay: false })
 }
 
-/// The network with the probe and the load, and no tests.
-fn alone(plan: &Plan, test: &Test, probe: FlowGroup, end: Instant, measure: Measure) -> Plan {
+/// The network with probes and the load, and no tests.
+fn alone(plan: &Plan, test: &Test, probes: Vec<FlowGroup>, end: Instant, measure: Measure) -> Plan {
     let run_end = Instant::ZERO + plan.duration;
     let load = test.load.iter().map(|&index| {
         let flow = plan.flows[index].clone();
@@ -72,7 +83,7 @@ fn alone(plan: &Plan, test: &Test, probe: FlowGroup, end: Instant, measure: Meas
         FlowGroup { stop, background: true, ..flow }
     });
     let mut flows: Vec<FlowGroup> = load.collect();
-    flows.push(probe);
+    flows.extend(probes);
     Plan {
         title: format!("{}: {}", plan.title, test.name),
         duration: end.since(Instant::ZERO),

@@ -1,5 +1,6 @@
 //! What each kind of test searches for, and what it makes of the answer.
 
+mod activation;
 mod bit_error;
 mod rates;
 mod rfc2544;
@@ -11,14 +12,22 @@ use netstage_core::measure::trial::{Fault, FrameSize, Layer, Length, Load, Patie
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
-use netstage_scenario::plan::Method;
+use netstage_scenario::plan::{ErrorsBy, Method};
 
 /// Runs a test to its end.
 pub fn run(session: &mut Session) -> Result<(), Ended> {
     let test = session.test;
     let probes: Vec<Probe> = test.frames.iter().map(|&frame| Probe::new(session, frame)).collect();
     match &test.method {
-        Method::BitError { rate, trial } => return bit_error::by_loss(session, &probes, *rate, *trial),
+        Method::BitError { by: ErrorsBy::Loss, rate, trial } => {
+            return bit_error::by_loss(session, &probes, *rate, *trial);
+        }
+        Method::BitError { by: ErrorsBy::Payload, rate, trial } => {
+            return bit_error::by_payload(session, &probes, *rate, *trial);
+        }
+        Method::Activation { services, step, performance } => {
+            return activation::run(session, services, *step, *performance);
+        }
         Method::Transfer(transfer) => return transfer::run(session, transfer),
         _ => {}
     }
@@ -39,7 +48,9 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
                 rates::plateau(session, probe, *max_rate, *trial, *repeats)?;
             }
             Method::Loss { rate, trial, repeats } => loss(session, probe, *rate, *trial, *repeats)?,
-            Method::BitError { .. } | Method::Transfer(_) => unreachable!("they search all sizes together"),
+            Method::BitError { .. } | Method::Transfer(_) | Method::Activation { .. } => {
+                unreachable!("they search all sizes together")
+            }
         }
     }
     Ok(())

@@ -85,10 +85,25 @@ fn sending(outcome: &Outcome, probe: &str, trial: &Trial, sent: u64) -> Duration
     Duration::from_secs_f64(sent as f64 / (trial.load.0 * share))
 }
 
+/// How long the probe's packets were under way: one way, or there and back where its sender
+/// alone measures.
+pub fn travel_times<'a>(outcome: &'a Outcome, probe: &str) -> Option<&'a [(u64, u64)]> {
+    let of = |metric| {
+        let mut taken = outcome.distributions.iter();
+        let taken = taken.find(|taken| taken.metric == metric && taken.subject == probe)?;
+        (!taken.buckets.is_empty()).then_some(&taken.buckets[..])
+    };
+    of(Metric::FlowDelay).or_else(|| of(Metric::FlowRoundTrip))
+}
+
+/// Wrong bits found in the payloads of a probe that compares them; none where it does not.
+pub fn bit_errors(outcome: &Outcome, probe: &str) -> Option<u64> {
+    let values = &outcome.get(Metric::FlowBitErrors, probe)?.values;
+    Some(values.iter().filter(|value| !value.is_nan()).sum::<f64>().round() as u64)
+}
+
 fn delays(outcome: &Outcome, probe: &str) -> Option<Delays> {
-    let mut taken = outcome.distributions.iter();
-    let taken = taken.find(|taken| taken.metric == Metric::FlowDelay && taken.subject == probe)?;
     let mut histogram = Histogram::default();
-    histogram.add(&taken.buckets);
+    histogram.add(travel_times(outcome, probe)?);
     Delays::of(&histogram)
 }

@@ -4,6 +4,7 @@ use super::outcome::Transferred;
 use super::{derive, outcome};
 use crate::Stopped;
 use crate::run::Runner;
+use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult};
 use netstage_core::rng::Stream;
 use netstage_core::time::Instant;
@@ -34,6 +35,10 @@ pub struct Session<'a> {
     doing: &'a dyn Fn(&str),
     /// Each trial has a seed of its own, or all would meet the same chances.
     seeds: Stream,
+    /// Of all packets since somebody last asked.
+    travel_times: Histogram,
+    /// Likewise: wrong bits found in payloads.
+    bit_errors: u64,
     found: TestOutcome,
 }
 
@@ -53,7 +58,8 @@ impl<'a> Session<'a> {
             ..TestOutcome::default()
         };
         let seeds = Stream::new(seed, &format!("test.{}", test.name));
-        Session { plan, test, runner, stop, doing, seeds, found }
+        let (travel_times, bit_errors) = (Histogram::default(), 0);
+        Session { plan, test, runner, stop, doing, seeds, travel_times, bit_errors, found }
     }
 
     /// Rate of the first link of the test's way: what its sender can send at most.
@@ -64,6 +70,16 @@ impl<'a> Session<'a> {
     /// Framing that the first link adds to each packet, bytes.
     pub fn line_overhead(&self) -> u32 {
         self.plan.hop(self.test.probe.path[0]).overhead
+    }
+
+    /// How long the packets of all counted trials since the last call were under way.
+    pub fn take_travel_times(&mut self) -> Histogram {
+        std::mem::take(&mut self.travel_times)
+    }
+
+    /// Wrong bits in the payloads of all counted trials since the last call.
+    pub fn take_bit_errors(&mut self) -> u64 {
+        std::mem::take(&mut self.bit_errors)
     }
 
     /// Drives a search to its end.
@@ -87,6 +103,11 @@ impl<'a> Session<'a> {
             let mut entry = TrialEntry::new(subject, trial, &result);
             // What the generator did wrong is for the search to judge: it may try a lower load.
             let fault = result.fault(trial, Patience::default().tolerance);
+            if fault.is_none() && outcome.void.is_empty() {
+                let probe = &self.test.probe.name;
+                self.travel_times.add(outcome::travel_times(&outcome, probe).unwrap_or_default());
+                self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
+            }
             let spoiled = outcome.void.into_iter().next();
             entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
             self.found.trials.push(entry);
@@ -96,6 +117,35 @@ impl<'a> Session<'a> {
             }
         }
         Err(Ended::Void(format!("{subject}: {ATTEMPTS} trials in a row were spoiled: {why}")))
+    }
+
+    /// Performs trials at the same time, each of a part of the test; once more, and again, where
+    /// the stage spoiled them.
+    pub fn perform_together(&mut self, parts: &[(String, Trial)]) -> Result<Vec<TrialResult>, Ended> {
+        let flow = |part: &str| format!("{}.{part}", self.test.probe.name);
+        let named: Vec<(String, Trial)> = parts.iter().map(|(part, trial)| (flow(part), *trial)).collect();
+        let derived = derive::together(self.plan, self.test, &named);
+        let mut why = String::new();
+        for _ in 0..ATTEMPTS {
+            (self.doing)(&format!("test {}, trial {}", self.test.name, self.found.trials.len() + 1));
+            let seed = self.seeds.next_u64();
+            let outcome = (self.runner)(&derived, seed, self.stop).map_err(Ended::Stopped)?;
+            let spoiled = outcome.void.first();
+            let mut results = Vec::with_capacity(parts.len());
+            for ((part, trial), (flow, _)) in parts.iter().zip(&named) {
+                let result = outcome::packets(&outcome, flow, trial);
+                let fault = result.fault(trial, Patience::default().tolerance);
+                let mut entry = TrialEntry::new(&self.test.part(part), trial, &result);
+                entry.void = fault.as_ref().map(describe).or(spoiled.cloned()).unwrap_or_default();
+                self.found.trials.push(entry);
+                results.push(result);
+            }
+            match spoiled {
+                None => return Ok(results),
+                Some(spoiled) => why.clone_from(spoiled),
+            }
+        }
+        Err(Ended::Void(format!("{}: {ATTEMPTS} trials in a row were spoiled: {why}", self.test.name)))
     }
 
     /// Runs a plan in which the probe is carried by TCP, again where the stage spoiled it.

@@ -52,12 +52,16 @@ pub fn write_request(message: &mut [u8], ipv6: bool, raw: Option<u16>, number: u
     }
 }
 
-/// The data of a reply to this socket's requests.
+/// The data of a reply to this socket's requests, which has to be there as a whole.
 pub fn reply_data(bytes: &[u8], ipv6: bool, raw: Option<u16>) -> Option<&[u8]> {
     let message = match raw {
         Some(_) if !ipv6 => bytes.get(usize::from(bytes.first()? & 0x0f) * 4..)?,
         _ => bytes,
     };
+    // A raw socket gets what is damaged, too; the kernel checks the rest.
+    if raw.is_some() && !ipv6 && checksum(message) != 0 {
+        return None;
+    }
     let (header, data) = message.split_at_checked(HEADER)?;
     let is_reply = header[0] == if ipv6 { 129 } else { 0 };
     let is_ours = raw.is_none_or(|identifier| header[4..6] == identifier.to_be_bytes());
@@ -92,9 +96,17 @@ mod tests {
         bytes[0] = 0x45;
         bytes[24..26].copy_from_slice(&5_u16.to_be_bytes());
         bytes[28..].copy_from_slice(b"data");
+        let sum = checksum(&bytes[20..]);
+        bytes[22..24].copy_from_slice(&sum.to_be_bytes());
         assert_eq!(reply_data(&bytes, false, Some(5)), Some(&b"data"[..]));
         assert_eq!(reply_data(&bytes, false, Some(6)), None);
+        bytes[29] ^= 4;
+        assert_eq!(reply_data(&bytes, false, Some(5)), None, "damaged");
+        bytes[29] ^= 4;
         bytes[20] = 8;
+        bytes[22..24].fill(0);
+        let sum = checksum(&bytes[20..]);
+        bytes[22..24].copy_from_slice(&sum.to_be_bytes());
         assert_eq!(reply_data(&bytes, false, Some(5)), None);
         assert_eq!(reply_data(&bytes[..25], false, Some(5)), None);
         assert_eq!(reply_data(&[], false, Some(5)), None);

@@ -16,6 +16,9 @@ use std::os::fd::AsFd;
 
 /// Room for an IP header, an echo header and the probe's own.
 const KEPT: usize = 60 + echo::HEADER + probe::HEADER;
+/// A whole packet: a raw socket's have yet to be checked, and the kernel's echo sockets do not
+/// tell how long one was that they cut.
+const WHOLE: usize = 65_535;
 /// Answers taken before other members have their turn.
 const ANSWERS_AT_ONCE: usize = 512;
 
@@ -54,7 +57,10 @@ impl Reflections {
             form,
             stop: emissions.stop(),
             size: emissions.largest_packet().filter(|_| emissions.has_one_size()),
-            batch: ReceiveBatch::new(KEPT),
+            batch: ReceiveBatch::new(match form {
+                Form::Echo { .. } => WHOLE,
+                _ => KEPT,
+            }),
             clock: ArrivalClock::new(),
             tracker: Tracker::new(ledger),
             drops: 0,

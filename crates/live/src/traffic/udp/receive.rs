@@ -4,6 +4,7 @@ use super::super::error::Problem;
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
 use super::super::lane::{LONGEST_DRAIN, QUIET};
 use super::super::ledger::{Ledger, Times};
+use super::overflow::Overflow;
 use super::{LARGEST, bound, date_arrivals};
 use crate::clock::{ArrivalClock, Epoch};
 use crate::results::{Counts, FlowResult};
@@ -29,6 +30,7 @@ pub struct UdpReceiver {
     clock: ArrivalClock,
     tracker: Tracker,
     drops: u64,
+    overflow: Option<Overflow>,
     foreign: u64,
 }
 
@@ -56,6 +58,7 @@ impl UdpReceiver {
             clock: ArrivalClock::new(),
             tracker: Tracker::new(ledger),
             drops: 0,
+            overflow: Overflow::watch(task.destination.is_ipv6()).ok(),
             foreign: 0,
         })
     }
@@ -116,7 +119,11 @@ impl UdpReceiver {
     }
 
     /// What was found.
-    pub fn finish(self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
+    pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
+        // Where nothing in the namespace lacked room, all that the socket dropped was damaged.
+        if let Some(Ok(most)) = self.overflow.as_mut().map(Overflow::count) {
+            self.drops = self.drops.min(most);
+        }
         let name = &self.name;
         if self.foreign > 0 {
             warnings.push(format!("flow {name}: {} packets on its port were not its own", self.foreign));

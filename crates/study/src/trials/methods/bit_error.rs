@@ -1,8 +1,9 @@
-//! The bit error rate, from how loss grows with the size of packets.
+//! The bit error rate, from how loss grows with the size of packets, and from payloads compared.
 
 use super::{Probe, count, lost};
 use crate::trials::session::{Ended, Session};
 use netstage_core::measure::bit_error::{LossOfSize, fit_loss};
+use netstage_core::measure::clopper_pearson;
 use netstage_core::measure::trial::{Layer, Load};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
@@ -36,5 +37,35 @@ pub fn by_loss(session: &mut Session, probes: &[Probe], rate: BitRate, trial: Du
     if fit.goodness.is_some_and(|goodness| goodness < DOUBTFUL) {
         session.say(format!("{name}: loss does not grow with size as independent bit errors make it"));
     }
+    Ok(())
+}
+
+/// Bytes of each payload that nobody can compare: the time it was sent (`netstage_wire::probe`).
+const UNKNOWN: u32 = 8;
+
+pub fn by_payload(
+    session: &mut Session,
+    probes: &[Probe],
+    rate: BitRate,
+    trial: Duration,
+) -> Result<(), Ended> {
+    let (mut bits, mut wrong) = (0, 0);
+    for probe in probes {
+        let load = Load::of_bits(rate, Layer::Ip, probe.frame);
+        session.take_bit_errors();
+        let (sent, missing) = count(session, probe, load, trial, 1)?;
+        lost(session, probe, load, sent, missing);
+        bits += (sent - missing) * 8 * u64::from(probe.frame.payload.saturating_sub(UNKNOWN));
+        wrong += session.take_bit_errors();
+    }
+    let name = session.test.name.clone();
+    if bits == 0 {
+        session.say(format!("{name}: nothing came that could be compared"));
+        return Ok(());
+    }
+    let exact = clopper_pearson(wrong, bits, 0.95);
+    let ratio = wrong as f64 / bits as f64;
+    session.find_within(Metric::TestBitErrorRate, &name, ratio, (exact.lower, exact.upper));
+    session.say(format!("{name}: {wrong} of {bits} bits compared were wrong"));
     Ok(())
 }

@@ -6,7 +6,7 @@ use netstage_core::measure::rfc2544::{
     BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, Latency, LatencyConfig, Throughput,
     ThroughputConfig,
 };
-use netstage_core::measure::trial::{Layer, Load, Patience};
+use netstage_core::measure::trial::{Delays, Layer, Load, Patience};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
@@ -63,7 +63,9 @@ pub fn latency(
         pauses: pauses(session),
         patience: Patience::default(),
     });
+    session.take_travel_times();
     let found = session.search(&probe.subject, &mut machine)?;
+    let all = Delays::of(&session.take_travel_times());
     note(session, &found.deviations);
     let subject = &probe.subject;
     if found.delays.is_empty() && found.lost == 0 {
@@ -75,6 +77,17 @@ pub fn latency(
     let summary = found.summary();
     let (mean, half) = (summary.mean, summary.half_width);
     session.find_within(Metric::TestLatency, subject, mean, (mean - half, mean + half));
+    if let Some(all) = all {
+        for (metric, delay) in [
+            (Metric::TestLatencyLeast, all.minimum),
+            (Metric::TestLatencyMedian, all.median),
+            (Metric::TestLatency99, all.p99),
+            (Metric::TestLatency999, all.p999),
+            (Metric::TestLatencyMost, all.maximum),
+        ] {
+            session.find(metric, subject, delay.as_secs_f64());
+        }
+    }
     Ok(())
 }
 

@@ -1,0 +1,115 @@
+//! Services: other people's programs in the nodes of a network.
+//!
+//! - here: what a plan asks for, and what came of it;
+//! - [`ftp`]: how its programs are told what to do, and what their words mean;
+//! - [`run`]: their processes.
+
+mod ftp;
+pub(super) mod run;
+
+use super::assignments::Member;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::application::Application;
+use netstage_scenario::plan::{Plan, Program};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// A service to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServiceSpec {
+    /// Its name.
+    pub name: String,
+    /// Which programs.
+    pub program: Program,
+    /// Index of the client's node.
+    pub client: usize,
+    /// Index of the server's node.
+    pub server: usize,
+    /// The client's address.
+    pub source: IpAddr,
+    /// Where the server listens.
+    pub destination: SocketAddr,
+    /// Bytes of the file.
+    pub size: u64,
+    /// When the client begins.
+    pub start: Instant,
+    /// How long the run lasts.
+    pub duration: Duration,
+    /// Width of a bin.
+    pub interval: Duration,
+    /// A folder of its own, which is there and goes after the run.
+    pub folder: PathBuf,
+}
+
+/// What came of a service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceResult {
+    /// Its name.
+    pub name: String,
+    /// Bytes of the file that came to the client in each bin.
+    pub received: Vec<u64>,
+    /// When the file was there, and how long it took since the client asked for it; none
+    /// where it was not there by the end of the run.
+    pub finished: Option<(Instant, Duration)>,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// What its programs said; empty where it did not fail.
+    pub log: String,
+}
+
+/// A program that is not installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotInstalled {
+    /// The service that needs it.
+    pub service: String,
+    /// The program.
+    pub program: &'static str,
+    /// The Debian package that has it.
+    pub package: &'static str,
+}
+
+/// The programs a service runs, each with its Debian package.
+fn programs(program: Program) -> &'static [(&'static str, &'static str)] {
+    match program {
+        Program::Ftp => &[(ftp::SERVER, "vsftpd"), (ftp::CLIENT, "curl")],
+    }
+}
+
+/// The first program of a plan's services that is not installed.
+pub fn missing(plan: &Plan) -> Option<NotInstalled> {
+    plan.flows.iter().find_map(|group| {
+        let mut programs = programs(group.program?).iter();
+        let &(program, package) = programs.find(|(program, _)| find(program).is_none())?;
+        Some(NotInstalled { service: group.name.clone(), program, package })
+    })
+}
+
+/// Where a program is: in PATH, or where Debian keeps those of administrators.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// The services of a plan; each gets a folder under `folder`, which is not made here.
+pub fn specs(plan: &Plan, members: &[Member], folder: &Path) -> Vec<ServiceSpec> {
+    let spec = |member: &Member| {
+        let group = &plan.flows[member.group];
+        let Some(Application::Transfers(transfers)) = group.traffic.application() else { return None };
+        Some(ServiceSpec {
+            name: group.name.clone(),
+            program: group.program?,
+            client: group.from,
+            server: group.to,
+            source: member.source,
+            destination: member.destination,
+            size: transfers.size.mean as u64,
+            start: group.start,
+            duration: plan.duration,
+            interval: plan.measure.interval,
+            folder: folder.join(format!("service-{}", member.group)),
+        })
+    };
+    members.iter().filter_map(spec).collect()
+}
