@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROGRAM := target/release/netstage
 PAPERS := scenarios/papers/i2vfc
 
-.PHONY: help demo test check test-full build figures bench-sim bench-emulator bench-traffic audit web fuzz fuzz-replay setup need-build need-test lint
+.PHONY: help demo test check test-full build figures figures-stage bench-sim bench-emulator bench-traffic audit web fuzz fuzz-replay setup need-build need-test lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ lint:
 
 figures: build ## Run every paper scenario and write docs/results
 	scripts/figures.sh $(PROGRAM)
+
+figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour of real time)
+	scripts/results-stage.sh $(PROGRAM)
 
 bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 	scripts/packages.sh bench/packages.txt
