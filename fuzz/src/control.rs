@@ -3,9 +3,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netstage_live::agent::Session;
+use netstage_core::time::Duration;
+use netstage_live::agent::{Limits, Session};
+use netstage_live::keyed::Peer;
+use netstage_live::measure::Timeline;
 use netstage_live::protocol::generated::{
-    CollectRequest, Heartbeat, HelloReply, HelloRequest, Phase, PrepareRequest, Progress, ReadClockReply,
+    CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, Phase, PrepareRequest, Progress, ReadClockReply,
     ReportChunk, StartRequest, report_chunk::Content,
 };
 use netstage_live::protocol::{Refusal, common_version, read_assignment, read_report};
@@ -24,8 +27,9 @@ fuzz_target!(|bytes: &[u8]| {
         b'c' => drop(ReadClockReply::decode(bytes)),
         b'b' => drop(Heartbeat::decode(bytes)),
         b'g' => {
-            if let Ok(Progress { refusal: Some(refusal), .. }) = Progress::decode(bytes) {
-                let _ = Refusal::from(refusal).to_string();
+            if let Ok(Progress { refusal, bins, .. }) = Progress::decode(bytes) {
+                let _ = refusal.map(|refusal| Refusal::from(refusal).to_string());
+                timeline(bins);
             }
         }
         b'p' => {
@@ -46,11 +50,30 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
+/// Whatever bins the other host tells of, only those of the run are kept.
+fn timeline(bins: Vec<FinishedBin>) {
+    let (second, end) = (Duration::from_secs(1), Duration::from_secs(10));
+    let mut timeline = Timeline::new(second, second, end, [1, 2], false);
+    bins.into_iter().for_each(|bin| timeline.push(bin.into()));
+    assert!(timeline.told().count() <= 10);
+    while timeline.pop(end + end).is_some() {}
+}
+
 /// What was read is written and read back the same.
 fn assignment(bytes: &[u8]) {
     let Ok(read) = read_assignment(task::VERSION, bytes) else { return };
     let written = serde_json::to_vec(&read).expect("what was read can be written");
-    assert_eq!(read_assignment(task::VERSION, &written), Ok(read));
+    assert_eq!(read_assignment(task::VERSION, &written), Ok(read.clone()));
+    // What an agent for other hosts does of it concerns the two hosts only.
+    let peer = Peer { remote: "192.0.2.7:40000".parse().unwrap(), local: "192.0.2.1:5201".parse().unwrap() };
+    let mut allowed = read;
+    if Limits::default().apply(&mut allowed, peer).is_ok() {
+        for flow in &allowed.flows {
+            let mut ends = [flow.source.ip(), flow.destination.ip()];
+            ends.sort();
+            assert_eq!(ends, [peer.local.ip(), peer.remote.ip()]);
+        }
+    }
 }
 
 /// Requests in any order, from two controllers; the first to attend owns the agent.

@@ -6,10 +6,13 @@
 //! - [`doctor`]: what this host can do.
 //! - [`emulator`]: the links of a scenario between pairs of ports.
 //! - [`emulation`]: a plan on the emulated stage; [`fabric`]: the namespaces it runs in.
+//! - [`keyed`]: connections between hosts that share a key.
 //! - [`learn`]: application models from captures.
+//! - [`measure`]: one measurement between two hosts.
 //! - [`netns`]: network namespaces, and links and routes in them.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
+//! - [`stamp`]: STAMP between any two hosts.
 //! - [`task`]: what an agent is asked to do, and [`results`], what it found: the contents
 //!   of the messages between agents and their controller.
 //! - [`traffic`]: the engine that sends and receives flows.
@@ -25,11 +28,14 @@ pub mod doctor;
 pub mod emulation;
 pub mod emulator;
 pub mod fabric;
+pub mod keyed;
 pub mod learn;
+pub mod measure;
 pub mod netns;
 pub mod ports;
 pub mod protocol;
 pub mod realtime;
 pub mod results;
+pub mod stamp;
 pub mod task;
 pub mod traffic;

@@ -28,6 +28,9 @@ pub struct FlowResult {
     pub bins: Vec<Counts>,
     /// Sender's TCP at the end of each bin; empty without detail and for other transports.
     pub tcp: Vec<TcpSample>,
+    /// Travel times of each bin, where this side sees them; empty without detail.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub travel: Vec<Travel>,
     /// One-way delay, nanoseconds, where the receiver sees it.
     pub delay: Buckets,
     /// Variation of the delay between packets sent one after the other (RFC 3393), magnitude, nanoseconds.
@@ -44,6 +47,9 @@ pub struct FlowResult {
     pub quality: Vec<Quality>,
     /// Packets the receiver's own socket lost because nobody read them in time.
     pub socket_drops: u64,
+    /// When the last bytes came, nanoseconds since the start of the run (receiver of a stream).
+    #[serde(default)]
+    pub last_bytes_ns: Option<u64>,
     /// Why it ended early.
     pub error: Option<String>,
 }
@@ -98,6 +104,33 @@ pub struct TcpSample {
     pub busy_ns: u64,
 }
 
+impl TcpSample {
+    /// Whether there was a connection to ask.
+    pub fn is_known(&self) -> bool {
+        self.round_trip_ns > 0
+    }
+}
+
+/// Travel times of the packets of one bin: one way at a receiver, there and back at a
+/// one-ended sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Travel {
+    /// Packets whose travel time is known.
+    pub count: u64,
+    /// Sum of theirs, nanoseconds.
+    pub sum_ns: u64,
+    /// The least, nanoseconds; zero where there are none.
+    pub min_ns: u64,
+    /// The largest, nanoseconds.
+    pub max_ns: u64,
+    /// Differences between packets sent one after the other (RFC 3393).
+    pub variation_count: u64,
+    /// Sum of their magnitudes, nanoseconds.
+    pub variation_sum_ns: u64,
+    /// The differences smoothed, at the end of the bin (RFC 3550 section 6.4.1), nanoseconds.
+    pub jitter_ns: u64,
+}
+
 /// How well a sender kept its schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
@@ -111,6 +144,23 @@ pub struct Schedule {
     pub gaps_within_5_percent: f64,
     /// Lateness of sending, nanoseconds: median, 99th percentile, largest.
     pub late_ns: (u64, u64, u64),
+}
+
+/// A bin that has ended on one side of a flow, told while the run goes on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EndedBin {
+    /// Number of the flow.
+    pub flow: u32,
+    /// Whether this is the sending side.
+    pub sends: bool,
+    /// Number of the bin.
+    pub bin: u32,
+    /// What was counted in it so far.
+    pub counts: Counts,
+    /// The sender's TCP at its end, where asked for.
+    pub tcp: Option<TcpSample>,
+    /// Travel times of its packets, where this side sees them.
+    pub travel: Option<Travel>,
 }
 
 /// A histogram: values and how often each occurred, ascending. Values are rounded as an HDR

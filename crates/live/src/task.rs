@@ -49,8 +49,14 @@ pub struct FlowTask {
     pub start: Duration,
     /// When its application stops sending.
     pub stop: Duration,
-    /// Record window, round trip and retransmissions per bin.
+    /// Record window, round trip and retransmissions, or travel times, per bin.
     pub detail: bool,
+    /// Travel times count from then on: what comes before is the flow settling.
+    #[serde(default)]
+    pub settled: Duration,
+    /// The IP header's octet of DSCP and ECN (RFC 2474) the sender asks for.
+    #[serde(default)]
+    pub traffic_class: u8,
 }
 
 /// A side of a flow. One-ended transports have a sender only.

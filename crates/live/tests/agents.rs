@@ -157,6 +157,8 @@ fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignment)
         start: Duration::ZERO,
         stop: duration,
         detail: false,
+        settled: Duration::ZERO,
+        traffic_class: 0,
     };
     let assignment = Assignment {
         node: node.into(),

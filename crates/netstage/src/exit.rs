@@ -51,9 +51,20 @@ impl Failure {
         Failure::new(FAILED, "run", message)
     }
 
+    /// A privilege or kernel feature that is missing.
+    pub fn missing(message: impl Into<String>) -> Failure {
+        Failure::new(MISSING, "unable", message)
+    }
+
     /// A file that cannot be written.
     pub fn write(path: &Path, error: &io::Error) -> Failure {
         Failure::new(FAILED, "io", format!("cannot write {}: {error}", path.display()))
+    }
+
+    /// Said of something in particular.
+    pub fn prefix(mut self, of: &str) -> Failure {
+        self.message = format!("{of}: {}", self.message);
+        self
     }
 
     /// With advice.

@@ -32,6 +32,9 @@ enum Command {
     Doctor(cmd::doctor::Arguments),
     /// Carry out one node's part of runs, for a controller
     Agent(cmd::agent::Arguments),
+    /// Measure towards another host, or agree to be measured with
+    #[command(subcommand)]
+    Measure(cmd::measure::Command),
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]
     Fabric,
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         }
         Command::Held { program, arguments } => netstage_live::netns::hold::hold(&program, &arguments)
             .map_err(|e| Failure::run(format!("cannot hold {}: {e}", program.display()))),
+        Command::Measure(command) => cmd::measure::run(&command),
         Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {

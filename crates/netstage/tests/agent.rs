@@ -85,6 +85,8 @@ fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
         start: Duration::ZERO,
         stop: duration,
         detail: false,
+        settled: Duration::ZERO,
+        traffic_class: 0,
     };
     let interval = Duration::from_millis(100);
     (node.into(), Assignment { node: node.into(), seed: 1, duration, interval, flows: vec![flow] })

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Big endian. `kind` is 0xA0 plus the version. `number` counts the packets of the flow from
-//! zero; at a million packets per second 48 bits last nine years. `time` is the sender's
-//! monotonic clock in nanoseconds. The header is 18 bytes since that is the UDP payload of
+//! zero; at a million packets per second 48 bits last nine years. `time` is in nanoseconds of the
+//! sender's clock since the start of the run, which both ends were told. The header is 18 bytes since that is the UDP payload of
 //! the smallest Ethernet frame over IPv4, which RFC 2544 asks for.
 
 /// Version of the layout.
@@ -30,7 +30,7 @@ pub struct Header {
     pub flow: u32,
     /// Number of the packet within its flow, below 2⁴⁸.
     pub number: u64,
-    /// When it was sent, nanoseconds of the sender's monotonic clock.
+    /// When it was sent, nanoseconds since the start of the run.
     pub time_ns: u64,
 }
 

@@ -3,8 +3,8 @@
 use super::work::{Totals, Work, Worker};
 use crate::clock::Epoch;
 use crate::protocol::{Refusal, RefusalKind};
-use crate::results::Report;
-use crate::task::Assignment;
+use crate::results::{EndedBin, Report};
+use crate::task::{Assignment, Side};
 use crate::traffic::{self, PrepareError, Problem};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,9 +18,17 @@ impl Worker for Engine {
 }
 
 impl Work for traffic::Engine {
+    fn receiving_ports(&self) -> Vec<(u32, u16)> {
+        traffic::Engine::receiving_ports(self).to_vec()
+    }
+
     fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
+        let flows = self.flows().to_vec();
         traffic::Engine::run(*self, epoch, stop, &mut |progress| {
-            let counts = progress.counts;
+            let traffic::Progress { flow, bin, counts, tcp, travel } = progress;
+            let (flow, side) = flows[flow];
+            let sends = side == Side::Send;
+            totals.end_bin(EndedBin { flow, sends, bin: bin as u32, counts, tcp, travel });
             totals.sent.fetch_add(counts.sent, Ordering::Relaxed);
             totals.sent_bytes.fetch_add(counts.sent_bytes, Ordering::Relaxed);
             totals.received.fetch_add(counts.received, Ordering::Relaxed);

@@ -3,11 +3,15 @@
 //!
 //! [`Session`](session) decides what may happen when, `service` speaks gRPC, `run` is the
 //! thread of a run, `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
+//! [`Agent`] serves one controller of this machine, [`Host`] controllers of other hosts that
+//! have its key, one after the other, within [`Limits`].
 //!
 //! An agent ends when it is told to, when its controller is gone, or when its process is
 //! asked to; what it measured is then in its spool.
 
 mod engine;
+mod host;
+mod limits;
 mod run;
 mod service;
 mod session;
@@ -16,6 +20,8 @@ mod spool;
 mod work;
 
 pub use engine::Engine;
+pub use host::{Happening, Host, HostEnder, Watcher};
+pub use limits::Limits;
 pub use session::{Session, phase_name};
 pub use socket::BindError;
 pub use work::{Totals, Work, Worker};
@@ -26,12 +32,16 @@ use service::{Service, Shared};
 use socket::Socket;
 use spool::Spool;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::transport::server::Connected;
 
 /// How long a run that was told to stop may take to do so, and a controller to fetch what
 /// an interrupted agent found.
@@ -41,9 +51,17 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// An agent that listens, but does not serve yet.
 pub struct Agent {
-    socket: Socket,
+    listener: Listener,
     spool: Spool,
     end: watch::Sender<Option<EndReason>>,
+}
+
+/// Where a controller comes from.
+enum Listener {
+    /// A socket in the file system.
+    Socket(Socket),
+    /// The other end of a pair.
+    Pair(UnixStream),
 }
 
 /// Why an agent ended.
@@ -97,7 +115,16 @@ impl Agent {
     pub fn bind(socket: &Path, spool: &Path) -> Result<Agent, BindError> {
         let spool = Spool::open(spool)
             .map_err(|error| BindError::Spool { path: spool.to_owned(), reason: error.to_string() })?;
-        Ok(Agent { socket: Socket::bind(socket)?, spool, end: watch::Sender::new(None) })
+        let listener = Listener::Socket(Socket::bind(socket)?);
+        Ok(Agent { listener, spool, end: watch::Sender::new(None) })
+    }
+
+    /// An agent within the controller's own process, and the controller's end of the
+    /// connection. Its reports are not kept.
+    pub fn pair() -> io::Result<(Agent, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let listener = Listener::Pair(ours);
+        Ok((Agent { listener, spool: Spool::none(), end: watch::Sender::new(None) }, theirs))
     }
 
     /// What ends this agent from outside.
@@ -107,10 +134,24 @@ impl Agent {
 
     /// Serves until the end, on this thread; runs have threads of their own.
     pub fn serve(self, worker: impl Worker) -> io::Result<Ended> {
-        let Agent { mut socket, spool, end } = self;
+        let Agent { listener, spool, end } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::new(Shared::new(spool, Box::new(worker), end));
-        let reason = runtime.block_on(serve(&mut socket, Arc::clone(&shared)));
+        let shared = Arc::new(Shared::new(spool, Arc::new(worker), end, None));
+        let reason = runtime.block_on(async {
+            match listener {
+                Listener::Socket(mut socket) => {
+                    let incoming = UnixListenerStream::new(socket.listener()?);
+                    serve(incoming, Arc::clone(&shared)).await
+                }
+                Listener::Pair(stream) => {
+                    stream.set_nonblocking(true)?;
+                    let stream = tokio::net::UnixStream::from_std(stream)?;
+                    // After it nobody comes, and the agent waits for its end.
+                    let incoming = tokio_stream::once(Ok(stream)).chain(tokio_stream::pending());
+                    serve(incoming, Arc::clone(&shared)).await
+                }
+            }
+        });
         // A worker that hangs must not keep the agent.
         runtime.shutdown_background();
         let (kept, problems) = shared.leftovers();
@@ -118,8 +159,13 @@ impl Agent {
     }
 }
 
-async fn serve(socket: &mut Socket, shared: Arc<Shared>) -> io::Result<EndReason> {
-    let incoming = UnixListenerStream::new(socket.listener()?);
+async fn serve<S>(
+    incoming: impl Stream<Item = io::Result<S>> + Send + 'static,
+    shared: Arc<Shared>,
+) -> io::Result<EndReason>
+where
+    S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
     let service = AgentServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(MAX_REQUEST_BYTES);
     let mut closing = shared.closing.subscribe();
     let server = tokio::spawn(tonic::transport::Server::builder().serve_with_incoming_shutdown(

@@ -31,8 +31,8 @@ pub struct Run {
 pub struct Outcome {
     /// The report, as JSON.
     pub report: Vec<u8>,
-    /// Where it is kept, or why it is not.
-    pub spooled: Result<PathBuf, String>,
+    /// Where it is kept, if it is, or why it could not be.
+    pub spooled: Result<Option<PathBuf>, String>,
 }
 
 /// What the thread of a run needs.
@@ -49,12 +49,12 @@ pub struct Orders {
     pub before: Option<JoinHandle<()>>,
 }
 
-/// Prepares, says so through `prepared`, and on the start carries out. None if there was
+/// Prepares, says so through `prepared` with where it receives, and on the start carries out. None if there was
 /// nothing to carry out.
 pub fn carry_out(
     worker: &dyn Worker,
     orders: Orders,
-    prepared: impl FnOnce(Result<(), Refusal>),
+    prepared: impl FnOnce(Result<Vec<(u32, u16)>, Refusal>),
 ) -> Option<Report> {
     let Orders { assignment, start, stop, totals, before } = orders;
     if let Some(before) = before {
@@ -72,7 +72,7 @@ pub fn carry_out(
             return None;
         }
     };
-    prepared(Ok(()));
+    prepared(Ok(work.receiving_ports()));
     let epoch = start.recv().ok()?;
     let report = catch_unwind(AssertUnwindSafe(|| work.run(epoch, &stop, &totals)));
     Some(report.unwrap_or_else(|panic| Report {

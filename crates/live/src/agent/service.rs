@@ -1,16 +1,20 @@
 //! The agent's side of the protocol: gRPC in, decisions by the session, runs as threads.
 
+use super::host::{Happening, Watcher};
+use super::limits::Limits;
 use super::run::{self, Orders, Outcome, Run};
 use super::session::Session;
 use super::spool::Spool;
 use super::work::{Totals, Worker};
 use super::{EndReason, end};
 use crate::clock::{self, Epoch, monotonic_ns};
+use crate::keyed::Peer;
 use crate::protocol::generated::agent_server;
 use crate::protocol::generated::{
-    CollectRequest, FinishReply, FinishRequest, Heartbeat, HelloReply, HelloRequest, Phase, PrepareReply,
-    PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReleaseReply, ReleaseRequest, ReportChunk,
-    ReportHead, StartReply, StartRequest, StopReply, StopRequest, report_chunk::Content,
+    CollectRequest, FinishReply, FinishRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, Phase,
+    PrepareReply, PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReceivingPort, ReleaseReply,
+    ReleaseRequest, ReportChunk, ReportHead, StartReply, StartRequest, StopReply, StopRequest,
+    report_chunk::Content,
 };
 use crate::protocol::{
     CHUNK_BYTES, CONTROLLER_BEATS, HEARTBEAT, Refusal, RefusalKind, VERSIONS, read_assignment,
@@ -28,7 +32,9 @@ use tonic::{Request, Response, Status, Streaming};
 /// What all connections and the threads of runs share.
 pub struct Shared {
     spool: Spool,
-    worker: Box<dyn Worker>,
+    worker: Arc<dyn Worker>,
+    /// For an agent that listens to other hosts: what it may do, and who watches.
+    host: Option<(Limits, Watcher)>,
     state: Mutex<State>,
     /// Told whenever the phase changes.
     changed: watch::Sender<()>,
@@ -48,9 +54,14 @@ struct State {
 }
 
 impl Shared {
-    pub fn new(spool: Spool, worker: Box<dyn Worker>, end: watch::Sender<Option<EndReason>>) -> Shared {
+    pub fn new(
+        spool: Spool,
+        worker: Arc<dyn Worker>,
+        end: watch::Sender<Option<EndReason>>,
+        host: Option<(Limits, Watcher)>,
+    ) -> Shared {
         let (changed, closing) = (watch::Sender::new(()), watch::Sender::new(false));
-        Shared { spool, worker, state: Mutex::default(), changed, end, closing }
+        Shared { spool, worker, host, state: Mutex::default(), changed, end, closing }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -104,11 +115,19 @@ impl Shared {
             received_bytes,
             lost,
             refusal: None,
+            bins: Vec::new(),
         }
     }
 
+    /// Bins that have ended and were not told yet.
+    fn take_bins(&self) -> Vec<FinishedBin> {
+        let state = self.state();
+        let ended = state.run.as_ref().map(|run| std::mem::take(&mut *run.totals.bins()));
+        ended.into_iter().flatten().map(FinishedBin::from).collect()
+    }
+
     /// The thread of a run, from beginning to end.
-    fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Result<(), Refusal>>) {
+    fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Prepared>) {
         let node = orders.assignment.node.clone();
         let report = run::carry_out(self.worker.as_ref(), orders, |result| {
             self.state().session.prepared(number, result.is_ok());
@@ -126,7 +145,7 @@ impl Shared {
         let spooled = self.spool.keep(&node, number, &report);
         let mut state = self.state();
         match &spooled {
-            Ok(path) => state.kept.push((number, path.clone())),
+            Ok(path) => state.kept.extend(path.clone().map(|path| (number, path))),
             Err(problem) => state.problems.push(problem.clone()),
         }
         if let Some(run) = &mut state.run {
@@ -138,6 +157,9 @@ impl Shared {
     }
 }
 
+/// How preparing went: where flows are received, or why not.
+type Prepared = Result<Vec<(u32, u16)>, Refusal>;
+
 /// The service; every connection has a copy.
 pub struct Service(pub Arc<Shared>);
 
@@ -146,13 +168,22 @@ impl Service {
     fn prepare_run(
         &self,
         request: &PrepareRequest,
-    ) -> Result<oneshot::Receiver<Result<(), Refusal>>, Refusal> {
-        let assignment = read_assignment(request.task_version, &request.assignment)?;
+        peer: Option<Peer>,
+    ) -> Result<oneshot::Receiver<Prepared>, Refusal> {
+        let mut assignment = read_assignment(request.task_version, &request.assignment)?;
+        if let Some((limits, watcher)) = &self.0.host {
+            let peer = peer.ok_or_else(|| {
+                Refusal::new(RefusalKind::System, "the connection does not tell where it comes from")
+            })?;
+            limits.apply(&mut assignment, peer)?;
+            watcher(Happening::Asked { assignment: assignment.clone() });
+        }
         let mut state = self.0.state();
         state.session.prepare(request.controller, request.run)?;
         let before = state.run.take().map(|run| run.thread);
         let (start, started) = mpsc::channel();
         let (stop, totals) = (Arc::new(AtomicBool::new(false)), Arc::new(Totals::default()));
+        totals.tell_bins.store(request.tell_bins, Ordering::Relaxed);
         let orders =
             Orders { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
         let (ready, answer) = oneshot::channel();
@@ -236,6 +267,7 @@ impl agent_server::Agent for Service {
         &self,
         request: Request<Streaming<Heartbeat>>,
     ) -> Result<Response<Self::AttendStream>, Status> {
+        let peer = request.extensions().get::<Peer>().copied();
         let mut heartbeats = request.into_inner();
         let first = timeout(HEARTBEAT * CONTROLLER_BEATS, heartbeats.message()).await;
         let Ok(Ok(Some(first))) = first else {
@@ -249,6 +281,9 @@ impl agent_server::Agent for Service {
                 let _ = progress.try_send(Ok(refused));
             }
             Ok(()) => {
+                if let (Some((_, watcher)), Some(peer)) = (&self.0.host, peer) {
+                    watcher(Happening::Taken { peer });
+                }
                 tokio::spawn(attended_until_gone(Arc::clone(&self.0), heartbeats, progress));
             }
         }
@@ -256,13 +291,16 @@ impl agent_server::Agent for Service {
     }
 
     async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareReply>, Status> {
-        let result = match self.prepare_run(request.get_ref()) {
+        let peer = request.extensions().get::<Peer>().copied();
+        let result = match self.prepare_run(request.get_ref(), peer) {
             Err(refusal) => Err(refusal),
             Ok(ready) => ready.await.unwrap_or_else(|_| {
                 Err(Refusal::new(RefusalKind::System, "the thread of the run ended unexpectedly"))
             }),
         };
-        Ok(Response::new(PrepareReply { refusal: self.answer(result) }))
+        let ports = result.iter().flatten().map(|&(flow, port)| ReceivingPort { flow, port: port.into() });
+        let ports = ports.collect();
+        Ok(Response::new(PrepareReply { refusal: self.answer(result.map(|_| ())), ports }))
     }
 
     async fn start(&self, request: Request<StartRequest>) -> Result<Response<StartReply>, Status> {
@@ -329,7 +367,9 @@ async fn attended_until_gone(
             }
         }
         // A controller that does not read misses some: the next one tells as much.
-        let _ = progress.try_send(Ok(shared.progress()));
+        if let Ok(room) = progress.try_reserve() {
+            room.send(Ok(Progress { bins: shared.take_bins(), ..shared.progress() }));
+        }
     }
     end(&shared.end, EndReason::ControllerGone);
 }
@@ -342,7 +382,10 @@ async fn send_report(
         Err(refusal) => ReportHead { refusal: Some(refusal.clone().into()), ..ReportHead::default() },
         Ok(outcome) => {
             let (spooled, spool_error) = match &outcome.spooled {
-                Ok(path) => (path.display().to_string(), String::new()),
+                Ok(path) => {
+                    let path = path.as_ref().map(|path| path.display().to_string());
+                    (path.unwrap_or_default(), String::new())
+                }
                 Err(error) => (String::new(), error.clone()),
             };
             let length = outcome.report.len() as u64;

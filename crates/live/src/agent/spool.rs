@@ -7,24 +7,30 @@ use std::path::{Path, PathBuf};
 
 /// A folder that keeps reports until the controller has them.
 #[derive(Debug)]
-pub struct Spool(PathBuf);
+pub struct Spool(Option<PathBuf>);
 
 impl Spool {
     /// Opens the folder, making it where it is missing.
     pub fn open(folder: &Path) -> io::Result<Spool> {
         fs::create_dir_all(folder)?;
-        Ok(Spool(folder.to_owned()))
+        Ok(Spool(Some(folder.to_owned())))
     }
 
-    /// Keeps a report; the error names the file.
-    pub fn keep(&self, node: &str, run: u64, report: &[u8]) -> Result<PathBuf, String> {
-        let path = self.0.join(file_name(node, run));
+    /// Keeps nothing: what no controller fetches is lost.
+    pub fn none() -> Spool {
+        Spool(None)
+    }
+
+    /// Keeps a report, if it is one that does; the error names the file.
+    pub fn keep(&self, node: &str, run: u64, report: &[u8]) -> Result<Option<PathBuf>, String> {
+        let Some(folder) = &self.0 else { return Ok(None) };
+        let path = folder.join(file_name(node, run));
         let aside = path.with_extension("part");
         let written = write_synced(&aside, report)
             .and_then(|()| fs::rename(&aside, &path))
-            .and_then(|()| File::open(&self.0)?.sync_all());
+            .and_then(|()| File::open(folder)?.sync_all());
         match written {
-            Ok(()) => Ok(path),
+            Ok(()) => Ok(Some(path)),
             Err(error) => {
                 // What could not be completed only takes the room someone else may need.
                 let _ = fs::remove_file(&aside);
@@ -62,7 +68,7 @@ mod tests {
     fn a_report_is_kept_whole_and_nothing_beside_it() {
         let folder = std::env::temp_dir().join(format!("netstage-spool-{}", std::process::id()));
         let spool = Spool::open(&folder).unwrap();
-        let path = spool.keep("a", 1, b"{}").unwrap();
+        let path = spool.keep("a", 1, b"{}").unwrap().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"{}");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         fs::remove_dir_all(&folder).unwrap();

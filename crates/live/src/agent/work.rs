@@ -2,9 +2,10 @@
 
 use crate::clock::Epoch;
 use crate::protocol::Refusal;
-use crate::results::Report;
+use crate::results::{EndedBin, Report};
 use crate::task::Assignment;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Carries out assignments.
 pub trait Worker: Send + Sync + 'static {
@@ -14,6 +15,11 @@ pub trait Worker: Send + Sync + 'static {
 
 /// A prepared run. Dropping it closes what was opened.
 pub trait Work: Send {
+    /// Number and port of each flow it receives.
+    fn receiving_ports(&self) -> Vec<(u32, u16)> {
+        Vec::new()
+    }
+
     /// Carries it out from `epoch` on, on the calling thread and others of its own, until it
     /// is over or `stop` becomes true; the latter is looked at several times a second.
     fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report;
@@ -32,6 +38,9 @@ pub struct Totals {
     pub received_bytes: AtomicU64,
     /// Packets lost.
     pub lost: AtomicU64,
+    /// Whether somebody wants to be told of every bin.
+    pub tell_bins: AtomicBool,
+    bins: Mutex<Vec<EndedBin>>,
 }
 
 impl Totals {
@@ -39,5 +48,17 @@ impl Totals {
     pub fn read(&self) -> [u64; 5] {
         [&self.sent, &self.sent_bytes, &self.received, &self.received_bytes, &self.lost]
             .map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Tells of a bin, if anybody listens.
+    pub fn end_bin(&self, ended: EndedBin) {
+        if self.tell_bins.load(Ordering::Relaxed) {
+            self.bins().push(ended);
+        }
+    }
+
+    /// Bins told of and not taken yet. Who takes some and cannot pass them on puts them back.
+    pub fn bins(&self) -> MutexGuard<'_, Vec<EndedBin>> {
+        self.bins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -24,6 +24,13 @@ pub enum Error {
         /// Oldest and newest version of the protocol it speaks.
         speaks: (u32, u32),
     },
+    /// An agent on another host has another key.
+    OtherKey {
+        /// The agent's name.
+        agent: String,
+        /// Where it listens.
+        place: String,
+    },
     /// Agents refuse.
     Refused(Vec<(String, Refusal)>),
     /// Agents were lost before the start.
@@ -70,6 +77,9 @@ impl fmt::Display for Error {
                 VERSIONS.start(),
                 VERSIONS.end()
             ),
+            Error::OtherKey { agent, place } => {
+                write!(f, "agent {agent} at {place} has another key: give both sides the same one")
+            }
             Error::Refused(refusals) => {
                 list(f, refusals.iter().map(|(agent, refusal)| format!("agent {agent} refuses: {refusal}")))
             }

@@ -1,6 +1,7 @@
 //! One agent, seen from the controller: connecting, its clock, its signs of life, its report.
 
 use super::error::Error;
+use super::place::Place;
 use crate::clock::{self, monotonic_ns};
 use crate::protocol::generated::agent_client::AgentClient;
 use crate::protocol::generated::{
@@ -9,18 +10,16 @@ use crate::protocol::generated::{
 use crate::protocol::{
     AGENT_BEATS, HEARTBEAT, MAX_REPORT_BYTES, Refusal, VERSIONS, common_version, read_report,
 };
-use crate::results::Report;
+use crate::results::{EndedBin, Report};
 use netstage_core::measure::{ClockOffset, Exchange, OffsetEstimator};
 use std::error::Error as _;
 use std::future::Future;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
 /// How long an answer may take that needs no work.
@@ -37,6 +36,10 @@ pub struct Member {
     pub client: AgentClient<Channel>,
     /// Its clock against ours.
     pub clock: ClockOffset,
+    /// Name of that clock.
+    identity: String,
+    /// Bins it has told of.
+    bins: Arc<Mutex<Vec<EndedBin>>>,
     seen: watch::Receiver<Seen>,
 }
 
@@ -53,19 +56,17 @@ impl Member {
     /// Connects, agrees on a version, estimates the clock and attends, all before `deadline`.
     pub async fn connect(
         name: String,
-        socket: PathBuf,
+        place: Place,
         controller: u64,
         deadline: Instant,
     ) -> Result<Member, Error> {
-        let unreachable = |reason: String| Error::Unreachable {
-            agent: name.clone(),
-            place: socket.display().to_string(),
-            reason,
-        };
+        let at = place.to_string();
+        let unreachable =
+            |reason: String| Error::Unreachable { agent: name.clone(), place: at.clone(), reason };
         let within = deadline.duration_since(Instant::now());
         let silent = || unreachable(format!("it listens, but does not answer within {within:.1?}"));
 
-        let channel = dial(&socket, deadline).await.map_err(unreachable)?;
+        let channel = place.dial(&name, deadline).await?;
         let mut client = AgentClient::new(channel);
         let hello = timeout_at(deadline, hello(&mut client)).await.map_err(|_| silent())?;
         let hello = hello.map_err(|status| unreachable(describe(&status)))?;
@@ -87,8 +88,22 @@ impl Member {
         let clock = timeout_at(deadline, offset(&mut client, &hello.clock)).await.map_err(|_| silent())?;
         let clock = clock.map_err(unreachable)?;
         let (told, seen) = watch::channel(Seen { progress: first, lost: None });
-        tokio::spawn(keep(controller, heartbeats, progress, told));
-        Ok(Member { name, client, clock, seen })
+        let bins = Arc::default();
+        tokio::spawn(keep(controller, heartbeats, progress, told, Arc::clone(&bins)));
+        Ok(Member { name, client, clock, identity: hello.clock, bins, seen })
+    }
+
+    /// Bins told of since the last call.
+    pub fn take_bins(&self) -> Vec<EndedBin> {
+        std::mem::take(&mut *self.bins.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Asks the clock again.
+    pub async fn read_clock(&self) -> Result<ClockOffset, String> {
+        let mut client = self.client.clone();
+        timeout(ANSWER_WITHIN, offset(&mut client, &self.identity))
+            .await
+            .map_err(|_| format!("no answer within {ANSWER_WITHIN:.0?}"))?
     }
 
     /// What was last seen of it.
@@ -148,25 +163,6 @@ impl Member {
     }
 }
 
-/// Connects as soon as something listens: an agent just spawned takes a moment.
-async fn dial(socket: &Path, deadline: Instant) -> Result<Channel, String> {
-    loop {
-        let error = match UnixStream::connect(socket).await {
-            Ok(_) => break,
-            Err(error) => error,
-        };
-        let soon = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
-        if !soon || Instant::now() >= deadline {
-            return Err(format!("nobody listens ({error}); is the agent running?"));
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-    let uri = format!("unix:{}", socket.to_str().ok_or("its path is not UTF-8")?);
-    let endpoint = Endpoint::from_shared(uri).map_err(|error| error.to_string())?;
-    let connected = timeout_at(deadline, endpoint.connect()).await;
-    connected.map_err(|_| "it does not accept connections")?.map_err(|error| deepest(&error))
-}
-
 async fn hello(client: &mut AgentClient<Channel>) -> Result<HelloReply, Status> {
     let request = HelloRequest {
         oldest_version: *VERSIONS.start(),
@@ -214,6 +210,7 @@ async fn keep(
     heartbeats: mpsc::Sender<Heartbeat>,
     mut progress: Streaming<Progress>,
     told: watch::Sender<Seen>,
+    bins: Arc<Mutex<Vec<EndedBin>>>,
 ) {
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -222,8 +219,10 @@ async fn keep(
         tokio::select! {
             biased;
             message = progress.message() => match message {
-                Ok(Some(progress)) => {
+                Ok(Some(mut progress)) => {
                     silent = 0;
+                    let told_bins = std::mem::take(&mut progress.bins).into_iter().map(EndedBin::from);
+                    bins.lock().unwrap_or_else(PoisonError::into_inner).extend(told_bins);
                     told.send_modify(|seen| seen.progress = progress);
                 }
                 Ok(None) => break "it ended by itself".into(),
@@ -251,7 +250,7 @@ fn describe(status: &Status) -> String {
     }
 }
 
-fn deepest(error: &dyn std::error::Error) -> String {
+pub(super) fn deepest(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
         last = source;

@@ -7,8 +7,10 @@
 
 mod error;
 mod member;
+mod place;
 
 pub use error::{Error, Loss};
+pub use place::Place;
 
 use crate::agent::phase_name;
 use crate::clock::{Epoch, monotonic_ns};
@@ -16,7 +18,7 @@ use crate::protocol::Refusal;
 use crate::protocol::generated::{
     FinishRequest, Phase, PrepareRequest, ReleaseRequest, StartRequest, StopRequest,
 };
-use crate::results::Report;
+use crate::results::{EndedBin, Report};
 use crate::task::{self, Assignment};
 use member::{ANSWER_WITHIN, Member, Seen};
 use netstage_core::measure::ClockOffset;
@@ -25,7 +27,6 @@ use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
 
@@ -46,6 +47,7 @@ pub struct Agents {
     controller: u64,
     members: Vec<Member>,
     run: u64,
+    tell_bins: bool,
     /// Indices of the members that take part in the run.
     taking_part: Vec<usize>,
     length: Duration,
@@ -69,6 +71,8 @@ pub struct Overview {
     pub lost: u64,
     /// Names of agents that are lost.
     pub lost_agents: Vec<String>,
+    /// Bins that have ended since watchers were told before, where asked for.
+    pub bins: Vec<EndedBin>,
 }
 
 /// What a run found.
@@ -85,14 +89,14 @@ pub struct Collected {
 }
 
 impl Agents {
-    /// Takes the agents of these names that listen, or will soon, on these sockets.
-    pub fn connect(agents: Vec<(String, PathBuf)>) -> Result<Agents, Error> {
+    /// Takes the agents of these names that are, or soon will be, at these places.
+    pub fn connect(agents: Vec<(String, impl Into<Place>)>) -> Result<Agents, Error> {
         Agents::connect_within(agents, CONNECT_WITHIN)
     }
 
     /// As [`connect`](Agents::connect), with another limit.
     pub fn connect_within(
-        agents: Vec<(String, PathBuf)>,
+        agents: Vec<(String, impl Into<Place>)>,
         limit: std::time::Duration,
     ) -> Result<Agents, Error> {
         let runtime = Builder::new_multi_thread()
@@ -104,13 +108,14 @@ impl Agents {
         let controller = RandomState::new().build_hasher().finish() | 1;
         let deadline = tokio::time::Instant::now() + limit;
         let connecting =
-            agents.into_iter().map(|(name, socket)| Member::connect(name, socket, controller, deadline));
+            agents.into_iter().map(|(name, place)| Member::connect(name, place.into(), controller, deadline));
         let members = all(&runtime, connecting).into_iter().collect::<Result<_, _>>()?;
         Ok(Agents {
             runtime,
             controller,
             members,
             run: 0,
+            tell_bins: false,
             taking_part: Vec::new(),
             length: Duration::ZERO,
             epoch: NOT_STARTED,
@@ -120,11 +125,27 @@ impl Agents {
 
     /// Has each agent open what its part needs. On an error nothing remains prepared.
     pub fn prepare(&mut self, assignments: Vec<(String, Assignment)>) -> Result<(), Error> {
+        self.new_run(false);
+        self.add(assignments).map(drop)
+    }
+
+    /// Begins another run, in which nobody takes part yet; bins are told as they end where
+    /// asked for.
+    pub fn new_run(&mut self, tell_bins: bool) {
         self.run += 1;
+        self.tell_bins = tell_bins;
         self.epoch = NOT_STARTED;
         self.given_up.clear();
         self.taking_part.clear();
-        self.length = assignments.iter().map(|(_, a)| a.duration).max().unwrap_or_default();
+        self.length = Duration::ZERO;
+    }
+
+    /// Has further agents open what their part of the run needs; returns where each receives:
+    /// number and port of each flow. On an error nothing of the run remains prepared.
+    pub fn add(&mut self, assignments: Vec<(String, Assignment)>) -> Result<Vec<Vec<(u32, u16)>>, Error> {
+        let first = self.taking_part.len();
+        self.length =
+            assignments.iter().map(|(_, a)| a.duration).chain([self.length]).max().expect("not none");
         let mut requests = Vec::new();
         for (name, assignment) in &assignments {
             let index = self.members.iter().position(|member| member.name == *name);
@@ -134,17 +155,42 @@ impl Agents {
                 run: self.run,
                 task_version: task::VERSION,
                 assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
+                tell_bins: self.tell_bins,
             });
         }
-        let calls = self.taking_part.iter().zip(requests).map(|(&index, request)| {
+        let calls = self.taking_part[first..].iter().zip(requests).map(|(&index, request)| {
             let member = self.members[index].clone();
             async move {
                 let mut client = member.client.clone();
-                member.answer(PREPARE_WITHIN, client.prepare(request)).await.map(|reply| reply.refusal)
+                member.answer(PREPARE_WITHIN, client.prepare(request)).await
             }
         });
-        let answers = all(&self.runtime, calls);
-        self.all_agreed(answers)
+        let mut ports = Vec::new();
+        let answers = all(&self.runtime, calls).into_iter().map(|answer| {
+            answer.map(|reply| {
+                ports.push(reply.ports.iter().map(|at| (at.flow, at.port as u16)).collect());
+                reply.refusal
+            })
+        });
+        let answers = answers.collect();
+        self.all_agreed(first, answers)?;
+        Ok(ports)
+    }
+
+    /// Bins that ended since the last call.
+    pub fn take_bins(&self) -> Vec<EndedBin> {
+        self.members.iter().flat_map(Member::take_bins).collect()
+    }
+
+    /// Asks the agents' clocks again: against those of before, this shows how they drift.
+    /// Agents that do not answer are left out.
+    pub fn read_clocks(&self) -> Vec<(String, ClockOffset)> {
+        let calls = self.members.iter().map(|member| {
+            let member = member.clone();
+            async move { (member.name.clone(), member.read_clock().await) }
+        });
+        let read = all(&self.runtime, calls).into_iter();
+        read.filter_map(|(name, clock)| Some((name, clock.ok()?))).collect()
     }
 
     /// When a start can be that every agent hears of in time.
@@ -168,7 +214,7 @@ impl Agents {
             }
         });
         let answers = all(&self.runtime, calls);
-        self.all_agreed(answers)
+        self.all_agreed(0, answers)
     }
 
     /// Waits until every agent is over or lost, telling how it goes about 20 times a second;
@@ -180,7 +226,7 @@ impl Agents {
         let mut deadline = self.epoch.later(self.length).later(SETTLE);
         let mut stopped = false;
         loop {
-            let overview = self.overview();
+            let overview = Overview { bins: self.take_bins(), ..self.overview() };
             if tell(&overview).is_break() && !stopped {
                 self.stop();
                 stopped = true;
@@ -205,6 +251,7 @@ impl Agents {
             received: (0, 0),
             lost: 0,
             lost_agents: Vec::new(),
+            bins: Vec::new(),
         };
         for &index in &self.taking_part {
             let member = &self.members[index];
@@ -295,13 +342,14 @@ impl Agents {
         self.members.iter().map(|member| (member.name.as_str(), member.clock))
     }
 
-    /// Nothing, where all agreed; else the run is called off.
+    /// Nothing, where all from the `first` on agreed; else the run is called off.
     fn all_agreed(
         &mut self,
+        first: usize,
         answers: Vec<Result<Option<crate::protocol::generated::Refusal>, String>>,
     ) -> Result<(), Error> {
         let (mut refused, mut lost) = (Vec::new(), Vec::new());
-        for (&index, answer) in self.taking_part.iter().zip(answers) {
+        for (&index, answer) in self.taking_part[first..].iter().zip(answers) {
             match answer {
                 Ok(None) => {}
                 Ok(Some(refusal)) => refused.push((self.members[index].name.clone(), Refusal::from(refusal))),

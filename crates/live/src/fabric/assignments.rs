@@ -125,5 +125,7 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
         start,
         stop: group.stop.since(Instant::ZERO).min(plan.duration).max(Duration::ZERO),
         detail: plan.measure.flow_detail,
+        settled: Duration::ZERO,
+        traffic_class: 0,
     }
 }

@@ -52,7 +52,7 @@ pub struct Heartbeat {
     pub controller: u64,
 }
 /// How far the agent is; also its own sign of life.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Progress {
     #[prost(enumeration = "Phase", tag = "1")]
     pub phase: i32,
@@ -73,6 +73,100 @@ pub struct Progress {
     /// The agent is not this controller's; nothing follows.
     #[prost(message, optional, tag = "8")]
     pub refusal: ::core::option::Option<Refusal>,
+    /// Bins that have ended since the message before, where Prepare asked for them.
+    #[prost(message, repeated, tag = "9")]
+    pub bins: ::prost::alloc::vec::Vec<FinishedBin>,
+}
+/// One bin of one side of a flow. Counts are those at its end: what is on its way then may
+/// still be added in the report. The two halves of a one-ended flow tell of each bin apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FinishedBin {
+    /// Number of the flow, and which side this is.
+    #[prost(uint32, tag = "1")]
+    pub flow: u32,
+    #[prost(bool, tag = "2")]
+    pub sends: bool,
+    /// Number of the bin, from zero.
+    #[prost(uint32, tag = "3")]
+    pub bin: u32,
+    /// As in the report's counts.
+    #[prost(uint64, tag = "4")]
+    pub sent: u64,
+    #[prost(uint64, tag = "5")]
+    pub sent_bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub offered_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub received: u64,
+    #[prost(uint64, tag = "8")]
+    pub received_bytes: u64,
+    #[prost(uint64, tag = "9")]
+    pub lost: u64,
+    #[prost(uint64, tag = "10")]
+    pub duplicated: u64,
+    #[prost(uint64, tag = "11")]
+    pub reordered: u64,
+    #[prost(uint64, tag = "12")]
+    pub corrupted: u64,
+    #[prost(uint64, tag = "13")]
+    pub bit_errors: u64,
+    /// The sender's TCP at its end, where the flow asks for detail.
+    #[prost(message, optional, tag = "14")]
+    pub tcp: ::core::option::Option<TcpState>,
+    /// Travel times, where this side sees them.
+    #[prost(message, optional, tag = "15")]
+    pub travel: ::core::option::Option<Travel>,
+}
+/// A sender's TCP at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TcpState {
+    /// Segments.
+    #[prost(uint32, tag = "1")]
+    pub window: u32,
+    #[prost(uint32, tag = "2")]
+    pub slow_start_threshold: u32,
+    #[prost(uint64, tag = "3")]
+    pub round_trip_ns: u64,
+    #[prost(uint64, tag = "4")]
+    pub min_round_trip_ns: u64,
+    /// So far.
+    #[prost(uint64, tag = "5")]
+    pub retransmissions: u64,
+    /// Bytes.
+    #[prost(uint64, tag = "6")]
+    pub peer_window: u64,
+    /// Payload bits per second.
+    #[prost(uint64, tag = "7")]
+    pub delivery_rate_bps: u64,
+    /// So far.
+    #[prost(uint64, tag = "8")]
+    pub peer_window_limited_ns: u64,
+    #[prost(uint64, tag = "9")]
+    pub send_buffer_limited_ns: u64,
+    #[prost(uint64, tag = "10")]
+    pub busy_ns: u64,
+}
+/// Travel times of the packets of one bin, nanoseconds: one way at a receiver, there and
+/// back at a one-ended sender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Travel {
+    /// Packets whose travel time is known, and theirs.
+    #[prost(uint64, tag = "1")]
+    pub count: u64,
+    #[prost(uint64, tag = "2")]
+    pub sum_ns: u64,
+    #[prost(uint64, tag = "3")]
+    pub min_ns: u64,
+    #[prost(uint64, tag = "4")]
+    pub max_ns: u64,
+    /// Magnitude of the differences between packets sent one after the other (RFC 3393).
+    #[prost(uint64, tag = "5")]
+    pub variation_count: u64,
+    #[prost(uint64, tag = "6")]
+    pub variation_sum_ns: u64,
+    /// Smoothed at the end of the bin (RFC 3550 section 6.4.1).
+    #[prost(uint64, tag = "7")]
+    pub jitter_ns: u64,
 }
 /// Why not, and what would help.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -99,12 +193,26 @@ pub struct PrepareRequest {
     pub task_version: u32,
     #[prost(bytes = "vec", tag = "4")]
     pub assignment: ::prost::alloc::vec::Vec<u8>,
+    /// Progress is to tell of bins as they end.
+    #[prost(bool, tag = "5")]
+    pub tell_bins: bool,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PrepareReply {
     /// None: ready.
     #[prost(message, optional, tag = "1")]
     pub refusal: ::core::option::Option<Refusal>,
+    /// Where the receivers of the assignment listen.
+    #[prost(message, repeated, tag = "2")]
+    pub ports: ::prost::alloc::vec::Vec<ReceivingPort>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReceivingPort {
+    /// Number of the flow.
+    #[prost(uint32, tag = "1")]
+    pub flow: u32,
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StartRequest {
@@ -251,6 +359,8 @@ pub enum RefusalKind {
     RefusalSystem = 6,
     /// The versions do not meet.
     RefusalVersion = 7,
+    /// The agent does not do this for this controller.
+    RefusalPolicy = 8,
 }
 impl RefusalKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -267,6 +377,7 @@ impl RefusalKind {
             Self::RefusalOrder => "REFUSAL_ORDER",
             Self::RefusalSystem => "REFUSAL_SYSTEM",
             Self::RefusalVersion => "REFUSAL_VERSION",
+            Self::RefusalPolicy => "REFUSAL_POLICY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -280,6 +391,7 @@ impl RefusalKind {
             "REFUSAL_ORDER" => Some(Self::RefusalOrder),
             "REFUSAL_SYSTEM" => Some(Self::RefusalSystem),
             "REFUSAL_VERSION" => Some(Self::RefusalVersion),
+            "REFUSAL_POLICY" => Some(Self::RefusalPolicy),
             _ => None,
         }
     }

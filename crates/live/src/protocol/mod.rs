@@ -3,6 +3,7 @@
 //!
 //! Whatever the bytes, reading them gives a message or a reason, never a panic.
 
+mod bins;
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::all)]
 pub mod generated;

@@ -34,6 +34,8 @@ pub enum RefusalKind {
     System,
     /// The versions do not meet.
     Version,
+    /// The agent does not do this for this controller.
+    Policy,
 }
 
 impl Refusal {
@@ -80,6 +82,7 @@ impl From<Refusal> for wire::Refusal {
             RefusalKind::Order => wire::RefusalKind::RefusalOrder,
             RefusalKind::System => wire::RefusalKind::RefusalSystem,
             RefusalKind::Version => wire::RefusalKind::RefusalVersion,
+            RefusalKind::Policy => wire::RefusalKind::RefusalPolicy,
         };
         wire::Refusal {
             kind: kind.into(),
@@ -99,6 +102,7 @@ impl From<wire::Refusal> for Refusal {
             wire::RefusalKind::RefusalBusy => RefusalKind::Busy,
             wire::RefusalKind::RefusalOrder => RefusalKind::Order,
             wire::RefusalKind::RefusalVersion => RefusalKind::Version,
+            wire::RefusalKind::RefusalPolicy => RefusalKind::Policy,
             // A kind this program does not know yet is still a refusal.
             wire::RefusalKind::RefusalSystem | wire::RefusalKind::RefusalUnknown => RefusalKind::System,
         };

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::results::TcpSample;
+use crate::task::FlowTask;
 use socket2::{SockAddr, SockAddrStorage};
 use std::io;
 use std::mem;
@@ -33,6 +34,17 @@ pub fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> 
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets the octet of DSCP and ECN a flow's sender asks for (RFC 2474); the kernel keeps
+/// TCP's own ECN bits.
+pub fn set_traffic_class(socket: BorrowedFd<'_>, task: &FlowTask) -> io::Result<()> {
+    let (level, name) = match task.source {
+        _ if task.traffic_class == 0 => return Ok(()),
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    };
+    set_option(socket, level, name, task.traffic_class.into())
 }
 
 /// Joins a group for one source only (RFC 3678 section 5.1.1), on one interface.

@@ -8,7 +8,7 @@ use super::pace::Pacer;
 use super::tcp::{TcpReceiver, TcpSender};
 use super::udp::{UdpReceiver, UdpSender};
 use crate::clock::Epoch;
-use crate::results::{Counts, FlowResult, TcpSample};
+use crate::results::{Counts, FlowResult, TcpSample, Travel};
 use netstage_core::time::{Duration, Instant};
 use nix::poll::PollTimeout;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -112,10 +112,15 @@ impl Member {
     }
 
     /// A bin has ended.
-    fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>) {
+    fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>, Option<Travel>) {
         match self {
-            Member::TcpSender(sender) => sender.end_bin(bin),
-            other => (other.counts(bin), None),
+            Member::TcpSender(sender) => {
+                let (counts, tcp) = sender.end_bin(bin);
+                (counts, tcp, None)
+            }
+            Member::UdpReceiver(receiver) => (receiver.counts(bin), None, Some(receiver.end_bin())),
+            Member::Reflections(answers) => (answers.counts(bin), None, Some(answers.end_bin())),
+            other => (other.counts(bin), None, None),
         }
     }
 
@@ -232,9 +237,9 @@ impl Lane {
             self.call_due(frame.epoch, now);
             while bins.next <= now {
                 for (flow, member) in &mut self.members {
-                    let (counts, tcp) = member.end_bin(bin);
+                    let (counts, tcp, travel) = member.end_bin(bin);
                     // Nobody listens any more where the run is being stopped.
-                    let _ = progress.send(Progress { flow: *flow, bin, counts, tcp });
+                    let _ = progress.send(Progress { flow: *flow, bin, counts, tcp, travel });
                 }
                 bin += 1;
                 bins.advance();

@@ -21,13 +21,14 @@ mod pace;
 mod quic;
 mod schedule;
 mod tcp;
+mod travel;
 mod udp;
 
 pub use error::{PrepareError, Problem};
 
 use crate::clock::Epoch;
 use crate::realtime::{Grants, Rank};
-use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
+use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample, Travel};
 use crate::task::{Assignment, FlowTask, Side, Transport};
 use dialogue::{DatagramDialogue, StreamDialogue};
 use emissions::Emissions;
@@ -36,6 +37,7 @@ use ledger::Ledger;
 use netstage_core::time::Duration;
 use netstage_wire::probe;
 use quic::QuicFlow;
+use socket2::Socket;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -58,6 +60,9 @@ pub struct Engine {
     unpaced: Vec<(usize, Member)>,
     quic: Vec<(usize, QuicFlow)>,
     packet_rate: f64,
+    /// Numbers and sides of the flows, in the order of the assignment.
+    ids: Vec<(u32, Side)>,
+    ports: Vec<(u32, u16)>,
 }
 
 /// A bin has ended for one side of a flow.
@@ -71,6 +76,8 @@ pub struct Progress {
     pub counts: Counts,
     /// The sender's TCP at its end, where asked for.
     pub tcp: Option<TcpSample>,
+    /// Travel times of its packets, where this side sees them.
+    pub travel: Option<Travel>,
 }
 
 impl Engine {
@@ -86,6 +93,8 @@ impl Engine {
             unpaced: Vec::new(),
             quic: Vec::new(),
             packet_rate: 0.0,
+            ids: Vec::new(),
+            ports: Vec::new(),
         };
         let mut ids = BTreeSet::new();
         for (index, task) in assignment.flows.iter().enumerate() {
@@ -94,8 +103,20 @@ impl Engine {
                 return Err(named(Problem::Refused("its number is taken, or above 2^24")));
             }
             engine.add(index, task, assignment).map_err(named)?;
+            engine.ids.push((task.id, task.side));
         }
         Ok(engine)
+    }
+
+    /// Number and port of each flow that is received over TCP, UDP or QUIC: what port 0 has
+    /// become.
+    pub fn receiving_ports(&self) -> &[(u32, u16)] {
+        &self.ports
+    }
+
+    /// Numbers and sides of the flows, in the order of the assignment.
+    pub fn flows(&self) -> &[(u32, Side)] {
+        &self.ids
     }
 
     /// Runs the flows: begins at `epoch`, ends when all is received that will be, at the
@@ -176,13 +197,21 @@ impl Engine {
                 (Member::Datagrams(talk), true)
             }
             (Transport::Tcp(options), Side::Receive) => {
-                (Member::TcpReceiver(tcp::TcpReceiver::prepare(task, options, duration, ledger())?), false)
+                let receiver = tcp::TcpReceiver::prepare(task, options, duration, ledger())?;
+                self.ports.extend(receiver.listener().map(|socket| (task.id, port_of(socket))));
+                (Member::TcpReceiver(receiver), false)
             }
             (Transport::Udp(_) | Transport::Multicast { .. }, Side::Receive) => {
-                (Member::UdpReceiver(udp::UdpReceiver::prepare(task, duration, ledger())?), false)
+                let receiver = udp::UdpReceiver::prepare(task, duration, ledger())?;
+                self.ports.push((task.id, port_of(receiver.socket())));
+                (Member::UdpReceiver(receiver), false)
             }
             (Transport::Quic, _) => {
-                self.quic.push((index, QuicFlow::prepare(task, assignment.seed, duration, ledger())?));
+                let flow = QuicFlow::prepare(task, assignment.seed, duration, ledger())?;
+                if task.side == Side::Receive {
+                    self.ports.push((task.id, flow.port()));
+                }
+                self.quic.push((index, flow));
                 return Ok(());
             }
             (transport, Side::Send) => {
@@ -223,6 +252,10 @@ impl Engine {
     }
 }
 
+fn port_of(socket: &Socket) -> u16 {
+    socket.local_addr().ok().and_then(|address| address.as_socket()).map_or(0, |address| address.port())
+}
+
 /// Adds what one member found to its flow's result: a one-ended flow has two members.
 fn merge(result: &mut FlowResult, found: FlowResult) {
     if result.bins.len() < found.bins.len() {
@@ -252,6 +285,10 @@ fn merge(result: &mut FlowResult, found: FlowResult) {
     if result.tcp.is_empty() {
         result.tcp = found.tcp;
     }
+    if result.travel.is_empty() {
+        result.travel = found.travel;
+    }
+    result.last_bytes_ns = result.last_bytes_ns.max(found.last_bytes_ns);
     if result.quality.is_empty() {
         result.quality = found.quality;
     }

@@ -25,7 +25,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use std::cell::RefCell;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -49,6 +49,8 @@ pub struct QuicFlow {
     start: Instant,
     stop: Instant,
     detail: bool,
+    /// The only host a connection is taken from; none where any.
+    peer: Option<IpAddr>,
     book: RefCell<Book>,
 }
 
@@ -63,6 +65,7 @@ struct Book {
     punctuality: Punctuality,
     samples: Vec<TcpSample>,
     connection: Option<Connection>,
+    last_bytes: Option<Instant>,
     error: Option<String>,
 }
 
@@ -89,11 +92,13 @@ impl QuicFlow {
             start: Instant(task.start.0),
             stop: Instant(task.stop.0.min(duration.0)),
             detail: task.detail,
+            peer: Some(task.source.ip()).filter(|ip| !ip.is_unspecified()),
             book: RefCell::new(Book {
                 ledger,
                 punctuality: Punctuality::new(),
                 samples: Vec::new(),
                 connection: None,
+                last_bytes: None,
                 error: None,
             }),
         })
@@ -161,15 +166,28 @@ impl QuicFlow {
         Ok(())
     }
 
+    /// The port it is bound to.
+    pub fn port(&self) -> u16 {
+        self.socket.local_addr().map_or(0, |address| address.port())
+    }
+
     async fn receive(&self, endpoint: &Endpoint, epoch: Epoch) -> Result<(), String> {
-        let Some(incoming) = endpoint.accept().await else { return Ok(()) };
+        let incoming = loop {
+            let Some(incoming) = endpoint.accept().await else { return Ok(()) };
+            if self.peer.is_none_or(|peer| incoming.remote_address().ip() == peer) {
+                break incoming;
+            }
+            incoming.refuse();
+        };
         let connection = incoming.await.map_err(|error| format!("taking the connection: {error}"))?;
         self.book.borrow_mut().connection = Some(connection.clone());
         // The sender closes the connection once its time is up: no failure.
         let Ok(mut stream) = connection.accept_uni().await else { return Ok(()) };
         while let Ok(Some(chunk)) = stream.read_chunk(usize::MAX, false).await {
             let mut book = self.book.borrow_mut();
-            book.ledger.at(epoch.now()).received_bytes += chunk.bytes.len() as u64;
+            let now = epoch.now();
+            book.ledger.at(now).received_bytes += chunk.bytes.len() as u64;
+            book.last_bytes = Some(now);
         }
         connection.closed().await;
         Ok(())
@@ -180,7 +198,7 @@ impl QuicFlow {
         let tcp = (self.detail && matches!(self.end, End::Sends { .. }))
             .then(|| book.connection.as_ref().map(sample).unwrap_or_default());
         book.samples.extend(tcp);
-        Progress { flow, bin, counts: *book.ledger.counts(bin), tcp }
+        Progress { flow, bin, counts: *book.ledger.counts(bin), tcp, travel: None }
     }
 
     fn finish(self, now: Instant) -> FlowResult {
@@ -198,6 +216,7 @@ impl QuicFlow {
             schedule: (sends && schedule.asked > 1).then_some(schedule),
             bins: book.ledger.into_bins(),
             tcp: book.samples,
+            last_bytes_ns: book.last_bytes.map(|at| at.0),
             error: book.error,
             ..FlowResult::default()
         }

@@ -53,6 +53,8 @@ fn flow(id: u32, transport: Transport, traffic: Pattern, destination: SocketAddr
         start: Duration::ZERO,
         stop: millis(500),
         detail: false,
+        settled: Duration::ZERO,
+        traffic_class: 0,
     }
 }
 

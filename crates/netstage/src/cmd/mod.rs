@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod check;
 pub mod doctor;
+pub mod measure;
 pub mod report;
 pub mod run;
 pub mod schema;

@@ -100,7 +100,7 @@ pub fn code(record: &Record) -> u8 {
 }
 
 /// A flag that the first interrupt sets; the second one ends the process at once.
-fn watch_interrupt() -> Result<Arc<AtomicBool>, Failure> {
+pub(super) fn watch_interrupt() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&flag);
     let handler = move || {

@@ -10,7 +10,7 @@ pub use reflections::Reflections;
 
 use super::emissions::Emissions;
 use super::error::Problem;
-use super::kernel::set_option;
+use super::kernel::{set_option, set_traffic_class};
 use super::ledger::Ledger;
 use super::udp;
 use crate::task::{FlowTask, ONE_ENDED_LIMIT, OneEnded, Transport};
@@ -35,6 +35,7 @@ pub fn prepare(
         Some(form) => (datagrams(task.source)?, form),
         None => echo::open(task)?,
     };
+    set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
     let mut destination = task.destination;
     if form != Form::Datagram {
         // Echo has no ports.

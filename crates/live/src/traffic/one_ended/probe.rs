@@ -77,7 +77,7 @@ impl Prober {
                 continue;
             }
             let at = epoch.now();
-            match self.send(bytes as usize, epoch.monotonic_ns(at)) {
+            match self.send(bytes as usize, at.0) {
                 Ok(_) => {
                     self.punctuality.send(due, at, bytes);
                     let counts = self.ledger.at(at);

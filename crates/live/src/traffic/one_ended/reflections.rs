@@ -7,7 +7,7 @@ use super::super::ledger::Ledger;
 use super::super::udp::{Packet, Tracker};
 use super::{Form, echo};
 use crate::clock::{ArrivalClock, Epoch};
-use crate::results::{Buckets, Counts, FlowResult};
+use crate::results::{Buckets, Counts, FlowResult, Travel};
 use crate::task::FlowTask;
 use netstage_core::time::Instant;
 use netstage_wire::probe::{self, Header};
@@ -62,7 +62,7 @@ impl Reflections {
                 _ => KEPT,
             }),
             clock: ArrivalClock::new(),
-            tracker: Tracker::new(ledger),
+            tracker: Tracker::new(task, ledger),
             drops: 0,
             errors: 0,
             anonymous: 0,
@@ -95,6 +95,11 @@ impl Reflections {
     /// Counts of a bin so far.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.tracker.ledger.counts(bin)
+    }
+
+    /// A bin has ended.
+    pub fn end_bin(&mut self) -> Travel {
+        self.tracker.times.end_bin()
     }
 
     /// What was found.
@@ -140,7 +145,7 @@ impl Reflections {
                 };
                 let bytes = (datagram.length - overhead) as u64;
                 let at_ns = self.clock.at_ns(datagram.realtime_ns);
-                self.tracker.handle_packet(epoch, answer(header, bytes, at_ns));
+                self.tracker.handle_packet(epoch, answer(epoch, header, bytes, at_ns));
             }
             if count < RECEIVE_BATCH {
                 return;
@@ -164,7 +169,7 @@ impl Reflections {
             let bytes = self.size.unwrap_or(refusal.length as u64);
             self.clock.begin_batch();
             let at_ns = self.clock.at_ns(refusal.realtime_ns);
-            self.tracker.handle_packet(epoch, answer(header, bytes, at_ns));
+            self.tracker.handle_packet(epoch, answer(epoch, header, bytes, at_ns));
         }
         // The error also waits at the socket itself, which would stay ready.
         let _ = self.socket.take_error();
@@ -184,6 +189,7 @@ impl Form {
     }
 }
 
-fn answer(header: Header, bytes: u64, at_ns: u64) -> Packet {
-    Packet { number: header.number, bytes, at_ns, sent_ns: Some(header.time_ns), bit_errors: 0 }
+fn answer(epoch: Epoch, header: Header, bytes: u64, at_ns: u64) -> Packet {
+    let sent_ns = Some(epoch.monotonic_ns(Instant(header.time_ns)));
+    Packet { number: header.number, bytes, at_ns, sent_ns, bit_errors: 0 }
 }

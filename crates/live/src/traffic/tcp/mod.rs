@@ -9,10 +9,20 @@ pub use send::TcpSender;
 use super::error::Problem;
 use super::kernel::set_option;
 use crate::task::TcpOptions;
+use netstage_core::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+
+/// Either side resets its connection when the flow's time is up by its own clock, which may
+/// run ahead of the other's by so much.
+const CLOCKS_DIFFER: Duration = Duration::from_millis(20);
+
+/// Whether a connection that breaks now has merely come to its end.
+fn is_end(now: Instant, stop: Instant) -> bool {
+    now + CLOCKS_DIFFER >= stop
+}
 
 /// A TCP socket that never blocks, set up as asked. A window must be set before the
 /// socket listens or connects: that is when the peer learns its scale.

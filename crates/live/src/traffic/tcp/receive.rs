@@ -4,7 +4,7 @@ use super::super::error::Problem;
 use super::super::kernel::discard;
 use super::super::lane::Watch;
 use super::super::ledger::Ledger;
-use super::{hold_window, is_wait, listen};
+use super::{hold_window, is_end, is_wait, listen};
 use crate::clock::Epoch;
 use crate::results::{Counts, FlowResult};
 use crate::task::{FlowTask, TcpOptions};
@@ -31,6 +31,7 @@ pub struct TcpReceiver {
     stop: Instant,
     end: Instant,
     resume_at: Option<Instant>,
+    last_bytes: Option<Instant>,
     strangers: u64,
     closed: bool,
     error: Option<String>,
@@ -56,6 +57,7 @@ impl TcpReceiver {
             stop: Instant(task.stop.0.min(duration.0)),
             end: Instant(duration.0),
             resume_at: None,
+            last_bytes: None,
             strangers: 0,
             closed: false,
             error: None,
@@ -93,13 +95,14 @@ impl TcpReceiver {
                     // What comes after the end is not of the run.
                     if at < self.end {
                         self.ledger.at(at).received_bytes += count as u64;
+                        self.last_bytes = Some(at);
                     }
                 }
                 Err(error) if is_wait(&error) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     // A sender resets its connection once its time is up.
-                    let early = epoch.now() < self.stop;
+                    let early = !is_end(epoch.now(), self.stop);
                     self.close(early.then(|| format!("the connection broke: {error}")));
                     return;
                 }
@@ -132,6 +135,7 @@ impl TcpReceiver {
         FlowResult {
             name: self.name,
             bins: self.ledger.into_bins(),
+            last_bytes_ns: self.last_bytes.map(|at| at.0),
             error: self.error,
             ..FlowResult::default()
         }

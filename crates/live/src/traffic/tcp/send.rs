@@ -2,11 +2,11 @@
 
 use super::super::emissions::Emissions;
 use super::super::error::Problem;
-use super::super::kernel::{set_option, tcp_sample};
+use super::super::kernel::{set_option, set_traffic_class, tcp_sample};
 use super::super::lane::Watch;
 use super::super::ledger::Ledger;
 use super::super::schedule::Punctuality;
-use super::{bound, is_wait};
+use super::{bound, is_end, is_wait};
 use crate::clock::Epoch;
 use crate::results::{Counts, FlowResult, TcpSample};
 use crate::task::{FlowTask, TcpOptions};
@@ -51,6 +51,8 @@ pub struct TcpSender {
     error: Option<String>,
     ledger: Ledger,
     samples: Vec<TcpSample>,
+    /// The connection's state when it closed, until the end of that bin.
+    last: Option<TcpSample>,
     punctuality: Punctuality,
 }
 
@@ -77,6 +79,7 @@ impl TcpSender {
         ledger: Ledger,
     ) -> Result<TcpSender, Problem> {
         let socket = bound(task.source, options)?;
+        set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
         set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)
             .map_err(Problem::system("limiting what the kernel holds"))?;
         let mut emissions = emissions;
@@ -99,6 +102,7 @@ impl TcpSender {
             error: None,
             ledger,
             samples: Vec::new(),
+            last: None,
             punctuality: Punctuality::new(),
         })
     }
@@ -167,7 +171,7 @@ impl TcpSender {
                 }
             },
             State::Open => self.write(epoch),
-            State::Closing => self.await_close(),
+            State::Closing => self.await_close(epoch),
             State::Idle | State::Closed => {}
         }
     }
@@ -191,7 +195,7 @@ impl TcpSender {
     pub fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>) {
         let sample = self.detail.then(|| match self.state {
             State::Open | State::Closing => tcp_sample(self.socket.as_fd()).unwrap_or_default(),
-            _ => TcpSample::default(),
+            _ => self.last.take().unwrap_or_default(),
         });
         self.samples.extend(sample);
         (self.counts(bin), sample)
@@ -206,6 +210,7 @@ impl TcpSender {
                 self.destination
             ));
         }
+        self.samples.extend(self.last.take().filter(|_| self.detail));
         // Refused only where the connection has gone already.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
         if let Some(warning) = self.punctuality.warning().filter(|_| self.error.is_none()) {
@@ -248,7 +253,7 @@ impl TcpSender {
                 Err(error) if is_wait(&error) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.fail(format!("the connection broke: {error}"));
+                    self.break_off(&error, epoch.now());
                     return;
                 }
             }
@@ -259,7 +264,7 @@ impl TcpSender {
             self.state = State::Closing;
             // Fails where the peer has closed already, which is as good.
             let _ = self.socket.shutdown(Shutdown::Write);
-            self.await_close();
+            self.await_close(epoch);
         }
     }
 
@@ -283,12 +288,24 @@ impl TcpSender {
     }
 
     /// After all is written, the peer's close says that all has arrived.
-    fn await_close(&mut self) {
+    fn await_close(&mut self, epoch: Epoch) {
         match super::super::kernel::discard(self.socket.as_fd(), CHUNK) {
-            Ok(0) => self.state = State::Closed,
+            Ok(0) => {
+                self.last = tcp_sample(self.socket.as_fd()).ok();
+                self.state = State::Closed;
+            }
             Err(error) if is_wait(&error) => {}
             Ok(_) => self.fail("the receiver answered, though it only receives".into()),
-            Err(error) => self.fail(format!("the connection broke: {error}")),
+            Err(error) => self.break_off(&error, epoch.now()),
+        }
+    }
+
+    /// The connection broke: at the flow's end the receiver resets it.
+    fn break_off(&mut self, error: &io::Error, now: Instant) {
+        if is_end(now, self.emissions.stop()) {
+            self.state = State::Closed;
+        } else {
+            self.fail(format!("the connection broke: {error}"));
         }
     }
 

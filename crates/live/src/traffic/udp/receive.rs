@@ -3,16 +3,18 @@
 use super::super::error::Problem;
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
 use super::super::lane::{LONGEST_DRAIN, QUIET};
-use super::super::ledger::{Ledger, Times};
+use super::super::ledger::Ledger;
+use super::super::travel::TravelTimes;
 use super::overflow::Overflow;
 use super::{LARGEST, bound, date_arrivals};
 use crate::clock::{ArrivalClock, Epoch};
-use crate::results::{Counts, FlowResult};
+use crate::results::{Counts, FlowResult, Travel};
 use crate::task::{FlowTask, Transport, UdpOptions};
 use netstage_core::measure::sequence::{Arrival, Sequence};
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::probe::{self, Header};
-use socket2::Socket;
+use socket2::{SockAddr, Socket};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 /// Batches taken before other members have their turn.
@@ -44,7 +46,7 @@ impl UdpReceiver {
         let compare = options.compare_payload || options.checksum_zero;
         let socket = match &task.transport {
             Transport::Multicast { source, .. } => super::super::multicast::join(task.destination, *source)?,
-            _ => bound(task.destination, false)?,
+            _ => from_one_host(bound(task.destination, false)?, task.source.ip())?,
         };
         date_arrivals(&socket).map_err(Problem::system("asking for arrival times"))?;
         Ok(UdpReceiver {
@@ -56,7 +58,7 @@ impl UdpReceiver {
             stop: Instant(task.stop.0.min(duration.0)),
             batch: ReceiveBatch::new(if compare { LARGEST as usize } else { probe::HEADER }),
             clock: ArrivalClock::new(),
-            tracker: Tracker::new(ledger),
+            tracker: Tracker::new(task, ledger),
             drops: 0,
             overflow: Overflow::watch(task.destination.is_ipv6()).ok(),
             foreign: 0,
@@ -97,8 +99,8 @@ impl UdpReceiver {
                     self.foreign += 1;
                     continue;
                 };
-                let sent_ns =
-                    Header::read(datagram.bytes).filter(|_| bit_errors == 0).map(|header| header.time_ns);
+                let header = Header::read(datagram.bytes).filter(|_| bit_errors == 0);
+                let sent_ns = header.map(|header| epoch.monotonic_ns(Instant(header.time_ns)));
                 let packet = Packet { number, bytes: datagram.length as u64, at_ns, sent_ns, bit_errors };
                 self.tracker.handle_packet(epoch, packet);
             }
@@ -116,6 +118,11 @@ impl UdpReceiver {
     /// Counts of a bin so far.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.tracker.ledger.counts(bin)
+    }
+
+    /// A bin has ended.
+    pub fn end_bin(&mut self) -> Travel {
+        self.tracker.times.end_bin()
     }
 
     /// What was found.
@@ -143,13 +150,24 @@ impl UdpReceiver {
     }
 }
 
+/// Has the kernel keep away what comes from other hosts. A port of zero leaves that of the
+/// sender open.
+fn from_one_host(socket: Socket, host: IpAddr) -> Result<Socket, Problem> {
+    if !host.is_unspecified() {
+        socket
+            .connect(&SockAddr::from(SocketAddr::new(host, 0)))
+            .map_err(Problem::system("finding a route to the sender"))?;
+    }
+    Ok(socket)
+}
+
 /// A packet of the flow.
 pub(in super::super) struct Packet {
     pub number: u64,
     pub bytes: u64,
     /// When it arrived.
     pub at_ns: u64,
-    /// When it was sent, where its header can be trusted.
+    /// When it was sent, on this host's clock, where its header can be trusted.
     pub sent_ns: Option<u64>,
     pub bit_errors: u64,
 }
@@ -159,11 +177,8 @@ pub(in super::super) struct Tracker {
     pub sequence: Sequence,
     pub ledger: Ledger,
     pub last_arrival: Instant,
-    /// Travel time: one way, or there and back.
-    pub travel: Times,
-    variation: Times,
-    /// Number and travel time of the newest packet.
-    previous: Option<(u64, u64)>,
+    /// One way, or there and back.
+    pub times: TravelTimes,
     /// The number expected when a bin began: tells in which bin a loss was seen.
     expected: Vec<(usize, u64)>,
     before_sent: u64,
@@ -171,14 +186,12 @@ pub(in super::super) struct Tracker {
 }
 
 impl Tracker {
-    pub fn new(ledger: Ledger) -> Tracker {
+    pub fn new(task: &FlowTask, ledger: Ledger) -> Tracker {
         Tracker {
             sequence: Sequence::new(),
             ledger,
             last_arrival: Instant::ZERO,
-            travel: Times::new(),
-            variation: Times::new(),
-            previous: None,
+            times: TravelTimes::new(Instant(task.settled.0), task.detail),
             expected: Vec::new(),
             before_sent: 0,
             ancient: 0,
@@ -218,15 +231,7 @@ impl Tracker {
         counts.bit_errors += packet.bit_errors;
         if let Some(sent_ns) = packet.sent_ns {
             self.before_sent += u64::from(packet.at_ns < sent_ns);
-            let travel = packet.at_ns.saturating_sub(sent_ns);
-            self.travel.record(travel);
-            // RFC 3393 between packets sent one after the other.
-            if let Some((number, previous)) = self.previous
-                && packet.number == number + 1
-            {
-                self.variation.record(travel.abs_diff(previous));
-            }
-            self.previous = Some((packet.number, travel));
+            self.times.record(at, packet.number, packet.at_ns.saturating_sub(sent_ns));
         }
     }
 
@@ -241,10 +246,12 @@ impl Tracker {
         if self.ancient > 0 {
             warnings.push(format!("flow {name}: {} packets came too late to be counted", self.ancient));
         }
+        let (travel, variation, bins) = self.times.finish();
         FlowResult {
             bins: self.ledger.into_bins(),
-            delay: self.travel.buckets(),
-            delay_variation: self.variation.buckets(),
+            travel: bins,
+            delay: travel.buckets(),
+            delay_variation: variation.buckets(),
             ..FlowResult::default()
         }
     }

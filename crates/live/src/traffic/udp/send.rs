@@ -2,7 +2,7 @@
 
 use super::super::emissions::Emissions;
 use super::super::error::Problem;
-use super::super::kernel::{SendBatch, set_option};
+use super::super::kernel::{SendBatch, set_option, set_traffic_class};
 use super::super::ledger::Ledger;
 use super::super::schedule::Punctuality;
 use super::{LARGEST, bound};
@@ -64,6 +64,7 @@ impl UdpSender {
             return Err(Problem::Refused("a UDP batch needs packets of one size, and the trace has several"));
         }
         let socket = bound(task.source, false)?;
+        set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
         if let Transport::Multicast { ttl, .. } = &task.transport {
             super::super::multicast::send_to_group(&socket, task.source, *ttl)
                 .map_err(Problem::system("setting up multicast"))?;
@@ -119,7 +120,7 @@ impl UdpSender {
             return;
         }
         if self.batch.is_empty() {
-            self.take(epoch, now);
+            self.take(now);
         }
         while !self.batch.is_empty() {
             match self.batch.send(self.socket.as_fd()) {
@@ -181,15 +182,14 @@ impl UdpSender {
     }
 
     /// Fills the batch with what is due, oldest first.
-    fn take(&mut self, epoch: Epoch, now: Instant) {
-        let time_ns = epoch.monotonic_ns(now);
+    fn take(&mut self, now: Instant) {
         while self.batch.has_room() && self.ahead.back().is_some_and(|&(due, _)| due <= now) {
             let sizes = self.ahead.iter().map(|&(_, bytes)| bytes.max(probe::HEADER));
             let mut datagram = self.batch.push(sizes.sum());
             while let Some((due, bytes)) = self.ahead.pop_front() {
                 let packet;
                 (packet, datagram) = datagram.split_at_mut(bytes.max(probe::HEADER));
-                Header { flow: self.flow, number: self.number, time_ns }.write(packet);
+                Header { flow: self.flow, number: self.number, time_ns: now.0 }.write(packet);
                 if self.fill {
                     probe::fill(packet, self.flow, self.number);
                 }

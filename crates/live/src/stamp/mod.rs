@@ -1,0 +1,62 @@
+//! STAMP (RFC 8762, RFC 8972) on UDP sockets: the session-sender and the session-reflector
+//! of `netstage_core::measure::stamp` in real time, with arrival times of the kernel.
+
+mod clock;
+mod reflector;
+mod sender;
+mod socket;
+
+pub use clock::WallClock;
+pub use reflector::{Reflector, ReflectorEnder};
+pub use sender::{Delays, Found, Sending, run};
+
+use netstage_core::measure::stamp::Mac;
+use netstage_wire::stamp::{DIGEST, Mode};
+use ring::hmac::{self, HMAC_SHA256};
+
+/// The key of authenticated mode, which both ends are given as it is: other
+/// implementations have to know it, too.
+#[derive(Clone)]
+pub struct HmacKey(hmac::Key);
+
+impl HmacKey {
+    /// A key of these bytes.
+    pub fn new(bytes: &[u8]) -> HmacKey {
+        HmacKey(hmac::Key::new(HMAC_SHA256, bytes))
+    }
+
+    /// HMAC-SHA-256 of the parts one after the other, cut to 16 bytes (RFC 8762 section 4.4).
+    fn digest(&self, parts: &[&[u8]]) -> [u8; DIGEST] {
+        let mut context = hmac::Context::with_key(&self.0);
+        parts.iter().for_each(|part| context.update(part));
+        *context.sign().as_ref().first_chunk().expect("SHA-256 is longer")
+    }
+}
+
+/// The layout that goes with having a key or not.
+fn mode(key: Option<&HmacKey>) -> Mode {
+    if key.is_some() { Mode::Authenticated } else { Mode::Unauthenticated }
+}
+
+/// Gives `call` the function that computes digests.
+fn with_mac<T>(key: Option<&HmacKey>, call: impl FnOnce(Option<Mac<'_>>) -> T) -> T {
+    match key {
+        Some(key) => call(Some(&|parts: &[&[u8]]| key.digest(parts))),
+        None => call(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_hmac_sha_256_cut_short() {
+        // RFC 4231 section 4.2.
+        let key = HmacKey::new(&[0x0b; 20]);
+        let expected =
+            [0xb0, 0x34, 0x4c, 0x61, 0xd8, 0xdb, 0x38, 0x53, 0x5c, 0xa8, 0xaf, 0xce, 0xaf, 0x0b, 0xf1, 0x2b];
+        assert_eq!(key.digest(&[b"Hi There"]), expected);
+        assert_eq!(key.digest(&[b"Hi ", b"", b"There"]), expected);
+    }
+}

@@ -1,0 +1,301 @@
+//! `netstage measure tcp`, `udp` and `quic`.
+
+use super::{Family, PORT, key, measure, units};
+use crate::exit::Failure;
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_core::traffic::Pattern;
+use netstage_live::measure::{Method, Order, Ways};
+use netstage_live::task::{TcpOptions, UdpOptions};
+use std::path::PathBuf;
+
+/// Payload of a UDP packet: fits an Ethernet frame over IPv6, too.
+const UDP_PAYLOAD: u64 = 1448;
+/// A paced stream hands over this much time's bytes at once,
+const STREAM_STEP_S: f64 = 0.01;
+/// and at most so many, which is what iperf3 writes.
+const STREAM_LARGEST: u64 = 128 << 10;
+/// A transfer of so many bytes may take so long where -t does not say.
+const TRANSFER_LIMIT: Duration = Duration::from_secs(3600);
+
+/// What all three share.
+#[derive(clap::Args)]
+pub struct Common {
+    /// The host that runs `netstage measure serve`
+    target: String,
+    /// Its control port
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// First port where data is received, one per flow [default: the receiver's system chooses]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..))]
+    data_port: Option<u16>,
+    /// Seconds to measure [default: 10]
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = units::time)]
+    time: Option<Duration>,
+    /// Payload bits per second of each flow, as 10M
+    #[arg(short = 'b', long, value_name = "RATE", value_parser = units::rate)]
+    bitrate: Option<BitRate>,
+    /// Payload bytes of a packet (UDP), or handed over at once (with -b), as 1K
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = units::size)]
+    length: Option<u64>,
+    /// Stop after so many bytes of payload, all flows of a direction together, as 100M (powers of 1024)
+    #[arg(short = 'n', long, value_name = "BYTES", value_parser = units::size)]
+    bytes: Option<u64>,
+    /// Flows at a time
+    #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    parallel: u32,
+    /// From the server to here
+    #[arg(short = 'R', long, conflicts_with = "bidir")]
+    reverse: bool,
+    /// Both ways at once
+    #[arg(long)]
+    bidir: bool,
+    /// Seconds of an interval; 0 for the summary only
+    #[arg(short = 'i', long, value_name = "SECONDS", default_value = "1", value_parser = units::time)]
+    interval: Duration,
+    /// Leave the first seconds out of the summary; a whole number of intervals
+    #[arg(short = 'O', long, value_name = "SECONDS", default_value = "0", value_parser = units::time)]
+    omit: Duration,
+    /// The octet of DSCP and ECN in the IP header, as 0xb8
+    #[arg(short = 'S', long, value_name = "OCTET", value_parser = octet, conflicts_with = "dscp")]
+    tos: Option<u8>,
+    /// DSCP, as 46 or ef
+    #[arg(long, value_name = "DSCP", value_parser = dscp)]
+    dscp: Option<u8>,
+    /// When packets are sent, given their mean rate
+    #[arg(long, value_name = "PATTERN", default_value = "cbr")]
+    pattern: PatternName,
+    /// Mean length of the phases of on-off and pareto that send; -b is the rate within them
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::time)]
+    on: Duration,
+    /// Mean length of those that do not
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::time)]
+    off: Duration,
+    /// Seed of patterns with chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    family: Family,
+    /// File with the key the server has [default: the environment's NETSTAGE_KEY]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Print the result, or the error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PatternName {
+    /// Equal gaps
+    Cbr,
+    /// Exponential gaps
+    Poisson,
+    /// Equal gaps within exponential phases
+    OnOff,
+    /// Equal gaps within Pareto phases of shape 1.5 (self-similar in aggregate)
+    Pareto,
+}
+
+/// Options of `measure tcp`.
+#[derive(clap::Args)]
+pub struct Tcp {
+    #[command(flatten)]
+    common: Common,
+    /// Window the receiver advertises, as 64K
+    #[arg(short = 'w', long, value_name = "BYTES", value_parser = units::size)]
+    window: Option<u64>,
+    /// Largest payload of a segment
+    #[arg(short = 'M', long, value_name = "BYTES")]
+    set_mss: Option<u32>,
+    /// Congestion control by the kernel's name for it: cubic, reno, bbr
+    #[arg(short = 'C', long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Send small segments at once (no Nagle)
+    #[arg(short = 'N', long)]
+    no_delay: bool,
+}
+
+/// Options of `measure udp`.
+#[derive(clap::Args)]
+pub struct Udp {
+    #[command(flatten)]
+    common: Common,
+    /// Compare payloads bit by bit, with the UDP checksum off (IPv4) so that damaged packets are seen
+    #[arg(long)]
+    bit_errors: bool,
+}
+
+/// Options of `measure quic`.
+#[derive(clap::Args)]
+pub struct Quic {
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Tcp {
+    /// Runs the command.
+    pub fn run(&self) -> Result<u8, Failure> {
+        let options = TcpOptions {
+            congestion_control: self.congestion.clone(),
+            max_segment_size: self.set_mss,
+            window: self.window,
+            no_delay: self.no_delay,
+        };
+        self.common.run(Method::Tcp(options))
+    }
+}
+
+impl Udp {
+    /// Runs the command.
+    pub fn run(&self) -> Result<u8, Failure> {
+        let options = UdpOptions {
+            checksum_zero: self.bit_errors && !self.common.family.v6,
+            compare_payload: self.bit_errors,
+            batch: 1,
+        };
+        self.common.run(Method::Udp(options))
+    }
+}
+
+impl Quic {
+    /// Runs the command.
+    pub fn run(&self) -> Result<u8, Failure> {
+        if self.common.tos.is_some() || self.common.dscp.is_some() {
+            return Err(Failure::usage("QUIC sets the octet of DSCP and ECN itself")
+                .help("leave -S and --dscp out, or measure with tcp or udp"));
+        }
+        self.common.run(Method::Quic)
+    }
+}
+
+impl Common {
+    fn run(&self, method: Method) -> Result<u8, Failure> {
+        let order = self.order(method)?;
+        let target = self.family.resolve(&self.target, self.port)?;
+        measure(&order, target, Some(key(self.key_file.as_ref())?), self.json)
+    }
+
+    fn order(&self, method: Method) -> Result<Order, Failure> {
+        let is_udp = matches!(method, Method::Udp(_));
+        let bitrate = match self.bitrate {
+            Some(BitRate(0)) if is_udp => {
+                return Err(Failure::usage("UDP without a rate would only measure the sender")
+                    .help("name a rate with -b, and raise it until packets are lost"));
+            }
+            // Without a limit, as iperf3 reads it.
+            Some(BitRate(0)) => None,
+            None if is_udp => Some(BitRate(1_000_000)),
+            given => given,
+        };
+        let share = self.bytes.map(|bytes| bytes.div_ceil(self.parallel.into()));
+        let (traffic, natural) = match bitrate {
+            None => {
+                if self.pattern != PatternName::Cbr {
+                    return Err(Failure::usage("a pattern needs a rate").help("name one with -b"));
+                }
+                if self.length.is_some() {
+                    return Err(Failure::usage("-l has no effect without a rate: as much is sent as can be")
+                        .help("leave it out, or name a rate with -b"));
+                }
+                (Pattern::Bulk { size: share }, share.map(|_| TRANSFER_LIMIT))
+            }
+            Some(rate) => {
+                let traffic = self.pattern(rate, is_udp)?;
+                let mean = traffic.mean_rate().unwrap_or(f64::MAX);
+                // A rate and a size make a time.
+                let time = share.map(|bytes| Duration((bytes as f64 * 8e9 / mean).round() as u64));
+                (traffic, time)
+            }
+        };
+        let time = match (self.time, natural) {
+            (Some(asked), Some(natural)) => asked.min(natural),
+            (Some(time), None) | (None, Some(time)) => time,
+            (None, None) => Duration::from_secs(10),
+        };
+        if time == Duration::ZERO {
+            return Err(Failure::usage("nothing can be measured in no time").help("name a time with -t"));
+        }
+        let interval = if self.interval == Duration::ZERO { time + self.omit } else { self.interval };
+        if !self.omit.0.is_multiple_of(interval.0) {
+            return Err(Failure::usage("what is omitted is not a whole number of intervals")
+                .help("choose -O as a multiple of -i"));
+        }
+        Ok(Order {
+            method,
+            ways: match (self.reverse, self.bidir) {
+                (true, _) => Ways::Reverse,
+                (_, true) => Ways::Both,
+                _ => Ways::Forward,
+            },
+            parallel: self.parallel,
+            traffic,
+            time,
+            omit: self.omit,
+            interval,
+            traffic_class: self.tos.or(self.dscp.map(|dscp| dscp << 2)).unwrap_or(0),
+            first_port: self.data_port,
+            seed: self.seed,
+        })
+    }
+
+    fn pattern(&self, rate: BitRate, is_udp: bool) -> Result<Pattern, Failure> {
+        let length = self.length.unwrap_or_else(|| {
+            let step = (rate.as_f64() * STREAM_STEP_S / 8.0) as u64;
+            if is_udp { UDP_PAYLOAD } else { step.clamp(UDP_PAYLOAD, STREAM_LARGEST) }
+        });
+        let packet = u32::try_from(length).map_err(|_| Failure::usage("-l is too large"))?;
+        let (on, off) = (self.on, self.off);
+        let pattern = match self.pattern {
+            PatternName::Cbr => Pattern::Cbr { rate, packet },
+            PatternName::Poisson => Pattern::Poisson { rate, packet },
+            PatternName::OnOff => Pattern::OnOff { rate, packet, on, off },
+            PatternName::Pareto => Pattern::Pareto { rate, packet, on, off, shape: 1.5 },
+        };
+        pattern.check().map_err(|error| Failure::usage(format!("the pattern cannot be sent: {error}")))?;
+        Ok(pattern)
+    }
+}
+
+fn octet(text: &str) -> Result<u8, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u8::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "expected a number from 0 to 255, or 0x00 to 0xff".into())
+}
+
+/// A DSCP by number or by name (RFC 2474, RFC 2597, RFC 3246, RFC 5865, RFC 8622).
+pub fn dscp(text: &str) -> Result<u8, String> {
+    let lower = text.to_ascii_lowercase();
+    let digit = |range: std::ops::RangeInclusive<u8>, at: usize| {
+        let digit = lower.as_bytes().get(at)?.checked_sub(b'0')?;
+        range.contains(&digit).then_some(digit)
+    };
+    let named = match lower.as_str() {
+        "ef" => Some(46),
+        "va" | "voice-admit" => Some(44),
+        "le" => Some(1),
+        "df" | "be" => Some(0),
+        name if name.starts_with("cs") && name.len() == 3 => digit(0..=7, 2).map(|class| class * 8),
+        name if name.starts_with("af") && name.len() == 4 => {
+            digit(1..=4, 2).zip(digit(1..=3, 3)).map(|(class, drop)| class * 8 + drop * 2)
+        }
+        _ => octet(&lower).ok().filter(|value| *value < 64),
+    };
+    named.ok_or_else(|| "expected 0 to 63, or a name such as ef, af41, cs6, le".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_points_have_their_names() {
+        for (text, value) in [("EF", 46), ("af11", 10), ("af43", 38), ("cs6", 48), ("46", 46), ("0x2e", 46)] {
+            assert_eq!(dscp(text), Ok(value), "{text}");
+        }
+        for bad in ["64", "af51", "af14", "cs8", "", "x"] {
+            assert!(dscp(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! `netstage measure serve`: agrees to measurements of whoever has its key.
+
+use super::{KEY_VARIABLE, PORT, find_key, units};
+use crate::exit::{FAILED, Failure, INTERRUPTED, OK};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_live::agent::{EndReason, Engine, Happening, Host, Limits};
+use netstage_live::keyed::Key;
+use netstage_live::stamp::{Reflector, ReflectorEnder};
+use netstage_live::task::{Assignment, Side, Transport};
+use netstage_study::format;
+use serde_json::json;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Options of `measure serve`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Listen on this address only [default: all of this host]
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
+    /// Control port (TCP); 0 lets the system choose
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// File with the key [default: the environment's NETSTAGE_KEY, or a fresh one is made and printed]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// End after the first client
+    #[arg(long)]
+    once: bool,
+    /// Most payload bits per second, all flows of a run together, as 100M
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    max_rate: Option<BitRate>,
+    /// Longest run, seconds
+    #[arg(long, value_name = "SECONDS", value_parser = units::time)]
+    max_time: Option<Duration>,
+    /// Also reflect STAMP packets (RFC 8762), on this UDP port
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "862")]
+    stamp: Option<u16>,
+    /// File with the HMAC key of STAMP's authenticated mode; without it anyone is answered
+    #[arg(long, value_name = "FILE", requires = "stamp")]
+    stamp_key_file: Option<PathBuf>,
+    /// Print what happens as JSON, an object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
+    let given = find_key(arguments.key_file.as_deref())?;
+    let fresh = given.is_none();
+    let key = match given {
+        Some(key) => key,
+        None => Key::generate().map_err(|error| Failure::run(error.to_string()))?,
+    };
+    let limits = Limits { rate: arguments.max_rate, time: arguments.max_time };
+    let host = bind(arguments, &key, limits)?;
+    let address = host.address().map_err(|error| Failure::run(error.to_string()))?;
+    let ender = host.ender();
+    ctrlc::set_handler(move || ender.end()).map_err(|e| Failure::run(format!("no signal handler: {e}")))?;
+    let reflectors = reflect(arguments)?;
+    announce(arguments, address, fresh.then_some(&key));
+    let as_json = arguments.json;
+    let watcher = Arc::new(move |happening| tell(&happening, as_json));
+    let reason = host
+        .serve(Arc::new(Engine), arguments.once, watcher)
+        .map_err(|error| Failure::run(format!("the server failed: {error}")))?;
+    reflectors.iter().for_each(ReflectorEnder::end);
+    Ok(match reason {
+        EndReason::Finished => OK,
+        EndReason::ControllerGone => FAILED,
+        EndReason::Interrupted => INTERRUPTED,
+    })
+}
+
+/// Listens on the address asked for, or on all of both families, or of the one there is.
+fn bind(arguments: &Arguments, key: &Key, limits: Limits) -> Result<Host, Failure> {
+    let port = arguments.port;
+    let open = |ip: IpAddr| Host::bind(SocketAddr::new(ip, port), key, limits);
+    let bound = match arguments.bind {
+        Some(ip) => open(ip),
+        None => match open(Ipv6Addr::UNSPECIFIED.into()) {
+            // IPv6 is off here.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => open(Ipv4Addr::UNSPECIFIED.into()),
+            other => other,
+        },
+    };
+    bound.map_err(|error| {
+        let failure = Failure::run(format!("cannot listen on port {port}: {error}"));
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                failure.help("another server listens there; choose another port with -p")
+            }
+            io::ErrorKind::AddrNotAvailable => failure.help("ip address shows the addresses of this host"),
+            _ => failure,
+        }
+    })
+}
+
+/// Has STAMP packets reflected, where asked for, by threads of their own.
+fn reflect(arguments: &Arguments) -> Result<Vec<ReflectorEnder>, Failure> {
+    let Some(port) = arguments.stamp else { return Ok(Vec::new()) };
+    let key = arguments.stamp_key_file.as_deref().map(super::stamp::hmac_key).transpose()?;
+    let all = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
+    let addresses = arguments.bind.map_or(all.to_vec(), |address| vec![address]);
+    let mut enders = Vec::new();
+    let mut problem = None;
+    for ip in addresses {
+        match Reflector::bind(SocketAddr::new(ip, port), key.clone()) {
+            Ok(reflector) => {
+                enders.push(reflector.ender());
+                // It ends with the process, and a socket that fails says no more than silence.
+                std::thread::spawn(move || reflector.run());
+            }
+            Err(error) => problem = Some(error),
+        }
+    }
+    match problem {
+        // One family may be off here.
+        Some(error) if enders.is_empty() || error.kind() == io::ErrorKind::AddrInUse => {
+            let failure = Failure::run(format!("cannot reflect STAMP packets on UDP port {port}: {error}"));
+            Err(match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    failure.help("ports below 1024 need CAP_NET_BIND_SERVICE; or name another: --stamp 8620")
+                }
+                _ => failure.help("name another port: --stamp 8620"),
+            })
+        }
+        _ => Ok(enders),
+    }
+}
+
+/// Says where it listens and, of a fresh key, what to type on the other host.
+fn announce(arguments: &Arguments, address: SocketAddr, fresh: Option<&Key>) {
+    let port = address.port();
+    let host = if address.ip().is_unspecified() { own_address() } else { address.ip() };
+    if arguments.json {
+        let key = fresh.map(Key::to_hexadecimal);
+        line(
+            &json!({
+                "event": "listening",
+                "address": address.ip(),
+                "port": port,
+                "key": key,
+                "stamp_port": arguments.stamp,
+            })
+            .to_string(),
+        );
+        return;
+    }
+    if let Some(port) = arguments.stamp {
+        let whose = if arguments.stamp_key_file.is_some() { "authenticated" } else { "unauthenticated" };
+        line(&format!("Reflects {whose} STAMP packets on UDP port {port}."));
+    }
+    line(&format!(
+        "Measures with whoever has the key; control on TCP port {port}, data ports as each run asks."
+    ));
+    if let Some(key) = fresh {
+        let at = if port == PORT { String::new() } else { format!(" -p {port}") };
+        line("A fresh key was made. On the other host:\n");
+        line(&format!("  {KEY_VARIABLE}={} netstage measure tcp {host}{at}\n", key.to_hexadecimal()));
+    }
+}
+
+/// This host's address on its way out; where there is none, its own loop.
+fn own_address() -> IpAddr {
+    // Documentation addresses (RFC 5737): nothing is sent.
+    let socket = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    socket.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
+}
+
+fn tell(happening: &Happening, as_json: bool) {
+    if as_json {
+        let event = match happening {
+            Happening::TurnedAway { from, reason } => {
+                json!({ "event": "turned-away", "from": from, "reason": reason })
+            }
+            Happening::Taken { peer } => json!({ "event": "client", "from": peer.remote }),
+            Happening::Asked { assignment } => json!({
+                "event": "run",
+                "time_s": assignment.duration.as_secs_f64(),
+                "flows": assignment.flows.len(),
+                "what": what(assignment),
+            }),
+            Happening::Free { reason } => json!({ "event": "free", "reason": words(*reason) }),
+        };
+        return line(&event.to_string());
+    }
+    line(&match happening {
+        Happening::TurnedAway { from, reason } => format!("{from}: turned away: {reason}"),
+        Happening::Taken { peer } => format!("{}: connected", peer.remote),
+        Happening::Asked { assignment } => format!("  {}", what(assignment)),
+        Happening::Free { reason } => format!("  {}; free again", words(*reason)),
+    });
+}
+
+/// A run in words: `receives 2 UDP flows of 10 Mbit/s for 10 s`.
+fn what(assignment: &Assignment) -> String {
+    let mut parts = Vec::new();
+    for (side, does) in [(Side::Receive, "receives"), (Side::Send, "sends")] {
+        let flows: Vec<_> = assignment.flows.iter().filter(|flow| flow.side == side).collect();
+        let Some(first) = flows.first() else { continue };
+        let transport = match first.transport {
+            Transport::Tcp(_) => "TCP",
+            Transport::Udp(_) => "UDP",
+            Transport::Quic => "QUIC",
+            _ => "other",
+        };
+        let rate = first.traffic.pattern().and_then(|pattern| pattern.mean_rate());
+        let rate = rate.map_or(String::new(), |rate| format!(" of {}", format::rate(rate as u64)));
+        let plural = if flows.len() == 1 { "" } else { "s" };
+        parts.push(format!("{does} {} {transport} flow{plural}{rate}", flows.len()));
+    }
+    let time = format::quantity(assignment.duration.as_secs_f64(), "s");
+    format!("{} for up to {time}", parts.join(" and "))
+}
+
+fn words(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Finished => "finished",
+        EndReason::ControllerGone => "the client went away without a word",
+        EndReason::Interrupted => "interrupted",
+    }
+}
+
+/// A reader that has gone away does not end the server.
+fn line(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}

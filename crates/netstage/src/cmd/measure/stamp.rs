@@ -1,0 +1,201 @@
+//! `netstage measure stamp`: towards any STAMP reflector, ours or another's.
+
+use super::{Family, flows, units};
+use crate::exit::{self, FAILED, Failure, INTERRUPTED, OK};
+use netstage_core::time::Duration;
+use netstage_live::keyed::Key;
+use netstage_live::stamp::{self, Delays, Found, HmacKey, Sending};
+use netstage_study::format::quantity;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The reflector's port (RFC 8762 section 4.1).
+pub const PORT: u16 = 862;
+/// Most packets of a session: their delays are kept in memory.
+const MOST_PACKETS: u64 = 10_000_000;
+/// Least time between packets, for a host that has not agreed to more.
+const LEAST_INTERVAL: Duration = Duration::from_millis(1);
+const SHARES: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 1.0];
+
+/// Options of `measure stamp`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The reflector: `netstage measure serve --stamp`, a router, a TWAMP Light responder
+    target: String,
+    /// Its UDP port
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// Seconds to send
+    #[arg(short = 't', long, value_name = "SECONDS", default_value = "10", value_parser = units::time)]
+    time: Duration,
+    /// Seconds from packet to packet, at least 1ms
+    #[arg(short = 'i', long, value_name = "SECONDS", default_value = "0.1", value_parser = units::time)]
+    interval: Duration,
+    /// Bytes of extra padding (RFC 8972)
+    #[arg(long, value_name = "BYTES")]
+    padding: Option<u16>,
+    /// Session identifier (RFC 8972)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    session: u16,
+    /// The reflector does not number its replies: loss cannot be told per direction
+    #[arg(long)]
+    stateless: bool,
+    /// DSCP, as 46 or ef; the reflector answers with the same
+    #[arg(long, value_name = "DSCP", value_parser = flows::dscp)]
+    dscp: Option<u8>,
+    /// File with the HMAC key of authenticated mode, in hexadecimal
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    #[command(flatten)]
+    family: Family,
+    /// Print the result, or the error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
+    if arguments.interval < LEAST_INTERVAL {
+        return Err(Failure::usage("packets would follow each other within less than a millisecond")
+            .help("STAMP watches a path; to load one, use netstage measure udp"));
+    }
+    let count = arguments.time.0 / arguments.interval.0;
+    if !(1..=MOST_PACKETS).contains(&count) {
+        return Err(Failure::usage(format!("{count} packets: one at least, and {MOST_PACKETS} at most"))
+            .help("choose -t and -i so that they fit"));
+    }
+    let key = arguments.key_file.as_deref().map(hmac_key).transpose()?;
+    let sending = Sending {
+        target: arguments.family.resolve(&arguments.target, arguments.port)?,
+        key,
+        traffic_class: arguments.dscp.unwrap_or(0) << 2,
+        interval: arguments.interval,
+        count: count as u32,
+        timeout: Duration::from_secs(2),
+        session: arguments.session,
+        padding: arguments.padding,
+        reflector_is_stateful: !arguments.stateless,
+    };
+    let stop = crate::cmd::run::watch_interrupt()?;
+    let target = sending.target;
+    if !arguments.json {
+        let every = quantity(arguments.interval.as_secs_f64(), "s");
+        let mode = if sending.key.is_some() { "authenticated" } else { "unauthenticated" };
+        exit::print(format!("STAMP with {target}, {mode}: {count} packets, one every {every}\n").as_bytes())?;
+    }
+    let found = stamp::run(&sending, &stop, |_| {})
+        .map_err(|error| Failure::run(format!("cannot send to {target}: {error}")))?;
+    let code = match (found.interrupted, found.counts.answered) {
+        (true, _) => INTERRUPTED,
+        (false, 0) => FAILED,
+        _ => OK,
+    };
+    let text = if arguments.json { format!("{:#}\n", document(&found, code)) } else { summary(&found) };
+    exit::print(text.as_bytes())?;
+    Ok(code)
+}
+
+/// The key of authenticated mode.
+pub fn hmac_key(path: &Path) -> Result<HmacKey, Failure> {
+    super::warn_of_readers(path);
+    let key = Key::read(path).map_err(|error| {
+        Failure::usage(error.to_string()).help("openssl rand -hex 16 makes a key; both ends need the same")
+    })?;
+    Ok(HmacKey::new(key.bytes()))
+}
+
+fn summary(found: &Found) -> String {
+    let counts = &found.counts;
+    let unanswered = counts.lost_forward + counts.lost_backward + counts.lost_somewhere + counts.outstanding;
+    let mut text = format!("\n{} sent, {} answered", counts.sent, counts.answered);
+    if unanswered > 0 {
+        let _ = write!(
+            text,
+            ", lost: {} on the way there, {} on the way back, {} in either direction",
+            counts.lost_forward,
+            counts.lost_backward,
+            counts.lost_somewhere + counts.outstanding
+        );
+    }
+    if counts.reordered > 0 {
+        let _ = write!(text, ", {} reordered", counts.reordered);
+    }
+    text.push('\n');
+    let clocks = match found.uncertainty_ns {
+        Some(error) => format!("; by both clocks' own word within ± {}", nanoseconds(error as i64)),
+        None => "; the clocks are not known to agree: see the variation".into(),
+    };
+    let (there, back) = (found.forward.above_least(), found.backward.above_least());
+    for (what, delays, note) in [
+        ("round trip", &found.round_trip, ""),
+        ("there", &found.forward, clocks.as_str()),
+        ("back", &found.backward, clocks.as_str()),
+        ("variation there (PDV)", &there, ""),
+        ("variation back (PDV)", &back, ""),
+        ("at the reflector", &found.at_reflector, ""),
+        ("packets left late by", &found.late, ""),
+    ] {
+        if let Some([least, median, p90, p99, p999, most]) =
+            delays.quantiles(SHARES).map(|q| q.map(nanoseconds))
+        {
+            let _ = writeln!(
+                text,
+                "  {what}: least {least}, median {median}, 90 % {p90}, 99 % {p99}, 99.9 % {p999}, most {most}{note}"
+            );
+        }
+    }
+    for warning in warnings(found) {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    text
+}
+
+fn warnings(found: &Found) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some((count, reason)) = &found.refused {
+        warnings.push(format!("{count} packets were not sent: {reason}"));
+    }
+    if found.counts.rejected > 0 {
+        let why = found.rejection.as_deref().unwrap_or("unknown");
+        warnings.push(format!("{} packets came that were not taken: {why}", found.counts.rejected));
+    }
+    if found.counts.answered == 0 && found.counts.sent > 0 {
+        warnings.push(
+            "no reply: is a reflector there, on this port, and in this mode (authenticated or not, same key)?".into(),
+        );
+    }
+    warnings
+}
+
+fn document(found: &Found, code: u8) -> Value {
+    let delays = |delays: &Delays| {
+        delays.quantiles(SHARES).map(|[min, p50, p90, p99, p999, max]| {
+            json!({
+                "count": delays.count(), "min_ns": min, "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
+                "p999_ns": p999, "max_ns": max,
+            })
+        })
+    };
+    json!({
+        "version": 1,
+        "tool": concat!("netstage ", env!("CARGO_PKG_VERSION")),
+        "exit": code,
+        "counts": found.counts,
+        "round_trip": delays(&found.round_trip),
+        "forward": delays(&found.forward),
+        "backward": delays(&found.backward),
+        "forward_variation": delays(&found.forward.above_least()),
+        "backward_variation": delays(&found.backward.above_least()),
+        "at_reflector": delays(&found.at_reflector),
+        "late": delays(&found.late),
+        "one_way_uncertainty_ns": found.uncertainty_ns,
+        "own_clock_synchronized": found.own_clock.map(|clock| clock.synchronized),
+        "interrupted": found.interrupted,
+        "warnings": warnings(found),
+    })
+}
+
+fn nanoseconds(ns: i64) -> String {
+    quantity(ns as f64 / 1e9, "s")
+}
