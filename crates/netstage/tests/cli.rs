@@ -323,3 +323,53 @@ fn schema_and_completions_are_printed() {
         assert!(stdout.contains("netstage") && stdout.contains("vary"));
     }
 }
+
+/// A pcap file of ten lookups, one a second: 45 bytes asked, 160 answered after 8 ms.
+fn lookups() -> Vec<u8> {
+    let mut file: Vec<u8> = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    for second in 0..10_u32 {
+        for (client, microseconds, payload) in [(true, 0_u32, 45_u16), (false, 8_000, 160)] {
+            let (hosts, ports) = if client { ([1, 2], [40_000_u16, 53]) } else { ([2, 1], [53, 40_000]) };
+            let mut packet = vec![0x45, 0];
+            packet.extend((28 + payload).to_be_bytes());
+            packet.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, hosts[0], 10, 0, 0, hosts[1]]);
+            ports.iter().for_each(|port| packet.extend(port.to_be_bytes()));
+            packet.extend((8 + payload).to_be_bytes());
+            packet.extend([0, 0]);
+            let length = packet.len() as u32;
+            [second, microseconds, length, length].iter().for_each(|word| file.extend(word.to_le_bytes()));
+            file.extend(packet);
+        }
+    }
+    file
+}
+
+#[test]
+fn a_capture_becomes_a_model_that_runs() {
+    let place = Place::new("learn");
+    fs::write(place.0.join("dns.pcap"), lookups()).unwrap();
+    let (stdout, _) = place.expect(0, &["traffic", "learn", "dns.pcap", "-o", "dns.json"]);
+    assert!(stdout.contains("udp port 53: 20 packets") && stdout.contains("45 B"), "{stdout}");
+    let scenario = SCENARIO.replace(
+        "transport = \"tcp\"\ntraffic = { model = \"bulk\" }",
+        "transport = \"udp\"\ntraffic = { model = \"learned\", file = \"dns.json\", replay = true }",
+    );
+    assert_ne!(scenario, SCENARIO);
+    fs::write(place.0.join("learned.toml"), scenario).unwrap();
+    // What the scenario expects of a bulk transfer does not hold of lookups.
+    let (stdout, _) = place.expect(3, &["run", "learned.toml", "--json", "--repeat", "1"]);
+    let summary = json(&stdout)["record"]["cells"][0]["summary"].clone();
+    let entry = |metric: &str| {
+        let found = summary.as_array().unwrap().iter().find(|entry| entry["metric"] == metric);
+        found.unwrap_or_else(|| panic!("{metric}")).clone()
+    };
+    assert!(entry("app.transaction_time")["mean"].as_f64().unwrap() > 0.008);
+    fs::write(place.0.join("broken.pcap"), b"no capture").unwrap();
+    let (_, stderr) = place.expect(2, &["traffic", "learn", "broken.pcap"]);
+    assert!(stderr.contains("neither a pcap nor a pcapng file"), "{stderr}");
+    let (_, stderr) = place.expect(2, &["traffic", "learn", "dns.pcap", "--flow", "tcp"]);
+    assert!(stderr.contains("no flow of the capture passes"), "{stderr}");
+}

@@ -1,6 +1,7 @@
 //! From what an application's two ends noticed to series of metrics, whatever stage it ran on.
 
 use crate::outcome::{Metric, Series};
+use netstage_core::time::Duration;
 use netstage_core::traffic::application::{Application, Codec, Quality, Shape};
 
 /// The series of one flow; `client` and `server` have a value per bin.
@@ -80,7 +81,7 @@ fn value(metric: Metric, codec: Option<Codec>, client: &Quality, server: &Qualit
             let Some(codec) = codec else { return f64::NAN };
             let score = |end: &Quality| {
                 // Where nothing was heard, nothing is known of the delay, and it does not matter.
-                let delay = if end.heard == 0 { 0.0 } else { ratio(end.mouth_to_ear_ns, end.heard) / 1e9 };
+                let delay = Duration(end.mouth_to_ear_ns.checked_div(end.heard).unwrap_or(0));
                 let lost = lost(end.expected, end.played);
                 match lost {
                     lost if lost.is_nan() => f64::NAN,

@@ -74,6 +74,9 @@ impl<'a> Sides<'a> {
     }
 }
 
+/// What Linux tells of a connection that has lost nothing yet (TCP_INFINITE_SSTHRESH).
+const NO_THRESHOLD: u32 = 0x7fff_ffff;
+
 struct Gathered {
     bins: usize,
     seconds: f64,
@@ -195,7 +198,11 @@ impl Gathered {
         };
         let seconds = |nanoseconds: u64| Duration(nanoseconds).as_secs_f64();
         each(Metric::FlowWindow, &|tcp| f64::from(tcp.window));
-        each(Metric::FlowSlowStartThreshold, &|tcp| f64::from(tcp.slow_start_threshold));
+        let threshold = |tcp: &TcpSample| match tcp.slow_start_threshold {
+            NO_THRESHOLD.. => f64::NAN,
+            packets => f64::from(packets),
+        };
+        each(Metric::FlowSlowStartThreshold, &threshold);
         each(Metric::FlowRoundTrip, &|tcp| seconds(tcp.round_trip_ns));
         each(Metric::FlowPeerWindow, &|tcp| tcp.peer_window as f64);
         each(Metric::FlowDeliveryRate, &|tcp| tcp.delivery_rate_bps as f64);

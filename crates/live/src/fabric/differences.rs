@@ -48,6 +48,11 @@ fn of_tcp(tcp: &Config) -> Vec<String> {
         }
     }
     tell(true, "Linux adds the minimum RTO to the smoothed round trip instead of bounding the timeout by it");
+    tell(
+        !tcp.sack,
+        "without SACK Linux repairs one loss per round trip, however many there are, where the simulator soon times out \
+         (RFC 6582 section 4: slow-but-steady against impatient)",
+    );
     let delayed = tcp.ack_every != 2 || tcp.delayed_ack != Duration::from_millis(200);
     tell(delayed, "ack_every and delayed_ack are Linux's own: every second segment, 40 to 200 ms");
     tell(tcp.initial_rto != Duration::from_secs(1), "the first timeout is Linux's own: 1 s");
@@ -68,5 +73,7 @@ mod tests {
         let slow = Config { ack_every: 1, handshake: false, ..Config::default() };
         let told = of_tcp(&slow).join("; ");
         assert!(told.contains("ack_every") && told.contains("handshake"), "{told}");
+        let plain = Config { sack: false, ..Config::default() };
+        assert!(of_tcp(&plain).join("; ").contains("one loss per round trip"));
     }
 }

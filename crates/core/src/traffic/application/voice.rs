@@ -7,6 +7,7 @@ use super::playout::Playout;
 use super::{
     ApplicationError, Content, Context, HEADER, LARGEST_DATAGRAM, Machine, Message, Observation, Role,
 };
+use crate::measure::emodel::{self, Call, CodecImpairment};
 use crate::quantity::BitRate;
 use crate::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
@@ -63,31 +64,28 @@ impl Codec {
     }
 }
 
-/// What is left of the rating R by ITU-T G.107 with all its default values.
-const DEFAULT_RATING: f64 = 93.2;
-
 impl Codec {
-    /// Equipment impairment Ie and robustness against loss Bpl (ITU-T G.113 appendix I, with
-    /// concealment; Opus is not listed, and taken as G.711).
-    fn impairment(self) -> (f64, f64) {
+    /// How it bears loss, with concealment.
+    fn impairment(self) -> CodecImpairment {
         match self {
-            Codec::G711 | Codec::Opus => (0.0, 25.1),
-            Codec::G729 => (11.0, 19.0),
+            Codec::G711 => CodecImpairment::G711_CONCEALED,
+            Codec::G729 => CodecImpairment::G729A,
+            Codec::Opus => CodecImpairment::OPUS_ASSUMED,
         }
     }
 
     /// Mean opinion score by the E-model (ITU-T G.107): of a share of packets lost, at random,
-    /// and a delay from mouth to ear in seconds, with the defaults for all else.
-    pub fn opinion_score(self, loss: f64, delay: f64) -> f64 {
-        let (impairment, robustness) = self.impairment();
-        let percent = loss.clamp(0.0, 1.0) * 100.0;
-        let equipment = impairment + (95.0 - impairment) * percent / (percent + robustness);
-        let ratio = libm::log2((delay * 10.0).max(1.0));
-        let sixth = |x: f64| libm::pow(1.0 + libm::pow(x, 6.0), 1.0 / 6.0);
-        let lateness = 25.0 * (sixth(ratio) - 3.0 * sixth(ratio / 3.0) + 2.0);
-        let rating = (DEFAULT_RATING - lateness - equipment).clamp(0.0, 100.0);
-        let curve = rating * (rating - 60.0) * (100.0 - rating) * 7e-6;
-        (1.0 + 0.035 * rating + curve).max(1.0)
+    /// and a delay from mouth to ear; echo is cancelled, all else at its default.
+    pub fn opinion_score(self, loss: f64, delay: Duration) -> f64 {
+        let call = Call {
+            one_way_delay: delay,
+            loss,
+            burst_ratio: 1.0,
+            codec: self.impairment(),
+            talker_echo: f64::INFINITY,
+            advantage: 0.0,
+        };
+        emodel::rate(&call).mean_opinion_score
     }
 }
 
