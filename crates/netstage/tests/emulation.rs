@@ -176,6 +176,8 @@ fn one_file_runs_on_both_stages() {
     assert_eq!(emu["record"]["stage"], "emu");
     assert!(mean(&emu, "link.throughput", "line.forward") > 1e6);
     assert!(emu["record"]["failures"].as_array().is_none_or(Vec::is_empty), "{}", emu["record"]["failures"]);
+    let sent = |result: &Value| result["record"]["cells"][0]["totals"]["sent"].as_f64().unwrap();
+    assert!((sent(&emu) / sent(&sim) - 1.0).abs() < 0.2, "{} packets, {} simulated", sent(&emu), sent(&sim));
     assert!(!emu["record"]["differences"].as_array().unwrap().is_empty());
     nothing_is_left(controller);
     assert!(!folder_of(controller).exists());

@@ -313,7 +313,8 @@ pub struct Totals {
     pub events: u64,
     /// Packets handed to the network.
     pub sent: u64,
-    /// Packets whose payload reached the host they were addressed to.
+    /// Packets whose payload reached the host they were addressed to; of real TCP, what the
+    /// receiver took at a time.
     pub delivered_data: u64,
     /// Packets that reached a host or PE they were addressed to.
     pub delivered: u64,

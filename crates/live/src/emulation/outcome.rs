@@ -8,7 +8,7 @@ use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
-use netstage_scenario::plan::{Plan, Transport};
+use netstage_scenario::plan::{NodeKind, Plan, Transport};
 use netstage_scenario::quality;
 use std::collections::BTreeMap;
 
@@ -284,7 +284,7 @@ impl Gathered {
                 });
             }
         }
-        outcome.totals = totals(emulator, found.reports);
+        outcome.totals = totals(found);
     }
 }
 
@@ -292,19 +292,27 @@ fn per_bin(side: Option<&&FlowResult>, value: impl Fn(&Counts) -> u64, scale: f6
     side.map_or(Vec::new(), |side| side.bins.iter().map(|counts| value(counts) as f64 * scale).collect())
 }
 
-fn totals(emulator: &emulator::Report, reports: &[Report]) -> Totals {
+/// Packets are handed to the network where a link leaves a host, and delivered where one ends at it.
+fn totals(found: &Findings) -> Totals {
     let mut totals = Totals::default();
-    for direction in emulator.links.iter().flat_map(|link| &link.directions) {
-        let counted = &direction.totals;
-        totals.packet_hops += counted.entered;
-        totals.lost += counted.dropped + counted.lost + counted.corrupted;
-        totals.in_flight += counted.in_flight;
+    let is_host = |node: usize| found.plan.nodes[node].kind == NodeKind::Host;
+    for counted in &found.emulator.links {
+        let link = found.plan.links.iter().find(|link| link.name == counted.name);
+        let ends = link.expect("the emulator's links are the plan's").ends;
+        for (direction, [from, to]) in counted.directions.iter().zip([ends, [ends[1], ends[0]]]) {
+            let counted = &direction.totals;
+            totals.packet_hops += counted.entered;
+            totals.lost += counted.dropped + counted.lost + counted.corrupted;
+            totals.in_flight += counted.in_flight;
+            if is_host(from) {
+                totals.sent += counted.entered;
+            }
+            if is_host(to) {
+                totals.delivered += counted.delivered;
+            }
+        }
     }
-    let bins = reports.iter().flat_map(|report| &report.flows).flat_map(|flow| &flow.bins);
-    for counts in bins {
-        totals.sent += counts.sent;
-        totals.delivered_data += counts.received;
-        totals.delivered += counts.received;
-    }
+    let flows = found.reports.iter().flat_map(|report| &report.flows);
+    totals.delivered_data = flows.flat_map(|flow| &flow.bins).map(|counts| counts.received).sum();
     totals
 }
