@@ -4,6 +4,7 @@ packets keep their schedule, and how many a busy core can send. README.md says w
 equal. Needs root; everything is gone when it ends."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -132,9 +133,10 @@ while True:
 def paced_peers(pattern: str) -> list:
     mgen = {"cbr": "PERIODIC", "poisson": "POISSON"}[pattern]
     peers = [
-        Peer("MGEN", [], ["mgen", "txlog", "output", "/dev/null", "event",
-                          f"0.0 ON 1 UDP DST {RECEIVER}/{PORT} {mgen} [1250 1000]", "event", "{seconds}.0 OFF 1",
-                          "event", "{seconds}.1 STOP"]),
+        # It stays after its last event: it is ended, which it takes for success.
+        Peer("MGEN", [], ["timeout", "--preserve-status", "--signal=INT", "{seconds}.5", "mgen", "txlog", "output",
+                          "/dev/null", "event", f"0.0 ON 1 UDP DST {RECEIVER}/{PORT} {mgen} [1250 1000]",
+                          "event", "{seconds}.0 OFF 1"]),
         Peer("D-ITG", ["ITGRecv"], ["ITGSend", "-a", RECEIVER, "-rp", str(PORT), "-T", "UDP",
                                     *(["-C", "1250"] if pattern == "cbr" else ["-O", "1250"]),
                                     "-c", "1000", "-t", "{milliseconds}"]),
@@ -163,31 +165,34 @@ def small_packet_peers() -> list:
     ]
 
 
-def stop(process: subprocess.Popen) -> None:
-    process.kill()
-    process.wait()
+@contextlib.contextmanager
+def ended(process: subprocess.Popen):
+    """Nothing of a case that failed is left to disturb the next one."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def punctuality(stage: Stage, generator, pattern: str, seconds: float) -> dict:
-    sink = generator.sink(stage, seconds)
     capture = stage.start(1, sys.executable, str(CAPTURE), "there", "1000", str(seconds + 3), "800000", pattern,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    capture.stderr.readline()
-    before = processor_seconds()
-    generator.send(stage, seconds)
-    cost = processor_seconds() - before
-    found = json.loads(capture.communicate()[0])
-    stop(sink)
+    with ended(capture), ended(generator.sink(stage, seconds)):
+        capture.stderr.readline()
+        before = processor_seconds()
+        generator.send(stage, seconds)
+        cost = processor_seconds() - before
+        found = json.loads(capture.communicate()[0])
     return found | {"processor_share": cost / seconds}
 
 
 def ceiling(stage: Stage, generator, seconds: float) -> dict:
     """Packets per second that crossed the link, and per second of the sender's own processor."""
-    sink = generator.sink(stage, seconds)
-    packets, began, before = stage.received(), time.monotonic(), processor_seconds()
-    generator.send(stage, seconds)
-    cost, packets = processor_seconds() - before, stage.received() - packets
-    stop(sink)
+    with ended(generator.sink(stage, seconds)):
+        packets, began, before = stage.received(), time.monotonic(), processor_seconds()
+        generator.send(stage, seconds)
+        cost, packets = processor_seconds() - before, stage.received() - packets
     return {"mpps": packets / seconds / 1e6, "mpps_per_core": packets / max(cost, 1e-9) / 1e6,
             "elapsed": time.monotonic() - began}
 
@@ -195,15 +200,14 @@ def ceiling(stage: Stage, generator, seconds: float) -> dict:
 def bulk(stage: Stage, seconds: float, program: str) -> dict:
     if program == "netstage":
         engine = Netstage().tcp()
-        sink = engine.sink(stage, seconds)
-        engine.send(stage, seconds)
-        received = json.loads(sink.stdout.read())
-        sink.wait()
+        with ended(engine.sink(stage, seconds)) as sink:
+            engine.send(stage, seconds)
+            received = json.loads(sink.stdout.read())
         return {"gbps": sum(each["received_bytes"] for each in received["flows"][0]["bins"]) * 8 / seconds / 1e9}
     extra = program.split()[1:]
-    server = Peer("iperf3", ["iperf3", "-s"], []).sink(stage, seconds)
-    output = stage.run(0, "iperf3", "-c", RECEIVER, "-J", "-t", str(int(seconds)), *extra, capture_output=True).stdout
-    stop(server)
+    with ended(Peer("iperf3", ["iperf3", "-s"], []).sink(stage, seconds)):
+        command = ["iperf3", "-c", RECEIVER, "-J", "-t", str(int(seconds)), *extra]
+        output = stage.run(0, *command, capture_output=True).stdout
     return {"gbps": json.loads(output)["end"]["sum_received"]["bits_per_second"] / 1e9}
 
 
