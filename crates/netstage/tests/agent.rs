@@ -1,5 +1,7 @@
 //! `netstage agent` as processes: real packets between two of them, and what its user meets.
 
+mod support;
+
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
@@ -10,20 +12,18 @@ use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
+use support::{Folder, Process};
 
 const PACKETS_PER_SECOND: u64 = 1_000;
 const PACKET_BYTES: u32 = 125;
 
-/// A folder that goes when the test does.
-struct Place(PathBuf);
+/// Where agents have their sockets and spools.
+struct Place(Folder);
 
 impl Place {
     fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("netstage-agent-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Place(path)
+        Place(Folder::new(name))
     }
 
     fn socket(&self, name: &str) -> PathBuf {
@@ -32,37 +32,13 @@ impl Place {
 
     fn agent(&self, name: &str) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
-        command.arg("agent").arg("--socket").arg(self.socket(name)).arg("--spool").arg(&self.0);
-        Process(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+        command.arg("agent").arg("--socket").arg(self.socket(name)).arg("--spool").arg(&*self.0);
+        Process::new(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
     fn connect(&self, names: &[&str]) -> Agents {
         let agents = names.iter().map(|name| (name.to_string(), self.socket(name)));
         Agents::connect(agents.collect()).unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A process that does not outlive its test.
-struct Process(Option<Child>);
-
-impl Process {
-    fn output(mut self) -> Output {
-        self.0.take().expect("still there").wait_with_output().unwrap()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
@@ -167,7 +143,7 @@ fn a_socket_in_use_and_a_spool_that_cannot_be_are_told() {
 #[test]
 fn an_agent_told_to_end_still_hands_over_what_it_found() {
     let place = Place::new("told");
-    let process = place.agent("a");
+    let mut process = place.agent("a");
     let mut agents = place.connect(&["a"]);
     let (node, mut assignment) = assignment("a", Side::Send, free_address());
     assignment.duration = Duration::from_secs(600);
@@ -178,8 +154,7 @@ fn an_agent_told_to_end_still_hands_over_what_it_found() {
     agents.watch(|overview| {
         if overview.sent.0 > 0 && !told {
             told = true;
-            let pid = process.0.as_ref().expect("still there").id().to_string();
-            assert!(Command::new("kill").arg(pid).status().unwrap().success());
+            process.signal("-TERM");
         }
         ControlFlow::Continue(())
     });

@@ -1,10 +1,13 @@
 //! The program as people and scripts meet it: exit codes, messages, files.
 
+mod support;
+
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use support::Folder;
 
 const SCENARIO: &str = r#"
 [scenario]
@@ -47,16 +50,14 @@ title = "Throughput"
 metric = "flow.throughput"
 "#;
 
-/// A folder with a scenario in it, which goes when the test does.
-struct Place(PathBuf);
+/// A folder with a scenario in it.
+struct Place(Folder);
 
 impl Place {
     fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("netstage-cli-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        fs::write(path.join("line.toml"), SCENARIO).unwrap();
-        Place(path)
+        let folder = Folder::new(name);
+        fs::write(folder.join("line.toml"), SCENARIO).unwrap();
+        Place(folder)
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -93,12 +94,6 @@ impl Place {
             std::thread::sleep(Duration::from_millis(2));
         }
         child
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,12 +1,15 @@
 //! The emulated stage as people meet it: the same file as on the simulator, and nothing
 //! left behind however a run ends.
 
+mod support;
+
 use serde_json::Value;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use support::{Folder, signal, within};
 
 const SCENARIO: &str = r#"
 [scenario]
@@ -45,16 +48,14 @@ interval = "500 ms"
 flow_detail = true
 "#;
 
-/// A folder with the scenario in it, which goes when the test does.
-struct Place(PathBuf);
+/// A folder with the scenario in it.
+struct Place(Folder);
 
 impl Place {
     fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("emulation-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        fs::write(path.join("call.toml"), SCENARIO).unwrap();
-        Place(path)
+        let folder = Folder::new(name);
+        fs::write(folder.join("call.toml"), SCENARIO).unwrap();
+        Place(folder)
     }
 
     fn command(&self, stage: &str, out: &str) -> Command {
@@ -62,12 +63,6 @@ impl Place {
         command.current_dir(&self.0).args(["run", "call.toml", "--json", "--on", stage, "--out", out]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -112,28 +107,12 @@ fn children_of(parent: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Waits until it holds, at most this long.
-fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
-    while Instant::now() < end {
-        if holds() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    holds()
-}
-
 /// A run whose agents are there.
 fn under_way(mut command: Command) -> Child {
     let child = command.spawn().unwrap();
     assert!(within(Duration::from_secs(30), || processes_of(child.id()).len() == 2), "both agents start");
     std::thread::sleep(Duration::from_millis(1500));
     child
-}
-
-fn signal(process: u32, name: &str) {
-    assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
 }
 
 /// The agent of the second host, which receives.
@@ -214,31 +193,23 @@ fn a_killed_controller_leaves_nothing() {
 
 #[test]
 fn a_killed_agent_is_named_and_the_other_kept() {
-    if !can_emulate() {
-        return;
-    }
-    let place = Place::new("agent");
-    let child = under_way(place.command("emu", "out"));
-    let controller = child.id();
-    signal(agent_of_b(controller), "-KILL");
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
-    let result = json(&output);
-    let failures = result["record"]["failures"].to_string();
-    assert!(failures.contains("node.b"), "{failures}");
-    assert!(mean(&result, "flow.offered", "call") > 0.0, "the sender's side is kept");
-    nothing_is_left(controller);
+    the_other_is_kept("killed-agent", "-KILL");
 }
 
 #[test]
 fn an_agent_that_never_answers_is_named_and_the_other_kept() {
+    the_other_is_kept("silent-agent", "-STOP");
+}
+
+/// The receiver's agent is lost mid-run, by this signal.
+fn the_other_is_kept(name: &str, how: &str) {
     if !can_emulate() {
         return;
     }
-    let place = Place::new("silent");
+    let place = Place::new(name);
     let child = under_way(place.command("emu", "out"));
     let controller = child.id();
-    signal(agent_of_b(controller), "-STOP");
+    signal(agent_of_b(controller), how);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let result = json(&output);
@@ -305,7 +276,7 @@ fn no_privilege_is_needed() {
     let program = place.0.join("netstage");
     fs::copy(env!("CARGO_BIN_EXE_netstage"), &program).unwrap();
     let nobody = 65_534;
-    nix::unistd::chown(&place.0, Some(nobody.into()), Some(nobody.into())).unwrap();
+    nix::unistd::chown(&*place.0, Some(nobody.into()), Some(nobody.into())).unwrap();
     let output = Command::new("setpriv")
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"])
         .arg(&program)

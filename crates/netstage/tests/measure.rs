@@ -2,8 +2,10 @@
 //! everything that goes wrong.
 
 #[path = "../../live/tests/support/mod.rs"]
+mod namespaces;
 mod support;
 
+use namespaces::{Pair, may_make_namespaces};
 use netstage_live::netns::Namespace;
 use netstage_live::netns::netlink::VethOptions;
 use netstage_live::netns::spawn_in;
@@ -11,10 +13,9 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::{Pair, may_make_namespaces};
+use support::{Folder, Process, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 const SERVER: &str = "10.1.0.1";
@@ -22,36 +23,9 @@ const KEY: &str = "00112233445566778899aabbccddeeff";
 /// Far longer than anything here takes, on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A process that does not outlive its test.
-struct Process(Option<Child>);
-
-impl Process {
-    fn start(namespace: &Namespace, mut command: Command) -> Process {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
-        Process(Some(spawn_in(namespace, command).unwrap()))
-    }
-
-    fn child(&mut self) -> &mut Child {
-        self.0.as_mut().expect("not waited for yet")
-    }
-
-    fn signal(&mut self, name: &str) {
-        let process = self.child().id().to_string();
-        assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
-    }
-
-    fn output(mut self) -> Output {
-        self.0.take().unwrap().wait_with_output().unwrap()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+fn start(namespace: &Namespace, mut command: Command) -> Process {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+    Process::new(spawn_in(namespace, command).unwrap())
 }
 
 /// A server on the right, and what it says.
@@ -64,7 +38,7 @@ impl Server {
     fn start(pair: &Pair, arguments: &[&str]) -> Server {
         let mut command = Command::new(PROGRAM);
         command.args(["measure", "serve", "--json"]).args(arguments).env("NETSTAGE_KEY", KEY);
-        let mut process = Process::start(&pair.right, command);
+        let mut process = start(&pair.right, command);
         let said = BufReader::new(process.child().stdout.take().unwrap());
         let mut server = Server { process, said };
         server.wait_for("listening");
@@ -88,7 +62,7 @@ impl Server {
 fn client(pair: &Pair, key: &str, arguments: &[&str]) -> Process {
     let mut command = Command::new(PROGRAM);
     command.arg("measure").args(arguments).env("NETSTAGE_KEY", key);
-    Process::start(&pair.left, command)
+    start(&pair.left, command)
 }
 
 /// The result of a client, and its exit code.
@@ -104,17 +78,6 @@ fn result(output: Output) -> (Value, i32) {
 
 fn pair() -> Option<Pair> {
     may_make_namespaces().then(|| Pair::new(VethOptions::default()))
-}
-
-fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
-    while !holds() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
 }
 
 #[test]
@@ -319,11 +282,10 @@ fn whoever_is_not_there_is_named() {
 #[test]
 fn a_server_without_a_key_makes_one_and_prints_the_command() {
     let Some(pair) = pair() else { return };
-    let folder: PathBuf = std::env::temp_dir().join(format!("netstage-measure-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new("key");
     let mut command = Command::new(PROGRAM);
     command.args(["measure", "serve", "--once", "-p", "5300"]).env_remove("NETSTAGE_KEY");
-    let mut server = Process::start(&pair.right, command);
+    let mut server = start(&pair.right, command);
     let mut said = BufReader::new(server.child().stdout.take().unwrap());
     let mut hint = String::new();
     assert!(within(LIMIT, || {
@@ -339,16 +301,14 @@ fn a_server_without_a_key_makes_one_and_prints_the_command() {
     let mut command = Command::new(PROGRAM);
     let arguments = ["measure", "tcp", SERVER, "-p", "5300", "-t", "0.2", "--key-file", file, "--json"];
     command.args(arguments).env_remove("NETSTAGE_KEY");
-    let (result, code) = self::result(Process::start(&pair.left, command).output());
+    let (result, code) = self::result(start(&pair.left, command).output());
     assert_eq!(code, 0, "{result:#}");
-    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn stamp_meets_its_own_reflector_with_and_without_a_key() {
     let Some(pair) = pair() else { return };
-    let folder = std::env::temp_dir().join(format!("netstage-stamp-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new("stamp");
     let file = |name: &str, key: &str| {
         let path = folder.join(name);
         fs::write(&path, key).unwrap();
@@ -381,5 +341,4 @@ fn stamp_meets_its_own_reflector_with_and_without_a_key() {
         assert_eq!(result["counts"]["answered"], 0);
         assert!(result["warnings"].to_string().contains("same key"), "{result:#}");
     }
-    fs::remove_dir_all(&folder).unwrap();
 }
