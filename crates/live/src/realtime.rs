@@ -3,6 +3,8 @@
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread::set_current_timer_slack;
 use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::num::NonZeroU64;
 use thread_priority::{
     RealtimeThreadSchedulePolicy::Fifo, ThreadPriority, ThreadSchedulePolicy::Realtime,
@@ -58,6 +60,23 @@ impl Grants {
         let fifo = "real-time scheduling was refused: packets may be late when the machine is busy. \
                     Run as root, or grant CAP_SYS_NICE or an rtprio limit (ulimit -r).";
         (!self.fifo).then(|| fifo.into())
+    }
+}
+
+/// Keeps idle processors from halting, as long as it lives (the kernel's PM QoS interface).
+///
+/// A processor that has halted takes its time to come back: microseconds on a machine of its
+/// own, and on a virtual one until the host has time for it. docs/live.md has figures.
+#[derive(Debug)]
+pub struct Awake(#[expect(dead_code, reason = "the request ends when the file is closed")] File);
+
+impl Awake {
+    /// Asks for it; `None` where only root may.
+    pub fn request() -> Option<Awake> {
+        const NO_LATENCY_US: i32 = 0;
+        let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency").ok()?;
+        file.write_all(&NO_LATENCY_US.to_ne_bytes()).ok()?;
+        Some(Awake(file))
     }
 }
 

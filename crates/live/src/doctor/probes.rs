@@ -5,7 +5,7 @@ use crate::clock::monotonic_ns;
 use crate::netns::netlink::{VethEnd, VethOptions, create_veth};
 use crate::netns::user::{Privileges, become_privileged, privileges};
 use crate::netns::{Namespace, Netlink};
-use crate::realtime::{Grants, Rank};
+use crate::realtime::{Awake, Grants, Rank};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt::UdpGsoSegment,
 };
@@ -160,6 +160,7 @@ fn has_capability(number: u32) -> bool {
 }
 
 fn timing() -> Vec<Finding> {
+    let awake = Awake::request();
     let tried = thread::spawn(|| (Grants::request(Rank::Traffic), wake_ups())).join();
     let (grants, late) = tried.unwrap_or_default();
     let fifo = if grants.fifo { Ok(String::new()) } else { Err("refused") };
@@ -177,6 +178,10 @@ fn timing() -> Vec<Finding> {
     let cores = thread::available_parallelism().map(|cores| cores.to_string());
     vec![
         Finding::new("Timing", "SCHED_FIFO").tried(fifo, grants.advice().unwrap_or_default()),
+        Finding::new("Timing", "idle processors kept awake").tried(
+            awake.map(|_| String::new()).ok_or("refused"),
+            "root, or write access to /dev/cpu_dma_latency",
+        ),
         Finding::new("Timing", "timers").tried(wake, "a kernel with CONFIG_HIGH_RES_TIMERS"),
         Finding::new("Timing", "cores").tried(cores, ""),
     ]

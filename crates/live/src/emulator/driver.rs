@@ -12,7 +12,7 @@ use super::verdict::{self, Faults};
 use super::wait::Waiter;
 use crate::clock::{Epoch, thread_cpu_ns};
 use crate::ports::Port;
-use crate::realtime::{Grants, Rank};
+use crate::realtime::{Awake, Grants, Rank};
 use netstage_core::time::{Duration, Instant};
 use std::fmt;
 use std::io;
@@ -123,7 +123,7 @@ impl<P: Port> Emulator<P> {
     /// Carries frames until `stop` is set. The run begins at `epoch`; frames that come before
     /// pass at once. Call it on a thread of its own: it asks for real-time scheduling.
     pub fn run(mut self, epoch: Epoch, stop: &AtomicBool) -> Report {
-        let grants = Grants::request(Rank::Links);
+        let (grants, _awake) = (Grants::request(Rank::Links), Awake::request());
         self.epoch = epoch;
         let (mut faults, processor_before) = (Vec::new(), thread_cpu_ns());
         while !stop.load(Ordering::Relaxed) {

@@ -27,7 +27,7 @@ mod udp;
 pub use error::{PrepareError, Problem};
 
 use crate::clock::Epoch;
-use crate::realtime::{Grants, Rank};
+use crate::realtime::{Awake, Grants, Rank};
 use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample, Travel};
 use crate::task::{Assignment, FlowTask, Side, Transport};
 use dialogue::{DatagramDialogue, StreamDialogue};
@@ -125,6 +125,7 @@ impl Engine {
     pub fn run(mut self, epoch: Epoch, stop: &AtomicBool, progress: &mut dyn FnMut(Progress)) -> Report {
         let frame = Frame { epoch, duration: self.duration, interval: self.interval, stop };
         let realtime = self.packet_rate <= REALTIME_PACKET_RATE;
+        let _awake = Awake::request();
         let lanes = [(std::mem::take(&mut self.paced), true), (std::mem::take(&mut self.unpaced), false)];
         let mut report = Report { node: self.node.clone(), flows: self.blank_results(), ..Report::default() };
         thread::scope(|scope| {
