@@ -4,8 +4,23 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
+mod bytes;
+pub mod checksum;
+pub mod ethernet;
+pub mod gach;
+pub mod icmp;
+pub mod ip;
+pub mod loss_delay;
+pub mod mpls;
+pub mod mpls_in_udp;
 pub mod probe;
 pub mod stamp;
+pub mod tcp;
+mod timestamp;
+pub mod udp;
 
 /// IPv4 header without options (RFC 791).
 pub const IPV4_HEADER: u32 = 20;
@@ -29,3 +44,12 @@ pub const ACH_HEADER: u32 = 4;
 pub const LOSS_DELAY_MESSAGE: u32 = 76;
 /// A management packet from the VPN label down: label, GAL, channel header, message.
 pub const MANAGEMENT_PACKET: u32 = 2 * MPLS_LABEL + ACH_HEADER + LOSS_DELAY_MESSAGE;
+
+// The codecs know the same sizes.
+const _: () = {
+    assert!(IPV4_HEADER == ip::v4::HEADER as u32 && IPV6_HEADER == ip::v6::HEADER as u32);
+    assert!(UDP_HEADER == udp::HEADER as u32 && TCP_HEADER == tcp::HEADER as u32);
+    assert!(MPLS_LABEL == mpls::ENTRY as u32 && ACH_HEADER == gach::HEADER as u32);
+    assert!(LOSS_DELAY_MESSAGE == loss_delay::MESSAGE as u32);
+    assert!(MANAGEMENT_PACKET == 88);
+};

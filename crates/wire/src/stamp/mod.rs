@@ -7,6 +7,11 @@
 
 pub mod tlv;
 
+pub use crate::timestamp::{Timestamp, TimestampFormat};
+
+use crate::bytes::{put, u16_at, u32_at, u64_at};
+use crate::timestamp::NANOSECONDS;
+
 /// UDP port a reflector listens on.
 pub const PORT: u16 = 862;
 /// Length of both unauthenticated bases.
@@ -40,55 +45,6 @@ impl Mode {
 /// The bytes end before the base does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short;
-
-/// How a timestamp's 64 bits are meant: 32 bits of seconds, then a fraction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimestampFormat {
-    /// Seconds since 1900 and 2⁻³² seconds (RFC 5905 section 6).
-    Ntp,
-    /// Seconds of the clock's own epoch and nanoseconds (PTP truncated, RFC 8186).
-    Ptp,
-}
-
-/// Seconds from 1900 to 1970.
-const NTP_TO_UNIX: u64 = 2_208_988_800;
-const NANOSECONDS: u64 = 1_000_000_000;
-
-/// 64 bits of time as they stand in a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timestamp(pub u64);
-
-impl Timestamp {
-    /// From nanoseconds since 1970, rounded to the format's nearest step below a second.
-    pub const fn from_unix(nanoseconds: u64, format: TimestampFormat) -> Timestamp {
-        let (seconds, rest) = (nanoseconds / NANOSECONDS, nanoseconds % NANOSECONDS);
-        Timestamp(match format {
-            TimestampFormat::Ntp => {
-                // Rounded up, so that a nanosecond survives the way there and back.
-                let fraction = (rest << 32).div_ceil(NANOSECONDS);
-                (seconds + NTP_TO_UNIX) << 32 | fraction
-            }
-            TimestampFormat::Ptp => seconds << 32 | rest,
-        })
-    }
-
-    /// Nanoseconds from an earlier timestamp of the same format to this one; negative if that
-    /// one is in fact later. Right if they lie less than 68 years apart, also where the seconds
-    /// begin anew (NTP's in 2036).
-    pub const fn since(self, earlier: Timestamp, format: TimestampFormat) -> i64 {
-        match format {
-            TimestampFormat::Ntp => {
-                let difference = self.0.wrapping_sub(earlier.0) as i64;
-                ((difference as i128 * NANOSECONDS as i128) >> 32) as i64
-            }
-            TimestampFormat::Ptp => {
-                let seconds = ((self.0 >> 32) as u32).wrapping_sub((earlier.0 >> 32) as u32) as i32;
-                let nanoseconds = (self.0 as u32 as i64) - (earlier.0 as u32 as i64);
-                seconds as i64 * NANOSECONDS as i64 + nanoseconds
-            }
-        }
-    }
-}
 
 /// How good a timestamp is (RFC 4656 section 4.1.2, RFC 8186 section 2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -272,24 +228,6 @@ pub fn set_digest(bytes: &mut [u8], digest: [u8; DIGEST]) -> Result<(), Short> {
     Ok(())
 }
 
-// Offsets are those of a layout, and the length was checked against it.
-
-fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
-    bytes[at..at + field.len()].copy_from_slice(field);
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,24 +281,6 @@ mod tests {
             assert_eq!(SenderPacket::read(short, mode), Err(Short));
             assert_eq!(REFLECTED.write(short, mode), Err(Short));
         }
-    }
-
-    #[test]
-    fn timestamps_keep_their_nanoseconds() {
-        let now = 1_795_255_703_123_456_789;
-        for format in [TimestampFormat::Ntp, TimestampFormat::Ptp] {
-            let stamp = Timestamp::from_unix(now, format);
-            for difference in [0, 1, 999, 1_000_000_000, 123_456_789_012] {
-                let later = Timestamp::from_unix(now + difference, format);
-                assert!((later.since(stamp, format) - difference as i64).abs() <= 1, "{format:?}");
-                assert!((stamp.since(later, format) + difference as i64).abs() <= 1, "{format:?}");
-            }
-        }
-        // RFC 5905 figure 4: 1 January 1970 is 2,208,988,800.
-        assert_eq!(Timestamp::from_unix(0, TimestampFormat::Ntp).0 >> 32, 2_208_988_800);
-        // The seconds of NTP begin anew in February 2036.
-        let before = Timestamp(0xffff_ffff << 32);
-        assert_eq!(Timestamp(1 << 32).since(before, TimestampFormat::Ntp), 2_000_000_000);
     }
 
     #[test]

@@ -1,0 +1,240 @@
+//! Ethernet II headers with VLAN tags (IEEE 802.3, 802.1Q, 802.1ad).
+
+use crate::bytes::{put, u16_at};
+
+/// Both addresses and the type.
+pub const HEADER: usize = 14;
+/// One VLAN tag.
+pub const TAG: usize = 4;
+/// Tags a frame may have; more are a mistake or an attack.
+pub const MAX_TAGS: usize = 4;
+
+/// A station's address.
+pub type Mac = [u8; 6];
+
+/// What follows the header. Values below 0x0600 are lengths (IEEE 802.3).
+pub mod ethertype {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// Address resolution for IPv4.
+    pub const ARP: u16 = 0x0806;
+    /// A customer's VLAN tag (802.1Q).
+    pub const VLAN: u16 = 0x8100;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+    /// MPLS (RFC 5332: downstream-assigned label at the top).
+    pub const MPLS: u16 = 0x8847;
+    /// MPLS, upstream-assigned label at the top (RFC 5332).
+    pub const MPLS_UPSTREAM: u16 = 0x8848;
+    /// A provider's VLAN tag (802.1ad).
+    pub const SERVICE_VLAN: u16 = 0x88a8;
+    /// Link layer discovery.
+    pub const LLDP: u16 = 0x88cc;
+    /// A provider's VLAN tag as it was before 802.1ad.
+    pub const OLD_SERVICE_VLAN: u16 = 0x9100;
+}
+
+const fn is_tag(kind: u16) -> bool {
+    matches!(kind, ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_SERVICE_VLAN)
+}
+
+/// Why bytes are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// They end within the header or a tag.
+    Short,
+    /// More than [`MAX_TAGS`] tags.
+    TooManyTags,
+}
+
+/// The buffer is too short for what is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short;
+
+/// A VLAN tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// What kind of tag it is: [`ethertype::VLAN`] or [`ethertype::SERVICE_VLAN`].
+    pub kind: u16,
+    /// Priority code point, 3 bits.
+    pub priority: u8,
+    /// Drop eligible.
+    pub drop_eligible: bool,
+    /// VLAN, 12 bits; 0 is none, a tag of priority only.
+    pub vlan: u16,
+}
+
+impl Tag {
+    const fn from_control(kind: u16, control: u16) -> Tag {
+        Tag {
+            kind,
+            priority: (control >> 13) as u8,
+            drop_eligible: control & 0x1000 != 0,
+            vlan: control & 0x0fff,
+        }
+    }
+
+    const fn control(&self) -> u16 {
+        ((self.priority & 7) as u16) << 13 | (self.drop_eligible as u16) << 12 | self.vlan & 0x0fff
+    }
+}
+
+/// A frame whose header and tags are whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View<'a> {
+    bytes: &'a [u8],
+    payload: usize,
+}
+
+impl<'a> View<'a> {
+    /// Checks the header and the tags.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
+        let mut payload = HEADER;
+        while payload <= HEADER + MAX_TAGS * TAG {
+            if bytes.len() < payload {
+                return Err(Error::Short);
+            }
+            if !is_tag(u16_at(bytes, payload - 2)) {
+                return Ok(View { bytes, payload });
+            }
+            payload += TAG;
+        }
+        Err(Error::TooManyTags)
+    }
+
+    /// To whom.
+    pub fn destination(&self) -> Mac {
+        self.bytes.first_chunk().copied().unwrap_or_default()
+    }
+
+    /// From whom.
+    pub fn source(&self) -> Mac {
+        self.bytes[6..].first_chunk().copied().unwrap_or_default()
+    }
+
+    /// The tags, outermost first.
+    pub fn tags(&self) -> impl Iterator<Item = Tag> + 'a {
+        let (tags, _) = self.bytes[HEADER - 2..self.payload - 2].as_chunks::<TAG>();
+        tags.iter().map(|tag| Tag::from_control(u16_at(tag, 0), u16_at(tag, 2)))
+    }
+
+    /// What the payload is, of [`ethertype`].
+    #[inline]
+    pub fn kind(&self) -> u16 {
+        u16_at(self.bytes, self.payload - 2)
+    }
+
+    /// Where the payload begins.
+    #[inline]
+    pub fn payload_offset(&self) -> usize {
+        self.payload
+    }
+
+    /// The payload, with what pads a short frame.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.bytes[self.payload..]
+    }
+}
+
+/// A header to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// To whom.
+    pub destination: Mac,
+    /// From whom.
+    pub source: Mac,
+    /// Tags, outermost first.
+    pub tags: &'a [Tag],
+    /// What the payload is, of [`ethertype`].
+    pub kind: u16,
+}
+
+impl Header<'_> {
+    /// Bytes it takes.
+    pub const fn length(&self) -> usize {
+        HEADER + self.tags.len() * TAG
+    }
+
+    /// Writes it; the payload belongs at the length returned.
+    pub fn write(&self, bytes: &mut [u8]) -> Result<usize, Short> {
+        let length = self.length();
+        let bytes = bytes.get_mut(..length).ok_or(Short)?;
+        put(bytes, 0, &self.destination);
+        put(bytes, 6, &self.source);
+        for (tag, at) in self.tags.iter().zip((HEADER - 2..).step_by(TAG)) {
+            put(bytes, at, &tag.kind.to_be_bytes());
+            put(bytes, at + 2, &tag.control().to_be_bytes());
+        }
+        put(bytes, length - 2, &self.kind.to_be_bytes());
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const TAGS: [Tag; 2] = [
+        Tag { kind: ethertype::SERVICE_VLAN, priority: 5, drop_eligible: true, vlan: 0xabc },
+        Tag { kind: ethertype::VLAN, priority: 0, drop_eligible: false, vlan: 7 },
+    ];
+
+    #[test]
+    fn tags_stand_between_addresses_and_type() {
+        let header = Header { destination: [1; 6], source: [2; 6], tags: &TAGS, kind: ethertype::MPLS };
+        let mut bytes = [0xee; 24];
+        assert_eq!(header.write(&mut bytes), Ok(22));
+        #[rustfmt::skip]
+        let expected = [
+            1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0x88, 0xa8, 0xba, 0xbc, 0x81, 0x00, 0, 7, 0x88, 0x47, 0xee, 0xee,
+        ];
+        assert_eq!(bytes, expected);
+        let view = View::new(&bytes).unwrap();
+        assert_eq!((view.destination(), view.source()), ([1; 6], [2; 6]));
+        assert_eq!(
+            (view.kind(), view.payload_offset(), view.payload()),
+            (ethertype::MPLS, 22, &[0xee; 2][..])
+        );
+        assert!(view.tags().eq(TAGS));
+        assert_eq!(header.write(&mut bytes[..21]), Err(Short));
+        for length in 0..22 {
+            assert_eq!(View::new(&bytes[..length]), Err(Error::Short));
+        }
+        assert_eq!(View::new(&bytes[..22]).unwrap().payload(), []);
+    }
+
+    #[test]
+    fn tags_without_end_are_refused() {
+        let bytes = [0x81, 0x00].repeat(40);
+        assert_eq!(View::new(&bytes), Err(Error::TooManyTags));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            destination: Mac, source: Mac, count in 0..=MAX_TAGS, control: [u16; MAX_TAGS], kind in 0x0600_u16..0x8000,
+        ) {
+            let tags: Vec<Tag> =
+                control[..count].iter().map(|&control| Tag::from_control(ethertype::VLAN, control)).collect();
+            let header = Header { destination, source, tags: &tags, kind };
+            let mut bytes = [0; HEADER + MAX_TAGS * TAG];
+            let length = header.write(&mut bytes).unwrap();
+            let view = View::new(&bytes[..length]).unwrap();
+            prop_assert!(view.tags().eq(tags.iter().copied()));
+            prop_assert_eq!((view.destination(), view.source(), view.kind()), (destination, source, kind));
+            prop_assert_eq!(view.payload_offset(), length);
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(view) = View::new(&bytes) {
+                prop_assert_eq!(view.payload_offset() + view.payload().len(), bytes.len());
+                prop_assert_eq!(HEADER + view.tags().count() * TAG, view.payload_offset());
+            }
+        }
+    }
+}

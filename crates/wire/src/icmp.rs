@@ -1,0 +1,323 @@
+//! What a router answers to a packet too large for the next hop: "fragmentation needed"
+//! (RFC 792, RFC 1191) and "packet too big" (RFC 4443, RFC 8201), and when it may not
+//! (RFC 1122 section 3.2.2, RFC 1812 section 4.3.2, RFC 4443 section 2.4 e).
+//!
+//! Whether a frame came as a link-layer broadcast, and how often to answer at all, is the
+//! caller's to know.
+
+use crate::bytes::put;
+use crate::checksum::{Sum, checksum};
+use crate::ip::{self, Fragment, protocol, pseudo_header, v4, v6};
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+/// Type, code, checksum, and four bytes that depend on them.
+pub const HEADER: usize = 8;
+/// An answer over IPv4 is no longer (RFC 1812 section 4.3.2.3).
+pub const MAX_V4: usize = 576;
+/// An answer over IPv6 is no longer: the least every link carries (RFC 4443 section 2.4 c).
+pub const MAX_V6: usize = 1280;
+
+/// Internetwork control, which RFC 1812 section 4.3.2.5 asks for: class selector 6.
+const DSCP: u8 = 48;
+
+/// Why no answer may be, or can be, sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The packet is none.
+    Malformed(ip::Error),
+    /// It is itself an ICMP error, or could be.
+    IcmpError,
+    /// It is a later fragment.
+    LaterFragment,
+    /// It went to several receivers.
+    ManyReceivers,
+    /// Its source is not one host.
+    NoSingleSource,
+    /// A router may divide it instead.
+    MayFragment,
+    /// The next hop carries less than IP asks of every link (68 bytes of IPv4, 1280 of IPv6):
+    /// a tunnel then divides and reassembles by itself.
+    MtuTooSmall,
+    /// The buffer does not hold the answer: [`MAX_V4`] or [`MAX_V6`] bytes do.
+    Buffer,
+}
+
+/// Writes the answer to an IPv4 packet larger than the next hop's `mtu`, and gives its length.
+/// `source` is the router's address.
+pub fn fragmentation_needed(
+    offending: &[u8],
+    source: Ipv4Addr,
+    mtu: u16,
+    answer: &mut [u8],
+) -> Result<usize, Refused> {
+    let view = v4::View::new(offending).map_err(Refused::Malformed)?;
+    if !view.dont_fragment() {
+        return Err(Refused::MayFragment);
+    }
+    if view.fragment() == Fragment::Later {
+        return Err(Refused::LaterFragment);
+    }
+    if view.destination().is_multicast() || view.destination().is_broadcast() {
+        return Err(Refused::ManyReceivers);
+    }
+    if !is_one_host_v4(view.source()) {
+        return Err(Refused::NoSingleSource);
+    }
+    let transport = view.transport();
+    if transport.protocol == protocol::ICMP && !is_query_v4(transport.payload) {
+        return Err(Refused::IcmpError);
+    }
+    if mtu < 68 {
+        return Err(Refused::MtuTooSmall);
+    }
+    let quoted = view.packet().len().min(MAX_V4 - v4::HEADER - HEADER);
+    let length = v4::HEADER + HEADER + quoted;
+    let answer = answer.get_mut(..length).ok_or(Refused::Buffer)?;
+    let header = v4::Header {
+        dscp: DSCP,
+        protocol: protocol::ICMP,
+        source,
+        destination: view.source(),
+        ..v4::Header::default()
+    };
+    header.write(answer, HEADER + quoted).map_err(|_| Refused::Buffer)?;
+    let message = &mut answer[v4::HEADER..];
+    let [high, low] = mtu.to_be_bytes();
+    // Destination unreachable, fragmentation needed; the checksum; the next hop's MTU.
+    put(message, 0, &[3, 4, 0, 0, 0, 0, high, low]);
+    put(message, HEADER, &view.packet()[..quoted]);
+    let sum = checksum(message);
+    put(message, 2, &sum.to_be_bytes());
+    Ok(length)
+}
+
+/// Writes the answer to an IPv6 packet larger than the next hop's `mtu`, and gives its length.
+/// `source` is the router's address. A packet to many receivers is answered too, since that is
+/// how its source finds the MTU (RFC 4443 section 2.4 e.3).
+pub fn packet_too_big(
+    offending: &[u8],
+    source: Ipv6Addr,
+    mtu: u32,
+    answer: &mut [u8],
+) -> Result<usize, Refused> {
+    let view = v6::View::new(offending).map_err(Refused::Malformed)?;
+    if view.source().is_unspecified() || view.source().is_multicast() {
+        return Err(Refused::NoSingleSource);
+    }
+    let transport = view.transport().map_err(Refused::Malformed)?;
+    if transport.protocol == protocol::ICMPV6 && !is_informational_v6(&transport) {
+        return Err(Refused::IcmpError);
+    }
+    if mtu < MAX_V6 as u32 {
+        return Err(Refused::MtuTooSmall);
+    }
+    let quoted = view.packet().len().min(MAX_V6 - v6::HEADER - HEADER);
+    let length = v6::HEADER + HEADER + quoted;
+    let answer = answer.get_mut(..length).ok_or(Refused::Buffer)?;
+    let header = v6::Header {
+        dscp: DSCP,
+        next_header: protocol::ICMPV6,
+        source,
+        destination: view.source(),
+        ..v6::Header::default()
+    };
+    header.write(answer, HEADER + quoted).map_err(|_| Refused::Buffer)?;
+    let message = &mut answer[v6::HEADER..];
+    put(message, 0, &[2, 0, 0, 0]);
+    put(message, 4, &mtu.to_be_bytes());
+    put(message, HEADER, &view.packet()[..quoted]);
+    let pseudo: Sum =
+        pseudo_header(source.into(), view.source().into(), protocol::ICMPV6, message.len() as u32);
+    let sum = pseudo.bytes(message).checksum();
+    put(message, 2, &sum.to_be_bytes());
+    Ok(length)
+}
+
+/// RFC 1122 section 3.2.2: not zero, loopback, broadcast, multicast or class E.
+fn is_one_host_v4(address: Ipv4Addr) -> bool {
+    !matches!(address.octets()[0], 0 | 127 | 224..)
+}
+
+/// Types known not to be errors; of others nobody knows.
+fn is_query_v4(message: &[u8]) -> bool {
+    matches!(message.first(), Some(0 | 8..=10 | 13..=18 | 42 | 43))
+}
+
+/// Errors are below 128, and a redirect counts as one; what a later fragment holds nobody knows.
+fn is_informational_v6(transport: &ip::Transport) -> bool {
+    const REDIRECT: u8 = 137;
+    transport.fragment != Fragment::Later
+        && transport.payload.first().is_some_and(|&kind| kind >= 128 && kind != REDIRECT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+    const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+
+    fn packet_v4(source: [u8; 4], destination: [u8; 4], kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = std::vec![0; 20];
+        let header = v4::Header {
+            protocol: kind,
+            source: source.into(),
+            destination: destination.into(),
+            ..v4::Header::default()
+        };
+        header.write(&mut bytes, payload.len()).unwrap();
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn packet_v6(source: u16, destination: u16, kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = std::vec![0; 40];
+        let address = |first| Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, u16::from(first > 0));
+        let header = v6::Header {
+            next_header: kind,
+            source: address(source),
+            destination: address(destination),
+            ..v6::Header::default()
+        };
+        header.write(&mut bytes, payload.len()).unwrap();
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn answer_v4(offending: &[u8]) -> Result<Vec<u8>, Refused> {
+        let mut answer = std::vec![0xee; MAX_V4];
+        let length = fragmentation_needed(offending, ROUTER_V4, 1400, &mut answer)?;
+        answer.truncate(length);
+        Ok(answer)
+    }
+
+    fn answer_v6(offending: &[u8]) -> Result<Vec<u8>, Refused> {
+        let mut answer = std::vec![0xee; MAX_V6];
+        let length = packet_too_big(offending, ROUTER_V6, 1400, &mut answer)?;
+        answer.truncate(length);
+        Ok(answer)
+    }
+
+    const HOST: [u8; 4] = [10, 0, 0, 1];
+    const OTHER: [u8; 4] = [10, 0, 0, 2];
+
+    #[test]
+    fn an_answer_tells_the_mtu_and_quotes_what_fits() {
+        for (size, expected) in [(8, 20 + 8 + 28), (1480, MAX_V4)] {
+            let offending = packet_v4(HOST, OTHER, protocol::UDP, &std::vec![7; size]);
+            let answer = answer_v4(&offending).unwrap();
+            assert_eq!(answer.len(), expected);
+            let view = v4::View::new(&answer).unwrap();
+            assert!(view.checksum_is_right());
+            assert_eq!((view.source(), view.destination()), (ROUTER_V4, HOST.into()));
+            let message = view.transport().payload;
+            assert_eq!(
+                (message[..2].to_vec(), &message[4..8]),
+                ([3, 4].to_vec(), &1400_u32.to_be_bytes()[..])
+            );
+            assert_eq!(checksum(message), 0);
+            assert_eq!(message[8..], offending[..message.len() - 8]);
+            // The answer is itself an error, about which nothing is said.
+            assert_eq!(answer_v4(&answer), Err(Refused::IcmpError));
+            assert_eq!(
+                fragmentation_needed(&offending, ROUTER_V4, 1400, &mut std::vec![0; expected - 1]),
+                Err(Refused::Buffer)
+            );
+        }
+        for (size, expected) in [(8, 40 + 8 + 48), (1480, MAX_V6)] {
+            let offending = packet_v6(0xfd00, 0xfd01, protocol::UDP, &std::vec![7; size]);
+            let answer = answer_v6(&offending).unwrap();
+            assert_eq!(answer.len(), expected);
+            let view = v6::View::new(&answer).unwrap();
+            assert_eq!(view.source(), ROUTER_V6);
+            let message = view.transport().unwrap().payload;
+            assert_eq!(
+                (message[..2].to_vec(), &message[4..8]),
+                ([2, 0].to_vec(), &1400_u32.to_be_bytes()[..])
+            );
+            let pseudo = pseudo_header(
+                view.source().into(),
+                view.destination().into(),
+                protocol::ICMPV6,
+                message.len() as u32,
+            );
+            assert_eq!(pseudo.bytes(message).folded(), 0xffff);
+            assert_eq!(message[8..], offending[..message.len() - 8]);
+            assert_eq!(answer_v6(&answer), Err(Refused::IcmpError));
+            let mut short = std::vec![0; expected - 1];
+            assert_eq!(packet_too_big(&offending, ROUTER_V6, 1400, &mut short), Err(Refused::Buffer));
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_answered_is_not() {
+        let udp = |source, destination| packet_v4(source, destination, protocol::UDP, &[0; 8]);
+        for (source, destination, refused) in [
+            (HOST, [224, 0, 0, 1], Refused::ManyReceivers),
+            (HOST, [255; 4], Refused::ManyReceivers),
+            ([0; 4], OTHER, Refused::NoSingleSource),
+            ([127, 0, 0, 1], OTHER, Refused::NoSingleSource),
+            ([224, 0, 0, 1], OTHER, Refused::NoSingleSource),
+            ([255; 4], OTHER, Refused::NoSingleSource),
+        ] {
+            assert_eq!(answer_v4(&udp(source, destination)), Err(refused));
+        }
+        let mut later = udp(HOST, OTHER);
+        later[7] = 1;
+        assert_eq!(answer_v4(&later), Err(Refused::LaterFragment));
+        later[6] = 0;
+        assert_eq!(answer_v4(&later), Err(Refused::MayFragment));
+        for (kind, expected) in [(8, None), (0, None), (3, Some(())), (11, Some(())), (200, Some(()))] {
+            let answer = answer_v4(&packet_v4(HOST, OTHER, protocol::ICMP, &[kind, 0, 0, 0, 0, 0, 0, 0]));
+            assert_eq!(answer.err(), expected.map(|()| Refused::IcmpError), "type {kind}");
+        }
+        let small = fragmentation_needed(&udp(HOST, OTHER), ROUTER_V4, 67, &mut [0; MAX_V4]);
+        assert_eq!(small, Err(Refused::MtuTooSmall));
+        assert_eq!(answer_v4(&[0x45; 10]), Err(Refused::Malformed(ip::Error::Short)));
+    }
+
+    #[test]
+    fn what_may_not_be_answered_over_ipv6_is_not() {
+        let udp = |source, destination| packet_v6(source, destination, protocol::UDP, &[0; 8]);
+        // Multicast is answered, as RFC 4443 section 2.4 e.3 makes an exception for it.
+        assert!(answer_v6(&udp(0xfd00, 0xff0e)).is_ok());
+        assert_eq!(answer_v6(&udp(0xff0e, 0xfd00)), Err(Refused::NoSingleSource));
+        assert_eq!(answer_v6(&udp(0, 0xfd00)), Err(Refused::NoSingleSource));
+        let icmp = |payload: &[u8]| answer_v6(&packet_v6(0xfd00, 0xfd01, protocol::ICMPV6, payload));
+        assert!(icmp(&[128; 8]).is_ok());
+        for kind in [1, 2, 3, 4, 127, 137] {
+            assert_eq!(icmp(&[kind; 8]), Err(Refused::IcmpError));
+        }
+        assert_eq!(icmp(&[]), Err(Refused::IcmpError));
+        let fragment = |kind, offset| {
+            let payload = [kind, 0, 0, offset, 0, 0, 0, 1, 128, 0, 0, 0];
+            answer_v6(&packet_v6(0xfd00, 0xfd01, protocol::FRAGMENT, &payload))
+        };
+        assert!(fragment(protocol::UDP, 9).is_ok());
+        assert!(fragment(protocol::ICMPV6, 1).is_ok());
+        assert_eq!(fragment(protocol::ICMPV6, 9), Err(Refused::IcmpError));
+        let small = packet_too_big(&udp(0xfd00, 0xfd01), ROUTER_V6, 1279, &mut [0; MAX_V6]);
+        assert_eq!(small, Err(Refused::MtuTooSmall));
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_bytes_never_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..100), first: bool, mtu: u16, room in 0..MAX_V6,
+        ) {
+            let mut bytes = bytes;
+            if let Some(byte) = bytes.first_mut() {
+                *byte = if first { 0x45 } else { 0x60 };
+            }
+            let mut answer = std::vec![0; room];
+            for length in [
+                fragmentation_needed(&bytes, ROUTER_V4, mtu, &mut answer),
+                packet_too_big(&bytes, ROUTER_V6, u32::from(mtu), &mut answer),
+            ].into_iter().flatten() {
+                prop_assert!(length <= room);
+            }
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! IP packets: checked views over IPv4 ([`v4`]) and IPv6 ([`v6`]), what both have in common,
+//! and headers to be written. Jumbograms (RFC 2675) are refused.
+
+pub mod tunnel;
+pub mod v4;
+pub mod v6;
+
+use crate::checksum::Sum;
+use core::net::IpAddr;
+
+/// Numbers of protocols and of IPv6 extension headers.
+pub mod protocol {
+    /// Hop-by-hop options of IPv6.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// ICMP for IPv4.
+    pub const ICMP: u8 = 1;
+    /// Group membership for IPv4.
+    pub const IGMP: u8 = 2;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// Routing header of IPv6.
+    pub const ROUTING: u8 = 43;
+    /// Fragment header of IPv6.
+    pub const FRAGMENT: u8 = 44;
+    /// Encapsulating security payload; nothing behind it can be read.
+    pub const ESP: u8 = 50;
+    /// Authentication header (RFC 4302).
+    pub const AUTHENTICATION: u8 = 51;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+    /// Nothing follows.
+    pub const NO_NEXT_HEADER: u8 = 59;
+    /// Destination options of IPv6.
+    pub const DESTINATION_OPTIONS: u8 = 60;
+    /// Mobility header (RFC 6275).
+    pub const MOBILITY: u8 = 135;
+}
+
+/// Explicit congestion notification codepoint (RFC 3168 section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Ecn {
+    /// The transport does not understand ECN.
+    #[default]
+    NotCapable = 0,
+    /// ECN-capable, ECT(1): L4S where that is used (RFC 9331).
+    Capable1 = 1,
+    /// ECN-capable, ECT(0).
+    Capable0 = 2,
+    /// A queue on the path saw congestion.
+    CongestionExperienced = 3,
+}
+
+impl Ecn {
+    /// All of them, in the order of their bits.
+    pub const ALL: [Ecn; 4] = [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::CongestionExperienced];
+
+    /// From the low two bits of a traffic class.
+    #[inline]
+    pub const fn from_bits(bits: u8) -> Ecn {
+        Ecn::ALL[(bits & 3) as usize]
+    }
+}
+
+/// Why bytes are no IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// They end within the header.
+    Short,
+    /// The version is another.
+    Version(u8),
+    /// An IPv4 header says it is shorter than 20 bytes, or longer than its packet.
+    HeaderLength(u8),
+    /// The packet says it is longer than its bytes.
+    TotalLength {
+        /// What it says.
+        claimed: usize,
+        /// What there is.
+        present: usize,
+    },
+    /// More IPv6 extension headers than [`v6::MAX_EXTENSIONS`].
+    TooManyExtensions,
+}
+
+/// How much of its datagram a packet holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragment {
+    /// All of it.
+    Whole,
+    /// Its beginning.
+    First,
+    /// A later part, without the transport's header.
+    Later,
+}
+
+/// What an IP packet carries behind its headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport<'a> {
+    /// Protocol, of [`protocol`].
+    pub protocol: u8,
+    /// How much of the datagram is here.
+    pub fragment: Fragment,
+    /// Where it begins in the packet.
+    pub offset: usize,
+    /// The bytes; those of a later fragment begin within the datagram.
+    pub payload: &'a [u8],
+}
+
+impl Transport<'_> {
+    /// Source and destination port of TCP and UDP, and of what has them in the same place;
+    /// none for later fragments and other protocols.
+    #[inline]
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        // DCCP, SCTP and UDP-Lite begin with their ports too.
+        if self.fragment == Fragment::Later
+            || !matches!(self.protocol, protocol::TCP | protocol::UDP | 33 | 132 | 136)
+        {
+            return None;
+        }
+        let &[a, b, c, d] = self.payload.first_chunk()?;
+        Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+    }
+}
+
+/// An IP packet of either version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View<'a> {
+    /// IPv4.
+    V4(v4::View<'a>),
+    /// IPv6.
+    V6(v6::View<'a>),
+}
+
+impl<'a> View<'a> {
+    /// Takes the version from the first byte, as a PE does that finds no ethertype beneath a
+    /// label, and checks the header.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
+        match bytes.first().ok_or(Error::Short)? >> 4 {
+            4 => v4::View::new(bytes).map(View::V4),
+            6 => v6::View::new(bytes).map(View::V6),
+            other => Err(Error::Version(other)),
+        }
+    }
+
+    /// Sender.
+    pub fn source(&self) -> IpAddr {
+        match self {
+            View::V4(view) => view.source().into(),
+            View::V6(view) => view.source().into(),
+        }
+    }
+
+    /// Receiver.
+    pub fn destination(&self) -> IpAddr {
+        match self {
+            View::V4(view) => view.destination().into(),
+            View::V6(view) => view.destination().into(),
+        }
+    }
+
+    /// DSCP and ECN in one byte.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        match self {
+            View::V4(view) => view.traffic_class(),
+            View::V6(view) => view.traffic_class(),
+        }
+    }
+
+    /// Differentiated services codepoint, 6 bits (RFC 2474).
+    #[inline]
+    pub fn dscp(&self) -> u8 {
+        self.traffic_class() >> 2
+    }
+
+    /// ECN codepoint.
+    #[inline]
+    pub fn ecn(&self) -> Ecn {
+        Ecn::from_bits(self.traffic_class())
+    }
+
+    /// Time to live, or hop limit.
+    #[inline]
+    pub fn ttl(&self) -> u8 {
+        match self {
+            View::V4(view) => view.ttl(),
+            View::V6(view) => view.hop_limit(),
+        }
+    }
+
+    /// The packet, without what may have followed it in the buffer.
+    #[inline]
+    pub fn packet(&self) -> &'a [u8] {
+        match self {
+            View::V4(view) => view.packet(),
+            View::V6(view) => view.packet(),
+        }
+    }
+
+    /// What it carries.
+    #[inline]
+    pub fn transport(&self) -> Result<Transport<'a>, Error> {
+        match self {
+            View::V4(view) => Ok(view.transport()),
+            View::V6(view) => view.transport(),
+        }
+    }
+
+    /// A number that is equal for the packets of one flow: addresses, protocol and ports, and
+    /// without the ports for all fragments of a datagram. `seed` keeps routers in a row from
+    /// choosing alike.
+    #[inline]
+    pub fn flow_hash(&self, seed: u64) -> u32 {
+        let mut hash = match self {
+            View::V4(view) => {
+                let (source, destination) = (u32::from(view.source()), u32::from(view.destination()));
+                mixed(seed, u64::from(source) << 32 | u64::from(destination))
+            }
+            View::V6(view) => [view.source(), view.destination()].into_iter().fold(seed, |hash, address| {
+                let bits = u128::from(address);
+                mixed(mixed(hash, (bits >> 64) as u64), bits as u64)
+            }),
+        };
+        if let Ok(transport) = self.transport() {
+            hash = mixed(hash, u64::from(transport.protocol));
+            let ports = transport.ports().filter(|_| transport.fragment == Fragment::Whole);
+            if let Some((source, destination)) = ports {
+                hash = mixed(hash, u64::from(source) << 16 | u64::from(destination));
+            }
+        }
+        (hash >> 32) as u32
+    }
+}
+
+/// One step of SplitMix64's finalizer (Steele, Lea, Flood 2014) over what was and what comes.
+#[inline]
+const fn mixed(state: u64, word: u64) -> u64 {
+    let z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Sum over the pseudo-header TCP and UDP include in their checksum (RFC 9293 section 3.1,
+/// RFC 8200 section 8.1). Addresses of different versions give the sum of an IPv6 header
+/// that never was.
+#[inline]
+pub fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: u32) -> Sum {
+    let address = |sum: Sum, address: IpAddr| match address {
+        IpAddr::V4(address) => sum.bytes(&address.octets()),
+        IpAddr::V6(address) => sum.bytes(&address.octets()),
+    };
+    let sum = address(address(Sum::ZERO, source), destination);
+    sum.word(u16::from(protocol)).word((length >> 16) as u16).word(length as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn the_first_byte_tells_the_version() {
+        assert_eq!(View::new(&[]), Err(Error::Short));
+        assert_eq!(View::new(&[0x50; 60]), Err(Error::Version(5)));
+        assert_eq!(View::new(&[0x45; 19]), Err(Error::Short));
+        assert_eq!(View::new(&[0x60; 39]), Err(Error::Short));
+    }
+
+    fn packet(source_port: u16, fragment: u16) -> Vec<u8> {
+        let mut packet = std::vec![0; 40];
+        let header = v4::Header {
+            source: [10, 0, 0, 1].into(),
+            destination: [10, 0, 0, 2].into(),
+            protocol: protocol::UDP,
+            ..v4::Header::default()
+        };
+        header.write(&mut packet, 20).unwrap();
+        packet[20..22].copy_from_slice(&source_port.to_be_bytes());
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn the_packets_of_a_flow_have_one_hash_and_so_have_fragments() {
+        let hash = |packet: &[u8]| View::new(packet).unwrap().flow_hash(7);
+        assert_eq!(hash(&packet(1, 0)), hash(&packet(1, 0)));
+        assert_ne!(hash(&packet(1, 0)), hash(&packet(2, 0)));
+        // More fragments; then one at offset 8.
+        assert_eq!(hash(&packet(1, 0x2000)), hash(&packet(2, 1)));
+        assert_ne!(hash(&packet(1, 0)), View::new(&packet(1, 0)).unwrap().flow_hash(8));
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_bytes_never_panic(
+            first in prop::sample::select(std::vec![0x45_u8, 0x46, 0x4f, 0x60, 0x6f]),
+            mut bytes in prop::collection::vec(any::<u8>(), 1..200),
+        ) {
+            bytes[0] = first;
+            // Lengths that fit more often than chance would have it.
+            let length = bytes.len();
+            if length > 6 && length.is_multiple_of(3) {
+                let (at, length) = if first < 0x60 { (2, length) } else { (4, length.saturating_sub(40)) };
+                bytes[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
+            }
+            if let Ok(view) = View::new(&bytes) {
+                prop_assert!(view.packet().len() <= bytes.len());
+                view.flow_hash(1);
+                if let Ok(transport) = view.transport() {
+                    prop_assert_eq!(transport.offset + transport.payload.len(), view.packet().len());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The TLV block behind a message (RFC 6374 section 3.5): type and length of 8 bits each, value.
+//!
+//! A responder must refuse a query with a type below 128 that it does not know, and ignores
+//! others. Two types are for experiments; ours begin with [`EXPERIMENT`], so that they are not
+//! mistaken for somebody else's:
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |   127 or 255  |    Length     |         0x6e53 ("nS")         |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |    Purpose    |    Key        |  Digest, or number of marks …
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! ```
+//!
+//! - *Authentication* (127, so that a responder without it says so; purpose 1): HMAC-SHA-256 of
+//!   the message from its first byte to the digest, cut to 16 bytes. It is the last TLV. The key's
+//!   number lets keys change while messages are under way. Digests are the caller's.
+//! - *Marks* (255; purpose 2): how many of the packets received carried a congestion mark. A query
+//!   asks with zero, and a responder that does not know it leaves it out.
+
+use crate::bytes::{u16_at, u32_at, u64_at};
+use core::ops::Range;
+
+/// Bytes of type and length.
+pub const HEADER: usize = 2;
+/// What the values of our own TLVs begin with.
+pub const EXPERIMENT: [u8; 2] = *b"nS";
+/// Bytes of a digest.
+pub const DIGEST: usize = 16;
+/// Bytes of an authentication TLV.
+pub const AUTHENTICATION: usize = HEADER + 4 + DIGEST;
+/// Bytes of a TLV of marks.
+pub const MARKS: usize = HEADER + 4 + 8;
+
+/// Types of TLVs.
+pub mod kind {
+    /// Bytes of no meaning, to be in the response too.
+    pub const PADDING_COPIED: u8 = 0;
+    /// Where to send the response; not in a response.
+    pub const RETURN_ADDRESS: u8 = 1;
+    /// How often queries come, or may come.
+    pub const SESSION_QUERY_INTERVAL: u8 = 2;
+    /// Asks for the query itself back.
+    pub const LOOPBACK: u8 = 3;
+    /// For experiments; unknown ones are refused.
+    pub const EXPERIMENT_MANDATORY: u8 = 127;
+    /// Bytes of no meaning, not to be in the response.
+    pub const PADDING_DROPPED: u8 = 128;
+    /// For whom the message is.
+    pub const DESTINATION_ADDRESS: u8 = 129;
+    /// Who sends it.
+    pub const SOURCE_ADDRESS: u8 = 130;
+    /// For experiments; unknown ones are ignored.
+    pub const EXPERIMENT_OPTIONAL: u8 = 255;
+
+    /// A responder that does not know this type must refuse the query.
+    pub const fn is_mandatory(kind: u8) -> bool {
+        kind < 128
+    }
+}
+
+const PURPOSE_AUTHENTICATION: u8 = 1;
+const PURPOSE_MARKS: u8 = 2;
+
+/// A TLV and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tlv<'a> {
+    /// Offset of its type.
+    pub start: usize,
+    /// Its type, of [`kind`].
+    pub kind: u8,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+impl<'a> Tlv<'a> {
+    /// Offset behind its value.
+    pub const fn end(&self) -> usize {
+        self.start + HEADER + self.value.len()
+    }
+
+    /// What the value says; an error where it cannot have the length its type asks for.
+    pub fn content(&self) -> Result<Content<'a>, WrongLength> {
+        let value = self.value;
+        Ok(match self.kind {
+            kind::PADDING_COPIED | kind::PADDING_DROPPED => Content::Padding,
+            kind::RETURN_ADDRESS | kind::DESTINATION_ADDRESS | kind::SOURCE_ADDRESS => {
+                let address = value.get(2..).ok_or(WrongLength)?;
+                Content::Address { family: u16_at(value, 0), address }
+            }
+            kind::SESSION_QUERY_INTERVAL if value.len() == 4 => {
+                Content::SessionQueryInterval { milliseconds: u32_at(value, 0) }
+            }
+            kind::LOOPBACK if value.is_empty() => Content::Loopback,
+            kind::SESSION_QUERY_INTERVAL | kind::LOOPBACK => return Err(WrongLength),
+            kind::EXPERIMENT_MANDATORY if is_ours(value, PURPOSE_AUTHENTICATION) => {
+                let digest = value.get(4..).and_then(|digest| digest.try_into().ok());
+                Content::Authentication { key: value[3], digest: digest.ok_or(WrongLength)? }
+            }
+            kind::EXPERIMENT_OPTIONAL if is_ours(value, PURPOSE_MARKS) => {
+                if value.len() != MARKS - HEADER {
+                    return Err(WrongLength);
+                }
+                Content::Marks { packets: u64_at(value, 4) }
+            }
+            _ => Content::Unknown,
+        })
+    }
+}
+
+fn is_ours(value: &[u8], purpose: u8) -> bool {
+    matches!(value, [first, second, found, _, ..] if [*first, *second] == EXPERIMENT && *found == purpose)
+}
+
+/// What a TLV says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// Nothing.
+    Padding,
+    /// Where to send the response, for whom the message is or who sends it, as the type tells.
+    Address {
+        /// Of the IANA registry "Address Family Numbers": 1 is IPv4, 2 is IPv6.
+        family: u16,
+        /// The address.
+        address: &'a [u8],
+    },
+    /// How often queries come, or may come.
+    SessionQueryInterval {
+        /// Zero asks.
+        milliseconds: u32,
+    },
+    /// Asks for the query itself back.
+    Loopback,
+    /// A digest.
+    Authentication {
+        /// Number of the key.
+        key: u8,
+        /// HMAC-SHA-256, cut.
+        digest: [u8; DIGEST],
+    },
+    /// How many packets carried a congestion mark.
+    Marks {
+        /// So many.
+        packets: u64,
+    },
+    /// Of a type, or an experiment, that is not known.
+    Unknown,
+}
+
+/// A value does not have the length its type asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongLength;
+
+/// From here on the bytes are no TLVs: a length reaches past the end, or a header does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// Offset of the bytes in question.
+    pub start: usize,
+}
+
+/// The TLV at an offset; `None` at the end of the bytes.
+#[inline]
+pub fn at(bytes: &[u8], start: usize) -> Option<Result<Tlv<'_>, Malformed>> {
+    let rest = bytes.get(start..).filter(|rest| !rest.is_empty())?;
+    let Some((&[kind, length], value)) = rest.split_first_chunk() else {
+        return Some(Err(Malformed { start }));
+    };
+    let value = value.get(..usize::from(length)).ok_or(Malformed { start });
+    Some(value.map(|value| Tlv { start, kind, value }))
+}
+
+/// All TLVs of a message, whose bytes end where it does; ends after the first that is malformed.
+pub fn of_message(message: &[u8]) -> impl Iterator<Item = Result<Tlv<'_>, Malformed>> + '_ {
+    let mut next = Some(super::MESSAGE);
+    core::iter::from_fn(move || {
+        let found = at(message, next?)?;
+        next = found.ok().map(|tlv| tlv.end());
+        Some(found)
+    })
+}
+
+/// The buffer is too short for what is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short;
+
+/// Writes an authentication TLV with a digest of zero at an offset.
+pub fn write_authentication(bytes: &mut [u8], start: usize, key: u8) -> Result<(), Short> {
+    let [first, second] = EXPERIMENT;
+    let place = bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<AUTHENTICATION>).ok_or(Short)?;
+    let head = [
+        kind::EXPERIMENT_MANDATORY,
+        (AUTHENTICATION - HEADER) as u8,
+        first,
+        second,
+        PURPOSE_AUTHENTICATION,
+        key,
+    ];
+    place[..6].copy_from_slice(&head);
+    place[6..].fill(0);
+    Ok(())
+}
+
+/// Writes a TLV of marks at an offset.
+pub fn write_marks(bytes: &mut [u8], start: usize, packets: u64) -> Result<(), Short> {
+    let [first, second] = EXPERIMENT;
+    let place = bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<MARKS>).ok_or(Short)?;
+    let head = [kind::EXPERIMENT_OPTIONAL, (MARKS - HEADER) as u8, first, second, PURPOSE_MARKS, 0];
+    place[..6].copy_from_slice(&head);
+    place[6..].copy_from_slice(&packets.to_be_bytes());
+    Ok(())
+}
+
+/// Which bytes of a message that ends with an authentication TLV the digest covers, and which
+/// it is; none for other messages.
+pub fn authenticated(message: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
+    let digest = message.len().checked_sub(DIGEST)?;
+    let last = of_message(message).last()?.ok()?;
+    let is_digest = matches!(last.content(), Ok(Content::Authentication { .. }));
+    (is_digest && last.end() == message.len()).then_some((0..digest, digest..message.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MESSAGE;
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn message(tlvs: &[u8]) -> Vec<u8> {
+        [&[0; MESSAGE][..], tlvs].concat()
+    }
+
+    #[test]
+    fn tlvs_are_found_one_after_the_other() {
+        let bytes =
+            message(&[0, 3, 7, 7, 7, 1, 6, 0, 1, 10, 0, 0, 1, 2, 4, 0, 0, 1, 0, 3, 0, 200, 1, 9, 128, 5, 0]);
+        let found: Vec<_> = of_message(&bytes).collect();
+        let contents: Vec<_> =
+            found.iter().filter_map(|tlv| tlv.ok()).map(|tlv| tlv.content().unwrap()).collect();
+        assert_eq!(
+            contents,
+            [
+                Content::Padding,
+                Content::Address { family: 1, address: &[10, 0, 0, 1] },
+                Content::SessionQueryInterval { milliseconds: 256 },
+                Content::Loopback,
+                Content::Unknown,
+            ]
+        );
+        assert_eq!(found.last(), Some(&Err(Malformed { start: bytes.len() - 3 })));
+        assert_eq!(found[1].unwrap().end(), MESSAGE + 13);
+        assert_eq!(of_message(&bytes[..MESSAGE]).count(), 0);
+        assert_eq!(of_message(&bytes[..MESSAGE + 1]).next(), Some(Err(Malformed { start: MESSAGE })));
+        assert!(kind::is_mandatory(127) && !kind::is_mandatory(128));
+    }
+
+    #[test]
+    fn lengths_are_held_against_types() {
+        for (kind, length) in [(1, 1), (2, 3), (2, 5), (3, 1), (129, 0)] {
+            let tlv = Tlv { start: 0, kind, value: &[0; 8][..length] };
+            assert_eq!(tlv.content(), Err(WrongLength), "type {kind}");
+        }
+        for length in [4, 19, 21] {
+            let value = [&b"nS\x01\x00"[..], &[0; 20]].concat();
+            let tlv = Tlv { start: 0, kind: kind::EXPERIMENT_MANDATORY, value: &value[..length] };
+            assert_eq!(tlv.content(), Err(WrongLength));
+        }
+        // Somebody else's experiment.
+        let tlv = Tlv { start: 0, kind: kind::EXPERIMENT_MANDATORY, value: b"XX\x01\x00" };
+        assert_eq!(tlv.content(), Ok(Content::Unknown));
+    }
+
+    #[test]
+    fn our_own_are_written_as_drawn() {
+        let mut bytes = message(&[0xff; MARKS + AUTHENTICATION]);
+        write_marks(&mut bytes, MESSAGE, 0x0102).unwrap();
+        write_authentication(&mut bytes, MESSAGE + MARKS, 9).unwrap();
+        assert_eq!(bytes[MESSAGE..][..MARKS], [255, 12, 0x6e, 0x53, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(bytes[MESSAGE + MARKS..][..7], [127, 20, 0x6e, 0x53, 1, 9, 0]);
+        let contents: Vec<_> = of_message(&bytes).map(|tlv| tlv.unwrap().content().unwrap()).collect();
+        let digest = Content::Authentication { key: 9, digest: [0; DIGEST] };
+        assert_eq!(contents, [Content::Marks { packets: 0x0102 }, digest]);
+        let end = bytes.len();
+        assert_eq!(authenticated(&bytes), Some((0..end - 16, end - 16..end)));
+        assert_eq!(authenticated(&bytes[..end - 1]), None);
+        assert_eq!(authenticated(&bytes[..MESSAGE + MARKS]), None);
+        assert_eq!(authenticated(&[]), None);
+        // Behind the digest nothing may follow that it does not cover.
+        bytes.extend([128, 0]);
+        assert_eq!(authenticated(&bytes), None);
+        assert_eq!(write_marks(&mut bytes, end, 0), Err(Short));
+        assert_eq!(write_authentication(&mut bytes, usize::MAX, 0), Err(Short));
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut end = MESSAGE;
+            for tlv in of_message(&bytes).flatten() {
+                prop_assert_eq!(tlv.start, end);
+                end = tlv.end();
+                prop_assert!(end <= bytes.len());
+                let _ = tlv.content();
+            }
+            if let Some((covered, digest)) = authenticated(&bytes) {
+                prop_assert_eq!((covered.end, digest.end), (digest.start, bytes.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! MPLS label stacks (RFC 3032; the traffic class was called EXP before RFC 5462).
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |                Label                  |  TC |S|      TTL      |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! ```
+
+/// Bytes of a label stack entry.
+pub const ENTRY: usize = 4;
+/// Entries a stack may have; more are a mistake or an attack.
+pub const MAX_DEPTH: usize = 16;
+
+/// A label: 20 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Label(u32);
+
+impl Label {
+    /// Largest label.
+    pub const MAX: Label = Label(0xf_ffff);
+    /// First label that is not for special purposes.
+    pub const FIRST_UNRESERVED: Label = Label(16);
+
+    /// What is beneath is IPv4 (RFC 3032; not only at the bottom since RFC 4182).
+    pub const IPV4_EXPLICIT_NULL: Label = Label(0);
+    /// Every router looks at the packet (RFC 3032).
+    pub const ROUTER_ALERT: Label = Label(1);
+    /// What is beneath is IPv6 (RFC 3032; not only at the bottom since RFC 4182).
+    pub const IPV6_EXPLICIT_NULL: Label = Label(2);
+    /// Asks the neighbour to pop; never in a packet (RFC 3032).
+    pub const IMPLICIT_NULL: Label = Label(3);
+    /// The next label is entropy (RFC 6790).
+    pub const ENTROPY_INDICATOR: Label = Label(7);
+    /// Beneath is a generic associated channel (GAL, RFC 5586).
+    pub const GENERIC_CHANNEL: Label = Label(13);
+    /// Operation and maintenance alert (RFC 3429).
+    pub const OAM_ALERT: Label = Label(14);
+    /// The next label is an extended special-purpose one (RFC 7274).
+    pub const EXTENSION: Label = Label(15);
+
+    /// A label of this number; none above 20 bits.
+    #[inline]
+    pub const fn new(number: u32) -> Option<Label> {
+        if number <= Label::MAX.0 { Some(Label(number)) } else { None }
+    }
+
+    /// Its number.
+    #[inline]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Reserved for special purposes (RFC 7274): below 16.
+    #[inline]
+    pub const fn is_reserved(self) -> bool {
+        self.0 < Label::FIRST_UNRESERVED.0
+    }
+}
+
+/// A label stack entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Label.
+    pub label: Label,
+    /// Traffic class, 3 bits.
+    pub traffic_class: u8,
+    /// Bottom of stack.
+    pub bottom: bool,
+    /// Time to live.
+    pub ttl: u8,
+}
+
+impl Entry {
+    /// From its four bytes; none are wrong.
+    #[inline]
+    pub const fn from_bytes(bytes: [u8; ENTRY]) -> Entry {
+        let bits = u32::from_be_bytes(bytes);
+        Entry {
+            label: Label(bits >> 12),
+            traffic_class: (bits >> 9 & 7) as u8,
+            bottom: bits & 0x100 != 0,
+            ttl: bits as u8,
+        }
+    }
+
+    /// Its four bytes; excess bits of the traffic class are cut off.
+    #[inline]
+    pub const fn to_bytes(self) -> [u8; ENTRY] {
+        let class = (self.traffic_class & 7) as u32;
+        (self.label.0 << 12 | class << 9 | (self.bottom as u32) << 8 | self.ttl as u32).to_be_bytes()
+    }
+
+    /// The entry these bytes begin with; none in fewer than four bytes. All a router needs
+    /// that swaps the top label.
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Option<Entry> {
+        bytes.first_chunk().map(|bytes| Entry::from_bytes(*bytes))
+    }
+
+    /// Writes over the entry these bytes begin with.
+    #[inline]
+    pub fn write(self, bytes: &mut [u8]) -> Result<(), Short> {
+        *bytes.first_chunk_mut().ok_or(Short)? = self.to_bytes();
+        Ok(())
+    }
+}
+
+/// The buffer is too short for what is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short;
+
+/// Why bytes are no label stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// They end before an entry says that it is the bottom.
+    NoBottom,
+    /// More than [`MAX_DEPTH`] entries.
+    TooDeep,
+    /// A reserved label where none may stand, or one without a meaning.
+    Reserved {
+        /// Which label.
+        label: Label,
+        /// How many entries are above it.
+        depth: usize,
+    },
+}
+
+/// A label stack that has a bottom, is not too deep, and whose reserved labels stand where
+/// they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack<'a> {
+    entries: &'a [[u8; ENTRY]],
+}
+
+impl<'a> Stack<'a> {
+    /// The stack these bytes begin with.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<Stack<'a>, Error> {
+        let (entries, _) = bytes.as_chunks::<ENTRY>();
+        let mut above = None;
+        for (depth, entry) in entries.iter().enumerate() {
+            if depth == MAX_DEPTH {
+                return Err(Error::TooDeep);
+            }
+            let entry = Entry::from_bytes(*entry);
+            if !may_stand(entry, above) {
+                return Err(Error::Reserved { label: entry.label, depth });
+            }
+            if entry.bottom {
+                return Ok(Stack { entries: &entries[..=depth] });
+            }
+            above = Some(entry.label);
+        }
+        Err(Error::NoBottom)
+    }
+
+    /// The entries, from the top.
+    #[inline]
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = Entry> + ExactSizeIterator + 'a {
+        self.entries.iter().map(|entry| Entry::from_bytes(*entry))
+    }
+
+    /// How many entries there are, at least one.
+    pub fn depth(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Where what it labels begins.
+    #[inline]
+    pub fn payload_offset(&self) -> usize {
+        self.entries.len() * ENTRY
+    }
+
+    /// Whether a generic associated channel header follows instead of a customer's packet.
+    #[inline]
+    pub fn carries_generic_channel(&self) -> bool {
+        self.entries().next_back().is_some_and(|entry| entry.label == Label::GENERIC_CHANNEL)
+    }
+}
+
+fn may_stand(entry: Entry, above: Option<Label>) -> bool {
+    if above == Some(Label::ENTROPY_INDICATOR) {
+        // RFC 6790 section 3: an entropy label is not a reserved one.
+        return !entry.label.is_reserved();
+    }
+    match entry.label {
+        label if !label.is_reserved() => true,
+        Label::IPV4_EXPLICIT_NULL | Label::IPV6_EXPLICIT_NULL | Label::OAM_ALERT => true,
+        // Beneath each of these must be another label.
+        Label::ROUTER_ALERT | Label::ENTROPY_INDICATOR => !entry.bottom,
+        // RFC 5586 section 4.2; the flow labels RFC 6423 lets follow are pseudowires'.
+        Label::GENERIC_CHANNEL => entry.bottom,
+        _ => false,
+    }
+}
+
+/// Writes a stack from the top; the last entry becomes the bottom, and no other. What it
+/// labels belongs at the length returned.
+#[inline]
+pub fn write_stack(entries: &[Entry], bytes: &mut [u8]) -> Result<usize, Short> {
+    let length = entries.len() * ENTRY;
+    let (chunks, _) = bytes.get_mut(..length).ok_or(Short)?.as_chunks_mut::<ENTRY>();
+    for (number, (chunk, entry)) in chunks.iter_mut().zip(entries).enumerate() {
+        *chunk = Entry { bottom: number + 1 == entries.len(), ..*entry }.to_bytes();
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn entry(label: Label, bottom: bool) -> Entry {
+        Entry { label, traffic_class: 0, bottom, ttl: 64 }
+    }
+
+    fn stack(labels: &[u32]) -> Vec<u8> {
+        let entries: Vec<Entry> =
+            labels.iter().map(|&label| entry(Label::new(label).unwrap(), false)).collect();
+        let mut bytes = std::vec![0; entries.len() * ENTRY];
+        write_stack(&entries, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn fields_stand_where_the_rfc_draws_them() {
+        let entry = Entry { label: Label::new(0x12345).unwrap(), traffic_class: 5, bottom: true, ttl: 0xfe };
+        assert_eq!(entry.to_bytes(), [0x12, 0x34, 0x5b, 0xfe]);
+        assert_eq!(Entry::from_bytes([0x12, 0x34, 0x5b, 0xfe]), entry);
+        assert_eq!(Entry::from_bytes([0xff, 0xff, 0xf4, 0]).label, Label::MAX);
+        assert_eq!((Label::new(1 << 20), Entry::read(&[0; 3])), (None, None));
+    }
+
+    #[test]
+    fn a_stack_ends_at_its_bottom() {
+        let mut bytes = stack(&[16, 17, 0xf_ffff]);
+        bytes.extend([0x45; 20]);
+        let found = Stack::new(&bytes).unwrap();
+        assert_eq!((found.depth(), found.payload_offset()), (3, 12));
+        assert!(found.entries().map(|entry| entry.label.number()).eq([16, 17, 0xf_ffff]));
+        assert!(found.entries().map(|entry| entry.bottom).eq([false, false, true]));
+        assert!(!found.carries_generic_channel());
+        for length in 0..12 {
+            assert_eq!(Stack::new(&bytes[..length]), Err(Error::NoBottom));
+        }
+        assert_eq!(write_stack(&[entry(Label::MAX, true); 2], &mut [0; 7]), Err(Short));
+        assert_eq!(entry(Label::MAX, true).write(&mut [0; 3]), Err(Short));
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        assert_eq!(Stack::new(&stack(&[16; MAX_DEPTH])).unwrap().depth(), MAX_DEPTH);
+        assert_eq!(Stack::new(&stack(&[16; MAX_DEPTH + 1])), Err(Error::TooDeep));
+    }
+
+    #[test]
+    fn reserved_labels_stand_where_they_may() {
+        for labels in [&[100, 13][..], &[0], &[2], &[0, 100], &[1, 100], &[7, 100], &[100, 7, 16, 17], &[14]]
+        {
+            assert!(Stack::new(&stack(labels)).is_ok(), "{labels:?}");
+        }
+        assert!(Stack::new(&stack(&[100, 13])).unwrap().carries_generic_channel());
+        let refused: [(&[u32], usize); 10] = [
+            (&[3], 0),
+            (&[100, 3], 1),
+            (&[100, 1], 1),
+            (&[7], 0),
+            (&[7, 13], 1),
+            (&[13, 100], 0),
+            (&[4], 0),
+            (&[12, 100], 0),
+            (&[15, 16], 0),
+            (&[100, 7, 0], 2),
+        ];
+        for (labels, depth) in refused {
+            let label = Label::new(labels[depth]).unwrap();
+            assert_eq!(Stack::new(&stack(labels)), Err(Error::Reserved { label, depth }), "{labels:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_entry_survives(bytes: [u8; ENTRY]) {
+            prop_assert_eq!(Entry::from_bytes(bytes).to_bytes(), bytes);
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            if let Ok(stack) = Stack::new(&bytes) {
+                prop_assert!(stack.payload_offset() <= bytes.len());
+                let bottoms: Vec<usize> =
+                    stack.entries().enumerate().filter(|(_, entry)| entry.bottom).map(|(at, _)| at).collect();
+                prop_assert_eq!(bottoms, [stack.depth() - 1]);
+            }
+        }
+    }
+}
