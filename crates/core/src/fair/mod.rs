@@ -9,6 +9,7 @@ pub mod ingress;
 pub mod management;
 pub mod parameters;
 pub mod shaper;
+pub mod wire;
 
 pub use ingress::{Ingress, Published, Transmit};
 pub use management::{Egress, Query, Reply};
