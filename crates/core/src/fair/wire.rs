@@ -28,7 +28,7 @@
 //! could end a session.
 
 use super::management::{Egress, Query, Reply};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 use alloc::collections::VecDeque;
 use netstage_wire::loss_delay::tlv::{self, Content, kind};
 use netstage_wire::loss_delay::{
@@ -39,14 +39,17 @@ use netstage_wire::loss_delay::{
 /// Queries remembered at most; the oldest is forgotten first, and its response refused.
 const PENDING: usize = 4096;
 
+/// HMAC-SHA-256 of a message's bytes, cut, by the key of a number; none where there is no such
+/// key. Both ends may put in front what ties a message to its channel.
+pub type Digest<'a> = &'a dyn Fn(u8, &[u8]) -> Option<[u8; tlv::DIGEST]>;
+
 /// How messages are authenticated.
 #[derive(Clone, Copy)]
 pub struct Authentication<'a> {
     /// Number of the key for what is sent.
     pub key: u8,
-    /// HMAC-SHA-256 of a message's bytes, cut, by the key of this number; none where there is no
-    /// such key. Both ends may put in front what ties a message to its channel.
-    pub digest: &'a dyn Fn(u8, &[u8]) -> Option<[u8; tlv::DIGEST]>,
+    /// The digest by each key.
+    pub digest: Digest<'a>,
 }
 
 impl Authentication<'_> {
@@ -121,7 +124,8 @@ pub struct Querier {
 
 impl Querier {
     /// A querier that has asked nothing yet. `session` should differ after each restart;
-    /// `epoch_unix_ns` is what [`Instant::ZERO`] is in nanoseconds since 1970.
+    /// `epoch_unix_ns` is what
+    /// [`Instant::ZERO`](crate::time::Instant::ZERO) is in nanoseconds since 1970.
     pub fn new(session: Session, epoch_unix_ns: u64, asks_for_marks: bool) -> Querier {
         Querier { session, epoch_unix_ns, asks_for_marks, newest: 0, pending: VecDeque::new() }
     }
@@ -335,6 +339,7 @@ fn answer_tlvs(bytes: &mut [u8], egress: &Egress, key: Option<u8>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Instant;
     use alloc::vec;
     use alloc::vec::Vec;
     use proptest::prelude::*;
