@@ -8,8 +8,8 @@ use netstage_live::agent::{Limits, Session};
 use netstage_live::keyed::Peer;
 use netstage_live::measure::Timeline;
 use netstage_live::protocol::generated::{
-    CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, Phase, PrepareRequest, Progress, ReadClockReply,
-    ReportChunk, StartRequest, report_chunk::Content,
+    CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, Phase, PrepareRequest, Progress,
+    ReadClockReply, ReportChunk, StartRequest, report_chunk::Content,
 };
 use netstage_live::protocol::{Refusal, common_version, read_assignment, read_report};
 use netstage_live::task;
