@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+from results_page import table
+
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs/results"
 REFERENCE = RESULTS.parent.parent / "bench/sim/reference.json"
 PAGE, NOTES = RESULTS / "i2vfc.md", RESULTS / "i2vfc.notes.md"
@@ -103,11 +105,6 @@ def judged(cell, digits: int = 3) -> str:
 def seconds(cell) -> str:
     """A convergence time: a whole number of bins in every run, or the program's words."""
     return f"{cell['achieved']} {verdict(cell)}"
-
-
-def table(header: list, rows: list, left: int = 1) -> str:
-    rule = [":--" if i < left else "--:" for i in range(len(header))]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, rule, *rows]) + "\n"
 
 
 def picture(file: str, caption: str) -> str:

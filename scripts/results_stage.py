@@ -9,14 +9,14 @@ them is in docs/results/stage.notes.md, a section per part.
 
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
+from results_page import table, write
+
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs/results"
-PAGE, NOTES = RESULTS / "stage.md", RESULTS / "stage.notes.md"
 STAGES = ["sim", "emu"]
 LINES = {"a-clean": "Figure 2: 0 ms, no errors", "b-long": "Figure 3: 100 ms, no errors",
          "c-noisy": "Figure 4: 100 ms, BER 1e-6"}
@@ -70,11 +70,6 @@ def ratio(value, low=None, high=None) -> str:
         return "–"
     text = f"{value:.3g}"
     return text if low is None or high is None else f"{text} ({low:.3g} – {high:.3g})"
-
-
-def table(header: list, rows: list) -> str:
-    rule = [":--"] + ["--:"] * (len(header) - 1)
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, rule, *rows]) + "\n"
 
 
 def of(records: dict, stage: str, name: str, variant: str, metric: str, subject: str):
@@ -177,9 +172,7 @@ def main():
                 records[stage, name] = Record(folder / stage / name)
     parts = {"commands": machine(records), "figures": figures(records), "losses": losses(records),
              "bit-errors": bit_errors(records), "backbone": backbone(records)}
-    notes = NOTES.read_text().split("---\n", 1)[1]
-    page = re.sub(r"\{\{([a-z-]+)\}\}\n", lambda found: parts[found[1]], notes)
-    PAGE.write_text(page.lstrip())
+    write(RESULTS / "stage.md", parts)
     pictures(program, records)
 
 

@@ -100,7 +100,8 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
     let text = if changed { document(&root) } else { text.to_owned() };
     let head = file.scenario.as_ref()?.0.as_ref()?;
     if head.repeat.0 > 1 && !cells.iter().any(|cell| cell.plan.is_random()) {
-        let seeds = "nothing in this scenario is random: every seed gives the same run, and no interval";
+        let seeds =
+            "nothing in this scenario is random: simulated, every seed gives the same run, and no interval";
         warnings.insert(seeds.to_owned());
     }
     Some(Scenario {

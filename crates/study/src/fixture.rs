@@ -224,7 +224,7 @@ pub fn runner(plan: &Plan, seed: u64, _: &dyn Fn() -> bool) -> Result<Outcome, S
 
 /// Options for a folder.
 pub fn options(out: &Path, jobs: usize) -> Options {
-    Options { out: out.to_owned(), jobs, stage: "sim".into(), tool: "netstage test".into() }
+    Options { out: out.to_owned(), jobs, retries: 0, stage: "sim".into(), tool: "netstage test".into() }
 }
 
 /// A folder that goes when the test does.

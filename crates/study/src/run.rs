@@ -29,6 +29,8 @@ pub struct Options {
     pub out: PathBuf,
     /// Runs at the same time; at least one.
     pub jobs: usize,
+    /// How often a run that is void is begun anew.
+    pub retries: u32,
     /// Name of the stage the runner drives.
     pub stage: String,
     /// Name and version of the tool.
@@ -87,6 +89,7 @@ pub fn run(
         folder: &folder,
         pending: &pending,
         interrupted,
+        retries: options.retries,
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
         doing: Mutex::new(String::new()),
@@ -111,6 +114,7 @@ struct Work<'a> {
     folder: &'a Folder,
     pending: &'a [(usize, u64)],
     interrupted: &'a AtomicBool,
+    retries: u32,
     next: AtomicUsize,
     stop: AtomicBool,
     doing: Mutex<String>,
@@ -176,7 +180,7 @@ impl Work<'_> {
         let doing = |what: &str| what.clone_into(&mut self.doing());
         doing("flows");
         let mut outcome = match plan.has_run() {
-            true => (self.runner)(plan, seed, &stop)?,
+            true => self.flows(plan, seed, &stop)?,
             false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
         };
         outcome.tests = trials::run(plan, seed, self.runner, &stop, &doing)?;
@@ -185,6 +189,22 @@ impl Work<'_> {
             outcome.void.extend(why);
         }
         Ok(outcome)
+    }
+
+    /// The flows of a plan, begun anew where the stage itself fell short. Each attempt counts for
+    /// itself, and the outcome says how many there were.
+    fn flows(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+        let mut spoiled = Vec::new();
+        loop {
+            let mut outcome = (self.runner)(plan, seed, stop)?;
+            if outcome.void.is_empty() || spoiled.len() == self.retries as usize {
+                let said =
+                    |(attempt, why): (usize, &String)| format!("attempt {} was void: {why}", attempt + 1);
+                outcome.warnings.extend(spoiled.iter().enumerate().map(said));
+                return Ok(outcome);
+            }
+            spoiled.push(outcome.void.swap_remove(0));
+        }
     }
 
     /// One run; false if it was stopped.

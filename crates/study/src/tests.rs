@@ -2,7 +2,7 @@
 
 use crate::fixture::{Scratch, options, runner, scenario};
 use crate::folder::Folder;
-use crate::{Error, Observer, OpenError, Progress, Record, Stopped, compare, report, run, series};
+use crate::{Error, Observer, OpenError, Options, Progress, Record, Stopped, compare, report, run, series};
 use netstage_core::rng::Stream;
 use netstage_scenario::Scenario;
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome};
@@ -52,6 +52,32 @@ fn run_files(out: &Path) -> Vec<PathBuf> {
         fs::read_dir(out.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     files
+}
+
+#[test]
+fn a_void_run_is_begun_anew_as_often_as_asked() {
+    let scenario = scenario();
+    // Of each run the first two attempts.
+    let record = |retries: u32| {
+        let (scratch, attempts) = (Scratch::new(&format!("retries-{retries}")), AtomicUsize::new(0));
+        let spoiled = |plan: &Plan, seed: u64, stop: &dyn Fn() -> bool| -> Result<Outcome, Stopped> {
+            let attempt = attempts.fetch_add(1, Ordering::Relaxed) % 3;
+            let void = (attempt < 2).then(|| format!("late {attempt}")).into_iter().collect();
+            Ok(Outcome { void, ..runner(plan, seed, stop)? })
+        };
+        let options = Options { retries, ..options(&scratch.0, 1) };
+        let record = run(&scenario, &spoiled, &options, &mut (), &never()).unwrap();
+        (record.data, attempts.into_inner())
+    };
+    let (patient, attempts) = record(2);
+    assert_eq!((attempts, patient.void.is_empty()), (3 * RUNS, true));
+    let told = patient.warnings.join("\n");
+    assert!(
+        told.contains("attempt 1 was void: late 0") && told.contains("attempt 2 was void: late 1"),
+        "{told}"
+    );
+    let (hasty, attempts) = record(0);
+    assert_eq!((attempts, hasty.void.is_empty()), (RUNS, false));
 }
 
 /// Counts how often it runs.

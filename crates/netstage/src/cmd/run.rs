@@ -25,6 +25,9 @@ pub struct Arguments {
     /// Runs at the same time [default: one per core in the simulator, one elsewhere]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
+    /// Begin a run that is void anew, up to N times; the record says so
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    retries: u32,
     /// Print the result, or the error, as JSON
     #[arg(long)]
     json: bool,
@@ -57,6 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let options = Options {
         out,
         jobs: arguments.jobs.map_or(jobs, usize::from),
+        retries: arguments.retries,
         stage: name.into(),
         tool: concat!("netstage ", env!("CARGO_PKG_VERSION")).into(),
     };

@@ -1,0 +1,16 @@
+"""What the pages of docs/results have in common: tables, and notes with places where these go."""
+
+import pathlib
+import re
+
+
+def table(header: list, rows: list, left: int = 1) -> str:
+    """A table whose first `left` columns are text, the others numbers."""
+    rule = [":--"] * left + ["--:"] * (len(header) - left)
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, rule, *rows]) + "\n"
+
+
+def write(page: pathlib.Path, parts: dict):
+    """Writes a page from the notes beside it, the parts in place of their {{names}}."""
+    notes = page.with_suffix(".notes.md").read_text().split("---\n", 1)[1]
+    page.write_text(re.sub(r"\{\{([a-z0-9-]+)\}\}\n", lambda found: parts[found[1]], notes).lstrip())
