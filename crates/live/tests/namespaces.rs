@@ -2,6 +2,7 @@
 
 mod support;
 
+use netstage_live::netns::multicast::MulticastRoutes;
 use netstage_live::netns::netlink::{Metrics, Netlink, Route, VethEnd, VethOptions, create_veth};
 use netstage_live::netns::{Namespace, ethtool, spawn_in};
 use std::fs;
@@ -266,4 +267,40 @@ fn kill_leaves_nothing_behind() {
     });
     wait_until("the namespaces are gone", || !is_held(left) && !is_held(right));
     assert!(!host.links().unwrap().iter().any(ours));
+}
+
+#[test]
+fn multicast_routes_are_the_namespaces_own_and_go_with_their_value() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let mut netlink = Netlink::open(&pair.left).unwrap();
+    let [from, to] = ["lo", "left0"].map(|name| netlink.link(name).unwrap().index);
+    let told = |namespace: &Namespace, file: &'static str| {
+        let text = namespace.run(|| fs::read_to_string(format!("/proc/thread-self/net/{file}"))).unwrap();
+        text.unwrap_or_default().lines().skip(1).map(str::to_owned).collect::<Vec<String>>()
+    };
+    for (source, group, links, routes) in [
+        ("10.1.0.0", "239.1.1.1", "ip_mr_vif", "ip_mr_cache"),
+        ("fd00::", "ff18::1", "ip6_mr_vif", "ip6_mr_cache"),
+    ] {
+        let (source, group): (IpAddr, IpAddr) = (source.parse().unwrap(), group.parse().unwrap());
+        let opened = MulticastRoutes::open(&pair.left, group);
+        if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(nix::libc::ENOPROTOOPT)) {
+            println!("skipped: this kernel does not forward {group}");
+            continue;
+        }
+        let mut kept = opened.unwrap();
+        kept.add(source, group, from, &[to]).unwrap();
+        assert_eq!((told(&pair.left, links).len(), told(&pair.left, routes).len()), (2, 1));
+        assert!(told(&pair.left, links).iter().any(|line| line.contains("left0")));
+        let again = MulticastRoutes::open(&pair.left, group).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AddrInUse, "one forwards at a time");
+        let other = if group.is_ipv4() { "ff18::1" } else { "239.1.1.1" };
+        assert!(kept.add(source, other.parse().unwrap(), from, &[to]).is_err());
+        assert_eq!(told(&pair.right, links), Vec::<String>::new());
+        drop(kept);
+        assert_eq!((told(&pair.left, links), told(&pair.left, routes)), (Vec::new(), Vec::new()));
+    }
 }

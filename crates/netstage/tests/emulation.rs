@@ -76,10 +76,11 @@ fn can_emulate() -> bool {
     can
 }
 
+/// What a run says: its result, or on the other output why there is none.
 fn json(output: &Output) -> Value {
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text)
-        .unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+    let said = [&output.stdout, &output.stderr];
+    let read = said.iter().find_map(|bytes| serde_json::from_slice(bytes).ok());
+    read.unwrap_or_else(|| panic!("{:?}", said.map(|bytes| String::from_utf8_lossy(bytes))))
 }
 
 /// The mean of a metric of a subject in a record.
@@ -274,11 +275,19 @@ fn an_interrupt_ends_a_run_at_once() {
 
 #[test]
 fn no_privilege_is_needed() {
+    let Some(result) = run_by_nobody("nobody", SCENARIO) else { return };
+    assert!(mean(&result, "flow.throughput", "call") > 50_000.0);
+    assert!(result["record"]["failures"].as_array().is_none_or(Vec::is_empty));
+}
+
+/// What a user without any privilege gets of a scenario; none where that cannot be tried here.
+fn run_by_nobody(name: &str, scenario: &str) -> Option<Value> {
     if !can_emulate() || !nix::unistd::geteuid().is_root() {
         println!("skipped: needs root, to give it up");
-        return;
+        return None;
     }
-    let place = Place::new("nobody");
+    let place = Place::new(name);
+    fs::write(place.0.join("call.toml"), scenario).unwrap();
     // Build folders are not open to everybody: the program is run from a copy.
     let program = place.0.join("netstage");
     fs::copy(env!("CARGO_BIN_EXE_netstage"), &program).unwrap();
@@ -294,10 +303,131 @@ fn no_privilege_is_needed() {
     let result = json(&output);
     if result["error"]["code"] == 4 {
         println!("skipped: {}", result["error"]["message"]);
+        return None;
+    }
+    Some(result)
+}
+
+/// Two senders to one group, a third of its own to receivers on both routers, and one whose packets
+/// may not pass any.
+const MULTICAST: &str = r#"
+[scenario]
+duration = "1500 ms"
+[defaults.link]
+rate = "20 Mbit/s"
+delay = "1 ms"
+buffer = "100 packets"
+[defaults.flow]
+transport = "multicast"
+traffic = { model = "cbr", rate = "800 kbit/s", packet = "500 B" }
+[node.s]
+[node.t]
+[node.a]
+[node.b]
+[node.r1]
+kind = "router"
+[node.r2]
+kind = "router"
+[link.s]
+ends = ["s", "r1"]
+[link.t]
+ends = ["r2", "t"]
+[link.core]
+ends = ["r1", "r2"]
+[link.a]
+ends = ["r1", "a"]
+[link.b]
+ends = ["r2", "b"]
+[link.side]
+ends = ["a", "b"]
+[flow.first]
+from = "s"
+to = ["a", "b"]
+multicast = { group = "239.1.1.1" }
+[flow.second]
+from = "t"
+to = ["a", "b"]
+multicast = { group = "239.1.1.1" }
+[flow.own]
+from = "s"
+to = ["t", "b"]
+ip = "v6"
+multicast = { source = "sender", hops = 3 }
+[flow.beside]
+from = "a"
+to = "b"
+multicast = { group = "224.0.0.99", hops = 1 }
+[flow.short]
+from = "s"
+to = ["a", "b"]
+multicast = { hops = 2 }
+[measure]
+interval = "500 ms"
+"#;
+
+/// What every receiver should have had of each flow, and had: all of it, where the machine was quiet.
+fn multicast_arrived(result: &Value) {
+    for subject in ["first@a", "first@b", "second@a", "second@b", "own@t", "own@b", "beside", "short@a"] {
+        let got = mean(result, "flow.throughput", subject);
+        // A busy machine takes a share of what is sent; what comes twice would be above.
+        assert!((200_000.0..=840_000.0).contains(&got), "{subject}: {got}");
+        assert_eq!(mean(result, "flow.duplicated", subject), 0.0, "{subject}");
+    }
+    for flow in ["first", "second", "own", "beside", "short"] {
+        assert!((150.0..=300.0).contains(&mean(result, "flow.sent", flow)), "{flow}");
+    }
+    // The packet whose hops end at the second router is heard of by its receiver alone.
+    let failures = result["record"]["failures"].as_array().cloned().unwrap_or_default();
+    assert_eq!(failures, ["flow.short@b: nothing arrived"]);
+    assert_eq!(mean(result, "flow.throughput", "short@b"), 0.0);
+    // Nobody hears of what is not for them, and a link carries a packet once, group membership
+    // (IGMP, MLD) not counted: what goes to two receivers, too.
+    let warnings = result["record"]["warnings"].to_string();
+    assert!(!warnings.contains("not its own"), "{warnings}");
+    let sent = |flows: &[&str]| flows.iter().map(|flow| mean(result, "flow.sent", flow)).sum::<f64>();
+    let bits = |bytes: f64| bytes * 8.0 / 1.5;
+    for (link, flows) in [
+        ("s.forward", &["first", "own", "short"][..]),
+        ("core.forward", &["first", "own", "short"]),
+        ("core.reverse", &["second"]),
+        ("a.forward", &["first", "second", "short"]),
+        ("side.forward", &["beside"]),
+        ("side.reverse", &[]),
+        ("a.reverse", &[]),
+    ] {
+        // Headers are 28 bytes, and 48 of IPv6.
+        let most = bits(sent(flows) * 528.0 * 1.02);
+        let carried = mean(result, "link.throughput", link);
+        assert!(carried <= most, "{link}: {carried} of {most}");
+    }
+}
+
+#[test]
+fn multicast_is_copied_where_ways_part_and_reaches_every_receiver() {
+    if !can_emulate() {
         return;
     }
-    assert!(mean(&result, "flow.throughput", "call") > 50_000.0);
-    assert!(result["record"]["failures"].as_array().is_none_or(Vec::is_empty));
+    let place = Place::new("multicast");
+    fs::write(place.0.join("call.toml"), MULTICAST).unwrap();
+    let output = place.command("emu", "emu").output().unwrap();
+    let result = json(&output);
+    if result["error"]["code"] == 4 {
+        println!("skipped: {}", result["error"]["message"]);
+        return;
+    }
+    multicast_arrived(&result);
+    // The whole flow is its receivers together.
+    let lost = |subject: &str| mean(&result, "flow.lost", subject);
+    assert_eq!(lost("first"), lost("first@a") + lost("first@b"));
+    let sim = place.command("sim", "sim").output().unwrap();
+    assert_eq!(sim.status.code(), Some(2));
+    assert!(json(&sim)["error"]["message"].as_str().unwrap().contains("--on emu"));
+}
+
+#[test]
+fn multicast_needs_no_privilege() {
+    let Some(result) = run_by_nobody("multicast-nobody", MULTICAST) else { return };
+    multicast_arrived(&result);
 }
 
 #[test]

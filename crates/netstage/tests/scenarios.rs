@@ -33,13 +33,44 @@ fn assert_met(scenario: &Path) {
     );
 }
 
+/// Whether the file says of itself that the simulator has no model of something in it.
+fn needs_real_packets(scenario: &Path) -> bool {
+    let text = std::fs::read_to_string(scenario).unwrap();
+    text.lines().take_while(|line| line.starts_with('#')).any(|line| line.contains("--on emu"))
+}
+
+/// As [`assert_met`] on the emulated stage, where it can run; the simulator refuses the file. What a
+/// run on a busy machine came to is void, and then no matter.
+fn assert_met_by_real_packets(scenario: &Path) {
+    let name = scenario.file_stem().unwrap().to_str().unwrap();
+    let refused = run(scenario, &fresh(&format!("{name}-sim")), &[]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && message.contains("--on emu"), "{name}: {message}");
+    let output = run(scenario, &fresh(name), &["--on", "emu"]);
+    let said = format!(
+        "{name}: {:?}\n{}{}",
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    match output.status.code() {
+        Some(0) => {}
+        Some(4) => println!("skipped: {said}"),
+        Some(5) => println!("the machine was too busy to tell: {said}"),
+        _ => panic!("{said}"),
+    }
+}
+
 #[test]
 fn every_example_meets_its_expectations() {
     let mut count = 0;
     for entry in std::fs::read_dir(scenarios().join("examples")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "toml") {
-            assert_met(&path);
+            match needs_real_packets(&path) {
+                true => assert_met_by_real_packets(&path),
+                false => assert_met(&path),
+            }
             count += 1;
         }
     }

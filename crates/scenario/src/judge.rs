@@ -209,10 +209,12 @@ impl<'a> Judge<'a> {
         }
         let names = subject_names(&cell.plan, metric.name);
         let counted = cell.plan.flows.iter().any(|flow| flow.name == *pattern && flow.count > 1);
+        let received = cell.plan.flows.iter().any(|flow| flow.name == *pattern && !flow.branches.is_empty());
         let help = match names.is_empty() {
             true if metric.name.starts_with("test.") => Some("no test of this file finds it".into()),
             true => Some("this metric is of the whole network: leave `subject` out".into()),
             false if counted => Some(format!("did you mean `{pattern}[*]`?")),
+            false if received => Some(format!("did you mean `{pattern}@*`? It has several receivers")),
             false => did_you_mean(pattern, names.iter().map(String::as_str)),
         };
         let message =
@@ -367,11 +369,22 @@ fn setting<'a>(cell: &'a Cell, path: &str) -> Option<&'a str> {
     cell.settings.iter().find(|(p, _)| p == path).map(|(_, value)| value.as_str())
 }
 
+/// Subjects of a flow's member under which a metric is found.
+fn flow_subjects(plan: &Plan, metric: &str, group: usize, member: usize) -> Vec<String> {
+    let found = Metric::ALL.iter().find(|known| known.info().name == metric);
+    match found.is_some_and(|metric| metric.is_of_sender()) {
+        true => vec![plan.flow_name(group, member)],
+        false => plan.receivers(group, member).into_iter().map(|(_, subject)| subject).collect(),
+    }
+}
+
 fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
     if metric.starts_with("flow.") || metric.starts_with("app.") {
         let first_two = plan.flows.iter().enumerate();
         first_two
-            .flat_map(|(group, flow)| (0..flow.count.min(2)).map(move |k| plan.flow_name(group, k)))
+            .flat_map(|(group, flow)| {
+                (0..flow.count.min(2)).flat_map(move |k| flow_subjects(plan, metric, group, k))
+            })
             .collect()
     } else if metric.starts_with("vpn.") || metric.contains(".per_vpn") {
         plan.vpns.iter().map(|vpn| vpn.name.clone()).collect()
@@ -390,5 +403,6 @@ fn has_subject(plan: &Plan, metric: &str, pattern: &str) -> bool {
         return names.iter().any(|name| matches(pattern, name)) || (names.is_empty() && pattern.is_empty());
     }
     let mut flows = plan.flows.iter().enumerate();
-    flows.any(|(group, flow)| (0..flow.count).any(|k| matches(pattern, &plan.flow_name(group, k))))
+    let fits = |name: &String| matches(pattern, name);
+    flows.any(|(group, flow)| (0..flow.count).any(|k| flow_subjects(plan, metric, group, k).iter().any(fits)))
 }

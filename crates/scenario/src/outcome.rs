@@ -31,6 +31,13 @@ pub struct MetricInfo {
 }
 
 impl Metric {
+    /// Whether it is found where a flow is sent, not where it is received: of a flow with several
+    /// receivers, those of the flow and those of each receiver have subjects of their own.
+    pub fn is_of_sender(self) -> bool {
+        use Metric::*;
+        matches!(self, FlowOffered | FlowSent | FlowGap | FlowGapAsked | FlowLateness)
+    }
+
     /// Whether tests find it: a number for each test and frame size, none for a bin.
     pub fn is_finding(self) -> bool {
         self.info().name.starts_with("test.")

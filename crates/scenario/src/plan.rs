@@ -14,6 +14,7 @@ use netstage_core::traffic::application::Carriage;
 use netstage_core::traffic::{Pattern, Traffic};
 use netstage_core::{link, queue, tcp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// A scenario ready to run, for one cell of a sweep.
@@ -143,7 +144,20 @@ pub enum Program {
     Ftp,
 }
 
-/// A further receiver of a multicast flow.
+impl FlowGroup {
+    /// The ways to all its receivers.
+    pub fn paths(&self) -> impl Iterator<Item = &[Hop]> {
+        std::iter::once(&self.path[..]).chain(self.branches.iter().map(|branch| &branch.path[..]))
+    }
+
+    /// The hops its packets cross, each once.
+    pub fn hops(&self) -> BTreeSet<Hop> {
+        self.paths().flatten().copied().collect()
+    }
+}
+
+/// A further receiver of a multicast flow. The ways to all receivers form a tree that leaves the
+/// sender by one link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Branch {
     /// Node index of the receiver.
@@ -268,6 +282,18 @@ impl Plan {
     pub fn flow_name(&self, group: usize, index: usize) -> String {
         let group = &self.flows[group];
         if group.count == 1 { group.name.clone() } else { format!("{}[{index}]", group.name) }
+    }
+
+    /// Who receives member `index` of a group, each with the subject of what is measured there:
+    /// the flow's name, or `tv@kitchen` where it has several receivers.
+    pub fn receivers(&self, group: usize, index: usize) -> Vec<(usize, String)> {
+        let (flow, name) = (&self.flows[group], self.flow_name(group, index));
+        if flow.branches.is_empty() {
+            return vec![(flow.to, name)];
+        }
+        let subject = |node: usize| format!("{name}@{}", self.nodes[node].name);
+        let further = flow.branches.iter().map(|branch| branch.to);
+        std::iter::once(flow.to).chain(further).map(|node| (node, subject(node))).collect()
     }
 
     /// Whether flows run by themselves: not if all of them are there only beside tests.

@@ -183,6 +183,29 @@ const CASES: &[(&str, &str)] = &[
     ("transport = \"udp\"", "transport = \"multicast\"\nmulticast = { group = \"10.1.2.3\" }"),
     ("transport = \"udp\"", "transport = \"multicast\"\nip = \"v6\"\nmulticast = { group = \"239.1.2.3\" }"),
     ("to = \"b\"\ntransport = \"udp\"", "to = [\"b\", \"a\"]\ntransport = \"multicast\""),
+    ("transport = \"udp\"", "transport = \"multicast\"\nmulticast = { group = \"224.0.0.5\" }"),
+    ("transport = \"udp\"", "transport = \"multicast\"\nip = \"v6\"\nmulticast = { group = \"ff12::5\" }"),
+    ("transport = \"udp\"", "transport = \"multicast\"\nudp = { compare = true }"),
+    (
+        "[flow.udp]\nfrom = \"a\"\nto = \"b\"\ntransport = \"udp\"",
+        "[node.c]\n[link.c]\nends = [\"a\", \"c\"]\n\
+         [flow.udp]\nfrom = \"a\"\nto = [\"b\", \"c\"]\ntransport = \"multicast\"",
+    ),
+    (
+        "[flow.udp]\nfrom = \"a\"\nto = \"b\"\ntransport = \"udp\"",
+        "[node.x]\nkind = \"router\"\n[link.x]\nends = [\"in\", \"x\"]\n[link.y]\nends = [\"x\", \"far\"]\n\
+         [node.far]\nkind = \"pe\"\n[link.z]\nends = [\"far\", \"out\"]\n\
+         [vpn.long]\ningress = \"in\"\negress = \"far\"\n[node.c]\n[link.c]\nends = [\"c\", \"out\"]\n\
+         [flow.udp]\nfrom = \"a\"\nto = [\"b\", \"c\"]\nvpn = \"long\"\ntransport = \"multicast\"",
+    ),
+    (
+        "[flow.udp]\nfrom = \"a\"\nto = \"b\"\ntransport = \"udp\"",
+        "[expect.whole]\nmetric = \"flow.sent\"\nsubject = \"udp\"\nat_least = 0\n\
+         [expect.lost]\nmetric = \"flow.lost\"\nsubject = \"udp\"\nat_most = 0\n\
+         [expect.one]\nmetric = \"flow.lost\"\nsubject = \"udp@c\"\nat_most = 0\n\
+         [node.c]\n[link.c]\nends = [\"c\", \"out\"]\n\
+         [flow.udp]\nfrom = \"a\"\nto = [\"b\", \"c\"]\ntransport = \"multicast\"",
+    ),
     ("to = \"b\"\ntransport = \"udp\"", "to = [\"b\", \"b\"]\ntransport = \"udp\""),
     ("transport = \"udp\"", "transport = \"udp\"\nip = \"v6\"\nudp = { checksum = false }"),
     ("count = 3", "udp = { batch = 8 }"),

@@ -160,15 +160,17 @@ fn bottlenecks(plan: &Plan) -> Vec<Hop> {
     let measured = || plan.flows.iter().filter(|f| !f.background && f.count > 0);
     let mut crossing: BTreeMap<Hop, usize> = BTreeMap::new();
     for group in measured() {
-        for &hop in &group.path {
+        for hop in group.hops() {
             *crossing.entry(hop).or_default() += group.count;
         }
     }
     let share = |hop: Hop| plan.hop(hop).rate.as_f64() / crossing[&hop] as f64;
     let mut found = Vec::new();
     for group in measured() {
-        let least = group.path.iter().map(|&hop| share(hop)).fold(f64::INFINITY, f64::min);
-        found.extend(group.path.iter().filter(|&&hop| share(hop) <= least));
+        for path in group.paths() {
+            let least = path.iter().map(|&hop| share(hop)).fold(f64::INFINITY, f64::min);
+            found.extend(path.iter().filter(|&&hop| share(hop) <= least));
+        }
     }
     found.sort();
     found.dedup();

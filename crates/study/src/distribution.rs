@@ -1,6 +1,6 @@
 //! Distributions and loads of a cell: histograms add over its runs, loads are averaged.
 
-use crate::flow_groups;
+use crate::flow_parts;
 use crate::select::matches;
 use netstage_core::measure::Histogram;
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Collects the runs of one cell.
 pub struct Collector {
-    /// Flow group of each flow.
+    /// Flow group of each flow, receivers apart.
     groups: BTreeMap<String, String>,
     histograms: BTreeMap<Key, Histogram>,
     /// Each load with what was asked and achieved in each run.
@@ -53,7 +53,7 @@ impl Collected {
 impl Collector {
     /// Nothing collected yet.
     pub fn new(plan: &Plan) -> Collector {
-        let groups = flow_groups(plan).map(|(flow, group)| (flow, group.to_owned())).collect();
+        let groups = flow_parts(plan).map(|(subject, part)| (subject, part.narrow().to_owned())).collect();
         Collector { groups, histograms: BTreeMap::new(), loads: Vec::new() }
     }
 

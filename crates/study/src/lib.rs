@@ -47,10 +47,39 @@ use netstage_scenario::plan::Plan;
 use std::hash::Hasher;
 use std::io::Read;
 
-/// Each flow of a plan with the group it is a member of.
-pub(crate) fn flow_groups(plan: &Plan) -> impl Iterator<Item = (String, &str)> {
-    plan.flows.iter().enumerate().flat_map(move |(index, group)| {
-        (0..group.count).map(move |member| (plan.flow_name(index, member), group.name.as_str()))
+/// What a flow's subject is a part of.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// The flow group: `tv` of `tv[2]` and of `tv[2]@kitchen`.
+    pub group: String,
+    /// The group at this one receiver, where the flow has several: `tv@kitchen`.
+    pub receiver: Option<String>,
+}
+
+impl Part {
+    /// The smaller of the two.
+    pub fn narrow(&self) -> &str {
+        self.receiver.as_ref().unwrap_or(&self.group)
+    }
+}
+
+/// Every subject of a plan's flows with what it is a part of.
+pub(crate) fn flow_parts(plan: &Plan) -> impl Iterator<Item = (String, Part)> {
+    let members = plan
+        .flows
+        .iter()
+        .enumerate()
+        .flat_map(|(index, group)| (0..group.count).map(move |member| (index, member)));
+    members.flat_map(move |(index, member)| {
+        let group = &plan.flows[index];
+        let whole = Part { group: group.name.clone(), receiver: None };
+        let at_receiver = |(node, subject): (usize, String)| {
+            let receiver = Some(format!("{}@{}", group.name, plan.nodes[node].name));
+            (subject, Part { receiver, ..whole.clone() })
+        };
+        let further = (!group.branches.is_empty()).then(|| plan.receivers(index, member));
+        let further: Vec<_> = further.into_iter().flatten().map(at_receiver).collect();
+        std::iter::once((plan.flow_name(index, member), whole.clone())).chain(further)
     })
 }
 

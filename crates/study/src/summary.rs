@@ -1,9 +1,9 @@
 //! A cell's runs as one number per metric and subject.
 
 use crate::derive::{is_whole_span, measured, of};
-use crate::flow_groups;
 use crate::select::per_subject;
 use crate::statistics::estimate;
+use crate::{Part, flow_parts};
 use netstage_scenario::outcome::{Aggregation, Metric, Outcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::record::SummaryEntry;
@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 /// Collects the runs of one cell.
 pub struct Summary<'a> {
     plan: &'a Plan,
-    /// Flow group of each flow.
-    groups: BTreeMap<String, &'a str>,
+    /// What each flow's subject is a part of.
+    parts: BTreeMap<String, Part>,
     /// In the registry's order, then in that of first appearance.
     entries: BTreeMap<Metric, Vec<Entry>>,
 }
@@ -28,18 +28,20 @@ struct Entry {
 impl<'a> Summary<'a> {
     /// Nothing collected yet.
     pub fn new(plan: &'a Plan) -> Summary<'a> {
-        Summary { plan, groups: flow_groups(plan).collect(), entries: BTreeMap::new() }
+        Summary { plan, parts: flow_parts(plan).collect(), entries: BTreeMap::new() }
     }
 
     /// Adds a run.
     pub fn add(&mut self, outcome: &Outcome) {
         let bins = measured(self.plan, outcome.bins);
+        let Summary { plan, parts, entries } = self;
         for &metric in Metric::ALL {
             let mut each: BTreeMap<&str, (f64, u64)> = BTreeMap::new();
             let mut order = Vec::new();
-            let values = per_subject(self.plan, outcome, metric, "", &bins);
-            for (subject, value) in &values {
-                let subject = self.groups.get(subject).copied().unwrap_or(subject);
+            let values = per_subject(plan, outcome, metric, "", &bins);
+            for (subject, value) in
+                values.iter().flat_map(|(s, value)| told_under(parts, s).map(move |s| (s, value)))
+            {
                 let total = each.entry(subject).or_insert_with(|| {
                     order.push(subject);
                     (0.0, 0)
@@ -55,34 +57,20 @@ impl<'a> Summary<'a> {
                     Aggregation::Sum => sum,
                     Aggregation::Mean | Aggregation::Last => sum / n as f64,
                 };
-                self.entry(metric, subject).values.push(value);
+                entry(entries, metric, subject).values.push(value);
             }
             if is_whole_span(metric) {
                 continue;
             }
             for series in of(outcome, metric) {
-                let subject = self.groups.get(&series.subject).copied().unwrap_or(&series.subject).to_owned();
                 let values = series.values.get(bins.clone()).unwrap_or(&[]);
                 let (low, high) = values.iter().fold((f64::NAN, f64::NAN), |(l, h), &v| (l.min(v), h.max(v)));
-                let entry = self.entry(metric, &subject);
-                (entry.min, entry.max) = (entry.min.min(low), entry.max.max(high));
+                for subject in told_under(parts, &series.subject) {
+                    let entry = entry(entries, metric, subject);
+                    (entry.min, entry.max) = (entry.min.min(low), entry.max.max(high));
+                }
             }
         }
-    }
-
-    fn entry(&mut self, metric: Metric, subject: &str) -> &mut Entry {
-        let entries = self.entries.entry(metric).or_default();
-        // Subjects come in the same order in every run, so the search ends soon or at once.
-        let index = entries.iter().position(|e| e.subject == subject).unwrap_or_else(|| {
-            entries.push(Entry {
-                subject: subject.to_owned(),
-                values: Vec::new(),
-                min: f64::NAN,
-                max: f64::NAN,
-            });
-            entries.len() - 1
-        });
-        &mut entries[index]
     }
 
     /// The cell's summary.
@@ -102,5 +90,68 @@ impl<'a> Summary<'a> {
             })
             .filter(|entry| entry.value.runs > 0)
             .collect()
+    }
+}
+
+/// Entries that a subject's values are part of: its flow group, and of several receivers its own.
+fn told_under<'b>(parts: &'b BTreeMap<String, Part>, subject: &'b str) -> impl Iterator<Item = &'b str> {
+    let part = parts.get(subject);
+    let group = part.map_or(subject, |part| &part.group);
+    std::iter::once(group).chain(part.and_then(|part| part.receiver.as_deref()))
+}
+
+fn entry<'b>(entries: &'b mut BTreeMap<Metric, Vec<Entry>>, metric: Metric, subject: &str) -> &'b mut Entry {
+    let entries = entries.entry(metric).or_default();
+    // Subjects come in the same order in every run, so the search ends soon or at once.
+    let index = entries.iter().position(|e| e.subject == subject).unwrap_or_else(|| {
+        entries.push(Entry { subject: subject.to_owned(), values: Vec::new(), min: f64::NAN, max: f64::NAN });
+        entries.len() - 1
+    });
+    &mut entries[index]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use netstage_scenario::outcome::Series;
+    use netstage_scenario::plan::Branch;
+
+    #[test]
+    fn several_receivers_are_told_one_by_one_and_together() {
+        let mut plan = fixture::plan();
+        let [near, far] = [plan.flows[0].from, plan.flows[0].to].map(|node| plan.nodes[node].name.clone());
+        // Two members of a flow to `r` that `h`, of all hosts, receives as well.
+        let path = plan.flows[0].path.clone();
+        plan.flows[0].branches = vec![Branch { to: plan.flows[0].from, path }];
+        let series = |metric, subject: String, value| Series { metric, subject, values: vec![value; 10] };
+        let mut outcome = fixture::outcome(&plan, 1);
+        outcome.series.clear();
+        for (member, node, lost) in [(0, &far, 1.0), (0, &near, 2.0), (1, &far, 4.0), (1, &near, 8.0)] {
+            let subject = format!("bulka[{member}]@{node}");
+            outcome.series.push(series(Metric::FlowThroughput, subject.clone(), lost));
+            outcome.series.push(series(Metric::FlowLost, subject, lost));
+        }
+        outcome.series.push(series(Metric::FlowSent, "bulka[0]".into(), 100.0));
+        outcome.series.sort_by_key(|series| series.metric);
+        let mut summary = Summary::new(&plan);
+        summary.add(&outcome);
+        let bins = measured(&plan, outcome.bins).len() as f64;
+        let entries = summary.finish();
+        let found: Vec<(&str, &str, f64)> = entries
+            .iter()
+            .map(|entry| (entry.metric.as_str(), entry.subject.as_str(), entry.value.mean.unwrap()))
+            .collect();
+        let (near, far) = (format!("bulka@{near}"), format!("bulka@{far}"));
+        let expected = [
+            ("flow.throughput", "bulka", 3.75),
+            ("flow.throughput", &far, 2.5),
+            ("flow.throughput", &near, 5.0),
+            ("flow.sent", "bulka", 100.0 * bins),
+            ("flow.lost", "bulka", 15.0 * bins),
+            ("flow.lost", &far, 5.0 * bins),
+            ("flow.lost", &near, 10.0 * bins),
+        ];
+        assert_eq!(found, expected);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Finding;
 use crate::clock::monotonic_ns;
+use crate::netns::multicast::MulticastRoutes;
 use crate::netns::netlink::{VethEnd, VethOptions, create_veth};
 use crate::netns::user::{Privileges, become_privileged, privileges};
 use crate::netns::{Namespace, Netlink};
@@ -14,7 +15,7 @@ use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fs;
 use std::io;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::thread;
 
@@ -82,6 +83,10 @@ fn network(left: &Namespace, right: &Namespace) -> Vec<Finding> {
             left.sysctl_value("net.mpls.platform_labels").map(|_| String::new()),
             "modprobe mpls_router mpls_iptunnel (CONFIG_MPLS_ROUTING); netstage forwards without it",
         ),
+        new("multicast forwarding").tried(
+            multicast(left),
+            "a kernel with CONFIG_IP_MROUTE and CONFIG_IPV6_MROUTE; without them multicast flows pass no router",
+        ),
         new("netem").tried(
             has_qdisc(left, "netem"),
             "modprobe sch_netem (CONFIG_NET_SCH_NETEM); netstage has an emulator of its own",
@@ -118,6 +123,15 @@ fn af_xdp() -> io::Result<String> {
 /// Opening the device makes no interface yet.
 fn tun() -> io::Result<String> {
     fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").map(|_| String::new())
+}
+
+fn multicast(namespace: &Namespace) -> Result<String, String> {
+    let groups =
+        [("IPv4", IpAddr::from([239, 1, 1, 1])), ("IPv6", IpAddr::from([0xff18, 0, 0, 0, 0, 0, 0, 1]))];
+    for (version, group) in groups {
+        MulticastRoutes::open(namespace, group).map_err(|error| format!("{version}: {error}"))?;
+    }
+    Ok(String::new())
 }
 
 fn has_qdisc(namespace: &Namespace, kind: &str) -> Result<String, String> {

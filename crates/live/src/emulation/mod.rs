@@ -18,7 +18,7 @@ use crate::fabric::spec::Spec;
 use folder::Folder;
 use netstage_core::fair::Control;
 use netstage_scenario::outcome::{Outcome, Stopped};
-use netstage_scenario::plan::{Plan, Transport};
+use netstage_scenario::plan::Plan;
 use outcome::Findings;
 use std::fs;
 use std::ops::ControlFlow;
@@ -134,13 +134,6 @@ fn refuse_what_is_not_real(plan: &Plan) -> Result<(), Stopped> {
             "vpn.{}: its control needs a PE that the emulated stage does not have yet; \
              run it with --set 'vpn.*.control=none', or --on sim",
             vpn.name
-        )));
-    }
-    let multicast = plan.flows.iter().find(|flow| matches!(flow.transport, Transport::Multicast(_)));
-    if let Some(flow) = multicast {
-        return Err(Stopped::Unsupported(format!(
-            "flow.{}: the routers of the emulated stage do not route multicast yet",
-            flow.name
         )));
     }
     Ok(())

@@ -106,26 +106,53 @@ impl Gathered {
             // What comes back is what was received.
             receiving = sending;
         }
-        let bits = 8.0 / self.seconds;
         self.add_remarks_of(&name, [sending, receiving]);
+        if !group.branches.is_empty() {
+            self.add_sender(&name, is_tcp, sending);
+            for (_, subject) in plan.receivers(member.group, member.index) {
+                let receiving = sides.receiving.get(&*subject);
+                self.add_remarks_of(&subject, [None, receiving]);
+                self.add_receiver(&subject, is_tcp, receiving);
+            }
+            return;
+        }
         if let Some(application) = group.traffic.application() {
             return self.add_dialogue(application, &name, [sending, receiving]);
         }
-        let received = |value: fn(&Counts) -> u64, scale| per_bin(receiving, value, scale);
-        self.push(Metric::FlowThroughput, &name, received(|c| c.received_bytes, bits));
-        if !is_tcp {
-            self.push(Metric::FlowOffered, &name, per_bin(sending, |c| c.offered_bytes, bits));
-            self.push(Metric::FlowSent, &name, per_bin(sending, |c| c.sent, 1.0));
-            self.push(Metric::FlowLost, &name, received(|c| c.lost, 1.0));
-            self.push(Metric::FlowDuplicated, &name, received(|c| c.duplicated, 1.0));
-            self.push(Metric::FlowReordered, &name, received(|c| c.reordered, 1.0));
-            self.push(Metric::FlowCorrupted, &name, received(|c| c.corrupted, 1.0));
-            self.push(Metric::FlowBitErrors, &name, received(|c| c.bit_errors, 1.0));
-        } else if plan.measure.flow_detail {
+        self.add_receiver(&name, is_tcp, receiving);
+        if is_tcp && plan.measure.flow_detail {
             let none = vec![0; self.bins];
             let lost = lost.unwrap_or(&none).iter().map(|count| *count as f64).collect();
             self.push(Metric::FlowLost, &name, lost);
             self.add_tcp(&name, sending.map_or(&[], |sender| &sender.tcp));
+        }
+        self.add_sender(&name, is_tcp, sending);
+    }
+
+    /// What a flow's sender found.
+    fn add_sender(&mut self, name: &str, is_tcp: bool, sending: Option<&&FlowResult>) {
+        if !is_tcp {
+            let bits = 8.0 / self.seconds;
+            self.push(Metric::FlowOffered, name, per_bin(sending, |c| c.offered_bytes, bits));
+            self.push(Metric::FlowSent, name, per_bin(sending, |c| c.sent, 1.0));
+        }
+        if let Some(sender) = sending {
+            self.distribution(Metric::FlowRoundTrip, name, &sender.round_trip);
+            self.distribution(Metric::FlowGap, name, &sender.gaps);
+            self.add_schedule(name, sender);
+        }
+    }
+
+    /// What one of a flow's receivers found.
+    fn add_receiver(&mut self, name: &str, is_tcp: bool, receiving: Option<&&FlowResult>) {
+        let received = |value: fn(&Counts) -> u64, scale| per_bin(receiving, value, scale);
+        self.push(Metric::FlowThroughput, name, received(|c| c.received_bytes, 8.0 / self.seconds));
+        if !is_tcp {
+            self.push(Metric::FlowLost, name, received(|c| c.lost, 1.0));
+            self.push(Metric::FlowDuplicated, name, received(|c| c.duplicated, 1.0));
+            self.push(Metric::FlowReordered, name, received(|c| c.reordered, 1.0));
+            self.push(Metric::FlowCorrupted, name, received(|c| c.corrupted, 1.0));
+            self.push(Metric::FlowBitErrors, name, received(|c| c.bit_errors, 1.0));
         }
         if let Some(receiver) = receiving {
             if !is_tcp {
@@ -133,15 +160,10 @@ impl Gathered {
                 if let Some(last) = drops.last_mut() {
                     *last = receiver.socket_drops as f64;
                 }
-                self.push(Metric::FlowReceiverDrops, &name, drops);
+                self.push(Metric::FlowReceiverDrops, name, drops);
             }
-            self.distribution(Metric::FlowDelay, &name, &receiver.delay);
-            self.distribution(Metric::FlowDelayVariation, &name, &receiver.delay_variation);
-        }
-        if let Some(sender) = sending {
-            self.distribution(Metric::FlowRoundTrip, &name, &sender.round_trip);
-            self.distribution(Metric::FlowGap, &name, &sender.gaps);
-            self.add_schedule(&name, sender);
+            self.distribution(Metric::FlowDelay, name, &receiver.delay);
+            self.distribution(Metric::FlowDelayVariation, name, &receiver.delay_variation);
         }
     }
 

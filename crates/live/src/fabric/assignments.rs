@@ -22,7 +22,7 @@ pub struct Member {
     pub index: usize,
     /// The sender's address.
     pub source: IpAddr,
-    /// Where it is received.
+    /// Where it is received; a multicast flow's group.
     pub destination: SocketAddr,
 }
 
@@ -50,7 +50,10 @@ pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows
     let mut members = Vec::new();
     for (group, (flows, placed)) in plan.flows.iter().zip(&layout.groups).enumerate() {
         let source = address::of(flows.family, flows.from, placed.source);
-        let destination = address::of(flows.family, flows.to, placed.destination);
+        let destination = match &layout.trees[group] {
+            Some(tree) => tree.group,
+            None => address::of(flows.family, flows.to, placed.destination),
+        };
         for index in 0..flows.count {
             let port = next_port.entry(destination).or_insert(*PORTS.start());
             if !PORTS.contains(port) {
@@ -83,7 +86,9 @@ pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize
         }
         let task = task(plan, group, member, id as u32);
         if !is_one_ended(&group.transport) {
-            give(group.to, FlowTask { side: Side::Receive, ..task.clone() });
+            for (node, name) in plan.receivers(member.group, member.index) {
+                give(node, FlowTask { name, side: Side::Receive, ..task.clone() });
+            }
         }
         give(group.from, task);
     }
@@ -127,5 +132,76 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
         detail: plan.measure.flow_detail,
         settled: Duration::ZERO,
         traffic_class: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::labels::labels;
+    use netstage_scenario::{Options, parse};
+
+    #[test]
+    fn every_receiver_of_a_group_has_a_task_under_its_own_name() {
+        let text = r#"
+            [scenario]
+            duration = "1 s"
+            [defaults.link]
+            rate = "10 Mbit/s"
+            [node.s]
+            [node.a]
+            [node.b]
+            [node.r]
+            kind = "router"
+            [link.s]
+            ends = ["s", "r"]
+            [link.a]
+            ends = ["r", "a"]
+            [link.b]
+            ends = ["r", "b"]
+            [flow.tv]
+            from = "s"
+            to = ["b", "a"]
+            transport = "multicast"
+            multicast = { source = "sender", hops = 3 }
+            traffic = { model = "cbr", rate = "1 Mbit/s" }
+            count = 2
+            [flow.back]
+            from = "a"
+            to = "b"
+            transport = "multicast"
+            multicast = { group = "232.0.1.0" }
+            traffic = { model = "cbr", rate = "1 Mbit/s" }"#;
+        let scenario = parse("tv.toml", text, None, &Options::default()).unwrap();
+        let plan = &scenario.cells[0].plan;
+        let members = members(plan, &Layout::new(plan).unwrap()).unwrap();
+        let assignments = assignments(plan, &members, 1);
+        let told = |node: &str| -> Vec<(String, Side, String)> {
+            let node = plan.nodes.iter().position(|known| known.name == node).unwrap();
+            let tasks = assignments[&node].flows.iter();
+            tasks.map(|task| (task.name.clone(), task.side, task.destination.to_string())).collect()
+        };
+        let (send, receive) = (Side::Send, Side::Receive);
+        let told_of = |node: &str, expected: &[(&str, Side, &str)]| {
+            let expected: Vec<_> =
+                expected.iter().map(|(name, side, to)| (name.to_string(), *side, to.to_string())).collect();
+            assert_eq!(told(node), expected);
+        };
+        // Ports tell apart what goes to one group, whoever sends it.
+        let ports = ["232.0.1.0:5001", "232.0.1.1:5001", "232.0.1.1:5002"];
+        told_of("s", &[("tv[0]", send, ports[1]), ("tv[1]", send, ports[2])]);
+        let of_a = [("back", send, ports[0]), ("tv[0]@a", receive, ports[1]), ("tv[1]@a", receive, ports[2])];
+        told_of("a", &of_a);
+        let of_b =
+            [("back", receive, ports[0]), ("tv[0]@b", receive, ports[1]), ("tv[1]@b", receive, ports[2])];
+        told_of("b", &of_b);
+        let tv = &members[1];
+        assert_eq!(
+            assignments[&plan.flows[tv.group].from].flows[0].transport,
+            Transport::Multicast { source: Some(tv.source), ttl: 3 }
+        );
+        let entry = &labels(plan, &members)[1];
+        assert_eq!((entry.source, entry.destination), (Some(tv.source), Some("232.0.1.1".parse().unwrap())));
+        assert_eq!((entry.destination_port, entry.label.flow), (Some(5001), Some(1)));
     }
 }

@@ -6,6 +6,8 @@
 //! never part, and the kernel and the emulator shall treat them alike.
 
 use super::address::PER_NODE;
+use super::distribution::{self, Tree};
+use crate::netns::multicast::MOST_LINKS;
 use crate::task::TcpOptions;
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{FlowGroup, Hop, Plan, Transport};
@@ -19,6 +21,8 @@ pub struct Layout {
     pub addresses: Vec<Vec<Address>>,
     /// Each flow group's addresses.
     pub groups: Vec<Placement>,
+    /// How the packets of each multicast flow group spread.
+    pub trees: Vec<Option<Tree>>,
     /// Whether a link carries anything.
     pub used: Vec<bool>,
 }
@@ -44,6 +48,18 @@ pub struct Treatment {
     /// Index of the flow group, where other people's programs carry it: which ports they take is
     /// theirs to choose, so the address alone tells it from others.
     pub service: Option<usize>,
+    /// Where they go to a multicast group: whose, and by which link they leave the sender.
+    pub multicast: Option<Sending>,
+}
+
+/// A flow group that sends to a multicast group. Its source address is its own, since routers
+/// forward by it, and lies on the link it sends by, as sockets choose that link by the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// Index of the flow group.
+    pub group: usize,
+    /// Index of the link.
+    pub link: usize,
 }
 
 /// What Linux takes from a route rather than from a socket.
@@ -75,34 +91,49 @@ pub struct SocketOptions {
 pub struct Placement {
     /// At the sender.
     pub source: usize,
-    /// At the receiver.
+    /// At the receiver; its own, 0, where packets go to a multicast group instead.
     pub destination: usize,
 }
 
-/// A host would need more addresses than there are.
+/// Why a plan finds no place on this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TooManyPaths {
-    /// Name of the host.
-    pub host: String,
+pub enum Unplaceable {
+    /// A host would need more addresses than there are.
+    TooManyPaths {
+        /// Name of the host.
+        host: String,
+    },
+    /// A router would forward multicast between more links than the kernel does.
+    TooManyLinks {
+        /// Name of the router.
+        router: String,
+    },
 }
 
-impl fmt::Display for TooManyPaths {
+impl fmt::Display for Unplaceable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "node.{}: its flows take more than {PER_NODE} different ways; spread them over several hosts",
-            self.host
-        )
+        match self {
+            Unplaceable::TooManyPaths { host } => write!(
+                f,
+                "node.{host}: its flows take more than {PER_NODE} different ways; spread them over several hosts"
+            ),
+            Unplaceable::TooManyLinks { router } => write!(
+                f,
+                "node.{router}: the kernel forwards multicast between at most {MOST_LINKS} links; put a \
+                 router between it and some of the receivers"
+            ),
+        }
     }
 }
 
 impl Layout {
     /// Places a plan's flows.
-    pub fn new(plan: &Plan) -> Result<Layout, TooManyPaths> {
+    pub fn new(plan: &Plan) -> Result<Layout, Unplaceable> {
         let own = || Address { treatment: Treatment::default(), routes: BTreeMap::new() };
         let mut layout = Layout {
             addresses: plan.nodes.iter().map(|_| vec![own()]).collect(),
             groups: Vec::new(),
+            trees: distribution::trees(plan)?,
             used: vec![false; plan.links.len()],
         };
         for (index, group) in plan.flows.iter().enumerate() {
@@ -111,12 +142,42 @@ impl Layout {
                 background: group.background,
                 tcp: route_options(group),
                 service: group.program.map(|_| index),
+                multicast: layout.trees[index]
+                    .as_ref()
+                    .map(|tree| Sending { group: index, link: tree.first }),
             };
-            let destination = layout.place(plan, group.to, group.from, &group.path, &treatment)?;
-            let source = layout.place(plan, group.from, group.to, &group.reverse, &treatment)?;
-            layout.groups.push(Placement { source, destination });
+            let placed = match layout.trees[index].is_some() {
+                true => Placement { source: layout.place_sender(plan, index, &treatment)?, destination: 0 },
+                false => {
+                    let destination = layout.place(plan, group.to, group.from, &group.path, &treatment)?;
+                    let source = layout.place(plan, group.from, group.to, &group.reverse, &treatment)?;
+                    Placement { source, destination }
+                }
+            };
+            layout.groups.push(placed);
         }
         Ok(layout)
+    }
+
+    /// The address a multicast flow group is sent from. Routes lead back to it along its tree:
+    /// where the kernel asks whether a packet comes from where its source is, it does.
+    fn place_sender(
+        &mut self,
+        plan: &Plan,
+        index: usize,
+        treatment: &Treatment,
+    ) -> Result<usize, Unplaceable> {
+        let group = &plan.flows[index];
+        let mut number = None;
+        for path in group.paths() {
+            let back: Vec<Hop> =
+                path.iter().rev().map(|hop| Hop { link: hop.link, direction: 1 - hop.direction }).collect();
+            let receiver = plan.links[back[0].link].ends[back[0].direction];
+            let placed = self.place(plan, group.from, receiver, &back, treatment)?;
+            debug_assert!(number.is_none_or(|number| number == placed), "the ways of a flow form a tree");
+            number = Some(placed);
+        }
+        Ok(number.expect("a flow has a receiver"))
     }
 
     /// An address at `to` that the path leads to; returns its number.
@@ -127,7 +188,7 @@ impl Layout {
         from: usize,
         path: &[Hop],
         treatment: &Treatment,
-    ) -> Result<usize, TooManyPaths> {
+    ) -> Result<usize, Unplaceable> {
         let mut wanted = BTreeMap::new();
         let mut node = from;
         for &hop in path {
@@ -144,7 +205,7 @@ impl Layout {
         let number = match addresses.iter().skip(1).position(agrees) {
             Some(position) => position + 1,
             None if addresses.len() == PER_NODE => {
-                return Err(TooManyPaths { host: plan.nodes[to].name.clone() });
+                return Err(Unplaceable::TooManyPaths { host: plan.nodes[to].name.clone() });
             }
             None => {
                 addresses.push(Address { treatment: treatment.clone(), routes: BTreeMap::new() });
@@ -284,6 +345,51 @@ mod tests {
         let destinations: std::collections::BTreeSet<_> =
             layout.groups.iter().map(|placed| placed.destination).collect();
         assert_eq!(destinations.len(), 3);
+    }
+
+    #[test]
+    fn a_multicast_flow_has_an_address_of_its_own_on_the_link_it_is_sent_by() {
+        let plan = diamond(
+            r#"
+            [node.c]
+            [link.sc]
+            ends = ["s", "c"]
+            [flow.udp]
+            from = "a"
+            to = "b"
+            transport = "udp"
+            traffic = { model = "cbr", rate = "1 Mbit/s" }
+            [flow.tv]
+            from = "a"
+            to = ["b", "c"]
+            transport = "multicast"
+            traffic = { model = "cbr", rate = "1 Mbit/s" }
+            [flow.radio]
+            from = "a"
+            to = ["b", "c"]
+            transport = "multicast"
+            traffic = { model = "cbr", rate = "1 Mbit/s" }"#,
+        );
+        let layout = Layout::new(&plan).unwrap();
+        let link = |name: &str| plan.links.iter().position(|link| link.name == name).unwrap();
+        let node = |name: &str| plan.nodes.iter().position(|node| node.name == name).unwrap();
+        let sources: Vec<usize> = layout.groups.iter().map(|placed| placed.source).collect();
+        assert_eq!(sources.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{sources:?}");
+        for (index, flow) in plan.flows.iter().enumerate().filter(|(_, flow)| !flow.branches.is_empty()) {
+            let address = &layout.addresses[flow.from][layout.groups[index].source];
+            assert_eq!(address.treatment.multicast, Some(Sending { group: index, link: link("aw") }));
+            // Back along the tree from every receiver.
+            for receiver in ["b", "c"] {
+                let names = walk(&plan, &layout, node(receiver), flow.from, layout.groups[index].source);
+                let mut names: Vec<&str> =
+                    names.iter().map(|hop| plan.links[hop.link].name.as_str()).collect();
+                names.reverse();
+                let expected: &[&str] =
+                    if receiver == "b" { &["aw", "wn", "ne", "eb"] } else { &["aw", "ws", "sc"] };
+                assert_eq!(names, expected);
+            }
+        }
+        assert!(layout.used.iter().zip(&plan.links).all(|(used, link)| *used == (link.name != "se")));
     }
 
     #[test]

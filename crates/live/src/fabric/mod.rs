@@ -1,7 +1,7 @@
 //! The emulated network: a namespace for every node of a plan, and between them links
 //! that the emulator works.
 //!
-//! - [`layout`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
+//! - [`layout`], [`distribution`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
 //! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
 //! - [`network`]: namespaces, interfaces, addresses and routes.
 //! - [`services`]: other people's programs in its nodes.
@@ -10,6 +10,7 @@
 pub mod address;
 pub mod assignments;
 pub mod differences;
+pub mod distribution;
 pub mod labels;
 pub mod layout;
 pub mod network;

@@ -4,7 +4,8 @@
 
 use super::address::{self, Side};
 use super::process::Failed;
-use super::spec::{LinkSpec, NodeSpec, RouteSpec, Spec};
+use super::spec::{AddressSpec, LinkSpec, MulticastSpec, NodeSpec, RouteSpec, Spec};
+use crate::netns::multicast::MulticastRoutes;
 use crate::netns::netlink::{Metrics, Route, VethEnd, VethOptions, create_veth};
 use crate::netns::{Namespace, Netlink, ethtool};
 use std::io;
@@ -17,6 +18,8 @@ pub struct Network {
     pub nodes: Vec<Option<Namespace>>,
     /// Where the emulator's ends of the links lie, named by [`emulator_interface`].
     pub emulator: Namespace,
+    /// What the nodes do with packets to multicast groups, as long as this is here.
+    pub multicast: Vec<MulticastRoutes>,
 }
 
 /// Name of a node's interface to a link.
@@ -35,7 +38,8 @@ impl Network {
         let namespace = || Namespace::new().map_err(|e| broken("make a network namespace", &e));
         let emulator = namespace()?;
         let nodes = spec.nodes.iter().map(|node| node.used.then(namespace).transpose());
-        let network = Network { nodes: nodes.collect::<Result<_, _>>()?, emulator };
+        let nodes = nodes.collect::<Result<_, _>>()?;
+        let mut network = Network { nodes, emulator, multicast: Vec::new() };
         // The emulator's ends carry frames, never packets of their own.
         network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
         for link in &spec.links {
@@ -53,6 +57,7 @@ impl Network {
         for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
             if let Some(namespace) = node {
                 add_routes(namespace, &spec.routes)?;
+                network.multicast.extend(multicast_routes(namespace, spec)?);
             }
         }
         Ok(network)
@@ -85,8 +90,9 @@ impl Network {
         }
         let mut netlink = Netlink::open(namespace).map_err(failed)?;
         netlink.set_up("lo").map_err(failed)?;
-        for &address in &node.addresses {
-            netlink.add_address("lo", address, host_prefix(address)).map_err(failed)?;
+        for &AddressSpec { address, link } in &node.addresses {
+            let interface = link.map_or("lo".to_owned(), node_interface);
+            netlink.add_address(&interface, address, host_prefix(address)).map_err(failed)?;
         }
         Ok(())
     }
@@ -149,6 +155,42 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed>
         netlink.add_route(&asked).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Tells a node's kernel what it does with packets to multicast groups.
+fn multicast_routes(namespace: &Namespace, node: &NodeSpec) -> Result<Vec<MulticastRoutes>, Failed> {
+    let mut kept = Vec::new();
+    for version_6 in [false, true] {
+        let mut routes = node.multicast.iter().filter(|route| route.group.is_ipv6() == version_6).peekable();
+        let Some(first) = routes.peek() else { continue };
+        let mut told =
+            MulticastRoutes::open(namespace, first.group).map_err(|e| no_forwarding(node, first, &e))?;
+        let mut netlink = Netlink::open(namespace).map_err(failed)?;
+        for route in routes {
+            let mut index =
+                |link: usize| netlink.link(&node_interface(link)).map(|link| link.index).map_err(failed);
+            let from = index(route.from)?;
+            let to = route.to.iter().map(|link| index(*link)).collect::<Result<Vec<u32>, Failed>>()?;
+            let added = told.add(route.source, route.group, from, &to);
+            added.map_err(|e| broken(&format!("route the group {} at {}", route.group, node.name), &e))?;
+        }
+        kept.push(told);
+    }
+    Ok(kept)
+}
+
+fn no_forwarding(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -> Failed {
+    if error.raw_os_error() != Some(libc::ENOPROTOOPT) {
+        return broken(&format!("forward multicast at {}", node.name), error);
+    }
+    let (version, option) = match route.group.is_ipv6() {
+        true => ("IPv6", "CONFIG_IPV6_MROUTE"),
+        false => ("IPv4", "CONFIG_IP_MROUTE"),
+    };
+    Failed::missing(
+        format!("node.{}: this kernel does not forward {version} multicast", node.name),
+        format!("a kernel with {option}, or receivers on the sender's own link"),
+    )
 }
 
 fn host_prefix(address: IpAddr) -> u8 {

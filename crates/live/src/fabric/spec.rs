@@ -2,7 +2,8 @@
 //! the controller, handed to the fabric's own process as JSON.
 
 use super::address;
-use super::layout::{Layout, RouteOptions};
+use super::distribution::Tree;
+use super::layout::{Layout, Placement, RouteOptions};
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::plan::{Family, FlowGroup, Hop, NodeKind, Plan, Transport};
@@ -35,11 +36,35 @@ pub struct NodeSpec {
     /// Whether anything is in it at all.
     pub used: bool,
     /// Its addresses, its own first.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Vec<AddressSpec>,
     /// Where it sends what it does not keep.
     pub routes: Vec<RouteSpec>,
+    /// Where it sends what goes to multicast groups.
+    pub multicast: Vec<MulticastSpec>,
     /// Kernel settings that are its own.
     pub settings: Vec<(String, String)>,
+}
+
+/// An address of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressSpec {
+    /// The address.
+    pub address: IpAddr,
+    /// Index, in the plan, of the link it lies on; none: on the node itself.
+    pub link: Option<usize>,
+}
+
+/// A route of packets to a multicast group. Links are told by their indices in the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MulticastSpec {
+    /// Who sends them.
+    pub source: IpAddr,
+    /// The group.
+    pub group: IpAddr,
+    /// The link they come by.
+    pub from: usize,
+    /// The links they leave by.
+    pub to: Vec<usize>,
 }
 
 /// A link: two interfaces with the emulator between them.
@@ -99,10 +124,15 @@ impl Spec {
             addresses: address::FAMILIES
                 .into_iter()
                 .flat_map(|family| {
-                    (0..layout.addresses[index].len()).map(move |number| address::of(family, index, number))
+                    let placed = layout.addresses[index].iter().enumerate();
+                    placed.map(move |(number, placed)| AddressSpec {
+                        address: address::of(family, index, number),
+                        link: placed.treatment.multicast.map(|sending| sending.link),
+                    })
                 })
                 .collect(),
             routes: Vec::new(),
+            multicast: multicast(plan, layout, index),
             settings: settings(plan, index),
         };
         let mut nodes: Vec<NodeSpec> = (0..plan.nodes.len()).map(node).collect();
@@ -118,6 +148,22 @@ impl Spec {
         }
         Spec { nodes, links, mtu: mtu(plan) }
     }
+}
+
+/// What a node does with packets to multicast groups.
+fn multicast(plan: &Plan, layout: &Layout, node: usize) -> Vec<MulticastSpec> {
+    let groups = plan.flows.iter().zip(&layout.groups).zip(&layout.trees);
+    let route = |((flow, placed), tree): ((&FlowGroup, &Placement), &Option<Tree>)| {
+        let tree = tree.as_ref()?;
+        let forwarding = tree.forwarding.get(&node)?;
+        Some(MulticastSpec {
+            source: address::of(flow.family, flow.from, placed.source),
+            group: tree.group,
+            from: forwarding.from,
+            to: forwarding.to.iter().copied().collect(),
+        })
+    };
+    groups.filter_map(route).collect()
 }
 
 fn route(
@@ -167,6 +213,8 @@ fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
         ("net.ipv6.icmp.ratelimit", "0"),
         // Echo sockets of the kernel's own, which let nothing damaged through.
         ("net.ipv4.ping_group_range", "0 0"),
+        // A receiver joins its group on every interface.
+        ("net.ipv4.igmp_max_memberships", "1000"),
         // A flow learns nothing from the one before it.
         ("net.ipv4.tcp_no_metrics_save", "1"),
         ("net.ipv4.tcp_wmem", "4096 65536 67108864"),

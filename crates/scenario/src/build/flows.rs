@@ -4,7 +4,7 @@ use super::vpns::PlacedVpn;
 use super::{Builder, Network};
 use crate::error::Place;
 use crate::file::flow::{self, Algorithm, Flow, Layer, PacketSize, Traffic as Model};
-use crate::plan::{Branch, Datagrams, Family, FlowGroup, Hop, Multicast, NodeKind, Transport};
+use crate::plan::{Datagrams, Family, FlowGroup, Hop, Multicast, NodeKind, Transport};
 use crate::routes::mirrored;
 use crate::scalar::{NodeName, VpnName};
 use crate::table::{At, List};
@@ -76,8 +76,9 @@ impl Builder<'_, '_> {
         let traffic = self.traffic(flow, transport.as_ref());
         self.check_settings(flow);
         let times = self.times(flow, end);
-        let Way { from, to, vpn, path, reverse } = way?;
-        let branches = self.branches(flow, network, from, to)?;
+        let way = way?;
+        let branches = self.branches(flow, network, &way)?;
+        let Way { from, to, vpn, path, reverse } = way;
         let (start, stop) = times?;
         Some(FlowGroup {
             name: name.to_owned(),
@@ -136,35 +137,6 @@ impl Builder<'_, '_> {
         Some(Way { from, to, vpn, path, reverse })
     }
 
-    /// The receivers beside the first, and their ways.
-    fn branches(&mut self, flow: &Flow, network: &Network, from: usize, to: usize) -> Option<Vec<Branch>> {
-        let mut receivers = vec![to];
-        let mut branches = Vec::new();
-        for named in &flow.to.0[1..] {
-            if flow.transport.value != flow::Transport::Multicast {
-                let help = "write transport = \"multicast\", or a flow for each receiver";
-                self.problems.push_help(named.place, "only a multicast flow has several receivers", help);
-                return None;
-            }
-            let to = self.host(network, named)?;
-            if to == from {
-                self.problems.push(named.place, "a flow goes to another host than it comes from");
-                return None;
-            }
-            if receivers.contains(&to) {
-                self.problems.push(named.place, format!("`{}` is listed twice", named.value.0));
-                return None;
-            }
-            if let Some(via) = &flow.via {
-                self.problems.push(via.place, "`via` leads to one receiver, and this flow has several");
-                return None;
-            }
-            receivers.push(to);
-            branches.push(Branch { to, path: self.shortest(network, from, to, named.place)? });
-        }
-        Some(branches)
-    }
-
     /// Settings of a transport that is not the flow's.
     fn check_settings(&mut self, flow: &Flow) {
         let transport = flow.transport.value;
@@ -179,10 +151,7 @@ impl Builder<'_, '_> {
             self.problems.push(tcp.place, message);
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| udp.own)
-            && !matches!(
-                transport,
-                flow::Transport::Udp | flow::Transport::Multicast | flow::Transport::UdpUnreachable
-            )
+            && !matches!(transport, flow::Transport::Udp | flow::Transport::UdpUnreachable)
         {
             let message = format!("this flow's transport is \"{name}\", and has no UDP settings");
             self.problems.push(udp.place, message);
@@ -205,7 +174,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn host(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
+    pub(super) fn host(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
         let index = self.node(name)?;
         let readable = self.file.node.0[index].value.is_some();
         if readable && network.kinds[index] != NodeKind::Host {

@@ -4,6 +4,7 @@
 mod applications;
 mod flows;
 mod links;
+mod multicast;
 mod services;
 mod tests;
 mod vpns;

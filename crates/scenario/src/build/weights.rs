@@ -77,7 +77,7 @@ impl Builder<'_, '_> {
                 ));
                 continue;
             };
-            for hop in &flow.path {
+            for hop in flow.hops() {
                 left[2 * hop.link + hop.direction] -= rate;
             }
         }

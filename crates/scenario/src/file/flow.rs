@@ -96,13 +96,13 @@ table! {
 }
 
 table! {
-    /// The group of a multicast flow.
+    /// The group of a multicast flow. The ways to its receivers leave the sender by one link.
     pub(crate) struct Multicast "multicast" {
-        /// Its address; left out: one is chosen.
+        /// Its address; left out: one of its own is chosen.
         group: Option<At<GroupAddress>>,
         /// Whose packets the receivers want.
         source: Source = "any",
-        /// Hops a packet may live.
+        /// Links a packet may cross one after the other: its TTL, or IPv6 hop limit.
         hops: Count<1, 255> = 32,
     }
 }
