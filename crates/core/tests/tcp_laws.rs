@@ -21,7 +21,7 @@ use std::f64::consts::PI;
 use std::time;
 
 use netstage_core::rng::Stream;
-use netstage_core::tcp::{Ack, Algorithm, Cause, Config, Event, Receiver, Sender};
+use netstage_core::tcp::{Ack, Algorithm, Cause, Config, Data, Event, LossDetection, Receiver, Sender};
 use netstage_core::time::{Duration, Instant};
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
@@ -37,8 +37,18 @@ struct Measured {
 /// A bulk flow over a pipe without a bandwidth limit; `lost` decides for each new segment, and
 /// retransmissions arrive, so that one loss is one reduction.
 fn run(algorithm: Algorithm, round_trips: u64, mut lost: impl FnMut() -> bool) -> Measured {
+    run_by(LossDetection::DuplicateAcks, algorithm, round_trips, |data| !data.retransmission && lost())
+}
+
+fn run_by(
+    loss_detection: LossDetection,
+    algorithm: Algorithm,
+    round_trips: u64,
+    mut lost: impl FnMut(&Data) -> bool,
+) -> Measured {
     let config = Config {
         algorithm,
+        loss_detection,
         sack: true,
         timestamps: true,
         max_segment_size: 1000,
@@ -62,7 +72,7 @@ fn run(algorithm: Algorithm, round_trips: u64, mut lost: impl FnMut() -> bool) -
         }
         while let Some(data) = sender.poll_transmit(&config, now) {
             sent += u64::from(!data.retransmission);
-            if data.retransmission || !lost() {
+            if !lost(&data) {
                 receiver.handle_data(&config, now, &data, false);
                 flying.extend(receiver.poll_transmit(&config, now).map(|ack| (now + ROUND_TRIP, ack)));
             }
@@ -138,6 +148,28 @@ fn independent_losses_give_the_law_of_geometric_gaps() {
             );
             assert!(error.abs() < 0.05, "{error}");
         }
+    }
+}
+
+/// The law of geometric gaps where retransmissions are lost as well, and the windows are small:
+/// with RACK-TLP only whole segments and the recoveries keep a flow below it; with duplicate ACKs
+/// each retransmission lost costs a timeout.
+#[test]
+fn lost_retransmissions_keep_to_the_law_by_rack() {
+    for p in [1e-3, 3e-3, 1e-2, 3e-2] {
+        let law = 1.31 / f64::sqrt(p);
+        let [by_rack, by_acks] = [LossDetection::Rack, LossDetection::DuplicateAcks].map(|detection| {
+            let mut stream = Stream::new(1, "loss");
+            run_by(detection, Algorithm::NewReno, 30_000, |_| stream.chance(p))
+        });
+        println!(
+            "p {p}: {:.2} by RACK with {} timeouts, {:.2} by duplicate ACKs with {}, law {law:.2}",
+            by_rack.rate, by_rack.timeouts, by_acks.rate, by_acks.timeouts
+        );
+        let share = by_rack.rate / law;
+        assert!(share > 0.8 && share < 1.03, "{share}");
+        assert!(by_rack.timeouts * 10 <= by_acks.timeouts);
+        assert!(p < 1e-2 || by_rack.rate > by_acks.rate);
     }
 }
 

@@ -158,6 +158,7 @@ const CASES: &[(&str, &str)] = &[
     ("count = 3", "traffic = { model = \"cbr\", rate = \"1 Mbit/s\", layer = \"ip\" }"),
     ("transport = \"udp\"", "transport = \"udp\"\ntcp = { sack = true }"),
     ("count = 3", "tcp = { algorithm = \"aimd\" }"),
+    ("count = 3", "tcp = { sack = false, loss_detection = \"rack\" }"),
     ("count = 3", "tcp = { increase = 1 }"),
     ("count = 3", "tcp = { window = \"1 kB\" }"),
     (

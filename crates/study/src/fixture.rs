@@ -43,6 +43,7 @@ fn tcp_config() -> tcp::Config {
     tcp::Config {
         algorithm: tcp::Algorithm::NewReno,
         sack: true,
+        loss_detection: tcp::LossDetection::DuplicateAcks,
         ecn: false,
         timestamps: false,
         max_segment_size: 1460,

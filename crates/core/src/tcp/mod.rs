@@ -12,6 +12,8 @@
 
 mod congestion;
 mod cubic;
+mod prr;
+mod rack;
 mod ranges;
 mod receiver;
 mod rtt;
@@ -28,8 +30,10 @@ use crate::time::{Duration, Instant};
 pub struct Config {
     /// How the congestion window grows and shrinks.
     pub algorithm: Algorithm,
-    /// Selective acknowledgements (RFC 2018) and recovery by them (RFC 6675).
+    /// Selective acknowledgements (RFC 2018) and recovery by them.
     pub sack: bool,
+    /// What tells a loss where there is SACK.
+    pub loss_detection: LossDetection,
     /// Negotiate and obey ECN (RFC 3168).
     pub ecn: bool,
     /// Timestamps option (RFC 7323): 12 bytes a segment, one RTT sample per ACK.
@@ -60,6 +64,7 @@ impl Default for Config {
         Config {
             algorithm: Algorithm::NewReno,
             sack: true,
+            loss_detection: LossDetection::DuplicateAcks,
             ecn: false,
             timestamps: false,
             max_segment_size: 1460,
@@ -91,6 +96,18 @@ pub enum Algorithm {
         /// Multiplicative decrease, in (0, 1).
         decrease: f64,
     },
+}
+
+/// What tells a sender with SACK that a segment is lost, and how it then reduces its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossDetection {
+    /// Three segments or ranges received above it (RFC 6675); the window is reduced at once. A
+    /// retransmission that is lost waits for the timer.
+    DuplicateAcks,
+    /// Time: one that left later has arrived (RACK-TLP, RFC 8985); tail-loss probes, and Proportional
+    /// Rate Reduction (RFC 9937). What Linux does. Limited transmit is part of it; a sender without
+    /// SACK takes no notice of it.
+    Rack,
 }
 
 /// A segment from sender to receiver.
@@ -149,10 +166,12 @@ pub enum Event {
 /// Why a congestion window was reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Duplicate or selective acknowledgements told of a loss.
+    /// Duplicate or selective acknowledgements told of a loss, or time since them (RFC 8985).
     FastRetransmit,
     /// The retransmission timer expired.
     Timeout,
+    /// A tail-loss probe repaired a loss (RFC 8985 section 7.4).
+    TailLossProbe,
     /// The receiver echoed a congestion mark.
     Ecn,
 }

@@ -1,16 +1,19 @@
 //! The sending side: its state, timers and the ACK clock. Beside it are what may leave now
-//! (`transmit`), and recovery without SACK (`newreno`) and with it (`sack`).
+//! (`transmit`), and recovery without SACK (`newreno`), with it (`sack`), and with RACK-TLP's loss
+//! detection (`rack`).
 
 mod newreno;
+mod rack;
 mod sack;
 mod transmit;
 
 use alloc::boxed::Box;
 
 use super::congestion::CongestionWindow;
+use super::rack::Rack;
 use super::rtt::RoundTrip;
 use super::scoreboard::Scoreboard;
-use super::{Ack, Cause, Config, Data, Event};
+use super::{Ack, Cause, Config, Data, Event, LossDetection};
 use crate::time::{Duration, Instant};
 
 /// One flow's sender.
@@ -31,7 +34,7 @@ pub struct Sender {
     /// One past the last byte the application has written.
     written: u64,
     window: CongestionWindow,
-    peer_window: u64,
+    peer_window: u32,
     round_trip: RoundTrip,
     /// When the retransmission timer expires.
     deadline: Instant,
@@ -47,6 +50,8 @@ pub struct Sender {
     reduced_until: u64,
     retransmissions: u64,
     scoreboard: Option<Box<Scoreboard>>,
+    /// In place of the scoreboard, where losses are detected by RACK-TLP.
+    rack: Option<Box<Rack>>,
     duplicates: u32,
     phase: Phase,
     handshake: Handshake,
@@ -92,7 +97,7 @@ impl Sender {
             highest: 0,
             written: 0,
             window: CongestionWindow::new(config),
-            peer_window: config.window.min(u64::from(u32::MAX)),
+            peer_window: u32::try_from(config.window).unwrap_or(u32::MAX),
             round_trip: RoundTrip::new(config),
             deadline: Instant::NEVER,
             last_sent: Instant::ZERO,
@@ -103,6 +108,8 @@ impl Sender {
             reduced_until: 0,
             retransmissions: 0,
             scoreboard: None,
+            rack: (config.sack && config.loss_detection == LossDetection::Rack)
+                .then(|| Box::new(Rack::new())),
             duplicates: 0,
             phase: Phase::Open,
             handshake: if config.handshake { Handshake::Closed } else { Handshake::Established },
@@ -147,8 +154,8 @@ impl Sender {
         if ack.ack < self.unacknowledged || ack.ack > self.highest {
             return;
         }
-        let same_window = self.peer_window == u64::from(ack.window);
-        self.peer_window = u64::from(ack.window);
+        let same_window = self.peer_window == ack.window;
+        self.peer_window = ack.window;
         if ack.ece && config.ecn {
             self.handle_mark(config, ack.ack);
         }
@@ -160,7 +167,9 @@ impl Sender {
             self.head_timed_out = false;
         }
         if config.sack {
-            if self.scoreboard.is_some() || ack.sack[0].1 != 0 {
+            if self.rack.is_some() {
+                self.handle_rack(config, now, ack, advanced);
+            } else if self.scoreboard.is_some() || ack.sack[0].1 != 0 {
                 self.handle_sack(config, now, ack, advanced);
             } else if advanced > 0 {
                 self.handle_progress(config, now, advanced);
@@ -172,9 +181,9 @@ impl Sender {
         }
     }
 
-    /// The retransmission timer may have expired.
+    /// The retransmission timer, or one of RACK-TLP's, may have expired.
     pub fn handle_timeout(&mut self, config: &Config, now: Instant) {
-        if now < self.deadline {
+        if self.handle_rack_timeout(config, now) || now < self.deadline {
             return;
         }
         self.round_trip.back_off();
@@ -192,9 +201,16 @@ impl Sender {
         self.head_timed_out = true;
         self.phase = Phase::Loss;
         self.recover = self.highest;
-        self.next = self.unacknowledged;
         self.duplicates = 0;
-        self.retransmit_head = false;
+        if let Some(rack) = &mut self.rack {
+            let (min, smoothed) = (self.round_trip.min(), self.round_trip.smoothed());
+            let reordering_window = rack.reordering_window(true, min, smoothed);
+            rack.mark_losses_on_timeout(now, reordering_window);
+            self.retransmit_head = true;
+        } else {
+            self.next = self.unacknowledged;
+            self.retransmit_head = false;
+        }
         if let Some(scoreboard) = &mut self.scoreboard {
             scoreboard.begin(self.unacknowledged, 0);
         }
@@ -206,6 +222,9 @@ impl Sender {
     pub fn poll_transmit(&mut self, config: &Config, now: Instant) -> Option<Data> {
         if self.handshake != Handshake::Established {
             return self.poll_syn(now);
+        }
+        if self.rack.is_some() {
+            return self.poll_rack(config, now);
         }
         if self.retransmit_head {
             self.retransmit_head = false;
@@ -223,7 +242,10 @@ impl Sender {
     /// When to call [`handle_timeout`](Sender::handle_timeout); [`Instant::NEVER`] if no timer runs.
     #[inline]
     pub fn poll_timeout(&self) -> Instant {
-        self.deadline
+        match &self.rack {
+            None => self.deadline,
+            Some(rack) => self.deadline.min(rack.probe_deadline).min(rack.reordering_deadline),
+        }
     }
 
     /// What happened to the window since the last call; only the latest is kept.
@@ -247,6 +269,9 @@ impl Sender {
     /// is not acknowledged elsewhere, and what was sent since after a timeout.
     #[inline]
     pub fn bytes_in_flight(&self) -> u64 {
+        if let Some(rack) = &self.rack {
+            return rack.pipe();
+        }
         match &self.scoreboard {
             None => self.next - self.unacknowledged,
             Some(s) if self.phase == Phase::Loss => s.retransmitted_outstanding(self.unacknowledged),
@@ -256,7 +281,7 @@ impl Sender {
 
     /// The window the receiver advertised last, bytes.
     pub fn advertised_window(&self) -> u64 {
-        self.peer_window
+        u64::from(self.peer_window)
     }
 
     /// Smoothed round-trip time.
@@ -348,7 +373,7 @@ impl Sender {
         }
         self.timed_at = Instant::NEVER;
         self.deadline = Instant::NEVER;
-        self.peer_window = u64::from(ack.window);
+        self.peer_window = ack.window;
         self.handshake = Handshake::Established;
     }
 }
@@ -405,7 +430,7 @@ impl Sender {
     /// SACK, what has arrived beyond the holes: the window is what the network may hold.
     fn flight(&self) -> u64 {
         let outstanding = self.highest - self.unacknowledged;
-        let by_sack = self.phase == Phase::Recovery && self.scoreboard.is_some();
+        let by_sack = self.rack.is_some() || (self.phase == Phase::Recovery && self.scoreboard.is_some());
         if self.phase == Phase::Open || by_sack { outstanding.min(self.window.bytes()) } else { outstanding }
     }
 
@@ -421,11 +446,11 @@ impl Sender {
 
     /// Begin of a fast recovery: the threshold falls, unless a mark from the same window of data
     /// has brought it down already.
-    fn reduce_for_loss(&mut self, config: &Config) {
+    fn reduce_for_loss(&mut self, config: &Config, flight: u64, cause: Cause) {
         if !(self.reduced_by_mark && self.unacknowledged < self.reduced_until) {
-            self.window.reduce(config, self.flight());
+            self.window.reduce(config, flight);
         }
-        self.reduced(Cause::FastRetransmit);
+        self.reduced(cause);
     }
 
     fn reduced(&mut self, cause: Cause) {
@@ -442,6 +467,6 @@ mod tests {
 
     #[test]
     fn state_stays_small() {
-        assert!(size_of::<Sender>() <= 256, "{}", size_of::<Sender>());
+        assert!(size_of::<Sender>() <= 224, "{}", size_of::<Sender>());
     }
 }

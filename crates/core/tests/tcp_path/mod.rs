@@ -116,6 +116,7 @@ impl Path {
                 Event::Reduced(Cause::FastRetransmit) => "fast-retransmit",
                 Event::Reduced(Cause::Timeout) => "timeout",
                 Event::Reduced(Cause::Ecn) => "ecn",
+                Event::Reduced(Cause::TailLossProbe) => "tail-loss-probe",
                 Event::Recovered => "recovered",
             };
             let _ = write!(self.line, " [{name}]");

@@ -1,7 +1,7 @@
 //! In what the hosts' kernel differs from what a plan says of TCP: told in every record,
 //! so that nobody compares two stages without knowing.
 
-use netstage_core::tcp::{Algorithm, Config};
+use netstage_core::tcp::{Algorithm, Config, LossDetection};
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{Plan, Transport};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +53,11 @@ fn of_tcp(tcp: &Config) -> Vec<String> {
         "without SACK Linux repairs one loss per round trip, however many there are, where the simulator soon times out \
          (RFC 6582 section 4: slow-but-steady against impatient)",
     );
+    tell(
+        tcp.sack && tcp.loss_detection != LossDetection::Rack,
+        "Linux detects losses by RACK-TLP (RFC 8985), also those of retransmissions, where the simulator waits for the \
+         timeout, and reduces by PRR (RFC 9937); ask the simulator for it by tcp = { loss_detection = \"rack\" }",
+    );
     let delayed = tcp.ack_every != 2 || tcp.delayed_ack != Duration::from_millis(200);
     tell(delayed, "ack_every and delayed_ack are Linux's own: every second segment, 40 to 200 ms");
     tell(tcp.initial_rto != Duration::from_secs(1), "the first timeout is Linux's own: 1 s");
@@ -75,5 +80,10 @@ mod tests {
         assert!(told.contains("ack_every") && told.contains("handshake"), "{told}");
         let plain = Config { sack: false, ..Config::default() };
         assert!(of_tcp(&plain).join("; ").contains("one loss per round trip"));
+        let by_acks = of_tcp(&Config::default()).join("; ");
+        assert!(by_acks.contains("loss_detection = \"rack\""), "{by_acks}");
+        let rack = Config { loss_detection: LossDetection::Rack, ..Config::default() };
+        assert!(!of_tcp(&rack).join("; ").contains("RACK"));
+        assert!(!of_tcp(&plain).join("; ").contains("RACK"));
     }
 }

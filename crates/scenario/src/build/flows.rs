@@ -3,7 +3,7 @@
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
 use crate::error::Place;
-use crate::file::flow::{self, Algorithm, Flow, Layer, PacketSize, Traffic as Model};
+use crate::file::flow::{self, Algorithm, Flow, Layer, LossDetection, PacketSize, Traffic as Model};
 use crate::plan::{Datagrams, Family, FlowGroup, Hop, Multicast, NodeKind, Transport};
 use crate::routes::mirrored;
 use crate::scalar::{NodeName, VpnName};
@@ -322,6 +322,16 @@ impl Builder<'_, '_> {
                 return None;
             }
         }
+        let loss_detection = match tcp.loss_detection.value {
+            LossDetection::DuplicateAcks => tcp::LossDetection::DuplicateAcks,
+            LossDetection::Rack => tcp::LossDetection::Rack,
+        };
+        if loss_detection == tcp::LossDetection::Rack && !tcp.sack {
+            let message = "`loss_detection = \"rack\"` needs selective acknowledgements, and `sack` is false";
+            let help = "leave out `sack = false`, or leave out `loss_detection`";
+            self.problems.push_help(tcp.loss_detection.place, message, help);
+            return None;
+        }
         if tcp.window.0 < tcp.max_segment_size.0 {
             let place = table.map_or(place, |tcp| tcp.place);
             self.problems
@@ -331,6 +341,7 @@ impl Builder<'_, '_> {
         Some(tcp::Config {
             algorithm,
             sack: tcp.sack,
+            loss_detection,
             ecn: tcp.ecn,
             timestamps: tcp.timestamps,
             max_segment_size: tcp.max_segment_size.0 as u32,

@@ -130,8 +130,10 @@ table! {
         increase: Option<At<Positive>>,
         /// With `aimd`: multiplicative decrease.
         decrease: Option<At<Fraction>>,
-        /// Selective acknowledgements (RFC 2018, RFC 6675).
+        /// Selective acknowledgements (RFC 2018).
         sack: bool = true,
+        /// What tells a loss; `rack` needs `sack`.
+        loss_detection: At<LossDetection> = "duplicate-acks",
         /// Explicit congestion notification (RFC 3168).
         ecn: bool = false,
         /// Timestamps (RFC 7323): 12 bytes a segment, a round-trip sample per ACK.
@@ -175,6 +177,20 @@ choice!(Algorithm {
     "cubic" => Algorithm::Cubic,
     /// Increase and decrease as given, with NewReno's recovery.
     "aimd" => Algorithm::Aimd,
+});
+
+/// What tells a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LossDetection {
+    DuplicateAcks,
+    Rack,
+}
+
+choice!(LossDetection {
+    /// Three duplicate ACKs, or segments received above it (RFC 6675).
+    "duplicate-acks" => LossDetection::DuplicateAcks,
+    /// RACK-TLP (RFC 8985) with Proportional Rate Reduction (RFC 9937), as Linux.
+    "rack" => LossDetection::Rack,
 });
 
 tagged! {

@@ -13,6 +13,7 @@ pub fn tcp_config() -> tcp::Config {
     tcp::Config {
         algorithm: tcp::Algorithm::NewReno,
         sack: true,
+        loss_detection: tcp::LossDetection::DuplicateAcks,
         ecn: false,
         timestamps: true,
         max_segment_size: 1448,

@@ -9,7 +9,7 @@
 
 use super::{Phase, Sender};
 use crate::tcp::scoreboard::DUPLICATE_THRESHOLD;
-use crate::tcp::{Algorithm, Config, Event};
+use crate::tcp::{Algorithm, Cause, Config, Event};
 use crate::time::Instant;
 
 impl Sender {
@@ -68,7 +68,7 @@ impl Sender {
             Phase::Open => {
                 self.duplicates = self.duplicates.saturating_add(1);
                 if self.duplicates == DUPLICATE_THRESHOLD && self.may_recover() {
-                    self.reduce_for_loss(config);
+                    self.reduce_for_loss(config, self.flight(), Cause::FastRetransmit);
                     let inflated =
                         self.window.slow_start_threshold() + f64::from(DUPLICATE_THRESHOLD) * segment;
                     self.window.set(inflated);

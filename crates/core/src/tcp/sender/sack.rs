@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use super::{Phase, Sender};
 use crate::tcp::scoreboard::{DUPLICATE_THRESHOLD, Scoreboard};
-use crate::tcp::{Ack, Config, Data};
+use crate::tcp::{Ack, Cause, Config, Data};
 use crate::time::Instant;
 
 impl Sender {
@@ -45,7 +45,7 @@ impl Sender {
 
     /// RFC 6675 section 5 step 4.
     fn enter_sack_recovery(&mut self, config: &Config) {
-        self.reduce_for_loss(config);
+        self.reduce_for_loss(config, self.flight(), Cause::FastRetransmit);
         self.window.set_to_threshold();
         self.phase = Phase::Recovery;
         self.recover = self.highest;

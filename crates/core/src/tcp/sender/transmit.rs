@@ -20,7 +20,9 @@ impl Sender {
         }
         let len = self.fit_peer_window(len, flight)?;
         let mut cwnd = self.window.bytes();
-        if config.limited_transmit && self.phase == Phase::Open {
+        if let Some(rack) = &self.rack {
+            flight = rack.pipe();
+        } else if config.limited_transmit && self.phase == Phase::Open {
             // RFC 3042 without SACK; with it, the pipe has room for what was received (RFC 6675
             // section 5 step 3).
             match &self.scoreboard {
@@ -44,7 +46,7 @@ impl Sender {
     /// unless nothing is outstanding that would open the window (RFC 9293 section 3.8.6.2.1).
     #[inline]
     pub(super) fn fit_peer_window(&self, len: u64, flight: u64) -> Option<u64> {
-        let room = self.peer_window.saturating_sub(self.next - self.unacknowledged);
+        let room = u64::from(self.peer_window).saturating_sub(self.next - self.unacknowledged);
         if len <= room { Some(len) } else { (flight == 0 && room > 0).then_some(room) }
     }
 
@@ -64,6 +66,10 @@ impl Sender {
         }
         let cwr = config.ecn && core::mem::take(&mut self.tell_reduced);
         self.sent(now);
+        if let Some(rack) = &mut self.rack {
+            rack.sent(now, seq, len as u32);
+            self.schedule_probe(config, now);
+        }
         Data { seq, sent: now, len: len as u32, syn: false, cwr, retransmission: false }
     }
 

@@ -1,0 +1,185 @@
+//! Loss recovery with RACK-TLP's loss detection (RFC 8985) and Proportional Rate Reduction
+//! (RFC 9937), as Linux does it.
+//!
+//! Losses found while a recovery or the repair after a timeout goes on, those of retransmissions
+//! too, are repaired within it. What left after it began and is lost begins the next one.
+
+use super::{Phase, Sender};
+use crate::tcp::prr::Reduction;
+use crate::tcp::rack::Probe;
+use crate::tcp::ranges::Range;
+use crate::tcp::{Ack, Cause, Config, Data};
+use crate::time::Instant;
+
+impl Sender {
+    pub(super) fn handle_rack(&mut self, config: &Config, now: Instant, ack: &Ack, advanced: u64) {
+        let Some(rack) = &mut self.rack else { return };
+        let mut blocks = ack.sack.map(|(start, len)| {
+            let start = ack.ack.saturating_add(u64::from(start));
+            Range { start, end: start.saturating_add(u64::from(len)) }
+        });
+        // What arrived late shows by its order, so an ACK's own news are taken in theirs.
+        blocks.sort_unstable_by_key(|block| block.start);
+        let delivered = rack.acknowledge(now, ack.ack, blocks.into_iter(), self.round_trip.min());
+        let plain_duplicate = advanced == 0 && ack.sack[0].1 == 0;
+        self.handle_probe_ack(config, ack.ack, plain_duplicate);
+        if self.phase == Phase::Recovery {
+            if advanced > 0 {
+                self.restart_timer(now);
+            }
+            if self.unacknowledged >= self.recover {
+                self.window.set_to_threshold();
+                self.finish_recovery();
+                if self.unacknowledged <= self.limited_until {
+                    // This ACK is one of congestion avoidance already, as in Linux.
+                    self.window.grow(config, now, self.round_trip.smoothed_ns(), delivered, false);
+                }
+            }
+        } else if advanced > 0 {
+            self.handle_progress(config, now, advanced);
+        }
+        let lost = self.detect_losses(config, now, delivered);
+        if delivered > 0 {
+            self.reduce_proportionally(config, delivered, advanced > 0 && lost == 0);
+        }
+        if !plain_duplicate {
+            self.schedule_probe(config, now);
+        }
+    }
+
+    /// Whether it was the reordering timer or that of the tail-loss probe which expired.
+    pub(super) fn handle_rack_timeout(&mut self, config: &Config, now: Instant) -> bool {
+        let Some(rack) = &mut self.rack else { return false };
+        if rack.reordering_deadline <= now {
+            if self.detect_losses(config, now, 0) > 0 {
+                // Nothing was delivered, but what is lost has left the network.
+                self.reduce_proportionally(config, u64::from(config.max_segment_size), false);
+            }
+            return true;
+        }
+        if rack.probe_deadline <= now {
+            rack.probe_deadline = Instant::NEVER;
+            rack.probe = Probe::Wanted;
+            // The probe needs a round trip to tell something.
+            self.deadline = now + self.round_trip.rto();
+            return true;
+        }
+        false
+    }
+
+    /// The next segment: the probe, what is lost, new data.
+    #[inline]
+    pub(super) fn poll_rack(&mut self, config: &Config, now: Instant) -> Option<Data> {
+        let rack = self.rack.as_mut()?;
+        if rack.probe == Probe::Wanted {
+            rack.probe = Probe::None;
+            return self.send_probe(config, now);
+        }
+        if let Some(first) = rack.first().filter(|_| self.retransmit_head) {
+            self.retransmit_head = false;
+            let (seq, len) = (first.seq, first.len);
+            return Some(self.send_segment_again(now, seq, len));
+        }
+        let Some(lost) = rack.next_lost() else { return self.poll_new(config, now) };
+        let (seq, len) = (lost.seq, lost.len);
+        if rack.pipe() + u64::from(len) > self.window.bytes() {
+            self.limited_until = self.highest;
+            return None;
+        }
+        Some(self.send_segment_again(now, seq, len))
+    }
+
+    fn send_segment_again(&mut self, now: Instant, seq: u64, len: u32) -> Data {
+        let end = seq + u64::from(len);
+        if let Some(rack) = &mut self.rack {
+            rack.sent_again(now, seq);
+        }
+        if seq <= self.unacknowledged {
+            // The timer waits for the segment that is due first, as Linux's.
+            self.deadline = now + self.round_trip.rto();
+        }
+        self.limited_until = self.limited_until.max(end);
+        self.send_again(now, seq, u64::from(len))
+    }
+
+    fn detect_losses(&mut self, config: &Config, now: Instant, delivered: u64) -> u64 {
+        let Some(rack) = &mut self.rack else { return 0 };
+        let recovering = self.phase != Phase::Open;
+        let reordering_window =
+            rack.reordering_window(recovering, self.round_trip.min(), self.round_trip.smoothed());
+        let lost = rack.detect_losses(now, reordering_window);
+        if !recovering && rack.has_losses() {
+            rack.reduction = Reduction::begin(rack.missing() + delivered);
+            rack.probe = Probe::None;
+            rack.probe_deadline = Instant::NEVER;
+            let flight = self.flight();
+            self.reduce_for_loss(config, flight, Cause::FastRetransmit);
+            self.phase = Phase::Recovery;
+            self.recover = self.highest;
+        }
+        lost
+    }
+
+    fn reduce_proportionally(&mut self, config: &Config, delivered: u64, safe: bool) {
+        if self.phase == Phase::Recovery
+            && let Some(rack) = &mut self.rack
+        {
+            let segment = u64::from(config.max_segment_size);
+            let threshold = self.window.slow_start_threshold();
+            let pipe = rack.pipe();
+            self.window.set(rack.reduction.window(threshold, pipe, delivered, safe, segment));
+        }
+    }
+}
+
+/// The tail-loss probe (RFC 8985 section 7).
+impl Sender {
+    /// Set its timer, after new data has left or arrived.
+    #[inline]
+    pub(super) fn schedule_probe(&mut self, config: &Config, now: Instant) {
+        let Some(rack) = &mut self.rack else { return };
+        rack.probe_deadline = if self.phase == Phase::Open && rack.may_probe() {
+            let timeout = rack.probe_timeout(self.round_trip.smoothed(), config.delayed_ack);
+            (now + timeout).min(self.deadline)
+        } else {
+            Instant::NEVER
+        };
+    }
+
+    /// New data if there is any the receiver takes, beyond the congestion window if need be, or
+    /// the last segment again.
+    fn send_probe(&mut self, config: &Config, now: Instant) -> Option<Data> {
+        let flight = self.next - self.unacknowledged;
+        let unsent = u64::from(config.max_segment_size).min(self.written - self.next);
+        let fits = (unsent > 0).then(|| self.fit_peer_window(unsent, flight)).flatten();
+        let data = match fits {
+            Some(len) => self.send_new(config, now, len),
+            None => {
+                let last = self.rack.as_ref()?.last()?;
+                let (seq, len) = (last.seq, last.len);
+                self.send_segment_again(now, seq, len)
+            }
+        };
+        let rack = self.rack.as_mut()?;
+        rack.probe = Probe::Sent { end: self.highest, retransmission: data.retransmission };
+        rack.probe_deadline = Instant::NEVER;
+        Some(data)
+    }
+
+    /// TLP_process_ack(). Without duplicate SACK, a probe sent in vain shows by the plain duplicate
+    /// ACK it causes.
+    fn handle_probe_ack(&mut self, config: &Config, ack: u64, plain_duplicate: bool) {
+        let Some(rack) = &mut self.rack else { return };
+        let Probe::Sent { end, retransmission } = rack.probe else { return };
+        if ack < end || (retransmission && ack == end && !plain_duplicate) {
+            return;
+        }
+        rack.probe = Probe::None;
+        if retransmission && ack > end && self.phase == Phase::Open {
+            // The probe has repaired a loss that nothing else would have shown. It was the tail of a
+            // window of data, of which little was still in flight: so the window counts.
+            self.reduce_for_loss(config, self.window.bytes(), Cause::TailLossProbe);
+            self.window.set_to_threshold();
+        }
+    }
+}

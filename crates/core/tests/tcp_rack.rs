@@ -1,0 +1,238 @@
+//! Packet traces of RACK-TLP's loss detection (RFC 8985), as in `tcp_traces.rs`: milliseconds, what
+//! the sender sent (`r` again, `!` then lost) with what it told, and the window after it.
+
+mod tcp_path;
+
+use netstage_core::tcp::{Algorithm, Config, Data, LossDetection};
+use netstage_core::time::{Duration, Instant};
+use tcp_path::{Fate, Path, deliver, drop_listed};
+
+const ROUND_TRIP: Duration = Duration::from_millis(100);
+const SEGMENT: u64 = 1000;
+
+fn config() -> Config {
+    Config {
+        algorithm: Algorithm::NewReno,
+        loss_detection: LossDetection::Rack,
+        timestamps: true,
+        max_segment_size: SEGMENT as u32,
+        initial_window: 10,
+        ack_every: 1,
+        delayed_ack: Duration::from_millis(50),
+        ..Config::default()
+    }
+}
+
+/// Send segments over a path that drops the n-th transmission of a segment listed n times.
+fn trace(config: &Config, segments: u64, drops: &[u64]) -> String {
+    let mut path = Path::new(config.clone(), ROUND_TRIP);
+    path.run(segments, Instant::NEVER, drop_listed(drops, SEGMENT as u32), deliver);
+    assert!(path.sender.is_finished());
+    assert_eq!(path.receiver.delivered(), segments * SEGMENT);
+    path.trace
+}
+
+fn assert_trace(actual: &str, expected: &str) {
+    let lines = |text: &str| text.lines().map(|l| l.trim().to_string()).filter(|l| !l.is_empty()).collect();
+    let (actual, expected): (Vec<String>, Vec<String>) = (lines(actual), lines(expected));
+    assert!(actual == expected, "sent:\n{}\nexpected:\n{}", actual.join("\n"), expected.join("\n"));
+}
+
+#[test]
+fn a_probe_shows_the_lost_tail() {
+    // RFC 8985 section 3.4: two round trips after the last ACK the last segment goes again, and its
+    // ACK tells that 7 and 8, sent before, are lost.
+    assert_trace(
+        &trace(&config(), 10, &[7, 8, 9]),
+        "
+         0 syn | 10.0
+         100 0 1 2 3 4 5 6 7! 8! 9! | 10.0
+         400 r9 | 17.0
+         500 [fast-retransmit] r7 | 1.0
+         600 r8 | 2.0
+         700 [recovered] | 2.5",
+    );
+}
+
+#[test]
+fn a_probe_is_new_data_where_there_is_some() {
+    // Beyond the congestion window.
+    assert_trace(
+        &trace(&Config { initial_window: 3, ..config() }, 6, &[0, 1, 2]),
+        "
+         0 syn | 3.0
+         100 0! 1! 2! | 3.0
+         300 3 | 3.0
+         400 [fast-retransmit] r0 | 1.0
+         500 r1 r2 | 2.0
+         600 4 [recovered] 5 | 2.5",
+    );
+}
+
+#[test]
+fn a_probe_for_one_segment_waits_for_a_delayed_ack() {
+    assert_trace(
+        &trace(&config(), 1, &[0]),
+        "
+         0 syn | 10.0
+         100 0! | 10.0
+         350 r0 | 10.0",
+    );
+}
+
+#[test]
+fn a_probe_that_is_lost_leaves_it_to_the_timer() {
+    assert_trace(
+        &trace(&config(), 10, &[9, 9]),
+        "
+         0 syn | 10.0
+         100 0 1 2 3 4 5 6 7 8 9! | 10.0
+         450 r9! | 19.0
+         1450 [timeout] r9 | 1.0
+         1550 [recovered] | 2.0",
+    );
+}
+
+/// Segment 9, the last of those written at first, goes twice, and more data follows.
+fn probed(fate: impl Fn(&Data) -> Fate) -> String {
+    let mut path = Path::new(config(), ROUND_TRIP);
+    path.run(10, Instant(1_200_000_000), &fate, deliver);
+    path.run(2, Instant::NEVER, &fate, deliver);
+    path.trace
+}
+
+#[test]
+fn what_a_probe_repairs_reduces_the_window() {
+    // Told by an ACK beyond the probe (RFC 8985 section 7.4).
+    let fate = |data: &Data| match data.seq / SEGMENT {
+        9 if !data.retransmission => Fate::Drop,
+        _ => Fate::Deliver,
+    };
+    assert_trace(
+        &probed(fate),
+        "
+         0 syn | 10.0
+         100 0 1 2 3 4 5 6 7 8 9! | 10.0
+         450 r9 | 19.0
+         1200 10 11 | 20.0
+         1300 [tail-loss-probe] | 10.0",
+    );
+}
+
+#[test]
+fn a_probe_in_vain_reduces_nothing() {
+    // Segment 9 is only late; the second of the two to arrive causes a plain duplicate ACK.
+    let fate = |data: &Data| match data.seq / SEGMENT {
+        9 if !data.retransmission => Fate::Delay(Duration::from_millis(500)),
+        _ => Fate::Deliver,
+    };
+    assert_trace(
+        &probed(fate),
+        "
+         0 syn | 10.0
+         100 0 1 2 3 4 5 6 7 8 9 | 10.0
+         450 r9 | 19.0
+         1200 10 11 | 20.0",
+    );
+}
+
+#[test]
+fn a_lost_retransmission_is_found_by_what_left_after_it() {
+    // Twice; RFC 6675 would wait for the timer. One reduction is for all.
+    assert_trace(
+        &trace(&config(), 30, &[4, 4, 4]),
+        "
+         0 syn | 10.0
+         100 0 1 2 3 4! 5 6 7 8 9 | 10.0
+         200 10 11 12 13 14 15 16 17 18 19 [fast-retransmit] r4! 20 | 12.0
+         300 21 22 23 24 25 r4! 26 | 7.0
+         400 27 28 29 r4 | 7.0
+         500 [recovered] | 7.1",
+    );
+}
+
+#[test]
+fn a_loss_after_the_reduction_reduces_again() {
+    // Segment 20 left in the recovery, and shows lost in it.
+    assert_trace(
+        &trace(&config(), 32, &[4, 4, 20]),
+        "
+         0 syn | 10.0
+         100 0 1 2 3 4! 5 6 7 8 9 | 10.0
+         200 10 11 12 13 14 15 16 17 18 19 [fast-retransmit] r4! 20! | 12.0
+         300 21 22 23 24 25 | 7.0
+         400 r4 r20 26 27 28 29 30 | 7.0
+         500 [fast-retransmit] 31 [recovered] | 3.9",
+    );
+}
+
+#[test]
+fn a_small_window_needs_no_duplicate_acks() {
+    // One segment received above the hole, and a quarter of a round trip.
+    assert_trace(
+        &trace(&config(), 2, &[0]),
+        "
+         0 syn | 10.0
+         100 0! 1 | 10.0
+         225 [fast-retransmit] r0 | 1.0
+         325 [recovered] | 2.0",
+    );
+}
+
+#[test]
+fn several_losses_are_repaired_in_a_round_trip() {
+    assert_trace(
+        &trace(&config(), 30, &[2, 3, 5, 8]),
+        "
+         0 syn | 10.0
+         100 0 1 2! 3! 4 5! 6 7 8! 9 | 10.0
+         200 10 11 12 13 14 15 [fast-retransmit] r2 | 7.0
+         300 r3 r5 r8 16 17 18 | 6.0
+         400 19 20 [recovered] 21 22 23 24 | 6.6
+         500 25 26 27 28 29 | 7.5",
+    );
+}
+
+#[test]
+fn after_a_timeout_everything_that_left_before_it_is_lost() {
+    // RFC 8985 section 6.3. The probe is lost as well.
+    let drops: Vec<u64> = (0..10).chain([9]).collect();
+    assert_trace(
+        &trace(&config(), 10, &drops),
+        "
+         0 syn | 10.0
+         100 0! 1! 2! 3! 4! 5! 6! 7! 8! 9! | 10.0
+         300 r9! | 10.0
+         1300 [timeout] r0 | 1.0
+         1400 r1 r2 | 2.0
+         1500 r3 r4 r5 r6 | 4.0
+         1600 r7 r8 r9 | 5.6
+         1700 [recovered] | 6.1",
+    );
+}
+
+/// Segments 8 and 12 are this much late, so that one and seven segments overtake them.
+fn reordered(late: Duration) -> String {
+    let mut path = Path::new(config(), ROUND_TRIP);
+    let fate = |data: &Data| match data.seq / SEGMENT {
+        8 | 12 if !data.retransmission => Fate::Delay(late),
+        _ => Fate::Deliver,
+    };
+    path.run(20, Instant::NEVER, fate, deliver);
+    path.trace
+}
+
+#[test]
+fn reordering_is_not_taken_for_loss() {
+    // Within a quarter of a round trip; the second time although seven have come before, since
+    // reordering was seen.
+    assert_trace(
+        &reordered(Duration::from_millis(20)),
+        "
+         0 syn | 10.0
+         100 0 1 2 3 4 5 6 7 8 9 | 10.0
+         200 10 11 12 13 14 15 16 17 18 19 | 18.0",
+    );
+    // Later than that it is.
+    assert!(reordered(Duration::from_millis(30)).contains("225 [fast-retransmit] r8"));
+}
