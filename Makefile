@@ -5,10 +5,10 @@ CARGO ?= cargo
 PROGRAM := target/release/netstage
 PAPERS := scenarios/papers/i2vfc
 
-.PHONY: help demo test check test-full build figures figures-stage bench-sim bench-emulator bench-traffic audit web fuzz fuzz-replay setup need-build need-test lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages bench-sim bench-emulator bench-traffic audit web fuzz fuzz-replay setup need-build need-test lint
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: build ## Reproduce Figures 2 and 3 of the I2VFC paper: table and report
 	@scripts/demo.sh $(PROGRAM)
@@ -36,6 +36,9 @@ figures: build ## Run every paper scenario and write docs/results
 
 figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour of real time)
 	scripts/results-stage.sh $(PROGRAM)
+
+figures-two-stages: build ## Run examples on both stages and compare (an hour of real time)
+	scripts/results-two-stages.sh $(PROGRAM)
 
 bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 	scripts/packages.sh bench/packages.txt

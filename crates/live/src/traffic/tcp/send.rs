@@ -210,18 +210,22 @@ impl TcpSender {
                 self.destination
             ));
         }
-        self.samples.extend(self.last.take().filter(|_| self.detail));
         // Refused only where the connection has gone already.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
         if let Some(warning) = self.punctuality.warning().filter(|_| self.error.is_none()) {
             warnings.push(format!("flow {}: {warning} (TCP may have held it back)", self.name));
+        }
+        let bins = self.ledger.into_bins();
+        // The state of a connection that closed after the last bin belongs to none.
+        if self.detail && self.samples.len() < bins.len() {
+            self.samples.extend(self.last.take());
         }
         FlowResult {
             name: self.name,
             sends: true,
             gaps: self.punctuality.gaps(),
             schedule: (!self.bulk).then(|| self.punctuality.schedule()),
-            bins: self.ledger.into_bins(),
+            bins,
             tcp: self.samples,
             error: self.error,
             ..FlowResult::default()
