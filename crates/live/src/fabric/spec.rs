@@ -209,7 +209,7 @@ fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
         ("net.ipv4.conf.all.rp_filter", "0"),
         ("net.ipv4.conf.default.rp_filter", "0"),
         // One-ended measurement counts every answer.
-        ("net.ipv4.icmp_ratelimit", "0"),
+        ("net.ipv4.icmp_ratemask", "0"),
         ("net.ipv6.icmp.ratelimit", "0"),
         // Echo sockets of the kernel's own, which let nothing damaged through.
         ("net.ipv4.ping_group_range", "0 0"),

@@ -120,7 +120,8 @@ fn every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted() {
         return;
     }
     let pair = Pair::new(VethOptions::default());
-    pair.right.sysctl("net/ipv4/icmp_ratelimit", "0").unwrap();
+    // The kernel also limits all errors together; no kind of them is subject to either limit.
+    pair.right.sysctl("net/ipv4/icmp_ratemask", "0").unwrap();
     let task = crossing(1, Transport::UdpUnreachable(OneEnded::default()), CBR, LEFT, at(RIGHT, 9));
     let (sent, _) = run_across(&pair, vec![task], vec![]);
     let result = &sent.flows[0];
