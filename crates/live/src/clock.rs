@@ -11,6 +11,11 @@ pub fn monotonic_ns() -> u64 {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
+/// The present, in nanoseconds of the wall clock since 1970.
+pub fn realtime_ns() -> u64 {
+    read(ClockId::CLOCK_REALTIME)
+}
+
 /// How far the wall clock is ahead of the monotonic one, in nanoseconds. Read it anew for
 /// each batch, since the wall clock may be set.
 pub fn realtime_ahead_ns() -> i128 {

@@ -31,8 +31,12 @@ pub struct FlowResult {
     /// Travel times of each bin, where this side sees them; empty without detail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub travel: Vec<Travel>,
-    /// One-way delay, nanoseconds, where the receiver sees it.
+    /// One-way delay, nanoseconds, where this side sees it.
     pub delay: Buckets,
+    /// One-way delay of answers, nanoseconds, where the sender sees it (STAMP); `delay` is then that
+    /// of what they answer.
+    #[serde(default)]
+    pub answer_delay: Buckets,
     /// Variation of the delay between packets sent one after the other (RFC 3393), magnitude, nanoseconds.
     pub delay_variation: Buckets,
     /// Round trip, nanoseconds, where the sender sees it.

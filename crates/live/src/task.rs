@@ -90,6 +90,12 @@ pub enum Transport {
     UdpUnreachable(OneEnded),
     /// QUIC, one stream.
     Quic,
+    /// STAMP (RFC 8762): the receiving side answers each packet. The pattern has the gap, too, and
+    /// says how large packets are.
+    Stamp {
+        /// From packet to packet.
+        interval: Duration,
+    },
 }
 
 /// What a socket is told of TCP. Left out: the system's own.

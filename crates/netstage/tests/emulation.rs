@@ -638,3 +638,81 @@ frame_sizes = ["1018 B"]
     // 24 Mbit, 96 wrong.
     near(found("bits", "test.bit_error_rate"), 4e-6, 2.1e-6);
 }
+
+#[test]
+fn stamp_tells_both_directions_apart_on_both_stages() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new("stamp");
+    let text = r#"
+[scenario]
+seed = 1
+[node.a]
+[node.b]
+[link.line]
+ends = ["a", "b"]
+rate = "20 Mbit/s"
+delay = "4 ms"
+loss = "5 %"
+buffer = "50 packets"
+reverse = { delay = "9 ms", loss = "15 %" }
+[flow.call]
+from = "b"
+to = "a"
+transport = "udp"
+traffic = { model = "cbr", rate = "64 kbit/s", packet = "160 B" }
+[test.sla]
+kind = "stamp"
+from = "a"
+to = "b"
+interval = "5 ms"
+trial = "2500 ms"
+drain = "500 ms"
+load = ["call"]
+warm_up = "100 ms"
+[expect.there]
+metric = "test.loss_ratio"
+subject = "sla[forward]"
+at_most = 0.2
+"#;
+    fs::write(place.0.join("call.toml"), text).unwrap();
+    for stage in ["sim", "emu"] {
+        let output = place.command(stage, stage).output().unwrap();
+        let result = json(&output);
+        let test = &result["record"]["cells"][0]["tests"][0];
+        let findings = test["findings"].as_array().unwrap_or_else(|| panic!("{result:#}"));
+        let void = test["void"].to_string();
+        if stage == "emu" && findings.is_empty() && (void.contains("late") || void.contains("generator")) {
+            println!("skipped: this machine is too busy: {void}");
+            return;
+        }
+        let found = |metric: &str, part: &str| {
+            let subject = format!("sla{part}");
+            let found = findings.iter().find(|f| f["metric"] == metric && f["subject"] == subject.as_str());
+            found.unwrap_or_else(|| panic!("no {metric} of {subject}: {test:#}"))["value"].as_f64().unwrap()
+        };
+        // 500 packets, of which a busy generator may leave out one in a hundred; five deviations.
+        assert!((495.0..=500.0).contains(&found("test.sent", "")), "{test:#}");
+        for (part, expected, deviation) in
+            [("[forward]", 0.05, 0.049), ("[backward]", 0.15, 0.083), ("[round-trip]", 0.1925, 0.09)]
+        {
+            let ratio = found("test.loss_ratio", part);
+            assert!((ratio - expected).abs() < deviation, "{stage}, {part}: {ratio}");
+        }
+        assert_eq!(found("test.clock_error", ""), 0.0);
+        // 72 B take 29 us to send; a real packet may be late, but not early.
+        for (part, least) in
+            [("[forward]", 4.0288e-3), ("[backward]", 9.0288e-3), ("[round-trip]", 13.0576e-3)]
+        {
+            let measured = found("test.latency.least", part);
+            let bounds = if stage == "sim" { 0.999..1.001 } else { 0.98..f64::INFINITY };
+            assert!(bounds.contains(&(measured / least)), "{stage}, {part}: {measured}");
+            let [median, p99, most] =
+                ["median", "p99", "most"].map(|name| found(&format!("test.latency.{name}"), part));
+            assert!(measured <= median && median <= p99 && p99 <= most, "{stage}, {part}: {test:#}");
+            assert!(found("test.delay_variation", part) <= most - measured + 1e-9, "{stage}, {part}");
+        }
+        assert_eq!(output.status.code(), Some(0), "{result:#}");
+    }
+}

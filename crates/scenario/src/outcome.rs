@@ -95,6 +95,8 @@ metrics! {
     FlowDelay = "flow.delay", "s", "", Mean;
     /// Difference of the one-way delays of packets sent one after the other, as a magnitude (RFC 3393).
     FlowDelayVariation = "flow.delay_variation", "s", "", Mean;
+    /// Most by which one-way delays of a flow may be off, since the clocks of its ends differ.
+    FlowClockError = "flow.clock_error", "s", "", Last;
     /// Time between packets as sent.
     FlowGap = "flow.gap", "s", "", Mean;
     /// Time between packets as the pattern asks for it.
@@ -189,9 +191,12 @@ metrics! {
     TestFrameRate = "test.frame_rate", "frames/s", "", Mean;
     /// Rate at which packets came through.
     TestDelivered = "test.delivered", "bit/s", "ip", Mean;
+    /// Packets sent.
+    TestSent = "test.sent", "packets", "", Mean;
     /// Share of packets lost.
     TestLossRatio = "test.loss_ratio", "", "", Mean;
-    /// Mean delay of the frames RFC 2544 tags: one way, or there and back where one end measures.
+    /// Mean delay, of the frames RFC 2544 tags or of all: one way, or there and back where one end
+    /// measures.
     TestLatency = "test.latency", "s", "", Mean;
     /// Least delay of all frames.
     TestLatencyLeast = "test.latency.least", "s", "", Mean;
@@ -203,8 +208,10 @@ metrics! {
     TestLatency999 = "test.latency.p999", "s", "", Mean;
     /// Largest delay of all frames.
     TestLatencyMost = "test.latency.most", "s", "", Mean;
-    /// 99.9 % of frames had at most this delay above the least (ITU-T Y.1563).
+    /// 99.9 % of frames had at most this delay above the least (ITU-T Y.1563; PDV of RFC 5481).
     TestDelayVariation = "test.delay_variation", "s", "", Mean;
+    /// Most by which one-way delays may be off, since the clocks of both ends differ.
+    TestClockError = "test.clock_error", "s", "", Mean;
     /// 1 where a service kept all that was agreed, 0 where it did not (ITU-T Y.1564).
     TestAccepted = "test.accepted", "", "", Mean;
     /// Longest burst without loss (RFC 9004).

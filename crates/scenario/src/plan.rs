@@ -6,7 +6,7 @@
 
 mod test;
 
-pub use test::{ErrorsBy, Method, Search, Test, Transfer};
+pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer};
 
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
@@ -181,6 +181,38 @@ pub enum Transport {
     UdpUnreachable,
     /// QUIC (RFC 9000).
     Quic,
+    /// STAMP (RFC 8762): the receiver answers each packet. Of tests only.
+    Stamp {
+        /// From packet to packet.
+        interval: Duration,
+    },
+}
+
+/// A direction of a flow whose packets are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the one who answers.
+    Forward,
+    /// Back.
+    Backward,
+}
+
+impl Direction {
+    /// Both, as their packets go.
+    pub const BOTH: [Direction; 2] = [Direction::Forward, Direction::Backward];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+        }
+    }
+
+    /// Subject of what is measured of a flow in this direction: `sla[forward]`.
+    pub fn of(self, flow: &str) -> String {
+        format!("{flow}[{}]", self.name())
+    }
 }
 
 /// A multicast group.
@@ -238,7 +270,10 @@ impl Transport {
         match self {
             Transport::Tcp(_) | Transport::Quic => Some(Carriage::Stream),
             Transport::Udp => Some(Carriage::Datagram),
-            Transport::Multicast(_) | Transport::IcmpEcho | Transport::UdpUnreachable => None,
+            Transport::Multicast(_)
+            | Transport::IcmpEcho
+            | Transport::UdpUnreachable
+            | Transport::Stamp { .. } => None,
         }
     }
 
@@ -251,6 +286,7 @@ impl Transport {
             Transport::IcmpEcho => "icmp-echo",
             Transport::UdpUnreachable => "udp-unreachable",
             Transport::Quic => "quic",
+            Transport::Stamp { .. } => "stamp",
         }
     }
 }

@@ -249,6 +249,10 @@ const CASES: &[(&str, &str)] = &[
         "[test.t]\nkind = \"rfc6349\"\nfrom = \"a\"\nto = \"b\"\ntcp = { window = \"1 kB\" }\n[sweep]",
     ),
     (
+        "[sweep]",
+        "[test.t]\nkind = \"stamp\"\nfrom = \"a\"\nto = \"b\"\ninterval = \"2 s\"\ntrial = \"1 s\"\nframe_size = \"92 B\"\n[sweep]",
+    ),
+    (
         "metric = \"fairness.inter_vpn\"\nover = [\"2 s\", \"10 s\"]",
         "metric = \"test.plateau\"\nsubject = \"t\"",
     ),

@@ -224,7 +224,7 @@ impl Hosts {
             None => wire::UDP_HEADER,
         };
         let answer = match group.transport {
-            Transport::IcmpEcho => Some(Answer::Echo),
+            Transport::IcmpEcho | Transport::Stamp { .. } => Some(Answer::Echo),
             Transport::UdpUnreachable => Some(Answer::Unreachable(group.family)),
             _ => None,
         };

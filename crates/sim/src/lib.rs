@@ -13,6 +13,7 @@ mod host;
 mod packet;
 mod recorder;
 mod route;
+mod stamp;
 mod tournament;
 mod world;
 
@@ -23,7 +24,11 @@ use netstage_scenario::plan::{Plan, Transport};
 pub fn refusal(plan: &Plan) -> Option<String> {
     let flow = plan.flows.iter().find(|flow| {
         let modelled = match flow.transport {
-            Transport::Tcp(_) | Transport::Udp | Transport::IcmpEcho | Transport::UdpUnreachable => true,
+            Transport::Tcp(_)
+            | Transport::Udp
+            | Transport::IcmpEcho
+            | Transport::UdpUnreachable
+            | Transport::Stamp { .. } => true,
             Transport::Multicast(_) | Transport::Quic => false,
         };
         !modelled

@@ -44,8 +44,13 @@ pub enum Body {
     Message(Message),
     /// A probe that its target answers, and when it was sent.
     Probe(Instant),
-    /// The answer to a probe sent then.
-    Answer(Instant),
+    /// The answer to a probe.
+    Answer {
+        /// When the probe was sent.
+        sent: Instant,
+        /// When its target answered.
+        answered: Instant,
+    },
     /// A question from ingress to egress PE.
     Query(fair::Query),
     /// The egress PE's answer.
@@ -76,7 +81,7 @@ impl packet::Packet for Packet {
     #[inline]
     fn flow_key(&self) -> u64 {
         // Data and acknowledgements are told apart, as their 5-tuples would be.
-        let reverse = matches!(self.body, Body::Ack(_) | Body::Reply(_) | Body::Answer(_));
+        let reverse = matches!(self.body, Body::Ack(_) | Body::Reply(_) | Body::Answer { .. });
         // Dialogues over datagrams are numbered apart from other flows.
         let dialogue = matches!(self.body, Body::Message(_));
         u64::from(dialogue) << 33 | u64::from(self.flow) << 1 | u64::from(reverse)

@@ -130,6 +130,10 @@ fn record_flows(
                     push(Metric::FlowCorrupted, packets);
                     push(Metric::FlowBitErrors, bits);
                 }
+                if let Some(Some(session)) = world.sessions.get(udp) {
+                    series.extend(session.series(&subject, world.grid.bins));
+                    distributions.extend(session.distributions(&subject));
+                }
                 match world.delays.get(udp) {
                     Some(delays) if world.hosts.groups[index].answer.is_some() => {
                         distributions.push(delays.round_trips(&subject));

@@ -104,7 +104,9 @@ impl Routes {
             let dialogue = group.traffic.application().is_some();
             let (end, back) = match group.transport {
                 Transport::Tcp(_) => (Step::Receiver, Some(Step::Sender)),
-                Transport::IcmpEcho | Transport::UdpUnreachable => (Step::Target, Some(Step::Prober)),
+                Transport::IcmpEcho | Transport::UdpUnreachable | Transport::Stamp { .. } => {
+                    (Step::Target, Some(Step::Prober))
+                }
                 _ if dialogue => (Step::Peer(1), None),
                 _ => (Step::Sink, None),
             };

@@ -11,6 +11,7 @@ use crate::edge::{Edge, PUBLISH_EVERY};
 use crate::host::{Hosts, Target};
 use crate::packet::{Body, Packet};
 use crate::route::{Routes, Step, is_plain};
+use crate::stamp::Session;
 use crate::tournament::Tournament;
 pub(crate) use damage::Damage;
 use netstage_core::fair::Transmit;
@@ -49,6 +50,8 @@ pub struct World<'a> {
     pub(crate) round_trips: Vec<Bins>,
     /// Per UDP flow: probes answered.
     pub(crate) answers: Vec<Bins>,
+    /// Per UDP flow that is a STAMP session; empty where there is none.
+    pub(crate) sessions: Vec<Option<Session>>,
     /// What became of packets with wrong bits.
     pub(crate) damage: Damage,
     /// Per TCP flow, then per UDP flow, then per dialogue: packets lost, in each bin; empty
@@ -99,6 +102,7 @@ impl<'a> World<'a> {
             delays: Vec::new(),
             round_trips: Vec::new(),
             answers: Vec::new(),
+            sessions: Session::all(plan, grid),
             damage: Damage::new(plan, seed, grid, &hosts.udp),
             flow_lost: Vec::new(),
             totals: Totals::default(),
@@ -398,7 +402,7 @@ impl<'a> World<'a> {
         self.totals.lost += 1;
         let flow = match packet.body {
             Body::Data(_) | Body::Ack(_) => packet.flow as usize,
-            Body::Datagram { .. } | Body::Probe(_) | Body::Answer(_) => {
+            Body::Datagram { .. } | Body::Probe(_) | Body::Answer { .. } => {
                 self.hosts.senders.len() + packet.flow as usize
             }
             Body::Message(_) => self.hosts.senders.len() + self.hosts.udp.len() + packet.flow as usize / 2,
@@ -688,6 +692,9 @@ impl<'a> World<'a> {
                 };
                 if at <= self.end {
                     self.totals.sent += 1;
+                    if let Some(Some(session)) = self.sessions.get_mut(flow as usize) {
+                        session.handle_sent();
+                    }
                     self.proceed(at, packet);
                 }
             }

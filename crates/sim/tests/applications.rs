@@ -267,6 +267,50 @@ fn probes_come_back_and_know_their_round_trip() {
 }
 
 #[test]
+fn stamp_tells_loss_and_delay_of_each_direction() {
+    let (mut plan, links) = line(100_000_000, 10, 12);
+    let interval = Duration::from_millis(10);
+    let pattern = Pattern::Trace { packets: [(interval, 44)].into(), repeat: true };
+    plan.flow("sla", Transport::Stamp { interval }, pattern, &links);
+    plan.flows[0].stop = Instant::ZERO + interval * 1000 + Duration::from_millis(5);
+    plan.measure.delay = true;
+    let [there, back] = &mut plan.links[0].directions;
+    (there.loss, back.loss, back.delay) = (0.1, 0.02, Duration::from_millis(3));
+    // Copies are made behind the lossy line; they count once, and each is answered.
+    plan.links[1].directions[0].duplicate = 0.2;
+    let outcome = simulate(&plan);
+    let packets = |metric| sum(&outcome, metric, "sla") / 8.0 / 44.0;
+    let [forward, backward] =
+        ["sla[forward]", "sla[backward]"].map(|way| sum(&outcome, Metric::FlowLost, way));
+    let (sent, answered) = (packets(Metric::FlowOffered), packets(Metric::FlowThroughput));
+    assert_eq!((sent.round(), answered.round()), (1000.0, 1000.0 - forward - backward));
+    assert_eq!(forward, sum(&outcome, Metric::LinkLost, "a.forward"));
+    // Where both a packet's answer and its copy's are lost, it is one packet; mostly one comes.
+    let lost_back = sum(&outcome, Metric::LinkLost, "a.reverse");
+    assert!(0.0 < backward && backward < lost_back, "{backward} of {lost_back}");
+    // Five standard deviations of 1,000 packets.
+    assert!((53.0..147.0).contains(&forward) && backward < 42.0, "{forward} and {backward}");
+    // 72 B of IP at 100 Mbit/s are 5.76 us on each link.
+    let delays = |metric, subject: &str| {
+        let found = outcome.distributions.iter().find(|d| d.metric == metric && d.subject == subject);
+        found.unwrap_or_else(|| panic!("{metric:?} of {subject}")).buckets.clone()
+    };
+    for (metric, subject, nanoseconds) in [
+        (Metric::FlowDelay, "sla[forward]", 20_011_520_u64),
+        (Metric::FlowDelay, "sla[backward]", 13_011_520),
+        (Metric::FlowRoundTrip, "sla", 33_023_040),
+    ] {
+        let buckets = delays(metric, subject);
+        assert_eq!(buckets.iter().map(|bucket| bucket.1).sum::<u64>() as f64, answered.round());
+        let least = buckets[0].0;
+        assert!(least.abs_diff(nanoseconds) <= nanoseconds >> 11, "{subject}: {least}");
+    }
+    let unmerged = run_with(&plan, 1, Options { merge: false }, &|| false).unwrap();
+    assert_eq!(format!("{:?}", unmerged.series), format!("{:?}", outcome.series));
+    assert_eq!(unmerged.distributions, outcome.distributions);
+}
+
+#[test]
 fn ipv6_takes_twenty_bytes_more() {
     let (mut plan, links) = line(100_000_000, 10, 10);
     plan.flow("six", Transport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);

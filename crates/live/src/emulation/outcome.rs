@@ -8,7 +8,7 @@ use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
-use netstage_scenario::plan::{NodeKind, Plan, Transport};
+use netstage_scenario::plan::{Direction, NodeKind, Plan, Transport};
 use netstage_scenario::quality;
 use std::collections::BTreeMap;
 
@@ -116,6 +116,9 @@ impl Gathered {
             }
             return;
         }
+        if matches!(group.transport, Transport::Stamp { .. }) {
+            return self.add_session(&name, sending, receiving);
+        }
         if let Some(application) = group.traffic.application() {
             return self.add_dialogue(application, &name, [sending, receiving]);
         }
@@ -165,6 +168,46 @@ impl Gathered {
             self.distribution(Metric::FlowDelay, name, &receiver.delay);
             self.distribution(Metric::FlowDelayVariation, name, &receiver.delay_variation);
         }
+    }
+
+    /// A STAMP session: its sender has what was answered and every delay, its reflector what reached it.
+    fn add_session(&mut self, name: &str, sender: Option<&&FlowResult>, reflector: Option<&&FlowResult>) {
+        let answered = |value: fn(&Counts) -> u64, scale| per_bin(sender, value, scale);
+        self.push(Metric::FlowThroughput, name, answered(|c| c.received_bytes, 8.0 / self.seconds));
+        self.push(Metric::FlowDuplicated, name, answered(|c| c.duplicated, 1.0));
+        self.push(Metric::FlowReordered, name, answered(|c| c.reordered, 1.0));
+        self.add_sender(name, false, sender);
+        // What neither side knows alone is known at the end.
+        let total = |side: Option<&&FlowResult>, value: fn(&Counts) -> u64| {
+            side.map(|side| side.bins.iter().map(value).sum::<u64>())
+        };
+        let [sent, answered] = [total(sender, |c| c.sent), total(sender, |c| c.received)];
+        let reflected = total(reflector, |c| c.received);
+        let missing = |from: Option<u64>, to: Option<u64>| Some(from?.saturating_sub(to?) as f64);
+        let drops = [sender, reflector].map(|side| side.map(|side| side.socket_drops as f64));
+        self.push_total(
+            Metric::FlowReceiverDrops,
+            name,
+            drops[0].zip(drops[1]).map(|(one, other)| one + other),
+        );
+        let [forward, backward] = Direction::BOTH.map(|direction| direction.of(name));
+        self.push_total(Metric::FlowLost, &forward, missing(sent, reflected));
+        self.push_total(Metric::FlowLost, &backward, missing(reflected, answered));
+        if let Some(sender) = sender {
+            self.distribution(Metric::FlowDelay, &forward, &sender.delay);
+            self.distribution(Metric::FlowDelay, &backward, &sender.answer_delay);
+        }
+        // All agents of this stage read the clock of one machine.
+        self.push(Metric::FlowClockError, name, vec![0.0; self.bins]);
+    }
+
+    /// A number of the whole run, in the last bin; unknown where there is none.
+    fn push_total(&mut self, metric: Metric, subject: &str, total: Option<f64>) {
+        let mut values = vec![0.0; self.bins];
+        if let Some(last) = values.last_mut() {
+            *last = total.unwrap_or(f64::NAN);
+        }
+        self.push(metric, subject, values);
     }
 
     fn add_remarks_of(&mut self, name: &str, sides: [Option<&&FlowResult>; 2]) {

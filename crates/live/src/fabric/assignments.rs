@@ -118,6 +118,7 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
         plan::Transport::IcmpEcho => Transport::IcmpEcho(agreed),
         plan::Transport::UdpUnreachable => Transport::UdpUnreachable(agreed),
         plan::Transport::Quic => Transport::Quic,
+        &plan::Transport::Stamp { interval } => Transport::Stamp { interval },
     };
     FlowTask {
         name: plan.flow_name(member.group, member.index),
@@ -140,6 +141,38 @@ mod tests {
     use super::*;
     use crate::fabric::labels::labels;
     use netstage_scenario::{Options, parse};
+
+    #[test]
+    fn a_stamp_session_has_a_reflector_and_is_known_both_ways() {
+        let text = r#"
+            [scenario]
+            duration = "1 s"
+            [node.a]
+            [node.b]
+            [link.l]
+            ends = ["a", "b"]
+            rate = "10 Mbit/s"
+            buffer = "10 packets"
+            [flow.sla]
+            from = "a"
+            to = "b"
+            transport = "udp"
+            traffic = { model = "cbr", rate = "64 kbit/s", packet = "160 B" }"#;
+        let scenario = parse("case.toml", text, None, &Options::default()).unwrap();
+        let mut plan = scenario.cells[0].plan.clone();
+        let interval = Duration::from_millis(20);
+        plan.flows[0].transport = plan::Transport::Stamp { interval };
+        let members = members(&plan, &Layout::new(&plan).unwrap()).unwrap();
+        let assignments = assignments(&plan, &members, 1);
+        for (node, side) in [(0, Side::Send), (1, Side::Receive)] {
+            let [task] = &assignments[&node].flows[..] else { panic!("{assignments:?}") };
+            assert_eq!((task.side, &task.transport), (side, &Transport::Stamp { interval }));
+        }
+        // Answers go to a port of the system's choosing: the reflector's own tells whose they are.
+        let labels = labels(&plan, &members);
+        assert_eq!(labels[0].destination_port, Some(members[0].destination.port()));
+        assert_eq!((labels[0].source_port, labels[0].label.flow), (None, Some(0)));
+    }
 
     #[test]
     fn every_receiver_of_a_group_has_a_task_under_its_own_name() {

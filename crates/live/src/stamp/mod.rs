@@ -8,11 +8,17 @@ mod socket;
 
 pub use clock::WallClock;
 pub use reflector::{Reflector, ReflectorEnder};
-pub use sender::{Delays, Found, Sending, run};
+pub use sender::{Delays, Departure, Found, Sending, Session, run};
+pub use socket::Received;
 
 use netstage_core::measure::stamp::Mac;
 use netstage_wire::stamp::{DIGEST, Mode};
 use ring::hmac::{self, HMAC_SHA256};
+
+/// Largest packet sent, answered or read: that of a jumbo frame.
+pub const LARGEST: usize = 9216;
+/// Packets taken before others have their turn.
+const AT_ONCE: usize = 512;
 
 /// The key of authenticated mode, which both ends are given as it is: other
 /// implementations have to know it, too.

@@ -1,28 +1,31 @@
 //! The session-reflector on a UDP port.
 
 use super::clock::WallClock;
-use super::socket::PacketSocket;
-use super::{HmacKey, mode, with_mac};
-use crate::clock::{monotonic_ns, realtime_ahead_ns};
+use super::socket::{PacketSocket, Received};
+use super::{AT_ONCE, HmacKey, LARGEST, mode, with_mac};
+use crate::clock::realtime_ns;
 use netstage_core::measure::stamp::{self, Arrival, ReflectorConfig, ReflectorCounts};
 use netstage_core::time::Instant;
 use netstage_wire::stamp::tlv::sync_source;
+use socket2::Socket;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often the reflector looks whether it is to end, and how good its clock is.
+/// How often the reflector looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(200);
-/// Largest packet answered: a jumbo frame's.
-const LARGEST: usize = 9216;
 const ECN: u8 = 0b11;
 
-/// A reflector that is bound, but does not answer yet.
+/// A reflector that is bound: it answers in [`Reflector::run`], or whenever
+/// [`Reflector::handle_ready`] is called.
 pub struct Reflector {
     socket: PacketSocket,
     key: Option<HmacKey>,
+    machine: stamp::Reflector,
+    packet: Vec<u8>,
+    reply: Vec<u8>,
     ended: Arc<AtomicBool>,
 }
 
@@ -41,12 +44,31 @@ impl Reflector {
     /// Binds to an address; with a key only authenticated packets are answered.
     pub fn bind(address: SocketAddr, key: Option<HmacKey>) -> io::Result<Reflector> {
         let socket = PacketSocket::bind(address)?;
-        Ok(Reflector { socket, key, ended: Arc::default() })
+        let clock = WallClock::read();
+        let config = ReflectorConfig {
+            mode: mode(key.as_ref()),
+            clock_error: (clock.error_ns, clock.synchronized),
+            sync_source: if clock.synchronized { sync_source::NTP } else { sync_source::FREE_RUNNING },
+            ..ReflectorConfig::default()
+        };
+        Ok(Reflector {
+            socket,
+            key,
+            machine: stamp::Reflector::new(config),
+            packet: vec![0; LARGEST],
+            reply: Vec::with_capacity(LARGEST),
+            ended: Arc::default(),
+        })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.socket.address()
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &Socket {
+        self.socket.socket()
     }
 
     /// What ends it.
@@ -55,41 +77,39 @@ impl Reflector {
     }
 
     /// Answers, on this thread, until it is ended.
-    pub fn run(self) -> io::Result<ReflectorCounts> {
-        let clock = WallClock::read();
-        let config = ReflectorConfig {
-            mode: mode(self.key.as_ref()),
-            clock_error: (clock.error_ns, clock.synchronized),
-            sync_source: if clock.synchronized { sync_source::NTP } else { sync_source::FREE_RUNNING },
-            ..ReflectorConfig::default()
-        };
-        let mut reflector = stamp::Reflector::new(config);
-        let (mut packet, mut reply) = (vec![0; LARGEST], Vec::with_capacity(LARGEST));
+    pub fn run(mut self) -> io::Result<ReflectorCounts> {
         while !self.ended.load(Ordering::Relaxed) {
             self.socket.wait(LOOK)?;
+            self.handle_ready(|_, _| {});
+        }
+        Ok(self.machine.counts())
+    }
+
+    /// Answers what has come; `each` hears of every packet that is answered, and how it came.
+    pub fn handle_ready(&mut self, mut each: impl FnMut(&Received, &[u8])) {
+        for _ in 0..AT_ONCE {
             // Errors are about replies that did not reach their host.
-            while let Ok(Some(received)) = self.socket.receive(&mut packet) {
-                let own = self.socket.address();
-                let destination = SocketAddr::new(received.destination.unwrap_or(own.ip()), own.port());
-                let arrival = Arrival {
-                    instant: Instant(received.monotonic_ns),
-                    unix: received.unix_ns,
-                    source: received.source,
-                    destination,
-                    ttl: received.ttl,
-                    dscp: received.traffic_class >> 2,
-                    ecn: received.traffic_class & ECN,
-                };
-                let now = || u64::try_from(i128::from(monotonic_ns()) + realtime_ahead_ns()).unwrap_or(0);
-                let answer = with_mac(self.key.as_ref(), |mac| {
-                    reflector.reflect(&packet[..received.length], &arrival, mac, now, &mut reply)
-                });
-                if let Ok(dscp) = answer {
-                    // One that cannot be sent is one that is lost.
-                    let _ = self.socket.send(&reply, received.destination, Some(received.source), dscp << 2);
-                }
+            let Ok(Some(received)) = self.socket.receive(&mut self.packet) else { return };
+            let own = self.socket.address();
+            let destination = SocketAddr::new(received.destination.unwrap_or(own.ip()), own.port());
+            let arrival = Arrival {
+                instant: Instant(received.monotonic_ns),
+                unix: received.unix_ns,
+                source: received.source,
+                destination,
+                ttl: received.ttl,
+                dscp: received.traffic_class >> 2,
+                ecn: received.traffic_class & ECN,
+            };
+            let (machine, reply) = (&mut self.machine, &mut self.reply);
+            let packet = &self.packet[..received.length];
+            let answer =
+                with_mac(self.key.as_ref(), |mac| machine.reflect(packet, &arrival, mac, realtime_ns, reply));
+            if let Ok(dscp) = answer {
+                // One that cannot be sent is one that is lost.
+                let _ = self.socket.send(&self.reply, received.destination, Some(received.source), dscp << 2);
+                each(&received, packet);
             }
         }
-        Ok(reflector.counts())
     }
 }

@@ -1,17 +1,16 @@
 //! The session-sender: measures towards a reflector, which need not be ours.
 
 use super::clock::WallClock;
-use super::socket::PacketSocket;
-use super::{HmacKey, mode, with_mac};
-use crate::clock::{Epoch, monotonic_ns, realtime_ahead_ns};
-use netstage_core::measure::stamp::{Moment, Sample, Sender, SenderConfig, SenderResult};
+use super::socket::{PacketSocket, Received};
+use super::{AT_ONCE, HmacKey, LARGEST, mode, with_mac};
+use crate::clock::{Epoch, monotonic_ns, realtime_ns};
+use netstage_core::measure::stamp::{Moment, Rejected, Sample, Sender, SenderConfig, SenderResult};
 use netstage_core::time::{Duration, Instant};
+use socket2::Socket;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Largest reply that is read.
-const LARGEST: usize = 9216;
 /// Longest wait before looking whether to stop.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -75,6 +74,11 @@ impl Delays {
         self.0.push(delay);
     }
 
+    /// One by one, as answers came.
+    pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
+        self.0.iter().copied()
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.0.len()
@@ -99,84 +103,146 @@ impl Delays {
     }
 }
 
+/// A session on a socket of its own: [`Session::handle_timeout`] when [`Session::poll_timeout`] says,
+/// [`Session::handle_ready`] when packets wait, until there is no timeout any more.
+pub struct Session {
+    socket: PacketSocket,
+    sender: Sender,
+    key: Option<HmacKey>,
+    traffic_class: u8,
+    found: Found,
+    /// Until a reply says otherwise, and never again once one is not synchronized.
+    certain: bool,
+    bytes: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+/// A packet whose time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// When it was to leave.
+    pub due: Instant,
+    /// When it left; none where the system would not send it.
+    pub left: Option<Instant>,
+}
+
+impl Session {
+    /// Opens a socket at `source` for a session whose first packet leaves at `start` of the run.
+    /// Panics if the interval is zero.
+    pub fn open(sending: &Sending, source: SocketAddr, start: Instant) -> io::Result<Session> {
+        let socket = PacketSocket::bind(source)?;
+        socket.connect(sending.target)?;
+        let clock = WallClock::read();
+        let config = SenderConfig {
+            mode: mode(sending.key.as_ref()),
+            session: sending.session,
+            clock_error: (clock.error_ns, clock.synchronized),
+            interval: sending.interval,
+            count: sending.count,
+            timeout: sending.timeout,
+            reflector_is_stateful: sending.reflector_is_stateful,
+            padding: sending.padding,
+            ..SenderConfig::default()
+        };
+        Ok(Session {
+            socket,
+            sender: Sender::new(config, start),
+            key: sending.key.clone(),
+            traffic_class: sending.traffic_class,
+            found: Found { own_clock: Some(clock), ..Found::default() },
+            certain: true,
+            bytes: Vec::new(),
+            reply: vec![0; LARGEST],
+        })
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &Socket {
+        self.socket.socket()
+    }
+
+    /// When to call [`Session::handle_timeout`] next; none when the session is over.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.sender.poll_timeout()
+    }
+
+    /// Sends the packet that is due, if one is, and gives up replies that are overdue.
+    pub fn handle_timeout(&mut self, epoch: Epoch) -> Option<Departure> {
+        let due = self.sender.poll_timeout()?;
+        let now = Moment { instant: epoch.now(), unix: realtime_ns() };
+        let (sender, bytes) = (&mut self.sender, &mut self.bytes);
+        if !with_mac(self.key.as_ref(), |mac| sender.poll_transmit(now, mac, bytes)) {
+            return None;
+        }
+        self.found.late.push(now.instant.since(due).0 as i64);
+        let sent = self.socket.send(&self.bytes, None, None, self.traffic_class);
+        if let Err(error) = &sent {
+            let refused = self.found.refused.get_or_insert((0, error.to_string()));
+            refused.0 += 1;
+        }
+        Some(Departure { due, left: sent.is_ok().then_some(now.instant) })
+    }
+
+    /// Takes the replies that have come; `each` hears of every one, and what it says.
+    pub fn handle_ready(&mut self, epoch: Epoch, mut each: impl FnMut(&Received, &Result<Sample, Rejected>)) {
+        for _ in 0..AT_ONCE {
+            // An error says that nobody listens there, which the missing replies will tell.
+            let Ok(Some(received)) = self.socket.receive(&mut self.reply) else { return };
+            let at = Moment { instant: epoch.instant(received.monotonic_ns), unix: received.unix_ns };
+            let (sender, reply) = (&mut self.sender, &self.reply[..received.length]);
+            let taken = with_mac(self.key.as_ref(), |mac| sender.handle_packet(reply, at, mac));
+            match &taken {
+                Ok(sample) => self.record(sample),
+                Err(rejected) => {
+                    self.found.rejection.get_or_insert_with(|| rejected.to_string());
+                }
+            }
+            each(&received, &taken);
+        }
+    }
+
+    /// What was found so far.
+    pub fn finish(self) -> Found {
+        Found { counts: self.sender.result(), ..self.found }
+    }
+
+    fn record(&mut self, sample: &Sample) {
+        let found = &mut self.found;
+        found.round_trip.push(sample.round_trip);
+        found.forward.push(sample.forward);
+        found.backward.push(sample.backward);
+        found.at_reflector.push(sample.at_reflector);
+        self.certain &= sample.uncertainty.is_some();
+        found.uncertainty_ns = sample.uncertainty.max(found.uncertainty_ns).filter(|_| self.certain);
+    }
+}
+
 /// Runs a session on this thread; `tell` is called with the counts a few times a second.
 pub fn run(sending: &Sending, stop: &AtomicBool, mut tell: impl FnMut(&SenderResult)) -> io::Result<Found> {
     let any: SocketAddr =
         if sending.target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().expect("valid");
-    let socket = PacketSocket::bind(any)?;
-    socket.connect(sending.target)?;
-    let clock = WallClock::read();
-    let config = SenderConfig {
-        mode: mode(sending.key.as_ref()),
-        session: sending.session,
-        clock_error: (clock.error_ns, clock.synchronized),
-        interval: sending.interval,
-        count: sending.count,
-        timeout: sending.timeout,
-        reflector_is_stateful: sending.reflector_is_stateful,
-        padding: sending.padding,
-        ..SenderConfig::default()
-    };
+    let mut session = Session::open(sending, any, Instant::ZERO)?;
     let epoch = Epoch(monotonic_ns());
-    let mut sender = Sender::new(config, Instant::ZERO);
-    let mut found = Found { own_clock: Some(clock), ..Found::default() };
-    // Until a reply says otherwise, and never again once one is not synchronized.
-    let mut certain = true;
-    let (mut bytes, mut reply) = (Vec::new(), vec![0; LARGEST]);
     let mut told = Instant::ZERO;
-    while let Some(due) = sender.poll_timeout() {
+    while let Some(due) = session.poll_timeout() {
         if stop.load(Ordering::Relaxed) {
-            found.interrupted = true;
+            session.found.interrupted = true;
             break;
         }
-        let now = moment(epoch);
-        if now.instant >= due {
-            if with_mac(sending.key.as_ref(), |mac| sender.poll_transmit(now, mac, &mut bytes)) {
-                found.late.push(now.instant.since(due).0 as i64);
-                if let Err(error) = socket.send(&bytes, None, None, sending.traffic_class) {
-                    let refused = found.refused.get_or_insert((0, error.to_string()));
-                    refused.0 += 1;
-                }
-            }
+        let now = epoch.now();
+        if now >= due {
+            session.handle_timeout(epoch);
         } else {
-            let wait = std::time::Duration::from_nanos(due.since(now.instant).0);
-            socket.wait(wait.min(LOOK))?;
+            let wait = std::time::Duration::from_nanos(due.since(now).0);
+            session.socket.wait(wait.min(LOOK))?;
         }
-        // An error says that nobody listens there, which the missing replies will tell.
-        while let Ok(Some(received)) = socket.receive(&mut reply) {
-            let at = Moment { instant: epoch.instant(received.monotonic_ns), unix: received.unix_ns };
-            let taken = with_mac(sending.key.as_ref(), |mac| {
-                sender.handle_packet(&reply[..received.length], at, mac)
-            });
-            match taken {
-                Ok(sample) => record(&mut found, &mut certain, &sample),
-                Err(rejected) => {
-                    found.rejection.get_or_insert_with(|| rejected.to_string());
-                }
-            }
-        }
-        if now.instant.since(told) >= Duration::from_millis(250) {
-            told = now.instant;
-            tell(&sender.result());
+        session.handle_ready(epoch, |_, _| {});
+        if now.since(told) >= Duration::from_millis(250) {
+            told = now;
+            tell(&session.sender.result());
         }
     }
-    found.counts = sender.result();
-    Ok(found)
-}
-
-fn record(found: &mut Found, certain: &mut bool, sample: &Sample) {
-    found.round_trip.push(sample.round_trip);
-    found.forward.push(sample.forward);
-    found.backward.push(sample.backward);
-    found.at_reflector.push(sample.at_reflector);
-    *certain &= sample.uncertainty.is_some();
-    found.uncertainty_ns = sample.uncertainty.max(found.uncertainty_ns).filter(|_| *certain);
-}
-
-fn moment(epoch: Epoch) -> Moment {
-    let now_ns = monotonic_ns();
-    let unix = u64::try_from(i128::from(now_ns) + realtime_ahead_ns()).unwrap_or(0);
-    Moment { instant: epoch.instant(now_ns), unix }
+    Ok(session.finish())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A UDP socket that tells how each packet arrived, and sends it back the way it came.
 
-use crate::clock::{monotonic_ns, realtime_ahead_ns};
+use crate::clock::{ArrivalClock, realtime_ns};
 use nix::cmsg_space;
 use nix::sys::socket::sockopt::{
     IpRecvTos, Ipv4PacketInfo, Ipv4RecvTtl, Ipv6RecvHopLimit, Ipv6RecvPacketInfo, Ipv6RecvTClass,
@@ -37,12 +37,15 @@ pub struct Received {
     pub ttl: u8,
     /// DSCP and ECN.
     pub traffic_class: u8,
+    /// Packets the socket has dropped so far, where the system was asked to tell (SO_RXQ_OVFL).
+    pub drops: Option<u32>,
 }
 
 /// The socket.
 pub struct PacketSocket {
     socket: Socket,
     own: SocketAddr,
+    clock: ArrivalClock,
 }
 
 impl PacketSocket {
@@ -66,12 +69,17 @@ impl PacketSocket {
         }
         socket.bind(&SockAddr::from(address))?;
         let own = socket.local_addr()?.as_socket().expect("an address of the Internet");
-        Ok(PacketSocket { socket, own })
+        Ok(PacketSocket { socket, own, clock: ArrivalClock::new() })
     }
 
     /// Where it is bound.
     pub fn address(&self) -> SocketAddr {
         self.own
+    }
+
+    /// The socket itself.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
     }
 
     /// Takes packets of this address only, and sends to it.
@@ -89,8 +97,8 @@ impl PacketSocket {
     }
 
     /// Takes a packet; none where there is none.
-    pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Option<Received>> {
-        let mut control = cmsg_space!(TimeSpec, libc::in6_pktinfo, i32, i32);
+    pub fn receive(&mut self, bytes: &mut [u8]) -> io::Result<Option<Received>> {
+        let mut control = cmsg_space!(TimeSpec, libc::in6_pktinfo, i32, i32, u32);
         let mut pieces = [IoSliceMut::new(bytes)];
         let flags = MsgFlags::MSG_DONTWAIT;
         let fd = self.socket.as_raw_fd();
@@ -99,24 +107,23 @@ impl PacketSocket {
             Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let (ahead, now_ns) = (realtime_ahead_ns(), monotonic_ns());
-        let to_unix = |ns: u64| u64::try_from(i128::from(ns) + ahead).unwrap_or(0);
+        self.clock.begin_batch();
         let Some(source) = message.address.and_then(address) else { return Ok(None) };
         let mut received = Received {
             length: message.bytes,
             source,
             destination: None,
-            monotonic_ns: now_ns,
-            unix_ns: to_unix(now_ns),
+            monotonic_ns: 0,
+            unix_ns: 0,
             ttl: 0,
             traffic_class: 0,
+            drops: None,
         };
+        let mut dated = None;
         for part in message.cmsgs()? {
             match part {
                 ControlMessageOwned::ScmTimestampns(at) => {
-                    let unix_ns = at.tv_sec() as u64 * 1_000_000_000 + at.tv_nsec() as u64;
-                    let monotonic = u64::try_from(i128::from(unix_ns) - ahead).unwrap_or(now_ns);
-                    (received.unix_ns, received.monotonic_ns) = (unix_ns, monotonic.min(now_ns));
+                    dated = Some(at.tv_sec() as u64 * 1_000_000_000 + at.tv_nsec() as u64);
                 }
                 ControlMessageOwned::Ipv4PacketInfo(info) => {
                     received.destination = Some(IpAddr::from(info.ipi_addr.s_addr.to_ne_bytes()));
@@ -129,9 +136,12 @@ impl PacketSocket {
                 }
                 ControlMessageOwned::Ipv4Tos(octet) => received.traffic_class = octet,
                 ControlMessageOwned::Ipv6TClass(octet) => received.traffic_class = octet as u8,
+                ControlMessageOwned::RxqOvfl(drops) => received.drops = Some(drops),
                 _ => {}
             }
         }
+        received.monotonic_ns = self.clock.at_ns(dated);
+        received.unix_ns = dated.unwrap_or_else(realtime_ns);
         Ok(Some(received))
     }
 

@@ -5,6 +5,7 @@ use super::Progress;
 use super::dialogue::{DatagramDialogue, StreamDialogue};
 use super::one_ended::{Prober, Reflections};
 use super::pace::Pacer;
+use super::stamp::{StampReflector, StampSender};
 use super::tcp::{TcpReceiver, TcpSender};
 use super::udp::{UdpReceiver, UdpSender};
 use crate::clock::Epoch;
@@ -43,6 +44,10 @@ pub enum Member {
     Prober(Prober),
     /// Takes the answers to them.
     Reflections(Reflections),
+    /// Sends STAMP packets and takes the answers.
+    StampSender(Box<StampSender>),
+    /// Answers STAMP packets.
+    StampReflector(StampReflector),
     /// One end of an application over UDP.
     Datagrams(DatagramDialogue),
     /// One end of an application over TCP.
@@ -58,6 +63,8 @@ macro_rules! each {
             Member::TcpReceiver($inner) => $call,
             Member::Prober($inner) => $call,
             Member::Reflections($inner) => $call,
+            Member::StampSender($inner) => $call,
+            Member::StampReflector($inner) => $call,
             Member::Datagrams($inner) => $call,
             Member::Streams($inner) => $call,
         }
@@ -77,8 +84,9 @@ impl Member {
             Member::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
             Member::Prober(prober) => prober.handle_due(epoch),
             Member::Datagrams(dialogue) => dialogue.handle_due(epoch),
+            Member::StampSender(sender) => sender.handle_due(epoch),
             Member::Streams(dialogue) => dialogue.handle_due(epoch, watch),
-            Member::UdpReceiver(_) | Member::Reflections(_) => {}
+            Member::UdpReceiver(_) | Member::Reflections(_) | Member::StampReflector(_) => {}
         }
     }
 
@@ -88,6 +96,8 @@ impl Member {
             Member::TcpSender(sender) => sender.handle_ready(epoch),
             Member::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
             Member::Reflections(reflections) => reflections.handle_ready(epoch),
+            Member::StampSender(sender) => sender.handle_ready(epoch),
+            Member::StampReflector(reflector) => reflector.handle_ready(epoch),
             Member::Datagrams(dialogue) => dialogue.handle_ready(epoch),
             Member::Streams(dialogue) => dialogue.handle_ready(epoch, watch),
             Member::UdpSender(_) | Member::Prober(_) => {}
@@ -100,6 +110,8 @@ impl Member {
             Member::UdpReceiver(receiver) => watch.level(receiver.socket()),
             Member::TcpReceiver(receiver) => receiver.listener().map_or(Ok(()), |socket| watch.level(socket)),
             Member::Reflections(reflections) => watch.level(reflections.socket()),
+            Member::StampSender(sender) => watch.level(sender.socket()),
+            Member::StampReflector(reflector) => watch.level(reflector.socket()),
             Member::Datagrams(dialogue) => watch.level(dialogue.socket()),
             Member::Streams(dialogue) => dialogue.listener().map_or(Ok(()), |socket| watch.level(socket)),
             Member::UdpSender(_) | Member::TcpSender(_) | Member::Prober(_) => Ok(()),

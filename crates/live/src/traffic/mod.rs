@@ -20,6 +20,7 @@ mod one_ended;
 mod pace;
 mod quic;
 mod schedule;
+mod stamp;
 mod tcp;
 mod travel;
 mod udp;
@@ -38,6 +39,7 @@ use netstage_core::time::Duration;
 use netstage_wire::probe;
 use quic::QuicFlow;
 use socket2::Socket;
+use stamp::{StampReflector, StampSender};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -108,8 +110,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Number and port of each flow that is received over TCP, UDP or QUIC: what port 0 has
-    /// become.
+    /// Number and port of each flow that is received over TCP, UDP, QUIC or by STAMP: what port 0
+    /// has become.
     pub fn receiving_ports(&self) -> &[(u32, u16)] {
         &self.ports
     }
@@ -207,6 +209,11 @@ impl Engine {
                 self.ports.push((task.id, port_of(receiver.socket())));
                 (Member::UdpReceiver(receiver), false)
             }
+            (Transport::Stamp { .. }, Side::Receive) => {
+                let reflector = StampReflector::prepare(task, duration, ledger())?;
+                self.ports.push((task.id, port_of(reflector.socket())));
+                (Member::StampReflector(reflector), false)
+            }
             (Transport::Quic, _) => {
                 let flow = QuicFlow::prepare(task, assignment.seed, duration, ledger())?;
                 if task.side == Side::Receive {
@@ -226,6 +233,10 @@ impl Engine {
                     }
                     Transport::Udp(_) | Transport::Multicast { .. } => {
                         (Member::UdpSender(udp::UdpSender::prepare(task, emissions, ledger())?), true)
+                    }
+                    &Transport::Stamp { interval } => {
+                        let sender = StampSender::prepare(task, interval, emissions, duration, ledger())?;
+                        (Member::StampSender(Box::new(sender)), true)
                     }
                     _ => {
                         let (prober, reflections) = one_ended::prepare(task, emissions, ledger)?;
@@ -280,6 +291,7 @@ fn merge(result: &mut FlowResult, found: FlowResult) {
         }
     };
     fill(&mut result.delay, found.delay);
+    fill(&mut result.answer_delay, found.answer_delay);
     fill(&mut result.delay_variation, found.delay_variation);
     fill(&mut result.round_trip, found.round_trip);
     fill(&mut result.gaps, found.gaps);

@@ -5,6 +5,7 @@ mod namespaces;
 mod one_ended;
 mod path;
 mod quic;
+mod stamp;
 #[path = "../support/mod.rs"]
 mod support;
 mod tcp;

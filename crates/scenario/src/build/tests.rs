@@ -3,7 +3,7 @@
 use super::flows::{Ends, Way};
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
-use crate::file::test::{Activation, Carrier, Packets, Probe, Searched, Test as Table};
+use crate::file::test::{Activation, Carrier, Packets, Probe, Searched, Stamp, Test as Table};
 use crate::plan::{Datagrams, ErrorsBy, Family, FlowGroup, Method, Search, Test, Transfer, Transport};
 use crate::scalar::{Probability, Span};
 use crate::table::At;
@@ -19,6 +19,8 @@ use netstage_wire as wire;
 
 /// Ethernet header and frame check sequence.
 const ETHERNET: u32 = 18;
+/// Most packets of a STAMP session: their delays are kept in memory.
+const MOST_ANSWERED: u64 = 10_000_000;
 
 impl<'a> From<&'a Probe> for Ends<'a> {
     fn from(probe: &'a Probe) -> Ends<'a> {
@@ -55,6 +57,10 @@ impl Builder<'_, '_> {
                 let promised = test.service.0.iter().filter_map(|service| service.value.as_ref());
                 let frames = promised.map(|service| FrameSize::ethernet_udp(service.frame_size.0 as u32));
                 (Some(Transport::Udp), Some(frames.collect()), test.drain)
+            }
+            Table::Stamp(test) => {
+                let frames = self.padded(test).map(|frame| vec![frame]);
+                (Some(Transport::Stamp { interval: test.interval.0 }), frames, test.drain)
             }
             _ => {
                 let packets = table.packets()?;
@@ -158,6 +164,7 @@ impl Builder<'_, '_> {
                 step: test.step.0,
                 performance: test.performance.0,
             },
+            Table::Stamp(test) => Method::Stamp { interval: test.interval.0, trial: self.session(test)? },
             Table::Loss(test) => {
                 Method::Loss { rate: test.rate.value, trial: test.trial.0, repeats: test.repeats.0 as u32 }
             }
@@ -201,6 +208,35 @@ impl Builder<'_, '_> {
             return None;
         }
         Some(services)
+    }
+
+    /// How long a STAMP session sends.
+    fn session(&mut self, test: &Stamp) -> Option<Duration> {
+        let packets = test.trial.value.0.0 / test.interval.0.0;
+        if !(1..=MOST_ANSWERED).contains(&packets) {
+            let message =
+                format!("{packets} packets in this time: one at least, and {MOST_ANSWERED} at most");
+            self.problems.push_help(
+                test.trial.place,
+                message,
+                "choose `trial` and `interval` so that they fit",
+            );
+            return None;
+        }
+        Some(test.trial.value.0)
+    }
+
+    /// The packets of a STAMP session.
+    fn padded(&mut self, test: &Stamp) -> Option<FrameSize> {
+        let frame = FrameSize::ethernet_udp(test.frame_size.value.0 as u32);
+        let padding = frame.payload as usize - wire::stamp::UNAUTHENTICATED;
+        if (1..wire::stamp::tlv::HEADER).contains(&padding) {
+            let help = "90 B for no padding at all, or 94 B and more";
+            let message = "a test packet takes 90 B, and padding 4 B to say that it is padding";
+            self.problems.push_help(test.frame_size.place, message, help);
+            return None;
+        }
+        Some(frame)
     }
 
     fn search(&mut self, packets: &Searched, resolution: &At<Probability>, trial: Span) -> Option<Search> {

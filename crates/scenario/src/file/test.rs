@@ -31,6 +31,8 @@ tagged! {
         Transfer(Transfer) = "rfc6349",
         /// Whether services keep what was agreed, each alone and all together (ITU-T Y.1564).
         Activation(Activation) = "y1564",
+        /// Loss, delay and its variation there and back, from packets that are answered (STAMP, RFC 8762).
+        Stamp(Stamp) = "stamp",
     }
 }
 
@@ -200,6 +202,23 @@ table! {
 }
 
 table! {
+    /// STAMP: the session-sender at `from` sends packets one by one, the session-reflector at `to`
+    /// answers each.
+    pub(crate) struct Stamp "test \"stamp\"" {
+        /// From packet to packet.
+        interval: Span = "20 ms",
+        /// How long packets are sent.
+        trial: At<Span> = "10 s",
+        /// Size of the packets, as Ethernet frames with their check sequence: 90 B is a test packet
+        /// as it is, 94 B and more have extra padding (RFC 8972).
+        frame_size: At<Bytes<90, 9_018>> = "90 B",
+        /// How long answers are waited for.
+        drain: Duration = "2 s",
+        ..probe: Probe
+    }
+}
+
+table! {
     /// Packets at rates up to a highest.
     pub(crate) struct Searched "test" {
         /// The highest rate, at the IP layer; left out: what the sender's own link carries.
@@ -275,6 +294,7 @@ impl Test {
         match self {
             Test::Transfer(test) => &test.probe,
             Test::Activation(test) => &test.probe,
+            Test::Stamp(test) => &test.probe,
             _ => &self.packets().expect("all others are of packets").probe,
         }
     }
@@ -290,7 +310,7 @@ impl Test {
             Test::Plateau(test) => &test.packets.packets,
             Test::Loss(test) => &test.packets,
             Test::BitError(test) => &test.packets,
-            Test::Transfer(_) | Test::Activation(_) => return None,
+            Test::Transfer(_) | Test::Activation(_) | Test::Stamp(_) => return None,
         })
     }
 }

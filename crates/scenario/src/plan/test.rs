@@ -1,7 +1,7 @@
 //! `[test.NAME]` in a plan: what is searched, and with which packets. The trials themselves are
 //! plans of their own, which the study derives.
 
-use super::FlowGroup;
+use super::{Direction, FlowGroup};
 use crate::outcome::Metric;
 use netstage_core::measure::mlrsearch::Goal;
 use netstage_core::measure::trial::FrameSize;
@@ -96,6 +96,13 @@ pub enum Method {
         /// Length of the test of all together.
         performance: Duration,
     },
+    /// Loss, delay and its variation there and back (STAMP, RFC 8762).
+    Stamp {
+        /// From packet to packet.
+        interval: Duration,
+        /// How long packets are sent.
+        trial: Duration,
+    },
     /// Loss at one rate.
     Loss {
         /// The rate.
@@ -153,6 +160,7 @@ impl Method {
             Method::BitError { .. } => "bit-error",
             Method::Transfer(_) => "rfc6349",
             Method::Activation { .. } => "y1564",
+            Method::Stamp { .. } => "stamp",
             Method::Loss { .. } => "loss",
         }
     }
@@ -201,10 +209,25 @@ impl Method {
             Method::Activation { .. } => {
                 &[TestDelivered, TestLossRatio, TestLatency, TestDelayVariation, TestAccepted]
             }
+            Method::Stamp { .. } => &[
+                TestSent,
+                TestLossRatio,
+                TestLatency,
+                TestLatencyLeast,
+                TestLatencyMedian,
+                TestLatency99,
+                TestLatency999,
+                TestLatencyMost,
+                TestDelayVariation,
+                TestClockError,
+            ],
             Method::Loss { .. } => &[TestLossRatio, TestDelivered],
         }
     }
 }
+
+/// The part of a test that is there and back together.
+pub const ROUND_TRIP: &str = "round-trip";
 
 impl Test {
     /// Name of what is found for one of its frame sizes: `NAME[64]`, or `NAME` where there is
@@ -220,16 +243,20 @@ impl Test {
 
     /// Names of all that it finds of a metric.
     pub fn subjects(&self, metric: Metric) -> Vec<String> {
-        if let Method::Activation { services, .. } = &self.method
-            && self.method.metrics().contains(&metric)
-        {
-            return services.iter().map(|service| self.part(&service.name)).collect();
+        use Metric::*;
+        if !self.method.metrics().contains(&metric) {
+            return Vec::new();
         }
-        let of_all_sizes = [Metric::TestBitErrorRate, Metric::TestBaseLoss].contains(&metric);
-        match self.method.metrics().contains(&metric) {
-            false => Vec::new(),
-            true if of_all_sizes => vec![self.name.clone()],
-            true => self.frames.iter().map(|&frame| self.subject(frame)).collect(),
+        match &self.method {
+            Method::Activation { services, .. } => {
+                services.iter().map(|service| self.part(&service.name)).collect()
+            }
+            Method::Stamp { .. } if ![TestSent, TestClockError].contains(&metric) => {
+                let ways = Direction::BOTH.map(Direction::name);
+                ways.into_iter().chain([ROUND_TRIP]).map(|part| self.part(part)).collect()
+            }
+            _ if [TestBitErrorRate, TestBaseLoss].contains(&metric) => vec![self.name.clone()],
+            _ => self.frames.iter().map(|&frame| self.subject(frame)).collect(),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Probes that any host answers: ICMP echo, and UDP to a closed port.
+//! Probes that are answered: ICMP echo and UDP to a closed port by any host, STAMP by its
+//! session-reflector.
 
 use super::World;
 use crate::packet::{Body, Packet};
@@ -10,17 +11,27 @@ impl World<'_> {
         self.deliver(now);
         self.totals.sent += 1;
         let Body::Probe(sent) = packet.body else { unreachable!("only probes end at a target") };
+        if let Some(Some(session)) = self.sessions.get_mut(packet.flow as usize) {
+            session.handle_reflected(sent);
+        }
         let group = &self.hosts.groups[self.hosts.udp[packet.flow as usize] as usize];
         let size = group.answer.map_or(packet.size, |answer| answer.size(packet.size));
-        Packet { step: group.reverse, size, body: Body::Answer(sent), ..*packet }
+        Packet { step: group.reverse, size, body: Body::Answer { sent, answered: now }, ..*packet }
     }
 
     /// An answer has reached the prober.
     pub(super) fn handle_answer(&mut self, now: Instant, packet: &Packet) {
         self.deliver(now);
         self.totals.delivered_data += u64::from(now <= self.end);
-        let Body::Answer(sent) = packet.body else { unreachable!("only answers end at a prober") };
+        let Body::Answer { sent, answered } = packet.body else {
+            unreachable!("only answers end at a prober")
+        };
         let flow = packet.flow as usize;
+        if let Some(Some(session)) = self.sessions.get_mut(flow)
+            && !session.handle_answer(now, sent, answered)
+        {
+            return;
+        }
         let payload = self.probed(flow, packet.size);
         self.udp_bytes[flow].add(now, payload);
         self.round_trips[flow].add(now, now.since(sent).0);

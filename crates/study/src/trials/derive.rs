@@ -25,14 +25,25 @@ pub fn together(plan: &Plan, test: &Test, trials: &[(String, Trial)]) -> Plan {
 
 fn probe(test: &Test, name: &str, trial: &Trial) -> FlowGroup {
     let (payload, count) = (trial.frame.payload, trial.packets().max(1));
-    let rate = (trial.load.0 * 8.0 * f64::from(payload)).round().max(1.0);
     // Half a gap before the packet that is not to be sent any more.
-    let gap = f64::from(payload) * 8.0 / rate;
-    let sending = Duration::from_secs_f64((count as f64 - 0.5) * gap);
+    let (pattern, sending) = match test.probe.transport {
+        // Its gap is what was asked for, to the nanosecond; no rate in whole bits per second need be
+        // as exact. A trace begins with a gap.
+        Transport::Stamp { interval } => {
+            let pattern = Pattern::Trace { packets: [(interval, payload)].into(), repeat: true };
+            (pattern, interval * count + Duration(interval.0 / 2))
+        }
+        _ => {
+            let rate = (trial.load.0 * 8.0 * f64::from(payload)).round().max(1.0);
+            let gap = f64::from(payload) * 8.0 / rate;
+            let pattern = Pattern::Cbr { rate: BitRate(rate as u64), packet: payload };
+            (pattern, Duration::from_secs_f64((count as f64 - 0.5) * gap))
+        }
+    };
     let start = Instant::ZERO + test.warm_up;
     FlowGroup {
         name: name.to_owned(),
-        traffic: Pattern::Cbr { rate: BitRate(rate as u64), packet: payload }.into(),
+        traffic: pattern.into(),
         transport: match &test.probe.transport {
             // A test of TCP searches for the rate of the line by UDP.
             Transport::Tcp(_) => Transport::Udp,

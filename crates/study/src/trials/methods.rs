@@ -4,6 +4,7 @@ mod activation;
 mod bit_error;
 mod rates;
 mod rfc2544;
+mod stamp;
 mod transfer;
 
 use super::session::{Ended, Session, describe};
@@ -29,6 +30,7 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
             return activation::run(session, services, *step, *performance);
         }
         Method::Transfer(transfer) => return transfer::run(session, transfer),
+        Method::Stamp { interval, trial } => return stamp::run(session, &probes[0], *interval, *trial),
         _ => {}
     }
     for probe in &probes {
@@ -48,9 +50,10 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
                 rates::plateau(session, probe, *max_rate, *trial, *repeats)?;
             }
             Method::Loss { rate, trial, repeats } => loss(session, probe, *rate, *trial, *repeats)?,
-            Method::BitError { .. } | Method::Transfer(_) | Method::Activation { .. } => {
-                unreachable!("they search all sizes together")
-            }
+            Method::BitError { .. }
+            | Method::Transfer(_)
+            | Method::Activation { .. }
+            | Method::Stamp { .. } => unreachable!("they search all sizes together"),
         }
     }
     Ok(())

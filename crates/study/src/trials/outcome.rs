@@ -4,6 +4,7 @@ use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{Delays, Trial, TrialResult};
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::plan::Direction;
 
 /// What came of a trial of packets. `probe` is the name of its flow.
 pub fn packets(outcome: &Outcome, probe: &str, trial: &Trial) -> TrialResult {
@@ -94,6 +95,36 @@ pub fn travel_times<'a>(outcome: &'a Outcome, probe: &str) -> Option<&'a [(u64, 
         (!taken.buckets.is_empty()).then_some(&taken.buckets[..])
     };
     of(Metric::FlowDelay).or_else(|| of(Metric::FlowRoundTrip))
+}
+
+/// What became of the packets of a probe that is answered, in each direction.
+#[derive(Clone, Debug, Default)]
+pub struct Ways {
+    /// Packets lost, there and back; none where the stage did not tell.
+    pub lost: Option<[u64; 2]>,
+    /// One-way delays, nanoseconds, there and back.
+    pub delays: [Histogram; 2],
+    /// Most by which these may be off, seconds; none where the stage did not tell.
+    pub clock_error: Option<f64>,
+}
+
+/// What became of a probe's packets in each direction.
+pub fn ways(outcome: &Outcome, probe: &str) -> Ways {
+    let subjects = Direction::BOTH.map(|direction| direction.of(probe));
+    let lost = subjects.each_ref().map(|subject| {
+        let values = &outcome.get(Metric::FlowLost, subject)?.values;
+        let lost = values.iter().sum::<f64>();
+        // What a side did not tell is unknown, not zero.
+        lost.is_finite().then(|| lost.round() as u64)
+    });
+    let delays = subjects.each_ref().map(|subject| {
+        let mut delays = Histogram::default();
+        delays.add(travel_times(outcome, subject).unwrap_or_default());
+        delays
+    });
+    let errors = outcome.get(Metric::FlowClockError, probe).map(|series| series.values.as_slice());
+    let clock_error = errors.and_then(|values| values.iter().copied().reduce(f64::max));
+    Ways { lost: lost[0].zip(lost[1]).map(|(there, back)| [there, back]), delays, clock_error }
 }
 
 /// Wrong bits found in the payloads of a probe that compares them; none where it does not.

@@ -1,6 +1,6 @@
 //! One test under way: performs the trials its searches propose, and keeps what was found.
 
-use super::outcome::Transferred;
+use super::outcome::{Transferred, Ways};
 use super::{derive, outcome};
 use crate::Stopped;
 use crate::run::Runner;
@@ -39,6 +39,8 @@ pub struct Session<'a> {
     travel_times: Histogram,
     /// Likewise: wrong bits found in payloads.
     bit_errors: u64,
+    /// Of the last trial that counted.
+    ways: Ways,
     found: TestOutcome,
 }
 
@@ -58,8 +60,18 @@ impl<'a> Session<'a> {
             ..TestOutcome::default()
         };
         let seeds = Stream::new(seed, &format!("test.{}", test.name));
-        let (travel_times, bit_errors) = (Histogram::default(), 0);
-        Session { plan, test, runner, stop, doing, seeds, travel_times, bit_errors, found }
+        Session {
+            plan,
+            test,
+            runner,
+            stop,
+            doing,
+            seeds,
+            travel_times: Histogram::default(),
+            bit_errors: 0,
+            ways: Ways::default(),
+            found,
+        }
     }
 
     /// Rate of the first link of the test's way: what its sender can send at most.
@@ -80,6 +92,11 @@ impl<'a> Session<'a> {
     /// Wrong bits in the payloads of all counted trials since the last call.
     pub fn take_bit_errors(&mut self) -> u64 {
         std::mem::take(&mut self.bit_errors)
+    }
+
+    /// What became of the packets of the last counted trial in each direction.
+    pub fn take_ways(&mut self) -> Ways {
+        std::mem::take(&mut self.ways)
     }
 
     /// Drives a search to its end.
@@ -107,6 +124,7 @@ impl<'a> Session<'a> {
                 let probe = &self.test.probe.name;
                 self.travel_times.add(outcome::travel_times(&outcome, probe).unwrap_or_default());
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
+                self.ways = outcome::ways(&outcome, probe);
             }
             let spoiled = outcome.void.into_iter().next();
             entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();

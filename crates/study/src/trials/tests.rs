@@ -7,7 +7,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::finding::TestOutcome;
-use netstage_scenario::outcome::{Load, Metric, Outcome, Series};
+use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series};
 use netstage_scenario::plan::{FlowGroup, Method, Plan, Search, Test, Transport};
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -159,4 +159,96 @@ fn loss_at_a_rate_has_its_interval() {
     let found = &test.findings[0];
     // 66,667 packets: the interval is ± 1.96 · √(0.25 / n).
     assert!((found.high.unwrap() - found.low.unwrap() - 0.00759).abs() < 1e-4, "{found:?}");
+}
+
+/// A session of 500 packets, of which the path lost some each way; `told` is what its reflector told.
+fn session(plan: &Plan, lost: [f64; 2], told: bool) -> Outcome {
+    let probe = plan.flows.last().unwrap();
+    let Some(Pattern::Trace { packets, repeat: true }) = probe.traffic.pattern() else { panic!("{probe:?}") };
+    assert_eq!((packets[0], packets.len()), ((Duration::from_millis(30), 954), 1));
+    // 500 gaps and half of one more; then two seconds for answers.
+    assert_eq!((probe.stop.0, plan.duration.0), (15_015_000_000, 17_015_000_000));
+    let bits = |packets: f64| packets * 8.0 * 954.0 / plan.duration.as_secs_f64();
+    let series =
+        |metric, subject: &str, value| Series { metric, subject: subject.into(), values: vec![value] };
+    let reflected = if told { lost } else { [f64::NAN; 2] };
+    let delay = |metric, subject: &str, buckets| Distribution { metric, subject: subject.into(), buckets };
+    Outcome {
+        interval: plan.measure.interval,
+        bins: 1,
+        series: vec![
+            series(Metric::FlowSent, "test.one", 500.0),
+            series(Metric::FlowThroughput, "test.one", bits(500.0 - lost[0] - lost[1])),
+            series(Metric::FlowLost, "test.one[forward]", reflected[0]),
+            series(Metric::FlowLost, "test.one[backward]", reflected[1]),
+            series(Metric::FlowClockError, "test.one", 2e-6),
+        ],
+        distributions: vec![
+            delay(Metric::FlowRoundTrip, "test.one", vec![(3_000, 400), (3_100, 75)]),
+            delay(Metric::FlowDelay, "test.one[forward]", vec![(1_000, 400), (1_100, 75)]),
+            delay(Metric::FlowDelay, "test.one[backward]", vec![(2_000, 475)]),
+        ],
+        ..Outcome::default()
+    }
+}
+
+/// 30 ms are no whole number of bits per second at this size.
+const STAMP: Method = Method::Stamp { interval: Duration::from_millis(30), trial: Duration::from_secs(15) };
+
+fn stamp_plan() -> Plan {
+    let mut plan = plan(STAMP, &[1000]);
+    plan.tests[0].probe.transport = Transport::Stamp { interval: Duration::from_millis(30) };
+    plan
+}
+
+#[test]
+fn stamp_tells_loss_and_delay_of_each_direction() {
+    let plan = stamp_plan();
+    let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(session(plan, [20.0, 5.0], true));
+    let test = run(&plan, 1, &runner, &|| false, &|_| {}).unwrap().remove(0);
+    let near = |metric, subject: &str, expected: f64| {
+        let found = value(&test, metric, subject);
+        assert!((found / expected - 1.0).abs() < 1e-3, "{metric:?} of {subject}: {found}");
+    };
+    near(Metric::TestSent, "one", 500.0);
+    near(Metric::TestClockError, "one", 2e-6);
+    // Of what was sent, and of what was answered.
+    near(Metric::TestLossRatio, "one[forward]", 20.0 / 500.0);
+    near(Metric::TestLossRatio, "one[backward]", 5.0 / 480.0);
+    near(Metric::TestLossRatio, "one[round-trip]", 25.0 / 500.0);
+    for (part, least, most) in
+        [("one[forward]", 1e-6, 1.1e-6), ("one[backward]", 2e-6, 2e-6), ("one[round-trip]", 3e-6, 3.1e-6)]
+    {
+        near(Metric::TestLatencyLeast, part, least);
+        near(Metric::TestLatencyMedian, part, least);
+        near(Metric::TestLatency99, part, most);
+        near(Metric::TestLatencyMost, part, most);
+        let variation = value(&test, Metric::TestDelayVariation, part);
+        assert!((variation - (most - least)).abs() < 2e-9, "{part}: {variation}");
+    }
+    // All that is promised is found, and nothing else.
+    let found: Vec<_> =
+        test.findings.iter().map(|found| (found.metric.clone(), found.subject.clone())).collect();
+    for &metric in STAMP.metrics() {
+        for subject in plan.tests[0].subjects(metric) {
+            assert!(found.contains(&(metric.info().name.into(), subject.clone())), "{metric:?} of {subject}");
+        }
+    }
+    assert_eq!(found.len(), 3 * 8 + 2);
+    assert_eq!(
+        test.verdicts,
+        [
+            "one: 20 of 500 packets were lost on the way there, 5 of 480 answers on the way back",
+            "one: one-way delays are within 2 µs, as far as the clocks of both ends agree"
+        ]
+    );
+    assert_eq!((test.trials.len(), test.trials[0].sent, test.trials[0].lost), (1, 500, 25));
+}
+
+#[test]
+fn a_reflector_that_told_nothing_voids_a_stamp_test() {
+    let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(session(plan, [20.0, 5.0], false));
+    let test = run(&stamp_plan(), 1, &runner, &|| false, &|_| {}).unwrap().remove(0);
+    assert_eq!(test.void, ["one: the stage did not tell what reached the reflector"]);
+    assert!(test.findings.is_empty());
 }

@@ -4,6 +4,7 @@ mod overflow;
 mod receive;
 mod send;
 
+pub(super) use overflow::Drops;
 pub use receive::UdpReceiver;
 pub(super) use receive::{Packet, Tracker};
 pub use send::UdpSender;

@@ -37,6 +37,35 @@ impl Overflow {
     }
 }
 
+/// Packets that reached a socket and found no room in it: nobody read them in time.
+#[derive(Debug)]
+pub struct Drops {
+    counted: u64,
+    overflow: Option<Overflow>,
+}
+
+impl Drops {
+    /// None yet, for a socket of the calling thread's namespace.
+    pub fn watch(ipv6: bool) -> Drops {
+        Drops { counted: 0, overflow: Overflow::watch(ipv6).ok() }
+    }
+
+    /// The socket's counter, as a packet came with it: of 32 bits, it goes around.
+    pub fn note(&mut self, counter: Option<u32>) {
+        if let Some(counter) = counter {
+            self.counted += u64::from(counter.wrapping_sub(self.counted as u32));
+        }
+    }
+
+    /// How many. Where nothing in the namespace lacked room, all that the socket dropped was damaged.
+    pub fn finish(mut self) -> u64 {
+        match self.overflow.as_mut().map(Overflow::count) {
+            Some(Ok(most)) => self.counted.min(most),
+            _ => self.counted,
+        }
+    }
+}
+
 /// A line of names and a line of values.
 fn in_snmp(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -59,6 +88,17 @@ fn sum<'a>(counts: impl Iterator<Item = (&'a str, &'a str)>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_that_goes_around_counts_on() {
+        let mut drops = Drops { counted: u64::from(u32::MAX) - 1, overflow: None };
+        for counter in [None, Some(u32::MAX), Some(2), None] {
+            drops.note(counter);
+        }
+        assert_eq!(drops.finish(), u64::from(u32::MAX) + 3);
+        let damaged = Drops { counted: 7, overflow: Overflow::watch(false).ok() };
+        assert_eq!(damaged.finish(), 0);
+    }
 
     #[test]
     fn only_packets_without_room_count() {

@@ -5,7 +5,7 @@ use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
 use super::super::lane::{LONGEST_DRAIN, QUIET};
 use super::super::ledger::Ledger;
 use super::super::travel::TravelTimes;
-use super::overflow::Overflow;
+use super::overflow::Drops;
 use super::{LARGEST, bound, date_arrivals};
 use crate::clock::{ArrivalClock, Epoch};
 use crate::results::{Counts, FlowResult, Travel};
@@ -31,8 +31,7 @@ pub struct UdpReceiver {
     batch: ReceiveBatch,
     clock: ArrivalClock,
     tracker: Tracker,
-    drops: u64,
-    overflow: Option<Overflow>,
+    drops: Drops,
     foreign: u64,
 }
 
@@ -59,8 +58,7 @@ impl UdpReceiver {
             batch: ReceiveBatch::new(if compare { LARGEST as usize } else { probe::HEADER }),
             clock: ArrivalClock::new(),
             tracker: Tracker::new(task, ledger),
-            drops: 0,
-            overflow: Overflow::watch(task.destination.is_ipv6()).ok(),
+            drops: Drops::watch(task.destination.is_ipv6()),
             foreign: 0,
         })
     }
@@ -83,10 +81,7 @@ impl UdpReceiver {
             self.clock.begin_batch();
             for datagram in self.batch.datagrams() {
                 let at_ns = self.clock.at_ns(datagram.realtime_ns);
-                if let Some(drops) = datagram.drops {
-                    // The kernel's counter has 32 bits and goes around.
-                    self.drops += u64::from(drops.wrapping_sub(self.drops as u32));
-                }
+                self.drops.note(datagram.drops);
                 let known = if self.compare {
                     probe::compare(datagram.bytes, self.flow, self.tracker.sequence.next())
                         .map(|found| (found.number, found.bit_errors))
@@ -126,25 +121,20 @@ impl UdpReceiver {
     }
 
     /// What was found.
-    pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
-        // Where nothing in the namespace lacked room, all that the socket dropped was damaged.
-        if let Some(Ok(most)) = self.overflow.as_mut().map(Overflow::count) {
-            self.drops = self.drops.min(most);
-        }
-        let name = &self.name;
+    pub fn finish(self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
+        let (name, drops) = (&self.name, self.drops.finish());
         if self.foreign > 0 {
             warnings.push(format!("flow {name}: {} packets on its port were not its own", self.foreign));
         }
-        if self.drops > 0 {
+        if drops > 0 {
             warnings.push(format!(
-                "flow {name}: {} packets reached the receiver, which did not read them in time: not lost on the path",
-                self.drops
+                "flow {name}: {drops} packets reached the receiver, which did not read them in time: not lost on the path"
             ));
         }
         warnings.extend(self.clock.warning().map(|warning| format!("flow {name}: {warning}")));
         let silent = self.tracker.sequence.received() == 0 && now > self.start + QUIET;
         let mut result = self.tracker.finish(name, warnings);
-        result.socket_drops = self.drops;
+        result.socket_drops = drops;
         result.error = silent.then(|| "nothing arrived".to_string());
         FlowResult { name: self.name, ..result }
     }

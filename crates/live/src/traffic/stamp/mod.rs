@@ -1,0 +1,23 @@
+//! STAMP sessions among the flows of an assignment: the session-sender on one side, the
+//! session-reflector on the other. Packets and clocks are those of [`crate::stamp`]; here they
+//! keep the run's time and are counted in its bins.
+
+mod reflector;
+mod sender;
+
+pub use reflector::StampReflector;
+pub use sender::StampSender;
+
+use super::error::Problem;
+use super::kernel::set_option;
+use super::udp::{Drops, enlarge};
+use socket2::Socket;
+use std::os::fd::AsFd;
+
+/// Enlarges a socket's buffers and has the kernel tell what finds no room all the same.
+fn watch(socket: &Socket, ipv6: bool) -> Result<Drops, Problem> {
+    enlarge(socket).map_err(Problem::system("enlarging the socket's buffers"))?;
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)
+        .map_err(Problem::system("asking what the socket drops"))?;
+    Ok(Drops::watch(ipv6))
+}

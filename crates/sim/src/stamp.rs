@@ -1,0 +1,136 @@
+//! STAMP sessions (RFC 8762): what reached the session-reflector, what came back, and how long each
+//! way took. Copies that a link makes count once. Clocks agree here, and answers leave at once.
+
+use crate::bins::Grid;
+use crate::delay::Delays;
+use netstage_core::measure::sequence::{Arrival, Sequence};
+use netstage_core::time::{Duration, Instant};
+use netstage_scenario::outcome::{Distribution, Metric, Series};
+use netstage_scenario::plan::{Direction, FlowGroup, Plan, Transport};
+
+/// What is known of one session.
+#[derive(Debug)]
+pub struct Session {
+    start: Instant,
+    interval: Duration,
+    sent: u64,
+    reflected: Sequence,
+    answered: Sequence,
+    /// Of answered packets, as a session-sender knows them: there, and back.
+    delays: [Delays; 2],
+}
+
+impl Session {
+    /// For each UDP flow of a plan, its session if it is one; none at all where no flow is.
+    pub fn all(plan: &Plan, grid: Grid) -> Vec<Option<Session>> {
+        let is_session = |transport: &Transport| matches!(transport, Transport::Stamp { .. });
+        if !plan.flows.iter().any(|group| is_session(&group.transport)) {
+            return Vec::new();
+        }
+        // As the hosts number UDP flows: members of groups that carry patterns.
+        let datagrams = plan.flows.iter().filter(|group| {
+            !matches!(group.transport, Transport::Tcp(_)) && group.traffic.pattern().is_some()
+        });
+        let members = datagrams.flat_map(|group| (0..group.count).map(move |member| (group, member)));
+        let session = |(group, member): (&FlowGroup, usize)| {
+            let Transport::Stamp { interval } = group.transport else { return None };
+            Some(Session {
+                start: group.start + group.stagger * member as u64,
+                interval,
+                sent: 0,
+                reflected: Sequence::new(),
+                answered: Sequence::new(),
+                delays: [Delays::new(grid), Delays::new(grid)],
+            })
+        };
+        members.map(session).collect()
+    }
+
+    /// A packet was sent.
+    pub fn handle_sent(&mut self) {
+        self.sent += 1;
+    }
+
+    /// The packet sent then reached the reflector.
+    pub fn handle_reflected(&mut self, sent: Instant) {
+        let number = self.number(sent);
+        self.reflected.handle_packet(number);
+    }
+
+    /// The answer to the packet sent then came back; false where it is a copy.
+    pub fn handle_answer(&mut self, now: Instant, sent: Instant, answered: Instant) -> bool {
+        let number = self.number(sent);
+        let new = matches!(self.answered.handle_packet(number), Arrival::Newest { .. } | Arrival::Late);
+        if new {
+            let [forward, backward] = &mut self.delays;
+            forward.arrived(answered, sent);
+            backward.arrived(now, answered);
+        }
+        new
+    }
+
+    /// Packets lost in each direction, in the last bin, since only the end tells; and the clocks'
+    /// error.
+    pub fn series(&self, subject: &str, bins: usize) -> Vec<Series> {
+        let reflected = self.reflected.received();
+        let lost = [self.sent - reflected, reflected - self.answered.received()];
+        let of_directions = Direction::BOTH.into_iter().zip(lost).map(|(direction, lost)| {
+            let mut values = vec![0.0; bins];
+            if let Some(last) = values.last_mut() {
+                *last = lost as f64;
+            }
+            Series { metric: Metric::FlowLost, subject: direction.of(subject), values }
+        });
+        let exact =
+            Series { metric: Metric::FlowClockError, subject: subject.into(), values: vec![0.0; bins] };
+        of_directions.chain([exact]).collect()
+    }
+
+    /// How often each delay, and each difference of delays, occurred in each direction.
+    pub fn distributions(&self, subject: &str) -> Vec<Distribution> {
+        let of_directions = Direction::BOTH.into_iter().zip(&self.delays);
+        of_directions.flat_map(|(direction, delays)| delays.distributions(&direction.of(subject))).collect()
+    }
+
+    /// Every packet has a time of its own.
+    fn number(&self, sent: Instant) -> u64 {
+        sent.since(self.start).0 / self.interval.0.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_count_once_and_delays_are_those_of_answered_packets() {
+        let grid = Grid { interval: Duration(1_000_000), bins: 1 };
+        let mut session = Session {
+            start: Instant(0),
+            interval: Duration(100),
+            sent: 0,
+            reflected: Sequence::new(),
+            answered: Sequence::new(),
+            delays: [Delays::new(grid), Delays::new(grid)],
+        };
+        (0..5).for_each(|_| session.handle_sent());
+        // The first and the third are lost on the way there, the fifth on the way back.
+        for sent in [200, 400, 200, 500] {
+            session.handle_reflected(Instant(sent));
+        }
+        assert!(session.handle_answer(Instant(460), Instant(400), Instant(420)));
+        assert!(session.handle_answer(Instant(470), Instant(200), Instant(230)), "late, but new");
+        assert!(!session.handle_answer(Instant(480), Instant(200), Instant(235)), "a copy");
+        let series = session.series("sla", 1);
+        let found: Vec<(&str, f64)> =
+            series.iter().map(|series| (series.subject.as_str(), series.values[0])).collect();
+        assert_eq!(found, [("sla[forward]", 2.0), ("sla[backward]", 1.0), ("sla", 0.0)]);
+        let distributions = session.distributions("sla");
+        let of = |metric, subject: &str| {
+            let mut found = distributions.iter();
+            found.find(|d| d.metric == metric && d.subject == subject).unwrap().buckets.clone()
+        };
+        assert_eq!(of(Metric::FlowDelay, "sla[forward]"), [(20, 1), (30, 1)]);
+        assert_eq!(of(Metric::FlowDelay, "sla[backward]"), [(40, 1), (240, 1)]);
+    }
+}
