@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod edge;
 pub mod fair;
 pub mod link;
 pub mod measure;
@@ -18,3 +19,4 @@ pub mod rng;
 pub mod tcp;
 pub mod time;
 pub mod traffic;
+pub mod wheel;

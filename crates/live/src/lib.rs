@@ -10,6 +10,7 @@
 //! - [`learn`]: application models from captures.
 //! - [`measure`]: one measurement between two hosts.
 //! - [`netns`]: network namespaces, and links and routes in them.
+//! - [`pe`]: the provider edge router.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
 //! - [`stamp`]: STAMP between any two hosts.
@@ -32,6 +33,7 @@ pub mod keyed;
 pub mod learn;
 pub mod measure;
 pub mod netns;
+pub mod pe;
 pub mod ports;
 pub mod protocol;
 pub mod realtime;

@@ -1,6 +1,7 @@
-//! What a router answers to a packet too large for the next hop: "fragmentation needed"
-//! (RFC 792, RFC 1191) and "packet too big" (RFC 4443, RFC 8201), and when it may not
-//! (RFC 1122 section 3.2.2, RFC 1812 section 4.3.2, RFC 4443 section 2.4 e).
+//! What a router answers to a packet too large for the next hop, "fragmentation needed"
+//! (RFC 792, RFC 1191) and "packet too big" (RFC 4443, RFC 8201), or too long under way, "time
+//! exceeded", and when it may not (RFC 1122 section 3.2.2, RFC 1812 section 4.3.2, RFC 4443
+//! section 2.4 e).
 //!
 //! Whether a frame came as a link-layer broadcast, and how often to answer at all, is the
 //! caller's to know.
@@ -54,6 +55,26 @@ pub fn fragmentation_needed(
     if !view.dont_fragment() {
         return Err(Refused::MayFragment);
     }
+    let [high, low] = mtu.to_be_bytes();
+    let may_be = if mtu < 68 { Err(Refused::MtuTooSmall) } else { Ok(()) };
+    answer_v4(&view, source, [3, 4, 0, 0, 0, 0, high, low], may_be, answer)
+}
+
+/// Writes the answer to an IPv4 packet whose time to live ended here, and gives its length.
+/// `source` is the router's address.
+pub fn time_exceeded_v4(offending: &[u8], source: Ipv4Addr, answer: &mut [u8]) -> Result<usize, Refused> {
+    let view = v4::View::new(offending).map_err(Refused::Malformed)?;
+    answer_v4(&view, source, [11, 0, 0, 0, 0, 0, 0, 0], Ok(()), answer)
+}
+
+/// An error with this header, if one may be sent, and then if the last condition holds.
+fn answer_v4(
+    view: &v4::View<'_>,
+    source: Ipv4Addr,
+    message_header: [u8; HEADER],
+    may_be: Result<(), Refused>,
+    answer: &mut [u8],
+) -> Result<usize, Refused> {
     if view.fragment() == Fragment::Later {
         return Err(Refused::LaterFragment);
     }
@@ -67,9 +88,7 @@ pub fn fragmentation_needed(
     if transport.protocol == protocol::ICMP && !is_query_v4(transport.payload) {
         return Err(Refused::IcmpError);
     }
-    if mtu < 68 {
-        return Err(Refused::MtuTooSmall);
-    }
+    may_be?;
     let quoted = view.packet().len().min(MAX_V4 - v4::HEADER - HEADER);
     let length = v4::HEADER + HEADER + quoted;
     let answer = answer.get_mut(..length).ok_or(Refused::Buffer)?;
@@ -82,9 +101,7 @@ pub fn fragmentation_needed(
     };
     header.write(answer, HEADER + quoted).map_err(|_| Refused::Buffer)?;
     let message = &mut answer[v4::HEADER..];
-    let [high, low] = mtu.to_be_bytes();
-    // Destination unreachable, fragmentation needed; the checksum; the next hop's MTU.
-    put(message, 0, &[3, 4, 0, 0, 0, 0, high, low]);
+    put(message, 0, &message_header);
     put(message, HEADER, &view.packet()[..quoted]);
     let sum = checksum(message);
     put(message, 2, &sum.to_be_bytes());
@@ -101,6 +118,27 @@ pub fn packet_too_big(
     answer: &mut [u8],
 ) -> Result<usize, Refused> {
     let view = v6::View::new(offending).map_err(Refused::Malformed)?;
+    let [a, b, c, d] = mtu.to_be_bytes();
+    let may_be = if mtu < MAX_V6 as u32 { Err(Refused::MtuTooSmall) } else { Ok(()) };
+    answer_v6(&view, source, [2, 0, 0, 0, a, b, c, d], may_be, answer)
+}
+
+/// Writes the answer to an IPv6 packet whose hop limit ended here, and gives its length.
+/// `source` is the router's address.
+pub fn time_exceeded_v6(offending: &[u8], source: Ipv6Addr, answer: &mut [u8]) -> Result<usize, Refused> {
+    let view = v6::View::new(offending).map_err(Refused::Malformed)?;
+    // Unlike "packet too big", it may not be about a packet to a group.
+    let may_be = if view.destination().is_multicast() { Err(Refused::ManyReceivers) } else { Ok(()) };
+    answer_v6(&view, source, [3, 0, 0, 0, 0, 0, 0, 0], may_be, answer)
+}
+
+fn answer_v6(
+    view: &v6::View<'_>,
+    source: Ipv6Addr,
+    message_header: [u8; HEADER],
+    may_be: Result<(), Refused>,
+    answer: &mut [u8],
+) -> Result<usize, Refused> {
     if view.source().is_unspecified() || view.source().is_multicast() {
         return Err(Refused::NoSingleSource);
     }
@@ -108,9 +146,7 @@ pub fn packet_too_big(
     if transport.protocol == protocol::ICMPV6 && !is_informational_v6(&transport) {
         return Err(Refused::IcmpError);
     }
-    if mtu < MAX_V6 as u32 {
-        return Err(Refused::MtuTooSmall);
-    }
+    may_be?;
     let quoted = view.packet().len().min(MAX_V6 - v6::HEADER - HEADER);
     let length = v6::HEADER + HEADER + quoted;
     let answer = answer.get_mut(..length).ok_or(Refused::Buffer)?;
@@ -123,8 +159,7 @@ pub fn packet_too_big(
     };
     header.write(answer, HEADER + quoted).map_err(|_| Refused::Buffer)?;
     let message = &mut answer[v6::HEADER..];
-    put(message, 0, &[2, 0, 0, 0]);
-    put(message, 4, &mtu.to_be_bytes());
+    put(message, 0, &message_header);
     put(message, HEADER, &view.packet()[..quoted]);
     let pseudo: Sum =
         pseudo_header(source.into(), view.source().into(), protocol::ICMPV6, message.len() as u32);
@@ -302,6 +337,34 @@ mod tests {
         assert_eq!(small, Err(Refused::MtuTooSmall));
     }
 
+    #[test]
+    fn time_that_ended_is_told_without_a_number() {
+        let mut answer = [0xee; MAX_V6];
+        // May be divided, and is answered all the same.
+        let mut offending = packet_v4(HOST, OTHER, protocol::UDP, &[7; 8]);
+        offending[6] = 0;
+        let length = time_exceeded_v4(&offending, ROUTER_V4, &mut answer).unwrap();
+        let view = v4::View::new(&answer[..length]).unwrap();
+        assert!(view.checksum_is_right());
+        let message = view.transport().payload;
+        assert_eq!((message[..2].to_vec(), &message[4..8]), ([11, 0].to_vec(), &[0; 4][..]));
+        assert_eq!((checksum(message), &message[8..]), (0, &offending[..]));
+        assert_eq!(time_exceeded_v4(view.packet(), ROUTER_V4, &mut [0; MAX_V4]), Err(Refused::IcmpError));
+        let to_group = packet_v4(HOST, [224, 0, 0, 1], protocol::UDP, &[7; 8]);
+        assert_eq!(time_exceeded_v4(&to_group, ROUTER_V4, &mut answer), Err(Refused::ManyReceivers));
+
+        let offending = packet_v6(0xfd00, 0xfd01, protocol::UDP, &[7; 8]);
+        let length = time_exceeded_v6(&offending, ROUTER_V6, &mut answer).unwrap();
+        let view = v6::View::new(&answer[..length]).unwrap();
+        let message = view.transport().unwrap().payload;
+        assert_eq!((message[..2].to_vec(), &message[4..8]), ([3, 0].to_vec(), &[0; 4][..]));
+        let (source, destination) = (view.source().into(), view.destination().into());
+        let pseudo = pseudo_header(source, destination, protocol::ICMPV6, message.len() as u32);
+        assert_eq!((pseudo.bytes(message).folded(), &message[8..]), (0xffff, &offending[..]));
+        let to_group = packet_v6(0xfd00, 0xff0e, protocol::UDP, &[7; 8]);
+        assert_eq!(time_exceeded_v6(&to_group, ROUTER_V6, &mut answer), Err(Refused::ManyReceivers));
+    }
+
     proptest! {
         #[test]
         fn foreign_bytes_never_panic(
@@ -315,6 +378,8 @@ mod tests {
             for length in [
                 fragmentation_needed(&bytes, ROUTER_V4, mtu, &mut answer),
                 packet_too_big(&bytes, ROUTER_V6, u32::from(mtu), &mut answer),
+                time_exceeded_v4(&bytes, ROUTER_V4, &mut answer),
+                time_exceeded_v6(&bytes, ROUTER_V6, &mut answer),
             ].into_iter().flatten() {
                 prop_assert!(length <= room);
             }

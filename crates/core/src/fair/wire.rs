@@ -38,6 +38,9 @@ use netstage_wire::loss_delay::{
 
 /// Queries remembered at most; the oldest is forgotten first, and its response refused.
 const PENDING: usize = 4096;
+/// A query is forgotten when another goes out this much later, so that flows whose peers are
+/// silent do not come to remember thousands.
+const FORGOTTEN_AFTER_NS: u64 = 60_000_000_000;
 
 /// HMAC-SHA-256 of a message's bytes, cut, by the key of a number; none where there is no such
 /// key. Both ends may put in front what ties a message to its channel.
@@ -158,6 +161,9 @@ impl Querier {
             authentication.sign(bytes);
         }
         self.newest = sent_ns;
+        while self.pending.front().is_some_and(|(before_ns, _)| before_ns + FORGOTTEN_AFTER_NS < sent_ns) {
+            self.pending.pop_front();
+        }
         if self.pending.len() == PENDING {
             self.pending.pop_front();
         }
@@ -415,6 +421,9 @@ mod tests {
             query(&mut querier, Query { sent_at: Instant(number), ..QUERY }, None);
         }
         assert_eq!(querier.pending.len(), PENDING);
+        let later = Query { sent_at: Instant(70_000_000_000), ..QUERY };
+        query(&mut querier, later, None);
+        assert_eq!(querier.pending.len(), 1);
     }
 
     #[test]

@@ -1,0 +1,216 @@
+//! A provider edge's many VPN flows under one roof: who may send when, and fairly in turn.
+//!
+//! - [`Edge`]: the flows at their ingress, with one timing wheel and one list of those that
+//!   have something to send.
+//! - [`Labels`]: from a VPN label to what it was given to.
+//! - [`Routes`]: a VPN's own addresses, longest prefix first.
+//!
+//! Each flow's control is [`crate::fair`]'s, as in the simulator. What is added here is what
+//! many flows and a real clock ask for: idle flows probe ever more rarely, and a flow that was
+//! waiting for its pace is not slowed by how late its driver comes.
+
+mod flow;
+mod labels;
+mod routes;
+
+pub use labels::{Labels, Taken};
+pub use routes::{NotAPrefix, Prefix, Routes};
+
+use crate::fair::{Config, Control, Ingress, Published, Reply, Transmit};
+use crate::packet::Packet;
+use crate::quantity::BitRate;
+use crate::time::{Duration, Instant};
+use crate::wheel::Wheel;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use flow::Flow;
+
+/// Timers are at most this late.
+const TICK: Duration = Duration::from_micros(50);
+/// What a flow may send before the next has its turn.
+const TURN: u32 = 16;
+
+/// VPN flows at their ingress, numbered in the order they were added.
+///
+/// Call [`handle_packet`](Edge::handle_packet), [`handle_reply`](Edge::handle_reply) or
+/// [`handle_timeout`](Edge::handle_timeout), then [`poll_transmit`](Edge::poll_transmit) until it
+/// returns `None` or the driver has enough, then sleep until
+/// [`poll_timeout`](Edge::poll_timeout). Time starts at [`Instant::ZERO`] with the `Edge`.
+#[derive(Debug)]
+pub struct Edge<H> {
+    /// Shared by the flows: there are few different ones.
+    configs: Vec<Config>,
+    flows: Vec<Flow<H>>,
+    wheel: Wheel,
+    /// Flows that may have something to send, each once.
+    ready: VecDeque<u32>,
+    /// What the first of them has sent in its turn.
+    sent_in_turn: u32,
+}
+
+impl<H: Packet> Default for Edge<H> {
+    fn default() -> Edge<H> {
+        Edge::new()
+    }
+}
+
+impl<H: Packet> Edge<H> {
+    /// No flows yet.
+    pub fn new() -> Edge<H> {
+        Edge {
+            configs: Vec::new(),
+            flows: Vec::new(),
+            wheel: Wheel::new(TICK, 0),
+            ready: VecDeque::new(),
+            sent_in_turn: 0,
+        }
+    }
+
+    /// Adds a flow and gives its number. It never sends faster than `maximum` (at the IP layer,
+    /// one packet of burst), whatever its window allows.
+    pub fn add(&mut self, now: Instant, control: &Control, weight: f64, maximum: Option<BitRate>) -> usize {
+        let key = self.flows.len();
+        let config = match control {
+            Control::I2vfc(config) => self.shared(config),
+            _ => 0,
+        };
+        self.flows.push(Flow::new((key, now), (control, config), weight, maximum));
+        self.wheel.grow(key + 1);
+        let due = self.flows[key].due(&self.configs);
+        self.arm(key, due);
+        key
+    }
+
+    fn shared(&mut self, config: &Config) -> u32 {
+        let known = self.configs.iter().position(|known| known == config);
+        known.unwrap_or_else(|| {
+            self.configs.push(config.clone());
+            self.configs.len() - 1
+        }) as u32
+    }
+
+    /// How many flows there are.
+    pub fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// A customer's packet arrives; it is given back if its flow's queue is full.
+    #[inline]
+    pub fn handle_packet(&mut self, now: Instant, flow: usize, packet: H) -> Result<(), H> {
+        self.flows[flow].handle_packet(&self.configs, now, packet)?;
+        self.make_ready(flow);
+        Ok(())
+    }
+
+    /// A reply arrives for a flow. One that cannot be true is counted by it and ignored.
+    pub fn handle_reply(&mut self, now: Instant, flow: usize, reply: &Reply) {
+        self.flows[flow].handle_reply(&self.configs, now, reply);
+        self.make_ready(flow);
+    }
+
+    /// The ingress PE of a flow's reference published what it measures.
+    pub fn handle_reference(&mut self, flow: usize, published: Published) {
+        if let Some(ingress) = self.flows[flow].window_mut() {
+            ingress.handle_reference(published);
+        }
+    }
+
+    /// The time of [`poll_timeout`](Edge::poll_timeout) has come; harmless at any other.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let Edge { configs, flows, wheel, ready, .. } = self;
+        wheel.expire(now, |wheel, key| {
+            let flow = &mut flows[key];
+            flow.armed = Instant::NEVER;
+            // Timers are not moved back each time a flow has sent: most come too early.
+            let due = flow.due(configs);
+            if due > now {
+                flow.armed = due;
+                wheel.arm(key, due);
+                return;
+            }
+            flow.handle_timeout(now);
+            if !core::mem::replace(&mut flow.is_ready, true) {
+                ready.push_back(key as u32);
+            }
+        });
+    }
+
+    /// What to send now, and of which flow. Flows take turns.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(usize, Transmit<H>)> {
+        loop {
+            let key = *self.ready.front()? as usize;
+            if self.sent_in_turn == TURN {
+                self.sent_in_turn = 0;
+                self.ready.rotate_left(1);
+                continue;
+            }
+            if let Some(transmit) = self.flows[key].poll_transmit(&self.configs, now) {
+                self.sent_in_turn += 1;
+                return Some((key, transmit));
+            }
+            self.sent_in_turn = 0;
+            self.ready.pop_front();
+            self.flows[key].is_ready = false;
+            let due = self.flows[key].due(&self.configs);
+            self.arm(key, due);
+        }
+    }
+
+    /// When to call [`handle_timeout`](Edge::handle_timeout) and poll again, at the latest;
+    /// [`Instant::ZERO`] if there is something to poll already.
+    pub fn poll_timeout(&self) -> Instant {
+        if self.ready.is_empty() { self.wheel.poll_timeout() } else { Instant::ZERO }
+    }
+
+    #[inline]
+    fn make_ready(&mut self, key: usize) {
+        if !core::mem::replace(&mut self.flows[key].is_ready, true) {
+            self.ready.push_back(key as u32);
+        }
+    }
+
+    /// Sees to it that the flow is looked at by then.
+    #[inline]
+    fn arm(&mut self, key: usize, due: Instant) {
+        let flow = &mut self.flows[key];
+        if due < flow.armed {
+            flow.armed = due;
+            self.wheel.arm(key, due);
+        }
+    }
+
+    /// A flow's window, where it has one.
+    pub fn window(&self, flow: usize) -> Option<&Ingress<H>> {
+        self.flows[flow].window()
+    }
+
+    /// Packets of a flow that wait.
+    #[inline]
+    pub fn queue_len(&self, flow: usize) -> usize {
+        self.flows[flow].queue_len()
+    }
+
+    /// Data packets a flow has sent.
+    #[inline]
+    pub fn packets_sent(&self, flow: usize) -> u64 {
+        self.flows[flow].packets_sent
+    }
+
+    /// Bytes a flow has sent, at the IP layer.
+    pub fn bytes_sent(&self, flow: usize) -> u64 {
+        self.flows[flow].bytes_sent
+    }
+
+    /// What a flow would publish as a reference; `None` before its first round trip.
+    pub fn publish(&self, now: Instant, flow: usize) -> Option<Published> {
+        self.window(flow)?.publish(now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

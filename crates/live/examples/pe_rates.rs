@@ -1,0 +1,285 @@
+//! What a packet costs the provider edge's engine, without the cost of ports: two engines over
+//! memory, one at the ingress and one at the egress, on one core. Prints; decides nothing.
+//!
+//! ```text
+//! cargo run --release -p netstage-live --example pe_rates
+//! ```
+//!
+//! A packet's cost at the ingress is reading, routing, queueing, window, encapsulation, and a
+//! management packet out and in per four; at the egress label, count, delivery, and an answer
+//! per four. Packets come from all flows in turn, the worst order for caches.
+
+use netstage_core::edge::Prefix;
+use netstage_core::fair::{self, Control};
+use netstage_live::clock::{Epoch, monotonic_ns};
+use netstage_live::pe::engine::config::{
+    Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn,
+};
+use netstage_live::pe::engine::{Counter, Engine};
+use netstage_live::ports::{self, Received};
+use netstage_wire::ethernet::{Header, Mac, Tag, ethertype};
+use netstage_wire::ip::v4;
+use netstage_wire::mpls::Label;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+const CUSTOMER: Mac = [2, 0, 0, 0, 0, 1];
+const CORE: Mac = [2, 0, 0, 0, 0, 2];
+const SECONDS: u64 = 2;
+/// Frames a link between the engines holds, and the longest of them.
+const LINK: usize = 1024;
+const SLOT: usize = 2048;
+
+fn main() {
+    println!(
+        "control  encapsulation  flows   frame  ingress            egress             queue     resident"
+    );
+    println!(
+        "                               bytes   Mpps   ns/packet   Mpps   ns/packet  drops     bytes/flow"
+    );
+    for (control, name) in [(Control::I2vfc(fair::Config::default()), "i2vfc"), (Control::None, "none")] {
+        for udp in [false, true] {
+            for flows in [1, 1_000, 100_000] {
+                for size in [64, 1500] {
+                    if (name == "i2vfc" && !udp) || flows == 1_000 {
+                        measure(&control, name, udp, flows, size);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn measure(control: &Control, name: &str, udp: bool, flows: u32, size: usize) {
+    let links = [(); 2].map(|()| Rc::new(RefCell::new(Link::new())));
+    let resident = resident_bytes();
+    let mut ingress = {
+        let config = config(0, udp, flows, control);
+        let source = Memory::Source(Source::new(flows, size));
+        let core = Memory::Ends { out: links[0].clone(), into: links[1].clone() };
+        Engine::new(&config, vec![source, core]).unwrap()
+    };
+    let mut egress = {
+        let config = config(1, udp, flows, control);
+        let core = Memory::Ends { out: links[1].clone(), into: links[0].clone() };
+        Engine::new(&config, vec![Memory::Sink, core]).unwrap()
+    };
+    // Pools are touched as they are used, so this is what the flows themselves take.
+    let per_flow = (resident_bytes().saturating_sub(resident)) / 2 / u64::from(flows);
+    let epoch = Epoch(monotonic_ns());
+    let mut spent = [0; 2];
+    let mut measured_from = None;
+    let mut now = monotonic_ns();
+    let start = now;
+    while now - start < (SECONDS + 1) * 1_000_000_000 {
+        if measured_from.is_none() && now - start >= 1_000_000_000 {
+            measured_from = Some(received(&egress, flows));
+            spent = [0; 2];
+        }
+        ingress.turn(epoch.instant(now));
+        let between = monotonic_ns();
+        while egress.turn(epoch.instant(between)).more {}
+        let after = monotonic_ns();
+        spent[0] += between - now;
+        spent[1] += after - between;
+        now = after;
+    }
+    let packets = received(&egress, flows) - measured_from.unwrap_or(0);
+    let [of_ingress, of_egress] = spent.map(|ns| ns as f64 / packets as f64);
+    let drops = ingress.counters().get(Counter::QueueFull) + ingress.counters().get(Counter::BuffersShared);
+    println!(
+        "{name:8} {:13} {flows:6} {size:7} {:7.2} {of_ingress:10.1} {:8.2} {of_egress:10.1} {drops:9} {:>10}",
+        if udp { "mpls-in-udp" } else { "mpls" },
+        1e3 / of_ingress,
+        1e3 / of_egress,
+        if flows > 1 { per_flow.to_string() } else { "-".into() },
+    );
+    let refused = egress.counters().iter().chain(ingress.counters().iter());
+    for (counter, count) in refused.filter(|(counter, _)| *counter != Counter::QueueFull) {
+        println!("         {} {count}", counter.name());
+    }
+}
+
+fn received(egress: &Engine<Memory>, flows: u32) -> u64 {
+    (0..flows as usize).map(|flow| egress.flow(flow).received().packets).sum()
+}
+
+/// Memory the system has given this process.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Two VLANs tell so many circuits apart.
+fn vlans(flow: u32) -> Vec<u16> {
+    vec![(1 + flow / 4000) as u16, (1 + flow % 4000) as u16]
+}
+
+fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
+    let label = |side: u8, flow: u32| Label::new(1000 + u32::from(side) * 500_000 + flow).unwrap();
+    let prefix = |last| Prefix::new([10, 0, last, 0].into(), 24).unwrap();
+    let address = |side: u8| [192, 0, 2, side].into();
+    let encapsulation = match udp {
+        true => {
+            Encapsulation::MplsInUdp { local: address(side), remote: address(1 - side), has_checksum: false }
+        }
+        false => Encapsulation::Mpls { push: Label::new(100), accept: Label::new(100) },
+    };
+    Config {
+        ports: vec![
+            Port { name: "customers".into(), mac: CUSTOMER, side: Side::Customer },
+            Port { name: "core".into(), mac: CORE, side: Side::Core },
+        ],
+        peers: vec![Peer {
+            name: "far".into(),
+            port: "core".into(),
+            next_hop: CORE,
+            encapsulation,
+            mtu: 1600,
+            clamp_segment_size: true,
+            keys: None,
+        }],
+        vpns: (0..flows)
+            .map(|flow| Vpn {
+                name: format!("v{flow}"),
+                routes: vec![
+                    (prefix(side), Destination::Circuit(format!("c{flow}"))),
+                    (prefix(1 - side), Destination::Peer("far".into())),
+                ],
+                flows: vec![Flow {
+                    peer: "far".into(),
+                    send: label(1 - side, flow),
+                    receive: label(side, flow),
+                    control: control.clone(),
+                    weight: 1.0,
+                    maximum: None,
+                }],
+                address_v4: None,
+                address_v6: None,
+            })
+            .collect(),
+        circuits: (0..flows)
+            .map(|flow| Circuit {
+                name: format!("c{flow}"),
+                vpn: format!("v{flow}"),
+                port: "customers".into(),
+                vlans: vlans(flow),
+                select: None,
+                next_hop: CUSTOMER,
+                mtu: 1500,
+            })
+            .collect(),
+        buffers: 65_536,
+        epoch: Epoch(0),
+        epoch_unix_ns: 1_795_255_703_000_000_000,
+        session_seed: 1,
+    }
+}
+
+/// A port over memory.
+enum Memory {
+    Source(Source),
+    Sink,
+    Ends { out: Rc<RefCell<Link>>, into: Rc<RefCell<Link>> },
+}
+
+/// A frame of each flow, over and over.
+struct Source {
+    frames: Vec<u8>,
+    length: usize,
+    next: usize,
+}
+
+impl Source {
+    /// Frames as long as they would be on a wire with their check sequence.
+    fn new(flows: u32, size: usize) -> Source {
+        let mut source = Source { frames: Vec::new(), length: 0, next: 0 };
+        for flow in 0..flows {
+            let tags: Vec<Tag> = vlans(flow)
+                .iter()
+                .map(|vlan| Tag { kind: ethertype::VLAN, vlan: *vlan, ..Tag::default() })
+                .collect();
+            let header = Header { destination: CUSTOMER, source: [2; 6], tags: &tags, kind: ethertype::IPV4 };
+            // Of the longest, the packet is what the size says; the frame is longer.
+            let packet = if size < 1000 { size - 4 - header.length() } else { size };
+            let mut frame = vec![0; header.length() + packet];
+            let start = header.write(&mut frame).unwrap();
+            let (from, to) = ([10, 0, 0, 1].into(), [10, 0, 1, 1].into());
+            let ip = v4::Header { protocol: 17, source: from, destination: to, ..v4::Header::default() };
+            ip.write(&mut frame[start..], packet - v4::HEADER).unwrap();
+            source.length = frame.len();
+            source.frames.extend(frame);
+        }
+        source
+    }
+}
+
+/// Frames on their way from one engine to the other.
+struct Link {
+    slots: Vec<u8>,
+    lengths: Vec<usize>,
+    first: usize,
+    waiting: usize,
+}
+
+impl Link {
+    fn new() -> Link {
+        Link { slots: vec![0; LINK * SLOT], lengths: vec![0; LINK], first: 0, waiting: 0 }
+    }
+}
+
+impl ports::Port for Memory {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        match self {
+            Memory::Source(source) => {
+                for _ in 0..limit {
+                    let frame = &source.frames[source.next..source.next + source.length];
+                    each(Received { frame, at_ns: u64::MAX });
+                    source.next = (source.next + source.length) % source.frames.len();
+                }
+                Ok(limit)
+            }
+            Memory::Sink => Ok(0),
+            Memory::Ends { into, .. } => {
+                let mut link = into.borrow_mut();
+                let count = limit.min(link.waiting);
+                for _ in 0..count {
+                    let slot = link.first;
+                    let frame = &link.slots[slot * SLOT..slot * SLOT + link.lengths[slot]];
+                    each(Received { frame, at_ns: u64::MAX });
+                    link.first = (slot + 1) % LINK;
+                    link.waiting -= 1;
+                }
+                Ok(count)
+            }
+        }
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        if let Memory::Ends { out, .. } = self {
+            let mut link = out.borrow_mut();
+            if link.waiting == LINK {
+                return Ok(false);
+            }
+            let slot = (link.first + link.waiting) % LINK;
+            link.slots[slot * SLOT..slot * SLOT + frame.len()].copy_from_slice(frame);
+            link.lengths[slot] = frame.len();
+            link.waiting += 1;
+        }
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn missed(&mut self) -> u64 {
+        0
+    }
+}

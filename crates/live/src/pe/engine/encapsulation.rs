@@ -1,0 +1,84 @@
+//! What is written in front of what leaves to the core, in place: VPN label, tunnel, next hop.
+//!
+//! The label's time to live is its own (the pipe model of RFC 3443): customers see two hops, this
+//! router and the peer, whatever the core is like. Its traffic class is the upper half of the
+//! packet's DSCP. All packets of a VPN flow have one UDP source port, so that routers that
+//! spread by it keep management packets with the data they count.
+
+use super::config::Encapsulation;
+use super::pool::{Buffered, HEADROOM};
+use super::{Departure, State};
+use netstage_wire::gach::{self, channel};
+use netstage_wire::ip::{Ecn, tunnel};
+use netstage_wire::mpls::{ENTRY, Entry, Label};
+use netstage_wire::mpls_in_udp::{Outer, source_port};
+
+const LABEL_TTL: u8 = 255;
+const TUNNEL_TTL: u8 = 64;
+
+impl State {
+    /// Sends a customer's packet.
+    #[inline]
+    pub(super) fn encapsulate_packet(&mut self, flow: usize, packet: Buffered) {
+        let bytes = &self.pool.bytes(packet.buffer)[HEADROOM..];
+        let class = if bytes[0] >> 4 == 6 { bytes[0] << 4 | bytes[1] >> 4 } else { bytes[1] };
+        self.encapsulate(flow, packet, HEADROOM, class, true);
+    }
+
+    /// Sends a management message.
+    pub(super) fn encapsulate_message(&mut self, flow: usize, message: Buffered) {
+        let bytes = self.pool.bytes(message.buffer);
+        let start = HEADROOM - gach::HEADER;
+        bytes[start..HEADROOM].copy_from_slice(&gach::header(channel::DIRECT_LOSS_DELAY));
+        let start = put(bytes, start, Label::GENERIC_CHANNEL, 0, true);
+        self.encapsulate(flow, message, start, 0, false);
+    }
+
+    /// Puts around what begins at `start` and is of this traffic class: a packet whose label is
+    /// the stack's bottom, or a message under one label more.
+    #[inline]
+    fn encapsulate(&mut self, flow: usize, buffered: Buffered, start: usize, class: u8, is_bottom: bool) {
+        let flow = &self.flows[flow];
+        let peer = &self.peers[flow.peer as usize];
+        let end = HEADROOM + usize::from(buffered.length);
+        let bytes = self.pool.bytes(buffered.buffer);
+        let mut start = put(bytes, start, flow.send, class, is_bottom);
+        match peer.encapsulation {
+            Encapsulation::Mpls { push, .. } => {
+                if let Some(label) = push {
+                    start = put(bytes, start, label, class, false);
+                }
+            }
+            Encapsulation::MplsInUdp { local, remote, has_checksum } => {
+                let outer = Outer {
+                    source: local,
+                    destination: remote,
+                    // Neighbouring labels, far apart ports.
+                    source_port: source_port(flow.send.number().wrapping_mul(0x9e37_79b9)),
+                    dscp: class >> 2,
+                    ecn: tunnel::encapsulated_ecn(Ecn::from_bits(class)),
+                    ttl: TUNNEL_TTL,
+                    has_checksum,
+                };
+                start -= outer.length();
+                let written = outer.write(&mut bytes[start..end]);
+                debug_assert!(written.is_ok(), "both addresses are of one version, and buffers small");
+            }
+        }
+        let header = peer.header.bytes();
+        bytes[start - header.len()..start].copy_from_slice(header);
+        self.departures[peer.port as usize].push(Departure {
+            buffer: buffered.buffer,
+            start: (start - header.len()) as u16,
+            end: end as u16,
+        });
+    }
+}
+
+/// Writes a label in front, and gives where it begins.
+#[inline]
+fn put(bytes: &mut [u8], start: usize, label: Label, class: u8, bottom: bool) -> usize {
+    let entry = Entry { label, traffic_class: class >> 5, bottom, ttl: LABEL_TTL };
+    bytes[start - ENTRY..start].copy_from_slice(&entry.to_bytes());
+    start - ENTRY
+}

@@ -1,0 +1,103 @@
+//! Management packets: RFC 6374 messages on the generic associated channel of a VPN flow.
+
+use super::pool::{Buffered, HEADROOM};
+use super::{Counter, Keys, Refused, State};
+use netstage_core::fair::wire::{self, Times, Unanswered};
+use netstage_core::fair::{Query, Reply};
+use netstage_core::time::Instant;
+use netstage_wire::gach::{self, channel};
+use netstage_wire::loss_delay::Message;
+
+impl State {
+    /// Sends a query to a flow's peer.
+    pub(super) fn send_query(&mut self, number: usize, query: Query) -> Result<(), Refused> {
+        let buffer = self.pool.take().ok_or(Counter::BuffersExhausted.of(number))?;
+        let flow = &mut self.flows[number];
+        let keys = self.peers[flow.peer as usize].keys.as_ref();
+        let bytes = &mut self.pool.bytes(buffer)[HEADROOM..];
+        let labels = [flow.send, flow.receive];
+        let written =
+            Keys::between(keys, labels, |authentication| flow.querier.write(query, authentication, bytes));
+        let length = written.expect("a buffer holds the least packet of IPv6") as u16;
+        self.encapsulate_message(number, Buffered { buffer, length });
+        Ok(())
+    }
+
+    /// A message came for a flow: answers a query, or takes a response.
+    pub(super) fn handle_message(
+        &mut self,
+        now: Instant,
+        at: Instant,
+        flow: usize,
+        bytes: &[u8],
+    ) -> Result<(), Refused> {
+        match gach::read(bytes) {
+            Ok(channel::DIRECT_LOSS_DELAY) => {}
+            Ok(_) => return Err(Counter::ChannelUnknown.of(flow)),
+            Err(_) => return Err(Counter::MessageMalformed.of(flow)),
+        }
+        let bytes = &bytes[gach::HEADER..];
+        let (message, length) = Message::read(bytes).map_err(|_| Counter::MessageMalformed.of(flow))?;
+        if message.is_response {
+            let reply = self.read_response(flow, &bytes[..length])?;
+            self.edge.handle_reply(at, flow, &reply);
+            return Ok(());
+        }
+        self.send_response(now, at, flow, &bytes[..length])
+    }
+
+    fn read_response(&mut self, number: usize, bytes: &[u8]) -> Result<Reply, Refused> {
+        let flow = &mut self.flows[number];
+        let keys = self.peers[flow.peer as usize].keys.as_ref();
+        let labels = [flow.send, flow.receive];
+        let read = Keys::between(keys, labels, |authentication| flow.querier.read(bytes, authentication));
+        read.map_err(|refused| {
+            let counter = match refused {
+                wire::Refused::Malformed(_) | wire::Refused::Tlv => Counter::MessageMalformed,
+                wire::Refused::Digest => Counter::ReplyForged,
+                wire::Refused::OtherSession => Counter::ReplyEarlier,
+                wire::Refused::Unasked => Counter::ReplyUnasked,
+                wire::Refused::Code(_) => Counter::ReplyError,
+                wire::Refused::NotAResponse | wire::Refused::DataFormat | wire::Refused::Altered => {
+                    Counter::ReplyWrong
+                }
+            };
+            counter.of(number)
+        })
+    }
+
+    /// The response takes the query's place in its bytes, and goes back by the flow the other way.
+    fn send_response(
+        &mut self,
+        now: Instant,
+        at: Instant,
+        number: usize,
+        bytes: &[u8],
+    ) -> Result<(), Refused> {
+        let kept = self.pool.keep(bytes).ok_or(Counter::BuffersExhausted.of(number))?;
+        let flow = &self.flows[number];
+        let keys = self.peers[flow.peer as usize].keys.as_ref();
+        let unix = |instant: Instant| self.epoch_unix_ns.saturating_add(instant.0);
+        let times = Times { arrived_ns: unix(at), departs_ns: unix(now) };
+        let sent_back = self.edge.packets_sent(number);
+        let message = &mut self.pool.bytes(kept.buffer)[HEADROOM..HEADROOM + bytes.len()];
+        let answered = Keys::between(keys, [flow.send, flow.receive], |authentication| {
+            wire::answer(message, &flow.egress, sent_back, times, authentication)
+        });
+        match answered {
+            Ok(length) => {
+                self.encapsulate_message(number, Buffered { length: length as u16, ..kept });
+                Ok(())
+            }
+            Err(unanswered) => {
+                self.pool.give(kept.buffer);
+                let counter = match unanswered {
+                    Unanswered::Malformed(_) | Unanswered::NotAQuery => Counter::MessageMalformed,
+                    Unanswered::Digest => Counter::QueryForged,
+                    Unanswered::NotAsked => Counter::QueryRefused,
+                };
+                Err(counter.of(number))
+            }
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The provider edge router's engine: frames in, frames out, over any kind of [`Port`], with the
+//! time given to it.
+//!
+//! - [`config`]: what it is told; [`setup`] turns names into numbers and finds mistakes.
+//! - [`customer`]: a frame from a customer: circuit, VPN, route, queue.
+//! - [`network`]: a frame from the core: label, sender, count, circuit.
+//! - [`encapsulation`]: labels and tunnels around what leaves; [`message`]: management packets.
+//! - [`circuits`], [`pool`], [`counter`], [`keys`]: its parts.
+//!
+//! Who may send when is [`netstage_core::edge`]'s, and window control beneath it
+//! [`netstage_core::fair`]'s, as in the simulator.
+
+mod circuits;
+pub mod config;
+pub mod counter;
+mod customer;
+mod encapsulation;
+mod keys;
+mod message;
+mod network;
+mod pool;
+mod setup;
+
+pub use config::{Config, Error};
+pub use counter::{Counter, Counters, Severity};
+pub use keys::Keys;
+
+use crate::clock::Epoch;
+use crate::ports::Port;
+use circuits::Circuits;
+use netstage_core::edge::{Edge, Labels, Routes};
+use netstage_core::fair::wire::Querier;
+use netstage_core::fair::{Egress, Ingress, Transmit};
+use netstage_core::time::{Duration, Instant};
+use netstage_wire::ethernet::{self, Mac, ethertype};
+use netstage_wire::mpls::Label;
+use pool::{Buffered, HEADROOM, Pool};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Frames read from one port, and packets of one port's share sent, in one turn.
+const BATCH: usize = 64;
+
+/// An ICMP error may be sent this often in a VPN, and so many at once.
+const ICMP_EVERY: Duration = Duration::from_millis(10);
+const ICMP_BURST: Duration = Duration::from_millis(100);
+
+/// A provider edge router without a clock and without waiting.
+///
+/// Call [`turn`](Engine::turn) whenever a port has frames, and at
+/// [`poll_timeout`](Engine::poll_timeout) at the latest.
+#[derive(Debug)]
+pub struct Engine<P> {
+    ports: Vec<Attached<P>>,
+    state: State,
+}
+
+#[derive(Debug)]
+struct Attached<P> {
+    port: P,
+    /// Why the port was last of no use.
+    failure: Option<io::Error>,
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Frames read from all ports.
+    pub received: usize,
+    /// Frames handed to all ports.
+    pub sent: usize,
+    /// There may be more to do at once.
+    pub more: bool,
+}
+
+impl<P: Port> Engine<P> {
+    /// An engine over these ports, in the order of the configuration.
+    pub fn new(config: &Config, ports: Vec<P>) -> Result<Engine<P>, Error> {
+        if ports.len() != config.ports.len() {
+            return Err(Error::Ports { named: config.ports.len(), given: ports.len() });
+        }
+        let state = setup::state(config)?;
+        let ports = ports.into_iter().map(|port| Attached { port, failure: None }).collect();
+        Ok(Engine { ports, state })
+    }
+
+    /// Reads a batch from each port, and sends what may go. Time does not go back.
+    pub fn turn(&mut self, now: Instant) -> Turn {
+        let mut turn = Turn::default();
+        let Engine { ports, state } = self;
+        for (index, attached) in ports.iter_mut().enumerate() {
+            let read = attached.port.receive(BATCH, &mut |received| {
+                let at = state.epoch.instant(received.at_ns).min(now);
+                state.handle_frame(now, at, index, received.frame);
+            });
+            match read {
+                Ok(count) => {
+                    turn.received += count;
+                    turn.more |= count == BATCH;
+                    attached.failure = None;
+                }
+                Err(error) => attached.failure = Some(error),
+            }
+        }
+        state.edge.handle_timeout(now);
+        for _ in 0..BATCH * ports.len() {
+            let Some((flow, transmit)) = state.edge.poll_transmit(now) else { break };
+            state.transmit(flow, transmit);
+        }
+        turn.more |= state.edge.poll_timeout() == Instant::ZERO;
+        for (index, attached) in ports.iter_mut().enumerate() {
+            turn.sent += attached.send(index, state);
+        }
+        turn
+    }
+
+    /// When to call [`turn`](Engine::turn) again at the latest; [`Instant::ZERO`] is at once.
+    pub fn poll_timeout(&self) -> Instant {
+        self.state.edge.poll_timeout()
+    }
+
+    /// The ports, to wait on.
+    pub fn ports(&self) -> impl Iterator<Item = &P> {
+        self.ports.iter().map(|attached| &attached.port)
+    }
+
+    /// A port, as a driver or test needs it.
+    pub fn port_mut(&mut self, port: usize) -> &mut P {
+        &mut self.ports[port].port
+    }
+
+    /// Why a port is of no use at present.
+    pub fn failure(&self, port: usize) -> Option<&io::Error> {
+        self.ports[port].failure.as_ref()
+    }
+
+    /// What was refused or noticed, all together.
+    pub fn counters(&self) -> &Counters {
+        &self.state.totals
+    }
+
+    /// The VPN flows, in the order of the configuration: those of the first VPN first.
+    pub fn flows(&self) -> impl ExactSizeIterator<Item = FlowView<'_>> {
+        (0..self.state.flows.len()).map(|flow| self.flow(flow))
+    }
+
+    /// One VPN flow.
+    pub fn flow(&self, number: usize) -> FlowView<'_> {
+        FlowView { state: &self.state, number }
+    }
+
+    /// Buffers that are free.
+    pub fn free_buffers(&self) -> usize {
+        self.state.pool.free()
+    }
+}
+
+impl<P: Port> Attached<P> {
+    /// Hands over what is to leave here, and lets it go.
+    fn send(&mut self, index: usize, state: &mut State) -> usize {
+        let mut departures = std::mem::take(&mut state.departures[index]);
+        if departures.is_empty() {
+            state.departures[index] = departures;
+            return 0;
+        }
+        let (mut sent, mut full) = (0, 0);
+        for departure in departures.drain(..) {
+            let frame =
+                &state.pool.bytes(departure.buffer)[usize::from(departure.start)..usize::from(departure.end)];
+            match self.offer(frame) {
+                Ok(true) => sent += 1,
+                Ok(false) => full += 1,
+                Err(error) => {
+                    full += 1;
+                    self.failure = Some(error);
+                }
+            }
+            state.pool.give(departure.buffer);
+        }
+        let refused = self.port.flush().unwrap_or_else(|error| {
+            self.failure = Some(error);
+            sent
+        });
+        state.totals.add(Counter::PortFull, full);
+        state.totals.add(Counter::PortRefused, refused as u64);
+        state.departures[index] = departures;
+        sent - refused.min(sent)
+    }
+
+    fn offer(&mut self, frame: &[u8]) -> io::Result<bool> {
+        if self.port.send(frame)? {
+            return Ok(true);
+        }
+        self.port.flush()?;
+        self.port.send(frame)
+    }
+}
+
+/// What is known of a VPN flow.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowView<'a> {
+    state: &'a State,
+    number: usize,
+}
+
+impl<'a> FlowView<'a> {
+    /// Its VPN's name.
+    pub fn vpn(&self) -> &'a str {
+        &self.state.names.vpns[self.state.flows[self.number].vpn as usize]
+    }
+
+    /// Its peer's name.
+    pub fn peer(&self) -> &'a str {
+        &self.state.names.peers[self.state.flows[self.number].peer as usize]
+    }
+
+    /// Its window, where it has one.
+    pub fn window(&self) -> Option<&'a Ingress<impl netstage_core::packet::Packet + use<>>> {
+        self.state.edge.window(self.number)
+    }
+
+    /// Data packets and bytes sent to the peer.
+    pub fn sent(&self) -> (u64, u64) {
+        (self.state.edge.packets_sent(self.number), self.state.edge.bytes_sent(self.number))
+    }
+
+    /// Packets that wait.
+    pub fn queue_len(&self) -> usize {
+        self.state.edge.queue_len(self.number)
+    }
+
+    /// What came from the peer.
+    pub fn received(&self) -> Egress {
+        self.state.flows[self.number].egress
+    }
+
+    /// How often something was refused or noticed.
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.state.flows[self.number].counters.as_ref().map_or(0, |counters| counters.get(counter))
+    }
+}
+
+/// All but the ports.
+#[derive(Debug)]
+struct State {
+    epoch: Epoch,
+    epoch_unix_ns: u64,
+    edge: Edge<Buffered>,
+    pool: Pool,
+    labels: Labels,
+    flows: Vec<Flow>,
+    vpns: Vec<Vpn>,
+    peers: Vec<Peer>,
+    circuits: Vec<Circuit>,
+    sides: Vec<Side>,
+    totals: Counters,
+    /// Per port, what leaves at the end of the turn.
+    departures: Vec<Vec<Departure>>,
+    names: Names,
+}
+
+/// For people; no packet needs them.
+#[derive(Debug)]
+struct Names {
+    vpns: Vec<String>,
+    peers: Vec<String>,
+}
+
+/// A VPN's flow to a peer and the one back.
+#[derive(Debug)]
+struct Flow {
+    vpn: u32,
+    peer: u32,
+    send: Label,
+    receive: Label,
+    querier: Querier,
+    egress: Egress,
+    /// Only of flows to which something happened.
+    counters: Option<Box<Counters>>,
+}
+
+#[derive(Debug)]
+struct Vpn {
+    routes: Routes<Next>,
+    /// Buffers in which its packets wait.
+    held: u32,
+    /// When an ICMP error would be due if all so far had kept their distance.
+    next_icmp: Instant,
+    address_v4: Option<Ipv4Addr>,
+    address_v6: Option<Ipv6Addr>,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Circuit(u32),
+    Flow(u32),
+}
+
+#[derive(Debug)]
+struct Peer {
+    port: u32,
+    header: Header,
+    encapsulation: config::Encapsulation,
+    /// Bytes of the largest customers' packet the way there carries.
+    mtu: u16,
+    clamp_segment_size: bool,
+    keys: Option<Keys>,
+}
+
+#[derive(Debug)]
+struct Circuit {
+    vpn: u32,
+    port: u32,
+    header: Header,
+    mtu: u16,
+}
+
+/// An Ethernet header to be put in front.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    bytes: [u8; ethernet::HEADER + 2 * ethernet::TAG],
+    length: u8,
+}
+
+impl Header {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+#[derive(Debug)]
+enum Side {
+    Customer { mac: Mac, circuits: Circuits },
+    Core { mac: Mac },
+}
+
+/// A frame that leaves at the end of the turn.
+#[derive(Clone, Copy, Debug)]
+struct Departure {
+    buffer: u32,
+    start: u16,
+    end: u16,
+}
+
+/// Why a packet goes no further, and whose it was.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    counter: Counter,
+    flow: Option<usize>,
+}
+
+impl From<Counter> for Refused {
+    fn from(counter: Counter) -> Refused {
+        Refused { counter, flow: None }
+    }
+}
+
+impl Counter {
+    /// It happened to this flow.
+    fn of(self, flow: usize) -> Refused {
+        Refused { counter: self, flow: Some(flow) }
+    }
+}
+
+impl State {
+    fn handle_frame(&mut self, now: Instant, at: Instant, port: usize, frame: &[u8]) {
+        let result = match self.sides[port] {
+            Side::Customer { .. } => self.handle_customer_frame(now, port, frame),
+            Side::Core { .. } => self.handle_core_frame(now, at, port, frame),
+        };
+        if let Err(refused) = result {
+            self.count(refused);
+        }
+    }
+
+    #[cold]
+    fn count(&mut self, Refused { counter, flow }: Refused) {
+        self.totals.add(counter, 1);
+        if let Some(flow) = flow {
+            self.flows[flow].counters.get_or_insert_default().add(counter, 1);
+        }
+    }
+
+    fn transmit(&mut self, flow: usize, transmit: Transmit<Buffered>) {
+        match transmit {
+            Transmit::Data(packet) => {
+                self.vpns[self.flows[flow].vpn as usize].held -= 1;
+                self.encapsulate_packet(flow, packet);
+            }
+            Transmit::Query(query) => {
+                if let Err(refused) = self.send_query(flow, query) {
+                    self.count(refused);
+                }
+            }
+        }
+    }
+
+    /// Puts a packet in a VPN flow's queue. Its buffer is given back where it finds no room.
+    #[inline]
+    fn enqueue(&mut self, now: Instant, flow: usize, packet: Buffered) -> Result<(), Refused> {
+        match self.edge.handle_packet(now, flow, packet) {
+            Ok(()) => {
+                self.vpns[self.flows[flow].vpn as usize].held += 1;
+                Ok(())
+            }
+            Err(packet) => {
+                self.pool.give(packet.buffer);
+                Err(Counter::QueueFull.of(flow))
+            }
+        }
+    }
+
+    /// Lets a packet leave by a circuit.
+    #[inline]
+    fn deliver(&mut self, circuit: usize, packet: Buffered) {
+        let circuit = &self.circuits[circuit];
+        let header = circuit.header.bytes();
+        let start = HEADROOM - header.len();
+        let bytes = self.pool.bytes(packet.buffer);
+        bytes[start..HEADROOM].copy_from_slice(header);
+        if bytes[HEADROOM] >> 4 == 6 {
+            bytes[HEADROOM - 2..HEADROOM].copy_from_slice(&ethertype::IPV6.to_be_bytes());
+        }
+        let end = HEADROOM as u16 + packet.length;
+        self.departures[circuit.port as usize].push(Departure {
+            buffer: packet.buffer,
+            start: start as u16,
+            end,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! Buffers for packets that wait: of one size, lent by number and taken back.
+//!
+//! What a VPN may hold is a share of what is free (Choudhury and Hahne, "Dynamic queue length
+//! thresholds for shared-memory packet switches", with α = 1): one that fills its queues
+//! leaves as many buffers free as it holds, n of them leave one share in n + 1. So no sum of
+//! promised queues has to fit, and a VPN that has nothing waiting always finds room.
+
+use netstage_core::packet::{Ecn, Packet};
+
+/// Bytes before a packet, for all that is ever written in front of it.
+pub(super) const HEADROOM: usize = 96;
+
+/// A packet in a buffer; it begins behind the headroom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Buffered {
+    pub buffer: u32,
+    /// Bytes of the IP packet.
+    pub length: u16,
+}
+
+impl Packet for Buffered {
+    fn size(&self) -> u32 {
+        self.length.into()
+    }
+
+    fn class(&self) -> u16 {
+        0
+    }
+
+    fn ecn(&self) -> Ecn {
+        Ecn::NotCapable
+    }
+
+    /// Nothing at an ingress marks.
+    fn mark_congestion(&mut self) {}
+
+    fn flow_key(&self) -> u64 {
+        0
+    }
+}
+
+/// Buffers, lent or free.
+#[derive(Debug)]
+pub(super) struct Pool {
+    bytes: Vec<u8>,
+    size: usize,
+    /// The one given back last is lent first, while it is in a cache.
+    free: Vec<u32>,
+    /// Kept back from queues, for what passes through in one turn.
+    reserve: usize,
+}
+
+impl Pool {
+    /// Buffers for packets of up to `packet` bytes: `queued` to wait in, and `reserve` more.
+    pub fn new(queued: usize, reserve: usize, packet: usize) -> Pool {
+        let size = (HEADROOM + packet).next_multiple_of(64);
+        let count = queued + reserve;
+        Pool { bytes: vec![0; size * count], size, free: (0..count as u32).rev().collect(), reserve }
+    }
+
+    /// Whether somebody who holds so many may have one more to let a packet wait in.
+    #[inline]
+    pub fn may_queue(&self, held: u32) -> bool {
+        (held as usize) < self.free.len().saturating_sub(self.reserve)
+    }
+
+    #[inline]
+    pub fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    #[inline]
+    pub fn give(&mut self, buffer: u32) {
+        self.free.push(buffer);
+    }
+
+    #[inline]
+    pub fn bytes(&mut self, buffer: u32) -> &mut [u8] {
+        let start = buffer as usize * self.size;
+        &mut self.bytes[start..start + self.size]
+    }
+
+    /// Lends a buffer that holds this packet.
+    #[inline]
+    pub fn keep(&mut self, packet: &[u8]) -> Option<Buffered> {
+        let length = u16::try_from(packet.len()).ok().filter(|_| HEADROOM + packet.len() <= self.size)?;
+        let buffer = self.take()?;
+        self.bytes(buffer)[HEADROOM..HEADROOM + packet.len()].copy_from_slice(packet);
+        Some(Buffered { buffer, length })
+    }
+
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greedy_one_leaves_as_much_as_it_holds() {
+        let mut pool = Pool::new(100, 10, 1500);
+        let mut held = [0_u32; 3];
+        for held in &mut held[..2] {
+            while pool.may_queue(*held) {
+                pool.take().unwrap();
+                *held += 1;
+            }
+        }
+        assert_eq!(held, [50, 25, 0]);
+        assert!(pool.may_queue(held[2]) && pool.free() == 35);
+    }
+
+    #[test]
+    fn buffers_do_not_overlap() {
+        let mut pool = Pool::new(2, 0, 100);
+        let [one, other] = [1, 2].map(|byte| pool.keep(&[byte; 100]).unwrap());
+        assert_eq!(pool.keep(&[3; 1]), None);
+        pool.give(one.buffer);
+        assert_eq!(pool.keep(&[3; 200]), None);
+        pool.bytes(one.buffer).fill(9);
+        assert_eq!(pool.bytes(other.buffer)[HEADROOM..HEADROOM + 100], [2; 100]);
+    }
+}

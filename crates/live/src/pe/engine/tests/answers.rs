@@ -1,0 +1,117 @@
+//! What customers are told of, and what is changed for them.
+
+use super::*;
+use netstage_wire::tcp;
+
+fn answered(frame: &[u8]) -> (IpAddr, IpAddr, u8, Vec<u8>) {
+    let (vlan, packet) = opened(frame);
+    assert_eq!(vlan, 100);
+    let view = ip::View::new(packet).unwrap();
+    let transport = view.transport().unwrap();
+    assert_eq!(transport.protocol, if packet[0] >> 4 == 6 { protocol::ICMPV6 } else { protocol::ICMP });
+    (view.source(), view.destination(), transport.payload[0], transport.payload[4..].to_vec())
+}
+
+#[test]
+fn a_packet_that_does_not_fit_is_answered_with_what_would() {
+    for (way, around) in [(Way::Mpls, 8), (Way::MplsNextHop, 4), (Way::Udp4, 32), (Way::Udp6, 52)] {
+        for is_v6 in [false, true] {
+            let mut router = router(&config(0, way, 1));
+            let fits = 1500 - around;
+            let at_most = packet(is_v6, 0, 0, 0, fits);
+            let [back, out] = router.pass(CUSTOMERS, Instant(1), &frame(100, &at_most));
+            assert_eq!((back.len(), out.last().unwrap().len()), (0, 1514), "{way:?}");
+            let too_big = packet(is_v6, 0, 0, 0, fits + 1);
+            let [back, out] = router.pass(CUSTOMERS, Instant(2), &frame(100, &too_big));
+            assert_eq!((back.len(), out.len()), (1, 0));
+            let (source, destination, kind, rest) = answered(&back[0]);
+            let expected: [IpAddr; 2] = match is_v6 {
+                false => [[10, 0, 0, 254].into(), [10, 0, 0, 1].into()],
+                true => ["fd00:0::fe".parse().unwrap(), "fd00:0::1".parse().unwrap()],
+            };
+            assert_eq!(([source, destination], kind), (expected, if is_v6 { 2 } else { 3 }));
+            assert_eq!(u32::from_be_bytes(*rest.first_chunk().unwrap()), fits as u32);
+            assert!(too_big.starts_with(&rest[4..]));
+            assert_eq!(router.engine.flow(0).count(Counter::TooBig), 1);
+        }
+    }
+}
+
+#[test]
+fn a_packet_at_its_last_hop_is_answered_by_either_router() {
+    for is_v6 in [false, true] {
+        for hops in 1..3 {
+            let mut world = World::new([config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)]);
+            let mut sent = packet(is_v6, 0, 0, 1, 100);
+            match is_v6 {
+                false => v4::HeaderMut::new(&mut sent).unwrap().set_ttl(hops),
+                true => v6::HeaderMut::new(&mut sent).unwrap().set_hop_limit(hops),
+            }
+            world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
+            world.run(Instant(1_000_000_000), &mut delay);
+            assert_eq!((world.delivered[0].len(), world.delivered[1].len()), (1, 0), "{hops}");
+            let (source, _, kind, rest) = answered(&world.delivered[0][0]);
+            let teller = hops - 1;
+            let expected: IpAddr = match is_v6 {
+                false => [10, 0, teller, 254].into(),
+                true => format!("fd00:{teller}::fe").parse().unwrap(),
+            };
+            assert_eq!((source, kind), (expected, if is_v6 { 3 } else { 11 }));
+            assert_eq!(rest[4..], after_hops(&sent, teller));
+        }
+    }
+}
+
+#[test]
+fn answers_are_few_and_need_an_address() {
+    let mut router = router(&config(0, Way::Mpls, 1));
+    let too_big = frame(100, &packet(false, 0, 0, 0, 1500));
+    for _ in 0..200 {
+        router.give(CUSTOMERS, Instant(1), &too_big);
+    }
+    router.turn(Instant(1));
+    assert_eq!(router.taken(CUSTOMERS).len(), 11);
+    assert_eq!(router.count(Counter::NotAnswered), 189);
+    let [later, _] = router.pass(CUSTOMERS, Instant(10_000_001), &too_big);
+    assert_eq!(later.len(), 1);
+
+    let mut config = config(0, Way::Mpls, 1);
+    config.vpns[0].address_v4 = None;
+    let mut router = super::router(&config);
+    let [back, _] = router.pass(CUSTOMERS, Instant(1), &too_big);
+    assert_eq!((back.len(), router.count(Counter::NotAnswered)), (0, 1));
+    assert_eq!(router.engine.free_buffers(), router.buffers);
+}
+
+#[test]
+fn connections_agree_on_segments_that_fit() {
+    for (is_v6, around) in [(false, 20), (true, 40)] {
+        let mut world = World::new([config(0, Way::Udp6, 1), config(1, Way::Udp6, 1)]);
+        let mut sent = packet(is_v6, 0, 0, 0, around + 24);
+        let header = sent.len() - 24;
+        match is_v6 {
+            false => {
+                let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 1, 1].into());
+                let header =
+                    v4::Header { protocol: protocol::TCP, source, destination, ..v4::Header::default() };
+                header.write(&mut sent, 24).unwrap();
+            }
+            true => sent[6] = protocol::TCP,
+        }
+        let segment =
+            [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x60, tcp::flag::SYN, 1, 0, 0, 0, 0, 0, 2, 4, 0x05, 0xb4];
+        sent[header..].copy_from_slice(&segment);
+        let view = ip::View::new(&sent).unwrap();
+        let pseudo = ip::pseudo_header(view.source(), view.destination(), protocol::TCP, 24);
+        let checksum = pseudo.bytes(&segment).checksum();
+        sent[header + 16..header + 18].copy_from_slice(&checksum.to_be_bytes());
+
+        world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
+        world.run(Instant(1_000_000_000), &mut delay);
+        let (_, delivered) = opened(&world.delivered[1][0]);
+        let segment = &delivered[header..];
+        let expected = 1500 - 52 - around as u16 - 20;
+        assert_eq!(tcp::View::new(segment).unwrap().maximum_segment_size(), Some(expected));
+        assert_eq!(pseudo.bytes(segment).folded(), 0xffff);
+    }
+}

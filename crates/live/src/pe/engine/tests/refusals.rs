@@ -1,0 +1,222 @@
+//! What is not taken, and how it is counted.
+
+use super::*;
+
+/// A world whose management packets are authenticated, and frames of both kinds as they crossed
+/// the core from side 0 to side 1: query, data; and a response the other way.
+fn recorded(keys: Option<Keys>) -> (World, [Vec<u8>; 3]) {
+    let mut configs = [config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)];
+    for config in &mut configs {
+        config.peers[0].keys = keys.clone();
+    }
+    let mut world = World::new(configs);
+    world.run(Instant(500_000_000), &mut delay);
+    world.routers[0].give(CUSTOMERS, Instant(500_000_000), &frame(100, &packet(false, 0, 0, 1, 100)));
+    let mut seen: [Option<Vec<u8>>; 3] = Default::default();
+    let mut recording = |now: Instant, from: usize, frame: &mut Vec<u8>| {
+        // The other VPN's idle flow may probe meanwhile.
+        let label = u32::from_be_bytes(*frame[42..].first_chunk().unwrap()) >> 12;
+        let kind = match (from, label, is_management(frame)) {
+            (0, 2000, true) => Some(0),
+            (0, 2000, false) => Some(1),
+            (1, 1000, true) if frame[14 + 20 + 8 + 12] & 8 != 0 => Some(2),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            seen[kind].get_or_insert(frame.clone());
+        }
+        Some(now + DELAY)
+    };
+    world.run(Instant(600_000_000), &mut recording);
+    (world, seen.map(Option::unwrap))
+}
+
+fn keys(number: u8) -> Option<Keys> {
+    Keys::new(number, &[(1, b"one key".to_vec()), (2, b"another".to_vec())])
+}
+
+#[test]
+fn replayed_and_forged_messages_are_refused() {
+    for keys in [None, keys(1)] {
+        let is_signed = keys.is_some();
+        let (mut world, [query, _, response]) = recorded(keys);
+        let before = world.routers[0].engine.flow(0).window().unwrap().counters();
+        let now = world.now;
+        let [_, out] = world.routers[0].pass(CORE, now, &response);
+        assert_eq!((out.len(), world.routers[0].engine.flow(0).count(Counter::ReplyUnasked)), (0, 1));
+        // A query that comes twice is answered twice; the second response finds nobody.
+        let [_, out] = world.routers[1].pass(CORE, now, &query);
+        assert_eq!(out.len(), 1);
+        world.routers[0].pass(CORE, now, &out[0]);
+        assert_eq!(world.routers[0].engine.flow(0).count(Counter::ReplyUnasked), 2);
+        let after = world.routers[0].engine.flow(0).window().unwrap().counters();
+        assert_eq!((before.received, before.lost), (after.received, after.lost));
+
+        // A count changed on the way: the digest tells, and nothing else could.
+        let mut forged = query.clone();
+        forged[14 + 20 + 8 + 12 + 50] ^= 1;
+        let [_, out] = world.routers[1].pass(CORE, now, &forged);
+        let count = world.routers[1].engine.flow(0).count(Counter::QueryForged);
+        assert_eq!((out.len(), count), if is_signed { (0, 1) } else { (1, 0) });
+        let mut forged = response.clone();
+        forged[14 + 20 + 8 + 12 + 60] ^= 1;
+        world.routers[0].pass(CORE, now, &forged);
+        assert_eq!(world.routers[0].engine.flow(0).count(Counter::ReplyForged), u64::from(is_signed));
+        // Moved to the other VPN, whose label is one higher.
+        let mut moved = query.clone();
+        moved[14 + 20 + 8 + 2] ^= 0x10;
+        let [_, out] = world.routers[1].pass(CORE, now, &moved);
+        assert_eq!(out.is_empty(), is_signed);
+        assert_eq!(world.routers[1].engine.flow(1).count(Counter::QueryForged), u64::from(is_signed));
+    }
+}
+
+#[test]
+fn keys_can_be_changed_without_a_gap() {
+    let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
+    configs[0].peers[0].keys = keys(1);
+    configs[1].peers[0].keys = keys(2);
+    let mut world = World::new(configs);
+    world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &packet(false, 0, 0, 1, 100)));
+    world.run(Instant(2_000_000_000), &mut delay);
+    assert_eq!(world.routers[0].engine.flow(0).window().unwrap().counters().received, 1);
+    assert!(Keys::new(3, &[(1, vec![1])]).is_none());
+}
+
+#[test]
+fn truncated_frames_are_counted_and_leave_nothing_behind() {
+    let (mut world, frames) = recorded(keys(1));
+    let now = world.now;
+    for frame in &frames {
+        for length in 0..frame.len() {
+            for way in [false, true] {
+                // Once as the wire would cut it, once with lengths that hide the cut.
+                let mut cut = frame[..length].to_vec();
+                if way && length >= 14 + 28 {
+                    v4_lengths(&mut cut);
+                }
+                for router in &mut world.routers {
+                    let before: u64 = router.engine.counters().iter().map(|(_, count)| count).sum();
+                    let [delivered, out] = router.pass(CORE, now, &cut);
+                    let after: u64 = router.engine.counters().iter().map(|(_, count)| count).sum();
+                    assert_eq!((delivered.len(), out.len(), after - before), (0, 0, 1), "{length} {way}");
+                    assert_eq!(router.engine.free_buffers(), router.buffers);
+                }
+            }
+        }
+    }
+}
+
+/// Makes outer lengths and checksum agree with the bytes there are.
+fn v4_lengths(frame: &mut [u8]) {
+    let length = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&length.to_be_bytes());
+    frame[14 + 24..14 + 26].copy_from_slice(&(length - 20).to_be_bytes());
+    frame[24..26].fill(0);
+    let checksum = Sum::ZERO.bytes(&frame[14..34]).checksum();
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[test]
+fn labels_count_only_from_whom_they_were_given_to() {
+    let (world, [_, data, _]) = recorded(None);
+    let now = world.now;
+    let [_, mut router] = world.routers;
+    let mut refused = |change: &dyn Fn(&mut Vec<u8>), counter: Counter| {
+        let mut frame = data.clone();
+        change(&mut frame);
+        let before = router.count(counter);
+        let [delivered, out] = router.pass(CORE, now, &frame);
+        assert_eq!((delivered.len(), out.len(), router.count(counter) - before), (0, 0, 1), "{counter:?}");
+    };
+    let address = |at: usize| {
+        move |frame: &mut Vec<u8>| {
+            frame[at + 3] ^= 8;
+            v4_lengths(frame);
+        }
+    };
+    refused(&address(14 + 12), Counter::WrongSender);
+    refused(&address(14 + 16), Counter::WrongSender);
+    // The same labels without the tunnel.
+    let bare = |frame: &mut Vec<u8>| {
+        frame.drain(14..14 + 28);
+        frame[12..14].copy_from_slice(&ethertype::MPLS.to_be_bytes());
+    };
+    refused(&bare, Counter::WrongSender);
+    refused(&|frame| frame[0] ^= 1, Counter::NotForUs);
+    refused(&|frame| frame[14 + 28] ^= 0x80, Counter::LabelUnknown);
+    refused(&|frame| frame[14 + 28..14 + 31].copy_from_slice(&[0, 0, 0x31]), Counter::LabelStack);
+    let pushed = |frame: &mut Vec<u8>| {
+        frame.splice(14 + 28..14 + 28, [0, 0x10, 0, 64]);
+        v4_lengths(frame);
+    };
+    refused(&pushed, Counter::LabelUnexpected);
+    refused(&|frame| frame[14 + 9] = protocol::TCP, Counter::TunnelMalformed);
+    refused(
+        &|frame| {
+            frame[14 + 9] = protocol::TCP;
+            v4_lengths(frame);
+        },
+        Counter::NotATunnel,
+    );
+    refused(&|frame| frame[14 + 32 + 11] ^= 1, Counter::InnerMalformed);
+    refused(
+        &|frame| {
+            frame.truncate(14 + 32);
+            v4_lengths(frame);
+        },
+        Counter::InnerMalformed,
+    );
+    // A route that leads back to the core would be a loop.
+    let back = |frame: &mut Vec<u8>| {
+        frame.truncate(14 + 32);
+        frame.extend(packet(false, 1, 0, 0, 60));
+        v4_lengths(frame);
+    };
+    refused(&back, Counter::NotLocal);
+    assert_eq!(router.engine.flow(0).count(Counter::WrongSender), 3);
+}
+
+#[test]
+fn labels_above_are_the_peers_or_none() {
+    for (above, is_right) in
+        [(&[][..], true), (&[0, 0x1f, 0x50, 64], true), (&[0, 0, 0, 64], true), (&[0, 0x1f, 0x60, 64], false)]
+    {
+        let mut router = router(&config(1, Way::Mpls, 1));
+        let mut frame = [&CORE_PORT[..], &CORE_PORT, &ethertype::MPLS.to_be_bytes()].concat();
+        frame.extend(above);
+        frame.extend((2000_u32 << 12 | 0x1ff).to_be_bytes());
+        frame.extend(packet(false, 0, 0, 9, 60));
+        let [delivered, _] = router.pass(CORE, Instant(1), &frame);
+        assert_eq!(delivered.len(), usize::from(is_right), "{above:?}");
+        assert_eq!(router.engine.flow(0).count(Counter::LabelUnexpected), u64::from(!is_right));
+    }
+}
+
+#[test]
+fn what_a_customer_should_not_send_is_counted() {
+    let mut router = router(&config(0, Way::Mpls, 1));
+    let good = frame(100, &packet(false, 0, 0, 1, 100));
+    let mut refused = |change: &dyn Fn(&mut Vec<u8>), counter: Counter| {
+        let mut frame = good.clone();
+        change(&mut frame);
+        let before = router.count(counter);
+        let [back, out] = router.pass(CUSTOMERS, Instant(1), &frame);
+        assert_eq!((back.len(), out.len(), router.count(counter) - before), (0, 0, 1), "{counter:?}");
+    };
+    refused(&|frame| frame.truncate(13), Counter::FrameMalformed);
+    refused(&|frame| frame[..6].fill(0xff), Counter::NotForUs);
+    refused(&|frame| frame[15] = 101, Counter::NoCircuit);
+    refused(&|frame| frame[16..18].copy_from_slice(&ethertype::ARP.to_be_bytes()), Counter::NotIp);
+    // Labels from a customer are not looked at.
+    refused(&|frame| frame[16..18].copy_from_slice(&ethertype::MPLS.to_be_bytes()), Counter::NotIp);
+    refused(&|frame| frame.truncate(18 + 99), Counter::IpMalformed);
+    refused(&|frame| frame[18 + 15] ^= 1, Counter::IpChecksum);
+    let elsewhere = |frame: &mut Vec<u8>| {
+        frame[18 + 16] = 9;
+        frame[28..30].fill(0);
+        let checksum = Sum::ZERO.bytes(&frame[18..38]).checksum();
+        frame[28..30].copy_from_slice(&checksum.to_be_bytes());
+    };
+    refused(&elsewhere, Counter::NoRoute);
+}
