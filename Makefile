@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROGRAM := target/release/netstage
 PAPERS := scenarios/papers/i2vfc
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages bench-sim bench-emulator bench-traffic audit web fuzz fuzz-replay setup need-build need-test lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages bench-sim bench-emulator bench-traffic audit web fuzz fuzz-replay vm setup need-build need-test lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -63,6 +63,10 @@ fuzz-replay: ## Replay the committed corpora through the fuzz targets
 
 fuzz: ## Fuzz every decoder, SECONDS_EACH (default 60) each
 	scripts/fuzz.sh run $(or $(SECONDS_EACH),60)
+
+vm: build ## Run COMMAND in a virtual machine with Debian's kernel, which has netem and MPLS
+	scripts/packages.sh scripts/packages-vm.txt
+	scripts/vm.sh $(OPTIONS) $(or $(COMMAND),$(PROGRAM) doctor)
 
 need-build:
 	@scripts/need-build.sh
