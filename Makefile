@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROGRAM := target/release/netstage
 PAPERS := scenarios/papers/i2vfc
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages bench-sim bench-emulator bench-traffic audit web fuzz fuzz-replay vm setup need-build need-test lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages bench-sim bench-emulator bench-netem bench-traffic audit web fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -24,7 +24,7 @@ test: need-test lint ## What CI runs, from nothing: installs the Debian packages
 check: need-build lint ## Every few minutes: formatting, clippy, unit tests; no privilege
 	$(CARGO) test --release --locked --workspace
 
-test-full: test audit ## Long matrices and every scenario with all its repeats
+test-full: test need-vm audit ## Long matrices and every scenario with all its repeats
 	NETSTAGE_TEST_FULL=1 $(CARGO) test --release --locked --workspace -- --include-ignored
 
 lint:
@@ -47,6 +47,9 @@ bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 bench-emulator: ## Accuracy and cost of the link emulator (root, a quiet machine)
 	$(CARGO) test --release --locked -p netstage-live --test emulator -- --ignored --nocapture
 
+bench-netem: build need-vm ## The link emulator beside the kernel's netem, in a virtual machine
+	bench/netem/run.sh $(PROGRAM)
+
 bench-traffic: need-build ## The traffic engine beside iperf3, iperf2, nuttcp, MGEN and D-ITG (root)
 	$(CARGO) build --release --locked -p netstage-live --example flow
 	scripts/packages.sh bench/traffic/packages.txt
@@ -64,12 +67,14 @@ fuzz-replay: ## Replay the committed corpora through the fuzz targets
 fuzz: ## Fuzz every decoder, SECONDS_EACH (default 60) each
 	scripts/fuzz.sh run $(or $(SECONDS_EACH),60)
 
-vm: build ## Run COMMAND in a virtual machine with Debian's kernel, which has netem and MPLS
-	scripts/packages.sh scripts/packages-vm.txt
+vm: build need-vm ## Run COMMAND in a virtual machine with Debian's kernel, which has netem and MPLS
 	scripts/vm.sh $(OPTIONS) $(or $(COMMAND),$(PROGRAM) doctor)
 
 need-build:
 	@scripts/need-build.sh
+
+need-vm:
+	@scripts/packages.sh scripts/packages-vm.txt
 
 need-test: need-build
 	@scripts/packages.sh scripts/packages-test.txt

@@ -716,3 +716,39 @@ at_most = 0.2
         assert_eq!(output.status.code(), Some(0), "{result:#}");
     }
 }
+
+/// Links go to the kernel's netem where it is there and can be them; else the run says why not.
+#[test]
+fn netem_works_the_links_or_the_run_says_why_not() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new("netem");
+    let run = |out: &str, more: &[&str]| {
+        let mut command = place.command("emu", out);
+        command.args(["--emulator", "netem", "--set", "scenario.duration=1 s"]).args(more);
+        let output = command.output().unwrap();
+        (output.status.code(), json(&output))
+    };
+    // What it would do otherwise is known before any kernel is asked.
+    let (code, refused) = run("errors", &["--set", "link.line.ber=1e-6"]);
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(code == Some(2) && message.contains("link.line: a bit error rate"), "{message}");
+    assert!(!message.contains("link.access"), "{message}");
+    match run("netem", &[]) {
+        (Some(4), without) => {
+            let help = without["error"]["help"].as_str().unwrap();
+            assert!(help.contains("modprobe sch_netem"), "{help}");
+            println!("skipped: the kernel has no netem (CONFIG_NET_SCH_NETEM) or no bridge (CONFIG_BRIDGE)");
+        }
+        (Some(0 | 5), result) => {
+            assert_eq!(result["record"]["stage"], "emu-netem");
+            let told = result["record"]["differences"].to_string();
+            assert!(told.contains("the kernel's netem worked link.access, link.line"), "{told}");
+            assert!(mean(&result, "link.throughput", "line.forward") > 1e6);
+        }
+        (code, result) => panic!("{code:?}: {result}"),
+    }
+    let simulated = place.command("sim", "sim").args(["--emulator", "netem"]).output().unwrap();
+    assert_eq!(simulated.status.code(), Some(2), "the simulator has no links to hand on");
+}

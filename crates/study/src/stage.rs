@@ -1,9 +1,9 @@
 //! The stages a study can run on.
 
 use crate::Stopped;
+pub use netstage_live::emulation::{Backend, Means};
 use netstage_scenario::outcome::Outcome;
 use netstage_scenario::plan::Plan;
-use std::path::PathBuf;
 
 /// The simulator.
 pub fn sim(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
@@ -13,11 +13,7 @@ pub fn sim(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, S
     netstage_sim::run(plan, seed, stop).map_err(|_| Stopped::Interrupted)
 }
 
-/// Real packets between namespaces of this machine; `program` is the netstage program. What other
-/// people's programs said where they failed is kept in the folder `logs`.
-pub fn emu(
-    program: PathBuf,
-    logs: PathBuf,
-) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync {
-    move |plan, seed, stop| netstage_live::emulation::run(plan, seed, &program, &logs, stop)
+/// Real packets between namespaces of this machine.
+pub fn emu(means: Means) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync {
+    move |plan, seed, stop| netstage_live::emulation::run(plan, seed, &means, stop)
 }

@@ -89,8 +89,9 @@ fn network(left: &Namespace, right: &Namespace) -> Vec<Finding> {
         ),
         new("netem").tried(
             has_qdisc(left, "netem"),
-            "modprobe sch_netem (CONFIG_NET_SCH_NETEM); netstage has an emulator of its own",
+            "modprobe sch_netem (CONFIG_NET_SCH_NETEM) for --emulator netem; netstage has an emulator of its own",
         ),
+        new("bridge").tried(bridge(right), "modprobe bridge (CONFIG_BRIDGE), which --emulator netem needs"),
     ]
 }
 
@@ -132,6 +133,11 @@ fn multicast(namespace: &Namespace) -> Result<String, String> {
         MulticastRoutes::open(namespace, group).map_err(|error| format!("{version}: {error}"))?;
     }
     Ok(String::new())
+}
+
+fn bridge(namespace: &Namespace) -> Result<String, String> {
+    let made = Netlink::open(namespace).and_then(|mut netlink| netlink.create_bridge("bridge0"));
+    made.map(|()| String::new()).map_err(|error| error.to_string())
 }
 
 fn has_qdisc(namespace: &Namespace, kind: &str) -> Result<String, String> {

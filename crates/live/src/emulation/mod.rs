@@ -3,6 +3,7 @@
 //! The fabric holds the network, an agent in each host its flows; this is the controller
 //! of both, and what turns their findings into the outcome of a run.
 
+mod backend;
 mod folder;
 mod outcome;
 
@@ -15,6 +16,7 @@ use crate::fabric::layout::Layout;
 use crate::fabric::process::{AgentSpec, Build, Fabric, Failed, Finished};
 use crate::fabric::services::{self, ServiceResult};
 use crate::fabric::spec::Spec;
+pub use backend::Backend;
 use folder::Folder;
 use netstage_core::fair::Control;
 use netstage_scenario::outcome::{Outcome, Stopped};
@@ -22,7 +24,7 @@ use netstage_scenario::plan::Plan;
 use outcome::Findings;
 use std::fs;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How often the end of a run without agents is looked for.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
@@ -42,17 +44,19 @@ impl From<Error> for Stopped {
     }
 }
 
-/// Runs a plan under a seed. `program` is netstage itself: fabric and agents are processes
-/// of it. `stop` is asked several times a second.
-///
-/// What other people's programs said where they failed is kept in the folder `logs`.
-pub fn run(
-    plan: &Plan,
-    seed: u64,
-    program: &Path,
-    logs: &Path,
-    stop: &dyn Fn() -> bool,
-) -> Result<Outcome, Stopped> {
+/// What a run needs beside its plan.
+#[derive(Clone, Debug)]
+pub struct Means {
+    /// netstage itself: fabric and agents are processes of it.
+    pub program: PathBuf,
+    /// The folder for what other people's programs said where they failed.
+    pub logs: PathBuf,
+    /// Who works the links.
+    pub backend: Backend,
+}
+
+/// Runs a plan under a seed. `stop` is asked several times a second.
+pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
     refuse_what_is_not_real(plan)?;
     if let Some(absent) = services::missing(plan) {
         return Err(Stopped::Missing {
@@ -65,8 +69,10 @@ pub fn run(
     let assignments = assignments::assignments(plan, &members, seed);
     let folder =
         Folder::new().map_err(|e| Stopped::Failed(format!("cannot make a folder for sockets: {e}")))?;
+    let mut spec = Spec::new(plan, &layout);
+    let told = backend::assign(means.backend, plan, &mut spec)?;
     let mut build = Build {
-        spec: Spec::new(plan, &layout),
+        spec,
         emulator: emulator_config(plan, &layout, &members, seed),
         agents: Vec::new(),
         services: services::specs(plan, &members, folder.path()),
@@ -79,7 +85,7 @@ pub fn run(
         build.agents.push(AgentSpec { node, socket, spool, log });
     }
     let services = !build.services.is_empty();
-    let mut fabric = Fabric::start(program, build, stop).map_err(|e| interrupted_or(e, stop))?;
+    let mut fabric = Fabric::start(&means.program, build, stop).map_err(|e| interrupted_or(e, stop))?;
     let mut agents = Agents::connect(sockets)?;
     agents.prepare(assignments.into_values().map(|a| (a.node.clone(), a)).collect())?;
     let epoch = agents.soonest_start();
@@ -105,8 +111,8 @@ pub fn run(
         services: &services,
     };
     let mut outcome = outcome::outcome(&found);
-    outcome.differences = differences(plan);
-    keep_logs(&services, seed, logs, &mut outcome);
+    outcome.differences = differences(plan).into_iter().chain(told).collect();
+    keep_logs(&services, seed, &means.logs, &mut outcome);
     add_remarks(&mut outcome, collected, |name| {
         folder.last_words(plan.nodes.iter().position(|node| node.name == name)?)
     });

@@ -8,9 +8,9 @@ use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
-use netstage_scenario::plan::{Direction, NodeKind, Plan, Transport};
+use netstage_scenario::plan::{Direction, FlowGroup, Hop, NodeKind, Plan, Transport};
 use netstage_scenario::quality;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything that was found in one run.
 pub struct Findings<'a> {
@@ -33,6 +33,9 @@ pub fn outcome(found: &Findings) -> Outcome {
         bins: (plan.duration.0 / plan.measure.interval.0) as usize,
         seconds: plan.measure.interval.as_secs_f64(),
         outcome: Outcome { interval: plan.measure.interval, ..Outcome::default() },
+        by_kernel: (found.emulator.links.iter().filter(|link| link.by_kernel))
+            .map(|link| link.name.clone())
+            .collect(),
     };
     gathered.outcome.bins = gathered.bins;
     let sides = Sides::new(found.reports);
@@ -81,6 +84,8 @@ struct Gathered {
     bins: usize,
     seconds: f64,
     outcome: Outcome,
+    /// Names of the links the kernel works.
+    by_kernel: BTreeSet<String>,
 }
 
 impl Gathered {
@@ -124,12 +129,21 @@ impl Gathered {
         }
         self.add_receiver(&name, is_tcp, receiving);
         if is_tcp && plan.measure.flow_detail {
-            let none = vec![0; self.bins];
-            let lost = lost.unwrap_or(&none).iter().map(|count| *count as f64).collect();
-            self.push(Metric::FlowLost, &name, lost);
+            self.push(Metric::FlowLost, &name, self.lost_of_tcp(plan, group, lost));
             self.add_tcp(&name, sending.map_or(&[], |sender| &sender.tcp));
         }
         self.add_sender(&name, is_tcp, sending);
+    }
+
+    /// Packets lost per bin on the links of a TCP flow; unknown where the kernel works one of
+    /// them.
+    fn lost_of_tcp(&self, plan: &Plan, group: &FlowGroup, lost: Option<&Vec<u64>>) -> Vec<f64> {
+        let by_kernel = |hop: &Hop| self.by_kernel.contains(&plan.links[hop.link].name);
+        match lost {
+            _ if group.path.iter().chain(&group.reverse).any(by_kernel) => Vec::new(),
+            Some(lost) => lost.iter().map(|count| *count as f64).collect(),
+            None => vec![0.0; self.bins],
+        }
     }
 
     /// What a flow's sender found.

@@ -36,6 +36,8 @@ pub struct LinkReport {
     pub name: String,
     /// From end 0 to end 1, then the other way.
     pub directions: [DirectionReport; 2],
+    /// Whether the kernel worked it, which does not tell whose packets were lost.
+    pub by_kernel: bool,
 }
 
 /// One direction of a link. Series have a value per bin.

@@ -41,7 +41,7 @@ pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: I
             slipped.add(config, &report, late);
             report
         });
-        reports.push(LinkReport { name: link.name.clone(), directions });
+        reports.push(LinkReport { name: link.name.clone(), directions, by_kernel: false });
     }
     let flow_lost = links.shared.flow_lost.into_iter();
     Report {

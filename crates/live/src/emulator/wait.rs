@@ -143,7 +143,8 @@ impl Waiter {
     }
 }
 
-fn timespec(nanoseconds: u64) -> Timespec {
+/// A moment of the monotonic clock as the system takes it.
+pub(super) fn timespec(nanoseconds: u64) -> Timespec {
     Timespec { tv_sec: (nanoseconds / 1_000_000_000) as i64, tv_nsec: (nanoseconds % 1_000_000_000) as i64 }
 }
 

@@ -4,6 +4,7 @@
 //! - [`layout`], [`distribution`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
 //! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
 //! - [`network`]: namespaces, interfaces, addresses and routes.
+//! - [`links`]: who works its links: the emulator, the kernel, or each some of them.
 //! - [`services`]: other people's programs in its nodes.
 //! - [`differences`]: in what the kernel differs from the plan.
 
@@ -13,6 +14,7 @@ pub mod differences;
 pub mod distribution;
 pub mod labels;
 pub mod layout;
+pub mod links;
 pub mod network;
 pub mod process;
 pub mod server;

@@ -5,6 +5,7 @@
 use super::address::{self, Side};
 use super::process::Failed;
 use super::spec::{AddressSpec, LinkSpec, MulticastSpec, NodeSpec, RouteSpec, Spec};
+use crate::emulator::netem::chain;
 use crate::netns::multicast::MulticastRoutes;
 use crate::netns::netlink::{Metrics, Route, VethEnd, VethOptions, create_veth};
 use crate::netns::{Namespace, Netlink, ethtool};
@@ -32,6 +33,11 @@ pub fn emulator_interface(link: usize, end: usize) -> String {
     format!("link{link}.{end}")
 }
 
+/// Names of the interfaces of a link that the kernel works.
+pub fn chain_names(link: usize) -> chain::Names {
+    chain::Names::new([0, 1].map(|end| emulator_interface(link, end)))
+}
+
 impl Network {
     /// Builds it.
     pub fn build(spec: &Spec) -> Result<Network, Failed> {
@@ -44,6 +50,7 @@ impl Network {
         network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
         for link in &spec.links {
             network.add_link(link, spec.mtu)?;
+            network.hand_to_kernel(link, spec.mtu)?;
         }
         for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
             if let Some(namespace) = node {
@@ -84,6 +91,23 @@ impl Network {
         Ok(())
     }
 
+    /// Where the kernel works a link: everything between its ends.
+    fn hand_to_kernel(&self, link: &LinkSpec, mtu: u32) -> Result<(), Failed> {
+        let Some(directions) = &link.netem else { return Ok(()) };
+        let options = VethOptions { mtu, ..VethOptions::default() };
+        let names = chain_names(link.index);
+        chain::build(&self.emulator, &names, directions, options).map_err(|error| {
+            match error.source.raw_os_error() {
+                Some(libc::ENOENT | libc::EOPNOTSUPP) => Failed::missing(
+                    format!("link.{}: {error}", link.name),
+                    "modprobe sch_netem bridge (CONFIG_NET_SCH_NETEM, CONFIG_BRIDGE), or leave the link to \
+                     netstage: --emulator own",
+                ),
+                _ => failed(error),
+            }
+        })
+    }
+
     fn configure(&self, namespace: &Namespace, node: &NodeSpec) -> Result<(), Failed> {
         for (name, value) in &node.settings {
             self.set(namespace, name, value)?;
@@ -120,6 +144,10 @@ impl Network {
             for (namespace, name) in ends {
                 Netlink::open(namespace).and_then(|mut n| n.wait_until_ready(&name)).map_err(failed)?;
             }
+        }
+        let between = link.netem.iter().flat_map(|_| chain_names(link.index).middle);
+        for name in between {
+            Netlink::open(&self.emulator).and_then(|mut n| n.wait_until_ready(&name)).map_err(failed)?;
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! The fabric's own process: holds the namespaces, runs the emulator, and is the parent of
 //! the agents. It ends when its standard input does, and everything ends with it.
 
-use super::network::{Network, emulator_interface};
+use super::links::Links;
+use super::network::Network;
 use super::process::{AgentSpec, Answer, Build, Failed, Finished, Order};
 use super::services::run::Service;
 use crate::clock::Epoch;
-use crate::emulator::{Emulator, Report};
+use crate::emulator::Report;
 use crate::netns::{spawn_in, user};
-use crate::ports::af_packet::{AfPacket, Options};
 use nix::sys::{prctl, signal::Signal};
 use std::fs::File;
 use std::io::{self, BufRead as _, Write as _};
@@ -72,7 +72,7 @@ fn answer(answer: &Answer) {
 /// A network with its emulator and agents.
 struct Stage {
     network: Network,
-    emulator: Option<Emulator<AfPacket>>,
+    links: Option<Links>,
     agents: Vec<Child>,
     services: Vec<Service>,
     stop: Arc<AtomicBool>,
@@ -82,20 +82,11 @@ struct Stage {
 impl Stage {
     fn build(build: Build) -> Result<Stage, Failed> {
         let network = Network::build(&build.spec)?;
-        let mut ports = Vec::new();
-        for link in &build.spec.links {
-            let port = |end| {
-                let name = emulator_interface(link.index, end);
-                AfPacket::open(&network.emulator, &name, Options::default())
-                    .map_err(|e| Failed::broken(format!("cannot open the emulator's port {name}: {e}")))
-            };
-            ports.push([port(0)?, port(1)?]);
-        }
-        let emulator = Emulator::new(build.emulator, ports).map_err(|e| Failed::broken(e.to_string()))?;
+        let links = Links::new(&build.spec, build.emulator, &network.emulator)?;
         let program =
             std::env::current_exe().map_err(|e| Failed::broken(format!("cannot find myself: {e}")))?;
         let mut stage = Stage {
-            emulator: Some(emulator),
+            links: Some(links),
             agents: Vec::new(),
             services: Vec::new(),
             stop: Arc::new(AtomicBool::new(false)),
@@ -146,10 +137,10 @@ impl Stage {
     }
 
     fn run(&mut self, epoch: Epoch, sender: &Sender<Event>) {
-        let Some(emulator) = self.emulator.take() else { return };
+        let Some(links) = self.links.take() else { return };
         let (stop, sender) = (Arc::clone(&self.stop), sender.clone());
         let work = move || {
-            let report = emulator.run(epoch, &stop);
+            let report = links.run(epoch, &stop);
             let _ = sender.send(Event::Finished(Box::new(report)));
         };
         self.running = Some(std::thread::spawn(work));

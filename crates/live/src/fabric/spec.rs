@@ -4,6 +4,7 @@
 use super::address;
 use super::distribution::Tree;
 use super::layout::{Layout, Placement, RouteOptions};
+use crate::emulator::netem::Stages;
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::plan::{Family, FlowGroup, Hop, NodeKind, Plan, Transport};
@@ -78,6 +79,8 @@ pub struct LinkSpec {
     pub ends: [usize; 2],
     /// From `ends[0]` to `ends[1]`, then the other way.
     pub directions: [link::Config; 2],
+    /// What the kernel's netems are told, where they work this link.
+    pub netem: Option<[Stages; 2]>,
 }
 
 /// A route to one address.
@@ -115,6 +118,7 @@ impl Spec {
                 name: link.name.clone(),
                 ends: link.ends,
                 directions: link.directions.clone(),
+                netem: None,
             })
             .collect();
         let on_a_way: BTreeSet<usize> = links.iter().flat_map(|link| link.ends).collect();

@@ -4,6 +4,7 @@
 //!
 //! - [`user`]: doing all this without being root.
 //! - [`netlink`]: links, addresses, neighbours and routes (rtnetlink).
+//! - [`qdiscs`]: queueing disciplines of links.
 //! - [`multicast`]: which packets to groups a namespace forwards.
 //! - [`hold`]: other people's programs, which may start further ones.
 //! - [`ethtool`]: switching offloads off, so that what is seen is what is sent.
@@ -15,6 +16,7 @@ pub mod ethtool;
 pub mod hold;
 pub mod multicast;
 pub mod netlink;
+pub mod qdiscs;
 mod spawn;
 pub mod user;
 

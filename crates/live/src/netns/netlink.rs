@@ -4,13 +4,13 @@
 
 use super::Namespace;
 use netlink_packet_core::{
-    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags,
-    LinkInfo, LinkMessage, State,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute,
+    LinkFlags, LinkInfo, LinkMessage, State,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
@@ -19,7 +19,6 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
     RouteScope, RouteType,
 };
-use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::net::IpAddr;
@@ -254,17 +253,24 @@ impl Netlink {
         self.set_flags(link, LinkFlags::empty(), "take down")
     }
 
-    /// Gives a link a queueing discipline by the kernel's name for it, in place of the one it
-    /// has. `options` are laid out as the discipline reads them.
-    pub fn set_queue_discipline(&mut self, link: &str, kind: &str, options: Vec<u8>) -> Result<(), Error> {
-        let mut message = TcMessage::default();
-        message.header.index = self.link(link)?.index as i32;
-        message.header.parent = TcHandle::ROOT;
-        let options = TcAttribute::Other(DefaultNla::new(libc::TCA_OPTIONS, options));
-        message.attributes = vec![TcAttribute::Kind(kind.into()), options];
-        let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        let action = || format!("give {link} the queueing discipline {kind}");
-        self.change(Message::NewQueueDiscipline(message), flags, action)
+    /// Creates a bridge, down: what comes by one of its links leaves by the others, whatever
+    /// it is. It runs no spanning tree and listens to no group membership.
+    pub fn create_bridge(&mut self, name: &str) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        let options = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]);
+        message.attributes = vec![
+            LinkAttribute::IfName(name.into()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(options)]),
+        ];
+        let action = || format!("create the bridge {name}");
+        self.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL, action)
+    }
+
+    /// Makes a link one of a bridge's.
+    pub fn set_bridge(&mut self, link: &str, bridge: &str) -> Result<(), Error> {
+        let mut message = self.link_message(link)?;
+        message.attributes = vec![LinkAttribute::Controller(self.index(bridge)?)];
+        self.change(Message::SetLink(message), 0, || format!("put {link} on the bridge {bridge}"))
     }
 
     /// Deletes a link; of a veth pair both ends go.
@@ -342,25 +348,6 @@ impl Netlink {
         self.change(Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
-    /// Whether the kernel has a queueing discipline of this name. Asked for without its
-    /// options on the loopback interface: a discipline that cannot do without is refused
-    /// with another error than one that is unknown. For namespaces that may be changed.
-    pub fn knows_qdisc(&mut self, kind: &str) -> Result<bool, Error> {
-        let mut message = TcMessage::default();
-        message.header.index = self.index("lo")? as i32;
-        message.header.parent = TcHandle::ROOT;
-        message.attributes.push(TcAttribute::Kind(kind.into()));
-        let request = Message::NewQueueDiscipline(message);
-        match self.change(request, NLM_F_CREATE | NLM_F_EXCL, || format!("add the discipline {kind}")) {
-            Ok(()) => Ok(true),
-            Err(error) => match error.source.raw_os_error() {
-                Some(libc::ENOENT) => Ok(false),
-                Some(libc::EINVAL | libc::EEXIST) => Ok(true),
-                _ => Err(error),
-            },
-        }
-    }
-
     /// All links of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
         let request = Message::GetLink(LinkMessage::default());
@@ -418,7 +405,7 @@ impl Netlink {
         Ok(answer.iter().any(local))
     }
 
-    fn index(&mut self, link: &str) -> Result<u32, Error> {
+    pub(super) fn index(&mut self, link: &str) -> Result<u32, Error> {
         Ok(self.link(link)?.index)
     }
 
@@ -450,12 +437,17 @@ impl Netlink {
         }
     }
 
-    fn change(&mut self, message: Message, flags: u16, action: impl Fn() -> String) -> Result<(), Error> {
+    pub(super) fn change(
+        &mut self,
+        message: Message,
+        flags: u16,
+        action: impl Fn() -> String,
+    ) -> Result<(), Error> {
         self.request(message, NLM_F_ACK | flags, action).map(drop)
     }
 
     /// Sends a request and gathers the answers up to the one that ends them.
-    fn request(
+    pub(super) fn request(
         &mut self,
         message: Message,
         flags: u16,

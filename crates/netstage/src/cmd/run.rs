@@ -4,7 +4,8 @@ use super::Chosen;
 use crate::exit::{self, EXPECTATION, FAILED, Failure, OK, VOID};
 use crate::{html, summary};
 use indicatif::{ProgressBar, ProgressStyle};
-use netstage_study::{Observer, Options, Progress, Record, Runner, report, stage};
+use netstage_study::stage::{self, Backend, Means};
+use netstage_study::{Observer, Options, Progress, Record, Runner, report};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ pub struct Arguments {
     /// What to run it on
     #[arg(long, value_name = "STAGE", default_value = "sim")]
     on: Stage,
+    /// Who works the links of the emulated stage
+    #[arg(long, value_name = "WHO", default_value = "own")]
+    emulator: Emulator,
     /// The record's folder [default: out/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -41,6 +45,16 @@ enum Stage {
     Emu,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Emulator {
+    /// netstage itself
+    Own,
+    /// The kernel's netem, if it can be every link without a difference
+    Netem,
+    /// netem where it can be the link, netstage elsewhere
+    Mixed,
+}
+
 /// Name of the folder in a record's with what programs said that failed.
 const LOGS: &str = "logs";
 
@@ -53,9 +67,22 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(arguments.chosen.name()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Runs in real time take the processor from each other, so those go one by one.
-    let (name, jobs, runner): (_, _, Box<Runner>) = match arguments.on {
-        Stage::Sim => ("sim", cores, Box::new(stage::sim)),
-        Stage::Emu => ("emu", 1, Box::new(stage::emu(own_program()?, out.join(LOGS)))),
+    let (name, jobs, runner): (_, _, Box<Runner>) = match (arguments.on, arguments.emulator) {
+        (Stage::Sim, Emulator::Own) => ("sim", cores, Box::new(stage::sim)),
+        (Stage::Sim, _) => {
+            return Err(
+                Failure::usage("the simulator has no links to hand on").help("--emulator goes with --on emu")
+            );
+        }
+        (Stage::Emu, emulator) => {
+            let (name, backend) = match emulator {
+                Emulator::Own => ("emu", Backend::Own),
+                Emulator::Netem => ("emu-netem", Backend::Netem),
+                Emulator::Mixed => ("emu-mixed", Backend::Mixed),
+            };
+            let means = Means { program: own_program()?, logs: out.join(LOGS), backend };
+            (name, 1, Box::new(stage::emu(means)))
+        }
     };
     let options = Options {
         out,

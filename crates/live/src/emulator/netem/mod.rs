@@ -3,13 +3,24 @@
 //! whether this kernel has it.
 //!
 //! One netem counts packets under way into its limit and loses packets before they take the
-//! line's time. So a link is two of them, one behind the other: the line, then the way.
+//! line's time. So a link is two of them, one behind the other: the line, then the way. A
+//! netem inside the other would count into its limit still.
+//!
+//! - [`chain`]: the interfaces that carry a link's packets past both.
+//! - [`count`], [`watch`]: what they have counted.
+
+pub mod chain;
+mod count;
+mod watch;
+
+pub use watch::{KernelLink, STEP, Watch, Watched};
 
 use crate::netns::{Namespace, Netlink};
 use netstage_core::link::{Config, JitterDistribution};
 use netstage_core::quantity::Capacity;
 use netstage_core::queue;
 use netstage_core::time::Duration;
+use serde::{Deserialize, Serialize};
 use std::io;
 
 /// Bytes of Ethernet's header, which netem counts and a link does not.
@@ -24,7 +35,7 @@ const TCA_NETEM_LATENCY64: u16 = 10;
 const TCA_NETEM_JITTER64: u16 = 11;
 
 /// What one netem is told.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Netem {
     /// Bytes a second; zero does not limit.
     pub rate: u64,
@@ -43,7 +54,7 @@ pub struct Netem {
 }
 
 /// A link as two netems.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
     /// Rate and buffer: where packets leave the near end.
     pub line: Netem,
@@ -140,7 +151,7 @@ mod tests {
     use netstage_core::link::Jitter;
     use netstage_core::quantity::BitRate;
 
-    fn config() -> Config {
+    pub(super) fn config() -> Config {
         Config {
             rate: BitRate(10_000_000),
             delay: Duration::from_millis(5),

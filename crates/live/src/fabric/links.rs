@@ -1,0 +1,82 @@
+//! Who works the links of a network: the emulator, the kernel's netems, or each some of them.
+
+use super::network::{chain_names, emulator_interface};
+use super::process::Failed;
+use super::spec::Spec;
+use crate::clock::Epoch;
+use crate::emulator::netem::{KernelLink, Watch, Watched};
+use crate::emulator::report::LinkReport;
+use crate::emulator::{Config, Emulator, Report};
+use crate::netns::Namespace;
+use crate::ports::af_packet::{AfPacket, Options};
+use netstage_core::time::Duration;
+use std::sync::atomic::AtomicBool;
+
+/// All links of a network.
+#[derive(Debug)]
+pub struct Links {
+    emulator: Emulator<AfPacket>,
+    watch: Option<Watch>,
+    /// Of each link, whether the kernel works it.
+    by_kernel: Vec<bool>,
+    interval: Duration,
+    duration: Duration,
+}
+
+impl Links {
+    /// Of a network that is there, whose emulator's interfaces lie in `namespace`.
+    pub fn new(spec: &Spec, mut config: Config, namespace: &Namespace) -> Result<Links, Failed> {
+        let (interval, duration) = (config.interval, config.duration);
+        let (mut ports, mut own, mut kernel) = (Vec::new(), Vec::new(), Vec::new());
+        for (link, config) in spec.links.iter().zip(config.links) {
+            if link.netem.is_some() {
+                kernel.push(KernelLink { config, names: chain_names(link.index) });
+                continue;
+            }
+            let port = |end| {
+                let name = emulator_interface(link.index, end);
+                AfPacket::open(namespace, &name, Options::default())
+                    .map_err(|e| Failed::broken(format!("cannot open the emulator's port {name}: {e}")))
+            };
+            ports.push([port(0)?, port(1)?]);
+            own.push(config);
+        }
+        config.links = own;
+        let watch = (!kernel.is_empty()).then(|| Watch::new(namespace, kernel)).transpose();
+        Ok(Links {
+            emulator: Emulator::new(config, ports).map_err(|e| Failed::broken(e.to_string()))?,
+            watch: watch.map_err(|e| Failed::broken(e.to_string()))?,
+            by_kernel: spec.links.iter().map(|link| link.netem.is_some()).collect(),
+            interval,
+            duration,
+        })
+    }
+
+    /// Works them until `stop` is set. The run begins at `epoch`.
+    pub fn run(self, epoch: Epoch, stop: &AtomicBool) -> Report {
+        let Links { emulator, watch, by_kernel, interval, duration } = self;
+        let Some(watch) = watch else { return emulator.run(epoch, stop) };
+        std::thread::scope(|scope| {
+            let watching = scope.spawn(move || watch.run(epoch, interval, duration, stop));
+            let report = emulator.run(epoch, stop);
+            let watched = watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let watched = watched.unwrap_or_else(|error| Watched {
+                void: vec![format!("what the kernel's links counted is not known: {error}")],
+                ..Watched::default()
+            });
+            joined(report, watched, &by_kernel)
+        })
+    }
+}
+
+/// One report of both, its links in the order of the network.
+fn joined(mut report: Report, watched: Watched, by_kernel: &[bool]) -> Report {
+    let mut own = std::mem::take(&mut report.links).into_iter();
+    let mut kernel = watched.links.into_iter();
+    let mut next =
+        |by_kernel: &bool| -> Option<LinkReport> { if *by_kernel { kernel.next() } else { own.next() } };
+    report.links = by_kernel.iter().filter_map(&mut next).collect();
+    report.warnings.extend(watched.warnings);
+    report.void.extend(watched.void);
+    report
+}
