@@ -77,7 +77,7 @@ fn config() -> Config {
             .map(|number| Peer {
                 name: numbered("peer", number),
                 port: "core".into(),
-                next_hop: [2, 0, 0, 0, 0, 3],
+                next_hop: Some([2, 0, 0, 0, 0, 3]),
                 encapsulation: ways[number],
                 mtu: 1500,
                 clamp_segment_size: true,
@@ -100,6 +100,7 @@ fn config() -> Config {
                     control: Control::I2vfc(fair::Config { queue: 8, ..fair::Config::default() }),
                     weight: 1.0,
                     maximum: None,
+                    stops_when_silent: false,
                 }],
                 address_v4: Some([10, 0, 0, 254].into()),
                 address_v6: Some("fd00::fe".parse().unwrap()),
@@ -112,7 +113,8 @@ fn config() -> Config {
                 port: "customers".into(),
                 vlans: vec![100 + number as u16],
                 select: None,
-                next_hop: [2, 0, 0, 0, 0, 4],
+                station: Some([2, 0, 0, 0, 0, 4]),
+                addresses: Vec::new(),
                 mtu: 1500,
             })
             .collect(),
@@ -120,6 +122,7 @@ fn config() -> Config {
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
+        silent_after: Duration::from_secs(5),
     }
 }
 

@@ -12,6 +12,7 @@ pub mod edge;
 pub mod fair;
 pub mod link;
 pub mod measure;
+pub mod neighbour;
 pub mod packet;
 pub mod quantity;
 pub mod queue;

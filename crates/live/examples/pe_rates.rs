@@ -135,7 +135,7 @@ fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
         peers: vec![Peer {
             name: "far".into(),
             port: "core".into(),
-            next_hop: CORE,
+            next_hop: Some(CORE),
             encapsulation,
             mtu: 1600,
             clamp_segment_size: true,
@@ -155,6 +155,7 @@ fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
                     control: control.clone(),
                     weight: 1.0,
                     maximum: None,
+                    stops_when_silent: false,
                 }],
                 address_v4: None,
                 address_v6: None,
@@ -167,7 +168,8 @@ fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
                 port: "customers".into(),
                 vlans: vlans(flow),
                 select: None,
-                next_hop: CUSTOMER,
+                station: Some(CUSTOMER),
+                addresses: Vec::new(),
                 mtu: 1500,
             })
             .collect(),
@@ -175,6 +177,7 @@ fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
+        silent_after: netstage_core::time::Duration::from_secs(5),
     }
 }
 

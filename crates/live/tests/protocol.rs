@@ -1,4 +1,4 @@
-//! The committed Rust of the protocol is what its description generates.
+//! The committed Rust of the protocols is what their descriptions generate.
 
 use std::fs;
 use std::path::Path;
@@ -6,17 +6,26 @@ use std::path::Path;
 #[test]
 fn the_generated_code_fits_the_description() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let out = std::env::temp_dir().join(format!("netstage-protocol-{}", std::process::id()));
-    fs::create_dir_all(&out).unwrap();
-    let described = protox::compile(["agent.proto"], [root.join("proto")]).unwrap();
-    tonic_prost_build::configure().build_transport(false).out_dir(&out).compile_fds(described).unwrap();
-    let generated = fs::read_to_string(out.join("netstage.agent.v1.rs")).unwrap();
-    fs::remove_dir_all(&out).unwrap();
+    let mut differ = Vec::new();
+    for (description, package, committed) in [
+        ("agent.proto", "netstage.agent.v1", "src/protocol/generated.rs"),
+        ("pe.proto", "netstage.pe.v1", "src/pe/daemon/control/generated.rs"),
+    ] {
+        let out = std::env::temp_dir().join(format!("netstage-protocol-{}-{package}", std::process::id()));
+        fs::create_dir_all(&out).unwrap();
+        let described = protox::compile([description], [root.join("proto")]).unwrap();
+        tonic_prost_build::configure().build_transport(false).out_dir(&out).compile_fds(described).unwrap();
+        let generated = fs::read_to_string(out.join(format!("{package}.rs"))).unwrap();
+        fs::remove_dir_all(&out).unwrap();
 
-    let committed = root.join("src/protocol/generated.rs");
-    if std::env::var_os("BLESS").is_some() {
-        fs::write(&committed, &generated).unwrap();
+        let committed = root.join(committed);
+        if std::env::var_os("BLESS").is_some() {
+            fs::write(&committed, &generated).unwrap();
+        }
+        if fs::read_to_string(&committed).ok().as_deref() != Some(&generated) {
+            differ.push(description);
+        }
     }
-    let same = fs::read_to_string(&committed).is_ok_and(|committed| committed == generated);
-    assert!(same, "run: BLESS=1 cargo test --release -p netstage-live --test protocol");
+    let advice = "run: BLESS=1 cargo test --release -p netstage-live --test protocol";
+    assert!(differ.is_empty(), "{differ:?}: {advice}");
 }

@@ -35,6 +35,9 @@ enum Command {
     /// Measure towards another host, or agree to be measured with
     #[command(subcommand)]
     Measure(cmd::measure::Command),
+    /// Be a provider edge router, which shares a core fairly among VPNs, or ask one that runs
+    #[command(subcommand)]
+    Pe(cmd::pe::Command),
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]
     Fabric,
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Held { program, arguments } => netstage_live::netns::hold::hold(&program, &arguments)
             .map_err(|e| Failure::run(format!("cannot hold {}: {e}", program.display()))),
         Command::Measure(command) => cmd::measure::run(&command),
+        Command::Pe(command) => cmd::pe::run(&command),
         Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {

@@ -124,7 +124,7 @@ fn a_socket_in_use_and_a_spool_that_cannot_be_are_told() {
     let second = place.agent("a").output();
     assert_eq!(second.status.code(), Some(1));
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.contains("a.sock: another agent listens there"), "{said}");
+    assert!(said.contains("a.sock: somebody listens there"), "{said}");
     agents.finish();
 
     let file = place.0.join("file");

@@ -13,6 +13,7 @@ mod merge;
 mod nest;
 pub mod outcome;
 pub mod pattern;
+pub mod pe;
 pub mod plan;
 pub mod quality;
 mod quantity;

@@ -32,6 +32,13 @@ const MOST_BYTES: u64 = 16 << 20;
 
 /// Reads and checks a scenario file. Trace files are looked for beside it.
 pub fn load(path: &Path, options: &Options) -> Result<Scenario, Errors> {
+    let text = read_text(path, "scenario")?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    parse(&path.display().to_string(), &text, Some(folder), options)
+}
+
+/// The text of a file that is said to be a `what`.
+pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Errors> {
     let name = path.display().to_string();
     let fail = |message: String| {
         let mut problems = Problems::default();
@@ -42,18 +49,16 @@ pub fn load(path: &Path, options: &Options) -> Result<Scenario, Errors> {
     match std::fs::metadata(path) {
         Err(error) => return Err(fail(format!("cannot read the file: {error}"))),
         Ok(found) if found.len() > MOST_BYTES => {
-            return Err(fail("a file this large is not a scenario".into()));
+            return Err(fail(format!("a file this large is not a {what}")));
         }
         Ok(_) => {}
     }
     let bytes = std::fs::read(path).map_err(|error| fail(format!("cannot read the file: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let line =
             error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
         fail(format!("the file is not UTF-8 text (line {line})"))
-    })?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    parse(&name, &text, Some(folder), options)
+    })
 }
 
 /// Reads and checks a scenario. `base` is the folder that trace files are relative to;

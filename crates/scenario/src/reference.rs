@@ -8,7 +8,18 @@ use std::collections::BTreeSet;
 
 /// The reference section of docs/scenarios.md.
 pub fn reference() -> String {
-    let Kind::Table { fields, .. } = root_kind() else { unreachable!("a file is a table") };
+    let mut reference = of_tables(root_kind());
+    reference.metrics();
+    reference.text
+}
+
+/// The tables of a file, in Markdown.
+pub(crate) fn tables(root: &Kind) -> String {
+    of_tables(root).text
+}
+
+fn of_tables(root: &Kind) -> Reference {
+    let Kind::Table { fields, .. } = root else { unreachable!("a file is a table") };
     let mut reference = Reference { text: String::new(), told: BTreeSet::new(), pending: Vec::new() };
     for field in fields {
         let kind = (field.kind)();
@@ -33,8 +44,7 @@ pub fn reference() -> String {
             }
         }
     }
-    reference.metrics();
-    reference.text
+    reference
 }
 
 struct Reference {

@@ -47,6 +47,8 @@ macro_rules! text {
     };
 }
 
+pub(crate) use text;
+
 text! {
     /// A node, by name.
     NodeName = "the name of a node";

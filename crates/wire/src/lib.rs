@@ -7,6 +7,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod arp;
 mod bytes;
 pub mod checksum;
 pub mod ethernet;
@@ -16,6 +17,7 @@ pub mod ip;
 pub mod loss_delay;
 pub mod mpls;
 pub mod mpls_in_udp;
+pub mod neighbour_discovery;
 pub mod probe;
 pub mod stamp;
 pub mod tcp;

@@ -50,7 +50,7 @@ pub(super) struct Flow<H> {
     /// When it asks for the first time, if nothing is sent before.
     first_probe: Instant,
     /// Probes sent since it became idle; [`UNUSED`] before there was anything else.
-    idle_probes: u8,
+    pub idle_probes: u8,
     /// It is in the list of those that may have something to send.
     pub is_ready: bool,
 }
@@ -65,6 +65,16 @@ enum State<H> {
     Rate(Shaper<H>),
 }
 
+impl<H: Packet> State<H> {
+    fn new((control, config): (&Control, u32), weight: f64) -> State<H> {
+        match control {
+            Control::None => State::Uncontrolled(VecDeque::new()),
+            Control::I2vfc(settings) => State::Window { config, ingress: Ingress::new(settings, weight) },
+            Control::FixedRate { rate, queue } => State::Rate(Shaper::new(*rate, *queue)),
+        }
+    }
+}
+
 impl<H: Packet> Flow<H> {
     pub fn new(
         (key, now): (usize, Instant),
@@ -72,13 +82,8 @@ impl<H: Packet> Flow<H> {
         weight: f64,
         maximum: Option<BitRate>,
     ) -> Flow<H> {
-        let state = match control {
-            Control::None => State::Uncontrolled(VecDeque::new()),
-            Control::I2vfc(settings) => State::Window { config, ingress: Ingress::new(settings, weight) },
-            Control::FixedRate { rate, queue } => State::Rate(Shaper::new(*rate, *queue)),
-        };
         Flow {
-            state,
+            state: State::new((control, config), weight),
             maximum,
             free_at: Instant::ZERO,
             waits_since: Instant::ZERO,
@@ -88,6 +93,44 @@ impl<H: Packet> Flow<H> {
             first_probe: now + first_probe(key),
             idle_probes: UNUSED,
             is_ready: false,
+        }
+    }
+
+    /// Another control: of the same kind, what it has learned stays; of another kind, it
+    /// begins anew. Gives back the packets its new queue has no room for.
+    pub fn change(
+        &mut self,
+        configs: &[Config],
+        now: Instant,
+        (control, config): (&Control, u32),
+        weight: f64,
+        maximum: Option<BitRate>,
+    ) -> VecDeque<H> {
+        self.maximum = maximum;
+        match (&mut self.state, control) {
+            (State::Uncontrolled(_), Control::None) => {}
+            (State::Window { config: old, ingress }, Control::I2vfc(_)) => {
+                *old = config;
+                ingress.set_weight(weight);
+            }
+            (State::Rate(shaper), Control::FixedRate { rate, queue }) => shaper.set(*rate, *queue),
+            _ => {
+                let waiting = self.take_queue();
+                self.state = State::new((control, config), weight);
+                let refused =
+                    waiting.into_iter().filter_map(|packet| self.handle_packet(configs, now, packet).err());
+                return refused.collect();
+            }
+        }
+        VecDeque::new()
+    }
+
+    /// Takes out what waits.
+    pub fn take_queue(&mut self) -> VecDeque<H> {
+        match &mut self.state {
+            State::Uncontrolled(queue) => core::mem::take(queue),
+            State::Window { ingress, .. } => ingress.take_queue(),
+            State::Rate(shaper) => shaper.take_queue(),
         }
     }
 

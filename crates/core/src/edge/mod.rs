@@ -81,6 +81,45 @@ impl<H: Packet> Edge<H> {
         key
     }
 
+    /// Takes a flow over from another `Edge` in place of one of its own, with its queue, its
+    /// counters and what it has learned; only what a change of control leaves no room for is
+    /// given back. Both count time alike.
+    pub fn adopt(
+        &mut self,
+        now: Instant,
+        own: usize,
+        (other, key): (&mut Edge<H>, usize),
+        control: &Control,
+        weight: f64,
+        maximum: Option<BitRate>,
+    ) -> VecDeque<H> {
+        let config = match control {
+            Control::I2vfc(config) => self.shared(config),
+            _ => 0,
+        };
+        let mut flow =
+            core::mem::replace(&mut other.flows[key], Flow::new((key, now), (&Control::None, 0), 1.0, None));
+        let refused = flow.change(&self.configs, now, (control, config), weight, maximum);
+        (flow.armed, flow.is_ready) = (Instant::NEVER, false);
+        self.flows[own] = flow;
+        // It is looked at at once, and armed for what it waits for then.
+        self.make_ready(own);
+        refused
+    }
+
+    /// Somebody wants to send: a flow that has been idle for long asks as soon as one that has
+    /// just fallen idle.
+    pub fn wake(&mut self, now: Instant, flow: usize) {
+        self.flows[flow].idle_probes = 0;
+        let due = self.flows[flow].due(&self.configs).max(now);
+        self.arm(flow, due);
+    }
+
+    /// Takes out the packets of a flow that wait.
+    pub fn take_queue(&mut self, flow: usize) -> VecDeque<H> {
+        self.flows[flow].take_queue()
+    }
+
     fn shared(&mut self, config: &Config) -> u32 {
         let known = self.configs.iter().position(|known| known == config);
         known.unwrap_or_else(|| {

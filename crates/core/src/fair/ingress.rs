@@ -188,6 +188,17 @@ impl<P> Ingress<P> {
         self.update_parameters(config, now);
     }
 
+    /// Another weight, and settings given with what is called next: they hold from the next
+    /// reply on. Window and counters stay.
+    pub fn set_weight(&mut self, weight: f64) {
+        self.weight = weight;
+    }
+
+    /// Takes out what waits.
+    pub fn take_queue(&mut self) -> VecDeque<P> {
+        core::mem::take(&mut self.queue)
+    }
+
     /// The ingress PE of the reference flow published what it measures.
     pub fn handle_reference(&mut self, published: Published) {
         self.reference = Some(published);

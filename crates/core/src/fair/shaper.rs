@@ -21,6 +21,16 @@ impl<P: Packet> Shaper<P> {
         Shaper { rate, limit: limit as usize, queue: VecDeque::new(), free_at: Instant::ZERO, queue_drops: 0 }
     }
 
+    /// Another rate and limit; what waits stays.
+    pub fn set(&mut self, rate: BitRate, limit: u32) {
+        (self.rate, self.limit) = (rate, limit as usize);
+    }
+
+    /// Takes out what waits.
+    pub fn take_queue(&mut self) -> VecDeque<P> {
+        core::mem::take(&mut self.queue)
+    }
+
     /// A customer's packet arrives; it is given back if the queue is full.
     pub fn handle_packet(&mut self, packet: P) -> Result<(), P> {
         if self.queue.len() >= self.limit {

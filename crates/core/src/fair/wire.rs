@@ -133,6 +133,11 @@ impl Querier {
         Querier { session, epoch_unix_ns, asks_for_marks, newest: 0, pending: VecDeque::new() }
     }
 
+    /// Whether its queries ask for the number of congestion marks.
+    pub fn asks_for_marks(&self) -> bool {
+        self.asks_for_marks
+    }
+
     /// Bytes of a query.
     pub fn query_length(&self, is_authenticated: bool) -> usize {
         let marks = if self.asks_for_marks { tlv::MARKS } else { 0 };

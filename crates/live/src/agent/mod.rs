@@ -23,13 +23,12 @@ pub use engine::Engine;
 pub use host::{Happening, Host, HostEnder, Watcher};
 pub use limits::Limits;
 pub use session::{Session, phase_name};
-pub use socket::BindError;
+pub use socket::{BindError, Socket};
 pub use work::{Totals, Work, Worker};
 
 use crate::protocol::MAX_REQUEST_BYTES;
 use crate::protocol::generated::agent_server::AgentServer;
 use service::{Service, Shared};
-use socket::Socket;
 use spool::Spool;
 use std::io;
 use std::os::unix::net::UnixStream;

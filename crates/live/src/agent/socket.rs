@@ -1,5 +1,5 @@
-//! The agent's socket in the file system: made for this user only, never taken from another
-//! agent that lives, and removed at the end.
+//! A daemon's socket in the file system: made for this user only, never taken from another
+//! that lives, and removed at the end.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ const LONGEST_PATH: usize = 107;
 /// Why an agent cannot begin.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BindError {
-    /// Another agent listens there.
+    /// Somebody listens there.
     InUse(PathBuf),
     /// Something is there that is no socket.
     NotASocket(PathBuf),
@@ -37,7 +37,7 @@ impl std::fmt::Display for BindError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             BindError::InUse(path) => {
-                write!(f, "{}: another agent listens there; choose another socket", path.display())
+                write!(f, "{}: somebody listens there; choose another socket", path.display())
             }
             BindError::NotASocket(path) => {
                 write!(f, "{}: exists and is no socket; choose another path", path.display())

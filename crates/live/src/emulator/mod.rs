@@ -23,7 +23,7 @@ mod pool;
 pub mod report;
 mod timing;
 mod verdict;
-mod wait;
+pub(crate) mod wait;
 
 pub use classify::{Entry, Label};
 pub use config::{Config, LinkConfig, Tolerance};

@@ -7,6 +7,7 @@
 //! - [`qdiscs`]: queueing disciplines of links.
 //! - [`multicast`]: which packets to groups a namespace forwards.
 //! - [`hold`]: other people's programs, which may start further ones.
+//! - [`lookup`]: routes and neighbours the kernel has found.
 //! - [`ethtool`]: switching offloads off, so that what is seen is what is sent.
 //!
 //! Which namespaces, addresses and routes a scenario needs is decided elsewhere.
@@ -14,6 +15,7 @@
 
 pub mod ethtool;
 pub mod hold;
+pub mod lookup;
 pub mod multicast;
 pub mod netlink;
 pub mod qdiscs;

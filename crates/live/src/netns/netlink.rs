@@ -7,6 +7,8 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
+use netlink_packet_route::AddressFamily;
+pub(super) use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute,
@@ -19,7 +21,6 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
     RouteScope, RouteType,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -191,6 +192,8 @@ pub struct Link {
     pub up: bool,
     /// Whether frames pass: up, and so is the other end.
     pub running: bool,
+    /// Whether it is an end of a veth pair.
+    pub is_veth: bool,
     /// What passed it since it was created.
     pub statistics: Statistics,
 }
@@ -493,7 +496,7 @@ impl Netlink {
     }
 }
 
-fn family(address: IpAddr) -> AddressFamily {
+pub(super) fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
@@ -506,16 +509,17 @@ fn link_of(message: Message) -> Option<Link> {
         mtu: 0,
         up: message.header.flags.contains(LinkFlags::Up),
         running: false,
+        is_veth: false,
         statistics: Statistics::default(),
     };
-    let (mut state, mut veth) = (State::Unknown, false);
+    let mut state = State::Unknown;
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Address(bytes) => link.mac = bytes.try_into().ok(),
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             LinkAttribute::OperState(operational) => state = operational,
-            LinkAttribute::LinkInfo(info) => veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
+            LinkAttribute::LinkInfo(info) => link.is_veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
             LinkAttribute::Stats64(counted) => {
                 link.statistics = Statistics {
                     received_packets: counted.rx_packets,
@@ -531,6 +535,6 @@ fn link_of(message: Message) -> Option<Link> {
     }
     // The state (RFC 2863) is set by the step that lets frames pass; the flags know earlier.
     // Interfaces without a wire (loopback, TUN) have none and pass frames at once.
-    link.running = link.up && (state == State::Up || state == State::Unknown && !veth);
+    link.running = link.up && (state == State::Up || state == State::Unknown && !link.is_veth);
     Some(link)
 }

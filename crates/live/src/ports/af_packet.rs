@@ -82,6 +82,11 @@ impl AfPacket {
         })
     }
 
+    /// From now on only frames this classic BPF program accepts arrive (packet(7)).
+    pub fn keep_only(&self, program: &[socket2::SockFilter]) -> io::Result<()> {
+        socket2::SockRef::from(&self.socket).attach_filter(program)
+    }
+
     /// Why nothing arrives any more, where it is known.
     fn check(&self) -> io::Result<()> {
         let pending = kernel::option::<libc::c_int>(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;

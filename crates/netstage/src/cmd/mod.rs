@@ -4,6 +4,7 @@ pub mod agent;
 pub mod check;
 pub mod doctor;
 pub mod measure;
+pub mod pe;
 pub mod report;
 pub mod run;
 pub mod schema;

@@ -110,35 +110,16 @@ impl Builder<'_, '_> {
     }
 
     fn i2vfc(&self, own: usize, i2vfc: &I2vfc) -> Option<fair::Config> {
-        let nominal = i2vfc.nominal.as_ref().map_or_else(fair::Nominal::default, |n| fair::Nominal {
-            weight: n.weight.0,
-            decrease: n.decrease.0,
-            round_trip: n.round_trip.0,
-        });
-        let decrease = match i2vfc.decrease.value {
-            Decrease::Fixed(decrease) => fair::Decrease::Fixed(decrease),
-            Decrease::FromWeight => fair::Decrease::FromWeight,
-        };
-        let (reference, rule) = match i2vfc.reference.value.0.as_str() {
-            "nominal" => (fair::Reference::Nominal(nominal), i2vfc.rule),
+        let config = i2vfc.config();
+        match i2vfc.reference.value.0.as_str() {
+            "nominal" => Some(config),
             // The reference itself, where one value is set for every VPN: it keeps its a and b.
             name => match self.file.vpn.index(name)? {
                 index if index == own => {
-                    (fair::Reference::Nominal(nominal), fair::Rule::DecreaseThenIncrease)
+                    Some(fair::Config { rule: fair::Rule::DecreaseThenIncrease, ..config })
                 }
-                index => (fair::Reference::Vpn(index), i2vfc.rule),
+                index => Some(fair::Config { reference: fair::Reference::Vpn(index), ..config }),
             },
-        };
-        Some(fair::Config {
-            increase: i2vfc.increase.value.0,
-            decrease,
-            reference,
-            rule,
-            initial_window: i2vfc.initial_window.0,
-            queue: i2vfc.queue.0,
-            report_every: i2vfc.report_every.0 as u32,
-            pacing: i2vfc.pacing,
-            loss_measure: i2vfc.loss_measure,
-        })
+        }
     }
 }

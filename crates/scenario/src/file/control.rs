@@ -116,6 +116,31 @@ table! {
     }
 }
 
+impl I2vfc {
+    /// What it says, relative to its nominal flow.
+    pub(crate) fn config(&self) -> Config {
+        let nominal = self.nominal.as_ref().map_or_else(Nominal::default, |n| Nominal {
+            weight: n.weight.0,
+            decrease: n.decrease.0,
+            round_trip: n.round_trip.0,
+        });
+        Config {
+            increase: self.increase.value.0,
+            decrease: match self.decrease.value {
+                Decrease::Fixed(decrease) => fair::Decrease::Fixed(decrease),
+                Decrease::FromWeight => fair::Decrease::FromWeight,
+            },
+            reference: fair::Reference::Nominal(nominal),
+            rule: self.rule,
+            initial_window: self.initial_window.0,
+            queue: self.queue.0,
+            report_every: self.report_every.0 as u32,
+            pacing: self.pacing,
+            loss_measure: self.loss_measure,
+        }
+    }
+}
+
 fn default_decrease() -> Literal {
     match Config::default().decrease {
         fair::Decrease::Fixed(decrease) => decrease.into(),

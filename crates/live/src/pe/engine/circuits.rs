@@ -102,6 +102,32 @@ impl Circuits {
     /// The circuit of a frame; the packet in it is only looked at where circuits share a place.
     #[inline]
     pub fn find(&self, frame: &ethernet::View<'_>) -> Option<u32> {
+        match self.place(frame)? {
+            Place::Circuit(circuit) => Some(circuit),
+            Place::Shared(list) => {
+                let packet = ip::View::new(frame.payload()).ok()?;
+                let mut list = self.shared[list as usize].iter();
+                let (_, circuit) =
+                    list.find(|(select, _)| select.as_ref().is_none_or(|select| select.holds(&packet)))?;
+                Some(*circuit)
+            }
+            Place::Empty | Place::Inner(_) => None,
+        }
+    }
+
+    /// All circuits a frame might belong to, whatever is in it.
+    pub fn all(&self, frame: &ethernet::View<'_>) -> Vec<u32> {
+        match self.place(frame) {
+            Some(Place::Circuit(circuit)) => vec![circuit],
+            Some(Place::Shared(list)) => {
+                self.shared[list as usize].iter().map(|(_, circuit)| *circuit).collect()
+            }
+            Some(Place::Empty | Place::Inner(_)) | None => Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn place(&self, frame: &ethernet::View<'_>) -> Option<Place> {
         let mut tags = frame.tags();
         let mut place = match tags.next() {
             None => self.outer[UNTAGGED],
@@ -115,17 +141,7 @@ impl Circuits {
         if tags.next().is_some() {
             return None;
         }
-        match place {
-            Place::Circuit(circuit) => Some(circuit),
-            Place::Shared(list) => {
-                let packet = ip::View::new(frame.payload()).ok()?;
-                let mut list = self.shared[list as usize].iter();
-                let (_, circuit) =
-                    list.find(|(select, _)| select.as_ref().is_none_or(|select| select.holds(&packet)))?;
-                Some(*circuit)
-            }
-            Place::Empty | Place::Inner(_) => None,
-        }
+        Some(place)
     }
 }
 

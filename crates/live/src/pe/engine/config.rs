@@ -7,6 +7,7 @@ use crate::clock::Epoch;
 use netstage_core::edge::Prefix;
 use netstage_core::fair::Control;
 use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
 use netstage_wire::ethernet::Mac;
 use netstage_wire::mpls::Label;
 use std::fmt;
@@ -32,6 +33,8 @@ pub struct Config {
     pub epoch_unix_ns: u64,
     /// Different after each start, so that what was asked before is not heard.
     pub session_seed: u32,
+    /// A peer that has left at least two questions unanswered for so long is silent.
+    pub silent_after: Duration,
 }
 
 /// A port.
@@ -61,8 +64,9 @@ pub struct Peer {
     pub name: String,
     /// The port on the side of the core.
     pub port: String,
-    /// The next router's address on the link there.
-    pub next_hop: Mac,
+    /// The next router's address on the link there; none where it is not known yet, see
+    /// [`Engine::set_way`](super::Engine::set_way).
+    pub next_hop: Option<Mac>,
     /// What is put around the VPN label.
     pub encapsulation: Encapsulation,
     /// What the core carries: bytes of the largest IP or MPLS packet.
@@ -114,8 +118,15 @@ pub struct Vpn {
 /// Where a prefix is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Behind a circuit of this router.
+    /// On the link of a circuit of this router.
     Circuit(String),
+    /// Behind another router on a circuit's link.
+    Router {
+        /// The circuit.
+        circuit: String,
+        /// The router's address there.
+        via: IpAddr,
+    },
     /// Behind a peer.
     Peer(String),
 }
@@ -135,6 +146,8 @@ pub struct Flow {
     pub weight: f64,
     /// What it never exceeds.
     pub maximum: Option<BitRate>,
+    /// Take no packets for it while the peer is silent.
+    pub stops_when_silent: bool,
 }
 
 /// Where a customer is attached.
@@ -150,8 +163,12 @@ pub struct Circuit {
     pub vlans: Vec<u16>,
     /// Which packets of that port and VLAN belong to it, where it is not alone there.
     pub select: Option<Selector>,
-    /// The customer's router.
-    pub next_hop: Mac,
+    /// The one station there, to which everything goes; without it stations are found by ARP
+    /// and neighbour discovery.
+    pub station: Option<Mac>,
+    /// This router's addresses there, with the length of the link's prefix: questions for
+    /// them are answered.
+    pub addresses: Vec<(IpAddr, u8)>,
     /// Bytes of the largest IP packet it carries.
     pub mtu: u16,
 }

@@ -11,6 +11,17 @@ pub enum Severity {
     Error,
 }
 
+impl Severity {
+    /// Its name in outputs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
 macro_rules! counters {
     ($($variant:ident $name:literal $severity:ident $meaning:literal)*) => {
         /// Why a packet or message was not taken, or what was noticed about one that was.
@@ -47,11 +58,16 @@ counters! {
     FrameMalformed "frame_malformed" Error "An Ethernet header that ends early, or has more than four VLAN tags."
     NotForUs "not_for_us" Info "The frame's destination address is another station's, or a group's."
     NoCircuit "no_circuit" Warning "A customer's frame on a port or VLAN, or with addresses, that no circuit has."
-    NotIp "not_ip" Info "A customer's frame that holds neither IPv4 nor IPv6, such as ARP."
+    NotIp "not_ip" Info "A customer's frame that holds neither IPv4, IPv6 nor a well-formed ARP message."
     IpMalformed "ip_malformed" Error "A customer's IP header that contradicts itself or the frame's length."
     IpChecksum "ip_checksum" Error "A customer's IPv4 header with a wrong checksum."
     TtlExceeded "ttl_exceeded" Info "The time to live ended here; its sender is told as often as the limit allows."
     NoRoute "no_route" Warning "The VPN has no route to the destination."
+    Unresolved "unresolved" Warning "Nobody on the circuit has said to have the address the packet was to go to."
+    AddressConflict "address_conflict" Error "A station on a circuit says it has this router's own address."
+    NotAnEcho "not_an_echo" Info "A packet to this router's own address in a VPN that is no echo request, or one too many."
+    PeerUnreachable "peer_unreachable" Warning "The machine has no route to the peer, or its next hop does not answer."
+    PeerSilent "peer_silent" Error "The peer does not answer, and the VPN flow is configured to stop then."
     TooBig "too_big" Info "Larger than the way ahead carries; its sender is told as often as the limit allows."
     NotAnswered "not_answered" Info "An ICMP error that was due and not sent: too many, none may be sent, or no address to send it from."
     QueueFull "queue_full" Info "The VPN flow's queue at the ingress was full."

@@ -27,23 +27,31 @@ impl State {
             unreachable!("the port is on the customers' side")
         };
         let view = ethernet::View::new(frame).map_err(|_| Counter::FrameMalformed)?;
-        if view.destination() != *mac {
-            return Err(Counter::NotForUs.into());
+        if view.destination() != *mac || view.kind() == ethertype::ARP {
+            return self.handle_link_frame(now, port, &view);
         }
-        let circuit = circuits.find(&view).ok_or(Counter::NoCircuit)? as usize;
+        let Some(circuit) = circuits.find(&view) else { return self.handle_unclaimed(now, port, &view) };
+        let circuit = circuit as usize;
         let packet = packet(&view)?;
+        self.circuits[circuit].received.add(packet.packet().len() as u16);
         let vpn = self.circuits[circuit].vpn as usize;
+        let next = self.vpns[vpn].routes.get(packet.destination());
+        if let Some(Next::Local(_)) = next {
+            return self.handle_own_packet(now, vpn, &packet, Some((port, &view)));
+        }
         if packet.ttl() <= 1 {
             self.answer(now, circuit, &view, &packet, Fault::TtlExceeded);
             return Err(Counter::TtlExceeded.into());
         }
-        let next = self.vpns[vpn].routes.get(packet.destination()).ok_or(Counter::NoRoute)?;
+        let next = next.ok_or(Counter::NoRoute)?;
         let (flow, mtu) = match next {
             Next::Flow(flow) => {
                 let flow = flow as usize;
+                self.may_send(now, flow)?;
                 (Some(flow), self.peers[self.flows[flow].peer as usize].mtu)
             }
-            Next::Circuit(out) => (None, self.circuits[out as usize].mtu),
+            Next::Exit(out) => (None, self.circuits[self.exits[out as usize].circuit as usize].mtu),
+            Next::Local(_) => unreachable!("handled above"),
         };
         if packet.packet().len() > usize::from(mtu) {
             self.answer(now, circuit, &view, &packet, Fault::TooBig(mtu));
@@ -63,11 +71,24 @@ impl State {
                 }
                 self.enqueue(now, flow, kept)
             }
-            Next::Circuit(out) => {
-                self.deliver(out as usize, kept);
-                Ok(())
-            }
+            Next::Exit(out) => self.deliver(now, out as usize, kept),
+            Next::Local(_) => unreachable!("handled above"),
         }
+    }
+
+    /// Whether packets are taken for a flow: its peer can be reached, and answers if it must.
+    #[inline]
+    fn may_send(&mut self, now: Instant, number: usize) -> Result<(), Refused> {
+        let flow = &self.flows[number];
+        if !self.peers[flow.peer as usize].is_reachable {
+            return Err(Counter::PeerUnreachable.of(number));
+        }
+        if flow.is_silent && flow.stops_when_silent {
+            // Somebody wants to send: ask soon whether the peer is back.
+            self.edge.wake(now, number);
+            return Err(Counter::PeerSilent.of(number));
+        }
+        Ok(())
     }
 
     /// Counts a hop in a packet that has more than one left.

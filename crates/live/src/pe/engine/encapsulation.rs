@@ -7,7 +7,7 @@
 
 use super::config::Encapsulation;
 use super::pool::{Buffered, HEADROOM};
-use super::{Departure, State};
+use super::{Counter, Departure, State};
 use netstage_wire::gach::{self, channel};
 use netstage_wire::ip::{Ecn, tunnel};
 use netstage_wire::mpls::{ENTRY, Entry, Label};
@@ -37,9 +37,13 @@ impl State {
     /// Puts around what begins at `start` and is of this traffic class: a packet whose label is
     /// the stack's bottom, or a message under one label more.
     #[inline]
-    fn encapsulate(&mut self, flow: usize, buffered: Buffered, start: usize, class: u8, is_bottom: bool) {
-        let flow = &self.flows[flow];
+    fn encapsulate(&mut self, number: usize, buffered: Buffered, start: usize, class: u8, is_bottom: bool) {
+        let flow = &self.flows[number];
         let peer = &self.peers[flow.peer as usize];
+        if !peer.is_reachable {
+            self.pool.give(buffered.buffer);
+            return self.count(Counter::PeerUnreachable.of(number));
+        }
         let end = HEADROOM + usize::from(buffered.length);
         let bytes = self.pool.bytes(buffered.buffer);
         let mut start = put(bytes, start, flow.send, class, is_bottom);

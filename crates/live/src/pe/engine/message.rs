@@ -13,6 +13,10 @@ impl State {
     pub(super) fn send_query(&mut self, number: usize, query: Query) -> Result<(), Refused> {
         let buffer = self.pool.take().ok_or(Counter::BuffersExhausted.of(number))?;
         let flow = &mut self.flows[number];
+        if flow.unanswered == 0 {
+            flow.asked_at = query.sent_at;
+        }
+        flow.unanswered = flow.unanswered.saturating_add(1);
         let keys = self.peers[flow.peer as usize].keys.as_ref();
         let bytes = &mut self.pool.bytes(buffer)[HEADROOM..];
         let labels = [flow.send, flow.receive];
@@ -40,6 +44,7 @@ impl State {
         let (message, length) = Message::read(bytes).map_err(|_| Counter::MessageMalformed.of(flow))?;
         if message.is_response {
             let reply = self.read_response(flow, &bytes[..length])?;
+            self.flows[flow].unanswered = 0;
             self.edge.handle_reply(at, flow, &reply);
             return Ok(());
         }

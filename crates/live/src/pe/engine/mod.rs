@@ -5,6 +5,8 @@
 //! - [`customer`]: a frame from a customer: circuit, VPN, route, queue.
 //! - [`network`]: a frame from the core: label, sender, count, circuit.
 //! - [`encapsulation`]: labels and tunnels around what leaves; [`message`]: management packets.
+//! - [`neighbours`]: who has which address on a circuit; [`local`]: packets to the router itself.
+//! - [`replace`]: another configuration, without losing a packet.
 //! - [`circuits`], [`pool`], [`counter`], [`keys`]: its parts.
 //!
 //! Who may send when is [`netstage_core::edge`]'s, and window control beneath it
@@ -16,14 +18,18 @@ pub mod counter;
 mod customer;
 mod encapsulation;
 mod keys;
+mod local;
 mod message;
+mod neighbours;
 mod network;
 mod pool;
+mod replace;
 mod setup;
 
 pub use config::{Config, Error};
 pub use counter::{Counter, Counters, Severity};
 pub use keys::Keys;
+pub use replace::Prepared;
 
 use crate::clock::Epoch;
 use crate::ports::Port;
@@ -31,12 +37,13 @@ use circuits::Circuits;
 use netstage_core::edge::{Edge, Labels, Routes};
 use netstage_core::fair::wire::Querier;
 use netstage_core::fair::{Egress, Ingress, Transmit};
+use netstage_core::neighbour::Neighbours;
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::{self, Mac, ethertype};
 use netstage_wire::mpls::Label;
 use pool::{Buffered, HEADROOM, Pool};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Frames read from one port, and packets of one port's share sent, in one turn.
 const BATCH: usize = 64;
@@ -102,6 +109,7 @@ impl<P: Port> Engine<P> {
                 Err(error) => attached.failure = Some(error),
             }
         }
+        state.ask_neighbours(now);
         state.edge.handle_timeout(now);
         for _ in 0..BATCH * ports.len() {
             let Some((flow, transmit)) = state.edge.poll_transmit(now) else { break };
@@ -116,7 +124,66 @@ impl<P: Port> Engine<P> {
 
     /// When to call [`turn`](Engine::turn) again at the latest; [`Instant::ZERO`] is at once.
     pub fn poll_timeout(&self) -> Instant {
-        self.state.edge.poll_timeout()
+        self.state.edge.poll_timeout().min(self.state.neighbours.poll_timeout())
+    }
+
+    /// Where a peer, by its number, is to be sent to from now on: port, next router's address
+    /// and MTU of the way, bytes of an IP or MPLS packet. None: it cannot be reached.
+    ///
+    /// Panics if the port is not on the side of the core.
+    pub fn set_way(&mut self, peer: usize, way: Option<(usize, Mac, u16)>) {
+        let State { peers, sides, .. } = &mut self.state;
+        let peer = &mut peers[peer];
+        peer.is_reachable = way.is_some();
+        if let Some((port, next_hop, mtu)) = way {
+            let Side::Core { mac } = &sides[port] else { panic!("the port leads to customers") };
+            peer.port = port as u32;
+            peer.header = setup::core_header(&peer.encapsulation, next_hop, *mac);
+            peer.mtu = setup::left(&peer.encapsulation, mtu) as u16;
+        }
+    }
+
+    /// Looks after flows whose peers do not answer; call it now and then. Gives those whose
+    /// state has changed, and whether they are silent now.
+    pub fn watch(&mut self, now: Instant) -> Vec<(usize, bool)> {
+        let after = self.state.silent_after;
+        let flows = self.state.flows.iter_mut().enumerate();
+        let changed = flows.filter_map(|(number, flow)| {
+            let is_silent = flow.unanswered >= 2 && now.since(flow.asked_at) >= after;
+            (std::mem::replace(&mut flow.is_silent, is_silent) != is_silent).then_some((number, is_silent))
+        });
+        changed.collect()
+    }
+
+    /// Stations on circuits: circuit, address, and the station's own once it is known.
+    pub fn neighbours(&self) -> impl Iterator<Item = (&str, IpAddr, Option<Mac>)> {
+        let names = &self.state.names.circuits;
+        self.state
+            .neighbours
+            .iter()
+            .map(|(circuit, address, mac)| (names[circuit as usize].as_str(), address, mac))
+    }
+
+    /// Packets handed to each circuit's customers and taken from them, and their bytes at the
+    /// IP layer, in the order of the configuration.
+    pub fn circuits(&self) -> impl Iterator<Item = CircuitView<'_>> {
+        let names = self.state.names.circuits.iter();
+        names.zip(&self.state.circuits).map(|(name, circuit)| CircuitView {
+            name,
+            vpn: &self.state.names.vpns[circuit.vpn as usize],
+            received: circuit.received,
+            sent: circuit.sent,
+        })
+    }
+
+    /// The ports' names, in the order of the configuration.
+    pub fn port_names(&self) -> &[String] {
+        &self.state.names.ports
+    }
+
+    /// Whether a port leads to the core.
+    pub fn is_core(&self, port: usize) -> bool {
+        matches!(self.state.sides[port], Side::Core { .. })
     }
 
     /// The ports, to wait on.
@@ -196,6 +263,36 @@ impl<P: Port> Attached<P> {
     }
 }
 
+/// What is known of a circuit.
+#[derive(Clone, Copy, Debug)]
+pub struct CircuitView<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its VPN's name.
+    pub vpn: &'a str,
+    /// What came from customers.
+    pub received: Traffic,
+    /// What went to them.
+    pub sent: Traffic,
+}
+
+/// Packets and their bytes, at the IP layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    #[inline]
+    fn add(&mut self, length: u16) {
+        self.packets += 1;
+        self.bytes += u64::from(length);
+    }
+}
+
 /// What is known of a VPN flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowView<'a> {
@@ -234,6 +331,17 @@ impl<'a> FlowView<'a> {
         self.state.flows[self.number].egress
     }
 
+    /// The labels of what is sent and of what is received.
+    pub fn labels(&self) -> [Label; 2] {
+        let flow = &self.state.flows[self.number];
+        [flow.send, flow.receive]
+    }
+
+    /// Its peer has not answered for too long.
+    pub fn is_silent(&self) -> bool {
+        self.state.flows[self.number].is_silent
+    }
+
     /// How often something was refused or noticed.
     pub fn count(&self, counter: Counter) -> u64 {
         self.state.flows[self.number].counters.as_ref().map_or(0, |counters| counters.get(counter))
@@ -252,6 +360,9 @@ struct State {
     vpns: Vec<Vpn>,
     peers: Vec<Peer>,
     circuits: Vec<Circuit>,
+    exits: Vec<Exit>,
+    neighbours: Neighbours<Buffered>,
+    silent_after: Duration,
     sides: Vec<Side>,
     totals: Counters,
     /// Per port, what leaves at the end of the turn.
@@ -264,6 +375,8 @@ struct State {
 struct Names {
     vpns: Vec<String>,
     peers: Vec<String>,
+    circuits: Vec<String>,
+    ports: Vec<String>,
 }
 
 /// A VPN's flow to a peer and the one back.
@@ -277,6 +390,11 @@ struct Flow {
     egress: Egress,
     /// Only of flows to which something happened.
     counters: Option<Box<Counters>>,
+    stops_when_silent: bool,
+    /// Queries since the last answer, and when the first of them was asked.
+    unanswered: u32,
+    asked_at: Instant,
+    is_silent: bool,
 }
 
 #[derive(Debug)]
@@ -293,14 +411,25 @@ struct Vpn {
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    Circuit(u32),
+    Exit(u32),
     Flow(u32),
+    /// To this router itself, at its address on a circuit.
+    Local(u32),
+}
+
+/// A way out by a circuit: to the station that has the packet's own destination, or to the
+/// router that has this address.
+#[derive(Clone, Copy, Debug)]
+struct Exit {
+    circuit: u32,
+    via: Option<IpAddr>,
 }
 
 #[derive(Debug)]
 struct Peer {
     port: u32,
     header: Header,
+    is_reachable: bool,
     encapsulation: config::Encapsulation,
     /// Bytes of the largest customers' packet the way there carries.
     mtu: u16,
@@ -314,6 +443,10 @@ struct Circuit {
     port: u32,
     header: Header,
     mtu: u16,
+    station: Option<Mac>,
+    addresses: Vec<(IpAddr, u8)>,
+    received: Traffic,
+    sent: Traffic,
 }
 
 /// An Ethernet header to be put in front.
@@ -411,14 +544,34 @@ impl State {
         }
     }
 
-    /// Lets a packet leave by a circuit.
+    /// Lets a packet leave by a circuit, or wait until its station is known.
     #[inline]
-    fn deliver(&mut self, circuit: usize, packet: Buffered) {
-        let circuit = &self.circuits[circuit];
+    fn deliver(&mut self, now: Instant, exit: usize, packet: Buffered) -> Result<(), Refused> {
+        let Exit { circuit, via } = self.exits[exit];
+        let station = match self.circuits[circuit as usize].station {
+            Some(station) => station,
+            None => {
+                let address = via.unwrap_or_else(|| self.destination(packet));
+                match self.neighbours.lookup(circuit, address) {
+                    Some(station) => station,
+                    None => return self.await_neighbour(now, circuit, address, packet),
+                }
+            }
+        };
+        self.hand_over(circuit as usize, station, packet);
+        Ok(())
+    }
+
+    /// Lets a packet leave by a circuit to one of its stations.
+    #[inline]
+    fn hand_over(&mut self, circuit: usize, station: Mac, packet: Buffered) {
+        let circuit = &mut self.circuits[circuit];
+        circuit.sent.add(packet.length);
         let header = circuit.header.bytes();
         let start = HEADROOM - header.len();
         let bytes = self.pool.bytes(packet.buffer);
         bytes[start..HEADROOM].copy_from_slice(header);
+        bytes[start..start + 6].copy_from_slice(&station);
         if bytes[HEADROOM] >> 4 == 6 {
             bytes[HEADROOM - 2..HEADROOM].copy_from_slice(&ethertype::IPV6.to_be_bytes());
         }

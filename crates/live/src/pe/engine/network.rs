@@ -3,7 +3,7 @@
 
 use super::config::Encapsulation;
 use super::customer::Fault;
-use super::pool::HEADROOM;
+use super::pool::{Buffered, HEADROOM};
 use super::{Counter, Next, Refused, Side, State};
 use netstage_core::time::Instant;
 use netstage_wire::ethernet::{self, ethertype};
@@ -11,6 +11,7 @@ use netstage_wire::ip::{self, Ecn, tunnel, v4, v6};
 use netstage_wire::mpls::{Label, Stack};
 use netstage_wire::mpls_in_udp;
 use netstage_wire::udp::ZeroChecksum;
+use std::net::IpAddr;
 
 impl State {
     #[inline]
@@ -103,15 +104,16 @@ impl State {
 
         let vpn = self.flows[flow].vpn as usize;
         let next = self.vpns[vpn].routes.get(packet.destination());
-        let circuit = match next.ok_or(Counter::NoRoute.of(flow))? {
-            Next::Circuit(circuit) => circuit as usize,
+        let exit = match next.ok_or(Counter::NoRoute.of(flow))? {
+            Next::Exit(exit) => exit as usize,
+            Next::Local(_) => return self.handle_own_packet(now, vpn, &packet, None),
             Next::Flow(_) => return Err(Counter::NotLocal.of(flow)),
         };
         if packet.ttl() <= 1 {
             self.tell(now, vpn, &packet, Fault::TtlExceeded);
             return Err(Counter::TtlExceeded.of(flow));
         }
-        let mtu = self.circuits[circuit].mtu;
+        let mtu = self.circuits[self.exits[exit].circuit as usize].mtu;
         if packet.packet().len() > usize::from(mtu) {
             self.tell(now, vpn, &packet, Fault::TooBig(mtu));
             return Err(Counter::TooBig.of(flow));
@@ -126,27 +128,33 @@ impl State {
                 header.set_ecn(ecn);
             }
         }
-        self.deliver(circuit, kept);
-        Ok(())
+        self.deliver(now, exit, kept)
     }
 
     /// Tells a sender somewhere in the VPN what is wrong.
     #[cold]
     fn tell(&mut self, now: Instant, vpn: usize, packet: &ip::View<'_>, fault: Fault) {
         let Some(error) = self.error(now, vpn, packet, fault) else { return };
-        let sent = match self.vpns[vpn].routes.get(packet.source()) {
-            Some(Next::Flow(flow)) => self.enqueue(now, flow as usize, error),
-            Some(Next::Circuit(circuit)) => {
-                self.deliver(circuit as usize, error);
-                Ok(())
-            }
-            None => {
-                self.pool.give(error.buffer);
+        if let Err(refused) = self.send_own(now, vpn, packet.source(), error) {
+            self.count(refused);
+        }
+    }
+
+    /// Sends a packet of this router's own to somebody in a VPN.
+    pub(super) fn send_own(
+        &mut self,
+        now: Instant,
+        vpn: usize,
+        to: IpAddr,
+        packet: Buffered,
+    ) -> Result<(), Refused> {
+        match self.vpns[vpn].routes.get(to) {
+            Some(Next::Flow(flow)) => self.enqueue(now, flow as usize, packet),
+            Some(Next::Exit(exit)) => self.deliver(now, exit as usize, packet),
+            Some(Next::Local(_)) | None => {
+                self.pool.give(packet.buffer);
                 Err(Counter::NoRoute.into())
             }
-        };
-        if let Err(refused) = sent {
-            self.count(refused);
         }
     }
 }

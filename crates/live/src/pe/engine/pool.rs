@@ -89,6 +89,25 @@ impl Pool {
         Some(Buffered { buffer, length })
     }
 
+    /// Sees to it that there are buffers for what is asked for, as [`new`](Pool::new) makes
+    /// them. Lent ones stay lent, under their numbers, with what is in them; there are never
+    /// fewer than before.
+    pub fn fit(&mut self, queued: usize, reserve: usize, packet: usize) {
+        let size = self.size.max((HEADROOM + packet).next_multiple_of(64));
+        let before = self.bytes.len() / self.size;
+        let count = before.max(queued + reserve);
+        self.reserve = reserve;
+        if (size, count) == (self.size, before) {
+            return;
+        }
+        let mut bytes = vec![0; size * count];
+        for (to, from) in bytes.chunks_exact_mut(size).zip(self.bytes.chunks_exact(self.size)) {
+            to[..self.size].copy_from_slice(from);
+        }
+        (self.bytes, self.size) = (bytes, size);
+        self.free.splice(0..0, (before as u32..count as u32).rev());
+    }
+
     pub fn free(&self) -> usize {
         self.free.len()
     }
@@ -110,6 +129,19 @@ mod tests {
         }
         assert_eq!(held, [50, 25, 0]);
         assert!(pool.may_queue(held[2]) && pool.free() == 35);
+    }
+
+    #[test]
+    fn lent_buffers_survive_a_change() {
+        let mut pool = Pool::new(2, 1, 100);
+        let kept = pool.keep(&[7; 100]).unwrap();
+        pool.fit(5, 2, 1500);
+        assert_eq!((pool.free(), &pool.bytes(kept.buffer)[HEADROOM..HEADROOM + 100]), (6, &[7; 100][..]));
+        let others: Vec<u32> = std::iter::from_fn(|| pool.keep(&[1; 1500])).map(|kept| kept.buffer).collect();
+        assert!(others.len() == 6 && !others.contains(&kept.buffer));
+        pool.give(kept.buffer);
+        pool.fit(1, 1, 10);
+        assert_eq!(pool.keep(&[1; 1500]), Some(Buffered { length: 1500, ..kept }));
     }
 
     #[test]

@@ -4,12 +4,13 @@ use super::circuits::{Circuits, Occupied};
 use super::config::{self, Config, Destination, Encapsulation, Error};
 use super::counter::Counters;
 use super::pool::Pool;
-use super::{BATCH, Circuit, Flow, Header, Names, Next, Peer, Side, State, Vpn};
-use netstage_core::edge::{Edge, Labels, Routes, Taken};
+use super::{BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn};
+use netstage_core::edge::{Edge, Labels, Prefix, Routes, Taken};
 use netstage_core::fair::Egress;
 use netstage_core::fair::wire::Querier;
+use netstage_core::neighbour::Neighbours;
 use netstage_core::time::Instant;
-use netstage_wire::ethernet::{self, Tag, ethertype};
+use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
 use netstage_wire::loss_delay::Session;
 use netstage_wire::{mpls, udp};
@@ -34,10 +35,20 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
         let vpn = vpn_numbers.of(&circuit.vpn, place)?;
         let port = ports.of(&circuit.port, place)?;
         attach(config, &mut sides[port as usize], circuit, circuits.len())?;
-        circuits.push(Circuit { vpn, port, header: circuit_header(config, port, circuit), mtu: circuit.mtu });
+        circuits.push(Circuit {
+            vpn,
+            port,
+            header: circuit_header(config, port, circuit),
+            mtu: circuit.mtu,
+            station: circuit.station,
+            addresses: circuit.addresses.clone(),
+            received: Traffic::default(),
+            sent: Traffic::default(),
+        });
     }
 
     let (mut edge, mut labels, mut flows) = (Edge::new(), Labels::default(), Vec::new());
+    let mut exits = Vec::new();
     let mut vpns = Vec::with_capacity(config.vpns.len());
     for (number, vpn) in config.vpns.iter().enumerate() {
         let place = || format!("VPN {:?}", vpn.name);
@@ -74,18 +85,25 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
                 querier: Querier::new(session, config.epoch_unix_ns, asks_for_marks),
                 egress: Egress::default(),
                 counters: None,
+                stops_when_silent: flow.stops_when_silent,
+                unanswered: 0,
+                asked_at: Instant::ZERO,
+                is_silent: false,
             });
         }
         let mut routes = Vec::with_capacity(vpn.routes.len());
+        let mut exit = |name: &str, via| {
+            let circuit = circuit_numbers.of(name, place)?;
+            if circuits[circuit as usize].vpn != number as u32 {
+                return Err(Error::ForeignCircuit { vpn: vpn.name.clone(), circuit: name.into() });
+            }
+            exits.push(Exit { circuit, via });
+            Ok(Next::Exit(exits.len() as u32 - 1))
+        };
         for (prefix, destination) in &vpn.routes {
             let next = match destination {
-                Destination::Circuit(name) => {
-                    let circuit = circuit_numbers.of(name, place)?;
-                    if circuits[circuit as usize].vpn != number as u32 {
-                        return Err(Error::ForeignCircuit { vpn: vpn.name.clone(), circuit: name.clone() });
-                    }
-                    Next::Circuit(circuit)
-                }
+                Destination::Circuit(name) => exit(name, None)?,
+                Destination::Router { circuit, via } => exit(circuit, Some(*via))?,
                 Destination::Peer(name) => {
                     let peer = peer_numbers.of(name, place)?;
                     let found = own.iter().find(|(other, _)| *other == peer);
@@ -96,6 +114,19 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
                 }
             };
             routes.push((*prefix, next));
+        }
+        for (own, circuit) in circuits.iter().enumerate().filter(|(_, circuit)| circuit.vpn == number as u32)
+        {
+            let host = |address: &IpAddr| {
+                let length = if address.is_ipv4() { 32 } else { 128 };
+                Prefix::new(*address, length).expect("no bit is beyond the length")
+            };
+            let addresses = circuit.addresses.iter().map(|(address, _)| host(address));
+            // A link of one address has that prefix itself.
+            for address in addresses {
+                routes.retain(|(prefix, next)| *prefix != address || !matches!(next, Next::Exit(_)));
+                routes.push((address, Next::Local(own as u32)));
+            }
         }
         vpns.push(Vpn {
             routes: Routes::new(&routes)
@@ -109,27 +140,36 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
 
     // Beside those in which packets wait: what one turn reads of each port, answers, and sends.
     let reserve = 2 * BATCH * config.ports.len();
-    let largest =
-        config.circuits.iter().map(|circuit| circuit.mtu).chain(config.peers.iter().map(|peer| peer.mtu));
-    let packet = usize::from(largest.max().unwrap_or(0)).max(LEAST_MTU);
     Ok(State {
         epoch: config.epoch,
         epoch_unix_ns: config.epoch_unix_ns,
         edge,
-        pool: Pool::new(config.buffers, reserve, packet),
+        pool: Pool::new(config.buffers, reserve, largest(config)),
         labels,
         flows,
         vpns,
         peers,
         circuits,
+        exits,
+        neighbours: Neighbours::new(),
+        silent_after: config.silent_after,
         sides,
         totals: Counters::default(),
         departures: config.ports.iter().map(|_| Vec::new()).collect(),
         names: Names {
             vpns: config.vpns.iter().map(|vpn| vpn.name.clone()).collect(),
             peers: config.peers.iter().map(|peer| peer.name.clone()).collect(),
+            circuits: config.circuits.iter().map(|circuit| circuit.name.clone()).collect(),
+            ports: config.ports.iter().map(|port| port.name.clone()).collect(),
         },
     })
+}
+
+/// Bytes of the largest packet there may be.
+pub(super) fn largest(config: &Config) -> usize {
+    let circuits = config.circuits.iter().map(|circuit| circuit.mtu);
+    let largest = circuits.chain(config.peers.iter().map(|peer| peer.mtu)).max().unwrap_or(0);
+    usize::from(largest).max(LEAST_MTU)
 }
 
 /// Who has a label.
@@ -152,32 +192,51 @@ fn peer(config: &Config, ports: &Numbers<'_>, peer: &config::Peer) -> Result<Pee
     let Some(config::Port { mac, side: config::Side::Core, .. }) = config.ports.get(port as usize) else {
         return Err(Error::Side { place: place(), port: peer.port.clone(), wanted: config::Side::Core });
     };
-    let (kind, around) = match peer.encapsulation {
+    match peer.encapsulation {
         Encapsulation::Mpls { push, accept } => {
             if let Some(label) = [push, accept].into_iter().flatten().find(|label| label.is_reserved()) {
                 return Err(Error::LabelReserved { place: place(), label });
             }
-            (ethertype::MPLS, mpls::ENTRY * usize::from(push.is_some()))
         }
-        Encapsulation::MplsInUdp { local, remote, .. } => match (local, remote) {
-            (IpAddr::V4(_), IpAddr::V4(_)) => (ethertype::IPV4, v4::HEADER + udp::HEADER),
-            (IpAddr::V6(_), IpAddr::V6(_)) => (ethertype::IPV6, v6::HEADER + udp::HEADER),
-            _ => return Err(Error::MixedVersions { peer: peer.name.clone() }),
-        },
-    };
-    let left = usize::from(peer.mtu).saturating_sub(around + mpls::ENTRY);
+        Encapsulation::MplsInUdp { local, remote, .. } => {
+            if local.is_ipv4() != remote.is_ipv4() {
+                return Err(Error::MixedVersions { peer: peer.name.clone() });
+            }
+        }
+    }
+    let left = left(&peer.encapsulation, peer.mtu);
     if left < LEAST_MTU {
         return Err(Error::Mtu { peer: peer.name.clone(), left });
     }
-    let header = ethernet::Header { destination: peer.next_hop, source: *mac, tags: &[], kind };
     Ok(Peer {
         port,
-        header: written(&header),
+        header: core_header(&peer.encapsulation, peer.next_hop.unwrap_or_default(), *mac),
+        is_reachable: peer.next_hop.is_some(),
         encapsulation: peer.encapsulation,
         mtu: left as u16,
         clamp_segment_size: peer.clamp_segment_size,
         keys: peer.keys.clone(),
     })
+}
+
+/// What the core leaves for customers' packets.
+pub(super) fn left(encapsulation: &Encapsulation, mtu: u16) -> usize {
+    let around = match encapsulation {
+        Encapsulation::Mpls { push, .. } => mpls::ENTRY * usize::from(push.is_some()),
+        Encapsulation::MplsInUdp { local: IpAddr::V4(_), .. } => v4::HEADER + udp::HEADER,
+        Encapsulation::MplsInUdp { local: IpAddr::V6(_), .. } => v6::HEADER + udp::HEADER,
+    };
+    usize::from(mtu).saturating_sub(around + mpls::ENTRY)
+}
+
+/// The header of what leaves to the core.
+pub(super) fn core_header(encapsulation: &Encapsulation, next_hop: Mac, own: Mac) -> Header {
+    let kind = match encapsulation {
+        Encapsulation::Mpls { .. } => ethertype::MPLS,
+        Encapsulation::MplsInUdp { local: IpAddr::V4(_), .. } => ethertype::IPV4,
+        Encapsulation::MplsInUdp { local: IpAddr::V6(_), .. } => ethertype::IPV6,
+    };
+    written(&ethernet::Header { destination: next_hop, source: own, tags: &[], kind })
 }
 
 fn attach(config: &Config, side: &mut Side, circuit: &config::Circuit, number: usize) -> Result<(), Error> {
@@ -208,7 +267,8 @@ fn circuit_header(config: &Config, port: u32, circuit: &config::Circuit) -> Head
         .map(|(vlan, kind)| Tag { kind: *kind, vlan: *vlan, ..Tag::default() })
         .collect();
     let source = config.ports[port as usize].mac;
-    written(&ethernet::Header { destination: circuit.next_hop, source, tags: &tags, kind: ethertype::IPV4 })
+    let destination = circuit.station.unwrap_or_default();
+    written(&ethernet::Header { destination, source, tags: &tags, kind: ethertype::IPV4 })
 }
 
 fn written(header: &ethernet::Header<'_>) -> Header {

@@ -5,7 +5,9 @@ mod answers;
 mod configuration;
 mod end_to_end;
 mod isolation;
+mod neighbours;
 mod refusals;
+mod replaced;
 
 use super::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn};
 use super::{Counter, Engine, Keys};
@@ -75,7 +77,7 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
     let peer = Peer {
         name: "far".into(),
         port: "core".into(),
-        next_hop: CORE_PORT,
+        next_hop: Some(CORE_PORT),
         encapsulation,
         mtu: 1500,
         clamp_segment_size: true,
@@ -101,6 +103,7 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
             control: Control::I2vfc(fair::Config::default()),
             weight: 1.0,
             maximum: None,
+            stops_when_silent: false,
         }],
         address_v4: Some([10, 0, side, 254].into()),
         address_v6: Some(format!("fd00:{side}::fe").parse().unwrap()),
@@ -111,7 +114,8 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
         port: "customers".into(),
         vlans: vec![100 + number],
         select: None,
-        next_hop: CUSTOMER,
+        station: Some(CUSTOMER),
+        addresses: Vec::new(),
         mtu: 1500,
     };
     Config {
@@ -126,6 +130,7 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
+        silent_after: Duration::from_secs(5),
     }
 }
 

@@ -1,0 +1,361 @@
+//! Which station has an address on a link: address resolution for IPv4 (RFC 826, RFC 1122
+//! section 2.3.2) and IPv6 (RFC 4861 section 7) as one state machine, for many links.
+//!
+//! An address that is needed is asked for three times, a second apart; one packet waits
+//! meanwhile, the latest. What was found holds for a while, and is then asked for again, of
+//! the station alone, if it is still used. Packets flow until that has failed.
+//!
+//! Call [`lookup`](Neighbours::lookup), [`wait`](Neighbours::wait) where it finds nothing,
+//! [`handle_claim`](Neighbours::handle_claim) for what stations say of themselves, then
+//! [`poll`](Neighbours::poll) until it returns `None`, and again at
+//! [`poll_timeout`](Neighbours::poll_timeout).
+
+use crate::time::{Duration, Instant};
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::net::IpAddr;
+use netstage_wire::ethernet::Mac;
+
+/// Between two questions (RFC 4861 section 10, RETRANS_TIMER).
+const RETRANSMIT: Duration = Duration::from_secs(1);
+/// Questions until an address is given up (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
+const ATTEMPTS: u8 = 3;
+/// How long an answer holds.
+const HOLDS: Duration = Duration::from_secs(30);
+/// Addresses of one link asked for at a time: somebody who sends to many that are not there
+/// must not fill the link with questions.
+const MOST_ASKED: u32 = 64;
+/// Addresses known on one link.
+const MOST_KNOWN: u32 = 4096;
+
+/// The stations of some links, with packets `H` that wait for them.
+#[derive(Debug)]
+pub struct Neighbours<H> {
+    entries: BTreeMap<Key, Entry<H>>,
+    timers: BTreeSet<(Instant, Key)>,
+    /// Addresses asked for, and all, per link.
+    counts: BTreeMap<u32, (u32, u32)>,
+}
+
+/// Link and address.
+type Key = (u32, IpAddr);
+
+#[derive(Debug)]
+struct Entry<H> {
+    state: State<H>,
+    due: Instant,
+}
+
+#[derive(Debug)]
+enum State<H> {
+    Asked { waiting: Option<H>, left: u8 },
+    Known { mac: Mac, is_used: bool },
+    Probed { mac: Mac, left: u8 },
+}
+
+impl<H> State<H> {
+    fn mac(&self) -> Option<Mac> {
+        match self {
+            State::Asked { .. } => None,
+            State::Known { mac, .. } | State::Probed { mac, .. } => Some(*mac),
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<H> {
+    /// Ask who has an address: all stations, or the one that had it.
+    Ask {
+        /// The link.
+        link: u32,
+        /// The address.
+        address: IpAddr,
+        /// Who had it.
+        mac: Option<Mac>,
+    },
+    /// Nobody has it: this packet goes nowhere.
+    GiveUp {
+        /// The link.
+        link: u32,
+        /// The address.
+        address: IpAddr,
+        /// The packet that waited.
+        waiting: Option<H>,
+    },
+}
+
+impl<H> Default for Neighbours<H> {
+    fn default() -> Neighbours<H> {
+        Neighbours::new()
+    }
+}
+
+impl<H> Neighbours<H> {
+    /// Nobody is known.
+    pub fn new() -> Neighbours<H> {
+        Neighbours { entries: BTreeMap::new(), timers: BTreeSet::new(), counts: BTreeMap::new() }
+    }
+
+    /// The station that has an address, if it is known; the address counts as used.
+    #[inline]
+    pub fn lookup(&mut self, link: u32, address: IpAddr) -> Option<Mac> {
+        match &mut self.entries.get_mut(&(link, address))?.state {
+            State::Known { mac, is_used } => {
+                *is_used = true;
+                Some(*mac)
+            }
+            state => state.mac(),
+        }
+    }
+
+    /// Lets a packet wait for an address that is not known. Gives back what waited before, or
+    /// the packet itself where too many addresses are asked for.
+    pub fn wait(&mut self, now: Instant, link: u32, address: IpAddr, packet: H) -> Option<H> {
+        let key = (link, address);
+        match self.entries.get_mut(&key) {
+            Some(Entry { state: State::Asked { waiting, .. }, .. }) => waiting.replace(packet),
+            Some(_) => Some(packet),
+            None => {
+                let (asked, all) = self.counts.get(&link).copied().unwrap_or_default();
+                if asked >= MOST_ASKED || all >= MOST_KNOWN {
+                    return Some(packet);
+                }
+                self.put(key, State::Asked { waiting: Some(packet), left: ATTEMPTS }, now);
+                None
+            }
+        }
+    }
+
+    /// A station says that it has an address. One that nobody has used is only noted if
+    /// `is_wanted`, as where it asks for this router's own. Gives the packet that waited.
+    pub fn handle_claim(
+        &mut self,
+        now: Instant,
+        (link, address): (u32, IpAddr),
+        mac: Mac,
+        is_wanted: bool,
+    ) -> Option<H> {
+        let key = (link, address);
+        let is_used = match self.entries.get(&key) {
+            None if !is_wanted => return None,
+            None => {
+                let (_, all) = self.counts.get(&link).copied().unwrap_or_default();
+                if all >= MOST_KNOWN {
+                    return None;
+                }
+                false
+            }
+            Some(entry) => matches!(entry.state, State::Asked { .. } | State::Known { is_used: true, .. }),
+        };
+        let before = self.remove(key);
+        self.put(key, State::Known { mac, is_used }, now + HOLDS);
+        match before? {
+            State::Asked { waiting, .. } => waiting,
+            _ => None,
+        }
+    }
+
+    /// What is to be done by now.
+    pub fn poll(&mut self, now: Instant) -> Option<Action<H>> {
+        loop {
+            let (due, key) = *self.timers.first()?;
+            if due > now {
+                return None;
+            }
+            let (link, address) = key;
+            let state = match self.remove(key)? {
+                State::Asked { waiting, left: 0 } => return Some(Action::GiveUp { link, address, waiting }),
+                // The next packet asks anew, of all.
+                State::Probed { left: 0, .. } | State::Known { is_used: false, .. } => continue,
+                State::Asked { waiting, left } => State::Asked { waiting, left: left - 1 },
+                State::Probed { mac, left } => State::Probed { mac, left: left - 1 },
+                State::Known { mac, is_used: true } => State::Probed { mac, left: ATTEMPTS - 1 },
+            };
+            let mac = state.mac();
+            self.put(key, state, now + RETRANSMIT);
+            return Some(Action::Ask { link, address, mac });
+        }
+    }
+
+    /// When to poll again.
+    pub fn poll_timeout(&self) -> Instant {
+        self.timers.first().map_or(Instant::NEVER, |(due, _)| *due)
+    }
+
+    /// Who is known, and who is asked for.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, IpAddr, Option<Mac>)> + '_ {
+        self.entries.iter().map(|((link, address), entry)| (*link, *address, entry.state.mac()))
+    }
+
+    /// Forgets everybody; gives the packets that waited.
+    pub fn clear(&mut self) -> impl Iterator<Item = H> + use<H> {
+        self.timers.clear();
+        self.counts.clear();
+        core::mem::take(&mut self.entries).into_values().filter_map(|entry| match entry.state {
+            State::Asked { waiting, .. } => waiting,
+            _ => None,
+        })
+    }
+
+    /// Takes over what another table knows of a link, under a number of this one.
+    pub fn adopt(&mut self, other: &mut Neighbours<H>, from: u32, to: u32) {
+        let range = (from, IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED))
+            ..=(from, IpAddr::V6(core::net::Ipv6Addr::from(u128::MAX)));
+        let addresses: alloc::vec::Vec<Key> = other.entries.range(range).map(|(key, _)| *key).collect();
+        for key in addresses {
+            let Some(due) = other.entries.get(&key).map(|entry| entry.due) else { continue };
+            if let Some(state) = other.remove(key) {
+                self.put((to, key.1), state, due);
+            }
+        }
+    }
+
+    fn put(&mut self, key: Key, state: State<H>, due: Instant) {
+        let (asked, all) = self.counts.entry(key.0).or_default();
+        *asked += u32::from(state.mac().is_none());
+        *all += 1;
+        self.timers.insert((due, key));
+        let before = self.entries.insert(key, Entry { state, due });
+        debug_assert!(before.is_none(), "it was removed");
+    }
+
+    fn remove(&mut self, key: Key) -> Option<State<H>> {
+        let Entry { state, due } = self.entries.remove(&key)?;
+        self.timers.remove(&(due, key));
+        if let Some((asked, all)) = self.counts.get_mut(&key.0) {
+            *asked -= u32::from(state.mac().is_none());
+            *all -= 1;
+        }
+        Some(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use core::net::Ipv4Addr;
+    use proptest::prelude::*;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 9];
+    const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+
+    fn seconds(seconds: u64) -> Instant {
+        Instant(seconds * 1_000_000_000)
+    }
+
+    fn all<H>(neighbours: &mut Neighbours<H>, now: Instant) -> Vec<Action<H>> {
+        core::iter::from_fn(|| neighbours.poll(now)).collect()
+    }
+
+    fn ask<H>(mac: Option<Mac>) -> Action<H> {
+        Action::Ask { link: 1, address: HOST, mac }
+    }
+
+    #[test]
+    fn the_latest_packet_waits_for_an_answer() {
+        let mut neighbours = Neighbours::new();
+        assert_eq!((neighbours.lookup(1, HOST), neighbours.wait(seconds(5), 1, HOST, 'a')), (None, None));
+        assert_eq!(neighbours.poll_timeout(), seconds(5));
+        assert_eq!(all(&mut neighbours, seconds(5)), [ask(None)]);
+        assert_eq!(neighbours.wait(seconds(5), 1, HOST, 'b'), Some('a'));
+        assert_eq!(all(&mut neighbours, seconds(6)), [ask(None)]);
+        // Another link's station is another one.
+        assert_eq!(neighbours.handle_claim(seconds(6), (2, HOST), MAC, false), None);
+        assert_eq!(neighbours.handle_claim(seconds(6), (1, HOST), MAC, false), Some('b'));
+        assert_eq!((neighbours.lookup(1, HOST), neighbours.lookup(2, HOST)), (Some(MAC), None));
+    }
+
+    #[test]
+    fn an_address_nobody_has_is_given_up_and_may_be_asked_for_again() {
+        let mut neighbours = Neighbours::new();
+        for start in [0, 100] {
+            assert_eq!(neighbours.wait(seconds(start), 1, HOST, start), None);
+            for second in 0..3 {
+                assert_eq!(all(&mut neighbours, seconds(start + second)), [ask(None)]);
+            }
+            let given_up = Action::GiveUp { link: 1, address: HOST, waiting: Some(start) };
+            assert_eq!(all(&mut neighbours, seconds(start + 3)), [given_up]);
+            assert_eq!(neighbours.poll_timeout(), Instant::NEVER);
+        }
+    }
+
+    #[test]
+    fn who_is_used_is_asked_again_and_who_is_not_is_forgotten() {
+        let mut neighbours: Neighbours<()> = Neighbours::new();
+        neighbours.handle_claim(seconds(0), (1, HOST), MAC, true);
+        assert_eq!(neighbours.lookup(1, HOST), Some(MAC));
+        assert_eq!(neighbours.poll_timeout(), seconds(30));
+        assert_eq!(all(&mut neighbours, seconds(30)), [ask(Some(MAC))]);
+        // Packets go on flowing meanwhile, and then to another station.
+        assert_eq!(neighbours.lookup(1, HOST), Some(MAC));
+        neighbours.handle_claim(seconds(31), (1, HOST), [4; 6], false);
+        assert_eq!(neighbours.lookup(1, HOST), Some([4; 6]));
+        for second in 61..64 {
+            assert_eq!(all(&mut neighbours, seconds(second)), [ask(Some([4; 6]))]);
+        }
+        assert_eq!((all(&mut neighbours, seconds(64)), neighbours.lookup(1, HOST)), (Vec::new(), None));
+        neighbours.handle_claim(seconds(70), (1, HOST), MAC, true);
+        assert_eq!((all(&mut neighbours, seconds(100)), neighbours.iter().count()), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn one_link_cannot_ask_for_more_than_a_few_at_a_time() {
+        let mut neighbours = Neighbours::new();
+        let host = |number: u32| IpAddr::V4(Ipv4Addr::from(number));
+        for number in 0..MOST_ASKED {
+            assert_eq!(neighbours.wait(seconds(0), 1, host(number), number), None);
+        }
+        assert_eq!(neighbours.wait(seconds(0), 1, host(99_999), 7), Some(7));
+        assert_eq!(neighbours.wait(seconds(0), 2, host(99_999), 7), None);
+        neighbours.handle_claim(seconds(0), (1, host(0)), MAC, false);
+        assert_eq!(neighbours.wait(seconds(0), 1, host(99_999), 7), None);
+        assert_eq!(neighbours.clear().count(), 65);
+    }
+
+    #[test]
+    fn a_link_is_taken_over_under_another_number() {
+        let (mut old, mut new) = (Neighbours::new(), Neighbours::new());
+        old.wait(seconds(0), 1, HOST, 'a');
+        old.handle_claim(seconds(0), (7, HOST), MAC, true);
+        new.adopt(&mut old, 1, 3);
+        assert_eq!((old.iter().count(), new.iter().count()), (1, 1));
+        assert_eq!(new.handle_claim(seconds(1), (3, HOST), MAC, false), Some('a'));
+    }
+
+    proptest! {
+        /// Whatever happens, a packet comes out once, and timers are those of what is there.
+        #[test]
+        fn no_packet_is_lost_or_doubled(
+            steps in prop::collection::vec((0..4_u8, 0..3_u32, 0..4_u8, 0..3_000_u64), 1..200),
+        ) {
+            let mut neighbours = Neighbours::new();
+            let (mut now, mut out) = (Instant::ZERO, BTreeSet::new());
+            let mut inside = 0_usize;
+            for (number, (step, link, host, ahead)) in steps.into_iter().enumerate() {
+                now += Duration::from_millis(ahead);
+                let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
+                let came = match step {
+                    0 | 1 => match neighbours.lookup(link, address) {
+                        Some(_) => Vec::new(),
+                        None => {
+                            inside += 1;
+                            neighbours.wait(now, link, address, number).into_iter().collect()
+                        }
+                    },
+                    2 => neighbours.handle_claim(now, (link, address), MAC, host == 0).into_iter().collect(),
+                    _ => all(&mut neighbours, now).into_iter().filter_map(|action| match action {
+                        Action::GiveUp { waiting, .. } => waiting,
+                        Action::Ask { .. } => None,
+                    }).collect(),
+                };
+                for packet in came {
+                    prop_assert!(out.insert(packet));
+                }
+                prop_assert_eq!(neighbours.timers.len(), neighbours.entries.len());
+            }
+            out.extend(neighbours.clear());
+            prop_assert_eq!(out.len(), inside);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The thread that forwards: the engine's turns, as its ports and timers ask for them, and
+//! between two of them what others want of it.
+
+use super::port::AnyPort;
+use super::snapshot::{self, Snapshot};
+use crate::clock::Epoch;
+use crate::emulator::wait::Waiter;
+use crate::pe::engine::{Engine, Prepared};
+use crate::ports::Port as _;
+use netstage_core::time::{Duration, Instant};
+use netstage_wire::ethernet::Mac;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// Peers that do not answer are looked for this often.
+const WATCH: Duration = Duration::from_millis(250);
+/// Turns in a row before what others want is looked at.
+const TURNS: usize = 64;
+
+/// What others want.
+pub(super) enum Order {
+    /// Where a peer, by its number, is to be sent to: port, next router's station and MTU.
+    Way(usize, Option<(usize, Mac, u16)>),
+    /// Another configuration, and the ports it needs that are not open yet.
+    Replace(Box<Prepared>, Vec<(String, AnyPort)>, Sender<()>),
+    /// How things stand.
+    Show(Sender<Box<Snapshot>>),
+    /// The end.
+    Stop,
+}
+
+/// What the thread tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A VPN flow's peer has stopped answering, or answers again.
+    Silent {
+        /// The VPN.
+        vpn: String,
+        /// The peer.
+        peer: String,
+        /// It does not answer.
+        is_silent: bool,
+    },
+    /// A port is of no use, or is again.
+    Port {
+        /// The interface.
+        interface: String,
+        /// Why; none: it works.
+        failure: Option<String>,
+    },
+}
+
+/// The forwarding thread, from outside.
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    orders: Sender<Order>,
+    bell: Arc<EventFd>,
+    thread: JoinHandle<()>,
+}
+
+/// Gives orders to it.
+#[derive(Clone, Debug)]
+pub(super) struct Orders {
+    orders: Sender<Order>,
+    bell: Arc<EventFd>,
+}
+
+impl Orders {
+    /// Hands over an order. After the end nobody hears it.
+    pub fn give(&self, order: Order) {
+        if self.orders.send(order).is_ok() {
+            let _ = self.bell.write(1);
+        }
+    }
+
+    /// How things stand; none after the end.
+    pub fn show(&self) -> Option<Box<Snapshot>> {
+        let (sender, receiver) = channel();
+        self.give(Order::Show(sender));
+        receiver.recv().ok()
+    }
+}
+
+impl Forwarding {
+    /// Begins. `tell` is called from the thread, and must not wait.
+    pub fn begin(
+        engine: Engine<AnyPort>,
+        epoch: Epoch,
+        tell: impl Fn(Event) + Send + 'static,
+    ) -> io::Result<Forwarding> {
+        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let (orders, received) = channel();
+        let mut forward = Loop {
+            failures: engine.port_names().iter().map(|_| None).collect(),
+            waiter: waiter(&engine, &bell)?,
+            engine,
+            epoch,
+            bell: Arc::clone(&bell),
+            orders: received,
+            tell: Box::new(tell),
+        };
+        let thread = std::thread::Builder::new().name("pe-forward".into()).spawn(move || forward.run())?;
+        Ok(Forwarding { orders, bell, thread })
+    }
+
+    pub fn orders(&self) -> Orders {
+        Orders { orders: self.orders.clone(), bell: Arc::clone(&self.bell) }
+    }
+
+    /// Whether it still runs.
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Ends it.
+    pub fn end(self) {
+        self.orders().give(Order::Stop);
+        let _ = self.thread.join();
+    }
+}
+
+fn waiter(engine: &Engine<AnyPort>, bell: &EventFd) -> io::Result<Waiter> {
+    let mut waiter = Waiter::new()?;
+    for (index, port) in engine.ports().enumerate() {
+        waiter.add(index, port.fd())?;
+    }
+    waiter.add(usize::MAX, Some(bell.as_fd()))?;
+    Ok(waiter)
+}
+
+struct Loop {
+    engine: Engine<AnyPort>,
+    epoch: Epoch,
+    waiter: Waiter,
+    bell: Arc<EventFd>,
+    orders: Receiver<Order>,
+    tell: Box<dyn Fn(Event) + Send>,
+    /// What was last told of each port.
+    failures: Vec<Option<String>>,
+}
+
+impl Loop {
+    fn run(&mut self) {
+        let mut ready = Vec::new();
+        let mut watch = Instant::ZERO;
+        loop {
+            let due = self.epoch.monotonic_ns(self.engine.poll_timeout().min(watch));
+            if self.waiter.wait(due, &mut ready).is_err() {
+                return;
+            }
+            if ready.contains(&usize::MAX) {
+                let _ = self.bell.read();
+                while let Ok(order) = self.orders.try_recv() {
+                    if !self.carry_out(order) {
+                        return;
+                    }
+                }
+            }
+            for _ in 0..TURNS {
+                if !self.engine.turn(self.epoch.now()).more {
+                    break;
+                }
+            }
+            let now = self.epoch.now();
+            if now >= watch {
+                self.watch(now);
+                watch = now + WATCH;
+            }
+        }
+    }
+
+    /// False at the end.
+    fn carry_out(&mut self, order: Order) -> bool {
+        match order {
+            Order::Way(peer, way) => self.engine.set_way(peer, way),
+            Order::Replace(prepared, opened, done) => {
+                let closed = self.engine.replace(self.epoch.now(), *prepared, opened);
+                self.failures = self.engine.port_names().iter().map(|_| None).collect();
+                match waiter(&self.engine, &self.bell) {
+                    Ok(waiter) => self.waiter = waiter,
+                    // Without descriptors nothing can be waited for.
+                    Err(_) => return false,
+                }
+                drop(closed);
+                let _ = done.send(());
+            }
+            Order::Show(to) => {
+                let now = self.epoch.now();
+                let _ = to.send(Box::new(snapshot::of(&mut self.engine, now)));
+            }
+            Order::Stop => return false,
+        }
+        true
+    }
+
+    fn watch(&mut self, now: Instant) {
+        for (flow, is_silent) in self.engine.watch(now) {
+            let flow = self.engine.flow(flow);
+            let (vpn, peer) = (flow.vpn().to_owned(), flow.peer().to_owned());
+            (self.tell)(Event::Silent { vpn, peer, is_silent });
+        }
+        for port in 0..self.failures.len() {
+            let failure = self.engine.failure(port).map(ToString::to_string);
+            if failure != self.failures[port] {
+                let interface = self.engine.port_names()[port].clone();
+                self.failures[port].clone_from(&failure);
+                (self.tell)(Event::Port { interface, failure });
+            }
+        }
+    }
+}

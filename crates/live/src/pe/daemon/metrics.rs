@@ -1,0 +1,282 @@
+//! Metrics for Prometheus, in its text format 0.0.4: names with units, each with its help.
+
+use super::snapshot::{self, FlowState, Snapshot};
+use super::{Daemon, Obstacle};
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// A request is no longer, and takes no longer.
+const MOST_BYTES: usize = 8 << 10;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves `/metrics` until the end.
+pub(super) async fn listen(
+    address: SocketAddr,
+    daemon: Arc<Daemon>,
+    mut closing: watch::Receiver<bool>,
+) -> Result<(), Obstacle> {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Obstacle::new(
+            format!("metrics cannot be served on {address}: {error}"),
+            "give `metrics` a free address of this machine",
+        )
+    })?;
+    tokio::spawn(async move {
+        loop {
+            let stream = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = closing.wait_for(|closing| *closing) => return,
+            };
+            match stream {
+                Ok((stream, _)) => {
+                    let daemon = Arc::clone(&daemon);
+                    tokio::spawn(async move { timeout(PATIENCE, answer(stream, daemon)).await });
+                }
+                // Out of descriptors: others may give some back.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    });
+    Ok(())
+}
+
+/// One request, one answer: scrapers ask rarely.
+async fn answer(mut stream: TcpStream, daemon: Arc<Daemon>) -> io::Result<()> {
+    let mut request = Vec::with_capacity(1 << 10);
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        if request.len() > MOST_BYTES || stream.read_buf(&mut request).await? == 0 {
+            return Ok(());
+        }
+    }
+    let asks = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET /metrics?");
+    let state = match asks {
+        true => spawn_blocking(move || daemon.show()).await.ok().flatten(),
+        false => None,
+    };
+    let (status, body) = match (asks, state) {
+        (true, Some(state)) => ("200 OK", text(&state)),
+        (true, None) => ("503 Service Unavailable", "the router is ending\n".into()),
+        (false, _) => ("404 Not Found", "metrics are at /metrics\n".into()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// A state as metrics.
+pub(super) fn text(state: &Snapshot) -> String {
+    let mut page = Page(String::new());
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    page.one("netstage_pe_uptime_seconds", "gauge", "Time since the router began.", seconds(state.uptime_ns));
+    page.one(
+        "netstage_pe_configurations_total",
+        "counter",
+        "Configurations taken, the first included.",
+        state.configurations as f64,
+    );
+    page.one(
+        "netstage_pe_configurations_refused_total",
+        "counter",
+        "Configurations refused; the one before was kept.",
+        state.refused_configurations as f64,
+    );
+    page.one("netstage_pe_buffers_free", "gauge", "Packet buffers that are free.", state.free_buffers as f64);
+    page.flows(state);
+    page.head("netstage_pe_peer_reachable", "gauge", "1 while the machine has a way to the peer.");
+    for peer in &state.peers {
+        let value = f64::from(u8::from(peer.way.is_some()));
+        page.sample("netstage_pe_peer_reachable", &[("peer", &peer.name)], value);
+    }
+    let circuits: [(&str, &str, OfCircuit<'_>); 4] = [
+        ("received_packets", "Packets taken from the circuit's customers.", &|c| c.received.packets),
+        ("received_bytes", "Bytes taken from the circuit's customers, at the IP layer.", &|c| {
+            c.received.bytes
+        }),
+        ("sent_packets", "Packets handed to the circuit's customers.", &|c| c.sent.packets),
+        ("sent_bytes", "Bytes handed to the circuit's customers, at the IP layer.", &|c| c.sent.bytes),
+    ];
+    for (name, help, value) in circuits {
+        let name = format!("netstage_pe_circuit_{name}_total");
+        page.head(&name, "counter", help);
+        for circuit in &state.circuits {
+            let labels = [("circuit", circuit.name.as_str()), ("vpn", circuit.vpn.as_str())];
+            page.sample(&name, &labels, value(circuit) as f64);
+        }
+    }
+    page.head(
+        "netstage_pe_port_missed_frames_total",
+        "counter",
+        "Frames nobody took in time, or longer than the interface's MTU allows.",
+    );
+    for port in &state.ports {
+        page.sample(
+            "netstage_pe_port_missed_frames_total",
+            &[("interface", &port.interface)],
+            port.missed as f64,
+        );
+    }
+    page.head("netstage_pe_port_up", "gauge", "1 while the interface can be used.");
+    for port in &state.ports {
+        let value = f64::from(u8::from(port.failure.is_none()));
+        page.sample("netstage_pe_port_up", &[("interface", &port.interface)], value);
+    }
+    page.head(
+        "netstage_pe_events_total",
+        "counter",
+        "What was refused or noticed, by reason; `netstage pe show counters` says what each means.",
+    );
+    for (name, count) in &state.counters {
+        let severity = snapshot::meaning(name).map_or("info", |(severity, _)| severity.name());
+        page.sample("netstage_pe_events_total", &[("reason", name), ("severity", severity)], *count as f64);
+    }
+    page.0
+}
+
+/// How a metric of a circuit is found.
+type OfCircuit<'a> = &'a dyn Fn(&snapshot::CircuitState) -> u64;
+
+/// How a metric of a flow is found.
+type OfFlow<'a> = &'a dyn Fn(&FlowState) -> Option<f64>;
+
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        // Names are letters, digits, `-` and `_`: nothing to escape.
+        let labels: Vec<String> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.head(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    fn flows(&mut self, state: &Snapshot) {
+        let count = |value: u64| Some(value as f64);
+        let metrics: [(&str, &str, &str, OfFlow<'_>); 16] = [
+            ("sent_packets_total", "counter", "Data packets sent to the peer.", &|f| count(f.sent.packets)),
+            ("sent_bytes_total", "counter", "Bytes sent to the peer, at the IP layer.", &|f| {
+                count(f.sent.bytes)
+            }),
+            ("received_packets_total", "counter", "Data packets from the peer.", &|f| {
+                count(f.received.packets)
+            }),
+            ("received_bytes_total", "counter", "Bytes from the peer, at the IP layer.", &|f| {
+                count(f.received.bytes)
+            }),
+            (
+                "marked_packets_total",
+                "counter",
+                "Packets from the peer with a congestion mark of the core.",
+                &|f| count(f.marked),
+            ),
+            ("lost_packets_total", "counter", "Packets lost in the core, as the peer's counts tell.", &|f| {
+                count(f.window.as_ref()?.lost)
+            }),
+            ("management_packets_total", "counter", "Queries sent to the peer.", &|f| {
+                count(f.window.as_ref()?.queries)
+            }),
+            ("queue_packets", "gauge", "Packets that wait.", &|f| count(f.queue)),
+            ("queue_dropped_packets_total", "counter", "Packets that found the queue full.", &|f| {
+                count(f.counters.get("queue_full").copied().unwrap_or(0))
+            }),
+            ("window_packets", "gauge", "The window.", &|f| Some(f.window.as_ref()?.packets)),
+            ("in_flight_packets", "gauge", "Packets sent and not yet confirmed.", &|f| {
+                count(f.window.as_ref()?.in_flight)
+            }),
+            (
+                "round_trip_seconds",
+                "gauge",
+                "Smoothed round trip to the peer and back; 0 before it is known.",
+                &|f| Some(f.window.as_ref()?.round_trip_ns as f64 / 1e9),
+            ),
+            ("loss_ratio", "gauge", "Loss by the configured measure, once known.", &|f| {
+                f.window.as_ref()?.loss
+            }),
+            ("weight", "gauge", "The configured weight.", &|f| Some(f.weight)),
+            (
+                "infeasible",
+                "gauge",
+                "1 while the weight asks for more than the window's parameters can give.",
+                &|f| Some(f64::from(u8::from(f.window.as_ref()?.is_infeasible))),
+            ),
+            ("silent", "gauge", "1 while the peer does not answer.", &|f| {
+                Some(f64::from(u8::from(f.is_silent)))
+            }),
+        ];
+        for (name, kind, help, value) in metrics {
+            let name = format!("netstage_pe_flow_{name}");
+            self.head(&name, kind, help);
+            for flow in &state.flows {
+                if let Some(value) = value(flow) {
+                    self.sample(&name, &[("vpn", &flow.vpn), ("peer", &flow.peer)], value);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pe::daemon::snapshot::{TrafficState, WindowState};
+
+    #[test]
+    fn every_sample_has_help_type_and_a_number() {
+        let window = WindowState { packets: 12.5, round_trip_ns: 25_000_000, ..WindowState::default() };
+        let flow = FlowState {
+            vpn: "red".into(),
+            peer: "west".into(),
+            sent: TrafficState { packets: 7, bytes: 700 },
+            window: Some(window),
+            ..FlowState::default()
+        };
+        let state = Snapshot {
+            flows: vec![flow, FlowState::default()],
+            counters: [("queue_full".to_owned(), 3)].into(),
+            ..Snapshot::default()
+        };
+        let text = text(&state);
+        for line in [
+            "netstage_pe_flow_sent_bytes_total{vpn=\"red\",peer=\"west\"} 700",
+            "netstage_pe_flow_round_trip_seconds{vpn=\"red\",peer=\"west\"} 0.025",
+            "netstage_pe_events_total{reason=\"queue_full\",severity=\"info\"} 3",
+            "# TYPE netstage_pe_flow_window_packets gauge",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        let (mut named, mut last) = (std::collections::BTreeSet::new(), String::new());
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, help) = rest.split_once(' ').unwrap();
+                assert!(named.insert(name.to_owned()) && help.ends_with('.'), "{line}");
+                last = name.to_owned();
+            } else if !line.starts_with('#') {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                assert_eq!(name.split('{').next().unwrap(), last);
+                assert!(value.parse::<f64>().unwrap().is_finite());
+            }
+        }
+        // A flow without a window has no sample of one.
+        assert_eq!(text.matches("netstage_pe_flow_window_packets{").count(), 1);
+    }
+}

@@ -1,0 +1,184 @@
+//! The router as a daemon: an engine on this machine's interfaces, which follows the kernel's
+//! routes and neighbours, takes another configuration while it runs, and tells how it stands.
+//!
+//! - [`session`], [`host`], [`port`], [`assemble`]: what it needs of the machine.
+//! - [`forward`]: the thread that forwards; [`follow`]: the one that follows the kernel.
+//! - [`reload`]: another configuration.
+//! - [`control`]: the control socket; [`metrics`]: for Prometheus; [`snapshot`]: what both tell.
+
+mod assemble;
+pub mod client;
+mod control;
+mod follow;
+mod forward;
+mod host;
+mod metrics;
+mod port;
+mod reload;
+mod session;
+pub mod snapshot;
+
+pub use control::{Ended, Signals};
+pub use forward::Event;
+pub use host::Obstacle;
+pub use snapshot::Snapshot;
+
+use crate::pe::engine::Engine;
+use crate::pe::engine::config::Side;
+use follow::Follower;
+use forward::Forwarding;
+use host::{Host, Way};
+use netstage_scenario::Errors;
+use netstage_scenario::pe::{self, Router};
+use port::AnyPort;
+use reload::Loaded;
+use session::{Beginning, Guard};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why a router does not begin, or refuses a configuration.
+#[derive(Debug)]
+pub enum Error {
+    /// The file is wrong.
+    Configuration(Errors),
+    /// The machine does not have, or allow, what the file asks for.
+    Machine(Obstacle),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Configuration(errors) => write!(f, "{errors}"),
+            Error::Machine(obstacle) => write!(f, "{obstacle}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Obstacle> for Error {
+    fn from(obstacle: Obstacle) -> Error {
+        Error::Machine(obstacle)
+    }
+}
+
+impl From<Errors> for Error {
+    fn from(errors: Errors) -> Error {
+        Error::Configuration(errors)
+    }
+}
+
+/// How much a line of the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Belongs to normal operation.
+    Note,
+    /// Somebody should look.
+    Alarm,
+}
+
+/// Where lines of the log go, from any thread.
+pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;
+
+/// A router that runs.
+pub struct Daemon {
+    forwarding: Forwarding,
+    follower: Follower,
+    loaded: Loaded,
+    _guard: Guard,
+}
+
+impl Daemon {
+    /// Begins to forward as a file says. What is opened for it is closed when it ends.
+    pub fn begin(path: &Path, log: Log) -> Result<Daemon, Error> {
+        let router = Arc::new(pe::load(path)?);
+        let mut host = Host::here()?;
+        let (beginning, guard) = (Beginning::now(), Guard::hold()?);
+        for name in assemble::customer_interfaces(&router) {
+            host.take_over(name)?.iter().for_each(|told| log(Level::Note, told));
+        }
+        let config = assemble::config(&router, &mut host, &beginning)?;
+        let mut ports = Vec::with_capacity(config.ports.len());
+        for port in &config.ports {
+            ports.push(open(&host, &port.name, port.side, &router, &log)?);
+        }
+        let engine = Engine::new(&config, ports).map_err(reload::refused)?;
+        let events = Arc::clone(&log);
+        let forwarding = Forwarding::begin(engine, beginning.epoch, move |event| tell_event(&events, &event))
+            .map_err(|error| Obstacle::system("the forwarding thread cannot begin", &error))?;
+        let ways = Arc::clone(&log);
+        let tell = move |peer: &str, way: &Result<Way, String>| tell_way(&ways, peer, way);
+        let follower = Follower::begin(host, Arc::clone(&router), forwarding.orders(), Box::new(tell))?;
+        let loaded = Loaded::new(path.to_owned(), beginning, log);
+        Ok(Daemon { forwarding, follower, loaded, _guard: guard })
+    }
+
+    /// How it stands; none if the forwarding thread has ended.
+    pub fn show(&self) -> Option<Snapshot> {
+        let mut snapshot = *self.forwarding.orders().show()?;
+        self.complete(&mut snapshot);
+        Some(snapshot)
+    }
+
+    /// Reads the file again and takes what it says, or keeps what it has and tells why.
+    /// Gives what has changed, in words.
+    pub fn reload(&self) -> Result<Vec<String>, Error> {
+        self.loaded.reload(&self.follower, &self.forwarding.orders())
+    }
+
+    /// The file it was configured by.
+    pub fn path(&self) -> &PathBuf {
+        &self.loaded.path
+    }
+
+    /// The configuration it has.
+    pub fn router(&self) -> Arc<Router> {
+        self.follower.ways().0
+    }
+
+    /// Whether it still forwards.
+    pub fn is_over(&self) -> bool {
+        self.forwarding.is_over()
+    }
+
+    /// Ends it, and tells how it stood.
+    pub fn end(self) -> Option<Snapshot> {
+        let last = self.show();
+        self.forwarding.end();
+        last
+    }
+}
+
+fn open(host: &Host, name: &str, side: Side, router: &Router, log: &Log) -> Result<AnyPort, Obstacle> {
+    let (port, why) = AnyPort::open(&host.namespace, name, side, router.ports)?;
+    let of = if side == Side::Core { "the core" } else { "customers" };
+    let why = why.map_or(String::new(), |why| format!("; not by af_xdp: {why}"));
+    log(Level::Note, &format!("{name} leads to {of}, by {}{why}", port.kind()));
+    Ok(port)
+}
+
+fn tell_way(log: &Log, peer: &str, way: &Result<Way, String>) {
+    match way {
+        Ok(Way { interface, next_hop, mac, mtu }) => {
+            let station = snapshot::spelled(*mac);
+            log(Level::Note, &format!("peer {peer}: by {interface} to {next_hop} ({station}), {mtu} B"));
+        }
+        Err(why) => log(Level::Alarm, &format!("peer {peer} cannot be reached: {why}")),
+    }
+}
+
+fn tell_event(log: &Log, event: &Event) {
+    match event {
+        Event::Silent { vpn, peer, is_silent: true } => {
+            log(Level::Alarm, &format!("VPN {vpn}: peer {peer} does not answer"));
+        }
+        Event::Silent { vpn, peer, is_silent: false } => {
+            log(Level::Note, &format!("VPN {vpn}: peer {peer} answers again"));
+        }
+        Event::Port { interface, failure: Some(why) } => {
+            log(Level::Alarm, &format!("{interface} is of no use: {why}"));
+        }
+        Event::Port { interface, failure: None } => log(Level::Note, &format!("{interface} works again")),
+    }
+}

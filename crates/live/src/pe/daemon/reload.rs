@@ -1,0 +1,238 @@
+//! Another configuration for a router that runs: checked whole, then taken at once.
+
+use super::follow::Follower;
+use super::forward::{Order, Orders};
+use super::host::{Host, Obstacle};
+use super::session::Beginning;
+use super::snapshot::{PeerState, Snapshot, WayState, spelled};
+use super::{Daemon, Error, Level, Log, assemble, open};
+use crate::clock::{monotonic_ns, realtime_ahead_ns};
+use crate::pe::engine::config::Side;
+use crate::pe::engine::{self, Prepared};
+use netstage_core::fair::Control;
+use netstage_scenario::pe::{self, Router, Tunnel};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What was loaded, and what was refused.
+pub(super) struct Loaded {
+    pub path: PathBuf,
+    beginning: Beginning,
+    log: Log,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    taken: u64,
+    refused: u64,
+    refusal: String,
+}
+
+/// A mistake the engine found, which has no place in the file.
+pub(super) fn refused(error: engine::Error) -> Obstacle {
+    Obstacle::new(error.to_string(), "change the configuration")
+}
+
+impl Loaded {
+    pub fn new(path: PathBuf, beginning: Beginning, log: Log) -> Loaded {
+        let counts = Mutex::new(Counts { taken: 1, ..Counts::default() });
+        Loaded { path, beginning, log, counts }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn reload(&self, follower: &Follower, orders: &Orders) -> Result<Vec<String>, Error> {
+        let mut changes = Vec::new();
+        let taken: Result<(), Error> = follower.change(|host, old| {
+            let new = Arc::new(pe::load(&self.path)?);
+            self.take(host, old, &new, orders)?;
+            changes = differences(old, &new);
+            Ok(new)
+        });
+        let mut counts = self.counts();
+        match taken {
+            Ok(()) => {
+                counts.taken += 1;
+                counts.refusal.clear();
+                let what = if changes.is_empty() { "nothing has changed".into() } else { changes.join("; ") };
+                (self.log)(Level::Note, &format!("configuration taken: {what}"));
+                Ok(changes)
+            }
+            Err(error) => {
+                counts.refused += 1;
+                counts.refusal = error.to_string();
+                let what =
+                    format!("configuration refused, the old one is kept:\n{}", counts.refusal.trim_end());
+                (self.log)(Level::Alarm, &what);
+                Err(error)
+            }
+        }
+    }
+
+    /// Checks a configuration against the machine, and has the engine take it.
+    fn take(&self, host: &mut Host, old: &Router, new: &Router, orders: &Orders) -> Result<(), Error> {
+        for (what, is_same) in
+            [("control", old.control == new.control), ("metrics", old.metrics == new.metrics)]
+        {
+            if !is_same {
+                let message = format!("[pe] `{what}` cannot be changed while the router runs");
+                return Err(Obstacle::new(message, "keep it, or restart the router").into());
+            }
+        }
+        let before = sides(old);
+        let after = sides(new);
+        for (name, side) in &after {
+            if before.get(name).is_some_and(|known| known != side) {
+                let message = format!("{name} cannot change sides while the router runs");
+                return Err(Obstacle::new(message, "restart the router").into());
+            }
+        }
+        let mut opened = Vec::new();
+        for (name, side) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
+            if *side == Side::Customer {
+                host.take_over(name)?.iter().for_each(|told| (self.log)(Level::Note, told));
+            }
+            opened.push(((*name).to_owned(), open(host, name, *side, new, &self.log)?));
+        }
+        let config = assemble::config(new, host, &self.beginning)?;
+        let prepared = Prepared::new(&config).map_err(refused)?;
+        let (done, finished) = channel();
+        orders.give(Order::Replace(Box::new(prepared), opened, done));
+        finished
+            .recv()
+            .map_err(|_| Obstacle::new("the forwarding thread has ended", "restart the router"))?;
+        Ok(())
+    }
+}
+
+fn sides(router: &Router) -> BTreeMap<&str, Side> {
+    let core = router.core.iter().map(|name| (name.as_str(), Side::Core));
+    let customers = assemble::customer_interfaces(router).into_iter().map(|name| (name, Side::Customer));
+    core.chain(customers).collect()
+}
+
+/// What has changed, in words.
+fn differences(old: &Router, new: &Router) -> Vec<String> {
+    let mut told = Vec::new();
+    compare("peer", &old.peers, &new.peers, |peer| peer.name.clone(), &mut told);
+    // Numbers of peers and VPNs may differ though nothing has changed.
+    let flows = |router: &Router| -> Vec<(String, pe::Flow)> {
+        let of = |vpn: &pe::Vpn| {
+            vpn.flows
+                .iter()
+                .map(move |flow| {
+                    let name = format!("{} with {}", vpn.name, router.peers[flow.peer].name);
+                    (name, pe::Flow { peer: 0, ..flow.clone() })
+                })
+                .collect::<Vec<_>>()
+        };
+        router.vpns.iter().flat_map(of).collect()
+    };
+    compare("flow", &flows(old), &flows(new), |(name, _)| name.clone(), &mut told);
+    let circuits = |router: &Router| -> Vec<(String, pe::Circuit)> {
+        let named = |circuit: &pe::Circuit| {
+            (router.vpns[circuit.vpn].name.clone(), pe::Circuit { vpn: 0, ..circuit.clone() })
+        };
+        router.circuits.iter().map(named).collect()
+    };
+    compare("circuit", &circuits(old), &circuits(new), |(_, circuit)| circuit.name.clone(), &mut told);
+    for (what, is_same) in [
+        ("buffers", old.buffers == new.buffers),
+        ("silent_after", old.silent_after == new.silent_after),
+        ("core", old.core == new.core),
+    ] {
+        if !is_same {
+            told.push(format!("{what} changed"));
+        }
+    }
+    if new.buffers < old.buffers {
+        told.push("fewer buffers only after a restart".into());
+    }
+    told
+}
+
+fn compare<T: PartialEq>(
+    what: &str,
+    old: &[T],
+    new: &[T],
+    name: impl Fn(&T) -> String,
+    told: &mut Vec<String>,
+) {
+    let before: BTreeMap<String, &T> = old.iter().map(|one| (name(one), one)).collect();
+    let names: BTreeSet<String> = new.iter().map(&name).collect();
+    told.extend(
+        before.keys().filter(|name| !names.contains(*name)).map(|name| format!("{what} {name} removed")),
+    );
+    for one in new {
+        match before.get(&name(one)) {
+            None => told.push(format!("{what} {} added", name(one))),
+            Some(known) if *known != one => told.push(format!("{what} {} changed", name(one))),
+            Some(_) => {}
+        }
+    }
+}
+
+impl Daemon {
+    /// Adds what the engine does not know.
+    pub(super) fn complete(&self, snapshot: &mut Snapshot) {
+        let counts = self.loaded.counts().clone();
+        snapshot.configuration.clone_from(&self.loaded.path);
+        let unix = i128::from(monotonic_ns()) + realtime_ahead_ns();
+        snapshot.unix_ns = u64::try_from(unix).unwrap_or_default();
+        snapshot.configurations = counts.taken;
+        snapshot.refused_configurations = counts.refused;
+        snapshot.refusal = counts.refusal;
+        let (router, ways) = self.follower.ways();
+        snapshot.peers = router
+            .peers
+            .iter()
+            .zip(ways)
+            .map(|(peer, way)| {
+                let (tunnel, address) = match peer.tunnel {
+                    Tunnel::MplsInUdp { to, .. } => ("mpls-in-udp", to),
+                    Tunnel::Mpls { next_hop, .. } => ("mpls", next_hop),
+                };
+                PeerState {
+                    name: peer.name.clone(),
+                    tunnel: tunnel.into(),
+                    address: Some(address),
+                    unreachable: way.as_ref().err().cloned().unwrap_or_default(),
+                    way: way.ok().map(|way| WayState {
+                        interface: way.interface,
+                        next_hop: way.next_hop,
+                        mac: spelled(way.mac),
+                        mtu: way.mtu,
+                    }),
+                }
+            })
+            .collect();
+        for state in &mut snapshot.flows {
+            let vpn = router.vpns.iter().find(|vpn| vpn.name == state.vpn);
+            let flow =
+                vpn.and_then(|vpn| vpn.flows.iter().find(|flow| router.peers[flow.peer].name == state.peer));
+            if let Some(flow) = flow {
+                state.weight = flow.weight;
+                state.control = control_name(&flow.control).into();
+            }
+        }
+        for state in &mut snapshot.circuits {
+            if let Some(circuit) = router.circuits.iter().find(|circuit| circuit.name == state.name) {
+                let vlans = circuit.vlans.iter().map(|vlan| format!(".{vlan}"));
+                state.place = format!("{}{}", circuit.interface, vlans.collect::<String>());
+            }
+        }
+    }
+}
+
+fn control_name(control: &Control) -> &'static str {
+    match control {
+        Control::None => "none",
+        Control::I2vfc(_) => "i2vfc",
+        Control::FixedRate { .. } => "fixed-rate",
+    }
+}

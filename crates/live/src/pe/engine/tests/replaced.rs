@@ -1,0 +1,134 @@
+//! Another configuration while packets are under way.
+
+use super::super::Prepared;
+use super::*;
+
+fn replace(world: &mut World, side: usize, config: &Config) {
+    let now = world.now;
+    let closed = world.routers[side].engine.replace(now, Prepared::new(config).unwrap(), Vec::new());
+    assert!(closed.is_empty());
+}
+
+/// Sends so many packets of a VPN from side 0, each a millisecond after the one before.
+fn offer(world: &mut World, vpn: u16, count: u64, fate: Fate<'_>) {
+    for _ in 0..count {
+        let (now, number) = (world.now, world.offered);
+        world.offered += 1;
+        world.routers[0].give(CUSTOMERS, now, &frame(100 + vpn, &packet(false, 0, vpn, number, 200)));
+        world.run(now + Duration::from_millis(1), fate);
+    }
+}
+
+#[test]
+fn no_packet_is_lost_and_what_stays_is_kept() {
+    let mut world = World::new([config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)]);
+    offer(&mut world, 1, 200, &mut delay);
+    let window = world.routers[0].engine.flow(1).window().unwrap().window();
+    for (step, weight) in [(0, 2.0), (1, 3.0), (2, 1.0)] {
+        // In the middle of what is under way: VPN 0 goes, comes again, and a third one joins.
+        let vpns = [3, 2, 4][step];
+        for side in 0..2 {
+            let mut config = config(side as u8, Way::Udp4, vpns);
+            config.vpns[1].flows[0].weight = weight;
+            if step == 0 {
+                config.vpns.remove(0);
+                config.circuits.remove(0);
+            }
+            replace(&mut world, side, &config);
+        }
+        offer(&mut world, 1, 200, &mut delay);
+    }
+    world.run(world.now + Duration::from_secs(3), &mut delay);
+    let mut numbers: Vec<u64> = world.delivered[1].iter().map(|frame| numbers(opened(frame).1).1).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..800));
+    let [near, far] = &world.routers;
+    assert_eq!(near.engine.flows().len(), 4);
+    let flow = near.engine.flow(1);
+    let counters = flow.window().unwrap().counters();
+    assert_eq!((flow.vpn(), counters.sent, counters.received, counters.lost), ("vpn1", 800, 800, 0));
+    assert!(flow.window().unwrap().window() >= window && far.engine.flow(1).received().packets == 800);
+    assert_eq!(near.count(Counter::ReplyEarlier) + near.count(Counter::ReplyUnasked), 0);
+    for router in &world.routers {
+        assert_eq!(router.engine.free_buffers(), router.buffers);
+    }
+}
+
+#[test]
+fn what_waits_is_sent_after_a_change_of_control_and_given_up_with_its_flow() {
+    let slow = |kind: Control| {
+        let mut config = config(0, Way::Udp4, 2);
+        config.vpns.iter_mut().for_each(|vpn| vpn.flows[0].control = kind.clone());
+        config
+    };
+    let rate = |rate| Control::FixedRate { rate: netstage_core::quantity::BitRate(rate), queue: 50 };
+    let mut world = World::new([slow(rate(16_000)), config(1, Way::Udp4, 2)]);
+    for vpn in [0, 1] {
+        offer(&mut world, vpn, 30, &mut delay);
+    }
+    assert!(world.routers[0].engine.flows().all(|flow| flow.queue_len() > 25));
+    // One flow is taken away with what it has waiting; the other now has a window.
+    let mut next = slow(Control::I2vfc(fair::Config::default()));
+    next.vpns.remove(0);
+    next.circuits.remove(0);
+    replace(&mut world, 0, &next);
+    world.run(world.now + Duration::from_secs(3), &mut delay);
+    let mut delivered = [0; 2];
+    for frame in &world.delivered[1] {
+        delivered[usize::from(numbers(opened(frame).1).0)] += 1;
+    }
+    assert!(delivered[0] < 5 && delivered[1] == 30, "{delivered:?}");
+    assert_eq!(world.routers[0].engine.free_buffers(), world.routers[0].buffers);
+}
+
+#[test]
+fn a_peers_way_may_go_and_come() {
+    let mut world = World::new([config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)]);
+    world.routers[0].engine.set_way(0, None);
+    offer(&mut world, 0, 5, &mut delay);
+    assert_eq!(world.routers[0].engine.flow(0).count(Counter::PeerUnreachable), 5);
+    world.routers[0].engine.set_way(0, Some((CORE, [9; 6], 1500)));
+    offer(&mut world, 0, 5, &mut delay);
+    world.run(world.now + Duration::from_millis(10), &mut delay);
+    // The far router would not take frames for another station.
+    assert!(world.delivered[1].is_empty());
+    world.routers[0].engine.set_way(0, Some((CORE, CORE_PORT, 1500)));
+    replace(&mut world, 0, &Config { buffers: 9_000, ..config(0, Way::Udp4, 1) });
+    offer(&mut world, 0, 5, &mut delay);
+    world.run(world.now + Duration::from_millis(10), &mut delay);
+    assert_eq!(world.delivered[1].len(), 5);
+}
+
+#[test]
+fn a_silent_peer_is_noticed_and_where_asked_for_nothing_more_is_taken() {
+    for stops in [false, true] {
+        let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
+        configs[0].vpns[0].flows[0].stops_when_silent = stops;
+        let mut world = World::new(configs);
+        offer(&mut world, 0, 100, &mut delay);
+        assert_eq!(world.routers[0].engine.watch(world.now), []);
+        let mut hole = |_: Instant, _: usize, _: &mut Vec<u8>| None;
+        world.run(world.now + Duration::from_secs(1), &mut delay);
+        let (mut noticed, silent_from) = (None, world.now);
+        while noticed.is_none() && world.now < silent_from + Duration::from_secs(20) {
+            offer(&mut world, 0, 100, &mut hole);
+            noticed = world.routers[0].engine.watch(world.now).pop().map(|change| (change, world.now));
+        }
+        let (change, at) = noticed.unwrap();
+        assert_eq!(change, (0, true));
+        let after = at.since(silent_from);
+        assert!((5_000..7_000).contains(&(after.0 / 1_000_000)), "{after:?}");
+        offer(&mut world, 0, 100, &mut hole);
+        let refused = world.routers[0].engine.flow(0).count(Counter::PeerSilent);
+        assert_eq!(refused, if stops { 100 } else { 0 });
+        // It answers again, is asked soon since somebody wants to send, and packets flow.
+        let before = world.delivered[1].len();
+        for _ in 0..30 {
+            offer(&mut world, 0, 100, &mut delay);
+            world.routers[0].engine.watch(world.now);
+        }
+        assert!(!world.routers[0].engine.flow(0).is_silent());
+        // The window has shrunk to one packet meanwhile, and grows by the law's small steps.
+        assert!(world.delivered[1].len() > before + 100, "{stops}: {}", world.delivered[1].len() - before);
+    }
+}

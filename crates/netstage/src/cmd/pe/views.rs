@@ -1,0 +1,148 @@
+//! A router's state as tables.
+
+use super::table::{Table, time};
+use netstage_live::pe::daemon::snapshot::{Snapshot, meaning};
+
+pub fn router(state: &Snapshot) -> String {
+    let mut text = format!(
+        "netstage {} pe, process {}, up {}\nconfiguration {}, taken {} times",
+        state.tool,
+        state.process,
+        time(state.uptime_ns),
+        state.configuration.display(),
+        state.configurations
+    );
+    if state.refused_configurations > 0 {
+        text.push_str(&format!(", refused {} times", state.refused_configurations));
+    }
+    text.push('\n');
+    if !state.refusal.is_empty() {
+        text.push_str(&format!("the last configuration was refused:\n{}\n", state.refusal.trim_end()));
+    }
+    let mut table = Table::new(&["interface", "by", "side", ">missed", "state"]);
+    for port in &state.ports {
+        let side = if port.is_core { "core" } else { "customers" };
+        let state = port.failure.clone().unwrap_or("works".into());
+        table.row([port.interface.clone(), port.kind.clone(), side.into(), port.missed.to_string(), state]);
+    }
+    text + "\n" + &table.text()
+}
+
+pub fn peers(state: &Snapshot) -> String {
+    let mut table = Table::new(&["peer", "tunnel", "to", "way"]);
+    for peer in &state.peers {
+        let way = match &peer.way {
+            Some(way) => format!("by {} to {} ({}), {} B", way.interface, way.next_hop, way.mac, way.mtu),
+            None => format!("none: {}", peer.unreachable),
+        };
+        let address = peer.address.map_or(String::new(), |address| address.to_string());
+        table.row([peer.name.clone(), peer.tunnel.clone(), address, way]);
+    }
+    table.text()
+}
+
+pub fn flows(state: &Snapshot) -> String {
+    let heads = [
+        "VPN",
+        "peer",
+        ">labels",
+        ">weight",
+        "control",
+        ">sent",
+        ">received",
+        ">lost",
+        ">queue",
+        ">window",
+        ">round trip",
+        "",
+    ];
+    let mut table = Table::new(&heads);
+    for flow in &state.flows {
+        let window = flow.window.as_ref();
+        table.row([
+            flow.vpn.clone(),
+            flow.peer.clone(),
+            format!("{}/{}", flow.send_label, flow.receive_label),
+            flow.weight.to_string(),
+            flow.control.clone(),
+            flow.sent.packets.to_string(),
+            flow.received.packets.to_string(),
+            window.map_or("-".into(), |window| window.lost.to_string()),
+            flow.queue.to_string(),
+            window.map_or("-".into(), |window| format!("{:.1}", window.packets)),
+            window.map_or("-".into(), |window| time(window.round_trip_ns)),
+            if flow.is_silent { "SILENT".into() } else { String::new() },
+        ]);
+    }
+    table.text()
+}
+
+pub fn circuits(state: &Snapshot) -> String {
+    let mut table = Table::new(&["circuit", "VPN", "place", ">received", ">bytes", ">sent", ">bytes"]);
+    for circuit in &state.circuits {
+        table.row([
+            circuit.name.clone(),
+            circuit.vpn.clone(),
+            circuit.place.clone(),
+            circuit.received.packets.to_string(),
+            circuit.received.bytes.to_string(),
+            circuit.sent.packets.to_string(),
+            circuit.sent.bytes.to_string(),
+        ]);
+    }
+    table.text()
+}
+
+pub fn neighbours(state: &Snapshot) -> String {
+    let mut table = Table::new(&["circuit", "address", "station"]);
+    for neighbour in &state.neighbours {
+        let station = neighbour.mac.clone().unwrap_or("asked for".into());
+        table.row([neighbour.circuit.clone(), neighbour.address.to_string(), station]);
+    }
+    table.text()
+}
+
+pub fn counters(state: &Snapshot) -> String {
+    let mut table = Table::new(&["event", "severity", ">count", "meaning"]);
+    for (name, count) in state.counters.iter().filter(|(_, count)| **count > 0) {
+        let (severity, meaning) =
+            meaning(name).map_or(("", ""), |(severity, meaning)| (severity.name(), meaning));
+        table.row([name.clone(), severity.into(), count.to_string(), meaning.into()]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_live::pe::daemon::snapshot::{FlowState, PeerState, WindowState};
+
+    #[test]
+    fn what_is_wrong_is_seen() {
+        let flow = FlowState {
+            vpn: "red".into(),
+            peer: "west".into(),
+            weight: 2.0,
+            is_silent: true,
+            window: Some(WindowState { packets: 1.0, lost: 9, ..WindowState::default() }),
+            ..FlowState::default()
+        };
+        let peer = PeerState {
+            name: "west".into(),
+            unreachable: "there is no route".into(),
+            ..PeerState::default()
+        };
+        let state = Snapshot {
+            flows: vec![flow],
+            peers: vec![peer],
+            refusal: "error: label 7".into(),
+            counters: [("no_route".to_owned(), 3), ("queue_full".to_owned(), 0)].into(),
+            ..Snapshot::default()
+        };
+        assert!(flows(&state).contains("SILENT") && peers(&state).contains("none: there is no route"));
+        assert!(router(&state).contains("refused:\nerror: label 7"));
+        let counters = counters(&state);
+        assert!(counters.contains("no_route") && !counters.contains("queue_full"), "{counters}");
+        assert!(counters.contains("The VPN has no route to the destination."));
+    }
+}

@@ -1,0 +1,334 @@
+//! Two provider edges on real interfaces, in namespaces: between customers with the same
+//! addresses, while their configuration changes, and after one is killed.
+
+mod support;
+
+use netstage_live::netns::netlink::{Metrics, Netlink, Route, VethEnd, VethOptions, create_veth};
+use netstage_live::netns::user::{Privileges, privileges};
+use netstage_live::netns::{Namespace, ethtool, spawn_in};
+use netstage_live::pe::daemon::Snapshot;
+use netstage_live::pe::daemon::client::Client;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use support::{Folder, Process, signal, within};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+const CUSTOMERS: [&str; 2] = ["red", "blue"];
+
+/// red1 and blue1 at pe1, red2 and blue2 at pe2, one link between the two edges. Customers of
+/// either VPN are 10.0.SITE.2 and fd00:SITE::2.
+struct World {
+    edges: [Namespace; 2],
+    customers: [[Namespace; 2]; 2],
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn join(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8)) {
+    let options = VethOptions { resolve_neighbours: true, ..VethOptions::default() };
+    let end = |(namespace, name, mac)| VethEnd { namespace, name, mac: [2, 0, 0, 0, 0, mac] };
+    create_veth(end(left), end(right), options).unwrap();
+    for (namespace, name, _) in [left, right] {
+        ethtool::offloads_off(namespace, name).unwrap();
+        Netlink::open(namespace).unwrap().set_up(name).unwrap();
+    }
+}
+
+impl World {
+    /// Without privileges there is none.
+    fn new() -> Option<World> {
+        if privileges() != Privileges::Held {
+            println!("skipped: needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
+            return None;
+        }
+        let edges = [(); 2].map(|()| Namespace::new().unwrap());
+        let customers = [[(); 2]; 2].map(|site| site.map(|()| Namespace::new().unwrap()));
+        join((&edges[0], "core0", 1), (&edges[1], "core0", 2));
+        for (site, edge) in edges.iter().enumerate() {
+            edge.loopback_up().unwrap();
+            let mut netlink = Netlink::open(edge).unwrap();
+            netlink.add_address("core0", address(&format!("192.0.2.{}", site + 1)), 24).unwrap();
+            netlink.add_address("core0", address(&format!("2001:db8::{}", site + 1)), 64).unwrap();
+            for (number, name) in CUSTOMERS.iter().enumerate() {
+                let customer = &customers[site][number];
+                join((edge, name, 16 + number as u8), (customer, "eth0", 32 + number as u8));
+                let mut netlink = Netlink::open(customer).unwrap();
+                netlink.set_up("lo").unwrap();
+                for (own, length, gateway, any) in [
+                    (format!("10.0.{site}.2"), 24, format!("10.0.{site}.1"), "0.0.0.0"),
+                    (format!("fd00:{site}::2"), 64, format!("fd00:{site}::1"), "::"),
+                ] {
+                    netlink.add_address("eth0", address(&own), length).unwrap();
+                    let route = Route {
+                        destination: (address(any), 0),
+                        gateway: Some(address(&gateway)),
+                        link: "eth0",
+                        preferred_source: None,
+                        metrics: Metrics::default(),
+                    };
+                    netlink.add_route(&route).unwrap();
+                }
+            }
+        }
+        for (edge, customers) in edges.iter().zip(&customers) {
+            Netlink::open(edge).unwrap().wait_until_ready("core0").unwrap();
+            customers.iter().for_each(|one| Netlink::open(one).unwrap().wait_until_ready("eth0").unwrap());
+        }
+        Some(World { edges, customers })
+    }
+
+    /// A packet and its answer, of two customers' sites; none if one of them was lost.
+    fn echo(&self, customer: usize, is_v6: bool, text: &str) -> Option<String> {
+        let [near, far] = [0, 1].map(|site: u8| {
+            let own = if is_v6 { format!("[fd00:{site}::2]:7") } else { format!("10.0.{site}.2:7") };
+            let socket =
+                self.customers[usize::from(site)][customer].run(|| UdpSocket::bind(own)).unwrap().unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            socket
+        });
+        near.send_to(text.as_bytes(), far.local_addr().unwrap()).unwrap();
+        let mut bytes = [0; 2_000];
+        let (length, from) = far.recv_from(&mut bytes).ok()?;
+        far.send_to(&bytes[..length], from).unwrap();
+        let (length, _) = near.recv_from(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
+    }
+}
+
+fn configuration(folder: &Path, site: usize, is_v6: bool, weight: u32) -> String {
+    let far = 1 - site;
+    let to = if is_v6 { format!("2001:db8::{}", far + 1) } else { format!("192.0.2.{}", far + 1) };
+    let socket = folder.join(format!("pe{site}.sock"));
+    let metrics = if site == 0 { "metrics = \"127.0.0.1:9635\"\n" } else { "" };
+    let mut text = format!(
+        "[pe]\ncore = [\"core0\"]\ncontrol = \"{}\"\nsilent_after = \"1 s\"\n{metrics}\n[peer.far]\n\
+         tunnel = {{ kind = \"mpls-in-udp\", to = \"{to}\" }}\n",
+        socket.display()
+    );
+    for (number, customer) in CUSTOMERS.iter().enumerate() {
+        text.push_str(&format!(
+            "\n[vpn.{customer}.peer.far]\nsend = {}\nreceive = {}\nroutes = [\"10.0.{far}.0/24\", \"fd00:{far}::/64\"]\n\
+             weight = {weight}\n\n[circuit.{customer}]\nvpn = \"{customer}\"\ninterface = \"{customer}\"\n\
+             address = [\"10.0.{site}.1/24\", \"fd00:{site}::1/64\"]\n",
+            1_000 * (far + 1) + number,
+            1_000 * (site + 1) + number,
+        ));
+    }
+    text
+}
+
+struct Edge<'a> {
+    process: Process,
+    client: Client,
+    folder: &'a Folder,
+    site: usize,
+}
+
+impl Edge<'_> {
+    fn begin<'a>(world: &World, folder: &'a Folder, site: usize) -> Edge<'a> {
+        let mut command = Command::new(PROGRAM);
+        command.args(["pe", "run"]).arg(folder.join(format!("pe{site}.toml")));
+        command.arg("--last-state").arg(folder.join(format!("pe{site}.json"))).stderr(Stdio::piped());
+        let process = Process::new(spawn_in(&world.edges[site], command).unwrap());
+        let client = Client::wait(&folder.join(format!("pe{site}.sock")), PATIENCE).unwrap();
+        Edge { process, client, folder, site }
+    }
+
+    fn configure(&self, is_v6: bool, weight: u32) {
+        configure(self.folder, self.site, is_v6, weight);
+    }
+}
+
+fn configure(folder: &Folder, site: usize, is_v6: bool, weight: u32) {
+    let text = configuration(folder, site, is_v6, weight);
+    std::fs::write(folder.join(format!("pe{site}.toml")), text).unwrap();
+}
+
+fn is_reached(edge: &mut Edge<'_>) -> bool {
+    let state = edge.client.show().unwrap();
+    state.peers.iter().all(|peer| peer.way.is_some())
+}
+
+#[test]
+fn customers_with_the_same_addresses_reach_their_own() {
+    let Some(world) = World::new() else { return };
+    let folder = Folder::new("pe-carries");
+    for is_v6 in [false, true] {
+        (0..2).for_each(|site| configure(&folder, site, is_v6, 1));
+        let mut edges = [0, 1].map(|site| Edge::begin(&world, &folder, site));
+        assert!(within(PATIENCE, || edges.iter_mut().all(is_reached)));
+        for (customer, name) in CUSTOMERS.iter().enumerate() {
+            for inner_v6 in [false, true] {
+                let text = format!("{name} over {is_v6}");
+                assert_eq!(world.echo(customer, inner_v6, &text), Some(text));
+            }
+        }
+        let state = edges[0].client.show().unwrap();
+        let sent: Vec<u64> = state.flows.iter().map(|flow| flow.sent.packets).collect();
+        assert_eq!(
+            (sent, state.counters["label_unknown"], state.counters["wrong_sender"]),
+            (vec![2, 2], 0, 0)
+        );
+        assert_eq!(state.neighbours.iter().filter(|one| one.mac.is_some()).count(), 4);
+        let metrics = world.edges[0].run(|| TcpStream::connect("127.0.0.1:9635")).unwrap();
+        let mut metrics = metrics.unwrap();
+        metrics.write_all(b"GET /metrics HTTP/1.1\r\nHost: pe\r\n\r\n").unwrap();
+        let mut text = String::new();
+        metrics.read_to_string(&mut text).unwrap();
+        let line = "netstage_pe_flow_sent_packets_total{vpn=\"red\",peer=\"far\"} 2";
+        assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains(line), "{text}");
+        // Nobody answers for the router: the kernel would say that no port is there.
+        for mut edge in edges {
+            signal(edge.process.child().id(), "-TERM");
+            let output = edge.process.output();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let last = std::fs::read_to_string(folder.join(format!("pe{}.json", edge.site))).unwrap();
+            let last: Snapshot = serde_json::from_str(&last).unwrap();
+            assert_eq!(last.flows[0].received.packets, 2);
+            assert!(!folder.join(format!("pe{}.sock", edge.site)).exists());
+        }
+    }
+}
+
+#[test]
+fn a_configuration_is_taken_whole_or_not_at_all() {
+    let Some(world) = World::new() else { return };
+    let folder = Folder::new("pe-reloads");
+    (0..2).for_each(|site| configure(&folder, site, false, 1));
+    let mut edges = [0, 1].map(|site| Edge::begin(&world, &folder, site));
+    assert!(within(PATIENCE, || edges.iter_mut().all(is_reached)));
+    assert!(world.echo(0, false, "before").is_some());
+    let mut expected = 1;
+    for (weight, told) in [(1, vec![]), (3, vec!["flow blue with far changed", "flow red with far changed"])]
+    {
+        edges[0].configure(false, weight);
+        assert_eq!(edges[0].client.reload().unwrap().unwrap(), told);
+        expected += 1;
+    }
+    // What is wrong with a file is told with its place, and nothing changes.
+    let path = folder.join("pe0.toml");
+    let good = std::fs::read_to_string(&path).unwrap();
+    for (from, to, told) in [
+        ("receive = 1001", "receive = 1000", "label 1000 is taken by VPN `blue`"),
+        ("weight = 3", "weight = 0", "expected a number above 0, found the number 0"),
+        ("interface = \"red\"", "interface = \"rde\"", "there is no interface rde"),
+        ("core = [\"core0\"]", "core = [\"core0\", \"red\"]", "`red` is an interface of the core"),
+    ] {
+        std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
+        let refusal = edges[0].client.reload().unwrap().unwrap_err();
+        assert!(refusal.contains(told), "{refusal}");
+    }
+    std::fs::write(&path, &good).unwrap();
+    // A signal does as well.
+    signal(edges[0].process.child().id(), "-HUP");
+    let state = |edge: &mut Edge<'_>| edge.client.show().unwrap();
+    assert!(within(PATIENCE, || state(&mut edges[0]).configurations == expected + 1));
+    let state = state(&mut edges[0]);
+    assert_eq!((state.refused_configurations, state.refusal.as_str()), (4, ""));
+    assert!(state.flows.iter().all(|flow| flow.weight == 3.0));
+    assert_eq!(state.flows[1].sent.packets, 1, "counts are kept");
+    assert!(world.echo(0, false, "after").is_some());
+    // A VPN goes, and the other is not touched by that.
+    let end = good.find("[vpn.blue").unwrap();
+    std::fs::write(&path, &good[..end]).unwrap();
+    let changes = edges[0].client.reload().unwrap().unwrap();
+    assert_eq!(changes, ["flow blue with far removed", "circuit blue removed"]);
+    assert!(world.echo(0, false, "alone").is_some());
+    assert_eq!(world.echo(1, false, "nobody"), None);
+}
+
+#[test]
+fn a_killed_router_is_noticed_and_taken_up_again() {
+    let Some(world) = World::new() else { return };
+    let folder = Folder::new("pe-killed");
+    (0..2).for_each(|site| configure(&folder, site, false, 1));
+    let mut near = Edge::begin(&world, &folder, 0);
+    let mut far = Edge::begin(&world, &folder, 1);
+    assert!(within(PATIENCE, || is_reached(&mut near) && is_reached(&mut far)));
+    assert!(world.echo(0, false, "before").is_some());
+    signal(far.process.child().id(), "-KILL");
+    drop(far);
+    let mut is_silent = || {
+        let _ = world.echo(0, false, "nobody");
+        near.client.show().unwrap().flows.iter().any(|flow| flow.is_silent)
+    };
+    assert!(within(PATIENCE, &mut is_silent));
+    // Its socket is left behind, and does not stand in the way.
+    assert!(folder.join("pe1.sock").exists());
+    let mut far = Edge::begin(&world, &folder, 1);
+    assert!(within(PATIENCE, || is_reached(&mut far)));
+    assert!(within(PATIENCE, || world.echo(0, false, "again").is_some()));
+    assert!(within(PATIENCE, || near.client.show().unwrap().flows.iter().all(|flow| !flow.is_silent)));
+}
+
+#[test]
+fn what_the_kernel_would_do_beside_it_is_refused() {
+    let Some(world) = World::new() else { return };
+    let folder = Folder::new("pe-refuses");
+    configure(&folder, 0, false, 1);
+    let run = || {
+        let mut command = Command::new(PROGRAM);
+        command.args(["pe", "run"]).arg(folder.join("pe0.toml")).stderr(Stdio::piped());
+        let output = Process::new(spawn_in(&world.edges[0], command).unwrap()).output();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    Netlink::open(&world.edges[0]).unwrap().add_address("red", address("10.9.9.9"), 24).unwrap();
+    let (code, said) = run();
+    assert!(code == Some(1) && said.contains("red: the kernel has the address 10.9.9.9"), "{code:?} {said}");
+    assert!(said.contains("ip address flush dev red"), "{said}");
+    let _held = world.edges[1].run(|| UdpSocket::bind("0.0.0.0:6635")).unwrap().unwrap();
+    configure(&folder, 1, false, 1);
+    let mut command = Command::new(PROGRAM);
+    command.args(["pe", "run"]).arg(folder.join("pe1.toml")).stderr(Stdio::piped());
+    let output = Process::new(spawn_in(&world.edges[1], command).unwrap()).output();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("UDP port 6635 is in use"), "{said}");
+}
+
+/// The shell blocks of docs/fair-vpn.md, as they stand.
+#[test]
+#[ignore = "takes two minutes of measuring, and needs ethtool, tc and iperf3"]
+fn the_guide_does_what_it_says() {
+    if privileges() != Privileges::Held {
+        println!("skipped: needs root");
+        return;
+    }
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fair-vpn.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let blocks: Vec<&str> =
+        guide.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let folder = Folder::new("pe-guide");
+    let script = format!(
+        "mount -t tmpfs none /run && mkdir -p /run/netns\nset -em\nexport PATH={}:$PATH\n{}\necho the end\n",
+        Path::new(PROGRAM).parent().unwrap().display(),
+        blocks.join("\n")
+    );
+    std::fs::write(folder.join("guide.sh"), script).unwrap();
+    // Its own mounts, so that names of namespaces are nobody else's.
+    let output = Command::new("unshare")
+        .args(["--mount", "--net", "--propagation", "private", "bash", "guide.sh"])
+        .current_dir(&*folder)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = format!("{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    println!("{text}");
+    assert!(output.status.success() && said.trim_end().ends_with("the end"), "{text}");
+    let share = |file: &str| {
+        let rates = std::fs::read_to_string(folder.join(file)).unwrap();
+        let of = |customer: &str| -> f64 {
+            let line = rates.lines().find(|line| line.starts_with(customer)).unwrap();
+            line.split(' ').nth(1).unwrap().parse().unwrap()
+        };
+        (of("red") / of("blue"), of("red") + of("blue"))
+    };
+    let ((weighted, used), (equal, used_equal)) = (share("weighted.txt"), share("equal.txt"));
+    assert!((2.0..4.5).contains(&weighted) && (0.6..1.7).contains(&equal), "{weighted} {equal}\n{text}");
+    assert!(used.min(used_equal) > 14_000.0, "{used} {used_equal} kbit/s\n{text}");
+}

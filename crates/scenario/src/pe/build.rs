@@ -1,0 +1,246 @@
+//! What the parts of a configuration say of each other: names that are there, labels and
+//! prefixes given once, addresses that belong to a link.
+
+use super::file::{self, File};
+use super::{Circuit, Flow, Peer, Router, Select, Tunnel, Vpn, network};
+use crate::error::{Place, Problems, did_you_mean};
+use crate::file::control::Control;
+use crate::scalar::Count;
+use crate::table::{At, Named};
+use netstage_core::edge::Prefix;
+use netstage_core::fair;
+use netstage_wire::mpls::Label;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
+    let core: Vec<String> = file.pe.core.0.iter().map(|name| name.value.0.clone()).collect();
+    let peers: Option<Vec<Peer>> = file.peer.0.iter().map(|peer| self::peer(peer, problems)).collect();
+    let mut labels = BTreeMap::new();
+    let mut prefixes = vec![BTreeMap::new(); file.vpn.0.len()];
+    let circuits: Vec<Option<Circuit>> = file
+        .circuit
+        .0
+        .iter()
+        .map(|member| circuit(file, &member.name, member.value.as_ref()?, &mut prefixes, problems))
+        .collect();
+    let mut vpns = Vec::with_capacity(file.vpn.0.len());
+    for (member, prefixes) in file.vpn.0.iter().zip(&mut prefixes) {
+        let Some(vpn) = &member.value else { continue };
+        let flows = vpn.peer.0.iter().map(|flow| {
+            let peer = reference(&file.peer, &flow.name, flow.place, "peer", problems);
+            let of = format!("VPN `{}` with peer `{}`", member.name, flow.name);
+            let read = self::flow(&of, flow.value.as_ref()?, &mut labels, prefixes, problems);
+            Some(Flow { peer: peer?, ..read? })
+        });
+        let flows: Vec<Option<Flow>> = flows.collect();
+        vpns.push(Vpn { name: member.name.clone(), flows: flows.into_iter().collect::<Option<_>>()? });
+    }
+    let circuits: Vec<Circuit> = circuits.into_iter().collect::<Option<_>>()?;
+    sharing(file, &circuits, problems);
+    Some(Router {
+        core,
+        control: file.pe.control.0.clone().into(),
+        metrics: file.pe.metrics.as_ref().map(|listen| listen.0),
+        buffers: file.pe.buffers.0,
+        ports: file.pe.ports,
+        silent_after: file.pe.silent_after.0,
+        peers: peers?,
+        vpns,
+        circuits,
+    })
+}
+
+/// The index of a name, or a problem that names the nearest.
+fn reference<T>(
+    members: &Named<T>,
+    name: &str,
+    place: Place,
+    what: &str,
+    problems: &mut Problems,
+) -> Option<usize> {
+    let index = members.index(name);
+    if index.is_none() {
+        let message = format!("there is no {what} `{}`", name.escape_debug());
+        let help = did_you_mean(name, members.names());
+        let help = help.or_else(|| Some(format!("every {what} needs its own [{what}.{name}]")));
+        problems.push_with_help(place, message, help);
+    }
+    index
+}
+
+fn label(number: Count<16, 1_048_575>) -> Label {
+    Label::new(number.0 as u32).expect("within 20 bits")
+}
+
+fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> Option<Peer> {
+    let peer = member.value.as_ref()?;
+    let tunnel = match &peer.tunnel.value {
+        file::Tunnel::MplsInUdp(udp) => {
+            let (to, from) = (udp.to.0, udp.from.as_ref().map(|from| from.0));
+            if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
+                let message = "the ends of a tunnel are both IPv4 or both IPv6";
+                problems.push_help(peer.tunnel.place, message, "leave `from` out, or make them alike");
+                return None;
+            }
+            Tunnel::MplsInUdp { to, from, checksum: udp.checksum }
+        }
+        file::Tunnel::Mpls(mpls) => Tunnel::Mpls {
+            next_hop: mpls.next_hop.0,
+            push: mpls.push.map(label),
+            accept: mpls.accept.map(label),
+        },
+    };
+    Some(Peer {
+        name: member.name.clone(),
+        tunnel,
+        mtu: peer.mtu.map(|mtu| mtu.0 as u16),
+        clamp_segment_size: peer.clamp_segment_size,
+    })
+}
+
+/// A flow, its peer still to be filled in.
+fn flow(
+    of: &str,
+    flow: &file::Flow,
+    labels: &mut BTreeMap<u64, String>,
+    prefixes: &mut BTreeMap<Prefix, Place>,
+    problems: &mut Problems,
+) -> Option<Flow> {
+    if let Some(holder) = labels.insert(flow.receive.value.0, of.to_owned()) {
+        let message = format!("label {} is taken by {holder}", flow.receive.value.0);
+        let help = "each flow needs a label of its own, so that the label alone tells VPN and sender";
+        problems.push_help(flow.receive.place, message, help);
+    }
+    for prefix in &flow.routes.0 {
+        once(prefixes, prefix.value.0, prefix.place, problems);
+    }
+    if let Control::I2vfc(i2vfc) = &flow.control.value
+        && i2vfc.reference.value.0 != "nominal"
+    {
+        let message = "a router knows only `nominal` as a reference: nobody tells it what other VPNs measure";
+        problems.push_help(i2vfc.reference.place, message, "leave `reference` out");
+        return None;
+    }
+    let control = match &flow.control.value {
+        Control::None(_) => fair::Control::None,
+        Control::FixedRate(fixed) => fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 },
+        Control::I2vfc(i2vfc) => fair::Control::I2vfc(i2vfc.config()),
+    };
+    Some(Flow {
+        peer: 0,
+        send: label(flow.send),
+        receive: label(flow.receive.value),
+        routes: flow.routes.0.iter().map(|prefix| prefix.value.0).collect(),
+        weight: flow.weight.0,
+        maximum: flow.maximum,
+        control,
+        when_silent: flow.when_silent,
+    })
+}
+
+/// A prefix leads one way.
+fn once(prefixes: &mut BTreeMap<Prefix, Place>, prefix: Prefix, place: Place, problems: &mut Problems) {
+    if prefixes.insert(prefix, place).is_some() {
+        let message = format!("{prefix} leads two ways in this VPN");
+        problems.push_help(place, message, "leave one out, or make one of them longer");
+    }
+}
+
+fn circuit(
+    file: &File,
+    name: &str,
+    circuit: &file::Circuit,
+    prefixes: &mut [BTreeMap<Prefix, Place>],
+    problems: &mut Problems,
+) -> Option<Circuit> {
+    let interface = &circuit.interface.value.0;
+    if file.pe.core.0.iter().any(|core| core.value.0 == *interface) {
+        let message = format!("`{interface}` is an interface of the core");
+        let help = "what comes from customers and what comes from the core are never believed alike: use two";
+        problems.push_help(circuit.interface.place, message, help);
+    }
+    let vlans: Vec<u16> =
+        circuit.vlan.iter().flat_map(|vlans| vlans.value.0.iter().map(|vlan| vlan.0 as u16)).collect();
+    if let (Some(vlan), 3..) = (&circuit.vlan, vlans.len()) {
+        problems.push(vlan.place, "a frame has at most two VLAN tags here");
+    }
+    let vpn = reference(&file.vpn, &circuit.vpn.value.0, circuit.vpn.place, "vpn", problems)?;
+    let addresses: Vec<(IpAddr, u8)> = circuit.address.0.iter().map(|address| address.value.0).collect();
+    for address in &circuit.address.0 {
+        let (own, length) = address.value.0;
+        once(&mut prefixes[vpn], network(own, length), address.place, problems);
+    }
+    let mut routes = Vec::with_capacity(circuit.routes.0.len());
+    for route in &circuit.routes.0 {
+        let (to, via) = (route.to.value.0, route.via.value.0);
+        once(&mut prefixes[vpn], to, route.to.place, problems);
+        let is_on_link = addresses.iter().any(|(own, length)| network(*own, *length).holds(via));
+        if !is_on_link || addresses.iter().any(|(own, _)| *own == via) {
+            let message = format!("{via} is not on this circuit");
+            let help = "`via` is a router's address within the prefix of one of the circuit's own addresses";
+            problems.push_help(route.via.place, message, help);
+        }
+        routes.push((to, via));
+    }
+    Some(Circuit {
+        name: name.to_owned(),
+        vpn,
+        interface: interface.clone(),
+        vlans,
+        select: circuit.select.as_ref().map(select),
+        addresses,
+        station: circuit.station.as_ref().map(|station| station.0),
+        routes,
+        mtu: circuit.mtu.map(|mtu| mtu.0 as u16),
+    })
+}
+
+fn select(select: &file::Select) -> Select {
+    Select {
+        source: select.source.as_ref().map(|prefix| prefix.0),
+        destination: select.destination.as_ref().map(|prefix| prefix.0),
+        protocol: select.protocol.map(|protocol| protocol.0 as u8),
+        source_ports: select.source_ports.as_ref().map(|ports| ports.0.clone()),
+        destination_ports: select.destination_ports.as_ref().map(|ports| ports.0.clone()),
+    }
+}
+
+/// Circuits of one place differ by what they select, and by their addresses, which alone tell
+/// whom a question for an address is for.
+fn sharing(file: &File, circuits: &[Circuit], problems: &mut Problems) {
+    let places: Vec<&At<file::InterfaceName>> =
+        file.circuit.0.iter().filter_map(|member| Some(&member.value.as_ref()?.interface)).collect();
+    for (number, circuit) in circuits.iter().enumerate() {
+        let place = places[number].place;
+        for other in &circuits[..number] {
+            if other.interface != circuit.interface {
+                continue;
+            }
+            let stacks = |one: &Circuit, other: &Circuit| {
+                one.vlans.len() == 1 && other.vlans.len() == 2 && one.vlans[0] == other.vlans[0]
+            };
+            if stacks(circuit, other) || stacks(other, circuit) {
+                let message = format!("circuit `{}` has a VLAN inside that of this one", other.name);
+                problems.push_help(place, message, "a VLAN is a circuit, or holds circuits");
+            }
+            if other.vlans != circuit.vlans {
+                continue;
+            }
+            if other.select == circuit.select {
+                let message = format!("circuit `{}` takes the same packets", other.name);
+                let help = "give one another interface, VLAN or selection";
+                problems.push_help(place, message, help);
+            }
+            let shared = circuit
+                .addresses
+                .iter()
+                .find(|(own, _)| other.addresses.iter().any(|(address, _)| address == own));
+            if let Some((own, _)) = shared {
+                let message = format!("circuit `{}` has the address {own} at the same place", other.name);
+                let help = "circuits of one interface and VLAN need different addresses: who asks for one must mean one VPN";
+                problems.push_help(place, message, help);
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The tables of the configuration, as written.
+
+use super::{PortKind, WhenSilent};
+use crate::error::Problems;
+use crate::file::control::Control;
+use crate::scalar::{Bytes, Count, FilePath, Packets, Positive, Span, VpnName, text};
+use crate::table::{At, Decode, Kind, List, Named, OneOrMore, choice, mismatch, table, tagged};
+use crate::tree::Node;
+use netstage_core::edge::Prefix;
+use netstage_core::quantity::BitRate;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+table! {
+    /// A provider edge router's configuration.
+    pub(crate) struct File "the file" {
+        /// The router itself.
+        pe: Head,
+        /// The other provider edge routers, by name.
+        peer: Named<Peer>,
+        /// The VPNs, by name.
+        vpn: Named<Vpn>,
+        /// Where customers are attached, by name.
+        circuit: Named<Circuit>,
+    }
+}
+
+table! {
+    /// The router itself.
+    pub(crate) struct Head "[pe]" {
+        /// Interfaces towards the core. The kernel keeps their addresses and routes; the router takes only MPLS and UDP port 6635.
+        core: List<At<InterfaceName>, 1, 64>,
+        /// The control socket, for `netstage pe show`, `top` and `reload`.
+        control: FilePath = "/run/netstage-pe.sock",
+        /// Address and port to serve Prometheus metrics on; left out, they are not served.
+        metrics: Option<Listen>,
+        /// Packets that may wait, all VPNs together.
+        buffers: Packets = "16384 packets",
+        /// How interfaces are opened.
+        ports: PortKind = "auto",
+        /// A peer whose VPN flow has left at least two questions unanswered for so long is silent: an alarm.
+        silent_after: Span = "5 s",
+    }
+}
+
+table! {
+    /// Another provider edge router, and the way there.
+    pub(crate) struct Peer "a peer" {
+        /// What packets to it are put into.
+        tunnel: At<Tunnel>,
+        /// Largest IP or MPLS packet the core carries; left out, that of the interface.
+        mtu: Option<Bytes<1_344, 9_216>>,
+        /// Lower the segment size TCP connections agree on to what fits.
+        clamp_segment_size: bool = true,
+    }
+}
+
+tagged! {
+    /// What packets to a peer are put into.
+    pub(crate) enum Tunnel "tunnel" by "kind" {
+        /// MPLS in UDP (RFC 7510), along the kernel's routes.
+        MplsInUdp(MplsInUdp) = "mpls-in-udp",
+        /// MPLS on Ethernet, with a label for the path there.
+        Mpls(Mpls) = "mpls",
+    }
+}
+
+table! {
+    /// A tunnel of UDP.
+    pub(crate) struct MplsInUdp "tunnel \"mpls-in-udp\"" {
+        /// The peer's address.
+        to: Address,
+        /// This router's address; left out, the one the kernel would send from.
+        from: Option<Address>,
+        /// Compute UDP checksums, and over IPv6 ask for them.
+        checksum: bool = false,
+    }
+}
+
+table! {
+    /// A path of labels.
+    pub(crate) struct Mpls "tunnel \"mpls\"" {
+        /// The next router there, a neighbour of this machine.
+        next_hop: Address,
+        /// Label of the path there; left out where the peer itself is the next router.
+        push: Option<LabelNumber>,
+        /// Label of the path back, where the last router leaves it on.
+        accept: Option<LabelNumber>,
+    }
+}
+
+table! {
+    /// A VPN: addresses of its own.
+    pub(crate) struct Vpn "a VPN" {
+        /// Its flows, by the peer each leads to.
+        peer: Named<Flow>,
+    }
+}
+
+table! {
+    /// A VPN's flow to a peer, and the one back.
+    pub(crate) struct Flow "a VPN flow" {
+        /// The label the peer has given to what this router sends: its `receive`.
+        send: LabelNumber,
+        /// The label this router has given to what the peer sends. No two flows have the same.
+        receive: At<LabelNumber>,
+        /// Prefixes of the VPN behind the peer.
+        routes: List<At<PrefixText>>,
+        /// Its share of the core, relative to other flows'.
+        weight: Positive = 1,
+        /// Rate at the IP layer it never exceeds.
+        maximum: Option<BitRate>,
+        /// How it is controlled; of `reference`, only `nominal`.
+        control: At<Control> = "i2vfc",
+        /// What becomes of packets while the peer is silent.
+        when_silent: WhenSilent = "send",
+    }
+}
+
+table! {
+    /// Where a customer is attached.
+    pub(crate) struct Circuit "a circuit" {
+        /// Its VPN.
+        vpn: At<VpnName>,
+        /// Its interface. The router owns it: the kernel must have no address there.
+        interface: At<InterfaceName>,
+        /// VLAN, or two, the outer first; left out: untagged.
+        vlan: Option<At<OneOrMore<Count<1, 4_094>>>>,
+        /// Which packets there belong to it, where it shares interface and VLAN with other circuits.
+        select: Option<Select>,
+        /// This router's addresses there, with the length of the link's prefix: "10.0.1.1/24".
+        address: OneOrMore<At<LinkAddress>>,
+        /// The one station there, to which everything goes: nothing is resolved then.
+        station: Option<StationText>,
+        /// What is behind routers on the circuit.
+        routes: List<Route>,
+        /// Largest IP packet it carries; left out, that of the interface.
+        mtu: Option<Bytes<1_280, 9_216>>,
+    }
+}
+
+table! {
+    /// A prefix behind a router on a circuit.
+    pub(crate) struct Route "a route" {
+        /// The prefix.
+        to: At<PrefixText>,
+        /// The router's address, on the circuit.
+        via: At<Address>,
+    }
+}
+
+table! {
+    /// Packets by their addresses and ports; what is not given is not looked at.
+    pub(crate) struct Select "a selection" {
+        /// The sender's prefix.
+        source: Option<PrefixText>,
+        /// The receiver's prefix.
+        destination: Option<PrefixText>,
+        /// Protocol, as in the IP header: 6 is TCP, 17 is UDP.
+        protocol: Option<Count<0, 255>>,
+        /// The sender's port, or first and last.
+        source_ports: Option<Ports>,
+        /// The receiver's port, or first and last.
+        destination_ports: Option<Ports>,
+    }
+}
+
+choice!(PortKind {
+    /// The customers' interfaces by AF_XDP where it works, the others by AF_PACKET.
+    "auto" => PortKind::Auto,
+    /// By AF_PACKET.
+    "af-packet" => PortKind::AfPacket,
+    /// The customers' by AF_XDP or not at all.
+    "af-xdp" => PortKind::AfXdp,
+});
+
+choice!(WhenSilent {
+    /// They go on, at what the window has shrunk to.
+    "send" => WhenSilent::Send,
+    /// They are refused, and their senders told.
+    "stop" => WhenSilent::Stop,
+});
+
+/// A label that may be given to something: from 16 on.
+pub(crate) type LabelNumber = Count<16, 1_048_575>;
+
+text! {
+    /// A network interface, by name.
+    InterfaceName = "the name of a network interface";
+}
+
+/// Declares a text that is parsed.
+macro_rules! parsed {
+    ($($(#[doc = $doc:literal])+ $name:ident($of:ty) = $holds:literal, $parse:expr;)+) => {
+        $($(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) struct $name(pub $of);
+
+        impl Decode for $name {
+            fn kind() -> Kind {
+                Kind::Text($holds)
+            }
+            fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+                let parse: fn(&str) -> Option<$of> = $parse;
+                match node.text().and_then(parse) {
+                    Some(value) => Some($name(value)),
+                    None => mismatch(node, &Self::kind(), problems),
+                }
+            }
+        })+
+    };
+}
+
+parsed! {
+    /// The address of one host.
+    Address(IpAddr) = "an address such as \"192.0.2.1\" or \"2001:db8::1\"",
+        |text| text.parse().ok().filter(is_of_one_host);
+    /// A station.
+    StationText([u8; 6]) = "an Ethernet address such as \"02:00:00:00:00:01\"", station;
+    /// Where to listen.
+    Listen(SocketAddr) = "address and port such as \"127.0.0.1:9635\"", |text| text.parse().ok();
+    /// A prefix.
+    PrefixText(Prefix) = "a prefix without bits beyond its length, such as \"10.0.2.0/24\" or \"fd00:2::/64\"",
+        |text| {
+            let (address, length) = cut(text)?;
+            Prefix::new(address, length).ok()
+        };
+    /// An address with the length of its link's prefix.
+    LinkAddress((IpAddr, u8)) = "an address with the length of its link's prefix, such as \"10.0.1.1/24\"",
+        |text| cut(text).filter(|(address, length)| {
+            is_of_one_host(address) && (1..=if address.is_ipv4() { 32 } else { 128 }).contains(length)
+        });
+}
+
+fn station(text: &str) -> Option<[u8; 6]> {
+    let mut bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok().filter(|_| byte.len() == 2));
+    let station =
+        [bytes.next()??, bytes.next()??, bytes.next()??, bytes.next()??, bytes.next()??, bytes.next()??];
+    (bytes.next().is_none() && station[0] & 1 == 0).then_some(station)
+}
+
+fn cut(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    Some((address.parse().ok()?, length.parse().ok()?))
+}
+
+fn is_of_one_host(address: &IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !(address.is_multicast() || address.is_unspecified() || is_broadcast)
+}
+
+/// Ports, both ends included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ports(pub RangeInclusive<u16>);
+
+impl Decode for Ports {
+    fn kind() -> Kind {
+        OneOrMore::<Count<0, 65_535>>::kind()
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let ports = OneOrMore::<Count<0, 65_535>>::decode(node, problems)?;
+        match *ports.0 {
+            [Count(only)] => Some(Ports(only as u16..=only as u16)),
+            [Count(first), Count(last)] if first <= last => Some(Ports(first as u16..=last as u16)),
+            _ => {
+                problems.push(node.place, "expected a port, or the first and the last of several");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The configuration of a provider edge router: read and checked as a scenario is, with the
+//! same quantities, names, positions and advice.
+//!
+//! [`file`] is what is written, [`build`] checks what its parts say of each other. What only
+//! the machine knows (whether an interface is there, where a route leads) is the daemon's.
+
+mod build;
+mod file;
+
+use crate::error::{Errors, Place, Problems};
+use crate::read::read_text;
+use crate::table::{Decode, Kind};
+use crate::tree::parse_document;
+use netstage_core::edge::Prefix;
+use netstage_core::fair::Control;
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_wire::mpls::Label;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+/// A provider edge router, as configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Router {
+    /// Interfaces on the core's side, shared with the kernel.
+    pub core: Vec<String>,
+    /// The control socket.
+    pub control: PathBuf,
+    /// Where metrics are served, if anywhere.
+    pub metrics: Option<SocketAddr>,
+    /// Packets that may wait, all VPNs together.
+    pub buffers: u32,
+    /// How interfaces are opened.
+    pub ports: PortKind,
+    /// A peer that has left its questions unanswered for so long is silent.
+    pub silent_after: Duration,
+    /// The other provider edge routers, by name.
+    pub peers: Vec<Peer>,
+    /// The VPNs, by name.
+    pub vpns: Vec<Vpn>,
+    /// The circuits, by name.
+    pub circuits: Vec<Circuit>,
+}
+
+/// How interfaces are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// The customers' by AF_XDP where it works, all others by AF_PACKET.
+    Auto,
+    /// All by AF_PACKET.
+    AfPacket,
+    /// The customers' by AF_XDP or not at all; the core's by AF_PACKET.
+    AfXdp,
+}
+
+/// Another provider edge router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// What packets to it are put into.
+    pub tunnel: Tunnel,
+    /// Bytes of the largest IP or MPLS packet the core carries; that of the interface if none.
+    pub mtu: Option<u16>,
+    /// Lower the segment size TCP connections agree on to what fits.
+    pub clamp_segment_size: bool,
+}
+
+/// What packets to a peer are put into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    /// MPLS in UDP (RFC 7510), along the kernel's routes.
+    MplsInUdp {
+        /// The peer's address.
+        to: IpAddr,
+        /// Ours; where left out the one the kernel would send from.
+        from: Option<IpAddr>,
+        /// Compute UDP checksums.
+        checksum: bool,
+    },
+    /// A label stack on Ethernet.
+    Mpls {
+        /// The next router, a neighbour of this machine.
+        next_hop: IpAddr,
+        /// Label of the path there.
+        push: Option<Label>,
+        /// Label of the path back, where it arrives.
+        accept: Option<Label>,
+    },
+}
+
+/// A VPN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vpn {
+    /// Its name.
+    pub name: String,
+    /// Its flows, by peer.
+    pub flows: Vec<Flow>,
+}
+
+/// A VPN's flow to a peer, and the one back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flow {
+    /// The peer, an index.
+    pub peer: usize,
+    /// The label the peer has given to what we send.
+    pub send: Label,
+    /// The label we have given to what the peer sends.
+    pub receive: Label,
+    /// What is behind the peer.
+    pub routes: Vec<Prefix>,
+    /// Its share of the core, relative to other flows'.
+    pub weight: f64,
+    /// What it never exceeds.
+    pub maximum: Option<BitRate>,
+    /// How it is controlled.
+    pub control: Control,
+    /// What to do while the peer is silent.
+    pub when_silent: WhenSilent,
+}
+
+/// What to do with packets for a peer that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenSilent {
+    /// Go on, at what the window has shrunk to: fail open.
+    Send,
+    /// Refuse them, and tell their senders: fail closed.
+    Stop,
+}
+
+/// Where a customer is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Circuit {
+    /// Its name.
+    pub name: String,
+    /// Its VPN, an index.
+    pub vpn: usize,
+    /// Its interface.
+    pub interface: String,
+    /// Its VLANs, outermost first, up to two.
+    pub vlans: Vec<u16>,
+    /// Which packets there are its, where it is not alone.
+    pub select: Option<Select>,
+    /// Our addresses there, each with the length of its link's prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The one station there, if nothing is to be resolved.
+    pub station: Option<[u8; 6]>,
+    /// What is behind routers there.
+    pub routes: Vec<(Prefix, IpAddr)>,
+    /// Bytes of the largest IP packet it carries; that of the interface if none.
+    pub mtu: Option<u16>,
+}
+
+impl Circuit {
+    /// The prefixes whose addresses are on its link.
+    pub fn links(&self) -> impl Iterator<Item = Prefix> + '_ {
+        self.addresses.iter().map(|(address, length)| network(*address, *length))
+    }
+}
+
+/// Packets by their addresses and ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Select {
+    /// The sender's prefix.
+    pub source: Option<Prefix>,
+    /// The receiver's prefix.
+    pub destination: Option<Prefix>,
+    /// Protocol, as in the IP header.
+    pub protocol: Option<u8>,
+    /// The sender's ports.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// The receiver's ports.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+}
+
+/// The prefix of a link on which an address of ours is.
+fn network(address: IpAddr, length: u8) -> Prefix {
+    let masked: IpAddr = match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
+            std::net::Ipv4Addr::from(u32::from(address) & mask).into()
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0);
+            std::net::Ipv6Addr::from(u128::from(address) & mask).into()
+        }
+    };
+    Prefix::new(masked, length).expect("no bit is beyond the length")
+}
+
+/// Reads and checks a configuration file.
+pub fn load(path: &Path) -> Result<Router, Errors> {
+    parse(&path.display().to_string(), &read_text(path, "configuration")?)
+}
+
+/// Reads and checks a configuration.
+pub fn parse(name: &str, text: &str) -> Result<Router, Errors> {
+    let mut problems = Problems::default();
+    problems.add_source(name, text);
+    let root = parse_document(0, &mut problems);
+    if problems.is_empty()
+        && let Some(file) = file::File::decode(&root, &mut problems)
+    {
+        let router = build::router(&file, &mut problems);
+        if let (Some(router), true) = (router, problems.is_empty()) {
+            return Ok(router);
+        }
+    }
+    if problems.is_empty() {
+        problems.push(Place::new(0, 0..0), "the configuration cannot be used");
+    }
+    Err(problems.into_errors())
+}
+
+/// The tables of a configuration, in Markdown.
+pub fn reference() -> String {
+    crate::reference::tables(&root_kind())
+}
+
+fn root_kind() -> Kind {
+    file::File::kind()
+}
+
+#[cfg(test)]
+mod tests;

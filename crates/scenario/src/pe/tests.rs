@@ -1,0 +1,150 @@
+use super::*;
+use netstage_core::fair;
+
+const GOOD: &str = r#"
+[pe]
+core = ["core0"]
+metrics = "127.0.0.1:9635"
+
+[peer.west]
+tunnel = { kind = "mpls-in-udp", to = "192.0.2.2" }
+
+[peer.north]
+tunnel = { kind = "mpls", next_hop = "192.0.2.9", push = 501 }
+mtu = "1496 B"
+
+[vpn.red.peer.west]
+send = 2001
+receive = 1001
+routes = ["10.0.2.0/24", "fd00:2::/64"]
+weight = 2
+
+[vpn.red.peer.north]
+send = 2001
+receive = 1002
+control = { kind = "fixed-rate", rate = "5 Mbit/s" }
+when_silent = "stop"
+
+[vpn.blue.peer.west]
+send = 2003
+receive = 1003
+routes = ["10.0.2.0/24"]
+
+[circuit.red-lan]
+vpn = "red"
+interface = "eth1"
+vlan = 100
+address = ["10.0.1.1/24", "fd00:1::1/64"]
+routes = [{ to = "10.9.0.0/16", via = "10.0.1.2" }]
+
+[circuit.blue-lan]
+vpn = "blue"
+interface = "eth1"
+vlan = [7, 9]
+address = "10.0.1.1/24"
+mtu = "1400 B"
+"#;
+
+#[test]
+fn a_configuration_is_read() {
+    let router = parse("pe.toml", GOOD).unwrap();
+    assert_eq!((router.core.as_slice(), router.buffers), (&["core0".to_owned()][..], 16_384));
+    assert_eq!(router.control, Path::new("/run/netstage-pe.sock"));
+    let [north, west] = &router.peers[..] else { panic!("{:?}", router.peers) };
+    assert_eq!((north.mtu, west.mtu, west.name.as_str()), (Some(1_496), None, "west"));
+    let [blue, red] = &router.vpns[..] else { panic!("{:?}", router.vpns) };
+    assert_eq!((blue.flows.len(), red.flows[0].peer, red.flows[1].peer), (1, 0, 1));
+    assert_eq!((red.flows[1].weight, red.flows[1].receive.number()), (2.0, 1_001));
+    assert_eq!(red.flows[1].control, fair::Control::I2vfc(fair::Config::default()));
+    assert_eq!((red.flows[0].when_silent, red.flows[1].when_silent), (WhenSilent::Stop, WhenSilent::Send));
+    let [blue, red] = &router.circuits[..] else { panic!("{:?}", router.circuits) };
+    assert_eq!((blue.vpn, &blue.vlans[..], blue.mtu), (0, &[7, 9][..], Some(1_400)));
+    let links: Vec<String> = red.links().map(|link| link.to_string()).collect();
+    assert_eq!((links, red.routes.len()), (vec!["10.0.1.0/24".into(), "fd00:1::/64".into()], 1));
+}
+
+/// What is said of the good file with one text put in place of another: line, column, message and help.
+fn refusal(from: &str, to: &str) -> String {
+    assert_eq!(GOOD.matches(from).count(), 1, "{from}");
+    let errors = parse("pe.toml", &GOOD.replace(from, to)).unwrap_err();
+    let told: Vec<String> = errors
+        .problems
+        .iter()
+        .map(|problem| {
+            let help = problem.help.as_deref().unwrap_or_default();
+            format!("{}:{}: {}; {help}", problem.line, problem.column, problem.message)
+        })
+        .collect();
+    told.join("\n")
+}
+
+#[test]
+fn mistakes_are_told_with_place_and_remedy() {
+    let mut wrong = Vec::new();
+    for (from, to, expected) in [
+        (
+            "receive = 1003",
+            "receive = 1001",
+            "15:11: label 1001 is taken by VPN `blue` with peer `west`; each flow",
+        ),
+        ("weight = 2", "weight = 0", "17:10: expected a number above 0, found the number 0; "),
+        (
+            "receive = 1002",
+            "receive = 3",
+            "21:11: expected a whole number from 16 to 1048575, found the number 3; ",
+        ),
+        (
+            "[vpn.blue.peer.west]",
+            "[vpn.blue.peer.wets]",
+            "25:16: there is no peer `wets`; did you mean `west`?",
+        ),
+        ("vpn = \"red\"", "vpn = \"rde\"", "31:7: there is no vpn `rde`; did you mean `red`?"),
+        (
+            "via = \"10.0.1.2\"",
+            "via = \"10.0.3.2\"",
+            "35:39: 10.0.3.2 is not on this circuit; `via` is a router's",
+        ),
+        (
+            "via = \"10.0.1.2\"",
+            "via = \"10.0.1.1\"",
+            "35:39: 10.0.1.1 is not on this circuit; `via` is a router's",
+        ),
+        (
+            "to = \"10.9.0.0/16\"",
+            "to = \"10.0.2.0/24\"",
+            "16:11: 10.0.2.0/24 leads two ways in this VPN; leave one",
+        ),
+        (
+            "10.9.0.0/16",
+            "10.9.0.1/16",
+            "35:18: expected a prefix without bits beyond its length, such as \"10.0.2.0/24\"",
+        ),
+        ("vlan = [7, 9]", "vlan = 100", "32:13: circuit `blue-lan` takes the same packets; give one another"),
+        ("vlan = [7, 9]", "vlan = [100, 9]", "32:13: circuit `blue-lan` has a VLAN inside that of this one"),
+        ("core = [\"core0\"]", "core = [\"eth1\"]", "39:13: `eth1` is an interface of the core; what comes"),
+        (
+            "to = \"192.0.2.2\"",
+            "to = \"192.0.2.2\", from = \"::1\"",
+            "7:10: the ends of a tunnel are both IPv4 or",
+        ),
+        ("weight = 2", "control = { reference = \"blue\" }", "17:25: a router knows only `nominal`"),
+        (
+            "mtu = \"1496 B\"",
+            "mtu = 1496",
+            "11:7: expected a size such as \"64 KiB\", found the number 1496; write it",
+        ),
+        ("kind = \"mpls-in-udp\", ", "", "7:10: tunnel needs `kind`; one of \"mpls-in-udp\" or \"mpls\""),
+        (
+            "mtu = \"1400 B\"",
+            "station = \"01:00:00:00:00:01\"",
+            "42:11: expected an Ethernet address such as",
+        ),
+        ("metrics", "metrisc", "4:1: unknown field `metrisc` in [pe]; did you mean `metrics`?"),
+    ] {
+        let told = refusal(from, to);
+        if !told.contains(expected) {
+            wrong.push(format!("{from} → {to}:\n{told}\nexpected\n{expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
