@@ -26,7 +26,7 @@ $b mount -t tmpfs shm /new/dev/shm
 $b cp $b /new/run/vm/modprobe
 $b cp /command /new/run/vm/command
 
-# The kernel asks this program for modules; it runs here, not below /new.
+# The kernel asks this program for modules; it runs here, not below the new root.
 $b mkdir /lib
 $b ln -s "/host$store/root/lib/modules" /lib/modules
 $b ln /busybox /modprobe
@@ -36,8 +36,8 @@ $b ip link set lo up
 $b hostname vm
 
 port() {
-    for at in /new/sys/class/virtio-ports/*; do
-        [ "$($b cat "$at/name")" = "$1" ] && echo "/new/dev/${at##*/}"
+    for at in /sys/class/virtio-ports/*; do
+        [ "$($b cat "$at/name")" = "$1" ] && echo "/dev/${at##*/}"
     done
 }
 stdout=$(port stdout) stderr=$(port stderr) status=$(port status)
@@ -45,7 +45,10 @@ stdout=$(port stdout) stderr=$(port stderr) status=$(port status)
 $b mkfifo /layer/stdout /layer/stderr
 $b cat </layer/stdout >"$stdout" & copy1=$!
 $b cat </layer/stderr >"$stderr" & copy2=$!
-$b chroot /new /bin/bash /run/vm/command </dev/null >/layer/stdout 2>/layer/stderr
+# The root of the mount namespace, not only of a process: else there were no user namespaces.
+cd /new
+$b mount --move /new /
+$b chroot . /bin/bash /run/vm/command </dev/null >/layer/stdout 2>/layer/stderr
 code=$?
 wait $copy1 $copy2
 echo $code >"$status"
