@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROGRAM := target/release/netstage
 PAPERS := scenarios/papers/i2vfc
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages bench-sim bench-emulator bench-netem bench-traffic audit web fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe audit web fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -40,6 +40,12 @@ figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour 
 figures-two-stages: build ## Run examples on both stages and compare (an hour of real time)
 	scripts/results-two-stages.sh $(PROGRAM)
 
+figures-prototype: bench-pe ## The I2VFC prototype's figures on both stages (twenty minutes of real time)
+	$(PROGRAM) run $(PAPERS)/fig10.toml --out out/prototype/sim || [ $$? -eq 3 ]
+	$(PROGRAM) run $(PAPERS)/fig10.toml --on emu --retries 2 --out out/prototype/emu || [ $$? -eq 3 ]
+	cp bench/target/pe/bench-pe.json out/prototype
+	python3 scripts/results_prototype.py out/prototype
+
 bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 	scripts/packages.sh bench/packages.txt
 	python3 bench/sim/run.py
@@ -54,6 +60,10 @@ bench-traffic: need-build ## The traffic engine beside iperf3, iperf2, nuttcp, M
 	$(CARGO) build --release --locked -p netstage-live --example flow
 	scripts/packages.sh bench/traffic/packages.txt
 	python3 bench/traffic/run.py
+
+bench-pe: build ## Processor and memory of provider edge routers: Figures 11 to 13, and the engine alone
+	$(CARGO) build --release --locked -p netstage-live --example pe_rates
+	python3 bench/pe/run.py
 
 audit: ## Licences, bans and sources of what we depend on, by cargo-deny
 	scripts/audit.sh

@@ -11,10 +11,57 @@ pub struct Report {
     pub node: String,
     /// Its flows, in the order of the assignment.
     pub flows: Vec<FlowResult>,
+    /// The VPN flows that enter at it, where it is a provider edge router.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vpns: Vec<VpnResult>,
+    /// What the agent's process took up to the start, and to the end of each bin, where it is a router.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub usage: Vec<Usage>,
     /// What a reader must know before trusting the figures.
     pub warnings: Vec<String>,
     /// Why the measurement is void: the agent itself fell short.
     pub void: Vec<String>,
+}
+
+/// A VPN flow, at the provider edge router where it enters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VpnResult {
+    /// Name of the VPN.
+    pub vpn: String,
+    /// Packets that waited, mean of each bin.
+    pub queue: Vec<f64>,
+    /// Packets the queue refused in each bin.
+    pub queue_drops: Vec<u64>,
+    /// Its window at the end of each bin; empty where it has none.
+    pub window: Vec<WindowSample>,
+}
+
+/// What a process has taken so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Processor time of its own code, nanoseconds.
+    pub user_ns: u64,
+    /// Processor time of the kernel on its behalf, nanoseconds.
+    pub system_ns: u64,
+    /// Resident memory, bytes.
+    pub resident: u64,
+}
+
+/// The window of a VPN flow at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WindowSample {
+    /// Packets.
+    pub window: f64,
+    /// Additive increase a, packets per round trip.
+    pub increase: f64,
+    /// Multiplicative decrease b.
+    pub decrease: f64,
+    /// Measured loss, as the control uses it.
+    pub loss: f64,
+    /// Smoothed round trip, nanoseconds; zero before the first reply.
+    pub round_trip_ns: u64,
+    /// Packets lost in the core so far.
+    pub lost: u64,
 }
 
 /// One side of one flow.

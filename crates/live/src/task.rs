@@ -4,6 +4,7 @@
 use netstage_core::time::Duration;
 use netstage_core::traffic::Traffic;
 use netstage_core::{quantity::BitRate, tcp};
+use netstage_scenario::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,6 +25,31 @@ pub struct Assignment {
     pub interval: Duration,
     /// Flows it sends or receives.
     pub flows: Vec<FlowTask>,
+    /// What it does as a provider edge router, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge: Option<EdgeTask>,
+}
+
+impl Assignment {
+    /// That of a node of a plan, with nothing to do yet.
+    pub fn new(plan: &Plan, node: usize, seed: u64) -> Assignment {
+        Assignment {
+            node: plan.nodes[node].name.clone(),
+            seed,
+            duration: plan.duration,
+            interval: plan.measure.interval,
+            flows: Vec::new(),
+            edge: None,
+        }
+    }
+}
+
+/// A provider edge router, from when the run is prepared until it is over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EdgeTask {
+    /// Its configuration file.
+    pub configuration: String,
 }
 
 /// One side of one flow.

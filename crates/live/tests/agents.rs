@@ -166,6 +166,7 @@ fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignment)
         duration,
         interval: Duration::from_millis(100),
         flows: vec![flow],
+        edge: None,
     };
     (node.into(), assignment)
 }

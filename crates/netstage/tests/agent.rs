@@ -65,7 +65,10 @@ fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
         traffic_class: 0,
     };
     let interval = Duration::from_millis(100);
-    (node.into(), Assignment { node: node.into(), seed: 1, duration, interval, flows: vec![flow] })
+    (
+        node.into(),
+        Assignment { node: node.into(), seed: 1, duration, interval, flows: vec![flow], edge: None },
+    )
 }
 
 fn run(agents: &mut Agents, to: SocketAddr) -> Result<Collected, Error> {

@@ -5,7 +5,6 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -428,24 +427,6 @@ fn multicast_is_copied_where_ways_part_and_reaches_every_receiver() {
 fn multicast_needs_no_privilege() {
     let Some(result) = run_by_nobody("multicast-nobody", MULTICAST) else { return };
     multicast_arrived(&result);
-}
-
-#[test]
-fn what_the_stage_cannot_do_is_refused() {
-    let place = Place::new("refused");
-    let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/examples/fair-two-vpns.toml");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_netstage"))
-        .current_dir(&place.0)
-        .arg("run")
-        .arg(scenario)
-        .args(["--on", "emu", "--out", "out"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(2));
-    let mut message = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
-    assert!(message.contains("vpn.") && message.contains("--on sim"), "{message}");
 }
 
 const FTP: &str = r#"

@@ -7,7 +7,7 @@ use crate::file::File;
 use crate::file::study::{self, Assignments};
 use crate::outcome::{Metric, MetricInfo};
 use crate::pattern::matches;
-use crate::plan::Plan;
+use crate::plan::{NodeKind, Plan};
 use crate::quantity::Dimension;
 use crate::scalar::{Amount, MetricName, SubjectPattern};
 use crate::table::{At, List};
@@ -388,6 +388,9 @@ fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
             .collect()
     } else if metric.starts_with("vpn.") || metric.contains(".per_vpn") {
         plan.vpns.iter().map(|vpn| vpn.name.clone()).collect()
+    } else if metric.starts_with("pe.") {
+        let edges = plan.nodes.iter().filter(|node| node.kind == NodeKind::Pe);
+        edges.map(|node| node.name.clone()).collect()
     } else if metric.starts_with("link.") {
         plan.links.iter().flat_map(|l| ["forward", "reverse"].map(|d| format!("{}.{d}", l.name))).collect()
     } else if let Some(&metric) = Metric::ALL.iter().find(|m| m.is_finding() && m.info().name == metric) {

@@ -157,6 +157,13 @@ metrics! {
     VpnLoss = "vpn.loss", "", "", Last;
     /// Round trip a VPN flow measures between its PEs.
     VpnRoundTrip = "vpn.round_trip", "s", "", Last;
+    /// Share of a core a provider edge router's process takes, the kernel's work on its behalf
+    /// included as far as it is charged to it.
+    PeProcessor = "pe.processor", "", "", Mean;
+    /// The part of that which is its own code.
+    PeProcessorOwn = "pe.processor.own", "", "", Mean;
+    /// Resident memory of a provider edge router's process.
+    PeMemory = "pe.memory", "B", "", Last;
     /// Traffic on a link, in one direction.
     LinkThroughput = "link.throughput", "bit/s", "ip", Mean;
     /// Traffic of background flows on a link, part of its throughput.

@@ -13,6 +13,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Carriage;
 use netstage_core::traffic::{Pattern, Traffic};
 use netstage_core::{link, queue, tcp};
+use netstage_wire::Encapsulation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -91,10 +92,14 @@ pub struct Vpn {
     pub egress: usize,
     /// How it is controlled.
     pub control: Control,
+    /// What its packets have around them between the PEs.
+    pub encapsulation: Encapsulation,
     /// From ingress to egress: the way of its management packets.
     pub path: Vec<Hop>,
     /// From egress to ingress: the way of the replies.
     pub reverse: Vec<Hop>,
+    /// The VPN that carries what comes back, if any.
+    pub back: Option<usize>,
 }
 
 /// Flows that differ only in their number and start time.
@@ -312,6 +317,12 @@ impl Plan {
     /// Configuration of one direction of a link.
     pub fn hop(&self, hop: Hop) -> &link::Config {
         &self.links[hop.link].directions[hop.direction]
+    }
+
+    /// The node a hop leaves, and the one it leads to.
+    pub fn ends(&self, hop: Hop) -> [usize; 2] {
+        let ends = self.links[hop.link].ends;
+        [ends[hop.direction], ends[1 - hop.direction]]
     }
 
     /// Name of member `index` of a group: `bulk[3]`, or `bulk` where there is only one.

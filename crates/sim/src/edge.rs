@@ -6,6 +6,7 @@ use crate::packet::Packet;
 use netstage_core::fair::{Config, Control, Egress, Ingress, Reference, Shaper, Transmit};
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::plan::Vpn;
+use netstage_wire::Encapsulation;
 
 /// A reference flow's ingress PE publishes this often.
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(100);
@@ -14,6 +15,8 @@ pub const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Edge {
     control: State,
+    /// What its packets have around them between the PEs.
+    pub encapsulation: Encapsulation,
     /// What the egress PE keeps.
     pub egress: Egress,
     /// Bytes that reached the egress PE, per bin.
@@ -53,6 +56,7 @@ impl Edge {
         };
         Edge {
             control,
+            encapsulation: vpn.encapsulation,
             egress: Egress::default(),
             bytes: Bins::new(grid),
             queue_drops: Bins::new(grid),

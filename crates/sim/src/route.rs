@@ -7,15 +7,19 @@
 
 use netstage_core::fair::Control;
 use netstage_core::{link, queue};
-use netstage_scenario::plan::{Hop, Plan, Transport};
+use netstage_scenario::plan::{FlowGroup, Hop, Plan, Transport};
 
 /// What a packet meets on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Crosses one direction of a link.
     Channel(u32),
-    /// Waits for the window of a VPN flow at its ingress PE.
+    /// Waits for the window of a VPN flow at its ingress PE, and is encapsulated.
     Ingress(u32),
+    /// Is encapsulated where nothing waits: at an ingress PE without control, or on the way back.
+    Encapsulate(u32),
+    /// Is what it was before, on the way back.
+    Decapsulate(u32),
     /// Is counted by the egress PE of a VPN; a query takes the count along.
     Egress(u32),
     /// Ends at a TCP receiver.
@@ -112,14 +116,14 @@ impl Routes {
             };
             let forward = routes.push(data_steps(plan, group, end));
             routes.forward.push(forward);
-            let back = back.map(|end| channels(&group.reverse).chain([end]).collect());
+            let back = back.map(|end| steps_back(plan, group, end));
             let reverse = back.map_or(NO_ROUTE, |back| routes.push(back));
             routes.reverse.push(reverse);
             let (mut answers, mut acks) = (NO_ROUTE, NO_ROUTE);
             if dialogue {
                 let tcp = matches!(group.transport, Transport::Tcp(_));
                 let end = if tcp { Step::Receiver } else { Step::Peer(0) };
-                answers = routes.push(channels(&group.reverse).chain([end]).collect());
+                answers = routes.push(steps_back(plan, group, end));
                 if tcp {
                     acks = routes.push(data_steps(plan, group, Step::Sender));
                 }
@@ -206,23 +210,59 @@ fn channels(hops: &[Hop]) -> impl Iterator<Item = Step> + '_ {
     hops.iter().map(|hop| Step::Channel(channel_of(*hop)))
 }
 
-fn data_steps(plan: &Plan, group: &netstage_scenario::plan::FlowGroup, end: Step) -> Vec<Step> {
+/// From a flow's sender to its receiver, through the VPN that carries it.
+fn data_steps(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
+    steps(plan, &group.path, group.vpn.map(|vpn| Carrier::new(plan, vpn)), end)
+}
+
+/// The way back: through a VPN of its own where there is one. Otherwise what has a VPN's headers
+/// around it one way has them on the other.
+fn steps_back(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
+    let carrier = group.vpn.and_then(|index| {
+        let vpn = &plan.vpns[index];
+        match vpn.back {
+            Some(back) => Some(Carrier::new(plan, back)),
+            None if vpn.encapsulation.overhead() == 0 => None,
+            None => Some(Carrier {
+                from: vpn.egress,
+                to: vpn.ingress,
+                enter: Some(Step::Encapsulate(index as u32)),
+                leave: Step::Decapsulate(index as u32),
+            }),
+        }
+    });
+    steps(plan, &group.reverse, carrier, end)
+}
+
+/// What happens to packets of one direction where they enter and leave a VPN.
+struct Carrier {
+    from: usize,
+    to: usize,
+    enter: Option<Step>,
+    leave: Step,
+}
+
+impl Carrier {
+    fn new(plan: &Plan, index: usize) -> Carrier {
+        let (vpn, number) = (&plan.vpns[index], index as u32);
+        let enter = match vpn.control {
+            Control::None if vpn.encapsulation.overhead() == 0 => None,
+            Control::None => Some(Step::Encapsulate(number)),
+            _ => Some(Step::Ingress(number)),
+        };
+        Carrier { from: vpn.ingress, to: vpn.egress, enter, leave: Step::Egress(number) }
+    }
+}
+
+fn steps(plan: &Plan, path: &[Hop], carrier: Option<Carrier>, end: Step) -> Vec<Step> {
     let mut steps = Vec::new();
-    for hop in &group.path {
-        if let Some(index) = group.vpn {
-            let vpn = &plan.vpns[index];
-            let from = plan.links[hop.link].ends[hop.direction];
-            if from == vpn.ingress && vpn.control != Control::None {
-                steps.push(Step::Ingress(index as u32));
-            }
-        }
+    for hop in path {
+        let [from, to] = plan.ends(*hop);
+        let entered = carrier.as_ref().filter(|carrier| from == carrier.from);
+        steps.extend(entered.and_then(|carrier| carrier.enter));
         steps.push(Step::Channel(channel_of(*hop)));
-        if let Some(index) = group.vpn {
-            let to = plan.links[hop.link].ends[1 - hop.direction];
-            if to == plan.vpns[index].egress {
-                steps.push(Step::Egress(index as u32));
-            }
-        }
+        let left = carrier.as_ref().filter(|carrier| to == carrier.to);
+        steps.extend(left.map(|carrier| carrier.leave));
     }
     steps.push(end);
     steps

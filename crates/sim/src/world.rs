@@ -326,6 +326,14 @@ impl<'a> World<'a> {
                     packet.step += 1;
                 }
                 Step::Ingress(vpn) => return self.handle_ingress(now, vpn, packet),
+                Step::Encapsulate(vpn) => {
+                    packet.size += self.edges[vpn as usize].encapsulation.overhead();
+                    packet.step += 1;
+                }
+                Step::Decapsulate(vpn) => {
+                    packet.size -= self.edges[vpn as usize].encapsulation.overhead();
+                    packet.step += 1;
+                }
                 Step::Receiver => return self.handle_data(now, &packet),
                 Step::Sender => return self.handle_ack(now, &packet),
                 Step::Sink => return self.handle_datagram(now, &packet),
@@ -420,6 +428,7 @@ impl<'a> World<'a> {
         if let Body::Query(query) = packet.body {
             packet.body = Body::Reply(edge.egress.handle_query(query));
         } else {
+            packet.size -= edge.encapsulation.overhead();
             edge.egress.handle_packet(packet.size, packet.ecn == Ecn::CongestionExperienced);
             edge.bytes.add(now, u64::from(packet.size));
         }
@@ -427,6 +436,7 @@ impl<'a> World<'a> {
 
     fn handle_ingress(&mut self, now: Instant, vpn: u32, mut packet: Packet) {
         packet.step += 1;
+        packet.class = vpn as u16;
         if let Err(refused) = self.edges[vpn as usize].handle_packet(now, packet) {
             self.lose(now, &refused);
         }
@@ -444,14 +454,15 @@ impl<'a> World<'a> {
 
     fn pump_edge(&mut self, now: Instant, vpn: u32) {
         while let Some(transmit) = self.edges[vpn as usize].poll_transmit(now) {
+            let encapsulation = self.edges[vpn as usize].encapsulation;
             let packet = match transmit {
-                Transmit::Data(packet) => packet,
+                Transmit::Data(packet) => Packet { size: packet.size + encapsulation.overhead(), ..packet },
                 Transmit::Query(query) => {
                     self.totals.sent += 1;
                     Packet {
                         step: self.routes.query[vpn as usize],
                         flow: vpn,
-                        size: wire::MANAGEMENT_PACKET,
+                        size: encapsulation.management_packet(),
                         class: vpn as u16,
                         ecn: Ecn::NotCapable,
                         background: false,

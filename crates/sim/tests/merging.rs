@@ -12,6 +12,7 @@ use netstage_core::{link, queue};
 use netstage_scenario::outcome::{Outcome, Totals};
 use netstage_scenario::plan::*;
 use netstage_sim::{Options, run_with};
+use netstage_wire::Encapsulation;
 use support::*;
 
 /// A chain of routers with hosts hanging off it, random in everything.
@@ -99,8 +100,11 @@ fn random_plan(stream: &mut Stream) -> Plan {
                     pacing: below(2) == 0,
                     ..Config::default()
                 }),
+                encapsulation: [Encapsulation::None, Encapsulation::Mpls, Encapsulation::MplsInUdp]
+                    [below(3) as usize],
                 path: forward(&links[1..]),
                 reverse: backward(&links[1..]),
+                back: None,
             });
             plan.flows.last_mut().unwrap().vpn = Some(plan.vpns.len() - 1);
         }
@@ -128,7 +132,6 @@ fn assert_same(left: &Outcome, right: &Outcome, case: u64) {
 
 #[test]
 fn merging_changes_nothing_and_packets_are_conserved() {
-    let mut fewer = 0;
     let cases = 300;
     for case in 0..cases {
         let plan = random_plan(&mut Stream::new(case, "random networks"));
@@ -138,9 +141,11 @@ fn merging_changes_nothing_and_packets_are_conserved() {
         let totals = merged.totals;
         assert_eq!(totals.sent, totals.delivered + totals.lost + totals.in_flight, "case {case}");
         assert!(totals.delivered > 0, "case {case}: nothing arrived");
-        fewer += u64::from(merged.totals.events < plain.totals.events);
+        // Where headers are put on and off, a channel may not follow from the one before.
+        let encapsulates = plan.vpns.iter().any(|vpn| vpn.encapsulation != Encapsulation::None);
+        let saved = merged.totals.events < plain.totals.events;
+        assert!(saved || encapsulates, "case {case}: merging saved no event");
     }
-    assert_eq!(fewer, cases, "merging saved no event somewhere");
 }
 
 #[test]

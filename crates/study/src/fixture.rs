@@ -96,8 +96,10 @@ pub fn plan() -> Plan {
         ingress: 1,
         egress: 2,
         control: Control::None,
+        encapsulation: Default::default(),
         path: vec![Hop { link: 1, direction: 0 }],
         reverse: vec![Hop { link: 1, direction: 1 }],
+        back: None,
     };
     let fast = 1_000_000_000;
     Plan {

@@ -44,8 +44,43 @@ pub const MPLS_LABEL: u32 = 4;
 pub const ACH_HEADER: u32 = 4;
 /// RFC 6374 combined loss and delay measurement message, without TLVs.
 pub const LOSS_DELAY_MESSAGE: u32 = 76;
+/// The TLV of a management message that tells how many packets came with a congestion mark.
+pub const MARKS_TLV: u32 = loss_delay::tlv::MARKS as u32;
 /// A management packet from the VPN label down: label, GAL, channel header, message.
 pub const MANAGEMENT_PACKET: u32 = 2 * MPLS_LABEL + ACH_HEADER + LOSS_DELAY_MESSAGE;
+
+/// What a VPN's packet has around it between two provider edge routers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// Nothing that counts.
+    #[default]
+    None,
+    /// A label for the path and one for the VPN.
+    Mpls,
+    /// The VPN's label in UDP over IPv4 (RFC 7510).
+    MplsInUdp,
+}
+
+impl Encapsulation {
+    /// Bytes around a customer's packet.
+    pub const fn overhead(self) -> u32 {
+        match self {
+            Encapsulation::None => 0,
+            Encapsulation::Mpls => 2 * MPLS_LABEL,
+            Encapsulation::MplsInUdp => IPV4_HEADER + UDP_HEADER + MPLS_LABEL,
+        }
+    }
+
+    /// Bytes of a management packet.
+    pub const fn management_packet(self) -> u32 {
+        match self {
+            Encapsulation::None => MANAGEMENT_PACKET,
+            Encapsulation::Mpls => MANAGEMENT_PACKET + MPLS_LABEL,
+            // It also asks how many packets came with a congestion mark, which labels do not carry.
+            Encapsulation::MplsInUdp => MANAGEMENT_PACKET + IPV4_HEADER + UDP_HEADER + MARKS_TLV,
+        }
+    }
+}
 
 // The codecs know the same sizes.
 const _: () = {

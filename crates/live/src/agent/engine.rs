@@ -1,5 +1,6 @@
 //! The traffic engine as an agent's [`Worker`].
 
+use super::edge::Edge;
 use super::work::{Totals, Work, Worker};
 use crate::clock::Epoch;
 use crate::protocol::{Refusal, RefusalKind};
@@ -13,7 +14,35 @@ pub struct Engine;
 
 impl Worker for Engine {
     fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
-        Ok(Box::new(traffic::Engine::prepare(assignment)?))
+        let traffic = traffic::Engine::prepare(assignment)?;
+        let Some(task) = &assignment.edge else { return Ok(Box::new(traffic)) };
+        Ok(Box::new(EdgeWork { traffic, edge: Edge::begin(task)?, assignment: assignment.clone() }))
+    }
+}
+
+/// A provider edge router, with whatever flows begin or end there.
+struct EdgeWork {
+    traffic: traffic::Engine,
+    edge: Edge,
+    assignment: Assignment,
+}
+
+impl Work for EdgeWork {
+    fn receiving_ports(&self) -> Vec<(u32, u16)> {
+        self.traffic.receiving_ports().to_vec()
+    }
+
+    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
+        let EdgeWork { traffic, edge, assignment } = *self;
+        let (mut report, watched) = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| edge.watch(&assignment, epoch, stop));
+            let report = Box::new(traffic).run(epoch, stop, totals);
+            (report, watching.join().unwrap_or_default())
+        });
+        (report.vpns, report.usage) = (watched.vpns, watched.usage);
+        let alarms = edge.end().into_iter().map(|alarm| format!("node.{}: {alarm}", assignment.node));
+        report.warnings.extend(alarms);
+        report
     }
 }
 

@@ -34,6 +34,9 @@ impl Limits {
             ))
             .remedy("ask for less with -t, or start the server with a higher --max-time"));
         }
+        if assignment.edge.is_some() {
+            return Err(refuse("this server is no provider edge router"));
+        }
         if assignment.flows.len() > MOST_FLOWS {
             return Err(refuse(format!(
                 "{} flows, and this server allows {MOST_FLOWS}",
@@ -130,7 +133,8 @@ mod tests {
     fn applied(limits: Limits, flows: Vec<FlowTask>) -> Result<Assignment, Refusal> {
         let duration = Duration::from_secs(10);
         let interval = Duration::from_secs(1);
-        let mut assignment = Assignment { node: "far".into(), seed: 1, duration, interval, flows };
+        let mut assignment =
+            Assignment { node: "far".into(), seed: 1, duration, interval, flows, edge: None };
         limits.apply(&mut assignment, peer()).map(|()| assignment)
     }
 

@@ -9,6 +9,7 @@
 //! An agent ends when it is told to, when its controller is gone, or when its process is
 //! asked to; what it measured is then in its spool.
 
+mod edge;
 mod engine;
 mod host;
 mod limits;

@@ -114,7 +114,7 @@ mod tests {
         let options = netstage_scenario::Options::default();
         let scenario = netstage_scenario::parse("t.toml", text, None, &options).unwrap();
         let plan = &scenario.cells[0].plan;
-        let mut spec = Spec::new(plan, &Layout::new(plan).unwrap());
+        let mut spec = Spec::new(plan, &Layout::new(plan).unwrap(), &Default::default());
         let told = assign(backend, plan, &mut spec);
         (told, spec.links.iter().map(|link| link.netem.is_some()).collect())
     }

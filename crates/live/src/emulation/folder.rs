@@ -39,6 +39,11 @@ impl Folder {
         self.path.join(format!("{node}.spool"))
     }
 
+    /// Where the provider edge router of a node listens.
+    pub fn control(&self, node: usize) -> PathBuf {
+        self.path.join(format!("{node}.pe"))
+    }
+
     /// The folder itself.
     pub fn path(&self) -> &Path {
         &self.path

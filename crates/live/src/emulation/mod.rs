@@ -11,14 +11,15 @@ use crate::controller::{Agents, Collected, Error};
 use crate::emulator;
 use crate::fabric::assignments::{self, Member};
 use crate::fabric::differences::differences;
+use crate::fabric::edges;
 use crate::fabric::labels::labels;
 use crate::fabric::layout::Layout;
 use crate::fabric::process::{AgentSpec, Build, Fabric, Failed, Finished};
 use crate::fabric::services::{self, ServiceResult};
 use crate::fabric::spec::Spec;
+use crate::task::{Assignment, EdgeTask};
 pub use backend::Backend;
 use folder::Folder;
-use netstage_core::fair::Control;
 use netstage_scenario::outcome::{Outcome, Stopped};
 use netstage_scenario::plan::Plan;
 use outcome::Findings;
@@ -57,7 +58,6 @@ pub struct Means {
 
 /// Runs a plan under a seed. `stop` is asked several times a second.
 pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
-    refuse_what_is_not_real(plan)?;
     if let Some(absent) = services::missing(plan) {
         return Err(Stopped::Missing {
             message: format!("service.{}: {} is not installed", absent.service, absent.program),
@@ -66,10 +66,16 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
     }
     let layout = Layout::new(plan).map_err(|e| Stopped::Unsupported(e.to_string()))?;
     let members = assignments::members(plan, &layout).map_err(|e| Stopped::Unsupported(e.to_string()))?;
-    let assignments = assignments::assignments(plan, &members, seed);
+    let routers = edges::routers(plan, &layout).map_err(|e| Stopped::Unsupported(e.to_string()))?;
     let folder =
         Folder::new().map_err(|e| Stopped::Failed(format!("cannot make a folder for sockets: {e}")))?;
-    let mut spec = Spec::new(plan, &layout);
+    let mut assignments = assignments::assignments(plan, &members, seed);
+    for (&node, router) in &routers {
+        let configuration = edges::configuration(plan, &layout, node, router, &folder.control(node));
+        let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
+        assignment.edge = Some(EdgeTask { configuration });
+    }
+    let mut spec = Spec::new(plan, &layout, &routers);
     let told = backend::assign(means.backend, plan, &mut spec)?;
     let mut build = Build {
         spec,
@@ -133,24 +139,12 @@ fn keep_logs(services: &[ServiceResult], seed: u64, logs: &Path, outcome: &mut O
     }
 }
 
-fn refuse_what_is_not_real(plan: &Plan) -> Result<(), Stopped> {
-    let controlled = plan.vpns.iter().find(|vpn| vpn.control != Control::None);
-    if let Some(vpn) = controlled {
-        return Err(Stopped::Unsupported(format!(
-            "vpn.{}: its control needs a PE that the emulated stage does not have yet; \
-             run it with --set 'vpn.*.control=none', or --on sim",
-            vpn.name
-        )));
-    }
-    Ok(())
-}
-
 /// The links that are built, and how packets on them are told apart.
 fn emulator_config(plan: &Plan, layout: &Layout, members: &[Member], seed: u64) -> emulator::Config {
     let mut config = emulator::Config::of_plan(plan, seed);
     let mut used = layout.used.iter();
     config.links.retain(|_| *used.next().expect("one for each link"));
-    config.labels = labels(plan, members);
+    config.labels = labels(plan, layout, members);
     config
 }
 

@@ -4,7 +4,7 @@
 use crate::emulator;
 use crate::fabric::assignments::{Member, is_one_ended};
 use crate::fabric::services::ServiceResult;
-use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample};
+use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample, Usage, VpnResult, WindowSample};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
@@ -50,8 +50,10 @@ pub fn outcome(found: &Findings) -> Outcome {
         gathered.add_flow(plan, member, &sides, lost);
     }
     for (index, vpn) in plan.vpns.iter().enumerate() {
-        gathered.add_vpn(index as u16, &vpn.name, found.emulator);
+        let own = found.reports.iter().flat_map(|report| &report.vpns).find(|own| own.vpn == vpn.name);
+        gathered.add_vpn(index as u16, &vpn.name, found.emulator, own);
     }
+    found.reports.iter().for_each(|report| gathered.add_usage(report));
     for link in &found.emulator.links {
         link.directions.iter().for_each(|direction| gathered.add_link(direction));
     }
@@ -311,7 +313,7 @@ impl Gathered {
         load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
     }
 
-    fn add_vpn(&mut self, class: u16, name: &str, emulator: &emulator::Report) {
+    fn add_vpn(&mut self, class: u16, name: &str, emulator: &emulator::Report, own: Option<&VpnResult>) {
         let directions = emulator.links.iter().flat_map(|link| &link.directions);
         let mut bytes = vec![0.0; self.bins];
         for delivered in directions.filter_map(|direction| direction.delivered.get(&class)) {
@@ -319,6 +321,36 @@ impl Gathered {
         }
         let bits = 8.0 / self.seconds;
         self.push(Metric::VpnThroughput, name, bytes.iter().map(|bytes| bytes * bits).collect());
+        let Some(own) = own else { return };
+        self.push(Metric::VpnQueue, name, own.queue.clone());
+        self.push(Metric::VpnQueueDrops, name, own.queue_drops.iter().map(|count| *count as f64).collect());
+        if own.window.is_empty() {
+            return;
+        }
+        let sampled = |value: fn(&WindowSample) -> f64| own.window.iter().map(value).collect();
+        self.push(Metric::VpnWindow, name, sampled(|sample| sample.window));
+        self.push(Metric::VpnIncrease, name, sampled(|sample| sample.increase));
+        self.push(Metric::VpnDecrease, name, sampled(|sample| sample.decrease));
+        self.push(Metric::VpnLoss, name, sampled(|sample| sample.loss));
+        self.push(Metric::VpnRoundTrip, name, sampled(|sample| sample.round_trip_ns as f64 * 1e-9));
+        let before = [0].into_iter().chain(own.window.iter().map(|sample| sample.lost));
+        let lost = own.window.iter().zip(before).map(|(sample, before)| (sample.lost - before) as f64);
+        self.push(Metric::VpnLost, name, lost.collect());
+    }
+
+    /// What a provider edge router took.
+    fn add_usage(&mut self, report: &Report) {
+        if report.usage.is_empty() {
+            return;
+        }
+        let share = |value: fn(&Usage) -> u64, scale: f64| {
+            report.usage.windows(2).map(|pair| (value(&pair[1]) - value(&pair[0])) as f64 * scale).collect()
+        };
+        let scale = 1e-9 / self.seconds;
+        self.push(Metric::PeProcessor, &report.node, share(|usage| usage.user_ns + usage.system_ns, scale));
+        self.push(Metric::PeProcessorOwn, &report.node, share(|usage| usage.user_ns, scale));
+        let memory = report.usage[1..].iter().map(|usage| usage.resident as f64).collect();
+        self.push(Metric::PeMemory, &report.node, memory);
     }
 
     fn add_link(&mut self, direction: &emulator::report::DirectionReport) {

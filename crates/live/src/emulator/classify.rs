@@ -17,6 +17,8 @@ pub struct Label {
     pub flow: Option<u32>,
     /// Background load.
     pub background: bool,
+    /// Its connections are queued apart, as those of an application are.
+    pub connections: bool,
 }
 
 /// Packets that go between two ends, and their label. What is left out is any.
@@ -86,7 +88,7 @@ impl Shape {
 impl Classifier {
     /// A classifier; what no entry matches is of class `others`, of no flow.
     pub fn new(entries: &[Entry], others: u16) -> Classifier {
-        let others = Label { class: others, flow: None, background: false };
+        let others = Label { class: others, flow: None, background: false, connections: false };
         let mut classifier = Classifier { shapes: Vec::new(), others };
         for reverse in [false, true] {
             for entry in entries {
@@ -121,11 +123,13 @@ impl Classifier {
     }
 }
 
-/// Equal for packets of one flow in one direction. A numbered flow's is the simulator's.
+/// Equal for packets of one flow in one direction, or of one of its connections. That of a flow
+/// with a number and one connection is the simulator's.
 pub fn flow_key(found: Match, conversation: Option<&Conversation>) -> u64 {
     match (found.label.flow, conversation) {
-        (Some(flow), _) => u64::from(flow) << 1 | u64::from(found.reverse),
-        (None, Some(conversation)) => {
+        (Some(flow), _) if !found.label.connections => u64::from(flow) << 1 | u64::from(found.reverse),
+        (Some(flow), None) => u64::from(flow) << 1 | u64::from(found.reverse),
+        (_, Some(conversation)) => {
             // The top bit keeps these apart from flows that have a number.
             let mut hasher = DefaultHasher::new();
             conversation.hash(&mut hasher);
@@ -140,7 +144,7 @@ mod tests {
     use super::*;
 
     fn label(flow: u32) -> Label {
-        Label { class: 0, flow: Some(flow), background: false }
+        Label { class: 0, flow: Some(flow), background: false, connections: false }
     }
 
     fn entry(destination: u8, ports: (Option<u16>, Option<u16>), flow: u32) -> Entry {
@@ -176,6 +180,16 @@ mod tests {
             assert_eq!(classifier.find(Some(&forward.reversed())), back);
             assert_eq!(flow_key(back, None), u64::from(flow) << 1 | 1);
         }
+    }
+
+    #[test]
+    fn connections_of_an_application_are_queued_apart() {
+        let plain = Match { label: label(3), reverse: false };
+        let apart = Match { label: Label { connections: true, ..label(3) }, reverse: false };
+        let key = |found, port| flow_key(found, Some(&conversation(2, Some((port, 80)))));
+        assert_eq!((key(plain, 1), key(plain, 2)), (6, 6));
+        assert_eq!(key(apart, 1), key(apart, 1));
+        assert_ne!(key(apart, 1), key(apart, 2));
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl Direction {
             self.counts.background.add(at, bytes);
         }
         if let Some(delivered) = self.counts.delivered.get_mut(&label.class) {
-            delivered.add(due, bytes);
+            delivered.add(due, u64::from(frame.customer()));
         }
     }
 

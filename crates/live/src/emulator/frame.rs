@@ -10,6 +10,7 @@ pub struct Frame {
     buffer: Box<[u8]>,
     length: u32,
     size: u32,
+    customer: u32,
     flow_key: u64,
     label: Label,
     network: u16,
@@ -25,6 +26,7 @@ impl Frame {
             buffer,
             length: length as u32,
             size: headers.size,
+            customer: headers.customer,
             flow_key: flow_key(found, headers.conversation.as_ref()),
             label: found.label,
             network: headers.network as u16,
@@ -43,6 +45,11 @@ impl Frame {
     pub fn counted_mut(&mut self) -> &mut [u8] {
         let network = usize::from(self.network);
         &mut self.buffer[network..network + self.size as usize]
+    }
+
+    /// Bytes of the packet without labels and tunnel.
+    pub fn customer(&self) -> u32 {
+        self.customer
     }
 
     /// To whom it belongs.

@@ -4,10 +4,12 @@
 //! errors. Believes no length it has not compared with the frame's own.
 
 use netstage_core::packet::Ecn;
+use netstage_wire::mpls_in_udp;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const ETHERNET: usize = 14;
 const MPLS_LABEL: usize = 4;
+const UDP_HEADER: usize = 8;
 const ICMP: u8 = 1;
 const IGMP: u8 = 2;
 const TCP: u8 = 6;
@@ -26,7 +28,9 @@ pub struct Headers {
     pub version: u8,
     /// Codepoint of that header.
     pub ecn: Ecn,
-    /// Between whom the packet goes.
+    /// Bytes of the packet without labels and tunnel; none in a management message.
+    pub customer: u32,
+    /// Between whom the packet goes, inside of labels and tunnel.
     pub conversation: Option<Conversation>,
 }
 
@@ -68,10 +72,7 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
     let labelled = matches!(kind, 0x8847 | 0x8848);
     let mut at = network;
     if labelled {
-        while frame.get(at + 2)? & 1 == 0 {
-            at += MPLS_LABEL;
-        }
-        at += MPLS_LABEL;
+        at += labels(frame.get(at..)?)?;
     }
     let inner = frame.get(at..)?;
     let first = *inner.first()?;
@@ -89,23 +90,60 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
     };
     let Some(packet) = packet else {
         let size = (frame.len() - network) as u32;
-        return Some(Headers { network, size, version: 0, ecn: Ecn::NotCapable, conversation: None });
+        let customer = if labelled { 0 } else { size };
+        return Some(Headers {
+            network,
+            size,
+            version: 0,
+            ecn: Ecn::NotCapable,
+            customer,
+            conversation: None,
+        });
     };
     if packet.link_local {
         return None;
     }
+    let mut customer = packet.length as u32;
+    let mut conversation = packet.conversation;
+    if let Some(payload) = packet.labelled {
+        let inner = tunnelled(inner.get(payload..)?);
+        customer = inner.as_ref().map_or(0, |inner| inner.length as u32);
+        conversation = inner.map_or(conversation, |inner| inner.conversation);
+    }
     Some(Headers {
         network,
+        customer,
         size: (at - network + packet.length) as u32,
         version: if labelled { 0 } else { first >> 4 },
         ecn: if labelled { Ecn::NotCapable } else { packet.ecn },
-        conversation: Some(packet.conversation),
+        conversation: Some(conversation),
     })
+}
+
+/// Bytes of a label stack.
+fn labels(bytes: &[u8]) -> Option<usize> {
+    let mut length = MPLS_LABEL;
+    while bytes.get(length - 2)? & 1 == 0 {
+        length += MPLS_LABEL;
+    }
+    Some(length)
+}
+
+/// The customer's packet behind labels in a datagram; none where they label something else.
+fn tunnelled(bytes: &[u8]) -> Option<Packet> {
+    let inner = bytes.get(labels(bytes)?..)?;
+    match inner.first()? >> 4 {
+        4 => ipv4(inner),
+        6 => ipv6(inner),
+        _ => None,
+    }
 }
 
 /// An IP packet.
 struct Packet {
     length: usize,
+    /// Where the label stack begins in a packet of MPLS in UDP (RFC 7510).
+    labelled: Option<usize>,
     ecn: Ecn,
     conversation: Conversation,
     link_local: bool,
@@ -128,7 +166,9 @@ fn ipv4(bytes: &[u8]) -> Option<Packet> {
     if !later_fragment {
         conversation = transport(conversation, &bytes[header..]);
     }
+    let is_labelled = is_mpls_in_udp(&conversation);
     Some(Packet {
+        labelled: is_labelled.then_some(header + UDP_HEADER),
         length: if (header..=bytes.len()).contains(&length) { length } else { bytes.len() },
         ecn: codepoint(bytes[1]),
         conversation,
@@ -154,12 +194,19 @@ fn ipv6(bytes: &[u8]) -> Option<Packet> {
     // Neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
     let kind = payload.and_then(|payload| payload.first());
     let link_local = protocol == ICMPV6 && matches!(kind, Some(130..=137 | 143));
+    let is_labelled = is_mpls_in_udp(&conversation);
+    let before = bytes.len() - payload.map_or(0, <[u8]>::len);
     Some(Packet {
+        labelled: is_labelled.then_some(before + UDP_HEADER),
         length: if length > 40 && length <= bytes.len() { length } else { bytes.len() },
         ecn: codepoint(bytes[0] << 4 | bytes[1] >> 4),
         conversation,
         link_local,
     })
+}
+
+fn is_mpls_in_udp(conversation: &Conversation) -> bool {
+    conversation.protocol == UDP && conversation.ports.is_some_and(|ports| ports.1 == mpls_in_udp::PORT)
 }
 
 /// The protocol behind IPv6's extension headers, and its bytes unless this is a later fragment.
@@ -288,6 +335,28 @@ mod tests {
         let through = read(&labelled).unwrap();
         assert_eq!((through.size, through.version, through.ecn), (36, 0, Ecn::NotCapable));
         assert_eq!(through.conversation, headers.conversation);
+    }
+
+    #[test]
+    fn a_tunnel_hides_neither_conversation_nor_size_of_what_it_carries() {
+        let packet = ipv4_packet(UDP, &DATAGRAM);
+        let plain = read(&ethernet(0x0800, &packet)).unwrap();
+        assert_eq!(plain.customer, 28);
+        let tunnel = [0xc0, 0, 0x19, 0xeb, 0, 0, 0, 0];
+        let payload = [&tunnel[..], &[0, 0, 0x10, 64, 0, 0, 0x21, 64], &packet].concat();
+        for tunnelled in [
+            ethernet(0x0800, &ipv4_packet(UDP, &payload)),
+            ethernet(0x86dd, &ipv6_packet(60, &[&[UDP, 0, 0, 0, 0, 0, 0, 0], &payload[..]].concat())),
+        ] {
+            let headers = read(&tunnelled).unwrap();
+            assert_eq!((headers.customer, headers.conversation), (28, plain.conversation));
+            assert_eq!(headers.size as usize, tunnelled.len() - 14);
+        }
+        // A management message is no customer's; it goes between the ends of the tunnel.
+        let message = [&tunnel[..], &[0, 0x1f, 0x40, 64, 0, 0, 0xd1, 64, 0x10, 0, 0, 0x0d, 0, 0]].concat();
+        let headers = read(&ethernet(0x0800, &ipv4_packet(UDP, &message))).unwrap();
+        assert_eq!((headers.customer, headers.size), (0, 42));
+        assert_eq!(headers.conversation.unwrap().ports, Some((0xc000, 6635)));
     }
 
     #[test]

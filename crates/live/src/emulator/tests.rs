@@ -107,7 +107,7 @@ fn config(direction: link::Config) -> Config {
             protocol: None,
             source_port: None,
             destination_port: None,
-            label: Label { class: 0, flow: Some(5), background: false },
+            label: Label { class: 0, flow: Some(5), background: false, connections: false },
         }],
         others: 1,
         pool_bytes: POOL_BYTES,

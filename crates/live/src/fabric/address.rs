@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Nodes there are addresses for.
 pub const NODES: usize = 1 << 16;
+/// Circuits there are addresses for.
+pub const CIRCUITS: usize = 1 << 14;
 /// Addresses a node may have.
 pub const PER_NODE: usize = 254;
 
@@ -23,6 +25,23 @@ pub fn of(family: Family, node: usize, number: usize) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, high, low, last).into(),
         Family::V6 => Ipv6Addr::new(0xfd6e, 0x7374, 0, 0, 0, 0, node as u16, last.into()).into(),
+    }
+}
+
+/// Length of the prefix of one address.
+pub fn host_prefix(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// Address of one end of a customer's circuit, and the length of the circuit's prefix: IPv4 from 169.254.0.0/16
+/// (RFC 3927), IPv6 from fd6e:7375::/64.
+pub fn on_circuit(family: Family, circuit: usize, end: usize) -> (IpAddr, u8) {
+    debug_assert!(circuit < CIRCUITS && end < 2);
+    let [high, low] = (4 * circuit as u16).to_be_bytes();
+    let last = low + 1 + end as u8;
+    match family {
+        Family::V4 => (Ipv4Addr::new(169, 254, high, last).into(), 30),
+        Family::V6 => (Ipv6Addr::new(0xfd6e, 0x7375, 0, 0, 0, 0, high.into(), last.into()).into(), 126),
     }
 }
 
@@ -51,6 +70,8 @@ mod tests {
         assert_eq!(of(Family::V4, 0, 0).to_string(), "10.0.0.1");
         assert_eq!(of(Family::V4, 258, 253).to_string(), "10.1.2.254");
         assert_eq!(of(Family::V6, 258, 0).to_string(), "fd6e:7374::102:1");
+        assert_eq!(on_circuit(Family::V4, 65, 1), ("169.254.1.6".parse().unwrap(), 30));
+        assert_eq!(on_circuit(Family::V6, 65, 0), ("fd6e:7375::1:5".parse().unwrap(), 126));
         assert_ne!(mac(1, 0, Side::Node), mac(1, 1, Side::Node));
         assert_eq!(mac(0, 0, Side::Node)[0] & 3, 2, "unicast, locally administered");
     }

@@ -70,13 +70,7 @@ pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows
 pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize, Assignment> {
     let mut assignments: BTreeMap<usize, Assignment> = BTreeMap::new();
     let mut give = |node: usize, task: FlowTask| {
-        let assignment = assignments.entry(node).or_insert_with(|| Assignment {
-            node: plan.nodes[node].name.clone(),
-            seed,
-            duration: plan.duration,
-            interval: plan.measure.interval,
-            flows: Vec::new(),
-        });
+        let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
         assignment.flows.push(task);
     };
     for (id, member) in members.iter().enumerate() {
@@ -162,14 +156,15 @@ mod tests {
         let mut plan = scenario.cells[0].plan.clone();
         let interval = Duration::from_millis(20);
         plan.flows[0].transport = plan::Transport::Stamp { interval };
-        let members = members(&plan, &Layout::new(&plan).unwrap()).unwrap();
+        let layout = Layout::new(&plan).unwrap();
+        let members = members(&plan, &layout).unwrap();
         let assignments = assignments(&plan, &members, 1);
         for (node, side) in [(0, Side::Send), (1, Side::Receive)] {
             let [task] = &assignments[&node].flows[..] else { panic!("{assignments:?}") };
             assert_eq!((task.side, &task.transport), (side, &Transport::Stamp { interval }));
         }
         // Answers go to a port of the system's choosing: the reflector's own tells whose they are.
-        let labels = labels(&plan, &members);
+        let labels = labels(&plan, &layout, &members);
         assert_eq!(labels[0].destination_port, Some(members[0].destination.port()));
         assert_eq!((labels[0].source_port, labels[0].label.flow), (None, Some(0)));
     }
@@ -207,7 +202,8 @@ mod tests {
             traffic = { model = "cbr", rate = "1 Mbit/s" }"#;
         let scenario = parse("tv.toml", text, None, &Options::default()).unwrap();
         let plan = &scenario.cells[0].plan;
-        let members = members(plan, &Layout::new(plan).unwrap()).unwrap();
+        let layout = Layout::new(plan).unwrap();
+        let members = members(plan, &layout).unwrap();
         let assignments = assignments(plan, &members, 1);
         let told = |node: &str| -> Vec<(String, Side, String)> {
             let node = plan.nodes.iter().position(|known| known.name == node).unwrap();
@@ -233,7 +229,7 @@ mod tests {
             assignments[&plan.flows[tv.group].from].flows[0].transport,
             Transport::Multicast { source: Some(tv.source), ttl: 3 }
         );
-        let entry = &labels(plan, &members)[1];
+        let entry = &labels(plan, &layout, &members)[1];
         assert_eq!((entry.source, entry.destination), (Some(tv.source), Some("232.0.1.1".parse().unwrap())));
         assert_eq!((entry.destination_port, entry.label.flow), (Some(5001), Some(1)));
     }

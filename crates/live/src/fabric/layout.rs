@@ -7,10 +7,11 @@
 
 use super::address::PER_NODE;
 use super::distribution::{self, Tree};
+use super::edges;
 use crate::netns::multicast::MOST_LINKS;
 use crate::task::TcpOptions;
 use netstage_core::time::Duration;
-use netstage_scenario::plan::{FlowGroup, Hop, Plan, Transport};
+use netstage_scenario::plan::{FlowGroup, Hop, NodeKind, Plan, Transport};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -21,6 +22,8 @@ pub struct Layout {
     pub addresses: Vec<Vec<Address>>,
     /// Each flow group's addresses.
     pub groups: Vec<Placement>,
+    /// The ends of each VPN's tunnel, where its PEs are routers of their own; the source is the ingress.
+    pub tunnels: Vec<Option<Placement>>,
     /// How the packets of each multicast flow group spread.
     pub trees: Vec<Option<Tree>>,
     /// Whether a link carries anything.
@@ -133,6 +136,7 @@ impl Layout {
         let mut layout = Layout {
             addresses: plan.nodes.iter().map(|_| vec![own()]).collect(),
             groups: Vec::new(),
+            tunnels: Vec::new(),
             trees: distribution::trees(plan)?,
             used: vec![false; plan.links.len()],
         };
@@ -156,6 +160,16 @@ impl Layout {
             };
             layout.groups.push(placed);
         }
+        for (index, vpn) in plan.vpns.iter().enumerate() {
+            let mut tunnel = None;
+            if edges::are_needed(plan) {
+                let treatment = Treatment { vpn: Some(index), ..Treatment::default() };
+                let destination = layout.place(plan, vpn.egress, vpn.ingress, &vpn.path, &treatment)?;
+                let source = layout.place(plan, vpn.ingress, vpn.egress, &vpn.reverse, &treatment)?;
+                tunnel = Some(Placement { source, destination });
+            }
+            layout.tunnels.push(tunnel);
+        }
         Ok(layout)
     }
 
@@ -172,7 +186,7 @@ impl Layout {
         for path in group.paths() {
             let back: Vec<Hop> =
                 path.iter().rev().map(|hop| Hop { link: hop.link, direction: 1 - hop.direction }).collect();
-            let receiver = plan.links[back[0].link].ends[back[0].direction];
+            let [receiver, _] = plan.ends(back[0]);
             let placed = self.place(plan, group.from, receiver, &back, treatment)?;
             debug_assert!(number.is_none_or(|number| number == placed), "the ways of a flow form a tree");
             number = Some(placed);
@@ -189,14 +203,17 @@ impl Layout {
         path: &[Hop],
         treatment: &Treatment,
     ) -> Result<usize, Unplaceable> {
+        debug_assert_eq!(path.first().map(|hop| plan.ends(*hop)[0]), Some(from), "a path has a start");
+        debug_assert_eq!(path.last().map(|hop| plan.ends(*hop)[1]), Some(to), "a path leads to its end");
         let mut wanted = BTreeMap::new();
-        let mut node = from;
         for &hop in path {
-            wanted.insert(node, hop);
             self.used[hop.link] = true;
-            node = plan.links[hop.link].ends[1 - hop.direction];
+            // What a tunnel carries is known to the PEs at its ends, and to no kernel there.
+            let [node, _] = plan.ends(hop);
+            if plan.nodes[to].kind == NodeKind::Pe || !edges::route(plan, treatment.vpn, node, hop) {
+                wanted.insert(node, hop);
+            }
         }
-        debug_assert_eq!(node, to, "a path leads to its end");
         let addresses = &mut self.addresses[to];
         let agrees = |address: &Address| {
             address.treatment == *treatment

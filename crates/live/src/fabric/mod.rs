@@ -1,7 +1,7 @@
 //! The emulated network: a namespace for every node of a plan, and between them links
 //! that the emulator works.
 //!
-//! - [`layout`], [`distribution`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
+//! - [`layout`], [`distribution`], [`edges`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
 //! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
 //! - [`network`]: namespaces, interfaces, addresses and routes.
 //! - [`links`]: who works its links: the emulator, the kernel, or each some of them.
@@ -12,6 +12,7 @@ pub mod address;
 pub mod assignments;
 pub mod differences;
 pub mod distribution;
+pub mod edges;
 pub mod labels;
 pub mod layout;
 pub mod links;

@@ -10,7 +10,6 @@ use crate::netns::multicast::MulticastRoutes;
 use crate::netns::netlink::{Metrics, Route, VethEnd, VethOptions, create_veth};
 use crate::netns::{Namespace, Netlink, ethtool};
 use std::io;
-use std::net::IpAddr;
 
 /// The namespaces of a network.
 #[derive(Debug)]
@@ -49,7 +48,7 @@ impl Network {
         // The emulator's ends carry frames, never packets of their own.
         network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
         for link in &spec.links {
-            network.add_link(link, spec.mtu)?;
+            network.add_link(link, spec)?;
             network.hand_to_kernel(link, spec.mtu)?;
         }
         for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
@@ -58,7 +57,7 @@ impl Network {
             }
         }
         for link in &spec.links {
-            network.introduce(link)?;
+            network.introduce(link, spec)?;
             network.wait_until_ready(link)?;
         }
         for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
@@ -74,8 +73,10 @@ impl Network {
         self.nodes[index].as_ref().expect("a link's ends are used")
     }
 
-    fn add_link(&self, link: &LinkSpec, mtu: u32) -> Result<(), Failed> {
-        let options = VethOptions { mtu, ..VethOptions::default() };
+    fn add_link(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Failed> {
+        // Who is at the other end is told in advance, but for a PE, which asks its customers.
+        let resolve_neighbours = link.ends.iter().any(|end| spec.nodes[*end].circuits.contains(&link.index));
+        let options = VethOptions { mtu: spec.mtu, resolve_neighbours, ..VethOptions::default() };
         for (end, &node) in link.ends.iter().enumerate() {
             let (inner, outer) = (node_interface(link.index), emulator_interface(link.index, end));
             let at =
@@ -114,16 +115,19 @@ impl Network {
         }
         let mut netlink = Netlink::open(namespace).map_err(failed)?;
         netlink.set_up("lo").map_err(failed)?;
-        for &AddressSpec { address, link } in &node.addresses {
+        for &AddressSpec { address, length, link } in &node.addresses {
             let interface = link.map_or("lo".to_owned(), node_interface);
-            netlink.add_address(&interface, address, host_prefix(address)).map_err(failed)?;
+            netlink.add_address(&interface, address, length).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Tells both ends of a link who is at the other.
-    fn introduce(&self, link: &LinkSpec) -> Result<(), Failed> {
+    /// Tells both ends of a link who is at the other. A PE asks its customers itself.
+    fn introduce(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Failed> {
         for (end, &node) in link.ends.iter().enumerate() {
+            if spec.nodes[node].circuits.contains(&link.index) {
+                continue;
+            }
             let mut netlink = Netlink::open(self.node(node)).map_err(failed)?;
             let peer = address::mac(link.index, 1 - end, Side::Node);
             for family in address::FAMILIES {
@@ -165,7 +169,7 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed>
     let mut netlink = Netlink::open(namespace).map_err(failed)?;
     for route in routes {
         let asked = Route {
-            destination: (route.destination, host_prefix(route.destination)),
+            destination: (route.destination, address::host_prefix(route.destination)),
             gateway: Some(route.gateway),
             link: &node_interface(route.link),
             preferred_source: None,
@@ -219,10 +223,6 @@ fn no_forwarding(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -> F
         format!("node.{}: this kernel does not forward {version} multicast", node.name),
         format!("a kernel with {option}, or receivers on the sender's own link"),
     )
-}
-
-fn host_prefix(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
 }
 
 fn failed(error: crate::netns::netlink::Error) -> Failed {

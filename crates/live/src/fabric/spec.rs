@@ -3,11 +3,14 @@
 
 use super::address;
 use super::distribution::Tree;
+use super::edges::{Circuit, Router, Routers};
 use super::layout::{Layout, Placement, RouteOptions};
+use super::network::node_interface;
 use crate::emulator::netem::Stages;
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::plan::{Family, FlowGroup, Hop, NodeKind, Plan, Transport};
+use netstage_wire::Encapsulation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -42,6 +45,8 @@ pub struct NodeSpec {
     pub routes: Vec<RouteSpec>,
     /// Where it sends what goes to multicast groups.
     pub multicast: Vec<MulticastSpec>,
+    /// Indices, in the plan, of the links at which it is a provider edge router with customers.
+    pub circuits: Vec<usize>,
     /// Kernel settings that are its own.
     pub settings: Vec<(String, String)>,
 }
@@ -51,6 +56,8 @@ pub struct NodeSpec {
 pub struct AddressSpec {
     /// The address.
     pub address: IpAddr,
+    /// Bits of the prefix whose other addresses are on the same link.
+    pub length: u8,
     /// Index, in the plan, of the link it lies on; none: on the node itself.
     pub link: Option<usize>,
 }
@@ -110,7 +117,7 @@ pub struct RouteSpec {
 
 impl Spec {
     /// The network a plan asks for.
-    pub fn new(plan: &Plan, layout: &Layout) -> Spec {
+    pub fn new(plan: &Plan, layout: &Layout, routers: &Routers) -> Spec {
         let links: Vec<LinkSpec> = (plan.links.iter().enumerate())
             .filter(|(index, _)| layout.used[*index])
             .map(|(index, link)| LinkSpec {
@@ -123,23 +130,36 @@ impl Spec {
             .collect();
         let on_a_way: BTreeSet<usize> = links.iter().flat_map(|link| link.ends).collect();
         let node = |index: usize| NodeSpec {
+            circuits: routers.get(&index).map_or(Vec::new(), links_to_customers),
             name: plan.nodes[index].name.clone(),
             used: on_a_way.contains(&index),
             addresses: address::FAMILIES
                 .into_iter()
                 .flat_map(|family| {
                     let placed = layout.addresses[index].iter().enumerate();
-                    placed.map(move |(number, placed)| AddressSpec {
-                        address: address::of(family, index, number),
-                        link: placed.treatment.multicast.map(|sending| sending.link),
+                    placed.map(move |(number, placed)| {
+                        let address = address::of(family, index, number);
+                        let link = placed.treatment.multicast.map(|sending| sending.link);
+                        AddressSpec { address, length: address::host_prefix(address), link }
                     })
                 })
                 .collect(),
             routes: Vec::new(),
             multicast: multicast(plan, layout, index),
-            settings: settings(plan, index),
+            settings: settings(plan, index, routers.get(&index)),
         };
         let mut nodes: Vec<NodeSpec> = (0..plan.nodes.len()).map(node).collect();
+        for (&pe, router) in routers {
+            for &Circuit { link, number, .. } in &router.circuits {
+                // The customer's end has an address that the PE can ask for.
+                let end = usize::from(plan.links[link].ends[0] == pe);
+                let customer = &mut nodes[plan.links[link].ends[end]];
+                customer.addresses.extend(address::FAMILIES.map(|family| {
+                    let (address, length) = address::on_circuit(family, number, end);
+                    AddressSpec { address, length, link: Some(link) }
+                }));
+            }
+        }
         for (owner, addresses) in layout.addresses.iter().enumerate() {
             for (number, address) in addresses.iter().enumerate() {
                 for (&from, &hop) in &address.routes {
@@ -150,7 +170,7 @@ impl Spec {
                 }
             }
         }
-        Spec { nodes, links, mtu: mtu(plan) }
+        Spec { nodes, links, mtu: mtu(plan, routers) }
     }
 }
 
@@ -194,8 +214,9 @@ fn route(
     }
 }
 
-/// Large enough that nothing a flow sends has to be fragmented.
-fn mtu(plan: &Plan) -> u32 {
+/// Large enough that nothing a flow sends has to be fragmented, with whatever is around it.
+fn mtu(plan: &Plan, routers: &Routers) -> u32 {
+    let around = if routers.is_empty() { 0 } else { Encapsulation::MplsInUdp.overhead() };
     let largest = |group: &FlowGroup| match &group.transport {
         Transport::Tcp(tcp) => tcp.max_segment_size + TCP_IP_HEADERS,
         _ => {
@@ -203,11 +224,17 @@ fn mtu(plan: &Plan) -> u32 {
             payload + netstage_wire::IPV6_HEADER + netstage_wire::UDP_HEADER
         }
     };
-    plan.flows.iter().map(largest).fold(ETHERNET_MTU, u32::max).min(65_535)
+    let customers = plan.flows.iter().map(largest).fold(ETHERNET_MTU, u32::max);
+    (customers + around).min(65_535)
+}
+
+fn links_to_customers(router: &Router) -> Vec<usize> {
+    let links: BTreeSet<usize> = router.circuits.iter().map(|circuit| circuit.link).collect();
+    links.into_iter().collect()
 }
 
 /// Settings of a node's kernel. All of them belong to the node's namespace.
-fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
+fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, String)> {
     let mut settings = vec![
         // Paths may differ by direction.
         ("net.ipv4.conf.all.rp_filter", "0"),
@@ -224,7 +251,7 @@ fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
         ("net.ipv4.tcp_wmem", "4096 65536 67108864"),
         ("net.ipv4.tcp_rmem", "4096 131072 67108864"),
     ];
-    if plan.nodes[node].kind != NodeKind::Host {
+    if plan.nodes[node].kind != NodeKind::Host && router.is_none() {
         settings.push(("net.ipv4.ip_forward", "1"));
         settings.push(("net.ipv6.conf.all.forwarding", "1"));
     }
@@ -240,6 +267,12 @@ fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
     }
     let mut settings: Vec<(String, String)> =
         settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    // The interfaces of circuits are the router's alone.
+    for link in router.into_iter().flat_map(links_to_customers) {
+        let interface = node_interface(link);
+        settings.push((format!("net.ipv4.conf.{interface}.arp_ignore"), "8".into()));
+        settings.push((format!("net.ipv6.conf.{interface}.disable_ipv6"), "1".into()));
+    }
     // Of a service's client; our own sockets set their buffers themselves.
     let clients = plan.flows.iter().filter(|group| group.from == node && group.program.is_some());
     if let Some(buffer) = clients.filter_map(receive_buffer).max() {

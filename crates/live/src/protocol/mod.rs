@@ -89,6 +89,7 @@ mod tests {
             duration: Duration::from_secs(1),
             interval: Duration::from_millis(100),
             flows: Vec::new(),
+            edge: None,
         }
     }
 

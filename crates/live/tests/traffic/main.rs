@@ -70,6 +70,7 @@ fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
         duration: millis(500),
         interval: millis(100),
         flows,
+        edge: None,
     })
 }
 

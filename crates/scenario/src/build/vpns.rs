@@ -14,13 +14,13 @@ pub(super) struct PlacedVpn {
     pub egress: usize,
     pub path: Vec<Hop>,
     pub reverse: Vec<Hop>,
+    pub back: Option<usize>,
 }
 
 impl Builder<'_, '_> {
     pub(super) fn vpns(&mut self, network: &Network) -> Vec<Option<PlacedVpn>> {
         let file = self.file;
-        file.vpn
-            .0
+        let mut placed: Vec<Option<PlacedVpn>> = (file.vpn.0)
             .iter()
             .map(|member| {
                 let vpn = member.value.as_ref()?;
@@ -43,9 +43,43 @@ impl Builder<'_, '_> {
                     Some(via) => self.through(network, egress, via, ingress)?.1,
                     None => mirrored(&path),
                 };
-                Some(PlacedVpn { ingress, egress, path, reverse })
+                Some(PlacedVpn { ingress, egress, path, reverse, back: None })
             })
-            .collect()
+            .collect();
+        for index in 0..placed.len() {
+            let Some(back) = self.back(&placed, index) else { continue };
+            // Said of one, it holds for both.
+            for (one, other) in [(index, back), (back, index)] {
+                placed[one].as_mut().expect("both were found").back = Some(other);
+            }
+        }
+        placed
+    }
+
+    /// The VPN that carries what comes back: between the same PEs, the same way.
+    fn back(&mut self, placed: &[Option<PlacedVpn>], index: usize) -> Option<usize> {
+        let vpns = &self.file.vpn;
+        let back = vpns.0[index].value.as_ref()?.back.as_ref()?;
+        let name = &back.value.0;
+        let found = self.reference(vpns, name, back.place, "vpn")?;
+        let (own, other) = (placed[index].as_ref()?, placed[found].as_ref()?);
+        if (own.ingress, own.egress) != (other.egress, other.ingress) {
+            let message = format!("vpn `{name}` does not lead back");
+            let help = "its ingress is this one's egress, and the other way round";
+            self.problems.push_help(back.place, message, help);
+            return None;
+        }
+        if own.reverse != other.path {
+            let message = format!("vpn `{name}` leads back another way than this one's `reverse_via`");
+            self.problems.push_help(back.place, message, "give both the same nodes, or neither");
+            return None;
+        }
+        if own.back.or(other.back).is_some_and(|known| known != found && known != index) {
+            let message = format!("vpn `{name}` and this one are not the only ones to lead back");
+            self.problems.push_help(back.place, message, "every way has one way back: leave the third out");
+            return None;
+        }
+        Some(found)
     }
 
     fn pe(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
@@ -95,8 +129,9 @@ impl Builder<'_, '_> {
         let members = self.file.vpn.0.iter().zip(placed).zip(weights).enumerate();
         members
             .map(|(index, ((member, placed), weight))| {
-                let PlacedVpn { ingress, egress, path, reverse } = placed?;
-                let control = match &member.value.as_ref()?.control.value {
+                let PlacedVpn { ingress, egress, path, reverse, back } = placed?;
+                let vpn = member.value.as_ref()?;
+                let control = match &vpn.control.value {
                     Control::None(_) => fair::Control::None,
                     Control::FixedRate(fixed) => {
                         fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 }
@@ -104,7 +139,18 @@ impl Builder<'_, '_> {
                     Control::I2vfc(i2vfc) => fair::Control::I2vfc(self.i2vfc(index, i2vfc)?),
                 };
                 let name = member.name.clone();
-                Some(Vpn { name, weight: *weight, ingress, egress, control, path, reverse })
+                let encapsulation = vpn.encapsulation;
+                Some(Vpn {
+                    name,
+                    weight: *weight,
+                    ingress,
+                    egress,
+                    control,
+                    encapsulation,
+                    path,
+                    reverse,
+                    back,
+                })
             })
             .collect()
     }

@@ -6,9 +6,10 @@ use crate::table::{At, Decode, Kind, List, Literal, NoFields, choice, mismatch, 
 use crate::tree::Node;
 use netstage_core::fair::{self, Config, LossMeasure, Nominal, Rule};
 use netstage_core::quantity::BitRate;
+use netstage_wire::Encapsulation;
 
 table! {
-    /// A VPN's traffic in one direction. The way back, if it is to be controlled, is a VPN of its own.
+    /// A VPN's traffic in one direction. The way back, if it is to be controlled, is a VPN of its own: `back`.
     pub(crate) struct Vpn "a VPN" {
         /// Its share relative to the other VPNs: a number, or computed from the topology.
         weight: At<Weight> = 1,
@@ -20,6 +21,10 @@ table! {
         egress: At<NodeName>,
         /// How it is controlled at its ingress.
         control: At<Control> = "i2vfc",
+        /// What its packets have around them between the PEs. Links carry it; the VPN's own figures leave it out.
+        encapsulation: Encapsulation = word(Encapsulation::None),
+        /// The VPN from egress to ingress that carries what comes back, acknowledgements above all, and whose own comes back by this one; left out: nobody controls that.
+        back: Option<At<VpnName>>,
         /// Nodes between ingress and egress, in order, instead of the shortest path.
         via: Option<At<List<At<NodeName>>>>,
         /// Nodes on the way back, in order; left out: the same way.
@@ -179,6 +184,15 @@ choice!(Rule {
     "decrease" => Rule::Decrease,
     /// Keep b, scale a.
     "increase" => Rule::Increase,
+});
+
+choice!(Encapsulation {
+    /// Nothing: headers are left out of account.
+    "none" => Encapsulation::None,
+    /// Two labels.
+    "mpls" => Encapsulation::Mpls,
+    /// The VPN's label in UDP over IPv4 (RFC 7510).
+    "mpls-in-udp" => Encapsulation::MplsInUdp,
 });
 
 choice!(LossMeasure {

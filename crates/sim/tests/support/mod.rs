@@ -7,6 +7,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::{link, queue, tcp};
 use netstage_scenario::plan::*;
+use netstage_wire::Encapsulation;
 
 /// netstage's default TCP.
 pub fn tcp_config() -> tcp::Config {
@@ -123,8 +124,10 @@ impl Dumbbell {
                 ingress,
                 egress,
                 control: (self.control)(index),
+                encapsulation: Encapsulation::None,
                 path: forward(&[l, bottleneck, o]),
                 reverse: backward(&[l, bottleneck, o]),
+                back: None,
             });
             let tcp = Transport::Tcp(self.tcp.clone());
             plan.flow(&format!("tcp{k}"), tcp, Pattern::Bulk { size: None }, &[s, l, bottleneck, o, r]);
@@ -242,8 +245,10 @@ pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -
             ingress,
             egress,
             control: control(index),
+            encapsulation: Encapsulation::None,
             path: forward(&inner),
             reverse: backward(&inner),
+            back: None,
         });
         let whole: Vec<usize> = [s].into_iter().chain(inner).chain([r]).collect();
         plan.flow(&format!("tcp{k}"), Transport::Tcp(tcp_config()), Pattern::Bulk { size: None }, &whole);

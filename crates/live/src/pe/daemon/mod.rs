@@ -92,7 +92,16 @@ pub struct Daemon {
 impl Daemon {
     /// Begins to forward as a file says. What is opened for it is closed when it ends.
     pub fn begin(path: &Path, log: Log) -> Result<Daemon, Error> {
-        let router = Arc::new(pe::load(path)?);
+        Daemon::with(pe::load(path)?, path, log)
+    }
+
+    /// The same, as the text of a file says; there is nothing to read again.
+    pub fn begin_text(text: &str, log: Log) -> Result<Daemon, Error> {
+        Daemon::with(pe::parse("pe.toml", text)?, Path::new("pe.toml"), log)
+    }
+
+    fn with(router: Router, path: &Path, log: Log) -> Result<Daemon, Error> {
+        let router = Arc::new(router);
         let mut host = Host::here()?;
         let (beginning, guard) = (Beginning::now(), Guard::hold()?);
         for name in assemble::customer_interfaces(&router) {

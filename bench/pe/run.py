@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""What provider edge routers take of processor and memory: Figures 11 to 13 of the I2VFC paper
+on this machine, and the engine alone. README.md says how it is measured."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+BENCH = pathlib.Path(__file__).resolve().parent.parent
+REPOSITORY = BENCH.parent
+TARGET = BENCH / "target" / "pe"
+PROGRAM = REPOSITORY / "target/release/netstage"
+ENGINE = REPOSITORY / "target/release/examples/pe_rates"
+SCENARIO = pathlib.Path(__file__).resolve().parent / "scenario.py"
+
+RATES = [10, 25, 50, 75, 100]
+VPNS = [2, 25, 50, 100]
+# The paper's: processor seconds in 180 s at 100 Mbit/s and 100 VPNs, megabytes at 100 VPNs.
+PAPER_SECONDS, PAPER_INGRESS_MB, PAPER_EGRESS_MB = 10.9, 19.5, 1.55
+VOID, EXPECTATION = 5, 3
+
+
+def run(vpns: int, rate: int, seconds: int) -> dict:
+    """One run on real packets; the mean of each figure by node."""
+    folder = TARGET / f"{vpns}-{rate}"
+    subprocess.run(["rm", "-rf", folder], check=True)
+    folder.mkdir(parents=True)
+    scenario = folder / "scenario.toml"
+    with scenario.open("w") as file:
+        subprocess.run([sys.executable, SCENARIO, str(vpns), str(rate)], stdout=file, check=True)
+    record = folder / "record"
+    done = subprocess.run(
+        [PROGRAM, "run", scenario, "--on", "emu", "--retries", "2", "--out", record,
+         "--set", f"scenario.duration={seconds} s"],
+        stdout=subprocess.DEVNULL, check=False)
+    if done.returncode not in (0, EXPECTATION, VOID):
+        sys.exit(f"{scenario}: netstage ended with {done.returncode}")
+    cell = json.loads((record / "record.json").read_text())["cells"][0]
+    found = {(entry["metric"], entry["subject"]): entry["mean"] for entry in cell["summary"]}
+    throughput = sum(value for (metric, _), value in found.items() if metric == "vpn.throughput")
+    return {
+        "vpns": vpns,
+        "rate_mbps": rate,
+        "void": done.returncode == VOID,
+        "carried_mbps": throughput / 1e6,
+        **{f"{name}_{side}": found[metric, side]
+           for name, metric in [("all", "pe.processor"), ("own", "pe.processor.own"), ("memory", "pe.memory")]
+           for side in ("in", "out")},
+    }
+
+
+def line(*columns):
+    print("  ".join(f"{column:>12}" for column in columns))
+
+
+def share(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def table(title: str, results: list):
+    print(f"\n{title}\n")
+    line("VPNs", "Mbit/s", "carried", "ingress", "own code", "egress", "own code", "s in 180 s", "ingress MB", "egress MB")
+    for r in results:
+        line(r["vpns"], r["rate_mbps"], f"{r['carried_mbps']:.1f}" + (" void" if r["void"] else ""),
+             share(r["all_in"]), share(r["own_in"]), share(r["all_out"]), share(r["own_out"]),
+             f"{180 * r['all_in']:.1f}", f"{r['memory_in'] / 1e6:.1f}", f"{r['memory_out'] / 1e6:.1f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=20, help="length of each run")
+    parser.add_argument("--rates", type=int, nargs="*", default=RATES, help="Mbit/s, with 100 VPNs")
+    parser.add_argument("--vpns", type=int, nargs="*", default=VPNS, help="VPNs, at 100 Mbit/s")
+    arguments = parser.parse_args()
+    TARGET.mkdir(parents=True, exist_ok=True)
+
+    by_rate = [run(100, rate, arguments.seconds) for rate in arguments.rates]
+    table("Figure 11: processor time against the emulator's bandwidth", by_rate)
+    known = {(r["vpns"], r["rate_mbps"]): r for r in by_rate}
+    by_vpns = [known.get((vpns, 100)) or run(vpns, 100, arguments.seconds) for vpns in arguments.vpns]
+    table("Figures 12 and 13: processor time and memory against VPNs", by_vpns)
+    print(f"\nPaper, 100 VPNs at 100 Mbit/s: {PAPER_SECONDS} s of 180 s at the ingress (a Pentium 4 at 1.7 GHz), "
+          f"{PAPER_INGRESS_MB} MB and {PAPER_EGRESS_MB} MB.")
+    most = next((r for r in by_rate if r["rate_mbps"] == 100), None)
+    if most:
+        print(f"One core would hold {100 / most['all_in']:.0f} Mbit/s of 100 VPNs by the ingress, "
+              f"{100 / most['all_out']:.0f} by the egress, if processor time grows with bandwidth.")
+    (TARGET / "bench-pe.json").write_text(json.dumps({"rates": by_rate, "vpns": by_vpns}, indent=1))
+
+    print("\nThe engine alone, over rings in memory:\n", flush=True)
+    subprocess.run([ENGINE], check=True)
+
+
+if __name__ == "__main__":
+    main()

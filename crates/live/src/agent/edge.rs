@@ -1,0 +1,151 @@
+//! A provider edge router as part of an agent's work: forwards from when the run is prepared,
+//! and is looked at while it lasts.
+
+use crate::clock::Epoch;
+use crate::pe::daemon::snapshot::FlowState;
+use crate::pe::daemon::{Daemon, Error, Level};
+use crate::protocol::{Refusal, RefusalKind};
+use crate::results::{Usage, VpnResult, WindowSample};
+use crate::task::{Assignment, EdgeTask};
+use netstage_core::time::Instant;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use nix::unistd::{SysconfVar, sysconf};
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Looks at the queues in one bin.
+const LOOKS: u64 = 10;
+/// Longest sleep between two looks at whether the run is stopped.
+const NAP: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// A router that forwards.
+pub struct Edge {
+    daemon: Daemon,
+    alarms: Arc<Mutex<Vec<String>>>,
+}
+
+impl Edge {
+    /// Begins to forward.
+    pub fn begin(task: &EdgeTask) -> Result<Edge, Refusal> {
+        let alarms = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&alarms);
+        let log = move |level, line: &str| {
+            if level == Level::Alarm {
+                heard.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
+            }
+        };
+        let daemon = Daemon::begin_text(&task.configuration, Arc::new(log)).map_err(refusal)?;
+        Ok(Edge { daemon, alarms })
+    }
+
+    /// Looks at it from `epoch` until the assignment is over or `stop` becomes true.
+    pub fn watch(&self, assignment: &Assignment, epoch: Epoch, stop: &AtomicBool) -> Watched {
+        let bins = assignment.duration.0 / assignment.interval.0;
+        let mut watched = Watched::default();
+        let mut seen: Vec<Seen> = Vec::new();
+        if wait(epoch, Instant::ZERO, stop) {
+            watched.usage.push(usage());
+        }
+        for look in 1..=bins * LOOKS {
+            if !wait(epoch, Instant(assignment.interval.0 / LOOKS * look), stop) {
+                break;
+            }
+            let Some(snapshot) = self.daemon.show() else { break };
+            if seen.is_empty() {
+                seen.extend(snapshot.flows.iter().map(Seen::new));
+            }
+            let ends_bin = look % LOOKS == 0;
+            for (seen, flow) in seen.iter_mut().zip(&snapshot.flows) {
+                seen.look(flow, ends_bin);
+            }
+            if ends_bin {
+                watched.usage.push(usage());
+            }
+        }
+        watched.vpns = seen.into_iter().map(|seen| seen.result).collect();
+        watched
+    }
+
+    /// Ends it; gives what it had to complain of.
+    pub fn end(self) -> Vec<String> {
+        self.daemon.end();
+        std::mem::take(&mut *self.alarms.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What was seen of a router in a run.
+#[derive(Default)]
+pub struct Watched {
+    /// Its VPN flows.
+    pub vpns: Vec<VpnResult>,
+    /// What it took: at the start, and at the end of each bin.
+    pub usage: Vec<Usage>,
+}
+
+/// What has been seen of a VPN flow.
+struct Seen {
+    result: VpnResult,
+    waiting: u64,
+    drops: u64,
+}
+
+impl Seen {
+    fn new(flow: &FlowState) -> Seen {
+        let result = VpnResult { vpn: flow.peer.clone(), ..VpnResult::default() };
+        Seen { result, waiting: 0, drops: 0 }
+    }
+
+    fn look(&mut self, flow: &FlowState, ends_bin: bool) {
+        self.waiting += flow.queue;
+        if !ends_bin {
+            return;
+        }
+        let drops = flow.counters.get("queue_full").copied().unwrap_or_default();
+        self.result.queue.push(self.waiting as f64 / LOOKS as f64);
+        self.result.queue_drops.push(drops - self.drops);
+        (self.waiting, self.drops) = (0, drops);
+        self.result.window.extend(flow.window.as_ref().map(|window| WindowSample {
+            window: window.packets,
+            increase: window.increase,
+            decrease: window.decrease,
+            loss: window.loss.unwrap_or_default(),
+            round_trip_ns: window.round_trip_ns,
+            lost: window.lost,
+        }));
+    }
+}
+
+/// Waits for a moment of the run; false where the run is stopped before.
+fn wait(epoch: Epoch, at: Instant, stop: &AtomicBool) -> bool {
+    while epoch.now() < at {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left = at.since(epoch.now());
+        std::thread::sleep(std::time::Duration::from_nanos(left.0).min(NAP));
+    }
+    !stop.load(Ordering::Relaxed)
+}
+
+/// What this process has taken so far.
+fn usage() -> Usage {
+    let nanoseconds = |time: TimeVal| time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1000;
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096) as u64;
+    let pages = fs::read_to_string("/proc/self/statm").ok();
+    let resident = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok()).unwrap_or_default();
+    let Ok(taken) = getrusage(UsageWho::RUSAGE_SELF) else { return Usage::default() };
+    Usage {
+        user_ns: nanoseconds(taken.user_time()),
+        system_ns: nanoseconds(taken.system_time()),
+        resident: resident * page,
+    }
+}
+
+fn refusal(error: Error) -> Refusal {
+    match error {
+        Error::Configuration(errors) => Refusal::new(RefusalKind::Assignment, errors.to_string()),
+        Error::Machine(obstacle) => Refusal::new(RefusalKind::System, obstacle.to_string()),
+    }
+}

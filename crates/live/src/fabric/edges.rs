@@ -1,0 +1,416 @@
+//! Provider edge routers: what the one in each `pe` node is told, as the configuration file
+//! it would have on a real box.
+//!
+//! Between PEs only tunnels are routed. Each VPN has tunnel addresses of its own, so that the
+//! emulator tells its management packets from others', too. Where no VPN of a plan is
+//! controlled or encapsulated, nobody would see a PE: the kernel forwards.
+
+use super::address;
+use super::layout::Layout;
+use super::network::node_interface;
+use netstage_core::fair::{Config, Control, Decrease, LossMeasure, Reference, Rule};
+use netstage_scenario::plan::{Family, Hop, NodeKind, Plan, Vpn};
+use netstage_wire::Encapsulation;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// The first VPN's labels; each VPN has two, one per direction.
+const FIRST_LABEL: usize = 1000;
+
+/// Two VPNs that are each other's way back are one to its routers: the first of them.
+fn whole(plan: &Plan, vpn: usize) -> usize {
+    plan.vpns[vpn].back.map_or(vpn, |back| back.min(vpn))
+}
+
+/// Whether PEs of a plan are routers of their own.
+pub fn are_needed(plan: &Plan) -> bool {
+    plan.vpns.iter().any(|vpn| vpn.control != Control::None || vpn.encapsulation != Encapsulation::None)
+}
+
+/// Whether a VPN's packets that take a hop from a node are the PEs' to route.
+pub fn route(plan: &Plan, vpn: Option<usize>, node: usize, hop: Hop) -> bool {
+    let is_ours = |vpn: usize| plan.nodes[node].kind == NodeKind::Pe || is_between(&plan.vpns[vpn], hop);
+    are_needed(plan) && vpn.is_some_and(is_ours)
+}
+
+/// The routers of a plan, by index of their nodes.
+pub type Routers = BTreeMap<usize, Router>;
+
+/// What one router has to do with a plan's VPNs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Router {
+    /// Indices of the links to the core.
+    pub core: BTreeSet<usize>,
+    /// Where customers are attached.
+    pub circuits: Vec<Circuit>,
+    /// Addresses behind the other router of each VPN, by the index of the VPN, or that of the
+    /// first of two which lead both ways.
+    there: BTreeMap<usize, BTreeSet<IpAddr>>,
+}
+
+/// Where a customer is attached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Circuit {
+    /// Number of the circuit, among all of all routers: its addresses follow from it.
+    pub number: usize,
+    /// Index of the link.
+    pub link: usize,
+    /// Index of the VPN, as above.
+    vpn: usize,
+    /// Addresses of the customer.
+    addresses: BTreeSet<IpAddr>,
+    /// Packets from these addresses belong to it; otherwise all of the link do.
+    is_select: bool,
+}
+
+/// Why a plan's PEs cannot be routers of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unroutable {
+    /// A flow goes through a PE, and is in no VPN.
+    NoVpn {
+        /// Name of the flow.
+        flow: String,
+        /// Name of the PE.
+        node: String,
+    },
+    /// Multicast goes through a PE.
+    Multicast {
+        /// Name of the flow.
+        flow: String,
+    },
+    /// Customers and the core are on one link of a PE.
+    SharedLink {
+        /// Name of the link.
+        link: String,
+        /// Name of the PE.
+        node: String,
+    },
+    /// There are more circuits than addresses for them.
+    TooManyCircuits,
+}
+
+impl fmt::Display for Unroutable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unroutable::NoVpn { flow, node } => write!(
+                f,
+                "flow.{flow}: goes through the PE {node} and is in no VPN; a PE forwards nothing else: give it a VPN, or another way"
+            ),
+            Unroutable::Multicast { flow } => {
+                write!(f, "flow.{flow}: a PE carries no multicast; give it another way, or run it --on sim")
+            }
+            Unroutable::SharedLink { link, node } => write!(
+                f,
+                "link.{link}: leads from the PE {node} both to customers and to the core; give each a link of its own"
+            ),
+            Unroutable::TooManyCircuits => {
+                write!(f, "the PEs need more than {} circuits; use fewer VPNs or PEs", address::CIRCUITS)
+            }
+        }
+    }
+}
+
+/// What each PE of a plan has to do; none where nobody would see them.
+pub fn routers(plan: &Plan, layout: &Layout) -> Result<Routers, Unroutable> {
+    let mut routers = Routers::new();
+    if !are_needed(plan) {
+        return Ok(routers);
+    }
+    for vpn in &plan.vpns {
+        for hop in vpn.path.iter().chain(&vpn.reverse) {
+            for node in plan.ends(*hop) {
+                if node == vpn.ingress || node == vpn.egress {
+                    routers.entry(node).or_default().core.insert(hop.link);
+                }
+            }
+        }
+    }
+    // Who is attached: by PE, link and VPN.
+    let mut attached: BTreeMap<(usize, usize, usize), BTreeSet<IpAddr>> = BTreeMap::new();
+    for (index, group) in plan.flows.iter().enumerate() {
+        let hops = || group.path.iter().chain(&group.reverse);
+        let Some(through) = group.vpn else {
+            let passed = hops().flat_map(|hop| plan.ends(*hop));
+            if let Some(node) = passed.into_iter().find(|node| plan.nodes[*node].kind == NodeKind::Pe) {
+                let (flow, node) = (group.name.clone(), plan.nodes[node].name.clone());
+                return Err(Unroutable::NoVpn { flow, node });
+            }
+            continue;
+        };
+        if layout.trees[index].is_some() {
+            return Err(Unroutable::Multicast { flow: group.name.clone() });
+        }
+        let (placed, vpn) = (layout.groups[index], whole(plan, through));
+        let source = address::of(group.family, group.from, placed.source);
+        let destination = address::of(group.family, group.to, placed.destination);
+        let Vpn { ingress, egress, .. } = plan.vpns[through];
+        for (node, own, other) in [(ingress, source, destination), (egress, destination, source)] {
+            let of_customer = |hop: &&Hop| !is_between(&plan.vpns[through], **hop);
+            for hop in hops().filter(of_customer).filter(|hop| plan.ends(**hop).contains(&node)) {
+                attached.entry((node, hop.link, vpn)).or_default().insert(own);
+            }
+            routers.entry(node).or_default().there.entry(vpn).or_default().insert(other);
+        }
+    }
+    let mut number = 0;
+    for (&(node, link, vpn), addresses) in &attached {
+        let router = routers.get_mut(&node).expect("a PE with customers has a core");
+        if router.core.contains(&link) {
+            let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
+            return Err(Unroutable::SharedLink { link, node });
+        }
+        // Where VPNs share a link, the sender's address tells whose a packet is: one each.
+        let is_select = attached.keys().any(|other| other.1 == link && other.2 != vpn);
+        let each = addresses.iter().map(|address| BTreeSet::from([*address]));
+        let sets = if is_select { each.collect() } else { vec![addresses.clone()] };
+        for addresses in sets {
+            router.circuits.push(Circuit { number, link, vpn, addresses, is_select });
+            number += 1;
+        }
+    }
+    if number > address::CIRCUITS {
+        return Err(Unroutable::TooManyCircuits);
+    }
+    Ok(routers)
+}
+
+/// Whether a hop lies between a VPN's PEs.
+fn is_between(vpn: &Vpn, hop: Hop) -> bool {
+    vpn.path.contains(&hop) || vpn.reverse.contains(&hop)
+}
+
+/// The configuration file of the router in a node; its control socket is `control`. Its VPN flows
+/// have peers by the names of the plan's VPNs that enter at it.
+pub fn configuration(plan: &Plan, layout: &Layout, node: usize, router: &Router, control: &Path) -> String {
+    let core: Vec<String> = router.core.iter().map(|link| node_interface(*link)).collect();
+    let mut peers = Map::new();
+    let mut vpns = Map::new();
+    let mut circuits = Map::new();
+    for (&index, there) in &router.there {
+        let vpn = &plan.vpns[index];
+        let is_ingress = vpn.ingress == node;
+        // The VPN that enters here; what only comes back is nobody's.
+        let own = if is_ingress { Some(vpn) } else { vpn.back.map(|back| &plan.vpns[back]) };
+        let peer = own.map_or_else(|| format!("{}-back", vpn.name), |own| own.name.clone());
+        let tunnel = layout.tunnels[index].expect("the VPNs of routers have tunnels");
+        let at = |node, number| address::of(Family::V4, node, number).to_string();
+        let mut ends = [at(vpn.ingress, tunnel.source), at(vpn.egress, tunnel.destination)];
+        let mut labels = [FIRST_LABEL + 2 * index, FIRST_LABEL + 2 * index + 1];
+        if !is_ingress {
+            ends.reverse();
+            labels.reverse();
+        }
+        let [from, to] = ends;
+        let [send, receive] = labels;
+        peers.insert(
+            peer.clone(),
+            json!({
+                "tunnel": { "kind": "mpls-in-udp", "from": from, "to": to },
+                "clamp_segment_size": false,
+            }),
+        );
+        let routes: Vec<String> = there.iter().map(|address| host(*address)).collect();
+        let flow = json!({
+            "send": send,
+            "receive": receive,
+            "routes": routes,
+            "weight": own.map_or(1.0, |own| own.weight),
+            "control": own.map_or(json!("none"), |own| self::control(&own.control)),
+        });
+        vpns.insert(vpn.name.clone(), json!({ "peer": { peer: flow } }));
+    }
+    for circuit in &router.circuits {
+        let name = format!("{}-{}", plan.links[circuit.link].name, circuit.number);
+        circuits.insert(name, self::circuit(plan, node, circuit));
+    }
+    let file = json!({
+        "pe": { "core": core, "control": control },
+        "peer": peers,
+        "vpn": vpns,
+        "circuit": circuits,
+    });
+    toml::to_string(&file).expect("tables, texts and numbers")
+}
+
+/// A circuit: the PE is one end of the link, the customer's host or router the other.
+fn circuit(plan: &Plan, node: usize, circuit: &Circuit) -> Value {
+    let Circuit { number, link, vpn, addresses, is_select } = circuit;
+    let end = usize::from(plan.links[*link].ends[1] == node);
+    let own = address::FAMILIES.map(|family| {
+        let (address, length) = address::on_circuit(family, *number, end);
+        format!("{address}/{length}")
+    });
+    let route = |address: &IpAddr| {
+        let via = address::on_circuit(family_of(*address), *number, 1 - end).0;
+        json!({ "to": host(*address), "via": via })
+    };
+    let mut told = json!({
+        "vpn": plan.vpns[*vpn].name,
+        "interface": node_interface(*link),
+        "address": own,
+        "routes": addresses.iter().map(route).collect::<Vec<Value>>(),
+    });
+    if let (true, Some(source)) = (*is_select, addresses.first()) {
+        told["select"] = json!({ "source": host(*source) });
+    }
+    told
+}
+
+fn family_of(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::V4 } else { Family::V6 }
+}
+
+/// The prefix of one address.
+fn host(address: IpAddr) -> String {
+    format!("{address}/{}", address::host_prefix(address))
+}
+
+fn control(control: &Control) -> Value {
+    match control {
+        Control::None => json!("none"),
+        Control::FixedRate { rate, queue } => json!({
+            "kind": "fixed-rate",
+            "rate": format!("{} bit/s", rate.0),
+            "queue": format!("{queue} packets"),
+        }),
+        Control::I2vfc(config) => window(config),
+    }
+}
+
+fn window(config: &Config) -> Value {
+    let mut told = json!({
+        "kind": "i2vfc",
+        "increase": config.increase,
+        "decrease": match config.decrease {
+            Decrease::Fixed(decrease) => json!(decrease),
+            Decrease::FromWeight => json!("from-weight"),
+        },
+        "rule": match config.rule {
+            Rule::DecreaseThenIncrease => "decrease-then-increase",
+            Rule::Decrease => "decrease",
+            Rule::Increase => "increase",
+        },
+        "initial_window": config.initial_window,
+        "queue": format!("{} packets", config.queue),
+        "report_every": config.report_every,
+        "pacing": config.pacing,
+        "loss_measure": match config.loss_measure {
+            LossMeasure::LossEvents => "loss-events",
+            LossMeasure::DropRatio => "drop-ratio",
+        },
+    });
+    if let Reference::Nominal(nominal) = config.reference {
+        told["nominal"] = json!({
+            "weight": nominal.weight,
+            "decrease": nominal.decrease,
+            "round_trip": format!("{} us", nominal.round_trip.0 as f64 / 1000.0),
+        });
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_scenario::pe::{self, Tunnel};
+    use netstage_scenario::{Options, parse};
+
+    const TWO_WAY: &str = include_str!("../../../../scenarios/examples/two-way-vpns.toml");
+
+    fn plan(text: &str) -> Plan {
+        let scenario = parse("case.toml", text, None, &Options::default()).unwrap();
+        scenario.cells[0].plan.clone()
+    }
+
+    fn node(plan: &Plan, name: &str) -> usize {
+        plan.nodes.iter().position(|node| node.name == name).unwrap()
+    }
+
+    /// The router of a node, as its own reader understands what it is told.
+    fn read(plan: &Plan, name: &str) -> pe::Router {
+        let layout = Layout::new(plan).unwrap();
+        let routers = routers(plan, &layout).unwrap();
+        let node = node(plan, name);
+        let text = configuration(plan, &layout, node, &routers[&node], Path::new("/tmp/pe.sock"));
+        pe::parse("pe.toml", &text).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+    }
+
+    #[test]
+    fn both_ends_of_a_vpn_agree() {
+        let plan = plan(TWO_WAY);
+        let [west, east] = ["west", "east"].map(|name| read(&plan, name));
+        assert_eq!((west.vpns.len(), west.circuits.len(), west.core.len()), (2, 2, 1));
+        for (here, there) in west.vpns.iter().zip(&east.vpns) {
+            let [to, back] = [&here.flows[0], &there.flows[0]];
+            assert_eq!((to.send, to.receive), (back.receive, back.send));
+            let tunnel = |router: &pe::Router, flow: &pe::Flow| match router.peers[flow.peer].tunnel {
+                Tunnel::MplsInUdp { from, to, .. } => (from.unwrap(), to),
+                Tunnel::Mpls { .. } => panic!("the kernel between them knows no labels"),
+            };
+            let (from, to_far) = tunnel(&west, to);
+            assert_eq!(tunnel(&east, back), (to_far, from));
+            // Where one has customers, the other has a route there.
+            let customers = |router: &pe::Router, vpn: &pe::Vpn| -> Vec<String> {
+                let of = router.circuits.iter().filter(|circuit| router.vpns[circuit.vpn].name == vpn.name);
+                let mut found: Vec<String> =
+                    of.flat_map(|circuit| &circuit.routes).map(|(to, _)| to.to_string()).collect();
+                found.sort();
+                found
+            };
+            let mut routed: Vec<String> = to.routes.iter().map(ToString::to_string).collect();
+            routed.sort();
+            assert_eq!(customers(&east, there), routed);
+            assert!(!routed.is_empty());
+        }
+        // Each direction has its own control and weight, under the name of the plan's VPN.
+        let names = |router: &pe::Router| -> Vec<(String, f64)> {
+            let flows = router.vpns.iter().flat_map(|vpn| &vpn.flows);
+            flows.map(|flow| (router.peers[flow.peer].name.clone(), flow.weight)).collect()
+        };
+        assert_eq!(names(&west), [("gold-down".into(), 3.0), ("silver-down".into(), 1.0)]);
+        assert_eq!(names(&east), [("gold-up".into(), 3.0), ("silver-up".into(), 1.0)]);
+    }
+
+    #[test]
+    fn vpns_that_share_a_link_are_told_apart_by_address() {
+        let text = TWO_WAY.replace(r#"from = "silver-a""#, r#"from = "gold-a""#);
+        let router = read(&plan(&text.replace(r#"to = "silver-a""#, r#"to = "gold-a""#)), "west");
+        assert_eq!(router.circuits.len(), 4, "a circuit for each address of two VPNs in two directions");
+        for circuit in &router.circuits {
+            let source = circuit.select.as_ref().and_then(|select| select.source).unwrap();
+            assert_eq!(circuit.routes[0].0, source);
+            assert_eq!(circuit.interface, router.circuits[0].interface);
+        }
+    }
+
+    #[test]
+    fn the_core_routes_tunnels_and_nothing_of_customers() {
+        let plan = plan(TWO_WAY);
+        let layout = Layout::new(&plan).unwrap();
+        let [core, west] = ["core-west", "west"].map(|name| node(&plan, name));
+        for (owner, addresses) in layout.addresses.iter().enumerate() {
+            let is_edge = plan.nodes[owner].kind == NodeKind::Pe;
+            for address in &addresses[1..] {
+                assert_eq!(address.routes.contains_key(&core), is_edge);
+                assert!(is_edge || !address.routes.contains_key(&west), "a PE's kernel knows no customers");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_router_cannot_do_is_refused_by_name() {
+        let refused = |text: &str| {
+            let plan = plan(text);
+            routers(&plan, &Layout::new(&plan).unwrap()).unwrap_err().to_string()
+        };
+        let stray = TWO_WAY.replacen("vpn = \"gold-down\"\ncount", "count", 1);
+        assert!(refused(&stray).starts_with("flow.gold-down: goes through the PE west and is in no VPN"));
+        // Without anything to see of a PE, the kernel forwards.
+        let plain = TWO_WAY.replace("encapsulation = \"mpls-in-udp\"", "control = \"none\"");
+        let plan = plan(&plain);
+        assert!(routers(&plan, &Layout::new(&plan).unwrap()).unwrap().is_empty());
+    }
+}

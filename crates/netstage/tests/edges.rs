@@ -1,0 +1,97 @@
+//! Provider edge routers on the emulated stage: VPNs share a core of real packets by weight.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use support::Folder;
+
+/// Whether the emulated stage can run here; says "skipped" where it cannot.
+fn can_emulate() -> bool {
+    use netstage_live::netns::user::{Privileges, privileges};
+    let can = !matches!(privileges(), Privileges::Neither(_));
+    if !can {
+        println!("skipped: network namespaces are not allowed here");
+    }
+    can
+}
+
+fn run(folder: &Folder, scenario: &Path, options: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_netstage"))
+        .current_dir(folder)
+        .arg("run")
+        .arg(scenario)
+        .args(["--json", "--out", "out"])
+        .args(options)
+        .output()
+        .unwrap()
+}
+
+fn scenario(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name)
+}
+
+/// What a metric of a subject is in a cell.
+struct Cell<'a>(&'a Value);
+
+impl Cell<'_> {
+    fn mean(&self, metric: &str, subject: &str) -> f64 {
+        let mut summary = self.0["summary"].as_array().unwrap().iter();
+        let found = summary.find(|entry| entry["metric"] == metric && entry["subject"] == subject);
+        found.unwrap_or_else(|| panic!("no {metric} of {subject}"))["mean"].as_f64().unwrap()
+    }
+}
+
+/// Both directions of two VPNs, weights 3 to 1 against five to twenty TCP flows. How much a busy
+/// machine carries is its own affair; that weights decide and not the number of flows is ours.
+#[test]
+fn weights_hold_in_both_directions_whatever_the_number_of_flows() {
+    if !can_emulate() {
+        return;
+    }
+    let folder = Folder::new("edges-two-way");
+    let options = ["--on", "emu", "--set", "scenario.duration=12 s", "--set", "flow.*.start=0 s"];
+    let output = run(&folder, &scenario("examples/two-way-vpns.toml"), &options);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    assert!(
+        result["record"]["failures"].as_array().is_none_or(Vec::is_empty),
+        "{}",
+        result["record"]["failures"]
+    );
+    let cell = Cell(&result["record"]["cells"][0]);
+    for direction in ["down", "up"] {
+        let share = |vpn: &str| cell.mean("vpn.throughput", &format!("{vpn}-{direction}"));
+        let (gold, silver) = (share("gold"), share("silver"));
+        // Without control five flows against twenty have a quarter, not three times as much.
+        assert!(gold > silver && silver > 1e5, "{direction}: gold {gold:.0}, silver {silver:.0} bit/s");
+        let window = |vpn: &str| cell.mean("vpn.window", &format!("{vpn}-{direction}"));
+        assert!(window("gold") > 1.0 && window("silver") >= 1.0);
+        let trip = cell.mean("vpn.round_trip", &format!("gold-{direction}"));
+        assert!((0.024..1.0).contains(&trip), "{direction}: {trip} s");
+    }
+    for pe in ["west", "east"] {
+        assert!((1e-6..1.0).contains(&cell.mean("pe.processor.own", pe)));
+        assert!((1e6..1e9).contains(&cell.mean("pe.memory", pe)), "of a process");
+    }
+    let differences = result["record"]["differences"].to_string();
+    assert!(
+        !differences.contains("MPLS-in-UDP"),
+        "the scenario counts what is around packets: {differences}"
+    );
+}
+
+#[test]
+fn what_a_pe_does_not_forward_is_refused() {
+    let folder = Folder::new("edges-refused");
+    let text = fs::read_to_string(scenario("examples/two-way-vpns.toml")).unwrap();
+    let stray = text.replacen("vpn = \"gold-down\"\ncount", "count", 1);
+    let file = folder.join("stray.toml");
+    fs::write(&file, stray).unwrap();
+    let output = run(&folder, &file, &["--on", "emu"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("flow.gold-down") && said.contains("is in no VPN"), "{said}");
+}
