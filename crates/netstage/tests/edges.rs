@@ -52,15 +52,13 @@ fn weights_hold_in_both_directions_whatever_the_number_of_flows() {
         return;
     }
     let folder = Folder::new("edges-two-way");
-    let options = ["--on", "emu", "--set", "scenario.duration=12 s", "--set", "flow.*.start=0 s"];
+    let options = ["--on", "emu", "--set", "scenario.duration=12 s", "--set", "flow.silver-*.count=10"];
     let output = run(&folder, &scenario("examples/two-way-vpns.toml"), &options);
     let said = String::from_utf8_lossy(&output.stderr);
     let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
-    assert!(
-        result["record"]["failures"].as_array().is_none_or(Vec::is_empty),
-        "{}",
-        result["record"]["failures"]
-    );
+    // Connection requests meet a full queue like any packet; an agent that is lost is another matter.
+    let failures = result["record"]["failures"].to_string();
+    assert!(!failures.contains("agent"), "{failures}");
     let cell = Cell(&result["record"]["cells"][0]);
     for direction in ["down", "up"] {
         let share = |vpn: &str| cell.mean("vpn.throughput", &format!("{vpn}-{direction}"));
