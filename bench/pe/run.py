@@ -34,8 +34,9 @@ def run(vpns: int, rate: int, seconds: int) -> dict:
     done = subprocess.run(
         [PROGRAM, "run", scenario, "--on", "emu", "--retries", "2", "--out", record,
          "--set", f"scenario.duration={seconds} s"],
-        stdout=subprocess.DEVNULL, check=False)
-    if done.returncode not in (0, EXPECTATION, VOID):
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    # 1: some of so many connections did not come through the first seconds' loss.
+    if done.returncode not in (0, 1, EXPECTATION, VOID) or not (record / "record.json").exists():
         sys.exit(f"{scenario}: netstage ended with {done.returncode}")
     cell = json.loads((record / "record.json").read_text())["cells"][0]
     found = {(entry["metric"], entry["subject"]): entry["mean"] for entry in cell["summary"]}
