@@ -177,7 +177,7 @@ choice!(PortKind {
 choice!(WhenSilent {
     /// They go on, at what the window has shrunk to.
     "send" => WhenSilent::Send,
-    /// They are refused, and their senders told.
+    /// They are dropped and counted.
     "stop" => WhenSilent::Stop,
 });
 
