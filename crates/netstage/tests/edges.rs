@@ -6,17 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use support::Folder;
-
-/// Whether the emulated stage can run here; says "skipped" where it cannot.
-fn can_emulate() -> bool {
-    use netstage_live::netns::user::{Privileges, privileges};
-    let can = !matches!(privileges(), Privileges::Neither(_));
-    if !can {
-        println!("skipped: network namespaces are not allowed here");
-    }
-    can
-}
+use support::{Folder, can_emulate};
 
 fn run(folder: &Folder, scenario: &Path, options: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_netstage"))

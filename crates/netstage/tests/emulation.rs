@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::{Folder, signal, within};
+use support::{Folder, can_emulate, signal, within};
 
 const SCENARIO: &str = r#"
 [scenario]
@@ -63,16 +63,6 @@ impl Place {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
-}
-
-/// Whether the emulated stage can run here; says "skipped" where it cannot.
-fn can_emulate() -> bool {
-    use netstage_live::netns::user::{Privileges, privileges};
-    let can = !matches!(privileges(), Privileges::Neither(_));
-    if !can {
-        println!("skipped: network namespaces are not allowed here");
-    }
-    can
 }
 
 /// What a run says: its result, or on the other output why there is none.

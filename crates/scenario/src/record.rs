@@ -457,7 +457,7 @@ impl From<&Plan> for Topology {
             delay_ns: l.directions[0].delay.0,
         });
         let vpns = plan.vpns.iter().map(|v| {
-            let way = v.path.iter().map(|hop| node(plan.links[hop.link].ends[1 - hop.direction]));
+            let way = v.path.iter().map(|hop| node(plan.ends(*hop)[1]));
             TopologyVpn {
                 name: v.name.clone(),
                 weight: v.weight,

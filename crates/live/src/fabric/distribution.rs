@@ -60,12 +60,12 @@ fn tree(plan: &Plan, flow: &FlowGroup, group: IpAddr) -> Tree {
     for path in flow.paths() {
         debug_assert_eq!(path[0].link, first, "a tree leaves its sender by one link");
         for &hop in path {
-            let node = plan.links[hop.link].ends[1 - hop.direction];
+            let [_, node] = plan.ends(hop);
             let known = tree.arrivals.insert(node, hop);
             debug_assert!(known.is_none_or(|known| known == hop), "the ways of a flow form a tree");
         }
         for pair in path.windows(2) {
-            let node = plan.links[pair[0].link].ends[1 - pair[0].direction];
+            let [_, node] = plan.ends(pair[0]);
             let forwarding = tree.forwarding.entry(node);
             let forwarding = forwarding.or_insert(Forwarding { from: pair[0].link, to: BTreeSet::new() });
             forwarding.to.insert(pair[1].link);

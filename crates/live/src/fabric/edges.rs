@@ -8,7 +8,8 @@
 use super::address;
 use super::layout::Layout;
 use super::network::node_interface;
-use netstage_core::fair::{Config, Control, Decrease, LossMeasure, Reference, Rule};
+use netstage_core::fair::{Config, Control, Decrease, Reference};
+use netstage_scenario::pe;
 use netstage_scenario::plan::{Family, Hop, NodeKind, Plan, Vpn};
 use netstage_wire::Encapsulation;
 use serde_json::{Map, Value, json};
@@ -288,19 +289,12 @@ fn window(config: &Config) -> Value {
             Decrease::Fixed(decrease) => json!(decrease),
             Decrease::FromWeight => json!("from-weight"),
         },
-        "rule": match config.rule {
-            Rule::DecreaseThenIncrease => "decrease-then-increase",
-            Rule::Decrease => "decrease",
-            Rule::Increase => "increase",
-        },
+        "rule": pe::rule_word(config.rule),
         "initial_window": config.initial_window,
         "queue": format!("{} packets", config.queue),
         "report_every": config.report_every,
         "pacing": config.pacing,
-        "loss_measure": match config.loss_measure {
-            LossMeasure::LossEvents => "loss-events",
-            LossMeasure::DropRatio => "drop-ratio",
-        },
+        "loss_measure": pe::loss_measure_word(config.loss_measure),
     });
     if let Reference::Nominal(nominal) = config.reference {
         told["nominal"] = json!({
@@ -315,7 +309,7 @@ fn window(config: &Config) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_scenario::pe::{self, Tunnel};
+    use netstage_scenario::pe::Tunnel;
     use netstage_scenario::{Options, parse};
 
     const TWO_WAY: &str = include_str!("../../../../scenarios/examples/two-way-vpns.toml");

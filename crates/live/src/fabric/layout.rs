@@ -298,7 +298,7 @@ mod tests {
         while node != to {
             let hop = layout.addresses[to][number].routes[&node];
             hops.push(hop);
-            node = plan.links[hop.link].ends[1 - hop.direction];
+            node = plan.ends(hop)[1];
         }
         hops
     }

@@ -198,7 +198,7 @@ fn route(
     options: Option<&RouteOptions>,
 ) -> RouteSpec {
     let socket = options.and_then(|options| options.socket.as_ref());
-    let neighbour = plan.links[hop.link].ends[1 - hop.direction];
+    let [_, neighbour] = plan.ends(hop);
     RouteSpec {
         destination: address::of(family, owner, number),
         link: hop.link,

@@ -7,6 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
+/// Whether the emulated stage can run here; says "skipped" where it cannot.
+pub fn can_emulate() -> bool {
+    use netstage_live::netns::user::{Privileges, privileges};
+    let can = !matches!(privileges(), Privileges::Neither(_));
+    if !can {
+        println!("skipped: network namespaces are not allowed here");
+    }
+    can
+}
+
 /// A folder that goes when the test does.
 pub struct Folder(PathBuf);
 

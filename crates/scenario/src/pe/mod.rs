@@ -9,10 +9,10 @@ mod file;
 
 use crate::error::{Errors, Place, Problems};
 use crate::read::read_text;
-use crate::table::{Decode, Kind};
+use crate::table::{Decode, Kind, word};
 use crate::tree::parse_document;
 use netstage_core::edge::Prefix;
-use netstage_core::fair::Control;
+use netstage_core::fair::{Control, LossMeasure, Rule};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_wire::mpls::Label;
@@ -187,6 +187,16 @@ fn network(address: IpAddr, length: u8) -> Prefix {
         }
     };
     Prefix::new(masked, length).expect("no bit is beyond the length")
+}
+
+/// The word of a configuration for a rule.
+pub fn rule_word(rule: Rule) -> &'static str {
+    word(rule)
+}
+
+/// The word of a configuration for a measure of loss.
+pub fn loss_measure_word(measure: LossMeasure) -> &'static str {
+    word(measure)
 }
 
 /// Reads and checks a configuration file.
