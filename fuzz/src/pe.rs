@@ -9,7 +9,7 @@ use netstage_core::edge::Prefix;
 use netstage_core::fair::{self, Control};
 use netstage_core::time::{Duration, Instant};
 use netstage_live::clock::Epoch;
-use netstage_live::pe::engine::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn};
+use netstage_live::pe::engine::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Side, Vpn};
 use netstage_live::pe::engine::{Engine, Keys};
 use netstage_live::ports::{self, Received};
 use netstage_wire::mpls::Label;
@@ -99,8 +99,9 @@ fn config() -> Config {
                     receive: label(1000 + number as u32),
                     control: Control::I2vfc(fair::Config { queue: 8, ..fair::Config::default() }),
                     weight: 1.0,
+                    minimum: None,
                     maximum: None,
-                    stops_when_silent: false,
+                    queueing: Queueing::Fifo,
                 }],
                 address_v4: Some([10, 0, 0, 254].into()),
                 address_v6: Some("fd00::fe".parse().unwrap()),
@@ -122,7 +123,6 @@ fn config() -> Config {
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
-        silent_after: Duration::from_secs(5),
     }
 }
 

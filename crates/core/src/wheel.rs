@@ -84,6 +84,12 @@ impl Wheel {
         self.insert(key as u32, due);
     }
 
+    /// Brings the timer of a key to a cache.
+    #[inline]
+    pub fn load(&self, key: usize) {
+        core::hint::black_box(self.timers[key].due);
+    }
+
     /// Disarms the timer of a key.
     #[inline]
     pub fn cancel(&mut self, key: usize) {

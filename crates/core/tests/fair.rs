@@ -92,7 +92,7 @@ impl Path {
                 let reply = self.to_ingress.pop_front().unwrap().1;
                 self.ingress.handle_reply(&self.config, self.now, &reply);
             } else {
-                self.ingress.handle_timeout(self.now);
+                self.ingress.handle_timeout(&self.config, self.now);
             }
             self.pump();
         }

@@ -2,7 +2,7 @@
 
 use netstage_core::packet::{Ecn, Packet};
 use netstage_core::quantity::Capacity;
-use netstage_core::queue::{CodelConfig, Config, DrrConfig, FqCodelConfig, Queue, RedConfig};
+use netstage_core::queue::{ClassConfig, CodelConfig, Config, DrrConfig, FqCodelConfig, Queue, RedConfig};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
@@ -74,6 +74,20 @@ fn disciplines() -> impl Strategy<Value = Config> {
         (prop::collection::vec(0.1..10.0_f64, 1..5), capacities()).prop_map(|(weights, buffer_per_class)| {
             Config::DeficitRoundRobin(DrrConfig { weights, buffer_per_class })
         }),
+        prop::collection::vec((0..3_u8, 0.1..10.0_f64, any::<bool>(), capacities()), 1..5).prop_map(
+            move |classes| {
+                let class = |(priority, weight, is_managed, buffer)| ClassConfig {
+                    priority,
+                    weight,
+                    queue: match is_managed {
+                        true => Config::FqCodel(FqCodelConfig { codel: codel(true), flows: 4, quantum: 500 }),
+                        false => Config::DropTail,
+                    },
+                    buffer,
+                };
+                Config::Classes(classes.into_iter().map(class).collect())
+            }
+        ),
     ]
 }
 
@@ -127,7 +141,7 @@ proptest! {
             }
             let bytes: u64 = waiting.values().map(|&size| u64::from(size)).sum();
             prop_assert_eq!((queue.len(), queue.bytes()), (waiting.len(), bytes));
-            if !matches!(config, Config::DeficitRoundRobin(_)) {
+            if !matches!(config, Config::DeficitRoundRobin(_) | Config::Classes(_)) {
                 let within = match buffer {
                     Capacity::Packets(limit) => queue.len() <= limit as usize,
                     Capacity::Bytes(limit) => queue.bytes() <= limit,
@@ -146,6 +160,10 @@ proptest! {
             Config::DeficitRoundRobin(drr) => {
                 let buffer_per_class = Capacity::Packets(10);
                 Config::DeficitRoundRobin(DrrConfig { buffer_per_class, ..drr })
+            }
+            Config::Classes(mut classes) => {
+                classes.iter_mut().for_each(|class| class.buffer = Capacity::Packets(10));
+                Config::Classes(classes)
             }
             other => other,
         };

@@ -191,7 +191,7 @@ pub(crate) fn quantity(
     }
 }
 
-fn bounded(
+pub(crate) fn bounded(
     node: &Node,
     dimensions: &'static [Dimension],
     range: std::ops::RangeInclusive<u64>,

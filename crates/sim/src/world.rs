@@ -610,8 +610,8 @@ impl<'a> World<'a> {
             Timer::Source(index) => self.handle_source(index),
             Timer::Edge(vpn) => {
                 self.edges[vpn as usize].wake = Instant::NEVER;
-                if let Some((_, ingress)) = self.edges[vpn as usize].window_mut() {
-                    ingress.handle_timeout(now);
+                if let Some((config, ingress)) = self.edges[vpn as usize].window_mut() {
+                    ingress.handle_timeout(config, now);
                 }
                 self.pump_edge(now, vpn);
             }

@@ -114,6 +114,7 @@ impl<'a> View<'a> {
     }
 
     /// The tags, outermost first.
+    #[inline]
     pub fn tags(&self) -> impl Iterator<Item = Tag> + 'a {
         let (tags, _) = self.bytes[HEADER - 2..self.payload - 2].as_chunks::<TAG>();
         tags.iter().map(|tag| Tag::from_control(u16_at(tag, 0), u16_at(tag, 2)))

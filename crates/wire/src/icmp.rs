@@ -1,6 +1,6 @@
 //! What a router answers to a packet too large for the next hop, "fragmentation needed"
-//! (RFC 792, RFC 1191) and "packet too big" (RFC 4443, RFC 8201), or too long under way, "time
-//! exceeded", and when it may not (RFC 1122 section 3.2.2, RFC 1812 section 4.3.2, RFC 4443
+//! (RFC 792, RFC 1191) and "packet too big" (RFC 4443, RFC 8201), too long under way, "time
+//! exceeded", or without a route, "destination unreachable", and when it may not (RFC 1122 section 3.2.2, RFC 1812 section 4.3.2, RFC 4443
 //! section 2.4 e).
 //!
 //! Whether a frame came as a link-layer broadcast, and how often to answer at all, is the
@@ -67,6 +67,13 @@ pub fn time_exceeded_v4(offending: &[u8], source: Ipv4Addr, answer: &mut [u8]) -
     answer_v4(&view, source, [11, 0, 0, 0, 0, 0, 0, 0], Ok(()), answer)
 }
 
+/// Writes the answer to an IPv4 packet for which there is no route (net unreachable, RFC 1812
+/// section 5.2.7.1), and gives its length. `source` is the router's address.
+pub fn no_route_v4(offending: &[u8], source: Ipv4Addr, answer: &mut [u8]) -> Result<usize, Refused> {
+    let view = v4::View::new(offending).map_err(Refused::Malformed)?;
+    answer_v4(&view, source, [3, 0, 0, 0, 0, 0, 0, 0], Ok(()), answer)
+}
+
 /// An error with this header, if one may be sent, and then if the last condition holds.
 fn answer_v4(
     view: &v4::View<'_>,
@@ -126,10 +133,25 @@ pub fn packet_too_big(
 /// Writes the answer to an IPv6 packet whose hop limit ended here, and gives its length.
 /// `source` is the router's address.
 pub fn time_exceeded_v6(offending: &[u8], source: Ipv6Addr, answer: &mut [u8]) -> Result<usize, Refused> {
+    answer_v6_to_one(offending, source, [3, 0, 0, 0, 0, 0, 0, 0], answer)
+}
+
+/// Writes the answer to an IPv6 packet for which there is no route (RFC 4443 section 3.1), and
+/// gives its length. `source` is the router's address.
+pub fn no_route_v6(offending: &[u8], source: Ipv6Addr, answer: &mut [u8]) -> Result<usize, Refused> {
+    answer_v6_to_one(offending, source, [1, 0, 0, 0, 0, 0, 0, 0], answer)
+}
+
+/// Unlike "packet too big", it may not be about a packet to a group.
+fn answer_v6_to_one(
+    offending: &[u8],
+    source: Ipv6Addr,
+    message_header: [u8; HEADER],
+    answer: &mut [u8],
+) -> Result<usize, Refused> {
     let view = v6::View::new(offending).map_err(Refused::Malformed)?;
-    // Unlike "packet too big", it may not be about a packet to a group.
     let may_be = if view.destination().is_multicast() { Err(Refused::ManyReceivers) } else { Ok(()) };
-    answer_v6(&view, source, [3, 0, 0, 0, 0, 0, 0, 0], may_be, answer)
+    answer_v6(&view, source, message_header, may_be, answer)
 }
 
 fn answer_v6(
@@ -337,32 +359,39 @@ mod tests {
         assert_eq!(small, Err(Refused::MtuTooSmall));
     }
 
-    #[test]
-    fn time_that_ended_is_told_without_a_number() {
-        let mut answer = [0xee; MAX_V6];
-        // May be divided, and is answered all the same.
-        let mut offending = packet_v4(HOST, OTHER, protocol::UDP, &[7; 8]);
-        offending[6] = 0;
-        let length = time_exceeded_v4(&offending, ROUTER_V4, &mut answer).unwrap();
-        let view = v4::View::new(&answer[..length]).unwrap();
-        assert!(view.checksum_is_right());
-        let message = view.transport().payload;
-        assert_eq!((message[..2].to_vec(), &message[4..8]), ([11, 0].to_vec(), &[0; 4][..]));
-        assert_eq!((checksum(message), &message[8..]), (0, &offending[..]));
-        assert_eq!(time_exceeded_v4(view.packet(), ROUTER_V4, &mut [0; MAX_V4]), Err(Refused::IcmpError));
-        let to_group = packet_v4(HOST, [224, 0, 0, 1], protocol::UDP, &[7; 8]);
-        assert_eq!(time_exceeded_v4(&to_group, ROUTER_V4, &mut answer), Err(Refused::ManyReceivers));
+    type Tell<A> = fn(&[u8], A, &mut [u8]) -> Result<usize, Refused>;
 
-        let offending = packet_v6(0xfd00, 0xfd01, protocol::UDP, &[7; 8]);
-        let length = time_exceeded_v6(&offending, ROUTER_V6, &mut answer).unwrap();
-        let view = v6::View::new(&answer[..length]).unwrap();
-        let message = view.transport().unwrap().payload;
-        assert_eq!((message[..2].to_vec(), &message[4..8]), ([3, 0].to_vec(), &[0; 4][..]));
-        let (source, destination) = (view.source().into(), view.destination().into());
-        let pseudo = pseudo_header(source, destination, protocol::ICMPV6, message.len() as u32);
-        assert_eq!((pseudo.bytes(message).folded(), &message[8..]), (0xffff, &offending[..]));
-        let to_group = packet_v6(0xfd00, 0xff0e, protocol::UDP, &[7; 8]);
-        assert_eq!(time_exceeded_v6(&to_group, ROUTER_V6, &mut answer), Err(Refused::ManyReceivers));
+    #[test]
+    fn what_needs_no_number_is_told_without_one() {
+        let mut answer = [0xee; MAX_V6];
+        let ways: [(Tell<Ipv4Addr>, u8); 2] = [(time_exceeded_v4, 11), (no_route_v4, 3)];
+        for (tell, kind) in ways {
+            // May be divided, and is answered all the same.
+            let mut offending = packet_v4(HOST, OTHER, protocol::UDP, &[7; 8]);
+            offending[6] = 0;
+            let length = tell(&offending, ROUTER_V4, &mut answer).unwrap();
+            let view = v4::View::new(&answer[..length]).unwrap();
+            assert!(view.checksum_is_right());
+            let message = view.transport().payload;
+            assert_eq!((message[..2].to_vec(), &message[4..8]), ([kind, 0].to_vec(), &[0; 4][..]));
+            assert_eq!((checksum(message), &message[8..]), (0, &offending[..]));
+            assert_eq!(tell(view.packet(), ROUTER_V4, &mut [0; MAX_V4]), Err(Refused::IcmpError));
+            let to_group = packet_v4(HOST, [224, 0, 0, 1], protocol::UDP, &[7; 8]);
+            assert_eq!(tell(&to_group, ROUTER_V4, &mut answer), Err(Refused::ManyReceivers));
+        }
+        let ways: [(Tell<Ipv6Addr>, u8); 2] = [(time_exceeded_v6, 3), (no_route_v6, 1)];
+        for (tell, kind) in ways {
+            let offending = packet_v6(0xfd00, 0xfd01, protocol::UDP, &[7; 8]);
+            let length = tell(&offending, ROUTER_V6, &mut answer).unwrap();
+            let view = v6::View::new(&answer[..length]).unwrap();
+            let message = view.transport().unwrap().payload;
+            assert_eq!((message[..2].to_vec(), &message[4..8]), ([kind, 0].to_vec(), &[0; 4][..]));
+            let (source, destination) = (view.source().into(), view.destination().into());
+            let pseudo = pseudo_header(source, destination, protocol::ICMPV6, message.len() as u32);
+            assert_eq!((pseudo.bytes(message).folded(), &message[8..]), (0xffff, &offending[..]));
+            let to_group = packet_v6(0xfd00, 0xff0e, protocol::UDP, &[7; 8]);
+            assert_eq!(tell(&to_group, ROUTER_V6, &mut answer), Err(Refused::ManyReceivers));
+        }
     }
 
     proptest! {

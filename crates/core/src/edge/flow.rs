@@ -1,9 +1,12 @@
 //! One VPN flow at its ingress: its control, its maximum rate, and when to look at it again.
 
-use crate::fair::{Config, Control, Ingress, Query, Reply, Shaper, Transmit};
+use super::Rates;
+use crate::fair::{Config, Control, Ingress, Reply, Shaper, Transmit};
 use crate::packet::Packet;
 use crate::quantity::BitRate;
+use crate::queue::Queue;
 use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 /// Packets a flow without control may have waiting for its turn.
@@ -35,10 +38,21 @@ fn first_probe(key: usize) -> Duration {
 const LONGEST: u8 = IDLE_PROBES.len() as u8 - 1;
 const UNUSED: u8 = u8::MAX;
 
+/// Packets over which their mean size is taken, and what it is at first: on the small side, so
+/// that a minimum rate is rather exceeded than missed.
+const MEAN_OVER: f32 = 64.0;
+const FIRST_MEAN_SIZE: f32 = 200.0;
+
 #[derive(Debug)]
 pub(super) struct Flow<H> {
     state: State<H>,
+    /// What waits in other order than it came in. The one that is next waits in the control, so
+    /// that what the control knows of waiting holds.
+    scheduled: Option<Box<Queue<H>>>,
+    minimum: Option<BitRate>,
     maximum: Option<BitRate>,
+    /// Of packets sent of late, bytes: what a minimum rate is in packets.
+    mean_size: f32,
     /// When its maximum rate lets the next packet go.
     free_at: Instant,
     /// Since when nothing but the clock has kept its next packet waiting.
@@ -80,11 +94,14 @@ impl<H: Packet> Flow<H> {
         (key, now): (usize, Instant),
         (control, config): (&Control, u32),
         weight: f64,
-        maximum: Option<BitRate>,
+        Rates { minimum, maximum }: Rates,
     ) -> Flow<H> {
         Flow {
             state: State::new((control, config), weight),
+            scheduled: None,
+            minimum,
             maximum,
+            mean_size: FIRST_MEAN_SIZE,
             free_at: Instant::ZERO,
             waits_since: Instant::ZERO,
             armed: Instant::NEVER,
@@ -104,9 +121,9 @@ impl<H: Packet> Flow<H> {
         now: Instant,
         (control, config): (&Control, u32),
         weight: f64,
-        maximum: Option<BitRate>,
+        Rates { minimum, maximum }: Rates,
     ) -> VecDeque<H> {
-        self.maximum = maximum;
+        (self.minimum, self.maximum) = (minimum, maximum);
         match (&mut self.state, control) {
             (State::Uncontrolled(_), Control::None) => {}
             (State::Window { config: old, ingress }, Control::I2vfc(_)) => {
@@ -117,8 +134,11 @@ impl<H: Packet> Flow<H> {
             _ => {
                 let waiting = self.take_queue();
                 self.state = State::new((control, config), weight);
+                if !waiting.is_empty() {
+                    (self.waits_since, self.idle_probes) = (now, 0);
+                }
                 let refused =
-                    waiting.into_iter().filter_map(|packet| self.handle_packet(configs, now, packet).err());
+                    waiting.into_iter().filter_map(|packet| self.handle_in_order(configs, packet).err());
                 return refused.collect();
             }
         }
@@ -126,7 +146,16 @@ impl<H: Packet> Flow<H> {
     }
 
     /// Takes out what waits.
-    pub fn take_queue(&mut self) -> VecDeque<H> {
+    pub fn take_all(&mut self, now: Instant) -> VecDeque<H> {
+        let mut waiting = self.take_queue();
+        if let Some(queue) = &mut self.scheduled {
+            queue.clear(now, &mut |packet| waiting.push_back(packet));
+        }
+        waiting
+    }
+
+    /// Takes out what waits in its control.
+    fn take_queue(&mut self) -> VecDeque<H> {
         match &mut self.state {
             State::Uncontrolled(queue) => core::mem::take(queue),
             State::Window { ingress, .. } => ingress.take_queue(),
@@ -134,12 +163,73 @@ impl<H: Packet> Flow<H> {
         }
     }
 
+    /// Another order for what waits; what does so already moves over. None is first in, first out.
+    pub fn set_queue(&mut self, now: Instant, queue: Option<Box<Queue<H>>>, dropped: &mut impl FnMut(H)) {
+        let mut queue = queue;
+        let Some(mut before) = self.scheduled.take() else {
+            self.scheduled = queue;
+            return;
+        };
+        before.clear(now, &mut |packet| match &mut queue {
+            Some(queue) => queue.enqueue(now, packet, dropped),
+            None => dropped(packet),
+        });
+        self.scheduled = queue;
+    }
+
+    /// Takes out its order, and what waits in it.
+    pub fn take_scheduled(&mut self) -> Option<Box<Queue<H>>> {
+        self.scheduled.take()
+    }
+
+    /// A packet comes to a flow with an order of its own. What is dropped may be another.
+    fn schedule(&mut self, now: Instant, packet: H, dropped: &mut impl FnMut(H)) -> Option<H> {
+        let Some(queue) = &mut self.scheduled else { return Some(packet) };
+        queue.enqueue(now, packet, dropped);
+        None
+    }
+
+    /// Moves the packet that is next to where the control looks for it.
+    fn choose(&mut self, configs: &[Config], now: Instant, dropped: &mut impl FnMut(H)) {
+        if self.control_len() > 0 {
+            return;
+        }
+        let next = self.scheduled.as_mut().and_then(|queue| queue.dequeue(now, dropped));
+        if let Some(Err(packet)) = next.map(|packet| self.handle_in_order(configs, packet)) {
+            dropped(packet);
+        }
+    }
+
+    /// Reads from each of its cache lines.
     #[inline]
-    pub fn handle_packet(&mut self, configs: &[Config], now: Instant, packet: H) -> Result<(), H> {
+    pub fn load(&self) {
+        let own = [self.armed.0, self.free_at.0, self.packets_sent];
+        core::hint::black_box(own);
+        if let State::Window { ingress, .. } = &self.state {
+            ingress.load();
+        }
+    }
+
+    #[inline]
+    pub fn handle_packet(
+        &mut self,
+        configs: &[Config],
+        now: Instant,
+        packet: H,
+        dropped: &mut impl FnMut(H),
+    ) -> Result<(), H> {
         if self.queue_len() == 0 {
             self.waits_since = now;
             self.idle_probes = 0;
         }
+        match self.schedule(now, packet, dropped) {
+            Some(packet) => self.handle_in_order(configs, packet),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn handle_in_order(&mut self, configs: &[Config], packet: H) -> Result<(), H> {
         match &mut self.state {
             State::Uncontrolled(queue) if queue.len() >= UNCONTROLLED_QUEUE => Err(packet),
             State::Uncontrolled(queue) => {
@@ -153,42 +243,52 @@ impl<H: Packet> Flow<H> {
 
     pub fn handle_reply(&mut self, configs: &[Config], now: Instant, reply: &Reply) {
         let State::Window { config, ingress } = &mut self.state else { return };
+        let config = &configs[*config as usize];
         if ingress.in_flight() as f64 + 1.0 > ingress.window() {
             // The window was closed: it, and not the pace, has kept packets waiting.
             self.waits_since = now;
         }
-        ingress.handle_reply(&configs[*config as usize], now, reply);
+        if let Some(minimum) = self.minimum {
+            ingress.set_minimum(config, minimum.as_f64() / (8.0 * f64::from(self.mean_size)));
+        }
+        ingress.handle_reply(config, now, reply);
     }
 
-    pub fn handle_timeout(&mut self, now: Instant) {
-        if let State::Window { ingress, .. } = &mut self.state {
-            ingress.handle_timeout(now);
+    pub fn handle_timeout(&mut self, configs: &[Config], now: Instant) {
+        if let State::Window { config, ingress } = &mut self.state {
+            ingress.handle_timeout(&configs[*config as usize], now);
         }
     }
 
     #[inline]
-    pub fn poll_transmit(&mut self, configs: &[Config], now: Instant) -> Option<Transmit<H>> {
-        // What was due before now leaves as if the driver had been in time.
-        let earliest = self.waits_since.max(Instant(now.0.saturating_sub(CATCH_UP.0)));
-        let in_time = |due: Instant| due.max(earliest).min(now);
+    pub fn poll_transmit(
+        &mut self,
+        configs: &[Config],
+        now: Instant,
+        dropped: &mut impl FnMut(H),
+    ) -> Option<Transmit<H>> {
+        if self.scheduled.is_some() {
+            self.choose(configs, now, dropped);
+        }
         if self.maximum.is_some() && self.free_at > now && self.queue_len() > 0 {
             return None;
         }
+        // What was due before now leaves as if the driver had been in time.
+        let earliest = self.waits_since.max(Instant(now.0.saturating_sub(CATCH_UP.0)));
+        let in_time = |due: Instant| due.max(earliest).min(now);
         match &mut self.state {
             State::Uncontrolled(queue) => {
                 let packet = queue.pop_front()?;
                 Some(self.sent(packet, in_time(self.free_at)))
             }
             State::Window { config, ingress } => {
-                let config = &configs[*config as usize];
-                match ingress.poll_transmit(config, in_time(ingress.poll_timeout(config)))? {
+                match ingress.poll_transmit_late(&configs[*config as usize], now, earliest)? {
                     Transmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
-                    Transmit::Query(query) => {
+                    query => {
                         if ingress.in_flight() == 0 && ingress.queue_len() == 0 {
                             self.idle_probes = LONGEST.min(self.idle_probes.saturating_add(1));
                         }
-                        // The round trip is of when it really leaves.
-                        Some(Transmit::Query(Query { sent_at: now, ..query }))
+                        Some(query)
                     }
                 }
             }
@@ -203,6 +303,7 @@ impl<H: Packet> Flow<H> {
     fn sent(&mut self, packet: H, at: Instant) -> Transmit<H> {
         self.packets_sent += 1;
         self.bytes_sent += u64::from(packet.size());
+        self.mean_size += (packet.size() as f32 - self.mean_size) / MEAN_OVER;
         if let Some(maximum) = self.maximum {
             self.free_at = at + maximum.transmission_time(packet.size());
         }
@@ -232,6 +333,11 @@ impl<H: Packet> Flow<H> {
 
     #[inline]
     pub fn queue_len(&self) -> usize {
+        self.control_len() + self.scheduled.as_ref().map_or(0, |queue| queue.len())
+    }
+
+    #[inline]
+    fn control_len(&self) -> usize {
         match &self.state {
             State::Uncontrolled(queue) => queue.len(),
             State::Window { ingress, .. } => ingress.queue_len(),
@@ -243,6 +349,21 @@ impl<H: Packet> Flow<H> {
         match &self.state {
             State::Window { ingress, .. } => Some(ingress),
             _ => None,
+        }
+    }
+
+    pub fn silent_since(&self, configs: &[Config]) -> Option<Instant> {
+        match &self.state {
+            State::Window { config, ingress } => ingress.silent_since(&configs[*config as usize]),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn is_stopped(&self, configs: &[Config]) -> bool {
+        match &self.state {
+            State::Window { config, ingress } => ingress.is_stopped(&configs[*config as usize]),
+            _ => false,
         }
     }
 

@@ -18,9 +18,12 @@ pub use routes::{NotAPrefix, Prefix, Routes};
 
 use crate::fair::{Config, Control, Ingress, Published, Reply, Transmit};
 use crate::packet::Packet;
-use crate::quantity::BitRate;
+use crate::quantity::{BitRate, Capacity};
+use crate::queue::{self, Queue};
+use crate::rng::Stream;
 use crate::time::{Duration, Instant};
 use crate::wheel::Wheel;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use flow::Flow;
@@ -29,6 +32,21 @@ use flow::Flow;
 const TICK: Duration = Duration::from_micros(50);
 /// What a flow may send before the next has its turn.
 const TURN: u32 = 16;
+
+/// What suits many flows as [`Config::report_within`]: flows of a few packets a second are asked
+/// about once in four of them as well, and not for each. It stays below the silence that
+/// counts as a loss.
+pub const REPORT_WITHIN: Duration = Duration::from_millis(250);
+
+/// Bounds of what a flow sends, at the IP layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// What its window never falls short of. It says nothing where there is no window, and the
+    /// sum of all on a link is the operator's business.
+    pub minimum: Option<BitRate>,
+    /// What it never exceeds, with one packet of burst, whatever its window allows.
+    pub maximum: Option<BitRate>,
+}
 
 /// VPN flows at their ingress, numbered in the order they were added.
 ///
@@ -46,6 +64,8 @@ pub struct Edge<H> {
     ready: VecDeque<u32>,
     /// What the first of them has sent in its turn.
     sent_in_turn: u32,
+    /// What queues gave up, until it is asked for.
+    dropped: Vec<(u32, H)>,
 }
 
 impl<H: Packet> Default for Edge<H> {
@@ -63,18 +83,18 @@ impl<H: Packet> Edge<H> {
             wheel: Wheel::new(TICK, 0),
             ready: VecDeque::new(),
             sent_in_turn: 0,
+            dropped: Vec::new(),
         }
     }
 
-    /// Adds a flow and gives its number. It never sends faster than `maximum` (at the IP layer,
-    /// one packet of burst), whatever its window allows.
-    pub fn add(&mut self, now: Instant, control: &Control, weight: f64, maximum: Option<BitRate>) -> usize {
+    /// Adds a flow and gives its number.
+    pub fn add(&mut self, now: Instant, control: &Control, weight: f64, rates: Rates) -> usize {
         let key = self.flows.len();
         let config = match control {
             Control::I2vfc(config) => self.shared(config),
             _ => 0,
         };
-        self.flows.push(Flow::new((key, now), (control, config), weight, maximum));
+        self.flows.push(Flow::new((key, now), (control, config), weight, rates));
         self.wheel.grow(key + 1);
         let due = self.flows[key].due(&self.configs);
         self.arm(key, due);
@@ -91,15 +111,20 @@ impl<H: Packet> Edge<H> {
         (other, key): (&mut Edge<H>, usize),
         control: &Control,
         weight: f64,
-        maximum: Option<BitRate>,
+        rates: Rates,
     ) -> VecDeque<H> {
         let config = match control {
             Control::I2vfc(config) => self.shared(config),
             _ => 0,
         };
-        let mut flow =
-            core::mem::replace(&mut other.flows[key], Flow::new((key, now), (&Control::None, 0), 1.0, None));
-        let refused = flow.change(&self.configs, now, (control, config), weight, maximum);
+        let mut flow = core::mem::replace(
+            &mut other.flows[key],
+            Flow::new((key, now), (&Control::None, 0), 1.0, Rates::default()),
+        );
+        let mut refused = flow.change(&self.configs, now, (control, config), weight, rates);
+        // What waits in an order of its own moves to the order it is to have.
+        let queue = self.flows[own].take_scheduled();
+        flow.set_queue(now, queue, &mut |packet| refused.push_back(packet));
         (flow.armed, flow.is_ready) = (Instant::NEVER, false);
         self.flows[own] = flow;
         // It is looked at at once, and armed for what it waits for then.
@@ -116,8 +141,33 @@ impl<H: Packet> Edge<H> {
     }
 
     /// Takes out the packets of a flow that wait.
-    pub fn take_queue(&mut self, flow: usize) -> VecDeque<H> {
-        self.flows[flow].take_queue()
+    pub fn take_queue(&mut self, now: Instant, flow: usize) -> VecDeque<H> {
+        self.flows[flow].take_all(now)
+    }
+
+    /// Gives a flow's packets another order in which they wait: classes, or flows inside
+    /// ([`queue`](crate::queue)). None is first in, first out, in the control's queue. `rng`
+    /// salts hashes.
+    ///
+    /// What such a queue drops it does not give back: ask
+    /// [`poll_dropped`](Edge::poll_dropped).
+    pub fn set_queue(
+        &mut self,
+        now: Instant,
+        flow: usize,
+        queue: Option<(&queue::Config, Capacity)>,
+        rng: Stream,
+    ) {
+        let queue = queue.map(|(config, buffer)| Box::new(Queue::new(config, buffer, rng)));
+        let Edge { flows, dropped, .. } = self;
+        flows[flow].set_queue(now, queue, &mut |packet| dropped.push((flow as u32, packet)));
+    }
+
+    /// What queues have dropped, and of which flow, since this returned `None`. Packets may be
+    /// dropped by all that takes or gives packets here.
+    #[inline]
+    pub fn poll_dropped(&mut self) -> Option<(usize, H)> {
+        self.dropped.pop().map(|(flow, packet)| (flow as usize, packet))
     }
 
     fn shared(&mut self, config: &Config) -> u32 {
@@ -141,9 +191,18 @@ impl<H: Packet> Edge<H> {
     /// A customer's packet arrives; it is given back if its flow's queue is full.
     #[inline]
     pub fn handle_packet(&mut self, now: Instant, flow: usize, packet: H) -> Result<(), H> {
-        self.flows[flow].handle_packet(&self.configs, now, packet)?;
+        let Edge { configs, flows, dropped, .. } = self;
+        flows[flow].handle_packet(configs, now, packet, &mut |packet| dropped.push((flow as u32, packet)))?;
         self.make_ready(flow);
         Ok(())
+    }
+
+    /// Brings a flow to a cache. Called for the flows of several packets in a row, before those
+    /// are handed in, it makes them wait for memory together.
+    #[inline]
+    pub fn load(&self, flow: usize) {
+        self.flows[flow].load();
+        self.wheel.load(flow);
     }
 
     /// A reply arrives for a flow. One that cannot be true is counted by it and ignored.
@@ -172,7 +231,7 @@ impl<H: Packet> Edge<H> {
                 wheel.arm(key, due);
                 return;
             }
-            flow.handle_timeout(now);
+            flow.handle_timeout(configs, now);
             if !core::mem::replace(&mut flow.is_ready, true) {
                 ready.push_back(key as u32);
             }
@@ -188,7 +247,9 @@ impl<H: Packet> Edge<H> {
                 self.ready.rotate_left(1);
                 continue;
             }
-            if let Some(transmit) = self.flows[key].poll_transmit(&self.configs, now) {
+            let Edge { configs, flows, dropped, .. } = self;
+            let mut dropped = |packet| dropped.push((key as u32, packet));
+            if let Some(transmit) = flows[key].poll_transmit(configs, now, &mut dropped) {
                 self.sent_in_turn += 1;
                 return Some((key, transmit));
             }
@@ -243,6 +304,19 @@ impl<H: Packet> Edge<H> {
     /// Bytes a flow has sent, at the IP layer.
     pub fn bytes_sent(&self, flow: usize) -> u64 {
         self.flows[flow].bytes_sent
+    }
+
+    /// Since when a flow's egress PE has been silent; see
+    /// [`Silence`](crate::fair::Silence) for what the flow does.
+    pub fn silent_since(&self, flow: usize) -> Option<Instant> {
+        self.flows[flow].silent_since(&self.configs)
+    }
+
+    /// Whether a flow sends nothing because its egress PE is silent
+    /// ([`WhenSilent::Closed`](crate::fair::WhenSilent)).
+    #[inline]
+    pub fn is_stopped(&self, flow: usize) -> bool {
+        self.flows[flow].is_stopped(&self.configs)
     }
 
     /// What a flow would publish as a reference; `None` before its first round trip.

@@ -100,6 +100,12 @@ impl<T: Copy + PartialEq> Routes<T> {
         Ok(Routes { v4: v4.into_iter().map(|(first, to)| (first as u32, to)).collect(), v6: v6.into() })
     }
 
+    /// Brings the table to a cache.
+    #[inline]
+    pub fn load(&self) {
+        core::hint::black_box((self.v4.first().map(|first| first.0), self.v6.first().map(|first| first.0)));
+    }
+
     /// What the longest prefix leads to that holds this address.
     #[inline]
     pub fn get(&self, address: IpAddr) -> Option<T> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fair::{Egress, Query};
+use crate::fair::{Egress, Query, Silence, WhenSilent};
 use crate::packet::Ecn;
 use alloc::vec;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ const I2VFC: fn() -> Control = || Control::I2vfc(Config::default());
 fn edge(control: &Control, flows: usize, maximum: Option<BitRate>) -> Edge<Numbered> {
     let mut edge = Edge::new();
     for key in 0..flows {
-        assert_eq!(edge.add(Instant::ZERO, control, 1.0, maximum), key);
+        assert_eq!(edge.add(Instant::ZERO, control, 1.0, Rates { minimum: None, maximum }), key);
     }
     edge
 }
@@ -168,6 +168,127 @@ fn an_idle_flow_saves_up_nothing() {
     assert_eq!(edge.poll_timeout(), now + Duration::from_millis(1));
 }
 
+/// A greedy flow over a path of `delay` there and back, that loses what `loses` says of a packet's
+/// number and answers nothing between the two moments of `silence`. Gives data and queries sent in
+/// each second, and since when its peer was silent at the end of it.
+fn seconds(
+    control: &Control,
+    rates: Rates,
+    delay: Duration,
+    loses: impl Fn(u64) -> bool,
+    silence: [u64; 2],
+    count: usize,
+) -> Vec<(u64, u64, Option<Instant>)> {
+    let mut edge = Edge::new();
+    edge.add(Instant::ZERO, control, 1.0, rates);
+    let mut egress = Egress::default();
+    let mut replies: VecDeque<(Instant, Query, Egress)> = VecDeque::new();
+    let (mut now, mut number, mut seconds) = (Instant::ZERO, 0, Vec::new());
+    for second in 0..count as u64 {
+        let (mut data, mut queries) = (0, 0);
+        while now < Instant((second + 1) * 1_000_000_000) {
+            while let Some((at, query, counted)) = replies.front().copied().filter(|(at, ..)| *at <= now) {
+                edge.handle_reply(at, 0, &counted.handle_query(query));
+                replies.pop_front();
+            }
+            while edge.handle_packet(now, 0, Numbered(number, 1000)).is_ok() {
+                number += 1;
+            }
+            for (_, transmit) in sent(&mut edge, now) {
+                match transmit {
+                    Transmit::Data(packet) => {
+                        data += 1;
+                        if !loses(packet.0) {
+                            egress.handle_packet(packet.1, false);
+                        }
+                    }
+                    Transmit::Query(query) => {
+                        queries += 1;
+                        if !(silence[0]..silence[1]).contains(&second) {
+                            replies.push_back((now + delay, query, egress));
+                        }
+                    }
+                }
+            }
+            now += Duration::from_micros(200);
+        }
+        seconds.push((data, queries, edge.silent_since(0)));
+    }
+    seconds
+}
+
+#[test]
+fn a_minimum_is_kept_whatever_is_lost() {
+    let delay = Duration::from_millis(100);
+    let minimum = Some(BitRate(4_000_000));
+    let carried = |minimum| {
+        let rates = Rates { minimum, maximum: Some(BitRate(40_000_000)) };
+        let seconds = seconds(&I2VFC(), rates, delay, |number| number % 7 == 0, [0, 0], 20);
+        seconds[10..].iter().map(|(data, ..)| data).sum::<u64>() / 10
+    };
+    let (without, with) = (carried(None), carried(minimum));
+    assert!(without < 100, "{without} packets a second");
+    // 500 packets of 1,000 bytes.
+    assert!((495..550).contains(&with), "{with} packets a second");
+}
+
+#[test]
+fn marks_of_the_core_shrink_a_window_that_heeds_them_once_a_round_trip() {
+    for marks_count in [false, true] {
+        let config = Config { marks_count, initial_window: 100.0, ..Config::default() };
+        let mut edge = edge(&Control::I2vfc(config), 1, None);
+        let mut egress = Egress::default();
+        let (mut queries, mut windows) = (Vec::new(), Vec::new());
+        for number in 0..40 {
+            edge.handle_packet(Instant(1), 0, Numbered(number, 1000)).unwrap();
+        }
+        for (_, transmit) in sent(&mut edge, Instant(2)) {
+            match transmit {
+                Transmit::Data(packet) => egress.handle_packet(packet.1, packet.0 % 8 == 3),
+                Transmit::Query(query) => queries.push((query, egress)),
+            }
+        }
+        for (number, (query, counted)) in queries.into_iter().enumerate() {
+            edge.handle_reply(Instant(10_000_000 + number as u64), 0, &counted.handle_query(query));
+            windows.push(edge.window(0).unwrap().window());
+        }
+        assert!(egress.marked >= 4 && windows.len() >= 8, "{windows:?}");
+        let least = windows.iter().copied().fold(f64::INFINITY, f64::min);
+        // All were sent before the first decrease: one event, at the nominal flow's b.
+        assert_eq!(least, if marks_count { 90.0 } else { 100.0 }, "{windows:?}");
+    }
+}
+
+#[test]
+fn a_silent_peer_is_an_alarm_and_the_flow_does_as_told() {
+    let delay = Duration::from_millis(10);
+    let rates = Rates { minimum: None, maximum: Some(BitRate(8_000_000)) };
+    for then in [WhenSilent::Shrink, WhenSilent::Open, WhenSilent::Closed] {
+        let silence = Silence { after: Duration::from_secs(3), then };
+        let control = Control::I2vfc(Config { silence, ..Config::default() });
+        let seconds = seconds(&control, rates, delay, |_| false, [5, 15], 20);
+        let (heard, silent, again) = (&seconds[1..5], &seconds[9..15], &seconds[16..]);
+        for (data, queries, since) in heard.iter().chain(again) {
+            // A window that has shrunk grows slowly.
+            let least = [90, 990, 750][then as usize];
+            assert!((least..=1010).contains(data) && *queries >= 90, "{then:?} {seconds:?}");
+            assert_eq!(*since, None);
+        }
+        for (data, queries, since) in silent {
+            let expected = match then {
+                WhenSilent::Shrink => 1..100,
+                WhenSilent::Open => 990..1011,
+                WhenSilent::Closed => 0..1,
+            };
+            assert!(expected.contains(data), "{then:?} {seconds:?}");
+            assert!(*queries > 0, "{then:?} {seconds:?}");
+            let since = since.unwrap();
+            assert!((4_990_000_000..5_010_000_000).contains(&since.0), "{then:?} {since:?}");
+        }
+        assert_eq!(seconds[7].2, None);
+    }
+}
+
 proptest! {
     /// Whatever happens, what was taken comes out once and in order, and nothing is forgotten.
     #[test]
@@ -180,7 +301,8 @@ proptest! {
             Control::I2vfc(Config { initial_window: 2.0, queue: 8, pacing: false, ..Config::default() }),
         ];
         for control in &controls {
-            edge.add(Instant::ZERO, control, 1.0, limited.then_some(BitRate(50_000_000)));
+            let maximum = limited.then_some(BitRate(50_000_000));
+            edge.add(Instant::ZERO, control, 1.0, Rates { minimum: None, maximum });
         }
         let (mut taken, mut given) = ([0; 4], [0; 4]);
         let mut egress = [Egress::default(); 4];

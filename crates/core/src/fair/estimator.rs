@@ -12,6 +12,7 @@ pub struct RoundTrip {
 
 impl RoundTrip {
     /// Takes one sample.
+    #[inline]
     pub fn sample(&mut self, round_trip: Duration) {
         let sample = round_trip.as_secs_f64();
         if self.smoothed == 0.0 {
@@ -24,11 +25,13 @@ impl RoundTrip {
     }
 
     /// Seconds; zero before the first sample.
+    #[inline]
     pub fn seconds(&self) -> f64 {
         self.smoothed
     }
 
     /// A reply later than this is overdue.
+    #[inline]
     pub fn overdue(&self) -> Duration {
         Duration::from_secs_f64(self.smoothed + 4.0 * self.variation)
     }
@@ -62,6 +65,7 @@ impl Loss {
     }
 
     /// `packets` more left the ingress and `dropped` of them did not arrive.
+    #[inline]
     pub fn sample(&mut self, packets: u64, dropped: u64) {
         self.open += packets as f64;
         let keep = 1.0 - (packets as f64 / DROP_RATIO_HORIZON).min(1.0);

@@ -3,14 +3,17 @@
 use super::estimator::{Loss, RoundTrip};
 use super::management::{Query, Reply};
 use super::parameters::{self, Basis, Parameters};
-use super::{Config, Decrease, Reference};
+use super::{Config, Decrease, Reference, WhenSilent};
 use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 /// Without a reply for this long (or four round trips) with packets under way, the window shrinks.
 const SILENCE: Duration = Duration::from_secs(1);
 /// An idle VPN flow asks this often, to keep its round trip fresh.
 const IDLE_PROBE: Duration = Duration::from_secs(1);
+/// However short the round trip, what is under way is asked for no sooner.
+const SHORTEST_PROBE: Duration = Duration::from_millis(10);
 /// A published reference older than this is not used.
 const REFERENCE_AGE: Duration = Duration::from_secs(5);
 
@@ -72,9 +75,12 @@ pub struct Ingress<P> {
     probing: bool,
     parameters: Parameters,
     weight: f64,
+    /// Packets per second below which the window never holds it; zero is no such promise.
+    minimum: f64,
     round_trip: RoundTrip,
     loss: Loss,
-    reference: Option<Published>,
+    /// Few have one, and it is large.
+    reference: Option<Box<Published>>,
     counters: Counters,
     /// Packets confirmed or given up by the newest reply: those sent before its query.
     settled: u64,
@@ -88,11 +94,15 @@ pub struct Ingress<P> {
     /// Sequence of the next query, and of the newest one answered.
     next_sequence: u32,
     answered: u32,
+    /// Marked packets, as the newest reply counts them.
+    marked: u64,
     /// What a restarted egress PE's count lacks.
     received_offset: u64,
     /// Replies in a row whose count cannot be.
     impossible: u8,
     last_query: Instant,
+    /// The first query since anything was heard; `NEVER` if there was none.
+    asked_since: Instant,
     last_progress: Instant,
     next_paced: Instant,
 }
@@ -111,6 +121,7 @@ impl<P> Ingress<P> {
             probing: true,
             parameters: Parameters { increase: config.increase, decrease, infeasible: false },
             weight,
+            minimum: 0.0,
             round_trip: RoundTrip::default(),
             loss: Loss::new(config.loss_measure),
             reference: None,
@@ -121,15 +132,32 @@ impl<P> Ingress<P> {
             since_query: 0,
             next_sequence: 0,
             answered: 0,
+            marked: 0,
             received_offset: 0,
             impossible: 0,
             last_query: Instant::ZERO,
+            asked_since: Instant::NEVER,
             last_progress: Instant::ZERO,
             next_paced: Instant::ZERO,
         }
     }
 
+    /// Reads from each of its cache lines that a packet or reply needs, so that they are in a cache.
+    #[inline]
+    pub fn load(&self) {
+        let lines = [self.counters.sent, self.last_query.0, self.next_paced.0, self.loss.events()];
+        core::hint::black_box((lines, self.window, self.weight, self.queue.front().is_some()));
+    }
+
+    /// Promises so many packets per second: the window is never less than they need at the round
+    /// trip measured. What is promised in all has to fit the core; nobody here can know.
+    pub fn set_minimum(&mut self, config: &Config, packets_per_second: f64) {
+        self.minimum = packets_per_second;
+        self.window = self.window.max(self.least_window(config));
+    }
+
     /// A customer's packet arrives; it is given back if the queue is full.
+    #[inline]
     pub fn handle_packet(&mut self, config: &Config, packet: P) -> Result<(), P> {
         if self.queue.len() >= config.queue as usize {
             self.counters.queue_drops += 1;
@@ -164,6 +192,7 @@ impl<P> Ingress<P> {
         self.answered = query.sequence.wrapping_add(1);
         self.round_trip.sample(now.since(query.sent_at) - reply.held);
         self.last_progress = now;
+        self.asked_since = Instant::NEVER;
 
         let confirmed = received - self.counters.received;
         let settled = query.packets_sent.saturating_sub(self.settled);
@@ -172,10 +201,13 @@ impl<P> Ingress<P> {
         self.counters.lost += lost;
         self.settled = self.settled.max(query.packets_sent);
         self.loss.sample(settled, lost);
+        // A restarted egress PE counts marks anew, too.
+        let marked = reply.packets_marked.saturating_sub(self.marked);
+        self.marked = reply.packets_marked;
 
-        if lost > 0 {
+        if lost > 0 || (marked > 0 && config.marks_count) {
             if query.packets_sent > self.recovery {
-                self.shrink();
+                self.shrink(config);
             }
         } else if self.blocked {
             self.window += if self.probing {
@@ -185,6 +217,8 @@ impl<P> Ingress<P> {
             };
         }
         self.blocked = false;
+        // The round trip may have grown, and with it what a promised rate needs.
+        self.window = self.window.max(self.least_window(config));
         self.update_parameters(config, now);
     }
 
@@ -201,30 +235,46 @@ impl<P> Ingress<P> {
 
     /// The ingress PE of the reference flow published what it measures.
     pub fn handle_reference(&mut self, published: Published) {
-        self.reference = Some(published);
+        self.reference = Some(Box::new(published));
     }
 
     /// The time of [`poll_timeout`](Ingress::poll_timeout) has come.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    pub fn handle_timeout(&mut self, config: &Config, now: Instant) {
         let silence = SILENCE.max(Duration::from_secs_f64(4.0 * self.round_trip.seconds()));
         if self.in_flight() > 0 && now.since(self.last_progress) >= silence {
             // Nothing is heard of what is under way: count it as lost, once, and go on.
             self.counters.silences += 1;
             self.settled = self.counters.sent;
-            self.shrink();
+            // What is to be sent openly keeps its window; losses are told when replies come again.
+            if config.silence.then != WhenSilent::Open {
+                self.shrink(config);
+            }
             self.last_progress = now;
         }
     }
 
     /// What to send now.
+    #[inline]
     pub fn poll_transmit(&mut self, config: &Config, now: Instant) -> Option<Transmit<P>> {
-        if self.since_query >= config.report_every || self.must_probe(now) {
+        self.poll_transmit_late(config, now, now)
+    }
+
+    /// The same for a driver that comes late: its pace goes on as if it had come in time, but for
+    /// what lies before `earliest`.
+    #[inline]
+    pub fn poll_transmit_late(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        earliest: Instant,
+    ) -> Option<Transmit<P>> {
+        if self.since_query >= config.report_every || self.must_probe(config, now) {
             return Some(Transmit::Query(self.query(now)));
         }
-        if self.queue.is_empty() {
+        if self.queue.is_empty() || self.is_stopped(config) {
             return None;
         }
-        if self.is_closed() {
+        if self.is_closed(config) {
             self.blocked = true;
             return None;
         }
@@ -233,7 +283,7 @@ impl<P> Ingress<P> {
                 return None;
             }
             let gap = Duration::from_secs_f64(self.round_trip.seconds() / self.window);
-            self.next_paced = self.next_paced.max(now) + gap;
+            self.next_paced = self.next_paced.max(earliest) + gap;
         }
         let packet = self.queue.pop_front()?;
         if self.in_flight() == 0 {
@@ -245,46 +295,88 @@ impl<P> Ingress<P> {
     }
 
     /// When to call [`handle_timeout`](Ingress::handle_timeout) and poll again.
+    #[inline]
     pub fn poll_timeout(&self, config: &Config) -> Instant {
-        let probe = self.last_query + self.probe_interval();
-        let waits_for_pace = config.pacing && !self.queue.is_empty() && !self.is_closed();
+        let probe = self.last_query + self.probe_interval(config);
+        let waits_for_pace =
+            config.pacing && !self.queue.is_empty() && !self.is_closed(config) && !self.is_stopped(config);
         if waits_for_pace { self.next_paced.min(probe) } else { probe }
     }
 
-    fn is_closed(&self) -> bool {
-        self.in_flight() as f64 >= libm::floor(self.window)
+    /// One packet more would be more than the window's whole packets.
+    #[inline]
+    fn is_closed(&self, config: &Config) -> bool {
+        self.window < (self.in_flight() + 1) as f64 && !self.runs_open(config)
+    }
+
+    /// Nothing confirms what is sent, so that only the pace holds it to the window's rate.
+    fn runs_open(&self, config: &Config) -> bool {
+        config.silence.then == WhenSilent::Open && config.pacing && self.is_silent(config)
+    }
+
+    /// Nothing is sent until the egress PE answers again.
+    #[inline]
+    pub fn is_stopped(&self, config: &Config) -> bool {
+        config.silence.then == WhenSilent::Closed && self.is_silent(config)
+    }
+
+    #[inline]
+    fn is_silent(&self, config: &Config) -> bool {
+        self.last_query.since(self.asked_since) >= config.silence.after
+    }
+
+    /// Since when the egress PE has been asked in vain, once that is longer than
+    /// [`Silence::after`](super::Silence::after).
+    pub fn silent_since(&self, config: &Config) -> Option<Instant> {
+        self.is_silent(config).then_some(self.asked_since)
+    }
+
+    /// What a promised rate has under way in a round trip, and what is not reported on yet.
+    fn least_window(&self, config: &Config) -> f64 {
+        if self.minimum == 0.0 {
+            return 1.0;
+        }
+        self.minimum * self.round_trip.seconds() + f64::from(config.report_every) + 1.0
     }
 
     /// A window must never stall for want of a report: ask early when it closes with no
     /// query under way, again when the answer is overdue, and now and then when idle.
-    fn must_probe(&self, now: Instant) -> bool {
-        (self.is_closed() && self.since_query > 0 && self.next_sequence == self.answered)
-            || now.since(self.last_query) >= self.probe_interval()
+    #[inline]
+    fn must_probe(&self, config: &Config, now: Instant) -> bool {
+        let since = now.since(self.last_query);
+        // Most are asked in time, by count: what the interval is then need not be known.
+        (self.is_closed(config) && self.since_query > 0 && self.next_sequence == self.answered)
+            || (since >= SHORTEST_PROBE && since >= self.probe_interval(config))
     }
 
-    fn probe_interval(&self) -> Duration {
+    #[inline]
+    fn probe_interval(&self, config: &Config) -> Duration {
         if self.in_flight() == 0 {
             return IDLE_PROBE;
         }
         match self.round_trip.overdue() {
             Duration::ZERO => IDLE_PROBE / 4,
-            overdue => overdue.max(Duration::from_millis(10)),
+            // A closed window waits for the report; an open one can do without for a while.
+            overdue if self.is_closed(config) => overdue.max(SHORTEST_PROBE),
+            overdue => overdue.max(config.report_within).max(SHORTEST_PROBE),
         }
     }
 
+    #[inline]
     fn query(&mut self, now: Instant) -> Query {
         let query = Query { sequence: self.next_sequence, sent_at: now, packets_sent: self.counters.sent };
         self.next_sequence = self.next_sequence.wrapping_add(1);
         self.counters.queries += 1;
         self.since_query = 0;
         self.last_query = now;
+        self.asked_since = self.asked_since.min(now);
         query
     }
 
-    fn shrink(&mut self) {
+    fn shrink(&mut self, config: &Config) {
         self.probing = false;
         self.loss.event();
-        self.window = (self.window * (1.0 - self.parameters.decrease)).max(1.0);
+        self.window = (self.window * (1.0 - self.parameters.decrease)).max(self.least_window(config));
         self.recovery = self.counters.sent;
     }
 
@@ -303,7 +395,7 @@ impl<P> Ingress<P> {
 
     /// The reference and its decrease b: what was published of late, or the nominal flow.
     fn reference_basis(&self, config: &Config, now: Instant) -> (Basis, f64) {
-        let nominal = match (self.reference, config.reference) {
+        let nominal = match (self.reference.as_deref(), config.reference) {
             (Some(published), _) if now.since(published.at) <= REFERENCE_AGE => {
                 return (published.basis, published.decrease);
             }
@@ -331,6 +423,7 @@ impl<P> Ingress<P> {
     }
 
     /// Packets sent and neither confirmed nor given up.
+    #[inline]
     pub fn in_flight(&self) -> u64 {
         self.counters.sent - self.settled
     }
@@ -356,6 +449,7 @@ impl<P> Ingress<P> {
     }
 
     /// Packets waiting.
+    #[inline]
     pub fn queue_len(&self) -> usize {
         self.queue.len()
     }

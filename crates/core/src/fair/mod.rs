@@ -51,10 +51,18 @@ pub struct Config {
     pub queue: u32,
     /// Data packets per management packet (Δ).
     pub report_every: u32,
+    /// Data packets under way are asked for at the latest so long after the query before, where
+    /// the window is open and fewer than Δ have followed; never before a reply would be overdue.
+    /// At most half a second, after which silence is a loss.
+    pub report_within: Duration,
     /// Spread packets over the round trip instead of sending them as the window opens.
     pub pacing: bool,
     /// How loss is measured.
     pub loss_measure: LossMeasure,
+    /// A congestion mark of the core counts as a lost packet does.
+    pub marks_count: bool,
+    /// What to do while nothing is heard of the egress PE.
+    pub silence: Silence,
 }
 
 /// The one default set, for every figure and every user; docs/i2vfc.md says how it was chosen.
@@ -68,10 +76,41 @@ impl Default for Config {
             initial_window: 100.0,
             queue: 128,
             report_every: 4,
+            report_within: Duration::from_millis(10),
             pacing: true,
             loss_measure: LossMeasure::LossEvents,
+            marks_count: false,
+            silence: Silence::default(),
         }
     }
+}
+
+/// When an egress PE counts as silent, and what its ingress PE does then. It goes on asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// Two queries this far apart, or more, have gone unanswered, and all between them.
+    pub after: Duration,
+    /// What becomes of the data.
+    pub then: WhenSilent,
+}
+
+impl Default for Silence {
+    fn default() -> Silence {
+        Silence { after: Duration::from_secs(10), then: WhenSilent::Shrink }
+    }
+}
+
+/// What becomes of data for an egress PE that is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenSilent {
+    /// It is sent, and each second of silence is a loss: the window goes towards its least.
+    Shrink,
+    /// It is sent at the rate of the last window ("fail open"): for a peer that cannot answer, or
+    /// a way back that is broken. Until the peer counts as silent a window's packets leave
+    /// each second, and without pacing after that as well.
+    Open,
+    /// It waits, and what finds no room in the queue is lost ("fail closed").
+    Closed,
 }
 
 /// Multiplicative decrease of a VPN flow.

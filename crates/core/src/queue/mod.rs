@@ -4,6 +4,7 @@
 //! is free. One file per discipline. Rates, delays and losses of the line are
 //! [`crate::link`]'s.
 
+pub mod classes;
 pub mod codel;
 pub mod drop_tail;
 pub mod drr;
@@ -15,6 +16,7 @@ use crate::quantity::Capacity;
 use crate::rng::Stream;
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
+use classes::Classes;
 use codel::Codel;
 use drop_tail::DropTail;
 use drr::DeficitRoundRobin;
@@ -36,6 +38,9 @@ pub enum Config {
     FqCodel(FqCodelConfig),
     /// Deficit round robin over packet classes (Shreedhar and Varghese 1995).
     DeficitRoundRobin(DrrConfig),
+    /// A discipline for each packet class, by priority and weight. They stand in for the link's
+    /// buffer, which a class could otherwise fill alone.
+    Classes(Vec<ClassConfig>),
 }
 
 /// Parameters of random early detection. Thresholds are in packets.
@@ -85,6 +90,19 @@ pub struct DrrConfig {
     pub buffer_per_class: Capacity,
 }
 
+/// One of several classes of packets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassConfig {
+    /// Classes of a lower number send before those of a higher one.
+    pub priority: u8,
+    /// Share among classes of the same priority, above zero.
+    pub weight: f64,
+    /// How its packets wait.
+    pub queue: Config,
+    /// How much may wait.
+    pub buffer: Capacity,
+}
+
 /// The waiting packets of one discipline.
 ///
 /// A driver whose line is busy calls [`enqueue`](Queue::enqueue) for every arrival and
@@ -108,6 +126,8 @@ pub enum Queue<P> {
     FqCodel(FqCodel<P>),
     /// Deficit round robin.
     DeficitRoundRobin(DeficitRoundRobin<P>),
+    /// A queue per class.
+    Classes(Classes<P>),
 }
 
 macro_rules! each {
@@ -118,6 +138,7 @@ macro_rules! each {
             Queue::Codel($inner) => $body,
             Queue::FqCodel($inner) => $body,
             Queue::DeficitRoundRobin($inner) => $body,
+            Queue::Classes($inner) => $body,
         }
     };
 }
@@ -131,6 +152,7 @@ impl<P: Packet> Queue<P> {
             Config::Codel(codel) => Queue::Codel(Codel::new(codel.clone(), buffer)),
             Config::FqCodel(fq_codel) => Queue::FqCodel(FqCodel::new(fq_codel.clone(), buffer, rng)),
             Config::DeficitRoundRobin(drr) => Queue::DeficitRoundRobin(DeficitRoundRobin::new(drr)),
+            Config::Classes(classes) => Queue::Classes(Classes::new(classes, &rng)),
         }
     }
 
@@ -184,6 +206,7 @@ impl<P: Packet> Queue<P> {
             Queue::Red(queue) => queue.marks(),
             Queue::Codel(queue) => queue.marks(),
             Queue::FqCodel(queue) => queue.marks(),
+            Queue::Classes(queue) => queue.marks(),
         }
     }
 }

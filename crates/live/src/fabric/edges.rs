@@ -293,6 +293,8 @@ fn window(config: &Config) -> Value {
         "initial_window": config.initial_window,
         "queue": format!("{} packets", config.queue),
         "report_every": config.report_every,
+        "report_within": format!("{} us", config.report_within.0 as f64 / 1000.0),
+        "ecn": config.marks_count,
         "pacing": config.pacing,
         "loss_measure": pe::loss_measure_word(config.loss_measure),
     });

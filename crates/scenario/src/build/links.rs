@@ -2,11 +2,11 @@
 
 use super::{Builder, Network};
 use crate::error::did_you_mean;
-use crate::file::network::{Codel, Direction, Drr, Queue};
+use crate::file::network::{Direction, Drr, Queue};
 use crate::plan::Link;
 use netstage_core::link::{self, Jitter, JitterDistribution};
 use netstage_core::quantity::Capacity;
-use netstage_core::queue::{self, CodelConfig, DrrConfig, FqCodelConfig, RedConfig};
+use netstage_core::queue::{self, DrrConfig, RedConfig};
 use netstage_core::time::{Duration, Instant};
 
 impl Builder<'_, '_> {
@@ -104,12 +104,8 @@ impl Builder<'_, '_> {
                     ecn: red.ecn,
                 })
             }
-            Queue::Codel(codel) => queue::Config::Codel(codel_config(codel)),
-            Queue::FqCodel(fq) => queue::Config::FqCodel(FqCodelConfig {
-                codel: codel_config(&fq.codel),
-                flows: fq.flows.0 as u32,
-                quantum: fq.quantum.0 as u32,
-            }),
+            Queue::Codel(codel) => queue::Config::Codel(codel.config()),
+            Queue::FqCodel(fq) => queue::Config::FqCodel(fq.config()),
             Queue::Drr(drr) => queue::Config::DeficitRoundRobin(DrrConfig {
                 weights: self.class_weights(drr, direction, weights)?,
                 buffer_per_class: drr.buffer_per_class.unwrap_or(buffer),
@@ -142,8 +138,4 @@ impl Builder<'_, '_> {
         }
         Some(classes)
     }
-}
-
-fn codel_config(codel: &Codel) -> CodelConfig {
-    CodelConfig { target: codel.target.0, interval: codel.interval.0, ecn: codel.ecn }
 }

@@ -7,6 +7,7 @@ use crate::table::{At, Decode, Kind, List, NoFields, choice, merge, mismatch, ta
 use crate::tree::{Node, Value};
 use netstage_core::link::JitterDistribution;
 use netstage_core::quantity::{BitRate, Capacity};
+use netstage_core::queue::{CodelConfig, FqCodelConfig};
 use netstage_core::time::Duration;
 
 table! {
@@ -186,6 +187,22 @@ table! {
         /// What a queue may send per turn.
         quantum: Bytes<1, 1_000_000> = "1514 B",
         ..codel: Codel
+    }
+}
+
+impl Codel {
+    pub(crate) fn config(&self) -> CodelConfig {
+        CodelConfig { target: self.target.0, interval: self.interval.0, ecn: self.ecn }
+    }
+}
+
+impl FqCodel {
+    pub(crate) fn config(&self) -> FqCodelConfig {
+        FqCodelConfig {
+            codel: self.codel.config(),
+            flows: self.flows.0 as u32,
+            quantum: self.quantum.0 as u32,
+        }
     }
 }
 

@@ -2,13 +2,14 @@
 //! prefixes given once, addresses that belong to a link.
 
 use super::file::{self, File};
-use super::{Circuit, Flow, Peer, Router, Select, Tunnel, Vpn, network};
+use super::{Circuit, Class, Flow, Peer, Router, Select, Tunnel, Vpn, network};
 use crate::error::{Place, Problems, did_you_mean};
 use crate::file::control::Control;
 use crate::scalar::Count;
 use crate::table::{At, Named};
-use netstage_core::edge::Prefix;
+use netstage_core::edge::{self, Prefix};
 use netstage_core::fair;
+use netstage_core::time::Duration;
 use netstage_wire::mpls::Label;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,7 +31,14 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
         let flows = vpn.peer.0.iter().map(|flow| {
             let peer = reference(&file.peer, &flow.name, flow.place, "peer", problems);
             let of = format!("VPN `{}` with peer `{}`", member.name, flow.name);
-            let read = self::flow(&of, flow.value.as_ref()?, &mut labels, prefixes, problems);
+            let read = self::flow(
+                &of,
+                flow.value.as_ref()?,
+                file.pe.silent_after.0,
+                &mut labels,
+                prefixes,
+                problems,
+            );
             Some(Flow { peer: peer?, ..read? })
         });
         let flows: Vec<Option<Flow>> = flows.collect();
@@ -44,7 +52,6 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
         metrics: file.pe.metrics.as_ref().map(|listen| listen.0),
         buffers: file.pe.buffers.0,
         ports: file.pe.ports,
-        silent_after: file.pe.silent_after.0,
         peers: peers?,
         vpns,
         circuits,
@@ -103,6 +110,7 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
 fn flow(
     of: &str,
     flow: &file::Flow,
+    silent_after: Duration,
     labels: &mut BTreeMap<u64, String>,
     prefixes: &mut BTreeMap<Prefix, Place>,
     problems: &mut Problems,
@@ -125,18 +133,59 @@ fn flow(
     let control = match &flow.control.value {
         Control::None(_) => fair::Control::None,
         Control::FixedRate(fixed) => fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 },
-        Control::I2vfc(i2vfc) => fair::Control::I2vfc(i2vfc.config()),
+        Control::I2vfc(i2vfc) => fair::Control::I2vfc(fair::Config {
+            report_within: i2vfc.report_within.map_or(edge::REPORT_WITHIN, |within| within.0),
+            silence: fair::Silence { after: silent_after, then: flow.when_silent.value },
+            ..i2vfc.config()
+        }),
     };
+    if !matches!(control, fair::Control::I2vfc(_)) {
+        let windowless = [
+            (flow.when_silent.own, flow.when_silent.place, "when_silent", "asks the peer anything"),
+            (
+                flow.minimum.is_some(),
+                flow.minimum.as_ref().map_or(flow.control.place, |m| m.place),
+                "minimum",
+                "has a window",
+            ),
+        ];
+        for (is_given, place, field, what) in windowless {
+            if is_given {
+                let message = format!("`{field}` needs the control `i2vfc`: no other {what}");
+                problems.push_help(place, message, "leave it out, or take that control");
+            }
+        }
+    }
+    if let (Some(minimum), Some(maximum)) = (&flow.minimum, flow.maximum)
+        && minimum.value > maximum
+    {
+        problems.push_help(minimum.place, "the minimum is more than the maximum", "lower it");
+    }
+    let classes = flow.classes.iter().flat_map(|classes| &classes.value.0);
     Some(Flow {
         peer: 0,
         send: label(flow.send),
         receive: label(flow.receive.value),
         routes: flow.routes.0.iter().map(|prefix| prefix.value.0).collect(),
         weight: flow.weight.0,
+        minimum: flow.minimum.as_ref().map(|minimum| minimum.value),
         maximum: flow.maximum,
         control,
-        when_silent: flow.when_silent,
+        classes: classes.map(self::class).collect(),
     })
+}
+
+fn class(class: &file::Class) -> Class {
+    Class {
+        codepoints: class.dscp.0.iter().map(|codepoint| codepoint.0 as u8).collect(),
+        priority: class.priority.0 as u8,
+        weight: class.weight.0,
+        packets: class.buffer.0,
+        fq_codel: match &class.queue {
+            file::ClassQueue::DropTail(_) => None,
+            file::ClassQueue::FqCodel(fq_codel) => Some(fq_codel.config()),
+        },
+    }
 }
 
 /// A prefix leads one way.

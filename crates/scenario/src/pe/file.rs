@@ -1,12 +1,14 @@
 //! The tables of the configuration, as written.
 
-use super::{PortKind, WhenSilent};
+use super::PortKind;
 use crate::error::Problems;
 use crate::file::control::Control;
+use crate::file::network::FqCodel;
 use crate::scalar::{Bytes, Count, FilePath, Packets, Positive, Span, VpnName, text};
-use crate::table::{At, Decode, Kind, List, Named, OneOrMore, choice, mismatch, table, tagged};
+use crate::table::{At, Decode, Kind, List, Named, NoFields, OneOrMore, choice, mismatch, table, tagged};
 use crate::tree::Node;
 use netstage_core::edge::Prefix;
+use netstage_core::fair::{self, WhenSilent};
 use netstage_core::quantity::BitRate;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -38,7 +40,7 @@ table! {
         buffers: Packets = "16384 packets",
         /// How interfaces are opened.
         ports: PortKind = "auto",
-        /// A peer whose VPN flow has left at least two questions unanswered for so long is silent: an alarm.
+        /// A peer is silent, and that is an alarm, when two queries of a VPN flow this far apart, or more, are unanswered, and all between them.
         silent_after: Span = "5 s",
     }
 }
@@ -108,12 +110,42 @@ table! {
         routes: List<At<PrefixText>>,
         /// Its share of the core, relative to other flows'.
         weight: Positive = 1,
+        /// Rate at the IP layer its window never falls short of; the sum of all on a link is the operator's business.
+        minimum: Option<At<BitRate>>,
         /// Rate at the IP layer it never exceeds.
         maximum: Option<BitRate>,
         /// How it is controlled; of `reference`, only `nominal`.
         control: At<Control> = "i2vfc",
         /// What becomes of packets while the peer is silent.
-        when_silent: WhenSilent = "send",
+        when_silent: At<WhenSilent> = "shrink",
+        /// Classes in which its packets wait, by DSCP; what is in no class's list belongs to the last. Left out: first in, first out.
+        classes: Option<At<List<Class, 1, 64>>>,
+    }
+}
+
+table! {
+    /// Packets of a VPN flow that wait together.
+    pub(crate) struct Class "a class" {
+        /// DSCPs of its packets, as numbers (46 is expedited forwarding); the first class that has one counts.
+        dscp: List<Count<0, 63>>,
+        /// Classes of a lower number send before those of a higher one.
+        priority: Count<0, 255> = 0,
+        /// Share among classes of one priority.
+        weight: Positive = 1,
+        /// Packets that may wait.
+        buffer: Packets = format!("{} packets", fair::Config::default().queue),
+        /// In what order.
+        queue: ClassQueue = "drop-tail",
+    }
+}
+
+tagged! {
+    /// How the packets of a class wait.
+    pub(crate) enum ClassQueue "a class's queue" by "kind" {
+        /// First in, first out; what does not fit is dropped.
+        DropTail(NoFields) = "drop-tail",
+        /// FQ-CoDel (RFC 8290): each flow inside has a queue of its own.
+        FqCodel(FqCodel) = "fq-codel",
     }
 }
 
@@ -175,10 +207,12 @@ choice!(PortKind {
 });
 
 choice!(WhenSilent {
-    /// They go on, at what the window has shrunk to.
-    "send" => WhenSilent::Send,
-    /// They are dropped and counted.
-    "stop" => WhenSilent::Stop,
+    /// They go on, each second of silence is a loss, and the window goes towards one packet or the minimum.
+    "shrink" => WhenSilent::Shrink,
+    /// They go on at the rate of the last window: fail open.
+    "open" => WhenSilent::Open,
+    /// They are refused and counted, and their senders told: fail closed.
+    "closed" => WhenSilent::Closed,
 });
 
 /// A label that may be given to something: from 16 on.

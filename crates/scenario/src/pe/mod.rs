@@ -14,7 +14,7 @@ use crate::tree::parse_document;
 use netstage_core::edge::Prefix;
 use netstage_core::fair::{Control, LossMeasure, Rule};
 use netstage_core::quantity::BitRate;
-use netstage_core::time::Duration;
+use netstage_core::queue::FqCodelConfig;
 use netstage_wire::mpls::Label;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -33,8 +33,6 @@ pub struct Router {
     pub buffers: u32,
     /// How interfaces are opened.
     pub ports: PortKind,
-    /// A peer that has left its questions unanswered for so long is silent.
-    pub silent_after: Duration,
     /// The other provider edge routers, by name.
     pub peers: Vec<Peer>,
     /// The VPNs, by name.
@@ -112,21 +110,29 @@ pub struct Flow {
     pub routes: Vec<Prefix>,
     /// Its share of the core, relative to other flows'.
     pub weight: f64,
+    /// What its window never falls short of.
+    pub minimum: Option<BitRate>,
     /// What it never exceeds.
     pub maximum: Option<BitRate>,
-    /// How it is controlled.
+    /// How it is controlled, and what to do while the peer is silent.
     pub control: Control,
-    /// What to do while the peer is silent.
-    pub when_silent: WhenSilent,
+    /// Classes of its packets, by DSCP; none: first in, first out.
+    pub classes: Vec<Class>,
 }
 
-/// What to do with packets for a peer that does not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenSilent {
-    /// Go on, at what the window has shrunk to: fail open.
-    Send,
-    /// Refuse them, and tell their senders: fail closed.
-    Stop,
+/// Packets of a VPN flow that wait together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// The DSCPs of its packets.
+    pub codepoints: Vec<u8>,
+    /// Classes of a lower number send before those of a higher one.
+    pub priority: u8,
+    /// Share among classes of one priority.
+    pub weight: f64,
+    /// Packets that may wait.
+    pub packets: u32,
+    /// Keep the flows inside apart; else first in, first out.
+    pub fq_codel: Option<FqCodelConfig>,
 }
 
 /// Where a customer is attached.

@@ -1,5 +1,6 @@
 use super::*;
 use netstage_core::fair;
+use netstage_core::time::Duration;
 
 const GOOD: &str = r#"
 [pe]
@@ -18,12 +19,14 @@ send = 2001
 receive = 1001
 routes = ["10.0.2.0/24", "fd00:2::/64"]
 weight = 2
+when_silent = "closed"
+minimum = "1 Mbit/s"
+classes = [{ dscp = [46] }, { dscp = [], priority = 1, queue = "fq-codel" }]
 
 [vpn.red.peer.north]
 send = 2001
 receive = 1002
 control = { kind = "fixed-rate", rate = "5 Mbit/s" }
-when_silent = "stop"
 
 [vpn.blue.peer.west]
 send = 2003
@@ -55,8 +58,20 @@ fn a_configuration_is_read() {
     let [blue, red] = &router.vpns[..] else { panic!("{:?}", router.vpns) };
     assert_eq!((blue.flows.len(), red.flows[0].peer, red.flows[1].peer), (1, 0, 1));
     assert_eq!((red.flows[1].weight, red.flows[1].receive.number()), (2.0, 1_001));
-    assert_eq!(red.flows[1].control, fair::Control::I2vfc(fair::Config::default()));
-    assert_eq!((red.flows[0].when_silent, red.flows[1].when_silent), (WhenSilent::Stop, WhenSilent::Send));
+    let expected = fair::Config {
+        report_within: netstage_core::edge::REPORT_WITHIN,
+        silence: fair::Silence { after: Duration::from_secs(5), then: fair::WhenSilent::Closed },
+        ..fair::Config::default()
+    };
+    assert_eq!(red.flows[1].control, fair::Control::I2vfc(expected));
+    assert_eq!((red.flows[1].minimum, red.flows[1].maximum), (Some(BitRate(1_000_000)), None));
+    let classes: Vec<(&[u8], u8, bool)> = red.flows[1]
+        .classes
+        .iter()
+        .map(|class| (&class.codepoints[..], class.priority, class.fq_codel.is_some()))
+        .collect();
+    assert_eq!(classes, [(&[46][..], 0, false), (&[], 1, true)]);
+    assert!(red.flows[0].classes.is_empty());
     let [blue, red] = &router.circuits[..] else { panic!("{:?}", router.circuits) };
     assert_eq!((blue.vpn, &blue.vlans[..], blue.mtu), (0, &[7, 9][..], Some(1_400)));
     let links: Vec<String> = red.links().map(|link| link.to_string()).collect();
@@ -91,23 +106,23 @@ fn mistakes_are_told_with_place_and_remedy() {
         (
             "receive = 1002",
             "receive = 3",
-            "21:11: expected a whole number from 16 to 1048575, found the number 3; ",
+            "24:11: expected a whole number from 16 to 1048575, found the number 3; ",
         ),
         (
             "[vpn.blue.peer.west]",
             "[vpn.blue.peer.wets]",
-            "25:16: there is no peer `wets`; did you mean `west`?",
+            "27:16: there is no peer `wets`; did you mean `west`?",
         ),
-        ("vpn = \"red\"", "vpn = \"rde\"", "31:7: there is no vpn `rde`; did you mean `red`?"),
+        ("vpn = \"red\"", "vpn = \"rde\"", "33:7: there is no vpn `rde`; did you mean `red`?"),
         (
             "via = \"10.0.1.2\"",
             "via = \"10.0.3.2\"",
-            "35:39: 10.0.3.2 is not on this circuit; `via` is a router's",
+            "37:39: 10.0.3.2 is not on this circuit; `via` is a router's",
         ),
         (
             "via = \"10.0.1.2\"",
             "via = \"10.0.1.1\"",
-            "35:39: 10.0.1.1 is not on this circuit; `via` is a router's",
+            "37:39: 10.0.1.1 is not on this circuit; `via` is a router's",
         ),
         (
             "to = \"10.9.0.0/16\"",
@@ -117,11 +132,11 @@ fn mistakes_are_told_with_place_and_remedy() {
         (
             "10.9.0.0/16",
             "10.9.0.1/16",
-            "35:18: expected a prefix without bits beyond its length, such as \"10.0.2.0/24\"",
+            "37:18: expected a prefix without bits beyond its length, such as \"10.0.2.0/24\"",
         ),
-        ("vlan = [7, 9]", "vlan = 100", "32:13: circuit `blue-lan` takes the same packets; give one another"),
-        ("vlan = [7, 9]", "vlan = [100, 9]", "32:13: circuit `blue-lan` has a VLAN inside that of this one"),
-        ("core = [\"core0\"]", "core = [\"eth1\"]", "39:13: `eth1` is an interface of the core; what comes"),
+        ("vlan = [7, 9]", "vlan = 100", "34:13: circuit `blue-lan` takes the same packets; give one another"),
+        ("vlan = [7, 9]", "vlan = [100, 9]", "34:13: circuit `blue-lan` has a VLAN inside that of this one"),
+        ("core = [\"core0\"]", "core = [\"eth1\"]", "41:13: `eth1` is an interface of the core; what comes"),
         (
             "to = \"192.0.2.2\"",
             "to = \"192.0.2.2\", from = \"::1\"",
@@ -137,7 +152,23 @@ fn mistakes_are_told_with_place_and_remedy() {
         (
             "mtu = \"1400 B\"",
             "station = \"01:00:00:00:00:01\"",
-            "42:11: expected an Ethernet address such as",
+            "44:11: expected an Ethernet address such as",
+        ),
+        (
+            "rate = \"5 Mbit/s\" }",
+            "rate = \"5 Mbit/s\" }\nwhen_silent = \"open\"\nminimum = \"1 Mbit/s\"",
+            "26:15: `when_silent` needs the control `i2vfc`: no other asks the peer anything; leave it out",
+        ),
+        (
+            "minimum = \"1 Mbit/s\"",
+            "minimum = \"1 Mbit/s\"\nmaximum = \"500 kbit/s\"",
+            "19:11: the minimum is more than the maximum; lower it",
+        ),
+        ("dscp = [46]", "dscp = [64]", "20:22: expected a whole number from 0 to 63, found the number 64; "),
+        (
+            "minimum = \"1 Mbit/s\"",
+            "control = { report_within = \"1 s\" }",
+            "19:29: a time must be from 1 ms to 500 ms, found \"1 s\"; ",
         ),
         ("metrics", "metrisc", "4:1: unknown field `metrisc` in [pe]; did you mean `metrics`?"),
     ] {

@@ -1,6 +1,7 @@
 //! IP packets: checked views over IPv4 ([`v4`]) and IPv6 ([`v6`]), what both have in common,
 //! and headers to be written. Jumbograms (RFC 2675) are refused.
 
+pub mod fragment;
 pub mod tunnel;
 pub mod v4;
 pub mod v6;

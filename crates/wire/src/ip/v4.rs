@@ -8,8 +8,8 @@ use core::net::Ipv4Addr;
 /// Bytes of a header without options.
 pub const HEADER: usize = 20;
 
-const DONT_FRAGMENT: u16 = 1 << 14;
-const MORE_FRAGMENTS: u16 = 1 << 13;
+pub(super) const DONT_FRAGMENT: u16 = 1 << 14;
+pub(super) const MORE_FRAGMENTS: u16 = 1 << 13;
 
 /// A packet whose header is whole and whose lengths agree with the bytes there are. The
 /// header's checksum is for the caller to look at.

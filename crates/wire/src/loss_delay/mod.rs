@@ -209,6 +209,7 @@ impl Message {
             return Err(Error::Length { claimed, present: bytes.len() });
         }
         let session = u32_at(fields, 8);
+        let (timestamp, counter) = (|at| Timestamp(u64_at(fields, at)), |at| u64_at(fields, at));
         let message = Message {
             is_response: fields[0] & RESPONSE != 0,
             of_traffic_class: fields[0] & TRAFFIC_CLASS != 0,
@@ -220,10 +221,16 @@ impl Message {
             preferred_format: Format::from_bits(fields[5]),
             session: Session::from_bits(session >> 6),
             ds: session as u8 & 0x3f,
-            timestamps: [12, 20, 28, 36].map(|at| Timestamp(u64_at(fields, at))),
-            counters: [44, 52, 60, 68].map(|at| u64_at(fields, at)),
+            timestamps: [timestamp(12), timestamp(20), timestamp(28), timestamp(36)],
+            counters: [counter(44), counter(52), counter(60), counter(68)],
         };
         Ok((message, claimed))
+    }
+
+    /// Whether these bytes, if they are a message, are a response; the others are queries.
+    #[inline]
+    pub fn is_response(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|flags| flags & RESPONSE != 0)
     }
 
     /// Writes the fields of a message that fills the buffer, TLVs included; those are for the

@@ -3,9 +3,9 @@
 use super::host::{Host, Obstacle};
 use super::session::Beginning;
 use crate::pe::engine::config::{
-    Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Selector, Side, Vpn,
+    Circuit, Class, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Selector, Side, Vpn,
 };
-use netstage_scenario::pe::{self, Router, Tunnel, WhenSilent};
+use netstage_scenario::pe::{self, Router, Tunnel};
 use netstage_wire::ethernet::Mac;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -40,7 +40,6 @@ pub(super) fn config(router: &Router, host: &mut Host, beginning: &Beginning) ->
         epoch: beginning.epoch,
         epoch_unix_ns: beginning.epoch_unix_ns,
         session_seed: beginning.session_seed,
-        silent_after: router.silent_after,
     })
 }
 
@@ -150,7 +149,16 @@ fn flow(router: &Router, flow: &pe::Flow) -> Flow {
         receive: flow.receive,
         control: flow.control.clone(),
         weight: flow.weight,
+        minimum: flow.minimum,
         maximum: flow.maximum,
-        stops_when_silent: flow.when_silent == WhenSilent::Stop,
+        queueing: match &flow.classes[..] {
+            [] => Queueing::Fifo,
+            classes => Queueing::Classes(classes.iter().map(self::class).collect()),
+        },
     }
+}
+
+fn class(class: &pe::Class) -> Class {
+    let pe::Class { codepoints, priority, weight, packets, fq_codel } = class.clone();
+    Class { codepoints, priority, weight, packets, fq_codel }
 }

@@ -167,7 +167,7 @@ impl Loop {
             }
             let now = self.epoch.now();
             if now >= watch {
-                self.watch(now);
+                self.watch();
                 watch = now + WATCH;
             }
         }
@@ -197,8 +197,8 @@ impl Loop {
         true
     }
 
-    fn watch(&mut self, now: Instant) {
-        for (flow, is_silent) in self.engine.watch(now) {
+    fn watch(&mut self) {
+        for (flow, is_silent) in self.engine.watch() {
             let flow = self.engine.flow(flow);
             let (vpn, peer) = (flow.vpn().to_owned(), flow.peer().to_owned());
             (self.tell)(Event::Silent { vpn, peer, is_silent });

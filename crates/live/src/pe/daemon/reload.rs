@@ -141,11 +141,7 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
         router.circuits.iter().map(named).collect()
     };
     compare("circuit", &circuits(old), &circuits(new), |(_, circuit)| circuit.name.clone(), &mut told);
-    for (what, is_same) in [
-        ("buffers", old.buffers == new.buffers),
-        ("silent_after", old.silent_after == new.silent_after),
-        ("core", old.core == new.core),
-    ] {
+    for (what, is_same) in [("buffers", old.buffers == new.buffers), ("core", old.core == new.core)] {
         if !is_same {
             told.push(format!("{what} changed"));
         }

@@ -277,7 +277,7 @@ fn flows(engine: &Engine<AnyPort>) -> Vec<FlowState> {
             marked: received.marked,
             queue: flow.queue_len() as u64,
             window,
-            is_silent: flow.is_silent(),
+            is_silent: flow.silent_since().is_some(),
             counters: counted.filter(|(_, count)| *count > 0).collect(),
             ..FlowState::default()
         }

@@ -7,7 +7,7 @@ use crate::clock::Epoch;
 use netstage_core::edge::Prefix;
 use netstage_core::fair::Control;
 use netstage_core::quantity::BitRate;
-use netstage_core::time::Duration;
+use netstage_core::queue::FqCodelConfig;
 use netstage_wire::ethernet::Mac;
 use netstage_wire::mpls::Label;
 use std::fmt;
@@ -33,8 +33,6 @@ pub struct Config {
     pub epoch_unix_ns: u64,
     /// Different after each start, so that what was asked before is not heard.
     pub session_seed: u32,
-    /// A peer that has left at least two questions unanswered for so long is silent.
-    pub silent_after: Duration,
 }
 
 /// A port.
@@ -144,10 +142,38 @@ pub struct Flow {
     pub control: Control,
     /// Its share of the core, relative to other flows'.
     pub weight: f64,
+    /// What its window never falls short of.
+    pub minimum: Option<BitRate>,
     /// What it never exceeds.
     pub maximum: Option<BitRate>,
-    /// Take no packets for it while the peer is silent.
-    pub stops_when_silent: bool,
+    /// How packets wait for the window.
+    pub queueing: Queueing,
+}
+
+/// In what order the packets of a VPN flow wait.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Queueing {
+    /// As they came, in the queue of the flow's control.
+    #[default]
+    Fifo,
+    /// In classes; each has a queue of its own. At least one, and what is in no list of
+    /// codepoints belongs to the last.
+    Classes(Vec<Class>),
+}
+
+/// A class of a VPN flow's packets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// The DSCPs (6 bits) of its packets; the first class that has one counts.
+    pub codepoints: Vec<u8>,
+    /// Classes of a lower number send before those of a higher one.
+    pub priority: u8,
+    /// Share among classes of one priority, above zero.
+    pub weight: f64,
+    /// Packets that may wait.
+    pub packets: u32,
+    /// Keep the flows inside apart (RFC 8290); else first in, first out.
+    pub fq_codel: Option<FqCodelConfig>,
 }
 
 /// Where a customer is attached.
@@ -274,6 +300,14 @@ pub enum Error {
         /// What is left for customers' packets.
         left: usize,
     },
+    /// A VPN flow has no class or more than 64, a weight that is not above zero, or a DSCP of
+    /// more than 6 bits.
+    Classes {
+        /// The VPN.
+        vpn: String,
+        /// The peer.
+        peer: String,
+    },
     /// The two ends of a tunnel are of different versions.
     MixedVersions {
         /// The peer.
@@ -338,11 +372,25 @@ impl fmt::Display for Error {
                 f,
                 "peer {peer:?}: its MTU leaves {left} bytes for customers' packets, who need 1280; raise it"
             ),
+            Error::Classes { vpn, peer } => write!(
+                f,
+                "VPN {vpn:?} with peer {peer:?}: 1 to 64 classes, of weights above zero and DSCPs from 0 to 63"
+            ),
             Error::MixedVersions { peer } => {
                 write!(f, "peer {peer:?}: the ends of its tunnel are one IPv4 and one IPv6; make them alike")
             }
             Error::Ports { named, given } => write!(f, "{named} ports are configured, and {given} given"),
         }
+    }
+}
+
+impl Queueing {
+    pub(super) fn is_right(&self) -> bool {
+        let Queueing::Classes(classes) = self else { return true };
+        let is_right = |class: &Class| {
+            class.weight > 0.0 && class.weight.is_finite() && class.codepoints.iter().all(|dscp| *dscp < 64)
+        };
+        (1..=64).contains(&classes.len()) && classes.iter().all(is_right)
     }
 }
 

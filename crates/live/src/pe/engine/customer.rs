@@ -4,20 +4,36 @@ use super::pool::{Buffered, HEADROOM};
 use super::{Counter, Departure, ICMP_BURST, ICMP_EVERY, Next, Refused, Side, State};
 use netstage_core::time::Instant;
 use netstage_wire::ethernet::{self, ethertype};
+use netstage_wire::ip::fragment::Fragments;
 use netstage_wire::ip::{self, protocol, v4, v6};
 use netstage_wire::{icmp, tcp};
+use std::net::IpAddr;
 
 /// What is wrong with a packet, as ICMP tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     TtlExceeded,
+    NoRoute,
     /// What would fit, bytes.
     TooBig(u16),
 }
 
+/// A packet in a buffer, its frame's header in front of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    packet: Buffered,
+    /// Bytes of the frame's header.
+    header: u8,
+    ttl: u8,
+    circuit: u32,
+    vpn: u32,
+    destination: IpAddr,
+    next: Option<Next>,
+}
+
 impl State {
     #[inline]
-    pub(super) fn handle_customer_frame(
+    pub(super) fn read_customers_frame(
         &mut self,
         now: Instant,
         port: usize,
@@ -31,49 +47,152 @@ impl State {
             return self.handle_link_frame(now, port, &view);
         }
         let Some(circuit) = circuits.find(&view) else { return self.handle_unclaimed(now, port, &view) };
-        let circuit = circuit as usize;
         let packet = packet(&view)?;
-        self.circuits[circuit].received.add(packet.packet().len() as u16);
-        let vpn = self.circuits[circuit].vpn as usize;
-        let next = self.vpns[vpn].routes.get(packet.destination());
-        if let Some(Next::Local(_)) = next {
-            return self.handle_own_packet(now, vpn, &packet, Some((port, &view)));
+        let header = view.payload_offset();
+        let length = packet.packet().len();
+        if length > self.pool.room() {
+            return self.refuse_giant(now, circuit as usize, &view, &packet);
         }
-        if packet.ttl() <= 1 {
-            self.answer(now, circuit, &view, &packet, Fault::TtlExceeded);
-            return Err(Counter::TtlExceeded.into());
+        let kept = self.pool.keep(&frame[..header + length], header).ok_or(Counter::BuffersExhausted)?;
+        self.pool.undecided += 1;
+        self.from_customers.push(Arrival {
+            packet: kept,
+            header: header as u8,
+            ttl: packet.ttl(),
+            circuit,
+            vpn: 0,
+            destination: packet.destination(),
+            next: None,
+        });
+        Ok(())
+    }
+
+    /// Decides on all that was read.
+    pub(super) fn handle_customers_packets(&mut self, now: Instant) {
+        let mut batch = std::mem::take(&mut self.from_customers);
+        for arrival in &mut batch {
+            let circuit = &mut self.circuits[arrival.circuit as usize];
+            circuit.received.add(arrival.packet.length);
+            arrival.vpn = circuit.vpn;
         }
-        let next = next.ok_or(Counter::NoRoute)?;
-        let (flow, mtu) = match next {
-            Next::Flow(flow) => {
-                let flow = flow as usize;
-                self.may_send(now, flow)?;
-                (Some(flow), self.peers[self.flows[flow].peer as usize].mtu)
+        for arrival in &mut batch {
+            arrival.next = self.vpns[arrival.vpn as usize].routes.get(arrival.destination);
+        }
+        for arrival in &batch {
+            if let Some(Next::Flow(flow)) = arrival.next {
+                self.edge.load(flow as usize);
+                std::hint::black_box(self.flows[flow as usize].send);
             }
-            Next::Exit(out) => (None, self.circuits[self.exits[out as usize].circuit as usize].mtu),
-            Next::Local(_) => unreachable!("handled above"),
+        }
+        for arrival in batch.drain(..) {
+            self.pool.undecided -= 1;
+            let sent = match self.judge(now, &arrival) {
+                Ok(next) => self.send_on(now, next, arrival.packet),
+                Err(refused) => {
+                    self.pool.give(arrival.packet.buffer);
+                    refused.map_or(Ok(()), Err)
+                }
+            };
+            if let Err(refused) = sent {
+                self.count(refused);
+            }
+        }
+        self.from_customers = batch;
+    }
+
+    /// Where a packet goes, made ready for it. An error is why not; none, that it is dealt with.
+    #[inline]
+    fn judge(&mut self, now: Instant, arrival: &Arrival) -> Result<Next, Option<Refused>> {
+        if let Some(Next::Local(_)) = arrival.next {
+            return Err(self.handle_arrival_here(now, arrival).err());
+        }
+        if arrival.ttl <= 1 {
+            self.answer(now, arrival, Fault::TtlExceeded);
+            return Err(Some(Counter::TtlExceeded.into()));
+        }
+        let Some(next) = arrival.next else {
+            self.answer(now, arrival, Fault::NoRoute);
+            return Err(Some(Counter::NoRoute.into()));
         };
-        if packet.packet().len() > usize::from(mtu) {
-            self.answer(now, circuit, &view, &packet, Fault::TooBig(mtu));
-            return Err(Refused { counter: Counter::TooBig, flow });
+        let (flow, mtu) = self.way(next);
+        if let Some(flow) = flow
+            && let Err(refused) = self.may_send(now, flow)
+        {
+            self.answer(now, arrival, Fault::NoRoute);
+            return Err(Some(refused));
         }
-        if flow.is_some() && !self.pool.may_queue(self.vpns[vpn].held) {
-            return Err(Refused { counter: Counter::BuffersShared, flow });
+        let packet = arrival.packet;
+        if packet.length > mtu {
+            let bytes = self.pool.packet(packet).to_vec();
+            if self.divide(now, &bytes, next, mtu) {
+                return Err(None);
+            }
+            self.answer(now, arrival, Fault::TooBig(mtu));
+            return Err(Some(Refused { counter: Counter::TooBig, flow }));
         }
-        let kept =
-            self.pool.keep(packet.packet()).ok_or(Refused { counter: Counter::BuffersExhausted, flow })?;
-        self.hop(kept);
+        self.hop(packet);
+        if let Some(flow) = flow
+            && self.peers[self.flows[flow].peer as usize].clamp_segment_size
+        {
+            self.clamp_segment_size(packet, mtu);
+        }
+        Ok(next)
+    }
+
+    /// A packet to this router itself.
+    #[cold]
+    fn handle_arrival_here(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Refused> {
+        let bytes = self.frame(arrival);
+        let Ok(frame) = ethernet::View::new(&bytes) else { return Ok(()) };
+        let Ok(packet) = ip::View::new(frame.payload()) else { return Ok(()) };
+        let port = self.circuits[arrival.circuit as usize].port as usize;
+        self.handle_own_packet(now, arrival.vpn as usize, &packet, Some((port, &frame)))
+    }
+
+    /// The frame a packet came in.
+    fn frame(&mut self, arrival: &Arrival) -> Vec<u8> {
+        let start = HEADROOM - usize::from(arrival.header);
+        let end = HEADROOM + usize::from(arrival.packet.length);
+        self.pool.bytes(arrival.packet.buffer)[start..end].to_vec()
+    }
+
+    /// Lets a packet go where its route leads.
+    #[inline]
+    fn send_on(&mut self, now: Instant, next: Next, packet: Buffered) -> Result<(), Refused> {
         match next {
             Next::Flow(flow) => {
                 let flow = flow as usize;
-                if self.peers[self.flows[flow].peer as usize].clamp_segment_size {
-                    self.clamp_segment_size(kept, &packet, mtu);
+                if !self.pool.may_queue(self.vpns[self.flows[flow].vpn as usize].held) {
+                    self.pool.give(packet.buffer);
+                    return Err(Counter::BuffersShared.of(flow));
                 }
-                self.enqueue(now, flow, kept)
+                self.enqueue(now, flow, packet)
             }
-            Next::Exit(out) => self.deliver(now, out as usize, kept),
-            Next::Local(_) => unreachable!("handled above"),
+            Next::Exit(exit) => self.deliver(now, exit as usize, packet),
+            Next::Local(_) => unreachable!("it was handled before"),
         }
+    }
+
+    /// Sends a packet on in fragments; false where it may not be divided. Each is a packet of its
+    /// own from here on: some may find room and others not.
+    #[cold]
+    pub(super) fn divide(&mut self, now: Instant, packet: &[u8], next: Next, mtu: u16) -> bool {
+        let Ok(view) = v4::View::new(packet) else { return false };
+        let Ok(mut fragments) = Fragments::new(view, mtu) else { return false };
+        self.count(Refused { counter: Counter::Divided, flow: self.way(next).0 });
+        while let Some(buffer) = self.pool.take() {
+            let Some(length) = fragments.write(&mut self.pool.bytes(buffer)[HEADROOM..]) else {
+                self.pool.give(buffer);
+                return true;
+            };
+            let fragment = Buffered::new(buffer, length as u16);
+            self.hop(fragment);
+            if let Err(refused) = self.send_on(now, next, fragment) {
+                self.count(refused);
+            }
+        }
+        self.count(Counter::BuffersExhausted.into());
+        true
     }
 
     /// Whether packets are taken for a flow: its peer can be reached, and answers if it must.
@@ -83,12 +202,54 @@ impl State {
         if !self.peers[flow.peer as usize].is_reachable {
             return Err(Counter::PeerUnreachable.of(number));
         }
-        if flow.is_silent && flow.stops_when_silent {
+        if self.edge.is_stopped(number) {
             // Somebody wants to send: ask soon whether the peer is back.
             self.edge.wake(now, number);
             return Err(Counter::PeerSilent.of(number));
         }
         Ok(())
+    }
+
+    /// The VPN flow a packet would take, if it does, and the largest packet it carries.
+    #[inline]
+    fn way(&self, next: Next) -> (Option<usize>, u16) {
+        match next {
+            Next::Flow(flow) => {
+                let flow = flow as usize;
+                (Some(flow), self.peers[self.flows[flow].peer as usize].mtu)
+            }
+            Next::Exit(exit) => (None, self.circuits[self.exits[exit as usize].circuit as usize].mtu),
+            Next::Local(_) => (None, u16::MAX),
+        }
+    }
+
+    /// A packet larger than any way ahead, and than a buffer.
+    #[cold]
+    fn refuse_giant(
+        &mut self,
+        now: Instant,
+        circuit: usize,
+        frame: &ethernet::View<'_>,
+        packet: &ip::View<'_>,
+    ) -> Result<(), Refused> {
+        if packet.ttl() <= 1 {
+            self.answer_frame(now, circuit, frame, packet, Fault::TtlExceeded);
+            return Err(Counter::TtlExceeded.into());
+        }
+        let vpn = self.circuits[circuit].vpn as usize;
+        let Some(next) = self.vpns[vpn].routes.get(packet.destination()) else {
+            self.answer_frame(now, circuit, frame, packet, Fault::NoRoute);
+            return Err(Counter::NoRoute.into());
+        };
+        if let Next::Local(_) = next {
+            return Err(Counter::NotAnEcho.into());
+        }
+        let (flow, mtu) = self.way(next);
+        if self.divide(now, packet.packet(), next, mtu) {
+            return Ok(());
+        }
+        self.answer_frame(now, circuit, frame, packet, Fault::TooBig(mtu));
+        Err(Refused { counter: Counter::TooBig, flow })
     }
 
     /// Counts a hop in a packet that has more than one left.
@@ -104,26 +265,35 @@ impl State {
 
     /// Lowers what a SYN offers, so that the segments it asks for fit (RFC 4459 section 3.2).
     #[inline]
-    fn clamp_segment_size(&mut self, kept: Buffered, packet: &ip::View<'_>, mtu: u16) {
-        let (header, next) = match packet {
-            ip::View::V4(view) => (v4::HEADER, view.protocol()),
-            ip::View::V6(view) => (v6::HEADER, view.next_header()),
+    fn clamp_segment_size(&mut self, packet: Buffered, mtu: u16) {
+        let bytes = self.pool.packet(packet);
+        let (header, next) = match bytes[0] >> 4 {
+            6 => (v6::HEADER, bytes[6]),
+            _ => (v4::HEADER, bytes[9]),
         };
         // Behind IPv6 extension headers nobody opens connections.
         if next != protocol::TCP {
             return;
         }
-        let Ok(transport) = packet.transport() else { return };
+        let Ok(view) = ip::View::new(bytes) else { return };
+        let Ok(transport) = view.transport() else { return };
         if transport.fragment != ip::Fragment::Later {
-            let limit = mtu - (header + tcp::HEADER) as u16;
-            let bytes = &mut self.pool.bytes(kept.buffer)[HEADROOM..HEADROOM + usize::from(kept.length)];
-            tcp::clamp_maximum_segment_size(&mut bytes[transport.offset..], limit);
+            let (offset, limit) = (transport.offset, mtu - (header + tcp::HEADER) as u16);
+            tcp::clamp_maximum_segment_size(&mut bytes[offset..], limit);
         }
     }
 
     /// Tells a sender what is wrong, back by the circuit and to the station the packet came from.
     #[cold]
-    fn answer(
+    fn answer(&mut self, now: Instant, arrival: &Arrival, fault: Fault) {
+        let bytes = self.frame(arrival);
+        let Ok(frame) = ethernet::View::new(&bytes) else { return };
+        let Ok(packet) = ip::View::new(frame.payload()) else { return };
+        self.answer_frame(now, arrival.circuit as usize, &frame, &packet, fault);
+    }
+
+    #[cold]
+    fn answer_frame(
         &mut self,
         now: Instant,
         circuit: usize,
@@ -177,17 +347,19 @@ impl State {
         let written = match packet {
             ip::View::V4(view) => vpn.address_v4.and_then(|address| match fault {
                 Fault::TtlExceeded => icmp::time_exceeded_v4(view.packet(), address, bytes).ok(),
+                Fault::NoRoute => icmp::no_route_v4(view.packet(), address, bytes).ok(),
                 Fault::TooBig(mtu) => icmp::fragmentation_needed(view.packet(), address, mtu, bytes).ok(),
             }),
             ip::View::V6(view) => vpn.address_v6.and_then(|address| match fault {
                 Fault::TtlExceeded => icmp::time_exceeded_v6(view.packet(), address, bytes).ok(),
+                Fault::NoRoute => icmp::no_route_v6(view.packet(), address, bytes).ok(),
                 Fault::TooBig(mtu) => icmp::packet_too_big(view.packet(), address, mtu.into(), bytes).ok(),
             }),
         };
         match written {
             Some(length) => {
                 vpn.next_icmp = vpn.next_icmp.max(now) + ICMP_EVERY;
-                Some(Buffered { buffer, length: length as u16 })
+                Some(Buffered::new(buffer, length as u16))
             }
             None => {
                 self.pool.give(buffer);

@@ -25,12 +25,11 @@ impl State {
         self.encapsulate(flow, packet, HEADROOM, class, true);
     }
 
-    /// Sends a management message.
+    /// Sends a management message, which has left room for the channel's header at its beginning.
     pub(super) fn encapsulate_message(&mut self, flow: usize, message: Buffered) {
         let bytes = self.pool.bytes(message.buffer);
-        let start = HEADROOM - gach::HEADER;
-        bytes[start..HEADROOM].copy_from_slice(&gach::header(channel::DIRECT_LOSS_DELAY));
-        let start = put(bytes, start, Label::GENERIC_CHANNEL, 0, true);
+        bytes[HEADROOM..HEADROOM + gach::HEADER].copy_from_slice(&gach::header(channel::DIRECT_LOSS_DELAY));
+        let start = put(bytes, HEADROOM, Label::GENERIC_CHANNEL, 0, true);
         self.encapsulate(flow, message, start, 0, false);
     }
 

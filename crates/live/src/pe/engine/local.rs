@@ -42,7 +42,7 @@ impl State {
             return Err(Counter::NotAnEcho.into());
         }
         *limit = (*limit).max(now) + ICMP_EVERY;
-        let kept = self.pool.keep(packet.packet()).ok_or(Counter::BuffersExhausted)?;
+        let kept = self.pool.keep(packet.packet(), 0).ok_or(Counter::BuffersExhausted)?;
         self.turn_round(kept, transport.offset, (request, reply));
         self.send_own(now, vpn, packet.source(), kept)
     }

@@ -13,45 +13,43 @@ impl State {
     pub(super) fn send_query(&mut self, number: usize, query: Query) -> Result<(), Refused> {
         let buffer = self.pool.take().ok_or(Counter::BuffersExhausted.of(number))?;
         let flow = &mut self.flows[number];
-        if flow.unanswered == 0 {
-            flow.asked_at = query.sent_at;
-        }
-        flow.unanswered = flow.unanswered.saturating_add(1);
         let keys = self.peers[flow.peer as usize].keys.as_ref();
-        let bytes = &mut self.pool.bytes(buffer)[HEADROOM..];
+        let bytes = &mut self.pool.bytes(buffer)[HEADROOM + gach::HEADER..];
         let labels = [flow.send, flow.receive];
         let written =
             Keys::between(keys, labels, |authentication| flow.querier.write(query, authentication, bytes));
         let length = written.expect("a buffer holds the least packet of IPv6") as u16;
-        self.encapsulate_message(number, Buffered { buffer, length });
+        let length = gach::HEADER as u16 + length;
+        self.encapsulate_message(number, Buffered::new(buffer, length));
         Ok(())
     }
 
     /// A message came for a flow: answers a query, or takes a response.
+    #[inline]
     pub(super) fn handle_message(
         &mut self,
         now: Instant,
         at: Instant,
         flow: usize,
-        bytes: &[u8],
+        payload: Buffered,
     ) -> Result<(), Refused> {
+        let bytes = self.pool.packet(payload);
         match gach::read(bytes) {
             Ok(channel::DIRECT_LOSS_DELAY) => {}
             Ok(_) => return Err(Counter::ChannelUnknown.of(flow)),
             Err(_) => return Err(Counter::MessageMalformed.of(flow)),
         }
-        let bytes = &bytes[gach::HEADER..];
-        let (message, length) = Message::read(bytes).map_err(|_| Counter::MessageMalformed.of(flow))?;
-        if message.is_response {
-            let reply = self.read_response(flow, &bytes[..length])?;
-            self.flows[flow].unanswered = 0;
-            self.edge.handle_reply(at, flow, &reply);
-            return Ok(());
+        if !Message::is_response(&bytes[gach::HEADER..]) {
+            return self.send_response(now, at, flow, payload);
         }
-        self.send_response(now, at, flow, &bytes[..length])
+        let reply = self.read_response(flow, payload)?;
+        self.edge.handle_reply(at, flow, &reply);
+        self.pool.give(payload.buffer);
+        Ok(())
     }
 
-    fn read_response(&mut self, number: usize, bytes: &[u8]) -> Result<Reply, Refused> {
+    fn read_response(&mut self, number: usize, payload: Buffered) -> Result<Reply, Refused> {
+        let bytes = &self.pool.packet(payload)[gach::HEADER..];
         let flow = &mut self.flows[number];
         let keys = self.peers[flow.peer as usize].keys.as_ref();
         let labels = [flow.send, flow.receive];
@@ -71,31 +69,30 @@ impl State {
         })
     }
 
-    /// The response takes the query's place in its bytes, and goes back by the flow the other way.
+    /// The response takes the query's place in its buffer, and goes back by the flow the other way.
     fn send_response(
         &mut self,
         now: Instant,
         at: Instant,
         number: usize,
-        bytes: &[u8],
+        payload: Buffered,
     ) -> Result<(), Refused> {
-        let kept = self.pool.keep(bytes).ok_or(Counter::BuffersExhausted.of(number))?;
         let flow = &self.flows[number];
         let keys = self.peers[flow.peer as usize].keys.as_ref();
         let unix = |instant: Instant| self.epoch_unix_ns.saturating_add(instant.0);
         let times = Times { arrived_ns: unix(at), departs_ns: unix(now) };
         let sent_back = self.edge.packets_sent(number);
-        let message = &mut self.pool.bytes(kept.buffer)[HEADROOM..HEADROOM + bytes.len()];
+        let bytes = &mut self.pool.packet(payload)[gach::HEADER..];
         let answered = Keys::between(keys, [flow.send, flow.receive], |authentication| {
-            wire::answer(message, &flow.egress, sent_back, times, authentication)
+            wire::answer(bytes, &flow.egress, sent_back, times, authentication)
         });
         match answered {
             Ok(length) => {
-                self.encapsulate_message(number, Buffered { length: length as u16, ..kept });
+                let length = (gach::HEADER + length) as u16;
+                self.encapsulate_message(number, Buffered { length, ..payload });
                 Ok(())
             }
             Err(unanswered) => {
-                self.pool.give(kept.buffer);
                 let counter = match unanswered {
                     Unanswered::Malformed(_) | Unanswered::NotAQuery => Counter::MessageMalformed,
                     Unanswered::Digest => Counter::QueryForged,

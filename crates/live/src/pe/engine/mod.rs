@@ -4,6 +4,7 @@
 //! - [`config`]: what it is told; [`setup`] turns names into numbers and finds mistakes.
 //! - [`customer`]: a frame from a customer: circuit, VPN, route, queue.
 //! - [`network`]: a frame from the core: label, sender, count, circuit.
+//! - [`queues`]: in what order a VPN flow's packets wait.
 //! - [`encapsulation`]: labels and tunnels around what leaves; [`message`]: management packets.
 //! - [`neighbours`]: who has which address on a circuit; [`local`]: packets to the router itself.
 //! - [`replace`]: another configuration, without losing a packet.
@@ -23,6 +24,7 @@ mod message;
 mod neighbours;
 mod network;
 mod pool;
+mod queues;
 mod replace;
 mod setup;
 
@@ -98,8 +100,10 @@ impl<P: Port> Engine<P> {
         for (index, attached) in ports.iter_mut().enumerate() {
             let read = attached.port.receive(BATCH, &mut |received| {
                 let at = state.epoch.instant(received.at_ns).min(now);
-                state.handle_frame(now, at, index, received.frame);
+                state.read_frame(now, at, index, received.frame);
             });
+            state.handle_customers_packets(now);
+            state.handle_core_packets(now, index);
             match read {
                 Ok(count) => {
                     turn.received += count;
@@ -115,6 +119,7 @@ impl<P: Port> Engine<P> {
             let Some((flow, transmit)) = state.edge.poll_transmit(now) else { break };
             state.transmit(flow, transmit);
         }
+        state.take_dropped();
         turn.more |= state.edge.poll_timeout() == Instant::ZERO;
         for (index, attached) in ports.iter_mut().enumerate() {
             turn.sent += attached.send(index, state);
@@ -145,11 +150,10 @@ impl<P: Port> Engine<P> {
 
     /// Looks after flows whose peers do not answer; call it now and then. Gives those whose
     /// state has changed, and whether they are silent now.
-    pub fn watch(&mut self, now: Instant) -> Vec<(usize, bool)> {
-        let after = self.state.silent_after;
-        let flows = self.state.flows.iter_mut().enumerate();
-        let changed = flows.filter_map(|(number, flow)| {
-            let is_silent = flow.unanswered >= 2 && now.since(flow.asked_at) >= after;
+    pub fn watch(&mut self) -> Vec<(usize, bool)> {
+        let State { edge, flows, .. } = &mut self.state;
+        let changed = flows.iter_mut().enumerate().filter_map(|(number, flow)| {
+            let is_silent = edge.silent_since(number).is_some();
             (std::mem::replace(&mut flow.is_silent, is_silent) != is_silent).then_some((number, is_silent))
         });
         changed.collect()
@@ -326,6 +330,12 @@ impl<'a> FlowView<'a> {
         self.state.edge.queue_len(self.number)
     }
 
+    /// Since when the peer has not answered; see [`Silence`](netstage_core::fair::Silence) for
+    /// what the flow does.
+    pub fn silent_since(&self) -> Option<Instant> {
+        self.state.edge.silent_since(self.number)
+    }
+
     /// What came from the peer.
     pub fn received(&self) -> Egress {
         self.state.flows[self.number].egress
@@ -335,11 +345,6 @@ impl<'a> FlowView<'a> {
     pub fn labels(&self) -> [Label; 2] {
         let flow = &self.state.flows[self.number];
         [flow.send, flow.receive]
-    }
-
-    /// Its peer has not answered for too long.
-    pub fn is_silent(&self) -> bool {
-        self.state.flows[self.number].is_silent
     }
 
     /// How often something was refused or noticed.
@@ -362,8 +367,11 @@ struct State {
     circuits: Vec<Circuit>,
     exits: Vec<Exit>,
     neighbours: Neighbours<Buffered>,
-    silent_after: Duration,
     sides: Vec<Side>,
+    class_tables: Vec<queues::Table>,
+    /// What the batch of this moment holds.
+    from_customers: Vec<customer::Arrival>,
+    from_core: Vec<network::Arrival>,
     totals: Counters,
     /// Per port, what leaves at the end of the turn.
     departures: Vec<Vec<Departure>>,
@@ -386,14 +394,13 @@ struct Flow {
     peer: u32,
     send: Label,
     receive: Label,
+    /// Which table tells the classes of its packets, plus one; zero is first in, first out.
+    classes: u16,
     querier: Querier,
     egress: Egress,
     /// Only of flows to which something happened.
     counters: Option<Box<Counters>>,
-    stops_when_silent: bool,
-    /// Queries since the last answer, and when the first of them was asked.
-    unanswered: u32,
-    asked_at: Instant,
+    /// What was last told of its peer.
     is_silent: bool,
 }
 
@@ -497,10 +504,14 @@ impl Counter {
 }
 
 impl State {
-    fn handle_frame(&mut self, now: Instant, at: Instant, port: usize, frame: &[u8]) {
+    /// Takes a frame into a buffer. What becomes of it is decided for a whole batch, step by step:
+    /// where many flows have packets, nearly nothing of a flow is in a cache, and a batch waits
+    /// for memory together.
+    #[inline]
+    fn read_frame(&mut self, now: Instant, at: Instant, port: usize, frame: &[u8]) {
         let result = match self.sides[port] {
-            Side::Customer { .. } => self.handle_customer_frame(now, port, frame),
-            Side::Core { .. } => self.handle_core_frame(now, at, port, frame),
+            Side::Customer { .. } => self.read_customers_frame(now, port, frame),
+            Side::Core { .. } => self.read_core_frame(at, port, frame),
         };
         if let Err(refused) = result {
             self.count(refused);
@@ -519,6 +530,7 @@ impl State {
         match transmit {
             Transmit::Data(packet) => {
                 self.vpns[self.flows[flow].vpn as usize].held -= 1;
+                self.write_mark(packet);
                 self.encapsulate_packet(flow, packet);
             }
             Transmit::Query(query) => {
@@ -532,9 +544,11 @@ impl State {
     /// Puts a packet in a VPN flow's queue. Its buffer is given back where it finds no room.
     #[inline]
     fn enqueue(&mut self, now: Instant, flow: usize, packet: Buffered) -> Result<(), Refused> {
+        let packet = self.inside(flow, packet);
         match self.edge.handle_packet(now, flow, packet) {
             Ok(()) => {
                 self.vpns[self.flows[flow].vpn as usize].held += 1;
+                self.take_dropped();
                 Ok(())
             }
             Err(packet) => {

@@ -149,7 +149,7 @@ impl State {
         kind: u16,
         payload: &[u8],
     ) {
-        let Some(Buffered { buffer, length }) = self.pool.keep(payload) else {
+        let Some(Buffered { buffer, length, .. }) = self.pool.keep(payload, 0) else {
             return self.count(Counter::BuffersExhausted.into());
         };
         let header = ethernet::Header { destination, source, tags, kind };
@@ -228,7 +228,7 @@ impl State {
         let end = frame.len();
         frame[end - 2..].copy_from_slice(&kind.to_be_bytes());
         frame.append(&mut payload);
-        let Some(Buffered { buffer, length }) = self.pool.keep(&frame) else {
+        let Some(Buffered { buffer, length, .. }) = self.pool.keep(&frame, 0) else {
             return self.count(Counter::BuffersExhausted.into());
         };
         let start = HEADROOM as u16;

@@ -16,6 +16,23 @@ pub(super) struct Buffered {
     pub buffer: u32,
     /// Bytes of the IP packet.
     pub length: u16,
+    /// What a queue has to know of it that is not first in, first out.
+    pub inside: Inside,
+}
+
+/// What is inside a VPN's packet, where anybody asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Inside {
+    /// Equal for the packets of one flow.
+    pub flow: u32,
+    pub class: u8,
+    pub ecn: Ecn,
+}
+
+impl Buffered {
+    pub fn new(buffer: u32, length: u16) -> Buffered {
+        Buffered { buffer, length, inside: Inside::default() }
+    }
 }
 
 impl Packet for Buffered {
@@ -24,18 +41,20 @@ impl Packet for Buffered {
     }
 
     fn class(&self) -> u16 {
-        0
+        self.inside.class.into()
     }
 
     fn ecn(&self) -> Ecn {
-        Ecn::NotCapable
+        self.inside.ecn
     }
 
-    /// Nothing at an ingress marks.
-    fn mark_congestion(&mut self) {}
+    /// It is written into the packet when that leaves.
+    fn mark_congestion(&mut self) {
+        self.inside.ecn = Ecn::CongestionExperienced;
+    }
 
     fn flow_key(&self) -> u64 {
-        0
+        self.inside.flow.into()
     }
 }
 
@@ -48,6 +67,8 @@ pub(super) struct Pool {
     free: Vec<u32>,
     /// Kept back from queues, for what passes through in one turn.
     reserve: usize,
+    /// Lent to frames of this batch that nobody has decided on yet.
+    pub undecided: usize,
 }
 
 impl Pool {
@@ -55,13 +76,25 @@ impl Pool {
     pub fn new(queued: usize, reserve: usize, packet: usize) -> Pool {
         let size = (HEADROOM + packet).next_multiple_of(64);
         let count = queued + reserve;
-        Pool { bytes: vec![0; size * count], size, free: (0..count as u32).rev().collect(), reserve }
+        Pool {
+            bytes: vec![0; size * count],
+            size,
+            free: (0..count as u32).rev().collect(),
+            reserve,
+            undecided: 0,
+        }
     }
 
     /// Whether somebody who holds so many may have one more to let a packet wait in.
     #[inline]
     pub fn may_queue(&self, held: u32) -> bool {
-        (held as usize) < self.free.len().saturating_sub(self.reserve)
+        (held as usize) < (self.free.len() + self.undecided).saturating_sub(self.reserve)
+    }
+
+    /// Bytes of the largest packet a buffer holds.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.size - HEADROOM
     }
 
     #[inline]
@@ -80,13 +113,29 @@ impl Pool {
         &mut self.bytes[start..start + self.size]
     }
 
-    /// Lends a buffer that holds this packet.
+    /// Lends a buffer that holds a packet with headers in front of it, `headers` bytes long.
     #[inline]
-    pub fn keep(&mut self, packet: &[u8]) -> Option<Buffered> {
-        let length = u16::try_from(packet.len()).ok().filter(|_| HEADROOM + packet.len() <= self.size)?;
+    pub fn keep(&mut self, bytes: &[u8], headers: usize) -> Option<Buffered> {
+        let length = bytes.len() - headers;
+        if headers > HEADROOM || length > self.room() {
+            return None;
+        }
         let buffer = self.take()?;
-        self.bytes(buffer)[HEADROOM..HEADROOM + packet.len()].copy_from_slice(packet);
-        Some(Buffered { buffer, length })
+        self.bytes(buffer)[HEADROOM - headers..HEADROOM + length].copy_from_slice(bytes);
+        Some(Buffered::new(buffer, length as u16))
+    }
+
+    /// What was in front of a packet when it was kept, at the end.
+    #[inline]
+    pub fn headers(&self, buffered: Buffered) -> &[u8] {
+        let start = buffered.buffer as usize * self.size;
+        &self.bytes[start..start + HEADROOM]
+    }
+
+    /// The packet in a buffer.
+    #[inline]
+    pub fn packet(&mut self, buffered: Buffered) -> &mut [u8] {
+        &mut self.bytes(buffered.buffer)[HEADROOM..HEADROOM + usize::from(buffered.length)]
     }
 
     /// Sees to it that there are buffers for what is asked for, as [`new`](Pool::new) makes
@@ -134,23 +183,27 @@ mod tests {
     #[test]
     fn lent_buffers_survive_a_change() {
         let mut pool = Pool::new(2, 1, 100);
-        let kept = pool.keep(&[7; 100]).unwrap();
+        let kept = pool.keep(&[7; 100], 0).unwrap();
         pool.fit(5, 2, 1500);
         assert_eq!((pool.free(), &pool.bytes(kept.buffer)[HEADROOM..HEADROOM + 100]), (6, &[7; 100][..]));
-        let others: Vec<u32> = std::iter::from_fn(|| pool.keep(&[1; 1500])).map(|kept| kept.buffer).collect();
+        let others: Vec<u32> =
+            std::iter::from_fn(|| pool.keep(&[1; 1500], 0)).map(|kept| kept.buffer).collect();
         assert!(others.len() == 6 && !others.contains(&kept.buffer));
         pool.give(kept.buffer);
         pool.fit(1, 1, 10);
-        assert_eq!(pool.keep(&[1; 1500]), Some(Buffered { length: 1500, ..kept }));
+        assert_eq!(pool.keep(&[1; 1500], 0), Some(Buffered { length: 1500, ..kept }));
     }
 
     #[test]
     fn buffers_do_not_overlap() {
         let mut pool = Pool::new(2, 0, 100);
-        let [one, other] = [1, 2].map(|byte| pool.keep(&[byte; 100]).unwrap());
-        assert_eq!(pool.keep(&[3; 1]), None);
+        let headed = pool.keep(&[4; 30], 10).unwrap();
+        assert_eq!((pool.packet(headed).len(), pool.bytes(headed.buffer)[HEADROOM - 10]), (20, 4));
+        pool.give(headed.buffer);
+        let [one, other] = [1, 2].map(|byte| pool.keep(&[byte; 100], 0).unwrap());
+        assert_eq!(pool.keep(&[3; 1], 0), None);
         pool.give(one.buffer);
-        assert_eq!(pool.keep(&[3; 200]), None);
+        assert_eq!(pool.keep(&[3; 200], 0), None);
         pool.bytes(one.buffer).fill(9);
         assert_eq!(pool.bytes(other.buffer)[HEADROOM..HEADROOM + 100], [2; 100]);
     }

@@ -7,8 +7,8 @@ use super::config::{Config, Error};
 use super::{Attached, BATCH, Engine, State, setup};
 use crate::clock::Epoch;
 use crate::ports::Port;
+use netstage_core::edge::Rates;
 use netstage_core::fair::Control;
-use netstage_core::quantity::BitRate;
 use netstage_core::time::Instant;
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 pub struct Prepared {
     state: State,
     /// Per flow, how it is controlled from now on.
-    controls: Vec<(Control, f64, Option<BitRate>)>,
+    controls: Vec<(Control, f64, Rates)>,
     buffers: usize,
     largest: usize,
     ports: Vec<String>,
@@ -32,7 +32,7 @@ impl Prepared {
         let flows = config.vpns.iter().flat_map(|vpn| &vpn.flows);
         Ok(Prepared {
             state,
-            controls: flows.map(|flow| (flow.control.clone(), flow.weight, flow.maximum)).collect(),
+            controls: flows.map(|flow| (flow.control.clone(), flow.weight, setup::rates(flow))).collect(),
             buffers: config.buffers,
             largest: setup::largest(config),
             ports: config.ports.iter().map(|port| port.name.clone()).collect(),
@@ -72,7 +72,7 @@ impl<P: Port> Engine<P> {
 }
 
 impl State {
-    fn take_over(&mut self, now: Instant, old: &mut State, controls: &[(Control, f64, Option<BitRate>)]) {
+    fn take_over(&mut self, now: Instant, old: &mut State, controls: &[(Control, f64, Rates)]) {
         std::mem::swap(&mut self.pool, &mut old.pool);
         std::mem::swap(&mut self.totals, &mut old.totals);
         self.take_over_flows(now, old, controls);
@@ -89,21 +89,16 @@ impl State {
         }
     }
 
-    fn take_over_flows(
-        &mut self,
-        now: Instant,
-        old: &mut State,
-        controls: &[(Control, f64, Option<BitRate>)],
-    ) {
+    fn take_over_flows(&mut self, now: Instant, old: &mut State, controls: &[(Control, f64, Rates)]) {
         let key = |state: &State, number: usize| {
             let flow = &state.flows[number];
             (state.names.vpns[flow.vpn as usize].clone(), state.names.peers[flow.peer as usize].clone())
         };
         let mut before: HashMap<(String, String), usize> =
             (0..old.flows.len()).map(|number| (key(old, number), number)).collect();
-        for (number, (control, weight, maximum)) in controls.iter().enumerate() {
+        for (number, (control, weight, rates)) in controls.iter().enumerate() {
             let Some(known) = before.remove(&key(self, number)) else { continue };
-            let refused = self.edge.adopt(now, number, (&mut old.edge, known), control, *weight, *maximum);
+            let refused = self.edge.adopt(now, number, (&mut old.edge, known), control, *weight, *rates);
             refused.into_iter().for_each(|packet| self.pool.give(packet.buffer));
             let (known, flow) = (&mut old.flows[known], &mut self.flows[number]);
             // Answers that are under way are still heard, unless they answer other questions.
@@ -112,13 +107,12 @@ impl State {
             }
             flow.egress = known.egress;
             flow.counters = known.counters.take();
-            (flow.unanswered, flow.asked_at, flow.is_silent) =
-                (known.unanswered, known.asked_at, known.is_silent);
+            flow.is_silent = known.is_silent;
             self.vpns[flow.vpn as usize].held += self.edge.queue_len(number) as u32;
         }
         // What waits for flows that are no more has nowhere to go.
         for number in before.into_values() {
-            for packet in old.edge.take_queue(number) {
+            for packet in old.edge.take_queue(now, number) {
                 self.pool.give(packet.buffer);
             }
         }

@@ -4,11 +4,13 @@ use super::circuits::{Circuits, Occupied};
 use super::config::{self, Config, Destination, Encapsulation, Error};
 use super::counter::Counters;
 use super::pool::Pool;
-use super::{BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn};
-use netstage_core::edge::{Edge, Labels, Prefix, Routes, Taken};
+use super::{BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn, queues};
+use netstage_core::edge::{Edge, Labels, Prefix, Rates, Routes, Taken};
 use netstage_core::fair::Egress;
 use netstage_core::fair::wire::Querier;
 use netstage_core::neighbour::Neighbours;
+use netstage_core::quantity::Capacity;
+use netstage_core::rng::Stream;
 use netstage_core::time::Instant;
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
@@ -49,6 +51,7 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
 
     let (mut edge, mut labels, mut flows) = (Edge::new(), Labels::default(), Vec::new());
     let mut exits = Vec::new();
+    let mut class_tables: Vec<queues::Table> = Vec::new();
     let mut vpns = Vec::with_capacity(config.vpns.len());
     for (number, vpn) in config.vpns.iter().enumerate() {
         let place = || format!("VPN {:?}", vpn.name);
@@ -59,7 +62,22 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
             if own.iter().any(|(other, _)| *other == peer) {
                 return Err(Error::Flows { vpn: vpn.name.clone(), peer: flow.peer.clone(), count: 2 });
             }
-            let key = edge.add(Instant::ZERO, &flow.control, flow.weight, flow.maximum);
+            let key = edge.add(Instant::ZERO, &flow.control, flow.weight, rates(flow));
+            if !flow.queueing.is_right() {
+                return Err(Error::Classes { vpn: vpn.name.clone(), peer: flow.peer.clone() });
+            }
+            let classes = queues::discipline(&flow.queueing).map_or(0, |(discipline, table)| {
+                // Classes have room of their own.
+                let queue = Some((&discipline, Capacity::Packets(0)));
+                let seed = Stream::new(config.session_seed.into(), "queues").fork(&key.to_string());
+                edge.set_queue(Instant::ZERO, key, queue, seed);
+                let known = class_tables.iter().position(|known| *known == table);
+                known.unwrap_or_else(|| {
+                    class_tables.push(table);
+                    class_tables.len() - 1
+                }) as u16
+                    + 1
+            });
             let name = || format!("VPN {:?} with peer {:?}", vpn.name, flow.peer);
             if flow.send.is_reserved() {
                 return Err(Error::LabelReserved { place: name(), label: flow.send });
@@ -82,12 +100,10 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
                 peer,
                 send: flow.send,
                 receive: flow.receive,
+                classes,
                 querier: Querier::new(session, config.epoch_unix_ns, asks_for_marks),
                 egress: Egress::default(),
                 counters: None,
-                stops_when_silent: flow.stops_when_silent,
-                unanswered: 0,
-                asked_at: Instant::ZERO,
                 is_silent: false,
             });
         }
@@ -152,8 +168,10 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
         circuits,
         exits,
         neighbours: Neighbours::new(),
-        silent_after: config.silent_after,
         sides,
+        class_tables,
+        from_customers: Vec::with_capacity(BATCH),
+        from_core: Vec::with_capacity(BATCH),
         totals: Counters::default(),
         departures: config.ports.iter().map(|_| Vec::new()).collect(),
         names: Names {
@@ -170,6 +188,11 @@ pub(super) fn largest(config: &Config) -> usize {
     let circuits = config.circuits.iter().map(|circuit| circuit.mtu);
     let largest = circuits.chain(config.peers.iter().map(|peer| peer.mtu)).max().unwrap_or(0);
     usize::from(largest).max(LEAST_MTU)
+}
+
+/// Bounds of what a flow sends.
+pub(super) fn rates(flow: &config::Flow) -> Rates {
+    Rates { minimum: flow.minimum, maximum: flow.maximum }
 }
 
 /// Who has a label.

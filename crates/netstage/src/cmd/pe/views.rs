@@ -143,6 +143,6 @@ mod tests {
         assert!(router(&state).contains("refused:\nerror: label 7"));
         let counters = counters(&state);
         assert!(counters.contains("no_route") && !counters.contains("queue_full"), "{counters}");
-        assert!(counters.contains("The VPN has no route to the destination."));
+        assert!(counters.contains("The VPN has no route to the destination;"));
     }
 }

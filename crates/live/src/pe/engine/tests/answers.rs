@@ -115,3 +115,83 @@ fn connections_agree_on_segments_that_fit() {
         assert_eq!(pseudo.bytes(segment).folded(), 0xffff);
     }
 }
+
+#[test]
+fn what_may_be_divided_is_and_comes_whole() {
+    let payload: Vec<u8> = (0..1400_u32).map(|number| number as u8).collect();
+    let mut sent = vec![0; v4::HEADER];
+    let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 1, 1].into());
+    v4::Header { protocol: 253, source, destination, dont_fragment: false, ..v4::Header::default() }
+        .write(&mut sent, payload.len())
+        .unwrap();
+    sent.extend(&payload);
+    // Once the core is too narrow, once the circuit at the far end, once both.
+    for (core, circuit) in [(1312, 1500), (1500, 600), (1312, 600)] {
+        let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
+        configs[0].peers[0].mtu = core;
+        configs[1].circuits[0].mtu = circuit;
+        let mut world = World::new(configs);
+        world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
+        world.run(Instant(1_000_000_000), &mut delay);
+        let mut joined: Vec<u8> = Vec::new();
+        for frame in &world.delivered[1] {
+            let (_, packet) = opened(frame);
+            let view = v4::View::new(packet).unwrap();
+            assert!(packet.len() <= usize::from(circuit) && view.fragment_offset() == joined.len());
+            assert_eq!(view.ttl(), 62);
+            joined.extend(view.transport().payload);
+        }
+        assert_eq!(joined, payload);
+        assert!(world.delivered[1].len() >= 2);
+        let divided = world.routers.each_ref().map(|router| router.count(Counter::Divided));
+        assert_eq!(divided, [u64::from(core < 1400), u64::from(circuit == 600)]);
+        assert!(world.routers.iter().all(|router| router.engine.free_buffers() == router.buffers));
+    }
+}
+
+#[test]
+fn a_packet_without_a_route_is_answered_by_either_router() {
+    for is_v6 in [false, true] {
+        let mut sent = packet(is_v6, 0, 0, 1, 100);
+        let mut at_home = router(&config(0, Way::Udp4, 1));
+        let mut astray = sent.clone();
+        match is_v6 {
+            false => {
+                let destination = [192, 0, 2, 9].into();
+                v4::Header {
+                    protocol: 253,
+                    source: [10, 0, 0, 1].into(),
+                    destination,
+                    ..v4::Header::default()
+                }
+                .write(&mut astray, 80)
+                .unwrap();
+            }
+            true => astray[24] = 0xfc,
+        }
+        let [back, out] = at_home.pass(CUSTOMERS, Instant(1), &frame(100, &astray));
+        assert_eq!((back.len(), out.len()), (1, 0));
+        let (source, _, kind, rest) = answered(&back[0]);
+        let teller = |side: u8| -> IpAddr {
+            match is_v6 {
+                false => [10, 0, side, 254].into(),
+                true => format!("fd00:{side}::fe").parse().unwrap(),
+            }
+        };
+        assert_eq!((source, kind, rest[4..] == astray), (teller(0), if is_v6 { 1 } else { 3 }, true));
+        assert_eq!(at_home.count(Counter::NoRoute), 1);
+
+        // The far router has lost the customer's prefixes; the answer takes the core back.
+        let mut far = config(1, Way::Udp4, 1);
+        far.vpns[0].routes.retain(|(_, to)| matches!(to, Destination::Peer(_)));
+        let mut world = World::new([config(0, Way::Udp4, 1), far]);
+        world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
+        world.run(Instant(1_000_000_000), &mut delay);
+        assert_eq!((world.delivered[0].len(), world.delivered[1].len()), (1, 0));
+        let (source, _, kind, rest) = answered(&world.delivered[0][0]);
+        sent = after_hops(&sent, 1);
+        assert_eq!((source, kind, rest[4..] == sent), (teller(1), if is_v6 { 1 } else { 3 }, true));
+        // Nor is anything said about what was said.
+        assert_eq!(world.routers[0].count(Counter::NoRoute), 0);
+    }
+}

@@ -270,7 +270,9 @@ fn marks_of_the_core_reach_customer_and_ingress() {
             let far = world.routers[1].engine.flow(0);
             let delivered = world.delivered[1].first().map(|frame| ip::View::new(opened(frame).1).unwrap());
             assert_eq!(delivered.map(|view| (view.ecn(), view.dscp())), expected.map(|ecn| (ecn, 46)));
-            assert_eq!(far.received().marked, u64::from(expected.is_some()));
+            // One that was inside already may have been set by the customer.
+            let is_the_cores = expected.is_some() && inner != Ecn::CongestionExperienced;
+            assert_eq!(far.received().marked, u64::from(is_the_cores));
             assert_eq!(far.count(Counter::MarkDropped), u64::from(expected.is_none()));
         }
     }

@@ -6,10 +6,11 @@ mod configuration;
 mod end_to_end;
 mod isolation;
 mod neighbours;
+mod queues;
 mod refusals;
 mod replaced;
 
-use super::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn};
+use super::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Side, Vpn};
 use super::{Counter, Engine, Keys};
 use crate::clock::Epoch;
 use crate::ports::Port as _;
@@ -102,8 +103,9 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
             receive: label(1000 * u32::from(1 + side) + u32::from(number)),
             control: Control::I2vfc(fair::Config::default()),
             weight: 1.0,
+            minimum: None,
             maximum: None,
-            stops_when_silent: false,
+            queueing: Queueing::Fifo,
         }],
         address_v4: Some([10, 0, side, 254].into()),
         address_v6: Some(format!("fd00:{side}::fe").parse().unwrap()),
@@ -130,7 +132,6 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
-        silent_after: Duration::from_secs(5),
     }
 }
 

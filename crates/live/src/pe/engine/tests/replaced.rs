@@ -2,6 +2,7 @@
 
 use super::super::Prepared;
 use super::*;
+use netstage_core::fair::{Silence, WhenSilent};
 
 fn replace(world: &mut World, side: usize, config: &Config) {
     let now = world.now;
@@ -103,31 +104,35 @@ fn a_peers_way_may_go_and_come() {
 fn a_silent_peer_is_noticed_and_where_asked_for_nothing_more_is_taken() {
     for stops in [false, true] {
         let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
-        configs[0].vpns[0].flows[0].stops_when_silent = stops;
+        let then = if stops { WhenSilent::Closed } else { WhenSilent::Shrink };
+        let silence = Silence { after: Duration::from_secs(5), then };
+        configs[0].vpns[0].flows[0].control =
+            Control::I2vfc(fair::Config { silence, ..fair::Config::default() });
         let mut world = World::new(configs);
         offer(&mut world, 0, 100, &mut delay);
-        assert_eq!(world.routers[0].engine.watch(world.now), []);
+        assert_eq!(world.routers[0].engine.watch(), []);
         let mut hole = |_: Instant, _: usize, _: &mut Vec<u8>| None;
         world.run(world.now + Duration::from_secs(1), &mut delay);
         let (mut noticed, silent_from) = (None, world.now);
         while noticed.is_none() && world.now < silent_from + Duration::from_secs(20) {
             offer(&mut world, 0, 100, &mut hole);
-            noticed = world.routers[0].engine.watch(world.now).pop().map(|change| (change, world.now));
+            noticed = world.routers[0].engine.watch().pop().map(|change| (change, world.now));
         }
         let (change, at) = noticed.unwrap();
         assert_eq!(change, (0, true));
         let after = at.since(silent_from);
         assert!((5_000..7_000).contains(&(after.0 / 1_000_000)), "{after:?}");
+        let refused = |world: &World| world.routers[0].engine.flow(0).count(Counter::PeerSilent);
+        let before = refused(&world);
         offer(&mut world, 0, 100, &mut hole);
-        let refused = world.routers[0].engine.flow(0).count(Counter::PeerSilent);
-        assert_eq!(refused, if stops { 100 } else { 0 });
+        assert_eq!(refused(&world) - before, if stops { 100 } else { 0 });
         // It answers again, is asked soon since somebody wants to send, and packets flow.
         let before = world.delivered[1].len();
         for _ in 0..30 {
             offer(&mut world, 0, 100, &mut delay);
-            world.routers[0].engine.watch(world.now);
+            world.routers[0].engine.watch();
         }
-        assert!(!world.routers[0].engine.flow(0).is_silent());
+        assert!(world.routers[0].engine.flow(0).silent_since().is_none());
         // The window has shrunk to one packet meanwhile, and grows by the law's small steps.
         assert!(world.delivered[1].len() > before + 100, "{stops}: {}", world.delivered[1].len() - before);
     }

@@ -1,0 +1,148 @@
+//! What a VPN's flows have of each other, behind one window or rate.
+
+use super::super::config::{Class, Queueing};
+use super::*;
+use netstage_core::quantity::BitRate;
+use netstage_core::queue::{CodelConfig, FqCodelConfig};
+
+const SECONDS: u64 = 10;
+/// After so many the queues are as they stay.
+const SETTLED: u64 = 4;
+
+fn class(codepoints: &[u8], priority: u8, weight: f64, fq_codel: bool) -> Class {
+    let codel =
+        CodelConfig { target: Duration::from_millis(5), interval: Duration::from_millis(100), ecn: true };
+    Class {
+        codepoints: codepoints.to_vec(),
+        priority,
+        weight,
+        packets: 128,
+        fq_codel: fq_codel.then_some(FqCodelConfig { codel, flows: 1024, quantum: 1514 }),
+    }
+}
+
+/// A flow inside: its packets have this length, traffic class and distance.
+#[derive(Clone, Copy)]
+struct Inner {
+    size: usize,
+    traffic_class: u8,
+    every: Duration,
+}
+
+/// What a flow inside offered and got through after the queues had settled, how many packets were
+/// marked, and the longest time under way.
+#[derive(Debug, Default)]
+struct Outcome {
+    offered: u64,
+    delivered: u64,
+    marked: u64,
+    longest: Duration,
+}
+
+/// Flows inside a VPN that is sent at 8 Mbit/s.
+fn outcomes(queueing: Queueing, flows: &[Inner]) -> (Vec<Outcome>, World) {
+    let mut near = config(0, Way::Udp4, 1);
+    near.vpns[0].flows[0].control = Control::FixedRate { rate: BitRate(8_000_000), queue: 128 };
+    near.vpns[0].flows[0].queueing = queueing;
+    let mut world = World::new([near, config(1, Way::Udp4, 1)]);
+    let mut outcomes: Vec<Outcome> = flows.iter().map(|_| Outcome::default()).collect();
+    let end = Duration::from_secs(SECONDS).0;
+    let mut next = vec![0; flows.len()];
+    while let Some(flow) = (0..flows.len()).min_by_key(|flow| next[*flow]).filter(|flow| next[*flow] < end) {
+        let now = Instant(next[flow]);
+        let Inner { size, traffic_class, every } = flows[flow];
+        next[flow] += every.0;
+        world.run(now, &mut delay);
+        let mut bytes = packet(false, 0, 0, now.0, size);
+        bytes[15] = 1 + flow as u8;
+        bytes[10..12].fill(0);
+        let checksum = Sum::ZERO.bytes(&bytes[..20]).checksum();
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        v4::HeaderMut::new(&mut bytes).unwrap().set_traffic_class(traffic_class);
+        world.routers[0].give(CUSTOMERS, now, &frame(100, &bytes));
+        outcomes[flow].offered += u64::from(now >= Instant(SETTLED * 1_000_000_000));
+        for frame in world.delivered[1].drain(..) {
+            let (_, delivered) = opened(&frame);
+            let (_, sent) = numbers(delivered);
+            let outcome = &mut outcomes[usize::from(delivered[15]) - 1];
+            if now >= Instant(SETTLED * 1_000_000_000) {
+                outcome.delivered += 1;
+                outcome.marked += u64::from(delivered[1] & 3 == 3);
+                outcome.longest = outcome.longest.max(now.since(Instant(sent)));
+            }
+        }
+    }
+    (outcomes, world)
+}
+
+/// Raj Jain's index of what got through.
+fn fairness(outcomes: &[Outcome]) -> f64 {
+    let shares: Vec<f64> = outcomes.iter().map(|outcome| outcome.delivered as f64).collect();
+    let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+const GREEDY: Inner = Inner { size: 1000, traffic_class: 0, every: Duration(517_000) };
+const MODEST: Inner = Inner { every: Duration(3_100_000), ..GREEDY };
+
+#[test]
+fn flows_inside_share_what_their_vpn_has() {
+    // 15.5 Mbit/s and three times 2.6, of which 8 leave.
+    let flows = [GREEDY, MODEST, MODEST, MODEST];
+    let (fifo, _) = outcomes(Queueing::Fifo, &flows);
+    let apart = Queueing::Classes(vec![class(&[], 0, 1.0, true)]);
+    let (apart, world) = outcomes(apart, &flows);
+    let (before, after) = (fairness(&fifo), fairness(&apart));
+    println!("Jain's index {before:.3} in order, {after:.3} with FQ-CoDel; {apart:?}");
+    assert!(before < 0.75 && after > 0.99, "{before} {after}");
+    let sent = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| outcome.delivered).sum::<u64>();
+    assert!(sent(&apart) >= sent(&fifo) - 100, "{} {}", sent(&apart), sent(&fifo));
+    let count = |counter| world.routers[0].engine.flow(0).count(counter);
+    assert!(count(Counter::QueueDropped) > 0 && count(Counter::QueueFull) == 0);
+    let waiting: usize = world.routers[0].engine.flows().map(|flow| flow.queue_len()).sum();
+    assert_eq!(world.routers[0].engine.free_buffers() + waiting, world.routers[0].buffers);
+}
+
+#[test]
+fn a_sparse_flow_inside_does_not_wait_for_a_greedy_one() {
+    let voice = Inner { size: 200, traffic_class: 46 << 2, every: Duration(20_100_000) };
+    let classes = Queueing::Classes(vec![class(&[46], 0, 1.0, false), class(&[], 1, 1.0, false)]);
+    let flows = Queueing::Classes(vec![class(&[], 0, 1.0, true)]);
+    for (queueing, least, longest) in [(Queueing::Fifo, 0, 150), (classes, 298, 8), (flows, 298, 8)] {
+        let (outcomes, _) = outcomes(queueing.clone(), &[GREEDY, voice]);
+        let Outcome { offered, delivered, longest: waited, .. } = outcomes[1];
+        println!("{delivered} of {offered} delivered, the last after {waited:?}, {queueing:?}");
+        assert!(delivered >= least && waited <= Duration::from_millis(longest), "{outcomes:?}");
+        // In order it fares no better than the greedy one.
+        assert!(queueing != Queueing::Fifo || delivered < offered || waited >= Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn weights_hold_between_classes() {
+    let gold = Inner { traffic_class: 26 << 2, ..GREEDY };
+    let classes = Queueing::Classes(vec![class(&[26, 28], 0, 3.0, true), class(&[], 0, 1.0, false)]);
+    let (outcomes, _) = outcomes(classes, &[gold, GREEDY]);
+    let ratio = outcomes[0].delivered as f64 / outcomes[1].delivered as f64;
+    assert!((2.9..3.1).contains(&ratio), "{outcomes:?}");
+}
+
+#[test]
+fn a_flow_that_understands_marks_is_marked_and_its_marks_are_not_the_cores() {
+    let capable = Inner { traffic_class: 2, every: Duration(900_000), ..GREEDY };
+    let (outcomes, world) = outcomes(Queueing::Classes(vec![class(&[], 0, 1.0, true)]), &[capable]);
+    assert!(outcomes[0].marked > 10, "{outcomes:?}");
+    assert_eq!(world.routers[1].engine.flow(0).received().marked, 0);
+}
+
+#[test]
+fn classes_that_cannot_be_are_refused() {
+    for classes in [vec![], vec![class(&[64], 0, 1.0, false)], vec![class(&[], 0, 0.0, false)]] {
+        let mut config = config(0, Way::Mpls, 1);
+        config.vpns[0].flows[0].queueing = Queueing::Classes(classes);
+        let (port, _) = ring::pair(1).unwrap();
+        let (other, _) = ring::pair(1).unwrap();
+        let refused = Engine::new(&config, vec![port, other]).unwrap_err();
+        assert!(refused.to_string().contains("weights above zero"), "{refused}");
+    }
+}
