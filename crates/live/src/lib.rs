@@ -41,3 +41,4 @@ pub mod results;
 pub mod stamp;
 pub mod task;
 pub mod traffic;
+mod wait;

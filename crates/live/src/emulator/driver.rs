@@ -9,10 +9,10 @@ use super::links::{Arrived, Links};
 use super::report::Report;
 use super::timing::Timing;
 use super::verdict::{self, Faults};
-use super::wait::Waiter;
 use crate::clock::{Epoch, thread_cpu_ns};
 use crate::ports::Port;
 use crate::realtime::{Awake, Grants, Rank};
+use crate::wait::Waiter;
 use netstage_core::time::{Duration, Instant};
 use std::fmt;
 use std::io;
@@ -100,7 +100,7 @@ impl<P: Port> Emulator<P> {
         if config.interval == Duration::ZERO {
             return Err(Error::Interval);
         }
-        let mut waiter = Waiter::new().map_err(Error::Waiting)?;
+        let mut waiter = Waiter::precise().map_err(Error::Waiting)?;
         let attach = |port| Attachment { port, missed_before: 0, failed: None, read_until: Instant::NEVER };
         let mut ports: Vec<_> = ports.into_iter().flatten().map(attach).collect();
         for (index, attached) in ports.iter_mut().enumerate() {

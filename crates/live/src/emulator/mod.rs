@@ -23,7 +23,6 @@ mod pool;
 pub mod report;
 mod timing;
 mod verdict;
-pub(crate) mod wait;
 
 pub use classify::{Entry, Label};
 pub use config::{Config, LinkConfig, Tolerance};

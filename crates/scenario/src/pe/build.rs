@@ -52,6 +52,7 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
         metrics: file.pe.metrics.as_ref().map(|listen| listen.0),
         buffers: file.pe.buffers.0,
         ports: file.pe.ports,
+        moderation: file.pe.moderation.0,
         peers: peers?,
         vpns,
         circuits,

@@ -4,12 +4,14 @@ use super::PortKind;
 use crate::error::Problems;
 use crate::file::control::Control;
 use crate::file::network::FqCodel;
-use crate::scalar::{Bytes, Count, FilePath, Packets, Positive, Span, VpnName, text};
+use crate::quantity::Dimension;
+use crate::scalar::{Bytes, Count, FilePath, Packets, Positive, Span, VpnName, bounded, text};
 use crate::table::{At, Decode, Kind, List, Named, NoFields, OneOrMore, choice, mismatch, table, tagged};
 use crate::tree::Node;
 use netstage_core::edge::Prefix;
 use netstage_core::fair::{self, WhenSilent};
 use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -40,6 +42,8 @@ table! {
         buffers: Packets = "16384 packets",
         /// How interfaces are opened.
         ports: PortKind = "auto",
+        /// Frames and timers are looked at once in this time at most, as with interrupt moderation: more takes less processor time, and adds up to as much to the delay of a packet.
+        moderation: Moderation = "250 us",
         /// A peer is silent, and that is an alarm, when two queries of a VPN flow this far apart, or more, are unanswered, and all between them.
         silent_after: Span = "5 s",
     }
@@ -217,6 +221,20 @@ choice!(WhenSilent {
 
 /// A label that may be given to something: from 16 on.
 pub(crate) type LabelNumber = Count<16, 1_048_575>;
+
+/// Time between turns. What is due is made up for by no more than a millisecond.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Moderation(pub Duration);
+
+impl Decode for Moderation {
+    fn kind() -> Kind {
+        Kind::Quantity(&[Dimension::Time])
+    }
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        bounded(node, &[Dimension::Time], 0..=1_000_000, "at most 1 ms", problems)
+            .map(|v| Moderation(Duration(v.1)))
+    }
+}
 
 text! {
     /// A network interface, by name.

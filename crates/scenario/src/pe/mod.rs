@@ -15,6 +15,7 @@ use netstage_core::edge::Prefix;
 use netstage_core::fair::{Control, LossMeasure, Rule};
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::FqCodelConfig;
+use netstage_core::time::Duration;
 use netstage_wire::mpls::Label;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -33,6 +34,8 @@ pub struct Router {
     pub buffers: u32,
     /// How interfaces are opened.
     pub ports: PortKind,
+    /// Time between turns.
+    pub moderation: Duration,
     /// The other provider edge routers, by name.
     pub peers: Vec<Peer>,
     /// The VPNs, by name.

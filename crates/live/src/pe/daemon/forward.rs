@@ -4,9 +4,9 @@
 use super::port::AnyPort;
 use super::snapshot::{self, Snapshot};
 use crate::clock::Epoch;
-use crate::emulator::wait::Waiter;
 use crate::pe::engine::{Engine, Prepared};
 use crate::ports::Port as _;
+use crate::wait::Waiter;
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::Mac;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,8 +25,8 @@ const TURNS: usize = 64;
 pub(super) enum Order {
     /// Where a peer, by its number, is to be sent to: port, next router's station and MTU.
     Way(usize, Option<(usize, Mac, u16)>),
-    /// Another configuration, and the ports it needs that are not open yet.
-    Replace(Box<Prepared>, Vec<(String, AnyPort)>, Sender<()>),
+    /// Another configuration, the ports it needs that are not open yet, and the time between turns.
+    Replace(Box<Prepared>, Vec<(String, AnyPort)>, Duration, Sender<()>),
     /// How things stand.
     Show(Sender<Box<Snapshot>>),
     /// The end.
@@ -86,17 +86,19 @@ impl Orders {
 }
 
 impl Forwarding {
-    /// Begins. `tell` is called from the thread, and must not wait.
+    /// Begins; a turn is taken once in `moderation` at most. `tell` is called from the thread, and
+    /// must not wait.
     pub fn begin(
         engine: Engine<AnyPort>,
         epoch: Epoch,
+        moderation: Duration,
         tell: impl Fn(Event) + Send + 'static,
     ) -> io::Result<Forwarding> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let (orders, received) = channel();
         let mut forward = Loop {
             failures: engine.port_names().iter().map(|_| None).collect(),
-            waiter: waiter(&engine, &bell)?,
+            waiter: waiter(&engine, &bell, moderation)?,
             engine,
             epoch,
             bell: Arc::clone(&bell),
@@ -123,8 +125,8 @@ impl Forwarding {
     }
 }
 
-fn waiter(engine: &Engine<AnyPort>, bell: &EventFd) -> io::Result<Waiter> {
-    let mut waiter = Waiter::new()?;
+fn waiter(engine: &Engine<AnyPort>, bell: &EventFd, moderation: Duration) -> io::Result<Waiter> {
+    let mut waiter = Waiter::sparing(moderation.0)?;
     for (index, port) in engine.ports().enumerate() {
         waiter.add(index, port.fd())?;
     }
@@ -177,10 +179,10 @@ impl Loop {
     fn carry_out(&mut self, order: Order) -> bool {
         match order {
             Order::Way(peer, way) => self.engine.set_way(peer, way),
-            Order::Replace(prepared, opened, done) => {
+            Order::Replace(prepared, opened, moderation, done) => {
                 let closed = self.engine.replace(self.epoch.now(), *prepared, opened);
                 self.failures = self.engine.port_names().iter().map(|_| None).collect();
-                match waiter(&self.engine, &self.bell) {
+                match waiter(&self.engine, &self.bell, moderation) {
                     Ok(waiter) => self.waiter = waiter,
                     // Without descriptors nothing can be waited for.
                     Err(_) => return false,

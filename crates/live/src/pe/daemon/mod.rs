@@ -114,8 +114,10 @@ impl Daemon {
         }
         let engine = Engine::new(&config, ports).map_err(reload::refused)?;
         let events = Arc::clone(&log);
-        let forwarding = Forwarding::begin(engine, beginning.epoch, move |event| tell_event(&events, &event))
-            .map_err(|error| Obstacle::system("the forwarding thread cannot begin", &error))?;
+        let forwarding = Forwarding::begin(engine, beginning.epoch, router.moderation, move |event| {
+            tell_event(&events, &event)
+        })
+        .map_err(|error| Obstacle::system("the forwarding thread cannot begin", &error))?;
         let ways = Arc::clone(&log);
         let tell = move |peer: &str, way: &Result<Way, String>| tell_way(&ways, peer, way);
         let follower = Follower::begin(host, Arc::clone(&router), forwarding.orders(), Box::new(tell))?;

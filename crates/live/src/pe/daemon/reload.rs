@@ -102,7 +102,7 @@ impl Loaded {
         let config = assemble::config(new, host, &self.beginning)?;
         let prepared = Prepared::new(&config).map_err(refused)?;
         let (done, finished) = channel();
-        orders.give(Order::Replace(Box::new(prepared), opened, done));
+        orders.give(Order::Replace(Box::new(prepared), opened, new.moderation, done));
         finished
             .recv()
             .map_err(|_| Obstacle::new("the forwarding thread has ended", "restart the router"))?;
@@ -141,7 +141,11 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
         router.circuits.iter().map(named).collect()
     };
     compare("circuit", &circuits(old), &circuits(new), |(_, circuit)| circuit.name.clone(), &mut told);
-    for (what, is_same) in [("buffers", old.buffers == new.buffers), ("core", old.core == new.core)] {
+    for (what, is_same) in [
+        ("buffers", old.buffers == new.buffers),
+        ("moderation", old.moderation == new.moderation),
+        ("core", old.core == new.core),
+    ] {
         if !is_same {
             told.push(format!("{what} changed"));
         }

@@ -1,11 +1,13 @@
-//! Sleeping until something is due or a frame comes, precisely and without wasting a core.
+//! Sleeping until something is due or a frame comes, precisely or sparingly.
 //!
-//! A sleep ends some tens of microseconds after it should. So the thread asks to be woken
-//! that much earlier, as learned, and spins for the rest, but only while spinning has taken
-//! no more than a share of the time. And it takes only so many turns a second: at high rates
-//! what comes and what becomes due within some tens of microseconds is handled together. The
-//! processor time saved is what keeps a real-time thread clear of the kernel's limit
-//! (sched_rt_runtime_us), which would stop it for 50 ms.
+//! Whoever waits takes only so many turns a second: at high rates what comes and what becomes
+//! due within one of them is handled together.
+//!
+//! A precise waiter, the emulator's, has turns of some tens of microseconds. A sleep ends that
+//! much after it should, so the thread asks to be woken earlier, as learned, and spins for the
+//! rest, but only while spinning has taken no more than a share of the time. The processor time
+//! saved is what keeps a real-time thread clear of the kernel's limit (sched_rt_runtime_us),
+//! which would stop it for 50 ms. A sparing one, a router's, never spins.
 
 use crate::clock::monotonic_ns;
 use rustix::event::{Timespec, epoll};
@@ -22,7 +24,7 @@ const POLL_NS: u64 = 50_000;
 const SPIN_SHARE: u64 = 5;
 /// Most that may be saved up for spinning.
 const MOST_SAVED_NS: u64 = 2_000_000;
-/// Time in which it earns a turn, and the turns it may have saved up.
+/// Time in which a precise one earns a turn, and the turns it may have saved up.
 const TURN_NS: u64 = 40_000;
 const TURNS_SAVED: u64 = 32;
 /// The margin moves up by this when a sleep overran it, and down by a twentieth when not:
@@ -41,20 +43,37 @@ pub struct Waiter {
     /// What may still be spent spinning.
     saved_ns: u64,
     refilled_ns: u64,
-    /// When its next turn is earned.
+    /// One nanosecond in this many is earned for spinning; none: it never spins.
+    spin_share: Option<u64>,
+    /// Time in which it earns a turn, and the turns it may have saved up.
     turn_ns: u64,
+    turns_saved: u64,
+    /// When its next turn is earned.
+    next_turn_ns: u64,
 }
 
 impl Waiter {
-    /// Waits for nothing yet.
-    pub fn new() -> io::Result<Waiter> {
+    /// As precise as a thread can be.
+    pub fn precise() -> io::Result<Waiter> {
+        Waiter::new(Some(SPIN_SHARE), TURN_NS, TURNS_SAVED)
+    }
+
+    /// One that takes a turn in so many nanoseconds at most, and is late by up to as many.
+    pub fn sparing(turn_ns: u64) -> io::Result<Waiter> {
+        Waiter::new(None, turn_ns, 0)
+    }
+
+    fn new(spin_share: Option<u64>, turn_ns: u64, turns_saved: u64) -> io::Result<Waiter> {
         Ok(Waiter {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             polled: Vec::new(),
             margin_ns: MARGIN_STEP_NS,
             saved_ns: 0,
             refilled_ns: monotonic_ns(),
-            turn_ns: 0,
+            spin_share,
+            turn_ns,
+            turns_saved,
+            next_turn_ns: 0,
         })
     }
 
@@ -83,22 +102,23 @@ impl Waiter {
     /// ports that may have some into `ready`.
     pub fn wait(&mut self, due: u64, ready: &mut Vec<usize>) -> io::Result<()> {
         let mut now = monotonic_ns();
-        if now < self.turn_ns {
+        if now < self.next_turn_ns {
             // An interruption only makes the turn an early one.
-            let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(self.turn_ns));
+            let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(self.next_turn_ns));
             now = monotonic_ns();
         }
-        self.turn_ns = self.turn_ns.max(now.saturating_sub(TURNS_SAVED * TURN_NS)) + TURN_NS;
+        let saved = self.turns_saved * self.turn_ns;
+        self.next_turn_ns = self.next_turn_ns.max(now.saturating_sub(saved)) + self.turn_ns;
         self.refill(now);
         let longest = if self.polled.is_empty() { LONGEST_NS } else { POLL_NS };
         let target = due.min(now.saturating_add(longest));
-        let spins = target == due && self.saved_ns >= self.margin_ns;
+        let spins = self.spin_share.is_some() && target == due && self.saved_ns >= self.margin_ns;
         let wake = if spins { target.saturating_sub(self.margin_ns) } else { target };
         ready.clear();
         self.sleep(wake.saturating_sub(now), ready)?;
         let interrupted = !ready.is_empty();
         ready.extend(&self.polled);
-        if interrupted {
+        if interrupted || self.spin_share.is_none() {
             return Ok(());
         }
         let mut woken = monotonic_ns();
@@ -129,7 +149,8 @@ impl Waiter {
     }
 
     fn refill(&mut self, now: u64) {
-        let earned = now.saturating_sub(self.refilled_ns) / SPIN_SHARE;
+        let Some(share) = self.spin_share else { return };
+        let earned = now.saturating_sub(self.refilled_ns) / share;
         self.saved_ns = (self.saved_ns + earned).min(MOST_SAVED_NS);
         self.refilled_ns = now;
     }
@@ -144,7 +165,7 @@ impl Waiter {
 }
 
 /// A moment of the monotonic clock as the system takes it.
-pub(super) fn timespec(nanoseconds: u64) -> Timespec {
+pub(crate) fn timespec(nanoseconds: u64) -> Timespec {
     Timespec { tv_sec: (nanoseconds / 1_000_000_000) as i64, tv_nsec: (nanoseconds % 1_000_000_000) as i64 }
 }
 
@@ -154,22 +175,27 @@ mod tests {
 
     #[test]
     fn it_never_wakes_early() {
-        let mut waiter = Waiter::new().unwrap();
-        let mut ready = Vec::new();
-        for microseconds in [0, 10, 100, 1000, 3000] {
-            let due = monotonic_ns() + microseconds * 1000;
-            waiter.wait(due, &mut ready).unwrap();
-            assert!(monotonic_ns() >= due && ready.is_empty());
+        for mut waiter in [Waiter::precise().unwrap(), Waiter::sparing(250_000).unwrap()] {
+            let mut ready = Vec::new();
+            for microseconds in [0, 10, 100, 1000, 3000] {
+                let due = monotonic_ns() + microseconds * 1000;
+                waiter.wait(due, &mut ready).unwrap();
+                assert!(monotonic_ns() >= due && ready.is_empty());
+            }
         }
     }
 
     #[test]
     fn turns_are_rationed() {
-        let mut waiter = Waiter::new().unwrap();
-        let start = monotonic_ns();
-        for _ in 0..TURNS_SAVED + 200 {
-            waiter.wait(0, &mut Vec::new()).unwrap();
+        for (mut waiter, turn_ns, saved) in [
+            (Waiter::precise().unwrap(), TURN_NS, TURNS_SAVED),
+            (Waiter::sparing(250_000).unwrap(), 250_000, 0),
+        ] {
+            let start = monotonic_ns();
+            for _ in 0..saved + 200 {
+                waiter.wait(0, &mut Vec::new()).unwrap();
+            }
+            assert!(monotonic_ns() - start >= 199 * turn_ns);
         }
-        assert!(monotonic_ns() - start >= 199 * TURN_NS);
     }
 }
