@@ -7,7 +7,7 @@ program=$1
 shift
 out=out/two-stages
 examples=scenarios/examples
-all=("$examples"/{two-hosts,link-failure,traffic-patterns,queues,tcp-flavours,applications} scenarios/papers/i2vfc/no-control)
+all=("$examples"/{two-hosts,link-failure,traffic-patterns,queues,tcp-flavours,random-loss,applications} scenarios/papers/i2vfc/no-control)
 scenarios=("${@:-${all[@]}}")
 
 # What is long in itself runs once.

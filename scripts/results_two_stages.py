@@ -14,7 +14,8 @@ import sys
 from results_page import table, write
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs/results/two-stages.md"
-SCENARIOS = ["two-hosts", "queues", "link-failure", "traffic-patterns", "tcp-flavours", "applications", "no-control"]
+SCENARIOS = ["two-hosts", "queues", "link-failure", "traffic-patterns", "tcp-flavours", "random-loss",
+             "applications", "no-control"]
 # Above this share of packets lost, and beyond this difference, the goal says nothing and is missed.
 LITTLE_LOSS, CLOSE = 0.01, 0.05
 

@@ -173,6 +173,24 @@ fn lost_retransmissions_keep_to_the_law_by_rack() {
     }
 }
 
+/// Small windows are the Reno-friendly region: Linux' CUBIC is as fast as AIMD(0.53, 0.3), which is as fast
+/// as Reno by RFC 9438's equation 4, and the RFC's own, which turns to Reno's increase early, is faster.
+#[test]
+fn cubic_of_linux_is_as_fast_as_reno_at_small_windows() {
+    let alpha = 3.0 * 0.3 / 1.7;
+    for p in [3e-3, 1e-2] {
+        let [linux, standard, aimd] =
+            [Algorithm::LinuxCubic, Algorithm::Cubic, Algorithm::Aimd { increase: alpha, decrease: 0.3 }]
+                .map(|algorithm| {
+                    let mut stream = Stream::new(1, "loss");
+                    run(algorithm, 20_000, || stream.chance(p)).rate
+                });
+        println!("p {p}: Linux {linux:.2}, RFC 9438 {standard:.2}, AIMD {aimd:.2} segments per round trip");
+        assert!((linux / aimd - 1.0).abs() < 0.08, "{}", linux / aimd);
+        assert!(standard / linux > 1.08, "{}", standard / linux);
+    }
+}
+
 /// Run with `--ignored --nocapture`: nanoseconds for an ACK handled and the segments it lets go.
 #[test]
 #[ignore = "a measurement"]

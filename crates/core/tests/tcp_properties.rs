@@ -14,6 +14,7 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
         Just(Algorithm::Reno),
         Just(Algorithm::NewReno),
         Just(Algorithm::Cubic),
+        Just(Algorithm::LinuxCubic),
         (0.01..8.0, 0.05..0.95).prop_map(|(increase, decrease)| Algorithm::Aimd { increase, decrease }),
     ]
 }

@@ -163,7 +163,7 @@ pub struct OneEnded {
 impl From<&tcp::Config> for TcpOptions {
     fn from(config: &tcp::Config) -> TcpOptions {
         let name = match config.algorithm {
-            tcp::Algorithm::Cubic => "cubic",
+            tcp::Algorithm::Cubic | tcp::Algorithm::LinuxCubic => "cubic",
             tcp::Algorithm::Reno | tcp::Algorithm::NewReno | tcp::Algorithm::Aimd { .. } => "reno",
         };
         TcpOptions {

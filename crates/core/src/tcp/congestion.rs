@@ -6,7 +6,7 @@
 //! In slow start an ACK counts for at most two segments, one after a timeout (RFC 3465
 //! section 2.3); Linux has no such limit.
 
-use super::cubic::{self, Cubic};
+use super::cubic::{self, Cubic, Friendliness};
 use super::{Algorithm, Config};
 use crate::time::Instant;
 
@@ -62,9 +62,13 @@ impl CongestionWindow {
         match config.algorithm {
             Algorithm::Reno | Algorithm::NewReno => self.cwnd += segment * acked / self.cwnd,
             Algorithm::Aimd { increase, .. } => self.cwnd += increase * segment * acked / self.cwnd,
-            Algorithm::Cubic => {
-                let grown = self.cubic.grow(now, self.cwnd / segment, acked / segment, smoothed_ns);
-                self.cwnd = grown * segment;
+            Algorithm::Cubic | Algorithm::LinuxCubic => {
+                let friendliness = match config.algorithm {
+                    Algorithm::LinuxCubic => Friendliness::Linux,
+                    _ => Friendliness::Standard,
+                };
+                let (cwnd, acked) = (self.cwnd / segment, acked / segment);
+                self.cwnd = self.cubic.grow(friendliness, now, cwnd, acked, smoothed_ns) * segment;
             }
         }
     }
@@ -82,7 +86,7 @@ impl CongestionWindow {
         let reduced = match config.algorithm {
             Algorithm::Reno | Algorithm::NewReno => flight / 2.0,
             Algorithm::Aimd { decrease, .. } => used * (1.0 - decrease),
-            Algorithm::Cubic => {
+            Algorithm::Cubic | Algorithm::LinuxCubic => {
                 self.cubic.reduce(used / segment);
                 used * cubic::BETA
             }
@@ -104,7 +108,7 @@ impl CongestionWindow {
     /// The window grows by no ACK now, because it is not in full use.
     #[inline]
     pub fn pause(&mut self, config: &Config, now: Instant) {
-        if config.algorithm == Algorithm::Cubic {
+        if matches!(config.algorithm, Algorithm::Cubic | Algorithm::LinuxCubic) {
             self.cubic.pause(now);
         }
     }

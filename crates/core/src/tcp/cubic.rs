@@ -1,6 +1,11 @@
 //! CUBIC's curve (RFC 9438). Windows are in segments here.
 //!
 //! HyStart++ is left out: the slow start is the standard one.
+//!
+//! Linux (tcp_cubic.c) departs from the RFC in the Reno-friendly region, which decides at small windows.
+//! The RFC gives Reno's increase, a segment per round trip, once its estimate of Reno's window is back where
+//! the last loss was, and takes the estimate for the window at once. Linux keeps to the smaller increase, and
+//! follows the estimate by its distance per round trip: as fast as Reno, where the RFC's way is faster.
 
 use crate::time::{Duration, Instant};
 
@@ -10,6 +15,14 @@ const C: f64 = 0.4;
 pub(super) const BETA: f64 = 0.7;
 /// Additive increase that gives Reno's rate with CUBIC's decrease (RFC 9438 section 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// Whose growth beside Reno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Friendliness {
+    /// RFC 9438 section 4.3.
+    Standard,
+    Linux,
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Cubic {
@@ -33,19 +46,29 @@ impl Cubic {
     }
 
     /// The window after `acked` segments were acknowledged in congestion avoidance.
-    pub fn grow(&mut self, now: Instant, cwnd: f64, acked: f64, smoothed_ns: f64) -> f64 {
+    pub fn grow(
+        &mut self,
+        friendliness: Friendliness,
+        now: Instant,
+        cwnd: f64,
+        acked: f64,
+        smoothed_ns: f64,
+    ) -> f64 {
         if self.epoch == Instant::NEVER {
             self.begin(now, cwnd);
         }
         self.updated = now;
         let t = now.since(self.epoch).as_secs_f64();
-        let pace = if self.w_est < self.prior { ALPHA } else { 1.0 };
+        let caught_up = self.w_est >= self.prior && friendliness == Friendliness::Standard;
+        let pace = if caught_up { 1.0 } else { ALPHA };
         self.w_est += pace * acked / cwnd;
-        if self.curve(t) < self.w_est {
-            return cwnd.max(self.w_est);
+        let mut target = self.curve(t + smoothed_ns * 1e-9);
+        match friendliness {
+            Friendliness::Standard if self.curve(t) < self.w_est => return cwnd.max(self.w_est),
+            Friendliness::Standard => {}
+            Friendliness::Linux => target = target.max(self.w_est),
         }
-        let target = self.curve(t + smoothed_ns * 1e-9).clamp(cwnd, 1.5 * cwnd);
-        cwnd + (target - cwnd) * (acked / cwnd).min(1.0)
+        cwnd + (target.clamp(cwnd, 1.5 * cwnd) - cwnd) * (acked / cwnd).min(1.0)
     }
 
     /// W_cubic(t), equation 1.

@@ -89,6 +89,9 @@ pub enum Algorithm {
     NewReno,
     /// CUBIC (RFC 9438).
     Cubic,
+    /// CUBIC, beside Reno as Linux has it: it never grows faster than RFC 9438's estimate before it has
+    /// caught up, and so is no faster than Reno where windows are small.
+    LinuxCubic,
     /// AIMD(a, b) with NewReno's recovery: `a` segments per round trip, decrease to `1 - b`.
     Aimd {
         /// Additive increase, segments per round trip.

@@ -305,6 +305,7 @@ impl Builder<'_, '_> {
             Algorithm::Reno => tcp::Algorithm::Reno,
             Algorithm::NewReno => tcp::Algorithm::NewReno,
             Algorithm::Cubic => tcp::Algorithm::Cubic,
+            Algorithm::LinuxCubic => tcp::Algorithm::LinuxCubic,
             Algorithm::Aimd => match (&tcp.increase, &tcp.decrease) {
                 (Some(a), Some(b)) => tcp::Algorithm::Aimd { increase: a.value.0, decrease: b.value.0 },
                 _ => {

@@ -165,6 +165,7 @@ pub(crate) enum Algorithm {
     Reno,
     NewReno,
     Cubic,
+    LinuxCubic,
     Aimd,
 }
 
@@ -175,6 +176,8 @@ choice!(Algorithm {
     "newreno" => Algorithm::NewReno,
     /// RFC 9438.
     "cubic" => Algorithm::Cubic,
+    /// RFC 9438, but beside Reno as Linux: as fast as Reno where windows are small, not faster.
+    "linux-cubic" => Algorithm::LinuxCubic,
     /// Increase and decrease as given, with NewReno's recovery.
     "aimd" => Algorithm::Aimd,
 });
