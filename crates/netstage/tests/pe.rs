@@ -10,7 +10,7 @@ use netstage_live::pe::daemon::Snapshot;
 use netstage_live::pe::daemon::client::Client;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::{Folder, Process, signal, within};
@@ -111,6 +111,9 @@ fn configuration(folder: &Path, site: usize, is_v6: bool, weight: u32) -> String
          tunnel = {{ kind = \"mpls-in-udp\", to = \"{to}\" }}\n",
         socket.display()
     );
+    if is_v6 {
+        text.push_str("keys = [{ number = 2, file = \"shared.key\" }]\n");
+    }
     for (number, customer) in CUSTOMERS.iter().enumerate() {
         text.push_str(&format!(
             "\n[vpn.{customer}.peer.far]\nsend = {}\nreceive = {}\nroutes = [\"10.0.{far}.0/24\", \"fd00:{far}::/64\"]\n\
@@ -128,6 +131,19 @@ struct Edge<'a> {
     client: Client,
     folder: &'a Folder,
     site: usize,
+    trace: PathBuf,
+}
+
+/// Where a site's traces would be, one for each start.
+fn traces(folder: &Folder, site: usize) -> impl Iterator<Item = PathBuf> {
+    (0..).map(move |start| folder.join(format!("pe{site}-{start}.trace")))
+}
+
+/// What `netstage pe replay` says, and its exit code.
+fn replay(trace: &Path) -> (Option<i32>, String) {
+    let output = Command::new(PROGRAM).args(["pe", "replay"]).arg(trace).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
 }
 
 impl Edge<'_> {
@@ -135,9 +151,11 @@ impl Edge<'_> {
         let mut command = Command::new(PROGRAM);
         command.args(["pe", "run"]).arg(folder.join(format!("pe{site}.toml")));
         command.arg("--last-state").arg(folder.join(format!("pe{site}.json"))).stderr(Stdio::piped());
+        let trace = traces(folder, site).find(|trace| !trace.exists()).unwrap();
+        command.arg("--trace").arg(&trace);
         let process = Process::new(spawn_in(&world.edges[site], command).unwrap());
         let client = Client::wait(&folder.join(format!("pe{site}.sock")), PATIENCE).unwrap();
-        Edge { process, client, folder, site }
+        Edge { process, client, folder, site, trace }
     }
 
     fn configure(&self, is_v6: bool, weight: u32) {
@@ -159,6 +177,7 @@ fn is_reached(edge: &mut Edge<'_>) -> bool {
 fn customers_with_the_same_addresses_reach_their_own() {
     let Some(world) = World::new() else { return };
     let folder = Folder::new("pe-carries");
+    std::fs::write(folder.join("shared.key"), "b2ee9d0cb08cd3c1f6d20d5a6bdc3a7e\n").unwrap();
     for is_v6 in [false, true] {
         (0..2).for_each(|site| configure(&folder, site, is_v6, 1));
         let mut edges = [0, 1].map(|site| Edge::begin(&world, &folder, site));
@@ -169,6 +188,12 @@ fn customers_with_the_same_addresses_reach_their_own() {
                 assert_eq!(world.echo(customer, inner_v6, &text), Some(text));
             }
         }
+        // Queries are answered, and where there are keys, believed.
+        let is_measured = |edge: &mut Edge<'_>| {
+            let flows = edge.client.show().unwrap().flows;
+            flows.iter().all(|flow| flow.window.as_ref().is_some_and(|window| window.round_trip_ns > 0))
+        };
+        assert!(within(PATIENCE, || edges.iter_mut().all(is_measured)));
         let state = edges[0].client.show().unwrap();
         let sent: Vec<u64> = state.flows.iter().map(|flow| flow.sent.packets).collect();
         assert_eq!(
@@ -241,6 +266,19 @@ fn a_configuration_is_taken_whole_or_not_at_all() {
     assert_eq!(changes, ["flow blue with far removed", "circuit blue removed"]);
     assert!(world.echo(0, false, "alone").is_some());
     assert_eq!(world.echo(1, false, "nobody"), None);
+    // All of it is decided once more, the reloads in their places.
+    let [mut near, _] = edges;
+    signal(near.process.child().id(), "-TERM");
+    assert!(near.process.output().status.success());
+    let (code, said) = replay(&near.trace);
+    assert!(code == Some(0) && said.contains(", all as recorded") && !said.contains("blue"), "{said}");
+    let red = said.lines().find(|line| line.starts_with("red")).unwrap();
+    assert_eq!(red.split_whitespace().take(5).collect::<Vec<_>>(), ["red", "far", "3", "0", "3"]);
+    // Somebody tampers with it.
+    let text = std::fs::read_to_string(&near.trace).unwrap();
+    std::fs::write(&near.trace, text.replacen("\"taken\":true", "\"taken\":false", 1)).unwrap();
+    let (code, said) = replay(&near.trace);
+    assert!(code == Some(3) && said.contains("recorded refused, replayed taken"), "{said}");
 }
 
 #[test]
@@ -253,7 +291,10 @@ fn a_killed_router_is_noticed_and_taken_up_again() {
     assert!(within(PATIENCE, || is_reached(&mut near) && is_reached(&mut far)));
     assert!(world.echo(0, false, "before").is_some());
     signal(far.process.child().id(), "-KILL");
+    let killed = far.trace.clone();
     drop(far);
+    let (code, said) = replay(&killed);
+    assert!(code == Some(0) && said.contains("all as recorded"), "{said}");
     let mut is_silent = || {
         let _ = world.echo(0, false, "nobody");
         near.client.show().unwrap().flows.iter().any(|flow| flow.is_silent)
@@ -278,6 +319,14 @@ fn what_the_kernel_would_do_beside_it_is_refused() {
         let output = Process::new(spawn_in(&world.edges[0], command).unwrap()).output();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
+    configure(&folder, 0, true, 1);
+    std::fs::write(folder.join("shared.key"), "b2ee9d0cb08cd3\n").unwrap();
+    let (code, said) = run();
+    assert!(
+        code == Some(1) && said.contains("peer far: key 2, ") && said.contains("56 bits"),
+        "{code:?} {said}"
+    );
+    configure(&folder, 0, false, 1);
     Netlink::open(&world.edges[0]).unwrap().add_address("red", address("10.9.9.9"), 24).unwrap();
     let (code, said) = run();
     assert!(code == Some(1) && said.contains("red: the kernel has the address 10.9.9.9"), "{code:?} {said}");

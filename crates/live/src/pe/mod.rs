@@ -3,6 +3,8 @@
 //!
 //! - [`daemon`]: the router on this machine's interfaces.
 //! - [`engine`]: what happens to a frame, over any kind of port and without a clock of its own.
+//! - [`trace`]: what it decided, recorded and decided once more.
 
 pub mod daemon;
 pub mod engine;
+pub mod trace;

@@ -11,7 +11,7 @@ use netstage_core::edge::{self, Prefix};
 use netstage_core::fair;
 use netstage_core::time::Duration;
 use netstage_wire::mpls::Label;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
@@ -99,11 +99,22 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
             accept: mpls.accept.map(label),
         },
     };
+    let mut numbers = BTreeSet::new();
+    for key in peer.keys.0.iter().filter(|key| !numbers.insert(key.value.number.0)) {
+        let message = format!("two keys have the number {}", key.value.number.0);
+        problems.push_help(key.place, message, "a message names its key by number: give each its own");
+    }
     Some(Peer {
         name: member.name.clone(),
         tunnel,
         mtu: peer.mtu.map(|mtu| mtu.0 as u16),
         clamp_segment_size: peer.clamp_segment_size,
+        keys: peer
+            .keys
+            .0
+            .iter()
+            .map(|key| (key.value.number.0 as u8, key.value.file.0.clone().into()))
+            .collect(),
     })
 }
 

@@ -58,6 +58,18 @@ table! {
         mtu: Option<Bytes<1_344, 9_216>>,
         /// Lower the segment size TCP connections agree on to what fits.
         clamp_segment_size: bool = true,
+        /// Keys shared with it, which authenticate management packets: the first signs, what any signed is taken. Left out: nothing is authenticated.
+        keys: List<At<SharedKey>>,
+    }
+}
+
+table! {
+    /// A key two provider edge routers share.
+    pub(crate) struct SharedKey "a key" {
+        /// Its number, the same at both.
+        number: Count<0, 255>,
+        /// The file that holds it, relative to this one: 32 or more hexadecimal digits, as `openssl rand -hex 16` prints them.
+        file: FilePath,
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Peer {
     pub mtu: Option<u16>,
     /// Lower the segment size TCP connections agree on to what fits.
     pub clamp_segment_size: bool,
+    /// Numbers of keys shared with it, and the files that hold them; the first signs.
+    pub keys: Vec<(u8, PathBuf)>,
 }
 
 /// What packets to a peer are put into.
@@ -210,7 +212,12 @@ pub fn loss_measure_word(measure: LossMeasure) -> &'static str {
 
 /// Reads and checks a configuration file.
 pub fn load(path: &Path) -> Result<Router, Errors> {
-    parse(&path.display().to_string(), &read_text(path, "configuration")?)
+    parse(&path.display().to_string(), &read(path)?)
+}
+
+/// The text of a configuration file.
+pub fn read(path: &Path) -> Result<String, Errors> {
+    read_text(path, "configuration")
 }
 
 /// Reads and checks a configuration.
@@ -222,7 +229,10 @@ pub fn parse(name: &str, text: &str) -> Result<Router, Errors> {
         && let Some(file) = file::File::decode(&root, &mut problems)
     {
         let router = build::router(&file, &mut problems);
-        if let (Some(router), true) = (router, problems.is_empty()) {
+        if let (Some(mut router), true) = (router, problems.is_empty()) {
+            let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+            let keys = router.peers.iter_mut().flat_map(|peer| &mut peer.keys);
+            keys.for_each(|(_, file)| *file = folder.join(&*file));
             return Ok(router);
         }
     }

@@ -164,6 +164,11 @@ fn mistakes_are_told_with_place_and_remedy() {
             "minimum = \"1 Mbit/s\"\nmaximum = \"500 kbit/s\"",
             "19:11: the minimum is more than the maximum; lower it",
         ),
+        (
+            "mtu = \"1496 B\"",
+            "keys = [{ number = 3, file = \"a\" }, { number = 3, file = \"b\" }]",
+            "11:37: two keys have the number 3; a message names its key by number",
+        ),
         ("dscp = [46]", "dscp = [64]", "20:22: expected a whole number from 0 to 63, found the number 64; "),
         (
             "minimum = \"1 Mbit/s\"",

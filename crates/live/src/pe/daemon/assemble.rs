@@ -2,6 +2,8 @@
 
 use super::host::{Host, Obstacle};
 use super::session::Beginning;
+use crate::keyed::Key;
+use crate::pe::engine::Keys;
 use crate::pe::engine::config::{
     Circuit, Class, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Selector, Side, Vpn,
 };
@@ -9,6 +11,7 @@ use netstage_scenario::pe::{self, Router, Tunnel};
 use netstage_wire::ethernet::Mac;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// Interfaces of customers, each once, in order of name.
 pub(super) fn customer_interfaces(router: &Router) -> BTreeSet<&str> {
@@ -30,11 +33,10 @@ pub(super) fn config(router: &Router, host: &mut Host, beginning: &Beginning) ->
     for circuit in &router.circuits {
         circuits.push(self::circuit(router, host, circuit)?);
     }
-    let vpns = router.vpns.iter().enumerate().map(|(number, vpn)| self::vpn(router, number, vpn));
     Ok(Config {
         ports,
         peers,
-        vpns: vpns.collect(),
+        vpns: vpns(router),
         circuits,
         buffers: router.buffers as usize,
         epoch: beginning.epoch,
@@ -74,8 +76,21 @@ fn peer(router: &Router, host: &mut Host, peer: &pe::Peer) -> Result<Peer, Obsta
         encapsulation,
         mtu,
         clamp_segment_size: peer.clamp_segment_size,
-        keys: None,
+        keys: keys(peer)?,
     })
+}
+
+/// The keys shared with a peer, from their files.
+fn keys(peer: &pe::Peer) -> Result<Option<Keys>, Obstacle> {
+    let read = |(number, path): &(u8, PathBuf)| {
+        let key = Key::read(path).map_err(|error| {
+            let message = format!("peer {}: key {number}, {}: {error}", peer.name, path.display());
+            Obstacle::new(message, "openssl rand -hex 16 makes a key; both routers need the same")
+        })?;
+        Ok((*number, key.bytes().to_vec()))
+    };
+    let keys: Vec<(u8, Vec<u8>)> = peer.keys.iter().map(read).collect::<Result<_, Obstacle>>()?;
+    Ok(keys.first().and_then(|(first, _)| Keys::new(*first, &keys)))
 }
 
 fn circuit(router: &Router, host: &mut Host, circuit: &pe::Circuit) -> Result<Circuit, Obstacle> {
@@ -109,6 +124,11 @@ fn circuit(router: &Router, host: &mut Host, circuit: &pe::Circuit) -> Result<Ci
         addresses: circuit.addresses.clone(),
         mtu,
     })
+}
+
+/// The VPNs, of which the machine need not be asked.
+pub(in crate::pe) fn vpns(router: &Router) -> Vec<Vpn> {
+    router.vpns.iter().enumerate().map(|(number, vpn)| self::vpn(router, number, vpn)).collect()
 }
 
 fn vpn(router: &Router, number: usize, vpn: &pe::Vpn) -> Vpn {

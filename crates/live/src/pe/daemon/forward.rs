@@ -2,9 +2,11 @@
 //! between two of them what others want of it.
 
 use super::port::AnyPort;
+use super::recorder::{self, Recorder};
 use super::snapshot::{self, Snapshot};
 use crate::clock::Epoch;
 use crate::pe::engine::{Engine, Prepared};
+use crate::pe::trace;
 use crate::ports::Port as _;
 use crate::wait::Waiter;
 use netstage_core::time::{Duration, Instant};
@@ -25,12 +27,26 @@ const TURNS: usize = 64;
 pub(super) enum Order {
     /// Where a peer, by its number, is to be sent to: port, next router's station and MTU.
     Way(usize, Option<(usize, Mac, u16)>),
-    /// Another configuration, the ports it needs that are not open yet, and the time between turns.
-    Replace(Box<Prepared>, Vec<(String, AnyPort)>, Duration, Sender<()>),
+    /// Another configuration.
+    Replace(Box<Replacement>),
     /// How things stand.
     Show(Sender<Box<Snapshot>>),
     /// The end.
     Stop,
+}
+
+/// Another configuration.
+pub(super) struct Replacement {
+    /// What the engine makes of it.
+    pub prepared: Prepared,
+    /// The ports it needs that are not open yet.
+    pub opened: Vec<(String, AnyPort)>,
+    /// The time between turns.
+    pub moderation: Duration,
+    /// The file's text.
+    pub text: String,
+    /// Is told when it is taken.
+    pub done: Sender<()>,
 }
 
 /// What the thread tells.
@@ -51,6 +67,11 @@ pub enum Event {
         interface: String,
         /// Why; none: it works.
         failure: Option<String>,
+    },
+    /// The trace ends before the router does.
+    Trace {
+        /// Why.
+        why: String,
     },
 }
 
@@ -86,16 +107,20 @@ impl Orders {
 }
 
 impl Forwarding {
-    /// Begins; a turn is taken once in `moderation` at most. `tell` is called from the thread, and
-    /// must not wait.
+    /// Begins; a turn is taken once in `moderation` at most. What is decided goes to `recorder`, if
+    /// there is one. `tell` is called from the thread, and must not wait.
     pub fn begin(
-        engine: Engine<AnyPort>,
+        mut engine: Engine<AnyPort>,
         epoch: Epoch,
+        recorder: Option<Recorder>,
         moderation: Duration,
         tell: impl Fn(Event) + Send + 'static,
     ) -> io::Result<Forwarding> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let (orders, received) = channel();
+        if recorder.is_some() {
+            engine.trace();
+        }
         let mut forward = Loop {
             failures: engine.port_names().iter().map(|_| None).collect(),
             waiter: waiter(&engine, &bell, moderation)?,
@@ -103,6 +128,7 @@ impl Forwarding {
             epoch,
             bell: Arc::clone(&bell),
             orders: received,
+            recorder,
             tell: Box::new(tell),
         };
         let thread = std::thread::Builder::new().name("pe-forward".into()).spawn(move || forward.run())?;
@@ -140,6 +166,7 @@ struct Loop {
     waiter: Waiter,
     bell: Arc<EventFd>,
     orders: Receiver<Order>,
+    recorder: Option<Recorder>,
     tell: Box<dyn Fn(Event) + Send>,
     /// What was last told of each port.
     failures: Vec<Option<String>>,
@@ -147,6 +174,14 @@ struct Loop {
 
 impl Loop {
     fn run(&mut self) {
+        self.forward();
+        self.record();
+        if let Some(Err(error)) = self.recorder.take().map(Recorder::end) {
+            (self.tell)(Event::Trace { why: format!("the trace is not whole: {error}") });
+        }
+    }
+
+    fn forward(&mut self) {
         let mut ready = Vec::new();
         let mut watch = Instant::ZERO;
         loop {
@@ -167,9 +202,13 @@ impl Loop {
                     break;
                 }
             }
+            if self.engine.traced() >= recorder::CHUNK {
+                self.record();
+            }
             let now = self.epoch.now();
             if now >= watch {
                 self.watch();
+                self.record();
                 watch = now + WATCH;
             }
         }
@@ -179,8 +218,12 @@ impl Loop {
     fn carry_out(&mut self, order: Order) -> bool {
         match order {
             Order::Way(peer, way) => self.engine.set_way(peer, way),
-            Order::Replace(prepared, opened, moderation, done) => {
-                let closed = self.engine.replace(self.epoch.now(), *prepared, opened);
+            Order::Replace(replacement) => {
+                let Replacement { prepared, opened, moderation, text, done } = *replacement;
+                let now = self.epoch.now();
+                let closed = self.engine.replace(now, prepared, opened);
+                self.record();
+                self.write(|| vec![trace::Event::Reload { at: now.0, configuration: text }]);
                 self.failures = self.engine.port_names().iter().map(|_| None).collect();
                 match waiter(&self.engine, &self.bell, moderation) {
                     Ok(waiter) => self.waiter = waiter,
@@ -197,6 +240,25 @@ impl Loop {
             Order::Stop => return false,
         }
         true
+    }
+
+    /// Hands over what the engine has recorded.
+    fn record(&mut self) {
+        let events = self.engine.take_trace();
+        if !events.is_empty() {
+            self.write(|| events);
+        }
+    }
+
+    fn write(&mut self, events: impl FnOnce() -> Vec<trace::Event>) {
+        let Some(recorder) = self.recorder.take() else { return };
+        match recorder.write(events()) {
+            Ok(recorder) => self.recorder = Some(recorder),
+            Err(why) => {
+                self.engine.stop_trace();
+                (self.tell)(Event::Trace { why });
+            }
+        }
     }
 
     fn watch(&mut self) {

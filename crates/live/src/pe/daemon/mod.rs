@@ -3,10 +3,10 @@
 //!
 //! - [`session`], [`host`], [`port`], [`assemble`]: what it needs of the machine.
 //! - [`forward`]: the thread that forwards; [`follow`]: the one that follows the kernel.
-//! - [`reload`]: another configuration.
+//! - [`reload`]: another configuration; [`recorder`]: a trace of what is decided.
 //! - [`control`]: the control socket; [`metrics`]: for Prometheus; [`snapshot`]: what both tell.
 
-mod assemble;
+pub(super) mod assemble;
 pub mod client;
 mod control;
 mod follow;
@@ -14,6 +14,7 @@ mod forward;
 mod host;
 mod metrics;
 mod port;
+mod recorder;
 mod reload;
 mod session;
 pub mod snapshot;
@@ -31,6 +32,7 @@ use host::{Host, Way};
 use netstage_scenario::Errors;
 use netstage_scenario::pe::{self, Router};
 use port::AnyPort;
+use recorder::Recorder;
 use reload::Loaded;
 use session::{Beginning, Guard};
 use std::fmt;
@@ -90,18 +92,19 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Begins to forward as a file says. What is opened for it is closed when it ends.
-    pub fn begin(path: &Path, log: Log) -> Result<Daemon, Error> {
-        Daemon::with(pe::load(path)?, path, log)
+    /// Begins to forward as a file says. What is opened for it is closed when it ends. What its VPN
+    /// flows decide is written to the file `trace`, if one is named.
+    pub fn begin(path: &Path, trace: Option<&Path>, log: Log) -> Result<Daemon, Error> {
+        Daemon::with(&pe::read(path)?, path, trace, log)
     }
 
     /// The same, as the text of a file says; there is nothing to read again.
     pub fn begin_text(text: &str, log: Log) -> Result<Daemon, Error> {
-        Daemon::with(pe::parse("pe.toml", text)?, Path::new("pe.toml"), log)
+        Daemon::with(text, Path::new("pe.toml"), None, log)
     }
 
-    fn with(router: Router, path: &Path, log: Log) -> Result<Daemon, Error> {
-        let router = Arc::new(router);
+    fn with(text: &str, path: &Path, trace: Option<&Path>, log: Log) -> Result<Daemon, Error> {
+        let router = Arc::new(pe::parse(&path.display().to_string(), text)?);
         let mut host = Host::here()?;
         let (beginning, guard) = (Beginning::now(), Guard::hold()?);
         for name in assemble::customer_interfaces(&router) {
@@ -113,11 +116,12 @@ impl Daemon {
             ports.push(open(&host, &port.name, port.side, &router, &log)?);
         }
         let engine = Engine::new(&config, ports).map_err(reload::refused)?;
+        let Beginning { epoch, epoch_unix_ns, session_seed } = beginning;
+        let recorder = trace.map(|trace| Recorder::begin(trace, epoch_unix_ns, session_seed, text));
         let events = Arc::clone(&log);
-        let forwarding = Forwarding::begin(engine, beginning.epoch, router.moderation, move |event| {
-            tell_event(&events, &event)
-        })
-        .map_err(|error| Obstacle::system("the forwarding thread cannot begin", &error))?;
+        let tell = move |event| tell_event(&events, &event);
+        let forwarding = Forwarding::begin(engine, epoch, recorder.transpose()?, router.moderation, tell)
+            .map_err(|error| Obstacle::system("the forwarding thread cannot begin", &error))?;
         let ways = Arc::clone(&log);
         let tell = move |peer: &str, way: &Result<Way, String>| tell_way(&ways, peer, way);
         let follower = Follower::begin(host, Arc::clone(&router), forwarding.orders(), Box::new(tell))?;
@@ -190,6 +194,7 @@ fn tell_event(log: &Log, event: &Event) {
         Event::Port { interface, failure: Some(why) } => {
             log(Level::Alarm, &format!("{interface} is of no use: {why}"));
         }
+        Event::Trace { why } => log(Level::Alarm, why),
         Event::Port { interface, failure: None } => log(Level::Note, &format!("{interface} works again")),
     }
 }

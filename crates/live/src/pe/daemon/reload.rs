@@ -1,7 +1,7 @@
 //! Another configuration for a router that runs: checked whole, then taken at once.
 
 use super::follow::Follower;
-use super::forward::{Order, Orders};
+use super::forward::{Order, Orders, Replacement};
 use super::host::{Host, Obstacle};
 use super::session::Beginning;
 use super::snapshot::{PeerState, Snapshot, WayState, spelled};
@@ -49,8 +49,9 @@ impl Loaded {
     pub fn reload(&self, follower: &Follower, orders: &Orders) -> Result<Vec<String>, Error> {
         let mut changes = Vec::new();
         let taken: Result<(), Error> = follower.change(|host, old| {
-            let new = Arc::new(pe::load(&self.path)?);
-            self.take(host, old, &new, orders)?;
+            let text = pe::read(&self.path)?;
+            let new = Arc::new(pe::parse(&self.path.display().to_string(), &text)?);
+            self.take(host, old, &new, text, orders)?;
             changes = differences(old, &new);
             Ok(new)
         });
@@ -75,7 +76,14 @@ impl Loaded {
     }
 
     /// Checks a configuration against the machine, and has the engine take it.
-    fn take(&self, host: &mut Host, old: &Router, new: &Router, orders: &Orders) -> Result<(), Error> {
+    fn take(
+        &self,
+        host: &mut Host,
+        old: &Router,
+        new: &Router,
+        text: String,
+        orders: &Orders,
+    ) -> Result<(), Error> {
         for (what, is_same) in
             [("control", old.control == new.control), ("metrics", old.metrics == new.metrics)]
         {
@@ -102,7 +110,8 @@ impl Loaded {
         let config = assemble::config(new, host, &self.beginning)?;
         let prepared = Prepared::new(&config).map_err(refused)?;
         let (done, finished) = channel();
-        orders.give(Order::Replace(Box::new(prepared), opened, new.moderation, done));
+        let replacement = Replacement { prepared, opened, moderation: new.moderation, text, done };
+        orders.give(Order::Replace(Box::new(replacement)));
         finished
             .recv()
             .map_err(|_| Obstacle::new("the forwarding thread has ended", "restart the router"))?;

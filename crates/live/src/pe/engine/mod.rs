@@ -4,6 +4,7 @@
 //! - [`config`]: what it is told; [`setup`] turns names into numbers and finds mistakes.
 //! - [`customer`]: a frame from a customer: circuit, VPN, route, queue.
 //! - [`network`]: a frame from the core: label, sender, count, circuit.
+//! - [`flows`]: the VPN flows a configuration describes.
 //! - [`queues`]: in what order a VPN flow's packets wait.
 //! - [`encapsulation`]: labels and tunnels around what leaves; [`message`]: management packets.
 //! - [`neighbours`]: who has which address on a circuit; [`local`]: packets to the router itself.
@@ -18,6 +19,7 @@ pub mod config;
 pub mod counter;
 mod customer;
 mod encapsulation;
+pub(super) mod flows;
 mod keys;
 mod local;
 mod message;
@@ -33,10 +35,11 @@ pub use counter::{Counter, Counters, Severity};
 pub use keys::Keys;
 pub use replace::Prepared;
 
+use super::trace::{Event, Tape};
 use crate::clock::Epoch;
 use crate::ports::Port;
 use circuits::Circuits;
-use netstage_core::edge::{Edge, Labels, Routes};
+use netstage_core::edge::{Labels, Routes};
 use netstage_core::fair::wire::Querier;
 use netstage_core::fair::{Egress, Ingress, Transmit};
 use netstage_core::neighbour::Neighbours;
@@ -157,6 +160,27 @@ impl<P: Port> Engine<P> {
             (std::mem::replace(&mut flow.is_silent, is_silent) != is_silent).then_some((number, is_silent))
         });
         changed.collect()
+    }
+
+    /// Records from now on what its VPN flows are told and decide. They must not have decided
+    /// anything yet.
+    pub fn trace(&mut self) {
+        self.state.edge.begin();
+    }
+
+    /// Events recorded and not taken yet.
+    pub fn traced(&self) -> usize {
+        self.state.edge.len()
+    }
+
+    /// What was recorded since this was last asked.
+    pub fn take_trace(&mut self) -> Vec<Event> {
+        self.state.edge.take()
+    }
+
+    /// Records no more.
+    pub fn stop_trace(&mut self) {
+        self.state.edge.stop();
     }
 
     /// Stations on circuits: circuit, address, and the station's own once it is known.
@@ -358,7 +382,7 @@ impl<'a> FlowView<'a> {
 struct State {
     epoch: Epoch,
     epoch_unix_ns: u64,
-    edge: Edge<Buffered>,
+    edge: Tape<Buffered>,
     pool: Pool,
     labels: Labels,
     flows: Vec<Flow>,

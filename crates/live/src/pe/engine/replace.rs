@@ -4,7 +4,7 @@
 //! ports meanwhile: none is lost.
 
 use super::config::{Config, Error};
-use super::{Attached, BATCH, Engine, State, setup};
+use super::{Attached, BATCH, Engine, Names, State, flows, setup};
 use crate::clock::Epoch;
 use crate::ports::Port;
 use netstage_core::edge::Rates;
@@ -32,7 +32,7 @@ impl Prepared {
         let flows = config.vpns.iter().flat_map(|vpn| &vpn.flows);
         Ok(Prepared {
             state,
-            controls: flows.map(|flow| (flow.control.clone(), flow.weight, setup::rates(flow))).collect(),
+            controls: flows.map(|flow| (flow.control.clone(), flow.weight, flows::rates(flow))).collect(),
             buffers: config.buffers,
             largest: setup::largest(config),
             ports: config.ports.iter().map(|port| port.name.clone()).collect(),
@@ -90,15 +90,13 @@ impl State {
     }
 
     fn take_over_flows(&mut self, now: Instant, old: &mut State, controls: &[(Control, f64, Rates)]) {
-        let key = |state: &State, number: usize| {
-            let flow = &state.flows[number];
-            (state.names.vpns[flow.vpn as usize].clone(), state.names.peers[flow.peer as usize].clone())
-        };
-        let mut before: HashMap<(String, String), usize> =
-            (0..old.flows.len()).map(|number| (key(old, number), number)).collect();
+        let known = flows::known(old.names_of_flows(), self.names_of_flows());
+        let mut is_gone = vec![true; old.flows.len()];
         for (number, (control, weight, rates)) in controls.iter().enumerate() {
-            let Some(known) = before.remove(&key(self, number)) else { continue };
-            let refused = self.edge.adopt(now, number, (&mut old.edge, known), control, *weight, *rates);
+            let Some(known) = known[number] else { continue };
+            is_gone[known] = false;
+            let from = (old.edge.edge_mut(), known);
+            let refused = self.edge.edge_mut().adopt(now, number, from, control, *weight, *rates);
             refused.into_iter().for_each(|packet| self.pool.give(packet.buffer));
             let (known, flow) = (&mut old.flows[known], &mut self.flows[number]);
             // Answers that are under way are still heard, unless they answer other questions.
@@ -111,11 +109,18 @@ impl State {
             self.vpns[flow.vpn as usize].held += self.edge.queue_len(number) as u32;
         }
         // What waits for flows that are no more has nowhere to go.
-        for number in before.into_values() {
-            for packet in old.edge.take_queue(now, number) {
+        for number in (0..is_gone.len()).filter(|number| is_gone[*number]) {
+            for packet in old.edge.edge_mut().take_queue(now, number) {
                 self.pool.give(packet.buffer);
             }
         }
+        self.edge.go_on_from(&mut old.edge);
+    }
+
+    /// VPN and peer of each flow.
+    fn names_of_flows(&self) -> impl Iterator<Item = (&str, &str)> {
+        let Names { vpns, peers, .. } = &self.names;
+        self.flows.iter().map(|flow| (vpns[flow.vpn as usize].as_str(), peers[flow.peer as usize].as_str()))
     }
 
     fn take_over_circuits(&mut self, old: &mut State) {

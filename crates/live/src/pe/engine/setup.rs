@@ -4,13 +4,15 @@ use super::circuits::{Circuits, Occupied};
 use super::config::{self, Config, Destination, Encapsulation, Error};
 use super::counter::Counters;
 use super::pool::Pool;
-use super::{BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn, queues};
-use netstage_core::edge::{Edge, Labels, Prefix, Rates, Routes, Taken};
+use super::{
+    BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn, flows as vpn_flows,
+    queues,
+};
+use crate::pe::trace::Tape;
+use netstage_core::edge::{Labels, Prefix, Routes, Taken};
 use netstage_core::fair::Egress;
 use netstage_core::fair::wire::Querier;
 use netstage_core::neighbour::Neighbours;
-use netstage_core::quantity::Capacity;
-use netstage_core::rng::Stream;
 use netstage_core::time::Instant;
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
@@ -49,7 +51,7 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
         });
     }
 
-    let (mut edge, mut labels, mut flows) = (Edge::new(), Labels::default(), Vec::new());
+    let (mut labels, mut flows) = (Labels::default(), Vec::new());
     let mut exits = Vec::new();
     let mut class_tables: Vec<queues::Table> = Vec::new();
     let mut vpns = Vec::with_capacity(config.vpns.len());
@@ -62,15 +64,11 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
             if own.iter().any(|(other, _)| *other == peer) {
                 return Err(Error::Flows { vpn: vpn.name.clone(), peer: flow.peer.clone(), count: 2 });
             }
-            let key = edge.add(Instant::ZERO, &flow.control, flow.weight, rates(flow));
+            let key = flows.len();
             if !flow.queueing.is_right() {
                 return Err(Error::Classes { vpn: vpn.name.clone(), peer: flow.peer.clone() });
             }
-            let classes = queues::discipline(&flow.queueing).map_or(0, |(discipline, table)| {
-                // Classes have room of their own.
-                let queue = Some((&discipline, Capacity::Packets(0)));
-                let seed = Stream::new(config.session_seed.into(), "queues").fork(&key.to_string());
-                edge.set_queue(Instant::ZERO, key, queue, seed);
+            let classes = queues::discipline(&flow.queueing).map_or(0, |(_, table)| {
                 let known = class_tables.iter().position(|known| *known == table);
                 known.unwrap_or_else(|| {
                     class_tables.push(table);
@@ -159,7 +157,7 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
     Ok(State {
         epoch: config.epoch,
         epoch_unix_ns: config.epoch_unix_ns,
-        edge,
+        edge: Tape::new(vpn_flows::edge(&config.vpns, config.session_seed)),
         pool: Pool::new(config.buffers, reserve, largest(config)),
         labels,
         flows,
@@ -188,11 +186,6 @@ pub(super) fn largest(config: &Config) -> usize {
     let circuits = config.circuits.iter().map(|circuit| circuit.mtu);
     let largest = circuits.chain(config.peers.iter().map(|peer| peer.mtu)).max().unwrap_or(0);
     usize::from(largest).max(LEAST_MTU)
-}
-
-/// Bounds of what a flow sends.
-pub(super) fn rates(flow: &config::Flow) -> Rates {
-    Rates { minimum: flow.minimum, maximum: flow.maximum }
 }
 
 /// Who has a label.

@@ -1,5 +1,6 @@
 //! `netstage pe`: the provider edge router, and what can be asked of one that runs.
 
+mod replay;
 mod run;
 mod table;
 mod top;
@@ -27,6 +28,8 @@ pub enum Command {
     Top(top::Arguments),
     /// Have a router read its configuration file again
     Reload(Socket),
+    /// Decide once more, in virtual time, what a router has decided, and compare
+    Replay(replay::Arguments),
 }
 
 /// Which router.
@@ -73,6 +76,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         Command::Show(show) => self::show(show),
         Command::Top(arguments) => top::run(arguments),
         Command::Reload(router) => reload(router),
+        Command::Replay(arguments) => replay::run(arguments),
     }
 }
 
@@ -140,8 +144,8 @@ fn unanswered(error: client::Error) -> Failure {
     }
 }
 
-fn json(state: &Snapshot) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(state).map_err(|error| Failure::run(error.to_string()))?;
+fn json(told: &impl serde::Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(told).map_err(|error| Failure::run(error.to_string()))?;
     Ok(text + "\n")
 }
 

@@ -15,6 +15,9 @@ pub struct Arguments {
     /// At the end, write how it stood to this file, as JSON
     #[arg(long, value_name = "FILE")]
     last_state: Option<PathBuf>,
+    /// Write what the VPN flows are told and decide to this new file, for `netstage pe replay`
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -25,7 +28,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         let mark = if level == Level::Alarm { "alarm: " } else { "" };
         say(&format!("{mark}{line}"));
     });
-    let daemon = Daemon::begin(&arguments.configuration, log)?;
+    let daemon = Daemon::begin(&arguments.configuration, arguments.trace.as_deref(), log)?;
     let control = daemon.router().control.clone();
     let ready = || say(&format!("ready; control socket {}", control.display()));
     let (ended, daemon) = daemon.serve(signals, ready)?;

@@ -1,0 +1,130 @@
+//! What is told and decided.
+
+use netstage_core::fair::{Query, Reply};
+use netstage_core::packet::Ecn;
+use netstage_core::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+
+/// One thing that happened. Times are nanoseconds since the router began; VPN flows are numbered
+/// in the order of the configuration, the first VPN's first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Event {
+    /// A customer's packet for a VPN flow's queue.
+    Packet {
+        /// When.
+        at: u64,
+        /// Which VPN flow's.
+        flow: u32,
+        /// Bytes at the IP layer.
+        size: u32,
+        /// Its class, where the flow has classes.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        class: u32,
+        /// Equal for packets of one flow inside, where that counts.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        inside: u32,
+        /// Its ECN field (RFC 3168): 0, 2 (can be marked) or 3 (marked).
+        #[serde(default, skip_serializing_if = "is_zero")]
+        ecn: u32,
+        /// Decided: it found room.
+        taken: bool,
+    },
+    /// An answer of the egress PE.
+    Reply {
+        /// When it arrived.
+        at: u64,
+        /// Of which VPN flow.
+        flow: u32,
+        /// The query it answers.
+        sequence: u32,
+        /// When that was sent.
+        asked_at: u64,
+        /// Data packets sent before it.
+        packets_sent: u64,
+        /// Data packets the egress PE had received by then.
+        received: u64,
+        /// Of these, marked.
+        marked: u64,
+        /// How long the egress PE held the query, nanoseconds.
+        held: u64,
+        /// Decided: the window, packets.
+        window: f64,
+    },
+    /// Somebody wants to send, and may not.
+    Wake {
+        /// When.
+        at: u64,
+        /// Which VPN flow.
+        flow: u32,
+    },
+    /// Timers, and what left.
+    Turn {
+        /// When.
+        at: u64,
+        /// Decided: what left, in order.
+        sent: Vec<Sent>,
+        /// Decided: nothing more may leave now. Otherwise the router had done enough in one turn.
+        drained: bool,
+    },
+    /// Another configuration.
+    Reload {
+        /// When.
+        at: u64,
+        /// The file's text.
+        configuration: String,
+    },
+}
+
+/// What leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sent {
+    /// A customer's packet: VPN flow, and bytes at the IP layer.
+    Data(u32, u32),
+    /// A management packet: VPN flow, and sequence number.
+    Query(u32, u32),
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl Event {
+    /// An answer, and the window it led to.
+    pub(super) fn reply(at: Instant, flow: usize, reply: &Reply, window: f64) -> Event {
+        Event::Reply {
+            at: at.0,
+            flow: flow as u32,
+            sequence: reply.query.sequence,
+            asked_at: reply.query.sent_at.0,
+            packets_sent: reply.query.packets_sent,
+            received: reply.packets_received,
+            marked: reply.packets_marked,
+            held: reply.held.0,
+            window,
+        }
+    }
+
+    /// The answer in it.
+    pub(super) fn as_reply(&self) -> Option<Reply> {
+        let Event::Reply { sequence, asked_at, packets_sent, received, marked, held, .. } = *self else {
+            return None;
+        };
+        Some(Reply {
+            query: Query { sequence, sent_at: Instant(asked_at), packets_sent },
+            packets_received: received,
+            packets_marked: marked,
+            held: Duration(held),
+        })
+    }
+}
+
+/// The ECN field of two bits.
+pub(super) fn ecn(bits: u32) -> Ecn {
+    match bits {
+        0 => Ecn::NotCapable,
+        3 => Ecn::CongestionExperienced,
+        _ => Ecn::Capable,
+    }
+}

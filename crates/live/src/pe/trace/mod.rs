@@ -1,0 +1,19 @@
+//! All that a router's VPN flows were told and what they decided, to be decided once more.
+//!
+//! A trace is a file of JSON lines: first a [`Head`] with the configuration, then [`Event`]s in
+//! the order in which they happened. [`Replay`] tells the same to VPN flows in virtual time and
+//! compares what they decide: the decisions are [`netstage_core`]'s alone, so they must be alike
+//! to the packet and to the last bit of a window.
+
+mod event;
+mod file;
+mod replay;
+mod tape;
+
+pub use event::{Event, Sent};
+pub use file::{Error, FORMAT, Head, Reader, VERSION, Writer};
+pub use replay::{Difference, Outcome, Replay, Totals, replay};
+pub(super) use tape::Tape;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! `netstage pe replay`: what a router has decided, decided once more.
+
+use super::json;
+use super::table::{Table, counted};
+use crate::exit::{EXPECTATION, Failure, OK, print};
+use netstage_live::pe::trace::{self, Outcome};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+/// Options of `pe replay`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The file that `netstage pe run --trace FILE` wrote
+    trace: PathBuf,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
+    let outcome = replay(&arguments.trace)?;
+    let text = match arguments.json {
+        true => json(&outcome)?,
+        false => told(&outcome),
+    };
+    print(text.as_bytes())?;
+    Ok(if outcome.difference.is_some() { EXPECTATION } else { OK })
+}
+
+fn replay(path: &Path) -> Result<Outcome, Failure> {
+    let unreadable = |error: trace::Error| Failure::usage(format!("{} {error}", path.display()));
+    let file = File::open(path).map_err(|error| unreadable(trace::Error::Io(error)))?;
+    trace::replay(BufReader::new(file)).map_err(unreadable)
+}
+
+fn told(outcome: &Outcome) -> String {
+    let heads = [
+        "VPN",
+        "peer",
+        ">packets",
+        ">refused",
+        ">sent",
+        ">lost",
+        ">queries",
+        ">replies",
+        ">window at the end",
+    ];
+    let mut table = Table::new(&heads);
+    for flow in &outcome.flows {
+        table.row([
+            flow.vpn.clone(),
+            flow.peer.clone(),
+            flow.packets.to_string(),
+            flow.refused.to_string(),
+            flow.sent.to_string(),
+            flow.lost.to_string(),
+            flow.queries.to_string(),
+            flow.replies.to_string(),
+            flow.window.map_or("-".into(), |window| format!("{window:.3}")),
+        ]);
+    }
+    let mut text = table.text();
+    let verdict = match &outcome.difference {
+        None => "all as recorded".to_owned(),
+        Some(difference) => format!("the last one another than recorded:\n{difference}"),
+    };
+    let decisions = counted(outcome.decisions as usize, "decision");
+    text.push_str(&format!("\n{:.3} s, {decisions}, {verdict}\n", outcome.seconds));
+    if outcome.is_cut {
+        text.push_str("the trace's last line is not whole: its router did not end by itself\n");
+    }
+    text
+}
