@@ -1,18 +1,36 @@
-//! Label stacks, and the channel header and measurement message beneath them, from arbitrary
-//! bytes: taken or refused. What is taken is written back as it was, and what is answered is a
-//! response no longer than its query.
+//! Label stacks, and the channel header and message beneath them, a measurement or a reference, from
+//! arbitrary bytes: taken or refused. What is taken is written back as it was, what is answered is
+//! a response no longer than its query, and a reference that is believed can be computed with.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use netstage_core::fair::Egress;
 use netstage_core::fair::wire::{Authentication, Querier, Times, answer};
+use netstage_core::fair::publication::{self, Heard};
+use netstage_core::time::Instant;
 use netstage_wire::gach;
 use netstage_wire::loss_delay::{Message, Session, tlv};
 use netstage_wire::mpls::{Entry, Stack, write_stack};
+use netstage_wire::reference::Reference;
 
 /// Every digest of zeros is right, so that what lies behind it is reached.
 fn digest(_: u8, _: &[u8]) -> Option<[u8; 16]> {
     Some([0; 16])
+}
+
+fn reference(payload: &[u8]) {
+    let Ok((message, length)) = Reference::read(payload) else { return };
+    let bytes = &payload[..length];
+    let mut again = bytes.to_vec();
+    message.write(&mut again).expect("it was that long");
+    // Reserved bits are not kept.
+    assert_eq!(again[4..], bytes[4..]);
+    for authentication in [None, Some(Authentication { key: 1, digest: &digest })] {
+        let mut heard = Heard::default();
+        let Ok(published) = heard.take(Instant(1), &message, bytes, authentication) else { continue };
+        assert_eq!(publication::message(message.number, &published, message.sent_ns), Some(message));
+        assert!(heard.take(Instant(2), &message, bytes, authentication).is_err(), "it was heard before");
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -26,6 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(channel) = gach::read(payload) else { return };
     assert_eq!(gach::read(&gach::header(channel)), Ok(channel));
     let payload = &payload[gach::HEADER..];
+    reference(payload);
     let Ok((message, length)) = Message::read(payload) else { return };
     let mut again = payload[..length].to_vec();
     message.write(&mut again).expect("it was that long");

@@ -9,7 +9,9 @@ use netstage_core::edge::Prefix;
 use netstage_core::fair::{self, Control};
 use netstage_core::time::{Duration, Instant};
 use netstage_live::clock::Epoch;
-use netstage_live::pe::engine::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Side, Vpn};
+use netstage_live::pe::engine::config::{
+    Circuit, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Queueing, Reference, Side, Vpn,
+};
 use netstage_live::pe::engine::{Engine, Keys};
 use netstage_live::ports::{self, Received};
 use netstage_wire::mpls::Label;
@@ -47,6 +49,15 @@ impl ports::Port for Memory {
     fn missed(&mut self) -> u64 {
         0
     }
+}
+
+/// The first VPN is a reference of this router's, and the others follow one of two peers tell.
+fn control(number: usize) -> Control {
+    let (decrease, reference) = match number {
+        0 => (fair::Decrease::Fixed(0.1), fair::Config::default().reference),
+        _ => (fair::Decrease::FromWeight, fair::Reference::Vpn(number % 2)),
+    };
+    Control::I2vfc(fair::Config { queue: 8, decrease, reference, ..fair::Config::default() })
 }
 
 /// One VPN per way through the core, with the same addresses: VLAN and labels tell them apart.
@@ -97,7 +108,7 @@ fn config() -> Config {
                     peer: numbered("peer", number),
                     send: label(2000 + number as u32),
                     receive: label(1000 + number as u32),
-                    control: Control::I2vfc(fair::Config { queue: 8, ..fair::Config::default() }),
+                    control: control(number),
                     weight: 1.0,
                     minimum: None,
                     maximum: None,
@@ -107,6 +118,19 @@ fn config() -> Config {
                 address_v6: Some("fd00::fe".parse().unwrap()),
             })
             .collect(),
+        references: vec![
+            Reference { name: "a".into(), number: 7, origin: Origin::Peer("peer1".into()) },
+            Reference { name: "b".into(), number: 8, origin: Origin::Peer("peer0".into()) },
+            Reference {
+                name: "c".into(),
+                number: 9,
+                origin: Origin::Flow {
+                    vpn: "vpn0".into(),
+                    peer: "peer0".into(),
+                    publish_to: vec!["peer1".into(), "peer3".into()],
+                },
+            },
+        ],
         circuits: (0..4)
             .map(|number| Circuit {
                 name: numbered("circuit", number),
@@ -141,6 +165,9 @@ fuzz_target!(|bytes: &[u8]| {
 
         let waiting: usize = engine.flows().map(|flow| flow.queue_len()).sum();
         assert_eq!(engine.free_buffers() + waiting, buffers);
+        for window in engine.flows().filter_map(|flow| flow.window().map(|window| window.window())) {
+            assert!(window.is_finite() && window >= 1.0);
+        }
         for frame in engine.port_mut(0).sent.drain(..) {
             let view = ethernet::View::new(&frame).expect("a frame");
             let vlans: Vec<u16> = view.tags().map(|tag| tag.vlan).collect();

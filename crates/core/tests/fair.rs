@@ -90,7 +90,7 @@ impl Path {
                 }
             } else if reply == next {
                 let reply = self.to_ingress.pop_front().unwrap().1;
-                self.ingress.handle_reply(&self.config, self.now, &reply);
+                self.ingress.handle_reply(&self.config, None, self.now, &reply);
             } else {
                 self.ingress.handle_timeout(&self.config, self.now);
             }
@@ -249,7 +249,7 @@ fn replayed_and_impossible_replies_are_counted_and_ignored() {
         reply(honest, 0),
     ];
     for lie in &lies {
-        path.ingress.handle_reply(&path.config, path.now, lie);
+        path.ingress.handle_reply(&path.config, None, path.now, lie);
     }
     assert_eq!(path.ingress.window(), window);
     assert_eq!(path.ingress.counters().bad_replies, lies.len() as u64);
@@ -300,7 +300,7 @@ proptest! {
                 packets_marked: 0,
                 held: Duration(near(held, 0)),
             };
-            path.ingress.handle_reply(&path.config, path.now, &reply);
+            path.ingress.handle_reply(&path.config, None, path.now, &reply);
             prop_assert!(path.ingress.window().is_finite() && path.ingress.window() >= 1.0);
             prop_assert!(path.ingress.in_flight() <= path.ingress.counters().sent);
         }

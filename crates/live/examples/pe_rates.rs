@@ -203,6 +203,7 @@ fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
                 address_v6: None,
             })
             .collect(),
+        references: Vec::new(),
         circuits: (0..flows)
             .map(|flow| Circuit {
                 name: format!("c{flow}"),

@@ -71,6 +71,31 @@ fn weights_hold_in_both_directions_whatever_the_number_of_flows() {
     );
 }
 
+/// The weight is relative to what another PE measures and tells: a fixed decrease and four times its
+/// share against as many TCP flows. As above, how much is the machine's affair.
+#[test]
+fn a_weight_relative_to_another_pes_vpn_holds() {
+    if !can_emulate() {
+        return;
+    }
+    let folder = Folder::new("edges-reference");
+    let text = fs::read_to_string(scenario("examples/fair-two-vpns.toml")).unwrap();
+    let file = folder.join("pair.toml");
+    // Without what is expected of its whole length.
+    let network = text.split("# The weighted fairness index").next().unwrap();
+    fs::write(&file, network.replace("[1, 2, 4]", "[4]")).unwrap();
+    let output = run(&folder, &file, &["--on", "emu", "--set", "scenario.duration=20 s"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    let failures = result["record"]["failures"].to_string();
+    assert!(!failures.contains("agent"), "{failures}");
+    let cell = Cell(&result["record"]["cells"][0]);
+    let [gold, silver] = ["gold", "silver"].map(|vpn| cell.mean("vpn.throughput", vpn));
+    assert!(gold > 1.5 * silver && silver > 1e5, "gold {gold:.0}, silver {silver:.0} bit/s");
+    let differences = result["record"]["differences"].to_string();
+    assert!(!differences.contains("nominal"), "{differences}");
+}
+
 #[test]
 fn what_a_pe_does_not_forward_is_refused() {
     let folder = Folder::new("edges-refused");

@@ -281,6 +281,55 @@ fn a_configuration_is_taken_whole_or_not_at_all() {
     assert!(code == Some(3) && said.contains("recorded refused, replayed taken"), "{said}");
 }
 
+/// Site 0 measures VPN red and tells site 1, whose VPN blue follows.
+#[test]
+fn a_reference_is_told_from_router_to_router() {
+    let Some(world) = World::new() else { return };
+    let folder = Folder::new("pe-reference");
+    let flow = |customer: &str, site: usize, control: &str| {
+        let path = folder.join(format!("pe{site}.toml"));
+        let head = format!("[vpn.{customer}.peer.far]\n");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replacen(&head, &format!("{head}control = {{ {control} }}\n"), 1))
+            .unwrap();
+    };
+    let add = |site: usize, text: &str| {
+        let path = folder.join(format!("pe{site}.toml"));
+        let before = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{before}\n[reference.gold]\nnumber = 7\n{text}\n")).unwrap();
+    };
+    (0..2).for_each(|site| configure(&folder, site, false, 1));
+    flow("red", 0, "decrease = 0.25");
+    add(0, "flow = { vpn = \"red\", peer = \"far\" }\npublish_to = [\"far\"]");
+    flow("blue", 1, "reference = \"gold\"");
+    add(1, "from = \"far\"");
+    let mut edges = [0, 1].map(|site| Edge::begin(&world, &folder, site));
+    let mut known = [0, 1].map(|_| None);
+    assert!(within(PATIENCE, || {
+        known = [0, 1].map(|site: usize| edges[site].client.show().unwrap().references.pop());
+        known.iter().all(|known| known.as_ref().unwrap().age_ns.is_some())
+    }));
+    let [told, heard] = known.map(Option::unwrap);
+    assert!(told.published >= 1 && heard.received >= 1, "{told:?} {heard:?}");
+    assert_eq!(told.flow, Some(["red".into(), "far".into()]));
+    assert_eq!(heard.from.as_deref(), Some("far"));
+    assert_eq!((heard.refused, heard.followers, heard.is_old), (0, 1, false));
+    assert_eq!((heard.decrease, heard.weight), (0.25, 1.0));
+    assert!((1..10_000_000_000).contains(&heard.round_trip_ns), "{heard:?}");
+    // It can be followed no more, or by another number, only as long as all agree.
+    let path = folder.join("pe1.toml");
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, good.replace("number = 7", "number = 8")).unwrap();
+    assert_eq!(edges[1].client.reload().unwrap().unwrap(), ["reference gold changed"]);
+    let mut state = || edges[1].client.show().unwrap();
+    assert!(within(PATIENCE, || state().counters["reference_unknown"] > 0));
+    assert!(within(PATIENCE, || state().references[0].is_old));
+    let mut show = Command::new(PROGRAM);
+    show.args(["pe", "show", "references", "--socket"]).arg(folder.join("pe1.sock"));
+    let shown = String::from_utf8(show.output().unwrap().stdout).unwrap();
+    assert!(shown.contains("peer far") && shown.contains("OLD"), "{shown}");
+}
+
 #[test]
 fn a_killed_router_is_noticed_and_taken_up_again() {
     let Some(world) = World::new() else { return };

@@ -8,6 +8,7 @@ mod test;
 
 pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer};
 
+use crate::routes::Topology;
 use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Carriage;
@@ -323,6 +324,14 @@ impl Plan {
     pub fn ends(&self, hop: Hop) -> [usize; 2] {
         let ends = self.links[hop.link].ends;
         [ends[hop.direction], ends[1 - hop.direction]]
+    }
+
+    /// The path with the fewest links from one node to another, of several the one whose names come
+    /// first; none where only hosts lead there.
+    pub fn shortest(&self, from: usize, to: usize) -> Option<Vec<Hop>> {
+        let kinds: Vec<NodeKind> = self.nodes.iter().map(|node| node.kind).collect();
+        let links = self.links.iter().enumerate().map(|(index, link)| (index, link.ends));
+        Topology::new(&kinds, links).shortest(from, to)
     }
 
     /// Name of member `index` of a group: `bulk[3]`, or `bulk` where there is only one.

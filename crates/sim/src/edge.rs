@@ -3,7 +3,7 @@
 
 use crate::bins::{Bins, Grid};
 use crate::packet::Packet;
-use netstage_core::fair::{Config, Control, Egress, Ingress, Reference, Shaper, Transmit};
+use netstage_core::fair::{Config, Control, Egress, Ingress, Published, Reference, Reply, Shaper, Transmit};
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::plan::Vpn;
 use netstage_wire::Encapsulation;
@@ -31,6 +31,8 @@ pub struct Edge {
     pub wake: Instant,
     /// The flow whose published state this one follows.
     pub reference: Option<usize>,
+    /// What that flow's PE published last.
+    pub published: Option<Published>,
 }
 
 #[derive(Debug)]
@@ -64,6 +66,7 @@ impl Edge {
             waiting_since: Instant::ZERO,
             wake: Instant::NEVER,
             reference,
+            published: None,
         }
     }
 
@@ -80,6 +83,13 @@ impl Edge {
         match &mut self.control {
             State::Window(config, ingress) => Some((config, ingress)),
             _ => None,
+        }
+    }
+
+    /// A reply arrives at the ingress PE.
+    pub fn handle_reply(&mut self, now: Instant, reply: &Reply) {
+        if let State::Window(config, ingress) = &mut self.control {
+            ingress.handle_reply(config, self.published.as_ref(), now, reply);
         }
     }
 

@@ -446,9 +446,7 @@ impl<'a> World<'a> {
     fn handle_report(&mut self, now: Instant, vpn: u32, packet: &Packet) {
         self.deliver(now);
         let Body::Reply(reply) = packet.body else { unreachable!("only replies end at an ingress PE") };
-        if let Some((config, ingress)) = self.edges[vpn as usize].window_mut() {
-            ingress.handle_reply(config, now, &reply);
-        }
+        self.edges[vpn as usize].handle_reply(now, &reply);
         self.pump_edge(now, vpn);
     }
 
@@ -631,8 +629,8 @@ impl<'a> World<'a> {
         for index in 0..self.edges.len() {
             let Some(reference) = self.edges[index].reference else { continue };
             let published = self.edges[reference].window().and_then(|ingress| ingress.publish(now));
-            if let (Some(published), Some((_, ingress))) = (published, self.edges[index].window_mut()) {
-                ingress.handle_reference(published);
+            if published.is_some() {
+                self.edges[index].published = published;
             }
         }
     }

@@ -16,6 +16,9 @@ pub mod channel {
     pub const DIRECT_LOSS_DELAY: u16 = 0x000d;
     /// Inferred loss and delay measurement (RFC 6374).
     pub const INFERRED_LOSS_DELAY: u16 = 0x000e;
+    /// A reference flow between provider edge routers ([`crate::reference`]): one of the types
+    /// 0x7ff8 to 0x7fff, which are for experiments (RFC 5586 section 10).
+    pub const REFERENCE: u16 = 0x7ffa;
 }
 
 /// Why bytes are no channel header.

@@ -19,6 +19,7 @@ pub mod mpls;
 pub mod mpls_in_udp;
 pub mod neighbour_discovery;
 pub mod probe;
+pub mod reference;
 pub mod stamp;
 pub mod tcp;
 mod timestamp;

@@ -1,7 +1,7 @@
 //! One VPN flow at its ingress: its control, its maximum rate, and when to look at it again.
 
 use super::Rates;
-use crate::fair::{Config, Control, Ingress, Reply, Shaper, Transmit};
+use crate::fair::{Config, Control, Ingress, Published, Reference, Reply, Shaper, Transmit};
 use crate::packet::Packet;
 use crate::quantity::BitRate;
 use crate::queue::Queue;
@@ -241,7 +241,13 @@ impl<H: Packet> Flow<H> {
         }
     }
 
-    pub fn handle_reply(&mut self, configs: &[Config], now: Instant, reply: &Reply) {
+    pub fn handle_reply(
+        &mut self,
+        configs: &[Config],
+        references: &[Option<Published>],
+        now: Instant,
+        reply: &Reply,
+    ) {
         let State::Window { config, ingress } = &mut self.state else { return };
         let config = &configs[*config as usize];
         if ingress.in_flight() as f64 + 1.0 > ingress.window() {
@@ -251,7 +257,11 @@ impl<H: Packet> Flow<H> {
         if let Some(minimum) = self.minimum {
             ingress.set_minimum(config, minimum.as_f64() / (8.0 * f64::from(self.mean_size)));
         }
-        ingress.handle_reply(config, now, reply);
+        let reference = match config.reference {
+            Reference::Vpn(number) => references.get(number).and_then(Option::as_ref),
+            Reference::Nominal(_) => None,
+        };
+        ingress.handle_reply(config, reference, now, reply);
     }
 
     pub fn handle_timeout(&mut self, configs: &[Config], now: Instant) {
@@ -364,13 +374,6 @@ impl<H: Packet> Flow<H> {
         match &self.state {
             State::Window { config, ingress } => ingress.is_stopped(&configs[*config as usize]),
             _ => false,
-        }
-    }
-
-    pub fn window_mut(&mut self) -> Option<&mut Ingress<H>> {
-        match &mut self.state {
-            State::Window { ingress, .. } => Some(ingress),
-            _ => None,
         }
     }
 }

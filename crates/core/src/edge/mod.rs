@@ -58,6 +58,8 @@ pub struct Rates {
 pub struct Edge<H> {
     /// Shared by the flows: there are few different ones.
     configs: Vec<Config>,
+    /// What was last published of each reference; many flows follow one.
+    references: Vec<Option<Published>>,
     flows: Vec<Flow<H>>,
     wheel: Wheel,
     /// Flows that may have something to send, each once.
@@ -79,6 +81,7 @@ impl<H: Packet> Edge<H> {
     pub fn new() -> Edge<H> {
         Edge {
             configs: Vec::new(),
+            references: Vec::new(),
             flows: Vec::new(),
             wheel: Wheel::new(TICK, 0),
             ready: VecDeque::new(),
@@ -207,15 +210,22 @@ impl<H: Packet> Edge<H> {
 
     /// A reply arrives for a flow. One that cannot be true is counted by it and ignored.
     pub fn handle_reply(&mut self, now: Instant, flow: usize, reply: &Reply) {
-        self.flows[flow].handle_reply(&self.configs, now, reply);
+        self.flows[flow].handle_reply(&self.configs, &self.references, now, reply);
         self.make_ready(flow);
     }
 
-    /// The ingress PE of a flow's reference published what it measures.
-    pub fn handle_reference(&mut self, flow: usize, published: Published) {
-        if let Some(ingress) = self.flows[flow].window_mut() {
-            ingress.handle_reference(published);
+    /// The ingress PE of a reference flow published what it measures: it holds for all flows
+    /// whose [`Config::reference`] has this number, from their next reply on.
+    pub fn handle_reference(&mut self, reference: usize, published: Published) {
+        if self.references.len() <= reference {
+            self.references.resize(reference + 1, None);
         }
+        self.references[reference] = Some(published);
+    }
+
+    /// What was last published of a reference.
+    pub fn reference(&self, reference: usize) -> Option<&Published> {
+        self.references.get(reference)?.as_ref()
     }
 
     /// The time of [`poll_timeout`](Edge::poll_timeout) has come; harmless at any other.

@@ -5,7 +5,6 @@ use super::management::{Query, Reply};
 use super::parameters::{self, Basis, Parameters};
 use super::{Config, Decrease, Reference, WhenSilent};
 use crate::time::{Duration, Instant};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 /// Without a reply for this long (or four round trips) with packets under way, the window shrinks.
@@ -15,7 +14,7 @@ const IDLE_PROBE: Duration = Duration::from_secs(1);
 /// However short the round trip, what is under way is asked for no sooner.
 const SHORTEST_PROBE: Duration = Duration::from_millis(10);
 /// A published reference older than this is not used.
-const REFERENCE_AGE: Duration = Duration::from_secs(5);
+pub const REFERENCE_AGE: Duration = Duration::from_secs(5);
 
 /// Until its first loss, a window that is the limit grows by this share of what is confirmed.
 const PROBING_INCREASE: f64 = 0.5;
@@ -79,8 +78,6 @@ pub struct Ingress<P> {
     minimum: f64,
     round_trip: RoundTrip,
     loss: Loss,
-    /// Few have one, and it is large.
-    reference: Option<Box<Published>>,
     counters: Counters,
     /// Packets confirmed or given up by the newest reply: those sent before its query.
     settled: u64,
@@ -124,7 +121,6 @@ impl<P> Ingress<P> {
             minimum: 0.0,
             round_trip: RoundTrip::default(),
             loss: Loss::new(config.loss_measure),
-            reference: None,
             counters: Counters::default(),
             settled: 0,
             recovery: 0,
@@ -168,7 +164,16 @@ impl<P> Ingress<P> {
     }
 
     /// A reply arrives. One that cannot be true, or was seen before, is counted and ignored.
-    pub fn handle_reply(&mut self, config: &Config, now: Instant, reply: &Reply) {
+    ///
+    /// `reference` is what the ingress PE of the reference flow published last, where there is
+    /// such a flow. It is given and not kept, since many flows follow one.
+    pub fn handle_reply(
+        &mut self,
+        config: &Config,
+        reference: Option<&Published>,
+        now: Instant,
+        reply: &Reply,
+    ) {
         let query = reply.query;
         let fresh = self.next_sequence.wrapping_sub(query.sequence).wrapping_sub(1)
             < self.next_sequence.wrapping_sub(self.answered);
@@ -219,7 +224,7 @@ impl<P> Ingress<P> {
         self.blocked = false;
         // The round trip may have grown, and with it what a promised rate needs.
         self.window = self.window.max(self.least_window(config));
-        self.update_parameters(config, now);
+        self.update_parameters(config, reference, now);
     }
 
     /// Another weight, and settings given with what is called next: they hold from the next
@@ -231,11 +236,6 @@ impl<P> Ingress<P> {
     /// Takes out what waits.
     pub fn take_queue(&mut self) -> VecDeque<P> {
         core::mem::take(&mut self.queue)
-    }
-
-    /// The ingress PE of the reference flow published what it measures.
-    pub fn handle_reference(&mut self, published: Published) {
-        self.reference = Some(Box::new(published));
     }
 
     /// The time of [`poll_timeout`](Ingress::poll_timeout) has come.
@@ -380,9 +380,9 @@ impl<P> Ingress<P> {
         self.recovery = self.counters.sent;
     }
 
-    fn update_parameters(&mut self, config: &Config, now: Instant) {
+    fn update_parameters(&mut self, config: &Config, published: Option<&Published>, now: Instant) {
         let own = self.basis();
-        let (reference, decrease) = self.reference_basis(config, now);
+        let (reference, decrease) = reference_basis(config, published, now);
         self.parameters = parameters::from_weight(
             &own,
             &reference,
@@ -391,18 +391,6 @@ impl<P> Ingress<P> {
             config.decrease,
             config.rule,
         );
-    }
-
-    /// The reference and its decrease b: what was published of late, or the nominal flow.
-    fn reference_basis(&self, config: &Config, now: Instant) -> (Basis, f64) {
-        let nominal = match (self.reference.as_deref(), config.reference) {
-            (Some(published), _) if now.since(published.at) <= REFERENCE_AGE => {
-                return (published.basis, published.decrease);
-            }
-            (_, Reference::Nominal(nominal)) => nominal,
-            (_, Reference::Vpn(_)) => super::Nominal::default(),
-        };
-        (nominal.basis(), nominal.decrease)
     }
 
     /// What this flow would publish as a reference; `None` before its first round trip.
@@ -458,4 +446,16 @@ impl<P> Ingress<P> {
     pub fn counters(&self) -> Counters {
         self.counters
     }
+}
+
+/// The reference and its decrease b: what was published of late, or the nominal flow.
+fn reference_basis(config: &Config, published: Option<&Published>, now: Instant) -> (Basis, f64) {
+    let nominal = match (published, config.reference) {
+        (Some(published), _) if now.since(published.at) <= REFERENCE_AGE => {
+            return (published.basis, published.decrease);
+        }
+        (_, Reference::Nominal(nominal)) => nominal,
+        (_, Reference::Vpn(_)) => super::Nominal::default(),
+    };
+    (nominal.basis(), nominal.decrease)
 }

@@ -8,10 +8,11 @@ pub mod estimator;
 pub mod ingress;
 pub mod management;
 pub mod parameters;
+pub mod publication;
 pub mod shaper;
 pub mod wire;
 
-pub use ingress::{Ingress, Published, Transmit};
+pub use ingress::{Ingress, Published, REFERENCE_AGE, Transmit};
 pub use management::{Egress, Query, Reply};
 pub use shaper::Shaper;
 
@@ -125,7 +126,8 @@ pub enum Decrease {
 /// What a VPN flow's weight is relative to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reference {
-    /// Another VPN flow (by index in the plan), whose ingress PE publishes what it measures.
+    /// Another VPN flow (by index in the plan, or among the references of an
+    /// [`Edge`](crate::edge::Edge)), whose ingress PE publishes what it measures.
     Vpn(usize),
     /// A flow that exists only as shared constants; the ratio of losses is taken as 1.
     Nominal(Nominal),

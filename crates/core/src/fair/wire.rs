@@ -56,9 +56,9 @@ pub struct Authentication<'a> {
 }
 
 impl Authentication<'_> {
-    /// The key that signed a message, if it did.
-    fn verify(&self, message: &[u8]) -> Option<u8> {
-        let (covered, place) = tlv::authenticated(message)?;
+    /// The key that signed a message, whose fields are so long, if one did.
+    pub(super) fn verify(&self, message: &[u8], fields: usize) -> Option<u8> {
+        let (covered, place) = tlv::authenticated(message, fields)?;
         // The key's number stands right before the digest.
         let key = message[place.start - 1];
         let expected = (self.digest)(key, &message[covered])?;
@@ -67,8 +67,8 @@ impl Authentication<'_> {
         (difference == 0).then_some(key)
     }
 
-    fn sign(&self, message: &mut [u8]) {
-        let Some((covered, place)) = tlv::authenticated(message) else { return };
+    pub(super) fn sign(&self, message: &mut [u8], fields: usize) {
+        let Some((covered, place)) = tlv::authenticated(message, fields) else { return };
         let key = message[place.start - 1];
         if let Some(digest) = (self.digest)(key, &message[covered]) {
             message[place].copy_from_slice(&digest);
@@ -163,7 +163,7 @@ impl Querier {
         if let Some(authentication) = authentication {
             tlv::write_authentication(bytes, length - tlv::AUTHENTICATION, authentication.key)
                 .map_err(|_| DoesNotFit)?;
-            authentication.sign(bytes);
+            authentication.sign(bytes, MESSAGE);
         }
         self.newest = sent_ns;
         while self.pending.front().is_some_and(|(before_ns, _)| before_ns + FORGOTTEN_AFTER_NS < sent_ns) {
@@ -190,7 +190,7 @@ impl Querier {
         if message.session != self.session {
             return Err(Refused::OtherSession);
         }
-        if authentication.is_some_and(|authentication| authentication.verify(bytes).is_none()) {
+        if authentication.is_some_and(|authentication| authentication.verify(bytes, MESSAGE).is_none()) {
             return Err(Refused::Digest);
         }
         if message.code != response_code::SUCCESS {
@@ -266,7 +266,7 @@ pub fn answer(
         return Err(Unanswered::NotAQuery);
     }
     let key = match authentication {
-        Some(authentication) => Some(authentication.verify(bytes).ok_or(Unanswered::Digest)?),
+        Some(authentication) => Some(authentication.verify(bytes, MESSAGE).ok_or(Unanswered::Digest)?),
         None => None,
     };
     if query.code == query_code::NO_RESPONSE {
@@ -294,7 +294,7 @@ pub fn answer(
     let written = Message { preferred_format: Format::PTP, ..response }.write(bytes);
     debug_assert!(written.is_ok());
     if let Some(authentication) = authentication {
-        authentication.sign(bytes);
+        authentication.sign(bytes, MESSAGE);
     }
     Ok(length)
 }

@@ -2,7 +2,6 @@
 //! so that nobody compares two stages without knowing.
 
 use super::edges;
-use netstage_core::fair::{Control, Reference};
 use netstage_core::tcp::{Algorithm, Config, LossDetection};
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{Plan, Transport, Vpn};
@@ -44,8 +43,6 @@ fn of_vpns(plan: &Plan) -> Vec<String> {
         let found = plan.vpns.iter().filter(|vpn| of(vpn));
         found.map(|vpn| format!("vpn.{}", vpn.name)).collect::<Vec<String>>().join(", ")
     };
-    let by_name =
-        |vpn: &Vpn| matches!(&vpn.control, Control::I2vfc(c) if matches!(c.reference, Reference::Vpn(_)));
     let bytes = Encapsulation::MplsInUdp.overhead();
     let of_encapsulation = |encapsulation, instead: &str| {
         let vpns = named(&|vpn| vpn.encapsulation == encapsulation);
@@ -53,12 +50,9 @@ fn of_vpns(plan: &Plan) -> Vec<String> {
             format!("packets between PEs are in MPLS-in-UDP, {bytes} bytes more each, {instead} ({vpns})");
         (!vpns.is_empty()).then_some(told)
     };
-    let references = named(&by_name);
-    let nominal = "a PE takes the nominal flow for its reference, where the simulator follows another VPN";
     [
         of_encapsulation(Encapsulation::None, "which the scenario leaves out of account: encapsulation = \"mpls-in-udp\" counts them"),
         of_encapsulation(Encapsulation::Mpls, "where the scenario says two labels: routers in between are the kernel's, which may know no labels"),
-        (!references.is_empty()).then(|| format!("{nominal} ({references})")),
     ]
     .into_iter()
     .flatten()

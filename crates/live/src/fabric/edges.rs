@@ -4,6 +4,9 @@
 //! Between PEs only tunnels are routed. Each VPN has tunnel addresses of its own, so that the
 //! emulator tells its management packets from others', too. Where no VPN of a plan is
 //! controlled or encapsulated, nobody would see a PE: the kernel forwards.
+//!
+//! A VPN whose reference is another VPN hears of it from the PE where that one enters; PEs that
+//! have no other business with each other get a tunnel for it.
 
 use super::address;
 use super::layout::Layout;
@@ -35,6 +38,23 @@ pub fn are_needed(plan: &Plan) -> bool {
 pub fn route(plan: &Plan, vpn: Option<usize>, node: usize, hop: Hop) -> bool {
     let is_ours = |vpn: usize| plan.nodes[node].kind == NodeKind::Pe || is_between(&plan.vpns[vpn], hop);
     are_needed(plan) && vpn.is_some_and(is_ours)
+}
+
+/// The VPN another one follows as its reference.
+fn followed(vpn: &Vpn) -> Option<usize> {
+    match &vpn.control {
+        Control::I2vfc(Config { reference: Reference::Vpn(index), .. }) => Some(*index),
+        _ => None,
+    }
+}
+
+/// Pairs of PEs, the lower index first, one of which tells the other of a reference.
+pub fn tellings(plan: &Plan) -> BTreeSet<(usize, usize)> {
+    let pair = |vpn: &Vpn| {
+        let (own, other) = (vpn.ingress, plan.vpns[followed(vpn)?].ingress);
+        (own != other).then_some((own.min(other), own.max(other)))
+    };
+    plan.vpns.iter().filter_map(pair).collect()
 }
 
 /// The routers of a plan, by index of their nodes.
@@ -89,6 +109,15 @@ pub enum Unroutable {
         /// Name of the PE.
         node: String,
     },
+    /// A PE cannot be told of a reference.
+    NoWay {
+        /// Name of the VPN.
+        vpn: String,
+        /// Name of its reference.
+        reference: String,
+        /// Names of the PEs where they enter.
+        nodes: [String; 2],
+    },
     /// There are more circuits than addresses for them.
     TooManyCircuits,
 }
@@ -106,6 +135,11 @@ impl fmt::Display for Unroutable {
             Unroutable::SharedLink { link, node } => write!(
                 f,
                 "link.{link}: leads from the PE {node} both to customers and to the core; give each a link of its own"
+            ),
+            Unroutable::NoWay { vpn, reference, nodes: [own, other] } => write!(
+                f,
+                "vpn.{vpn}: no way leads from the PE {other}, which measures its reference {reference}, to the PE {own}; \
+                 join them by routers, or make the reference \"nominal\""
             ),
             Unroutable::TooManyCircuits => {
                 write!(f, "the PEs need more than {} circuits; use fewer VPNs or PEs", address::CIRCUITS)
@@ -126,6 +160,27 @@ pub fn routers(plan: &Plan, layout: &Layout) -> Result<Routers, Unroutable> {
                 if node == vpn.ingress || node == vpn.egress {
                     routers.entry(node).or_default().core.insert(hop.link);
                 }
+            }
+        }
+    }
+    for vpn in &plan.vpns {
+        let Some(reference) = followed(vpn) else { continue };
+        // It is measured even if it carries nothing.
+        let Vpn { ingress, egress, .. } = plan.vpns[reference];
+        for node in [ingress, egress] {
+            routers.entry(node).or_default().there.entry(whole(plan, reference)).or_default();
+        }
+        if ingress == vpn.ingress {
+            continue;
+        }
+        let way = plan.shortest(ingress, vpn.ingress).ok_or_else(|| Unroutable::NoWay {
+            vpn: vpn.name.clone(),
+            reference: plan.vpns[reference].name.clone(),
+            nodes: [vpn.ingress, ingress].map(|node| plan.nodes[node].name.clone()),
+        })?;
+        for hop in way {
+            for node in plan.ends(hop).into_iter().filter(|node| [ingress, vpn.ingress].contains(node)) {
+                routers.entry(node).or_default().core.insert(hop.link);
             }
         }
     }
@@ -219,10 +274,11 @@ pub fn configuration(plan: &Plan, layout: &Layout, node: usize, router: &Router,
             "receive": receive,
             "routes": routes,
             "weight": own.map_or(1.0, |own| own.weight),
-            "control": own.map_or(json!("none"), |own| self::control(&own.control)),
+            "control": own.map_or(json!("none"), |own| self::control(plan, &own.control)),
         });
         vpns.insert(vpn.name.clone(), json!({ "peer": { peer: flow } }));
     }
+    let references = references(plan, layout, node, &mut peers);
     for circuit in &router.circuits {
         let name = format!("{}-{}", plan.links[circuit.link].name, circuit.number);
         circuits.insert(name, self::circuit(plan, node, circuit));
@@ -231,9 +287,61 @@ pub fn configuration(plan: &Plan, layout: &Layout, node: usize, router: &Router,
         "pe": { "core": core, "control": control },
         "peer": peers,
         "vpn": vpns,
+        "reference": references,
         "circuit": circuits,
     });
     toml::to_string(&file).expect("tables, texts and numbers")
+}
+
+/// The references a PE measures or follows, by the names of their VPNs, and the peers it tells, or that tell it.
+fn references(
+    plan: &Plan,
+    layout: &Layout,
+    node: usize,
+    peers: &mut Map<String, Value>,
+) -> Map<String, Value> {
+    let names: BTreeMap<usize, String> = layout
+        .tellings
+        .iter()
+        .filter_map(|(&(first, second), placed)| {
+            let mut ends = [(first, placed.source), (second, placed.destination)];
+            if second == node {
+                ends.reverse();
+            }
+            let [(own, _), (other, _)] = ends;
+            let [from, to] = ends.map(|(node, number)| address::of(Family::V4, node, number).to_string());
+            // Peers of VPN flows have names of VPNs.
+            let mut name = format!("pe-{}", plan.nodes[other].name);
+            while peers.contains_key(&name) {
+                name.push('-');
+            }
+            let tunnel = json!({ "tunnel": { "kind": "mpls-in-udp", "from": from, "to": to } });
+            (own == node).then(|| {
+                peers.insert(name.clone(), tunnel);
+                (other, name)
+            })
+        })
+        .collect();
+    let mut references = Map::new();
+    for follower in &plan.vpns {
+        let Some(index) = followed(follower) else { continue };
+        let vpn = &plan.vpns[index];
+        let source = if vpn.ingress == node {
+            let followers = plan.vpns.iter().filter(|other| followed(other) == Some(index));
+            let told: BTreeSet<&String> = followers.filter_map(|vpn| names.get(&vpn.ingress)).collect();
+            json!({
+                "number": index + 1,
+                "flow": { "vpn": plan.vpns[whole(plan, index)].name, "peer": vpn.name },
+                "publish_to": told,
+            })
+        } else if follower.ingress == node {
+            json!({ "number": index + 1, "from": names[&vpn.ingress] })
+        } else {
+            continue;
+        };
+        references.insert(vpn.name.clone(), source);
+    }
+    references
 }
 
 /// A circuit: the PE is one end of the link, the customer's host or router the other.
@@ -269,7 +377,7 @@ fn host(address: IpAddr) -> String {
     format!("{address}/{}", address::host_prefix(address))
 }
 
-fn control(control: &Control) -> Value {
+fn control(plan: &Plan, control: &Control) -> Value {
     match control {
         Control::None => json!("none"),
         Control::FixedRate { rate, queue } => json!({
@@ -277,11 +385,11 @@ fn control(control: &Control) -> Value {
             "rate": format!("{} bit/s", rate.0),
             "queue": format!("{queue} packets"),
         }),
-        Control::I2vfc(config) => window(config),
+        Control::I2vfc(config) => window(plan, config),
     }
 }
 
-fn window(config: &Config) -> Value {
+fn window(plan: &Plan, config: &Config) -> Value {
     let mut told = json!({
         "kind": "i2vfc",
         "increase": config.increase,
@@ -298,12 +406,15 @@ fn window(config: &Config) -> Value {
         "pacing": config.pacing,
         "loss_measure": pe::loss_measure_word(config.loss_measure),
     });
-    if let Reference::Nominal(nominal) = config.reference {
-        told["nominal"] = json!({
-            "weight": nominal.weight,
-            "decrease": nominal.decrease,
-            "round_trip": format!("{} us", nominal.round_trip.0 as f64 / 1000.0),
-        });
+    match config.reference {
+        Reference::Nominal(nominal) => {
+            told["nominal"] = json!({
+                "weight": nominal.weight,
+                "decrease": nominal.decrease,
+                "round_trip": format!("{} us", nominal.round_trip.0 as f64 / 1000.0),
+            });
+        }
+        Reference::Vpn(index) => told["reference"] = json!(plan.vpns[index].name),
     }
     told
 }
@@ -368,6 +479,48 @@ mod tests {
         };
         assert_eq!(names(&west), [("gold-down".into(), 3.0), ("silver-down".into(), 1.0)]);
         assert_eq!(names(&east), [("gold-up".into(), 3.0), ("silver-up".into(), 1.0)]);
+    }
+
+    #[test]
+    fn who_measures_a_reference_tells_those_who_follow_it() {
+        let text = TWO_WAY.to_owned()
+            + r#"
+[vpn.gold-down.control]
+decrease = 0.1
+[vpn.gold-up.control]
+reference = "gold-down"
+[vpn.silver-down.control]
+reference = "gold-down"
+"#;
+        let plan = plan(&text);
+        let [west, east] = ["west", "east"].map(|name| read(&plan, name));
+        let [own, followed] = [&west.references[0], &east.references[0]];
+        assert_eq!((own.name.as_str(), own.number), (followed.name.as_str(), followed.number));
+        let pe::ReferenceSource::Flow { vpn, peer, publish_to } = &own.source else { panic!("{own:?}") };
+        assert_eq!(
+            (west.vpns[*vpn].name.as_str(), west.peers[*peer].name.as_str()),
+            ("gold-down", "gold-down")
+        );
+        let pe::ReferenceSource::Peer(from) = followed.source else { panic!("{followed:?}") };
+        let [there, here] = [&west.peers[publish_to[0]], &east.peers[from]];
+        assert_eq!((there.name.as_str(), here.name.as_str()), ("pe-east", "pe-west"));
+        let (Tunnel::MplsInUdp { from, to, .. }, Tunnel::MplsInUdp { from: back, to: far, .. }) =
+            (&there.tunnel, &here.tunnel)
+        else {
+            panic!("{there:?} {here:?}");
+        };
+        assert_eq!((from.as_ref(), Some(to)), (Some(far), back.as_ref()));
+        let followers = |router: &pe::Router| -> Vec<String> {
+            let flows = router.vpns.iter().flat_map(|vpn| &vpn.flows);
+            flows
+                .filter(|flow| flow.reference().is_some())
+                .map(|flow| router.peers[flow.peer].name.clone())
+                .collect()
+        };
+        assert_eq!(
+            (followers(&west), followers(&east)),
+            (vec!["silver-down".into()], vec!["gold-up".into()])
+        );
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub struct Layout {
     pub groups: Vec<Placement>,
     /// The ends of each VPN's tunnel, where its PEs are routers of their own; the source is the ingress.
     pub tunnels: Vec<Option<Placement>>,
+    /// The ends of the tunnels between PEs one of which tells the other of a reference, by their nodes;
+    /// the source is at the first.
+    pub tellings: BTreeMap<(usize, usize), Placement>,
     /// How the packets of each multicast flow group spread.
     pub trees: Vec<Option<Tree>>,
     /// Whether a link carries anything.
@@ -137,6 +140,7 @@ impl Layout {
             addresses: plan.nodes.iter().map(|_| vec![own()]).collect(),
             groups: Vec::new(),
             tunnels: Vec::new(),
+            tellings: BTreeMap::new(),
             trees: distribution::trees(plan)?,
             used: vec![false; plan.links.len()],
         };
@@ -170,6 +174,14 @@ impl Layout {
             }
             layout.tunnels.push(tunnel);
         }
+        for (first, second) in edges::tellings(plan) {
+            // Where there is no way, the PEs are refused by name.
+            let Some(path) = plan.shortest(first, second) else { continue };
+            let treatment = Treatment::default();
+            let destination = layout.place(plan, second, first, &path, &treatment)?;
+            let source = layout.place(plan, first, second, &mirrored(&path), &treatment)?;
+            layout.tellings.insert((first, second), Placement { source, destination });
+        }
         Ok(layout)
     }
 
@@ -184,8 +196,7 @@ impl Layout {
         let group = &plan.flows[index];
         let mut number = None;
         for path in group.paths() {
-            let back: Vec<Hop> =
-                path.iter().rev().map(|hop| Hop { link: hop.link, direction: 1 - hop.direction }).collect();
+            let back = mirrored(path);
             let [receiver, _] = plan.ends(back[0]);
             let placed = self.place(plan, group.from, receiver, &back, treatment)?;
             debug_assert!(number.is_none_or(|number| number == placed), "the ways of a flow form a tree");
@@ -232,6 +243,11 @@ impl Layout {
         addresses[number].routes.extend(wanted);
         Ok(number)
     }
+}
+
+/// The same links the other way.
+fn mirrored(path: &[Hop]) -> Vec<Hop> {
+    path.iter().rev().map(|hop| Hop { link: hop.link, direction: 1 - hop.direction }).collect()
 }
 
 fn route_options(group: &FlowGroup) -> Option<RouteOptions> {

@@ -1,15 +1,15 @@
 //! What the parts of a configuration say of each other: names that are there, labels and
-//! prefixes given once, addresses that belong to a link.
+//! prefixes given once, addresses that belong to a link. Flows that weights are relative to
+//! are [`references`]'s.
 
 use super::file::{self, File};
-use super::{Circuit, Class, Flow, Peer, Router, Select, Tunnel, Vpn, network};
+use super::{Circuit, Class, Flow, Peer, Router, Select, Tunnel, Vpn, network, references};
 use crate::error::{Place, Problems, did_you_mean};
 use crate::file::control::Control;
 use crate::scalar::Count;
 use crate::table::{At, Named};
 use netstage_core::edge::{self, Prefix};
 use netstage_core::fair;
-use netstage_core::time::Duration;
 use netstage_wire::mpls::Label;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,19 +31,13 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
         let flows = vpn.peer.0.iter().map(|flow| {
             let peer = reference(&file.peer, &flow.name, flow.place, "peer", problems);
             let of = format!("VPN `{}` with peer `{}`", member.name, flow.name);
-            let read = self::flow(
-                &of,
-                flow.value.as_ref()?,
-                file.pe.silent_after.0,
-                &mut labels,
-                prefixes,
-                problems,
-            );
+            let read = self::flow(file, &of, flow.value.as_ref()?, &mut labels, prefixes, problems);
             Some(Flow { peer: peer?, ..read? })
         });
         let flows: Vec<Option<Flow>> = flows.collect();
         vpns.push(Vpn { name: member.name.clone(), flows: flows.into_iter().collect::<Option<_>>()? });
     }
+    let references = references::references(file, problems);
     let circuits: Vec<Circuit> = circuits.into_iter().collect::<Option<_>>()?;
     sharing(file, &circuits, problems);
     Some(Router {
@@ -55,12 +49,13 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
         moderation: file.pe.moderation.0,
         peers: peers?,
         vpns,
+        references: references?,
         circuits,
     })
 }
 
 /// The index of a name, or a problem that names the nearest.
-fn reference<T>(
+pub(super) fn reference<T>(
     members: &Named<T>,
     name: &str,
     place: Place,
@@ -120,9 +115,9 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
 
 /// A flow, its peer still to be filled in.
 fn flow(
+    file: &File,
     of: &str,
     flow: &file::Flow,
-    silent_after: Duration,
     labels: &mut BTreeMap<u64, String>,
     prefixes: &mut BTreeMap<Prefix, Place>,
     problems: &mut Problems,
@@ -135,20 +130,13 @@ fn flow(
     for prefix in &flow.routes.0 {
         once(prefixes, prefix.value.0, prefix.place, problems);
     }
-    if let Control::I2vfc(i2vfc) = &flow.control.value
-        && i2vfc.reference.value.0 != "nominal"
-    {
-        let message = "a router knows only `nominal` as a reference: nobody tells it what other VPNs measure";
-        problems.push_help(i2vfc.reference.place, message, "leave `reference` out");
-        return None;
-    }
     let control = match &flow.control.value {
         Control::None(_) => fair::Control::None,
         Control::FixedRate(fixed) => fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 },
         Control::I2vfc(i2vfc) => fair::Control::I2vfc(fair::Config {
             report_within: i2vfc.report_within.map_or(edge::REPORT_WITHIN, |within| within.0),
-            silence: fair::Silence { after: silent_after, then: flow.when_silent.value },
-            ..i2vfc.config()
+            silence: fair::Silence { after: file.pe.silent_after.0, then: flow.when_silent.value },
+            ..references::config(file, i2vfc, problems)?
         }),
     };
     if !matches!(control, fair::Control::I2vfc(_)) {

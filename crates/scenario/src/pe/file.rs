@@ -24,6 +24,8 @@ table! {
         peer: Named<Peer>,
         /// The VPNs, by name.
         vpn: Named<Vpn>,
+        /// Flows that weights are relative to, by name.
+        reference: Named<Reference>,
         /// Where customers are attached, by name.
         circuit: Named<Circuit>,
     }
@@ -130,7 +132,7 @@ table! {
         minimum: Option<At<BitRate>>,
         /// Rate at the IP layer it never exceeds.
         maximum: Option<BitRate>,
-        /// How it is controlled; of `reference`, only `nominal`.
+        /// How it is controlled; its `reference` is the name of one, as in [reference.NAME], or `nominal`.
         control: At<Control> = "i2vfc",
         /// What becomes of packets while the peer is silent.
         when_silent: At<WhenSilent> = "shrink",
@@ -162,6 +164,30 @@ tagged! {
         DropTail(NoFields) = "drop-tail",
         /// FQ-CoDel (RFC 8290): each flow inside has a queue of its own.
         FqCodel(FqCodel) = "fq-codel",
+    }
+}
+
+table! {
+    /// A flow that weights are relative to: one of this router's VPN flows, or one a peer tells of.
+    pub(crate) struct Reference "a reference" {
+        /// Its number, by which routers tell references apart: the same wherever it is followed.
+        number: At<Count<1, 4_294_967_295>>,
+        /// The VPN flow of this router that it is, under `i2vfc` with a fixed decrease.
+        flow: Option<At<FlowName>>,
+        /// Peers that are told what that flow measures.
+        publish_to: List<At<PeerName>>,
+        /// Instead of `flow`: the peer that tells of it.
+        from: Option<At<PeerName>>,
+    }
+}
+
+table! {
+    /// A VPN flow, by the names of its VPN and peer.
+    pub(crate) struct FlowName "the name of a VPN flow" {
+        /// Its VPN.
+        vpn: At<VpnName>,
+        /// The peer it leads to.
+        peer: At<PeerName>,
     }
 }
 
@@ -251,6 +277,8 @@ impl Decode for Moderation {
 text! {
     /// A network interface, by name.
     InterfaceName = "the name of a network interface";
+    /// A peer, by name.
+    PeerName = "the name of a peer";
 }
 
 /// Declares a text that is parsed.

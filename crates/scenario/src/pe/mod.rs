@@ -1,18 +1,19 @@
 //! The configuration of a provider edge router: read and checked as a scenario is, with the
 //! same quantities, names, positions and advice.
 //!
-//! [`file`] is what is written, [`build`] checks what its parts say of each other. What only
+//! [`file`] is what is written, [`build`] and [`references`] check what its parts say of each other. What only
 //! the machine knows (whether an interface is there, where a route leads) is the daemon's.
 
 mod build;
 mod file;
+mod references;
 
 use crate::error::{Errors, Place, Problems};
 use crate::read::read_text;
 use crate::table::{Decode, Kind, word};
 use crate::tree::parse_document;
 use netstage_core::edge::Prefix;
-use netstage_core::fair::{Control, LossMeasure, Rule};
+use netstage_core::fair::{self, Config, Control, LossMeasure, Rule};
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::FqCodelConfig;
 use netstage_core::time::Duration;
@@ -40,6 +41,8 @@ pub struct Router {
     pub peers: Vec<Peer>,
     /// The VPNs, by name.
     pub vpns: Vec<Vpn>,
+    /// The references, by name: what [`netstage_core::fair::Reference::Vpn`] numbers in a flow's control.
+    pub references: Vec<Reference>,
     /// The circuits, by name.
     pub circuits: Vec<Circuit>,
 }
@@ -123,6 +126,43 @@ pub struct Flow {
     pub control: Control,
     /// Classes of its packets, by DSCP; none: first in, first out.
     pub classes: Vec<Class>,
+}
+
+impl Flow {
+    /// The reference it follows, an index; none where that is the nominal flow, or it has no window.
+    pub fn reference(&self) -> Option<usize> {
+        match &self.control {
+            Control::I2vfc(Config { reference: fair::Reference::Vpn(index), .. }) => Some(*index),
+            _ => None,
+        }
+    }
+}
+
+/// A flow that weights are relative to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Its name here.
+    pub name: String,
+    /// Its number between routers.
+    pub number: u32,
+    /// Who measures it.
+    pub source: ReferenceSource,
+}
+
+/// Who measures a reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReferenceSource {
+    /// A VPN flow of this router.
+    Flow {
+        /// Its VPN, an index.
+        vpn: usize,
+        /// The peer it leads to, an index.
+        peer: usize,
+        /// The peers that are told, as indices.
+        publish_to: Vec<usize>,
+    },
+    /// This peer, an index.
+    Peer(usize),
 }
 
 /// Packets of a VPN flow that wait together.

@@ -80,8 +80,12 @@ fn a_configuration_is_read() {
 
 /// What is said of the good file with one text put in place of another: line, column, message and help.
 fn refusal(from: &str, to: &str) -> String {
-    assert_eq!(GOOD.matches(from).count(), 1, "{from}");
-    let errors = parse("pe.toml", &GOOD.replace(from, to)).unwrap_err();
+    refusal_of(GOOD, from, to)
+}
+
+fn refusal_of(good: &str, from: &str, to: &str) -> String {
+    assert_eq!(good.matches(from).count(), 1, "{from}");
+    let errors = parse("pe.toml", &good.replace(from, to)).unwrap_err();
     let told: Vec<String> = errors
         .problems
         .iter()
@@ -142,7 +146,11 @@ fn mistakes_are_told_with_place_and_remedy() {
             "to = \"192.0.2.2\", from = \"::1\"",
             "7:10: the ends of a tunnel are both IPv4 or",
         ),
-        ("weight = 2", "control = { reference = \"blue\" }", "17:25: a router knows only `nominal`"),
+        (
+            "weight = 2",
+            "control = { reference = \"blue\" }",
+            "17:25: there is no reference `blue`; every reference needs its own [reference.blue]",
+        ),
         (
             "mtu = \"1496 B\"",
             "mtu = 1496",
@@ -178,6 +186,111 @@ fn mistakes_are_told_with_place_and_remedy() {
         ("metrics", "metrisc", "4:1: unknown field `metrisc` in [pe]; did you mean `metrics`?"),
     ] {
         let told = refusal(from, to);
+        if !told.contains(expected) {
+            wrong.push(format!("{from} → {to}:\n{told}\nexpected\n{expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+const REFERENCES: &str = r#"
+[pe]
+core = ["core0"]
+
+[peer.west]
+tunnel = { kind = "mpls-in-udp", to = "192.0.2.2" }
+
+[peer.north]
+tunnel = { kind = "mpls-in-udp", to = "192.0.2.3" }
+
+[vpn.red.peer.west]
+send = 2001
+receive = 1001
+control = { decrease = 0.1 }
+
+[vpn.blue.peer.west]
+send = 2002
+receive = 1002
+control = { reference = "silver" }
+
+[reference.gold]
+number = 7
+flow = { vpn = "red", peer = "west" }
+publish_to = ["north"]
+
+[reference.silver]
+number = 8
+from = "west"
+"#;
+
+#[test]
+fn references_are_read() {
+    let router = parse("pe.toml", REFERENCES).unwrap();
+    let [gold, silver] = &router.references[..] else { panic!("{:?}", router.references) };
+    assert_eq!((gold.name.as_str(), gold.number, silver.number), ("gold", 7, 8));
+    assert_eq!(gold.source, ReferenceSource::Flow { vpn: 1, peer: 1, publish_to: vec![0] });
+    assert_eq!(silver.source, ReferenceSource::Peer(1));
+    let [blue, red] = &router.vpns[..] else { panic!("{:?}", router.vpns) };
+    assert_eq!((blue.flows[0].reference(), red.flows[0].reference()), (Some(1), None));
+}
+
+#[test]
+fn mistakes_about_references_are_told_with_place_and_remedy() {
+    let mut wrong = Vec::new();
+    for (from, to, expected) in [
+        (
+            "reference = \"silver\"",
+            "reference = \"sliver\"",
+            "19:25: there is no reference `sliver`; did you mean `silver`?",
+        ),
+        ("number = 8", "number = 7", "27:10: number 7 is taken by reference `gold`; routers tell"),
+        ("number = 8", "number = 0", "27:10: expected a whole number from 1 to 4294967295"),
+        ("from = \"west\"", "from = \"wets\"", "28:8: there is no peer `wets`; did you mean `west`?"),
+        (
+            "from = \"west\"",
+            "",
+            "26:12: reference `silver` is either a `flow` of this router or `from` a peer; flow = {",
+        ),
+        ("publish_to = [\"north\"]", "from = \"north\"", "23:8: reference `gold` is either a `flow`"),
+        (
+            "from = \"west\"",
+            "from = \"west\"\npublish_to = [\"north\"]",
+            "29:15: what a peer tells is not told on; let",
+        ),
+        ("vpn = \"red\"", "vpn = \"rde\"", "23:16: there is no vpn `rde`; did you mean `red`?"),
+        (
+            "peer = \"west\" }",
+            "peer = \"north\" }",
+            "23:8: VPN `red` has no flow with peer `north`; give it one: [vpn.red.peer.north]",
+        ),
+        ("[\"north\"]", "[\"north\", \"north\"]", "24:24: peer `north` is told twice; leave one out"),
+        (
+            "decrease = 0.1",
+            "increase = 0.1",
+            "23:8: this flow cannot be a reference: its own decrease is from its weight; give it a fixed one: vpn.red.peer.west.control.decrease",
+        ),
+        (
+            "control = { decrease = 0.1 }",
+            "control = \"none\"",
+            "23:8: this flow cannot be a reference: it is not controlled by",
+        ),
+        (
+            "control = { decrease = 0.1 }",
+            "control = { decrease = 0.1 }\nweight = 1e12",
+            "24:8: a reference's weight is told others from",
+        ),
+        (
+            "reference = \"silver\"",
+            "reference = \"silver\", nominal = { weight = 2 }",
+            "`nominal` has no effect here; it belongs to",
+        ),
+        (
+            "[reference.gold]",
+            "[reference.nominal]",
+            "21:12: `nominal` is not free as the name of a reference",
+        ),
+    ] {
+        let told = refusal_of(REFERENCES, from, to);
         if !told.contains(expected) {
             wrong.push(format!("{from} → {to}:\n{told}\nexpected\n{expected}"));
         }

@@ -173,7 +173,12 @@ pub fn at(bytes: &[u8], start: usize) -> Option<Result<Tlv<'_>, Malformed>> {
 
 /// All TLVs of a message, whose bytes end where it does; ends after the first that is malformed.
 pub fn of_message(message: &[u8]) -> impl Iterator<Item = Result<Tlv<'_>, Malformed>> + '_ {
-    let mut next = Some(super::MESSAGE);
+    behind(message, super::MESSAGE)
+}
+
+/// The same of a message with other fields, which are so long.
+pub fn behind(message: &[u8], fields: usize) -> impl Iterator<Item = Result<Tlv<'_>, Malformed>> + '_ {
+    let mut next = Some(fields);
     core::iter::from_fn(move || {
         let found = at(message, next?)?;
         next = found.ok().map(|tlv| tlv.end());
@@ -213,10 +218,10 @@ pub fn write_marks(bytes: &mut [u8], start: usize, packets: u64) -> Result<(), S
 }
 
 /// Which bytes of a message that ends with an authentication TLV the digest covers, and which
-/// it is; none for other messages.
-pub fn authenticated(message: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
+/// it is; none for other messages. Its fields are `fields` bytes long.
+pub fn authenticated(message: &[u8], fields: usize) -> Option<(Range<usize>, Range<usize>)> {
     let digest = message.len().checked_sub(DIGEST)?;
-    let last = of_message(message).last()?.ok()?;
+    let last = behind(message, fields).last()?.ok()?;
     let is_digest = matches!(last.content(), Ok(Content::Authentication { .. }));
     (is_digest && last.end() == message.len()).then_some((0..digest, digest..message.len()))
 }
@@ -283,13 +288,13 @@ mod tests {
         let digest = Content::Authentication { key: 9, digest: [0; DIGEST] };
         assert_eq!(contents, [Content::Marks { packets: 0x0102 }, digest]);
         let end = bytes.len();
-        assert_eq!(authenticated(&bytes), Some((0..end - 16, end - 16..end)));
-        assert_eq!(authenticated(&bytes[..end - 1]), None);
-        assert_eq!(authenticated(&bytes[..MESSAGE + MARKS]), None);
-        assert_eq!(authenticated(&[]), None);
+        assert_eq!(authenticated(&bytes, MESSAGE), Some((0..end - 16, end - 16..end)));
+        assert_eq!(authenticated(&bytes[..end - 1], MESSAGE), None);
+        assert_eq!(authenticated(&bytes[..MESSAGE + MARKS], MESSAGE), None);
+        assert_eq!(authenticated(&[], MESSAGE), None);
         // Behind the digest nothing may follow that it does not cover.
         bytes.extend([128, 0]);
-        assert_eq!(authenticated(&bytes), None);
+        assert_eq!(authenticated(&bytes, MESSAGE), None);
         assert_eq!(write_marks(&mut bytes, end, 0), Err(Short));
         assert_eq!(write_authentication(&mut bytes, usize::MAX, 0), Err(Short));
     }
@@ -304,7 +309,7 @@ mod tests {
                 prop_assert!(end <= bytes.len());
                 let _ = tlv.content();
             }
-            if let Some((covered, digest)) = authenticated(&bytes) {
+            if let Some((covered, digest)) = authenticated(&bytes, MESSAGE) {
                 prop_assert_eq!((covered.end, digest.end), (digest.start, bytes.len()));
             }
         }

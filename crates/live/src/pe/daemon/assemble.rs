@@ -5,9 +5,10 @@ use super::session::Beginning;
 use crate::keyed::Key;
 use crate::pe::engine::Keys;
 use crate::pe::engine::config::{
-    Circuit, Class, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Selector, Side, Vpn,
+    Circuit, Class, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Queueing, Reference,
+    Selector, Side, Vpn,
 };
-use netstage_scenario::pe::{self, Router, Tunnel};
+use netstage_scenario::pe::{self, ReferenceSource, Router, Tunnel};
 use netstage_wire::ethernet::Mac;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -37,6 +38,7 @@ pub(super) fn config(router: &Router, host: &mut Host, beginning: &Beginning) ->
         ports,
         peers,
         vpns: vpns(router),
+        references: router.references.iter().map(|one| reference(router, one)).collect(),
         circuits,
         buffers: router.buffers as usize,
         epoch: beginning.epoch,
@@ -160,6 +162,19 @@ fn vpn(router: &Router, number: usize, vpn: &pe::Vpn) -> Vpn {
         address_v4: v4,
         address_v6: v6,
     }
+}
+
+fn reference(router: &Router, reference: &pe::Reference) -> Reference {
+    let peer = |index: &usize| router.peers[*index].name.clone();
+    let origin = match &reference.source {
+        ReferenceSource::Flow { vpn, peer: far, publish_to } => Origin::Flow {
+            vpn: router.vpns[*vpn].name.clone(),
+            peer: peer(far),
+            publish_to: publish_to.iter().map(peer).collect(),
+        },
+        ReferenceSource::Peer(from) => Origin::Peer(peer(from)),
+    };
+    Reference { name: reference.name.clone(), number: reference.number, origin }
 }
 
 fn flow(router: &Router, flow: &pe::Flow) -> Flow {

@@ -5,7 +5,7 @@ use super::port::AnyPort;
 use super::recorder::{self, Recorder};
 use super::snapshot::{self, Snapshot};
 use crate::clock::Epoch;
-use crate::pe::engine::{Engine, Prepared};
+use crate::pe::engine::{Engine, Prepared, Source};
 use crate::pe::trace;
 use crate::ports::Port as _;
 use crate::wait::Waiter;
@@ -60,6 +60,17 @@ pub enum Event {
         peer: String,
         /// It does not answer.
         is_silent: bool,
+    },
+    /// What is known of a reference has become too old to be used, or is new again.
+    Reference {
+        /// Its name.
+        name: String,
+        /// The peer that tells of it; none: a flow of this router is measured.
+        from: Option<String>,
+        /// VPN flows that follow it.
+        followers: u32,
+        /// Too old.
+        is_old: bool,
     },
     /// A port is of no use, or is again.
     Port {
@@ -207,7 +218,7 @@ impl Loop {
             }
             let now = self.epoch.now();
             if now >= watch {
-                self.watch();
+                self.watch(now);
                 self.record();
                 watch = now + WATCH;
             }
@@ -221,8 +232,9 @@ impl Loop {
             Order::Replace(replacement) => {
                 let Replacement { prepared, opened, moderation, text, done } = *replacement;
                 let now = self.epoch.now();
-                let closed = self.engine.replace(now, prepared, opened);
+                // What it takes over of references comes after the configuration that names them.
                 self.record();
+                let closed = self.engine.replace(now, prepared, opened);
                 self.write(|| vec![trace::Event::Reload { at: now.0, configuration: text }]);
                 self.failures = self.engine.port_names().iter().map(|_| None).collect();
                 match waiter(&self.engine, &self.bell, moderation) {
@@ -261,11 +273,20 @@ impl Loop {
         }
     }
 
-    fn watch(&mut self) {
+    fn watch(&mut self, now: Instant) {
         for (flow, is_silent) in self.engine.watch() {
             let flow = self.engine.flow(flow);
             let (vpn, peer) = (flow.vpn().to_owned(), flow.peer().to_owned());
             (self.tell)(Event::Silent { vpn, peer, is_silent });
+        }
+        for (number, is_old) in self.engine.watch_references(now) {
+            let Some(reference) = self.engine.references().nth(number) else { continue };
+            let from = match reference.source {
+                Source::Peer(peer) => Some(peer.to_owned()),
+                Source::Flow { .. } => None,
+            };
+            let (name, followers) = (reference.name.to_owned(), reference.followers);
+            (self.tell)(Event::Reference { name, from, followers, is_old });
         }
         for port in 0..self.failures.len() {
             let failure = self.engine.failure(port).map(ToString::to_string);

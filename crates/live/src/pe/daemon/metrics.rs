@@ -1,6 +1,6 @@
 //! Metrics for Prometheus, in its text format 0.0.4: names with units, each with its help.
 
-use super::snapshot::{self, FlowState, Snapshot};
+use super::snapshot::{self, FlowState, ReferenceState, Snapshot};
 use super::{Daemon, Obstacle};
 use std::fmt::Write as _;
 use std::io;
@@ -94,6 +94,7 @@ pub(super) fn text(state: &Snapshot) -> String {
     );
     page.one("netstage_pe_buffers_free", "gauge", "Packet buffers that are free.", state.free_buffers as f64);
     page.flows(state);
+    page.references(state);
     page.head("netstage_pe_peer_reachable", "gauge", "1 while the machine has a way to the peer.");
     for peer in &state.peers {
         let value = f64::from(u8::from(peer.way.is_some()));
@@ -146,6 +147,9 @@ pub(super) fn text(state: &Snapshot) -> String {
 
 /// How a metric of a circuit is found.
 type OfCircuit<'a> = &'a dyn Fn(&snapshot::CircuitState) -> u64;
+
+/// How a metric of a reference is found.
+type OfReference<'a> = &'a dyn Fn(&ReferenceState) -> Option<f64>;
 
 /// How a metric of a flow is found.
 type OfFlow<'a> = &'a dyn Fn(&FlowState) -> Option<f64>;
@@ -233,6 +237,38 @@ impl Page {
             }
         }
     }
+
+    fn references(&mut self, state: &Snapshot) {
+        let known = |reference: &ReferenceState, value: f64| reference.age_ns.map(|_| value);
+        let metrics: [(&str, &str, &str, OfReference<'_>); 10] = [
+            (
+                "age_seconds",
+                "gauge",
+                "Since what is known of the reference was measured here, or arrived.",
+                &|r| Some(r.age_ns? as f64 / 1e9),
+            ),
+            ("old", "gauge", "1 while that is too long, and the nominal flow is used.", &|r| {
+                Some(f64::from(u8::from(r.is_old)))
+            }),
+            ("followers", "gauge", "VPN flows here that follow it.", &|r| Some(f64::from(r.followers))),
+            ("weight", "gauge", "Its weight.", &|r| known(r, r.weight)),
+            ("round_trip_seconds", "gauge", "Its round trip.", &|r| known(r, r.round_trip_ns as f64 / 1e9)),
+            ("loss_ratio", "gauge", "Its loss by the measure configured for it, once known.", &|r| r.loss),
+            ("decrease", "gauge", "Its multiplicative decrease.", &|r| known(r, r.decrease)),
+            ("published_total", "counter", "Messages sent to peers about it.", &|r| Some(r.published as f64)),
+            ("received_total", "counter", "Messages about it believed.", &|r| Some(r.received as f64)),
+            ("refused_total", "counter", "Messages about it refused.", &|r| Some(r.refused as f64)),
+        ];
+        for (name, kind, help, value) in metrics {
+            let name = format!("netstage_pe_reference_{name}");
+            self.head(&name, kind, help);
+            for reference in &state.references {
+                if let Some(value) = value(reference) {
+                    self.sample(&name, &[("reference", &reference.name)], value);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -252,6 +288,15 @@ mod tests {
         };
         let state = Snapshot {
             flows: vec![flow, FlowState::default()],
+            references: vec![
+                ReferenceState {
+                    name: "gold".into(),
+                    age_ns: Some(250_000_000),
+                    received: 4,
+                    ..ReferenceState::default()
+                },
+                ReferenceState { name: "silver".into(), is_old: true, ..ReferenceState::default() },
+            ],
             counters: [("queue_full".to_owned(), 3)].into(),
             ..Snapshot::default()
         };
@@ -261,6 +306,9 @@ mod tests {
             "netstage_pe_flow_round_trip_seconds{vpn=\"red\",peer=\"west\"} 0.025",
             "netstage_pe_events_total{reason=\"queue_full\",severity=\"info\"} 3",
             "# TYPE netstage_pe_flow_window_packets gauge",
+            "netstage_pe_reference_age_seconds{reference=\"gold\"} 0.25",
+            "netstage_pe_reference_received_total{reference=\"gold\"} 4",
+            "netstage_pe_reference_old{reference=\"silver\"} 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
@@ -278,5 +326,7 @@ mod tests {
         }
         // A flow without a window has no sample of one.
         assert_eq!(text.matches("netstage_pe_flow_window_packets{").count(), 1);
+        // Nor has a reference an age of which nothing was heard.
+        assert_eq!(text.matches("netstage_pe_reference_age_seconds{").count(), 1);
     }
 }

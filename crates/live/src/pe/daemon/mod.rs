@@ -29,6 +29,7 @@ use crate::pe::engine::config::Side;
 use follow::Follower;
 use forward::Forwarding;
 use host::{Host, Way};
+use netstage_core::fair::REFERENCE_AGE;
 use netstage_scenario::Errors;
 use netstage_scenario::pe::{self, Router};
 use port::AnyPort;
@@ -190,6 +191,21 @@ fn tell_event(log: &Log, event: &Event) {
         }
         Event::Silent { vpn, peer, is_silent: false } => {
             log(Level::Note, &format!("VPN {vpn}: peer {peer} answers again"));
+        }
+        Event::Reference { name, from, followers, is_old: true } => {
+            let who = match from {
+                Some(peer) => format!("peer {peer} has told nothing of it"),
+                None => "its VPN flow has measured nothing".into(),
+            };
+            let line = format!(
+                "reference {name}: {who} for more than {} s; flows that follow it, {followers} here, \
+                 take the nominal flow instead",
+                REFERENCE_AGE.0 / 1_000_000_000
+            );
+            log(Level::Alarm, &line);
+        }
+        Event::Reference { name, is_old: false, .. } => {
+            log(Level::Note, &format!("reference {name}: known, and followed"));
         }
         Event::Port { interface, failure: Some(why) } => {
             log(Level::Alarm, &format!("{interface} is of no use: {why}"));

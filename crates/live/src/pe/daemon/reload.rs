@@ -9,8 +9,8 @@ use super::{Daemon, Error, Level, Log, assemble, open};
 use crate::clock::{monotonic_ns, realtime_ahead_ns};
 use crate::pe::engine::config::Side;
 use crate::pe::engine::{self, Prepared};
-use netstage_core::fair::Control;
-use netstage_scenario::pe::{self, Router, Tunnel};
+use netstage_core::fair::{self, Control};
+use netstage_scenario::pe::{self, ReferenceSource, Router, Tunnel};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
@@ -130,19 +130,25 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
     let mut told = Vec::new();
     compare("peer", &old.peers, &new.peers, |peer| peer.name.clone(), &mut told);
     // Numbers of peers and VPNs may differ though nothing has changed.
-    let flows = |router: &Router| -> Vec<(String, pe::Flow)> {
+    let flows = |router: &Router| -> Vec<(String, pe::Flow, Option<String>)> {
         let of = |vpn: &pe::Vpn| {
             vpn.flows
                 .iter()
                 .map(move |flow| {
                     let name = format!("{} with {}", vpn.name, router.peers[flow.peer].name);
-                    (name, pe::Flow { peer: 0, ..flow.clone() })
+                    let reference = flow.reference().map(|index| router.references[index].name.clone());
+                    (name, without_numbers(flow), reference)
                 })
                 .collect::<Vec<_>>()
         };
         router.vpns.iter().flat_map(of).collect()
     };
-    compare("flow", &flows(old), &flows(new), |(name, _)| name.clone(), &mut told);
+    compare("flow", &flows(old), &flows(new), |(name, ..)| name.clone(), &mut told);
+    let references = |router: &Router| -> Vec<(String, u32, Vec<String>)> {
+        let named = |one: &pe::Reference| (one.name.clone(), one.number, source_names(router, &one.source));
+        router.references.iter().map(named).collect()
+    };
+    compare("reference", &references(old), &references(new), |(name, ..)| name.clone(), &mut told);
     let circuits = |router: &Router| -> Vec<(String, pe::Circuit)> {
         let named = |circuit: &pe::Circuit| {
             (router.vpns[circuit.vpn].name.clone(), pe::Circuit { vpn: 0, ..circuit.clone() })
@@ -163,6 +169,27 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
         told.push("fewer buffers only after a restart".into());
     }
     told
+}
+
+/// A flow but for the numbers in it that depend on what else there is.
+fn without_numbers(flow: &pe::Flow) -> pe::Flow {
+    let mut flow = pe::Flow { peer: 0, ..flow.clone() };
+    if let Control::I2vfc(fair::Config { reference: fair::Reference::Vpn(index), .. }) = &mut flow.control {
+        *index = 0;
+    }
+    flow
+}
+
+/// Whose measurements a reference is, and who is told.
+fn source_names(router: &Router, source: &ReferenceSource) -> Vec<String> {
+    let peer = |index: &usize| router.peers[*index].name.clone();
+    match source {
+        ReferenceSource::Flow { vpn, peer: far, publish_to } => {
+            let flow = [router.vpns[*vpn].name.clone(), peer(far)];
+            flow.into_iter().chain(publish_to.iter().map(peer)).collect()
+        }
+        ReferenceSource::Peer(from) => vec![peer(from)],
+    }
 }
 
 fn compare<T: PartialEq>(

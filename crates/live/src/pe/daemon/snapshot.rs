@@ -2,7 +2,7 @@
 //! control socket hands out, metrics are made of, and the last state at the end.
 
 use super::port::AnyPort;
-use crate::pe::engine::{Counter, Engine, Severity, Traffic};
+use crate::pe::engine::{Counter, Engine, ReferenceView, Severity, Source, Traffic};
 use crate::ports::Port as _;
 use netstage_core::time::Instant;
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub peers: Vec<PeerState>,
     /// VPN flows.
     pub flows: Vec<FlowState>,
+    /// Flows that weights are relative to.
+    pub references: Vec<ReferenceState>,
     /// Circuits.
     pub circuits: Vec<CircuitState>,
     /// Stations of customers.
@@ -172,6 +174,44 @@ pub struct WindowState {
     pub silences: u64,
 }
 
+/// A flow that weights are relative to: a peer's, or one of this router's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReferenceState {
+    /// Its name here.
+    pub name: String,
+    /// Its number between routers.
+    pub number: u32,
+    /// The peer that tells of it; none if it is a flow of this router.
+    pub from: Option<String>,
+    /// VPN and peer of that flow.
+    pub flow: Option<[String; 2]>,
+    /// The peers that are told of it.
+    pub publish_to: Vec<String>,
+    /// VPN flows here that follow it.
+    pub followers: u32,
+    /// Since what is known of it was measured here, or arrived; none before anything was.
+    pub age_ns: Option<u64>,
+    /// That is too long, or has been nothing for so long: the nominal flow is used.
+    pub is_old: bool,
+    /// What is known of it: its weight.
+    pub weight: f64,
+    /// Its round trip.
+    pub round_trip_ns: u64,
+    /// Its loss, and the loss events that rests on; none before the first.
+    pub loss: Option<f64>,
+    /// See above.
+    pub loss_events: u64,
+    /// Its multiplicative decrease.
+    pub decrease: f64,
+    /// Messages sent to peers about it.
+    pub published: u64,
+    /// Messages of its peer believed.
+    pub received: u64,
+    /// Messages about it refused.
+    pub refused: u64,
+}
+
 /// A circuit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -219,6 +259,7 @@ pub(super) fn of(engine: &mut Engine<AnyPort>, now: Instant) -> Snapshot {
         free_buffers: engine.free_buffers() as u64,
         ports: ports.collect(),
         flows: flows(engine),
+        references: engine.references().map(|reference| self::reference(now, reference)).collect(),
         circuits: engine
             .circuits()
             .map(|circuit| CircuitState {
@@ -283,6 +324,36 @@ fn flows(engine: &Engine<AnyPort>) -> Vec<FlowState> {
         }
     };
     engine.flows().map(flow).collect()
+}
+
+fn reference(now: Instant, reference: ReferenceView<'_>) -> ReferenceState {
+    let (from, flow, publish_to) = match reference.source {
+        Source::Peer(peer) => (Some(peer.to_owned()), None, Vec::new()),
+        Source::Flow { vpn, peer, publish_to } => {
+            let told = publish_to.into_iter().map(str::to_owned).collect();
+            (None, Some([vpn.to_owned(), peer.to_owned()]), told)
+        }
+    };
+    let known = reference.published.map(|published| published.basis);
+    let loss = known.and_then(|known| known.loss);
+    ReferenceState {
+        name: reference.name.into(),
+        number: reference.number,
+        from,
+        flow,
+        publish_to,
+        followers: reference.followers,
+        age_ns: reference.published.map(|published| now.since(published.at).0),
+        is_old: reference.is_old,
+        weight: known.map_or(0.0, |known| known.weight),
+        round_trip_ns: known.map_or(0, |known| (known.round_trip * 1e9) as u64),
+        loss: loss.map(|(loss, _)| loss),
+        loss_events: loss.map_or(0, |(_, events)| events),
+        decrease: reference.published.map_or(0.0, |published| published.decrease),
+        published: reference.counts.published,
+        received: reference.counts.received,
+        refused: reference.counts.refused,
+    }
 }
 
 /// A station's address as people write it.

@@ -5,7 +5,7 @@ use super::circuits::Attachment;
 use super::keys::Keys;
 use crate::clock::Epoch;
 use netstage_core::edge::Prefix;
-use netstage_core::fair::Control;
+use netstage_core::fair::{self, Control};
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::FqCodelConfig;
 use netstage_wire::ethernet::Mac;
@@ -23,6 +23,8 @@ pub struct Config {
     pub peers: Vec<Peer>,
     /// The VPNs.
     pub vpns: Vec<Vpn>,
+    /// Flows that weights are relative to: what [`fair::Reference::Vpn`] numbers.
+    pub references: Vec<Reference>,
     /// Where customers are attached.
     pub circuits: Vec<Circuit>,
     /// Buffers for packets that wait, all VPNs together.
@@ -176,6 +178,41 @@ pub struct Class {
     pub fq_codel: Option<FqCodelConfig>,
 }
 
+/// A flow that weights are relative to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Its name here.
+    pub name: String,
+    /// Its number between routers.
+    pub number: u32,
+    /// Who measures it.
+    pub origin: Origin,
+}
+
+/// Who measures a reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A VPN flow of this router, under window control with a fixed decrease.
+    Flow {
+        /// Its VPN.
+        vpn: String,
+        /// The peer it leads to.
+        peer: String,
+        /// The peers that are told what it measures.
+        publish_to: Vec<String>,
+    },
+    /// This peer, which tells us.
+    Peer(String),
+}
+
+/// The number of the reference a flow follows, if it does.
+pub(in crate::pe) fn followed(flow: &Flow) -> Option<usize> {
+    match &flow.control {
+        Control::I2vfc(fair::Config { reference: fair::Reference::Vpn(number), .. }) => Some(*number),
+        _ => None,
+    }
+}
+
 /// Where a customer is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Circuit {
@@ -281,6 +318,11 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
+    /// A reference is a flow without a window, or whose decrease follows from its weight.
+    NotAReference {
+        /// The reference.
+        name: String,
+    },
     /// Two circuits take the same packets.
     Overlap {
         /// One.
@@ -360,6 +402,10 @@ impl fmt::Display for Error {
             Error::Flows { vpn, peer, .. } => {
                 write!(f, "VPN {vpn:?}: more than one flow with peer {peer:?}; leave one")
             }
+            Error::NotAReference { name } => write!(
+                f,
+                "reference {name:?}: its flow needs the control \"i2vfc\" with a fixed decrease, which others can follow"
+            ),
             Error::Overlap { first, second } => write!(
                 f,
                 "circuits {first:?} and {second:?} take the same packets; give one another port, VLAN or selection"

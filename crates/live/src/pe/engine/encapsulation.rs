@@ -7,7 +7,7 @@
 
 use super::config::Encapsulation;
 use super::pool::{Buffered, HEADROOM};
-use super::{Counter, Departure, State};
+use super::{Counter, Departure, Flow, Refused, State};
 use netstage_wire::gach::{self, channel};
 use netstage_wire::ip::{Ecn, tunnel};
 use netstage_wire::mpls::{ENTRY, Entry, Label};
@@ -27,25 +27,57 @@ impl State {
 
     /// Sends a management message, which has left room for the channel's header at its beginning.
     pub(super) fn encapsulate_message(&mut self, flow: usize, message: Buffered) {
-        let bytes = self.pool.bytes(message.buffer);
-        bytes[HEADROOM..HEADROOM + gach::HEADER].copy_from_slice(&gach::header(channel::DIRECT_LOSS_DELAY));
-        let start = put(bytes, HEADROOM, Label::GENERIC_CHANNEL, 0, true);
+        let start = self.write_channel(message, channel::DIRECT_LOSS_DELAY);
         self.encapsulate(flow, message, start, 0, false);
+    }
+
+    /// Sends a message of the path to a peer, which has left the same room.
+    pub(super) fn encapsulate_path_message(
+        &mut self,
+        peer: usize,
+        channel: u16,
+        message: Buffered,
+    ) -> Result<(), Refused> {
+        let start = self.write_channel(message, channel);
+        self.tunnel(peer, message, start, (0, Label::GENERIC_CHANNEL)).map_err(Refused::from)
+    }
+
+    /// Writes channel header and label, and gives where they begin.
+    fn write_channel(&mut self, message: Buffered, channel: u16) -> usize {
+        let bytes = self.pool.bytes(message.buffer);
+        bytes[HEADROOM..HEADROOM + gach::HEADER].copy_from_slice(&gach::header(channel));
+        put(bytes, HEADROOM, Label::GENERIC_CHANNEL, 0, true)
     }
 
     /// Puts around what begins at `start` and is of this traffic class: a packet whose label is
     /// the stack's bottom, or a message under one label more.
     #[inline]
     fn encapsulate(&mut self, number: usize, buffered: Buffered, start: usize, class: u8, is_bottom: bool) {
-        let flow = &self.flows[number];
-        let peer = &self.peers[flow.peer as usize];
+        let Flow { send, peer, .. } = self.flows[number];
+        let start = put(self.pool.bytes(buffered.buffer), start, send, class, is_bottom);
+        if let Err(counter) = self.tunnel(peer as usize, buffered, start, (class, send)) {
+            self.count(counter.of(number));
+        }
+    }
+
+    /// Puts a peer's tunnel around what begins at `start`, of a traffic class and below a label. The
+    /// buffer is given back where there is no way to the peer.
+    #[inline]
+    fn tunnel(
+        &mut self,
+        peer: usize,
+        buffered: Buffered,
+        start: usize,
+        (class, inner): (u8, Label),
+    ) -> Result<(), Counter> {
+        let peer = &self.peers[peer];
         if !peer.is_reachable {
             self.pool.give(buffered.buffer);
-            return self.count(Counter::PeerUnreachable.of(number));
+            return Err(Counter::PeerUnreachable);
         }
         let end = HEADROOM + usize::from(buffered.length);
         let bytes = self.pool.bytes(buffered.buffer);
-        let mut start = put(bytes, start, flow.send, class, is_bottom);
+        let mut start = start;
         match peer.encapsulation {
             Encapsulation::Mpls { push, .. } => {
                 if let Some(label) = push {
@@ -57,7 +89,7 @@ impl State {
                     source: local,
                     destination: remote,
                     // Neighbouring labels, far apart ports.
-                    source_port: source_port(flow.send.number().wrapping_mul(0x9e37_79b9)),
+                    source_port: source_port(inner.number().wrapping_mul(0x9e37_79b9)),
                     dscp: class >> 2,
                     ecn: tunnel::encapsulated_ecn(Ecn::from_bits(class)),
                     ttl: TUNNEL_TTL,
@@ -75,6 +107,7 @@ impl State {
             start: (start - header.len()) as u16,
             end: end as u16,
         });
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`queues`]: in what order a VPN flow's packets wait.
 //! - [`encapsulation`]: labels and tunnels around what leaves; [`message`]: management packets.
 //! - [`neighbours`]: who has which address on a circuit; [`local`]: packets to the router itself.
+//! - [`references`]: flows that weights are relative to, published between routers.
 //! - [`replace`]: another configuration, without losing a packet.
 //! - [`circuits`], [`pool`], [`counter`], [`keys`]: its parts.
 //!
@@ -27,12 +28,14 @@ mod neighbours;
 mod network;
 mod pool;
 mod queues;
+mod references;
 mod replace;
 mod setup;
 
 pub use config::{Config, Error};
 pub use counter::{Counter, Counters, Severity};
 pub use keys::Keys;
+pub use references::{Counts, ReferenceView, Source};
 pub use replace::Prepared;
 
 use super::trace::{Event, Tape};
@@ -47,6 +50,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::{self, Mac, ethertype};
 use netstage_wire::mpls::Label;
 use pool::{Buffered, HEADROOM, Pool};
+use references::References;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -117,6 +121,7 @@ impl<P: Port> Engine<P> {
             }
         }
         state.ask_neighbours(now);
+        state.publish(now);
         state.edge.handle_timeout(now);
         for _ in 0..BATCH * ports.len() {
             let Some((flow, transmit)) = state.edge.poll_transmit(now) else { break };
@@ -132,7 +137,8 @@ impl<P: Port> Engine<P> {
 
     /// When to call [`turn`](Engine::turn) again at the latest; [`Instant::ZERO`] is at once.
     pub fn poll_timeout(&self) -> Instant {
-        self.state.edge.poll_timeout().min(self.state.neighbours.poll_timeout())
+        let State { edge, neighbours, references, .. } = &self.state;
+        edge.poll_timeout().min(neighbours.poll_timeout()).min(references.poll_timeout())
     }
 
     /// Where a peer, by its number, is to be sent to from now on: port, next router's address
@@ -181,6 +187,18 @@ impl<P: Port> Engine<P> {
     /// Records no more.
     pub fn stop_trace(&mut self) {
         self.state.edge.stop();
+    }
+
+    /// Looks after references nothing is heard of; call it now and then. Gives those whose state
+    /// has changed, and whether what is known of them is too old now.
+    pub fn watch_references(&mut self, now: Instant) -> Vec<(usize, bool)> {
+        let State { references, edge, .. } = &mut self.state;
+        references.watch(now, edge)
+    }
+
+    /// The references, in the order of the configuration.
+    pub fn references(&self) -> impl ExactSizeIterator<Item = ReferenceView<'_>> {
+        self.state.reference_views()
     }
 
     /// Stations on circuits: circuit, address, and the station's own once it is known.
@@ -331,12 +349,12 @@ pub struct FlowView<'a> {
 impl<'a> FlowView<'a> {
     /// Its VPN's name.
     pub fn vpn(&self) -> &'a str {
-        &self.state.names.vpns[self.state.flows[self.number].vpn as usize]
+        self.state.flow_names(self.number).0
     }
 
     /// Its peer's name.
     pub fn peer(&self) -> &'a str {
-        &self.state.names.peers[self.state.flows[self.number].peer as usize]
+        self.state.flow_names(self.number).1
     }
 
     /// Its window, where it has one.
@@ -386,6 +404,7 @@ struct State {
     pool: Pool,
     labels: Labels,
     flows: Vec<Flow>,
+    references: References,
     vpns: Vec<Vpn>,
     peers: Vec<Peer>,
     circuits: Vec<Circuit>,
@@ -540,6 +559,12 @@ impl State {
         if let Err(refused) = result {
             self.count(refused);
         }
+    }
+
+    /// Names of a flow's VPN and peer.
+    fn flow_names(&self, number: usize) -> (&str, &str) {
+        let flow = &self.flows[number];
+        (&self.names.vpns[flow.vpn as usize], &self.names.peers[flow.peer as usize])
     }
 
     #[cold]

@@ -28,7 +28,7 @@ pub(super) struct Arrival {
 
 /// By what tunnel it came.
 #[derive(Clone, Copy, Debug)]
-struct Tunnel {
+pub(super) struct Tunnel {
     source: IpAddr,
     destination: IpAddr,
     ecn: Ecn,
@@ -49,9 +49,6 @@ impl State {
         let tunnel = tunnel(&view)?;
         let labelled = tunnel.map_or(view.payload(), |tunnel| tunnel.payload);
         let stack = Stack::new(labelled).map_err(|_| Counter::LabelStack)?;
-        let is_channel = stack.carries_generic_channel();
-        let label = stack.entries().nth_back(usize::from(is_channel)).ok_or(Counter::LabelUnknown)?.label;
-        let flow = self.labels.get(label).ok_or(Counter::LabelUnknown)?;
         let labels = stack.payload_offset();
         let tunnel = tunnel.map(|view| Tunnel {
             source: view.source,
@@ -59,6 +56,15 @@ impl State {
             ecn: view.ecn,
             has_checksum: view.has_checksum,
         });
+        let is_channel = stack.carries_generic_channel();
+        let label = stack.entries().nth_back(usize::from(is_channel)).map(|entry| entry.label);
+        let Some(flow) = label.and_then(|label| self.labels.get(label)) else {
+            if is_channel && label.is_none_or(|label| self.is_tunnels(label)) {
+                let above = stack.entries().take(stack.depth() - 1);
+                return self.handle_path_message(at, (port, tunnel.as_ref()), above, &labelled[labels..]);
+            }
+            return Err(Counter::LabelUnknown.into());
+        };
         if labelled.len() - labels > self.pool.room() {
             // Larger than what the core was said to carry; whose it is was not checked.
             return Err(Counter::TooBig.into());
@@ -101,7 +107,8 @@ impl State {
         let labels = &self.pool.headers(arrival.payload)[HEADROOM - usize::from(arrival.labels)..];
         let above = usize::from(arrival.labels) - ENTRY * (1 + usize::from(arrival.is_channel));
         let (above, _) = labels[..above].as_chunks();
-        if !above.iter().all(|entry| self.may_be_above(flow, Entry::from_bytes(*entry).label)) {
+        let peer = self.flows[flow].peer as usize;
+        if !above.iter().all(|entry| self.may_be_above(peer, Entry::from_bytes(*entry).label)) {
             return Err(Counter::LabelUnexpected.of(flow));
         }
         if arrival.is_channel {
@@ -110,27 +117,48 @@ impl State {
         let outer = arrival.tunnel.map_or(Ecn::NotCapable, |tunnel| tunnel.ecn);
         self.handle_data(now, flow, arrival.payload, outer)
     }
+
     /// A label counts only from the peer it was given to, by the way that peer sends.
     #[inline]
     fn check_way(&self, flow: usize, port: usize, tunnel: Option<&Tunnel>) -> Result<(), Refused> {
-        let peer = &self.peers[self.flows[flow].peer as usize];
-        let is_right = match (peer.encapsulation, tunnel) {
+        match self.came_from(self.flows[flow].peer as usize, port, tunnel) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Counter::WrongSender.of(flow)),
+            Err(counter) => Err(counter.of(flow)),
+        }
+    }
+
+    /// Whether what came by this port and tunnel came the way this peer sends.
+    #[inline]
+    pub(super) fn came_from(
+        &self,
+        peer: usize,
+        port: usize,
+        tunnel: Option<&Tunnel>,
+    ) -> Result<bool, Counter> {
+        let peer = &self.peers[peer];
+        Ok(match (peer.encapsulation, tunnel) {
             (Encapsulation::Mpls { .. }, None) => peer.port as usize == port,
             (Encapsulation::MplsInUdp { local, remote, has_checksum }, Some(tunnel)) => {
                 if has_checksum && !tunnel.has_checksum && local.is_ipv6() {
-                    return Err(Counter::TunnelChecksum.of(flow));
+                    return Err(Counter::TunnelChecksum);
                 }
                 tunnel.source == remote && tunnel.destination == local
             }
             _ => false,
-        };
-        if is_right { Ok(()) } else { Err(Counter::WrongSender.of(flow)) }
+        })
     }
 
-    /// Whether a label may stand above the VPN label of what this flow's peer sends.
+    /// Whether a label is that of some peer's tunnel, or stands for one that has ended.
+    #[cold]
+    fn is_tunnels(&self, label: Label) -> bool {
+        (0..self.peers.len()).any(|peer| self.may_be_above(peer, label))
+    }
+
+    /// Whether a label may stand above the VPN label, or the channel's, of what this peer sends.
     #[inline]
-    fn may_be_above(&self, flow: usize, label: Label) -> bool {
-        match self.peers[self.flows[flow].peer as usize].encapsulation {
+    pub(super) fn may_be_above(&self, peer: usize, label: Label) -> bool {
+        match self.peers[peer].encapsulation {
             Encapsulation::Mpls { accept, .. } => {
                 accept == Some(label)
                     || matches!(label, Label::IPV4_EXPLICIT_NULL | Label::IPV6_EXPLICIT_NULL)

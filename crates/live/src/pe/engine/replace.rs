@@ -76,6 +76,7 @@ impl State {
         std::mem::swap(&mut self.pool, &mut old.pool);
         std::mem::swap(&mut self.totals, &mut old.totals);
         self.take_over_flows(now, old, controls);
+        self.take_over_references(now, old);
         self.take_over_circuits(old);
         let before: HashMap<&str, usize> =
             old.names.peers.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();

@@ -4,6 +4,7 @@ use super::circuits::{Circuits, Occupied};
 use super::config::{self, Config, Destination, Encapsulation, Error};
 use super::counter::Counters;
 use super::pool::Pool;
+use super::references::References;
 use super::{
     BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn, flows as vpn_flows,
     queues,
@@ -152,6 +153,8 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
         });
     }
 
+    let references = References::new(config, |name, place| peer_numbers.of(name, || place.to_owned()))?;
+
     // Beside those in which packets wait: what one turn reads of each port, answers, and sends.
     let reserve = 2 * BATCH * config.ports.len();
     Ok(State {
@@ -161,6 +164,7 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
         pool: Pool::new(config.buffers, reserve, largest(config)),
         labels,
         flows,
+        references,
         vpns,
         peers,
         circuits,

@@ -1,6 +1,7 @@
 //! What is told and decided.
 
-use netstage_core::fair::{Query, Reply};
+use netstage_core::fair::parameters::Basis;
+use netstage_core::fair::{Published, Query, Reply};
 use netstage_core::packet::Ecn;
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,21 @@ pub enum Event {
         held: u64,
         /// Decided: the window, packets.
         window: f64,
+    },
+    /// What a flow that weights are relative to measures, as it was published.
+    Reference {
+        /// When it was measured here, or arrived.
+        at: u64,
+        /// Number of the reference, in the order of the configuration.
+        reference: u32,
+        /// Its weight.
+        weight: f64,
+        /// Its round trip, seconds.
+        round_trip: f64,
+        /// Its loss, and the loss events that rests on; none before the first.
+        loss: Option<(f64, u64)>,
+        /// Its multiplicative decrease.
+        decrease: f64,
     },
     /// Somebody wants to send, and may not.
     Wake {
@@ -104,6 +120,12 @@ impl Event {
             held: reply.held.0,
             window,
         }
+    }
+
+    /// A published reference.
+    pub(super) fn reference(reference: usize, published: &Published) -> Event {
+        let Published { at, basis: Basis { weight, round_trip, loss }, decrease } = *published;
+        Event::Reference { at: at.0, reference: reference as u32, weight, round_trip, loss, decrease }
     }
 
     /// The answer in it.

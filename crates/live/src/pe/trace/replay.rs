@@ -6,6 +6,8 @@ use super::tape::sent_of;
 use crate::pe::daemon::assemble;
 use crate::pe::engine::{config, flows};
 use netstage_core::edge::Edge;
+use netstage_core::fair::Published;
+use netstage_core::fair::parameters::Basis;
 use netstage_core::packet::{Ecn, Packet};
 use netstage_core::time::Instant;
 use netstage_scenario::{Errors, pe};
@@ -199,6 +201,17 @@ impl Replay {
                 self.totals[flow].replies += 1;
                 let replayed = self.edge.window(flow).map_or(0.0, |ingress| ingress.window());
                 self.compare(*at, || self.described(flow, "the window"), *window, replayed)
+            }
+            Event::Reference { at, reference, weight, round_trip, loss, decrease } => {
+                let number = *reference as usize;
+                let follows = |flow: &config::Flow| config::followed(flow) == Some(number);
+                // What nobody follows decides nothing, and may be any number.
+                if self.vpns.iter().flat_map(|vpn| &vpn.flows).any(follows) {
+                    let basis = Basis { weight: *weight, round_trip: *round_trip, loss: *loss };
+                    let published = Published { at: Instant(*at), basis, decrease: *decrease };
+                    self.edge.handle_reference(number, published);
+                }
+                Ok(())
             }
             Event::Wake { at, flow } => {
                 let (now, flow) = (self.at(*at)?, self.flow(*flow)?);

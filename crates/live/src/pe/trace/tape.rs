@@ -2,7 +2,7 @@
 
 use super::event::{Event, Sent};
 use netstage_core::edge::Edge;
-use netstage_core::fair::{Reply, Transmit};
+use netstage_core::fair::{Published, Reply, Transmit};
 use netstage_core::packet::Packet;
 use netstage_core::time::Instant;
 use std::ops::Deref;
@@ -94,6 +94,12 @@ impl<H: Packet> Tape<H> {
             let window = self.edge.window(flow).map_or(0.0, |ingress| ingress.window());
             self.push(Event::reply(at, flow, reply, window));
         }
+    }
+
+    /// See [`Edge::handle_reference`].
+    pub fn handle_reference(&mut self, reference: usize, published: Published) {
+        self.edge.handle_reference(reference, published);
+        self.push(Event::reference(reference, &published));
     }
 
     /// See [`Edge::wake`].

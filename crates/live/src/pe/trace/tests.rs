@@ -1,6 +1,6 @@
 use super::*;
 use crate::pe::engine::config::{self, Queueing};
-use netstage_core::fair::{Config, Control, Egress, Query, Silence, Transmit, WhenSilent};
+use netstage_core::fair::{Config, Control, Egress, Query, Reference, Silence, Transmit, WhenSilent};
 use netstage_core::packet::{Ecn, Packet};
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::{CodelConfig, FqCodelConfig};
@@ -65,7 +65,11 @@ fn vpns() -> Vec<config::Vpn> {
             Control::I2vfc(Config { pacing: false, silence: closed, ..Config::default() }),
             Queueing::Fifo,
         ),
-        vpn("blue", Control::I2vfc(Config::default()), Queueing::Classes(vec![class.clone(), class])),
+        vpn(
+            "blue",
+            Control::I2vfc(Config { reference: Reference::Vpn(0), ..Config::default() }),
+            Queueing::Classes(vec![class.clone(), class]),
+        ),
         vpn("grey", Control::None, Queueing::Fifo),
         vpn("slow", Control::FixedRate { rate: BitRate(1_000_000), queue: 30 }, Queueing::Fifo),
     ]
@@ -101,6 +105,9 @@ fn recorded(seed: u64) -> Vec<Event> {
         if rng.below(500) == 0 {
             tape.wake(now, rng.below(configured.len() as u64) as usize);
         }
+        if let Some(published) = tape.publish(now, 0).filter(|_| rng.below(200) == 0) {
+            tape.handle_reference(0, published);
+        }
         tape.handle_timeout(now);
         for _ in 0..8 {
             let Some((flow, transmit)) = tape.poll_transmit(now) else { break };
@@ -133,6 +140,15 @@ fn replayed(events: &[Event]) -> Result<Replay, Difference> {
     let mut replay = Replay::new(vpns(), 7);
     events.iter().try_for_each(|event| replay.step(event, no_reload))?;
     Ok(replay)
+}
+
+#[test]
+fn what_a_reference_is_decides() {
+    let events = recorded(1);
+    let without: Vec<Event> =
+        events.iter().filter(|event| !matches!(event, Event::Reference { .. })).cloned().collect();
+    assert!(without.len() < events.len());
+    assert!(matches!(replayed(&without), Err(Difference::Decision { .. })));
 }
 
 #[test]

@@ -62,6 +62,8 @@ enum What {
     Vpns,
     /// The other routers, and the ways there
     Peers,
+    /// Flows that weights are relative to, and what is known of them
+    References,
     /// Circuits, and the stations known there
     Circuits,
     /// What was refused or noticed
@@ -109,11 +111,13 @@ fn shown(what: What, state: &Snapshot) -> String {
             views::router(state),
             views::peers(state),
             views::flows(state),
+            views::references(state),
             views::circuits(state),
             views::counters(state),
         ],
         What::Vpns => vec![views::flows(state)],
         What::Peers => vec![views::peers(state)],
+        What::References => vec![views::references(state)],
         What::Circuits => vec![views::circuits(state), views::neighbours(state)],
         What::Counters => vec![views::counters(state)],
     };

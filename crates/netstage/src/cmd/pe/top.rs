@@ -89,6 +89,10 @@ fn page(before: &Snapshot, now: &Snapshot, most: usize) -> String {
     if silent > 0 {
         text.push_str(&format!(", {silent} SILENT"));
     }
+    let old = now.references.iter().filter(|reference| reference.is_old).count();
+    if old > 0 {
+        text.push_str(&format!(", {old} references OLD"));
+    }
     if lost > 0 {
         text.push_str(&format!(", {lost} peers UNREACHABLE"));
     }

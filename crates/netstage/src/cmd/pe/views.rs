@@ -77,6 +77,54 @@ pub fn flows(state: &Snapshot) -> String {
     table.text()
 }
 
+pub fn references(state: &Snapshot) -> String {
+    let heads = [
+        "reference",
+        ">number",
+        "source",
+        ">followers",
+        ">age",
+        ">weight",
+        ">round trip",
+        ">loss",
+        ">events",
+        ">decrease",
+        ">published",
+        ">received",
+        ">refused",
+        "",
+    ];
+    let mut table = Table::new(&heads);
+    for reference in &state.references {
+        let source = match (&reference.from, &reference.flow) {
+            (Some(peer), _) => format!("peer {peer}"),
+            (None, Some([vpn, peer])) if reference.publish_to.is_empty() => format!("VPN {vpn} to {peer}"),
+            (None, Some([vpn, peer])) => {
+                format!("VPN {vpn} to {peer}, told {}", reference.publish_to.join(", "))
+            }
+            (None, None) => String::new(),
+        };
+        let known = |value: String| if reference.age_ns.is_some() { value } else { "-".into() };
+        table.row([
+            reference.name.clone(),
+            reference.number.to_string(),
+            source,
+            reference.followers.to_string(),
+            known(time(reference.age_ns.unwrap_or(0).max(1))),
+            known(reference.weight.to_string()),
+            known(time(reference.round_trip_ns)),
+            reference.loss.map_or("-".into(), |loss| format!("{loss:.5}")),
+            known(reference.loss_events.to_string()),
+            known(reference.decrease.to_string()),
+            reference.published.to_string(),
+            reference.received.to_string(),
+            reference.refused.to_string(),
+            if reference.is_old { "OLD".into() } else { String::new() },
+        ]);
+    }
+    table.text()
+}
+
 pub fn circuits(state: &Snapshot) -> String {
     let mut table = Table::new(&["circuit", "VPN", "place", ">received", ">bytes", ">sent", ">bytes"]);
     for circuit in &state.circuits {
@@ -115,7 +163,7 @@ pub fn counters(state: &Snapshot) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_live::pe::daemon::snapshot::{FlowState, PeerState, WindowState};
+    use netstage_live::pe::daemon::snapshot::{FlowState, PeerState, ReferenceState, WindowState};
 
     #[test]
     fn what_is_wrong_is_seen() {
@@ -132,7 +180,14 @@ mod tests {
             unreachable: "there is no route".into(),
             ..PeerState::default()
         };
+        let reference = ReferenceState {
+            name: "gold".into(),
+            from: Some("west".into()),
+            is_old: true,
+            ..ReferenceState::default()
+        };
         let state = Snapshot {
+            references: vec![reference],
             flows: vec![flow],
             peers: vec![peer],
             refusal: "error: label 7".into(),
@@ -141,6 +196,8 @@ mod tests {
         };
         assert!(flows(&state).contains("SILENT") && peers(&state).contains("none: there is no route"));
         assert!(router(&state).contains("refused:\nerror: label 7"));
+        let references = references(&state);
+        assert!(references.contains("peer west") && references.contains("OLD"), "{references}");
         let counters = counters(&state);
         assert!(counters.contains("no_route") && !counters.contains("queue_full"), "{counters}");
         assert!(counters.contains("The VPN has no route to the destination;"));

@@ -7,6 +7,7 @@ mod end_to_end;
 mod isolation;
 mod neighbours;
 mod queues;
+mod references;
 mod refusals;
 mod replaced;
 
@@ -127,6 +128,7 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
         ],
         peers: vec![peer],
         vpns: (0..vpns).map(vpn).collect(),
+        references: Vec::new(),
         circuits: (0..vpns).map(circuit).collect(),
         buffers: 4096,
         epoch: Epoch(0),

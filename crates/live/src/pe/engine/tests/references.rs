@@ -1,0 +1,292 @@
+//! Flows that weights are relative to, told from one router to another.
+
+use super::super::config::{Error, Origin, Reference};
+use super::super::{Prepared, Source};
+use super::*;
+use netstage_core::fair::Decrease;
+
+/// What a follower's b is relative to a reference of its own round trip and weight, and relative to
+/// the nominal flow, whose round trip is ten times as long.
+const FOLLOWING: f64 = 0.1;
+const NOMINAL: f64 = 0.5;
+
+fn reference(name: &str, number: u32, origin: Origin) -> Reference {
+    Reference { name: name.into(), number, origin }
+}
+
+fn own(publish_to: &[&str]) -> Origin {
+    Origin::Flow {
+        vpn: "vpn0".into(),
+        peer: "far".into(),
+        publish_to: publish_to.iter().map(|name| (*name).into()).collect(),
+    }
+}
+
+fn control(config: &mut Config, vpn: usize, decrease: Decrease, reference: fair::Reference) {
+    config.vpns[vpn].flows[0].control =
+        Control::I2vfc(fair::Config { decrease, reference, ..fair::Config::default() });
+}
+
+const HERE: fair::Reference = fair::Reference::Vpn(0);
+
+/// VPN 0 is the reference, measured on side 0; VPN 1 follows it on side 1, where its number in the
+/// configuration is another one.
+fn configs(way: Way, keys: &Option<Keys>) -> [Config; 2] {
+    let mut configs = [config(0, way, 2), config(1, way, 2)];
+    let nominal = fair::Config::default().reference;
+    control(&mut configs[0], 0, Decrease::Fixed(0.1), nominal);
+    configs[0].references = vec![reference("gold", 7, own(&["far"]))];
+    configs[1].references = vec![
+        reference("another", 6, Origin::Peer("far".into())),
+        reference("ours", 7, Origin::Peer("far".into())),
+    ];
+    control(&mut configs[1], 1, Decrease::FromWeight, fair::Reference::Vpn(1));
+    configs.iter_mut().for_each(|config| config.peers[0].keys.clone_from(keys));
+    configs
+}
+
+fn keys() -> Option<Keys> {
+    Keys::new(1, &[(1, b"one key".to_vec())])
+}
+
+fn is_reference(frame: &[u8]) -> bool {
+    frame.windows(4).any(|bytes| bytes == [0x10, 0, 0x7f, 0xfa])
+}
+
+/// Lets time pass in which VPN 1 sends a packet every 100 ms from side 1.
+fn run(world: &mut World, seconds: u64, fate: Fate<'_>) {
+    for _ in 0..10 * seconds {
+        let now = world.now;
+        world.routers[1].give(CUSTOMERS, now, &frame(101, &packet(false, 1, 1, 1, 100)));
+        world.run(now + Duration::from_millis(100), fate);
+    }
+    // What is under way arrives.
+    world.run(world.now + DELAY + DELAY, fate);
+}
+
+fn decrease(world: &World, side: usize, flow: usize) -> f64 {
+    world.routers[side].engine.flow(flow).window().unwrap().parameters().decrease
+}
+
+fn is_near(value: f64, expected: f64) -> bool {
+    (value / expected - 1.0).abs() < 0.05
+}
+
+#[test]
+fn a_reference_crosses_the_core_and_ages_when_nothing_is_heard() {
+    for way in WAYS {
+        for keys in [None, keys()] {
+            let mut world = World::new(configs(way, &keys));
+            let mut messages = 0;
+            run(&mut world, 3, &mut |now, from, frame| {
+                messages += usize::from(is_reference(frame));
+                assert!(from == 0 || !is_reference(frame));
+                Some(now + DELAY)
+            });
+            // Idle, it is known after its first round trip, a second from the start.
+            assert!((7..=8).contains(&messages), "{way:?}: {messages} messages");
+            let [near, far] = &world.routers;
+            let told = near.engine.references().next().unwrap();
+            let source = Source::Flow { vpn: "vpn0", peer: "far", publish_to: vec!["far"] };
+            assert_eq!((told.source, told.counts.published, told.followers), (source, messages as u64, 0));
+            let heard = far.engine.references().nth(1).unwrap();
+            assert_eq!((heard.name, heard.number, heard.followers), ("ours", 7, 1));
+            assert_eq!((heard.counts.received, heard.counts.refused), (messages as u64, 0));
+            let (told, heard) = (told.published.unwrap(), heard.published.unwrap());
+            assert_eq!((told.basis, told.decrease), (heard.basis, heard.decrease));
+            assert!(is_near(decrease(&world, 1, 1), FOLLOWING), "{way:?}: {}", decrease(&world, 1, 1));
+            // Only the one that nobody tells of is old in time.
+            let now = world.now;
+            assert!(world.routers[1].engine.watch_references(now).is_empty());
+            run(&mut world, 3, &mut delay);
+            let now = world.now;
+            assert_eq!(world.routers[1].engine.watch_references(now), [(0, true)]);
+
+            // What it was holds for a while, and then the nominal flow does.
+            let mut cut = |now, _: usize, frame: &mut Vec<u8>| (!is_reference(frame)).then_some(now + DELAY);
+            run(&mut world, 4, &mut cut);
+            assert!(is_near(decrease(&world, 1, 1), FOLLOWING));
+            run(&mut world, 2, &mut cut);
+            let now = world.now;
+            assert_eq!(world.routers[1].engine.watch_references(now), [(1, true)]);
+            assert_eq!(decrease(&world, 1, 1), NOMINAL);
+            run(&mut world, 1, &mut delay);
+            let now = world.now;
+            assert_eq!(world.routers[1].engine.watch_references(now), [(1, false)]);
+            assert!(is_near(decrease(&world, 1, 1), FOLLOWING));
+            for router in &world.routers {
+                assert_eq!(router.engine.free_buffers(), router.buffers);
+            }
+        }
+    }
+}
+
+#[test]
+fn half_of_the_messages_lost_make_no_difference() {
+    let mut world = World::new(configs(Way::Udp4, &None));
+    let mut number = 0u32;
+    run(&mut world, 2, &mut delay);
+    for _ in 0..60 {
+        run(&mut world, 1, &mut |now, _, frame| {
+            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (!is_reference(frame) || number >> 31 == 0).then_some(now + DELAY)
+        });
+        assert!(is_near(decrease(&world, 1, 1), FOLLOWING));
+    }
+}
+
+#[test]
+fn what_is_forged_replayed_or_impossible_is_counted_and_ignored() {
+    for keys in [None, keys()] {
+        let is_signed = keys.is_some();
+        let mut world = World::new(configs(Way::Udp4, &keys));
+        let mut recorded = Vec::new();
+        run(&mut world, 3, &mut |now, _, frame| {
+            recorded.extend(is_reference(frame).then(|| frame.clone()));
+            Some(now + DELAY)
+        });
+        let before = world.routers[1].engine.references().nth(1).unwrap();
+        let newest = recorded.last().unwrap().clone();
+        // Ethernet, IPv4, UDP, the channel's label and header.
+        let fields = 14 + 20 + 8 + 4 + 4;
+        let later = |mut frame: Vec<u8>| {
+            frame[fields + 8] += 1;
+            frame
+        };
+        let with = |at: isize, bytes: &[u8]| {
+            let mut frame = later(newest.clone());
+            let at = fields.checked_add_signed(at).unwrap();
+            frame[at..at + bytes.len()].copy_from_slice(bytes);
+            frame
+        };
+        let real = |value: f64| value.to_bits().to_be_bytes();
+        // Without a key only what cannot be is noticed.
+        let forged = if is_signed { Counter::ReferenceForged } else { Counter::ReferenceMalformed };
+        let mut other_sender = later(newest.clone());
+        other_sender[14 + 15] ^= 1;
+        let header = v4::HEADER;
+        other_sender[14 + 10..14 + 12].fill(0);
+        let checksum = netstage_wire::checksum::checksum(&other_sender[14..14 + header]);
+        other_sender[14 + 10..14 + 12].copy_from_slice(&checksum.to_be_bytes());
+        let cases = [
+            (newest.clone(), Counter::ReferenceReplayed),
+            (recorded[0].clone(), Counter::ReferenceReplayed),
+            (with(16, &real(0.0)), forged),
+            (with(16, &real(f64::NAN)), forged),
+            (with(32, &real(1.5)), forged),
+            (with(48, &real(1.0)), forged),
+            (with(4, &[0, 0, 0, 9]), Counter::ReferenceUnknown),
+            (with(0, &[0x10]), Counter::ReferenceMalformed),
+            (with(2, &[0xff]), Counter::ReferenceMalformed),
+            (with(-2, &[0]), Counter::ChannelUnknown),
+            (with(-4, &[0x45]), Counter::MessageMalformed),
+            (other_sender, Counter::ReferenceForeign),
+        ];
+        let before = (before.published, before.counts.received);
+        for (number, (frame, counter)) in cases.into_iter().enumerate() {
+            let (now, count) = (world.now, world.routers[1].count(counter));
+            let out = world.routers[1].pass(CORE, now, &frame);
+            assert_eq!(out, [vec![], Vec::<Vec<u8>>::new()]);
+            assert_eq!(world.routers[1].count(counter), count + 1, "case {number}, {counter:?}");
+            let after = world.routers[1].engine.references().nth(1).unwrap();
+            assert_eq!((after.published, after.counts.received), before, "case {number}");
+        }
+        // The router that measures it hears of it from nobody.
+        let mut reflected = later(newest.clone());
+        for at in [14 + 12, 14 + 13, 14 + 14, 14 + 15] {
+            reflected.swap(at, at + 4);
+        }
+        let now = world.now;
+        world.routers[0].pass(CORE, now, &reflected);
+        assert_eq!(world.routers[0].count(Counter::ReferenceForeign), 1);
+        for router in &world.routers {
+            assert_eq!(router.engine.free_buffers(), router.buffers);
+        }
+    }
+}
+
+#[test]
+fn flows_of_one_router_follow_without_a_message() {
+    let mut configs = [config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)];
+    control(&mut configs[1], 0, Decrease::Fixed(0.1), fair::Config::default().reference);
+    control(&mut configs[1], 1, Decrease::FromWeight, HERE);
+    configs[1].references = vec![reference("gold", 7, own(&[]))];
+    let mut world = World::new(configs);
+    run(&mut world, 3, &mut |now, _, frame| {
+        assert!(!is_reference(frame));
+        Some(now + DELAY)
+    });
+    assert!(is_near(decrease(&world, 1, 1), FOLLOWING));
+    let view = world.routers[1].engine.references().next().unwrap();
+    assert_eq!((view.followers, view.counts.published), (1, 0));
+}
+
+#[test]
+fn one_whose_peer_is_silent_is_told_no_more() {
+    let mut world = World::new(configs(Way::Udp4, &None));
+    run(&mut world, 3, &mut delay);
+    // Its answers get lost; what it tells would come through.
+    run(&mut world, 60, &mut |now, from, frame| {
+        let answers = from == 1 && u32::from_be_bytes(*frame[42..].first_chunk().unwrap()) >> 12 == 1000;
+        (!answers).then_some(now + DELAY)
+    });
+    assert!(world.routers[0].engine.flow(0).silent_since().is_some());
+    let now = world.now;
+    assert!(world.routers[0].engine.watch_references(now).contains(&(0, true)));
+    assert!(world.routers[1].engine.watch_references(now).contains(&(1, true)));
+    assert_eq!(decrease(&world, 1, 1), NOMINAL);
+}
+
+#[test]
+fn a_reload_keeps_what_is_known() {
+    let mut world = World::new(configs(Way::Udp4, &None));
+    let mut last = Vec::new();
+    run(&mut world, 3, &mut |now, _, frame| {
+        if is_reference(frame) {
+            last.clone_from(frame);
+        }
+        Some(now + DELAY)
+    });
+    let known = world.routers[1].engine.references().nth(1).unwrap().published;
+    for side in 0..2 {
+        let mut config = configs(Way::Udp4, &None)[side].clone();
+        // Another name and place of it, the same number.
+        config.references.last_mut().unwrap().name = "renamed".into();
+        if side == 1 {
+            config.references.remove(0);
+            control(&mut config, 1, Decrease::FromWeight, HERE);
+        }
+        let now = world.now;
+        world.routers[side].engine.replace(now, Prepared::new(&config).unwrap(), Vec::new());
+    }
+    let view = world.routers[1].engine.references().next().unwrap();
+    assert_eq!((view.name, view.published), ("renamed", known));
+    let now = world.now;
+    world.routers[1].pass(CORE, now, &last);
+    assert_eq!(world.routers[1].count(Counter::ReferenceReplayed), 1);
+    run(&mut world, 3, &mut delay);
+    assert!(is_near(decrease(&world, 1, 1), FOLLOWING));
+    assert_eq!(world.routers[1].count(Counter::ReferenceReplayed), 1);
+}
+
+#[test]
+fn references_that_cannot_be_are_refused() {
+    let refused = |change: &dyn Fn(&mut Config)| {
+        let mut config = configs(Way::Udp4, &None)[0].clone();
+        change(&mut config);
+        Prepared::new(&config).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert_eq!(refused(&|_| {}), "");
+    let again = |config: &mut Config| config.references.push(config.references[0].clone());
+    assert!(refused(&again).contains("two of reference \"gold\""));
+    let other = |config: &mut Config| config.references.push(reference("b", 7, Origin::Peer("far".into())));
+    assert!(refused(&other).contains("two of reference number \"7\""));
+    let stranger = |config: &mut Config| config.references[0].origin = Origin::Peer("near".into());
+    assert!(refused(&stranger).contains("reference \"gold\": there is no peer \"near\""));
+    let nowhere = |config: &mut Config| config.references[0].origin = own(&["near"]);
+    assert!(refused(&nowhere).contains("there is no peer \"near\""));
+    let missing = |config: &mut Config| control(config, 0, Decrease::Fixed(0.1), fair::Reference::Vpn(3));
+    assert!(refused(&missing).contains("there is no reference"));
+    let moving = |config: &mut Config| control(config, 0, Decrease::FromWeight, HERE);
+    assert_eq!(refused(&moving), Error::NotAReference { name: "gold".into() }.to_string());
+}
