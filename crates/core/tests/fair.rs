@@ -159,6 +159,31 @@ fn a_silent_far_end_slows_but_never_stops_the_flow() {
 }
 
 #[test]
+fn a_path_that_fails_and_returns_costs_one_decrease() {
+    for is_congested in [false, true] {
+        let mut path = Path::new(config(0.1, 0.5, 64.0), 100);
+        path.data_loss = 0.02;
+        path.run(Duration::from_secs(1));
+        path.data_loss = 0.0;
+        path.run(Duration::from_secs(30));
+        let before = path.ingress.window();
+        (path.data_loss, path.management_loss) = (1.0, 1.0);
+        path.run(Duration::from_secs(5));
+        let during = path.ingress.window();
+        assert!(during < before / 8.0, "{before} became {during}");
+        path.management_loss = 0.0;
+        // Where it comes back with less room than it had, the window grows as ever.
+        path.data_loss = if is_congested { 0.2 } else { 0.0 };
+        path.run(Duration::from_secs(2));
+        path.data_loss = 0.0;
+        path.run(Duration::from_secs(2));
+        let after = path.ingress.window();
+        let regained = before * 0.5..before * 0.5 + 5.0;
+        assert_eq!(regained.contains(&after), !is_congested, "{before} became {during}, then {after}");
+    }
+}
+
+#[test]
 fn one_decrease_in_a_round_trip_whatever_is_lost() {
     let mut path = Path::new(config(0.0, 0.5, 64.0), 100);
     path.run(Duration::from_millis(99));

@@ -81,6 +81,11 @@ pub struct Ingress<P> {
     counters: Counters,
     /// Packets confirmed or given up by the newest reply: those sent before its query.
     settled: u64,
+    /// Where the window was before the far end fell silent, less one loss; zero once a loss has
+    /// shown that the path carries less. Up to there it grows as it did before its first loss.
+    regain: f64,
+    /// The far end was silent, and nothing has been heard of it since.
+    is_lapsed: bool,
     /// Packets sent when the window last shrank; losses before that belong to the same event.
     recovery: u64,
     /// The window kept a packet waiting since the last reply. Waiting for the pace is no
@@ -123,6 +128,8 @@ impl<P> Ingress<P> {
             loss: Loss::new(config.loss_measure),
             counters: Counters::default(),
             settled: 0,
+            regain: 0.0,
+            is_lapsed: false,
             recovery: 0,
             blocked: false,
             since_query: 0,
@@ -210,12 +217,17 @@ impl<P> Ingress<P> {
         let marked = reply.packets_marked.saturating_sub(self.marked);
         self.marked = reply.packets_marked;
 
+        if core::mem::take(&mut self.is_lapsed) {
+            // All that was lost meanwhile belongs to the silence, which has shrunk the window.
+            self.recovery = self.counters.sent;
+        }
         if lost > 0 || (marked > 0 && config.marks_count) {
             if query.packets_sent > self.recovery {
+                self.regain = 0.0;
                 self.shrink(config);
             }
         } else if self.blocked {
-            self.window += if self.probing {
+            self.window += if self.probing || self.window < self.regain {
                 PROBING_INCREASE * confirmed as f64
             } else {
                 self.parameters.increase * confirmed as f64 / self.window
@@ -247,8 +259,10 @@ impl<P> Ingress<P> {
             self.settled = self.counters.sent;
             // What is to be sent openly keeps its window; losses are told when replies come again.
             if config.silence.then != WhenSilent::Open {
+                self.regain = self.regain.max(self.window * (1.0 - self.parameters.decrease));
                 self.shrink(config);
             }
+            self.is_lapsed = true;
             self.last_progress = now;
         }
     }
