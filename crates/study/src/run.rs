@@ -183,7 +183,7 @@ impl Work<'_> {
             true => self.flows(plan, seed, &stop)?,
             false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
         };
-        outcome.tests = trials::run(plan, seed, self.runner, &stop, &doing)?;
+        outcome.tests = trials::run(plan, (seed, self.retries), self.runner, &stop, &doing)?;
         for test in &outcome.tests {
             let why = test.void.iter().map(|why| format!("test.{why}"));
             outcome.void.extend(why);

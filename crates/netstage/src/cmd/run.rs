@@ -29,7 +29,8 @@ pub struct Arguments {
     /// Runs at the same time [default: one per core in the simulator, one elsewhere]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Begin a run that is void anew, up to N times; the record says so
+    /// Begin a run that is void anew, up to N times, and a spoiled trial of a test, at least
+    /// twice; the record says so
     #[arg(long, value_name = "N", default_value_t = 0)]
     retries: u32,
     /// Print the result, or the error, as JSON

@@ -18,17 +18,18 @@ use netstage_scenario::plan::Plan;
 use session::{Ended, Session};
 pub use tables::tables;
 
-/// Runs every test of a plan, in order. `doing` hears of each trial before it runs.
+/// Runs every test of a plan, in order. A trial the stage spoiled is tried again, so often or more.
+/// `doing` hears of each trial before it runs.
 pub fn run(
     plan: &Plan,
-    seed: u64,
+    (seed, retries): (u64, u32),
     runner: &Runner,
     stop: &dyn Fn() -> bool,
     doing: &dyn Fn(&str),
 ) -> Result<Vec<TestOutcome>, Stopped> {
     let mut outcomes = Vec::with_capacity(plan.tests.len());
     for test in &plan.tests {
-        let mut session = Session::new(plan, test, seed, runner, stop, doing);
+        let mut session = Session::new(plan, test, (seed, retries), runner, stop, doing);
         match methods::run(&mut session) {
             Ok(()) => {}
             Err(Ended::Stopped(stopped)) => return Err(stopped),

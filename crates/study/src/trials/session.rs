@@ -12,8 +12,9 @@ use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::plan::{Plan, Test};
 
-/// How often a trial that the stage spoiled is run again.
-const ATTEMPTS: usize = 3;
+/// A trial that the stage spoiled is run so often at least: one of hundreds may be, and does not
+/// void them all.
+const LEAST_ATTEMPTS: u32 = 3;
 
 /// Why a test ends early.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct Session<'a> {
     runner: &'a Runner<'a>,
     stop: &'a dyn Fn() -> bool,
     doing: &'a dyn Fn(&str),
+    /// How often a trial is tried.
+    attempts: u32,
     /// Each trial has a seed of its own, or all would meet the same chances.
     seeds: Stream,
     /// Of all packets since somebody last asked.
@@ -49,7 +52,7 @@ impl<'a> Session<'a> {
     pub fn new(
         plan: &'a Plan,
         test: &'a Test,
-        seed: u64,
+        (seed, retries): (u64, u32),
         runner: &'a Runner<'a>,
         stop: &'a dyn Fn() -> bool,
         doing: &'a dyn Fn(&str),
@@ -66,6 +69,7 @@ impl<'a> Session<'a> {
             runner,
             stop,
             doing,
+            attempts: LEAST_ATTEMPTS.max(retries.saturating_add(1)),
             seeds,
             travel_times: Histogram::default(),
             bit_errors: 0,
@@ -112,7 +116,7 @@ impl<'a> Session<'a> {
     pub fn perform(&mut self, subject: &str, trial: &Trial) -> Result<TrialResult, Ended> {
         let derived = derive::packets(self.plan, self.test, trial);
         let mut why = String::new();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..self.attempts {
             (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
             let outcome = (self.runner)(&derived, seed, self.stop).map_err(Ended::Stopped)?;
@@ -134,7 +138,7 @@ impl<'a> Session<'a> {
                 _ => return Ok(result),
             }
         }
-        Err(Ended::Void(format!("{subject}: {ATTEMPTS} trials in a row were spoiled: {why}")))
+        Err(Ended::Void(format!("{subject}: {} trials in a row were spoiled: {why}", self.attempts)))
     }
 
     /// Performs trials at the same time, each of a part of the test; once more, and again, where
@@ -144,7 +148,7 @@ impl<'a> Session<'a> {
         let named: Vec<(String, Trial)> = parts.iter().map(|(part, trial)| (flow(part), *trial)).collect();
         let derived = derive::together(self.plan, self.test, &named);
         let mut why = String::new();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..self.attempts {
             (self.doing)(&format!("test {}, trial {}", self.test.name, self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
             let outcome = (self.runner)(&derived, seed, self.stop).map_err(Ended::Stopped)?;
@@ -163,7 +167,7 @@ impl<'a> Session<'a> {
                 Some(spoiled) => why.clone_from(spoiled),
             }
         }
-        Err(Ended::Void(format!("{}: {ATTEMPTS} trials in a row were spoiled: {why}", self.test.name)))
+        Err(Ended::Void(format!("{}: {} trials in a row were spoiled: {why}", self.test.name, self.attempts)))
     }
 
     /// Runs a plan in which the probe is carried by TCP, again where the stage spoiled it.
@@ -175,7 +179,7 @@ impl<'a> Session<'a> {
     ) -> Result<Transferred, Ended> {
         let mut why = String::new();
         let start = Instant::ZERO + self.test.warm_up;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..self.attempts {
             (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
             let outcome = (self.runner)(derived, seed, self.stop).map_err(Ended::Stopped)?;
@@ -195,7 +199,7 @@ impl<'a> Session<'a> {
                 Some(spoiled) => why = spoiled,
             }
         }
-        Err(Ended::Void(format!("{subject}: {ATTEMPTS} trials in a row were spoiled: {why}")))
+        Err(Ended::Void(format!("{subject}: {} trials in a row were spoiled: {why}", self.attempts)))
     }
 
     /// Keeps a number.

@@ -73,7 +73,7 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
 
 fn tested(plan: &Plan, capacity: f64, generator: f64) -> TestOutcome {
     let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(device(plan, capacity, generator));
-    run(plan, 1, &runner, &|| false, &|_| {}).unwrap().remove(0)
+    run(plan, (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0)
 }
 
 #[track_caller]
@@ -106,7 +106,7 @@ fn a_trial_is_the_network_with_one_flow_and_what_runs_beside_it() {
         Ok(device(plan, 20e6, f64::INFINITY))
     };
     let doing = RefCell::new(Vec::new());
-    run(&plan, 1, &runner, &|| false, &|what| doing.borrow_mut().push(what.to_owned())).unwrap();
+    run(&plan, (1, 0), &runner, &|| false, &|what| doing.borrow_mut().push(what.to_owned())).unwrap();
     let plans = plans.into_inner().unwrap();
     for derived in &plans {
         assert_eq!((&derived.nodes, &derived.links, &derived.vpns), (&plan.nodes, &plan.links, &plan.vpns));
@@ -145,9 +145,12 @@ fn a_stage_that_spoils_every_trial_voids_the_test() {
     let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| {
         Ok(Outcome { void: vec!["the emulator was late".into()], ..device(plan, 20e6, f64::INFINITY) })
     };
-    let test = run(&plan, 1, &runner, &|| false, &|_| {}).unwrap().remove(0);
-    assert_eq!(test.void, ["one: 3 trials in a row were spoiled: the emulator was late"]);
-    assert_eq!(test.trials.len(), 3);
+    for (retries, attempts) in [(0, 3), (4, 5)] {
+        let test = run(&plan, (1, retries), &runner, &|| false, &|_| {}).unwrap().remove(0);
+        let why = format!("one: {attempts} trials in a row were spoiled: the emulator was late");
+        assert_eq!(test.void, [why]);
+        assert_eq!(test.trials.len(), attempts);
+    }
 }
 
 #[test]
@@ -205,7 +208,7 @@ fn stamp_plan() -> Plan {
 fn stamp_tells_loss_and_delay_of_each_direction() {
     let plan = stamp_plan();
     let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(session(plan, [20.0, 5.0], true));
-    let test = run(&plan, 1, &runner, &|| false, &|_| {}).unwrap().remove(0);
+    let test = run(&plan, (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0);
     let near = |metric, subject: &str, expected: f64| {
         let found = value(&test, metric, subject);
         assert!((found / expected - 1.0).abs() < 1e-3, "{metric:?} of {subject}: {found}");
@@ -248,7 +251,7 @@ fn stamp_tells_loss_and_delay_of_each_direction() {
 #[test]
 fn a_reflector_that_told_nothing_voids_a_stamp_test() {
     let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(session(plan, [20.0, 5.0], false));
-    let test = run(&stamp_plan(), 1, &runner, &|| false, &|_| {}).unwrap().remove(0);
+    let test = run(&stamp_plan(), (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0);
     assert_eq!(test.void, ["one: the stage did not tell what reached the reflector"]);
     assert!(test.findings.is_empty());
 }
