@@ -129,11 +129,11 @@ impl fmt::Display for Difference {
 
 /// A packet of which only what decisions rest on is known.
 #[derive(Clone, Copy, Debug)]
-struct Traced {
-    size: u32,
-    class: u16,
-    inside: u32,
-    ecn: Ecn,
+pub(super) struct Traced {
+    pub size: u32,
+    pub class: u16,
+    pub inside: u32,
+    pub ecn: Ecn,
 }
 
 impl Packet for Traced {

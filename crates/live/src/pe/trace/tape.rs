@@ -54,7 +54,7 @@ impl<H: Packet> Tape<H> {
         self.events = None;
     }
 
-    /// The flows, for what no decision rests on, or for a reload.
+    /// The flows, for another configuration.
     pub fn edge_mut(&mut self) -> &mut Edge<H> {
         &mut self.edge
     }

@@ -1,7 +1,8 @@
+use super::replay::Traced;
 use super::*;
 use crate::pe::engine::config::{self, Queueing};
 use netstage_core::fair::{Config, Control, Egress, Query, Reference, Silence, Transmit, WhenSilent};
-use netstage_core::packet::{Ecn, Packet};
+use netstage_core::packet::Ecn;
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::{CodelConfig, FqCodelConfig};
 use netstage_core::rng::Stream;
@@ -9,32 +10,6 @@ use netstage_core::time::{Duration, Instant};
 use netstage_wire::mpls::Label;
 use std::collections::VecDeque;
 use std::io::Cursor;
-
-#[derive(Clone, Copy, Debug)]
-struct Parcel {
-    size: u32,
-    class: u16,
-    inside: u64,
-    ecn: Ecn,
-}
-
-impl Packet for Parcel {
-    fn size(&self) -> u32 {
-        self.size
-    }
-    fn class(&self) -> u16 {
-        self.class
-    }
-    fn ecn(&self) -> Ecn {
-        self.ecn
-    }
-    fn mark_congestion(&mut self) {
-        self.ecn = Ecn::CongestionExperienced;
-    }
-    fn flow_key(&self) -> u64 {
-        self.inside
-    }
-}
 
 fn vpn(name: &str, control: Control, queueing: Queueing) -> config::Vpn {
     let label = Label::new(100).unwrap();
@@ -88,10 +63,10 @@ fn recorded(seed: u64) -> Vec<Event> {
     while now < Instant::ZERO + Duration::from_secs(20) {
         for _ in 0..rng.below(4) {
             let flow = rng.below(configured.len() as u64) as usize;
-            let packet = Parcel {
+            let packet = Traced {
                 size: 40 + rng.below(1_460) as u32,
                 class: rng.below(2) as u16,
-                inside: rng.below(5),
+                inside: rng.below(5) as u32,
                 ecn: Ecn::Capable,
             };
             let _ = tape.handle_packet(now, flow, packet);
@@ -224,9 +199,9 @@ fn what_cannot_be_is_refused() {
 
 #[test]
 fn another_configuration_keeps_what_both_have() {
-    let mut tape: Tape<Parcel> = Tape::new(crate::pe::engine::flows::edge(&vpns(), 7));
+    let mut tape: Tape<Traced> = Tape::new(crate::pe::engine::flows::edge(&vpns(), 7));
     tape.begin();
-    let packet = Parcel { size: 1500, class: 0, inside: 1, ecn: Ecn::NotCapable };
+    let packet = Traced { size: 1500, class: 0, inside: 1, ecn: Ecn::NotCapable };
     for _ in 0..300 {
         let _ = tape.handle_packet(Instant(1), 0, packet);
     }
