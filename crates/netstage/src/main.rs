@@ -5,6 +5,7 @@
 mod cmd;
 mod exit;
 mod html;
+mod sparkline;
 mod summary;
 
 use clap::{CommandFactory as _, Parser, Subcommand};

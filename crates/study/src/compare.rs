@@ -42,10 +42,22 @@ pub fn compare(records: &[Record]) -> ReportData {
         warnings,
         facts: names.iter().zip(records).map(fact).collect(),
         expectations,
+        void: void(records, &names),
         tables: tables(records, &names).into_iter().chain(differences(records, &names)).collect(),
         topology: None,
         figures: figures(records, &names),
         scenario: String::new(),
+    }
+}
+
+/// Which of the records are void.
+fn void(records: &[Record], names: &[String]) -> String {
+    let void = names.iter().zip(records).filter(|(_, record)| !record.data.void.is_empty());
+    let void: Vec<&str> = void.map(|(name, _)| name.as_str()).collect();
+    match void.as_slice() {
+        [] => String::new(),
+        [one] => format!("{one} is void"),
+        several => format!("{} are void", several.join(" and ")),
     }
 }
 

@@ -26,6 +26,9 @@ pub struct ReportData {
     pub facts: Vec<Fact>,
     /// Verdicts, one per expectation and cell.
     pub expectations: Vec<Verdict>,
+    /// What the verdicts cannot rest on: "the measurement is void"; empty where all stands.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub void: String,
     /// Numbers.
     pub tables: Vec<Table>,
     /// The network.
@@ -155,6 +158,7 @@ pub fn report(record: &Record) -> ReportData {
         warnings,
         facts: facts(record),
         expectations: verdicts(data, ""),
+        void: if data.void.is_empty() { String::new() } else { "the measurement is void".into() },
         tables,
         topology: topology(data),
         figures: record.figures.clone(),

@@ -462,6 +462,11 @@ fn a_record_compared_with_itself_has_no_differences() {
     assert_eq!(different.figures[0].series.len(), 16);
     assert_eq!(different.expectations.len(), 8);
     assert!(different.expectations[0].cell.starts_with("a: "));
+    assert_eq!(different.void, "");
+    let mut void = open(&b);
+    void.data.void.push("the generator fell behind".into());
+    assert_eq!(crate::report::report(&void).void, "the measurement is void");
+    assert_eq!(compare::compare(&[open(&a), void]).void, "b is void");
 }
 
 #[test]

@@ -8,6 +8,8 @@ export interface ReportData {
   warnings: string[];
   facts: Fact[];
   expectations: Expectation[];
+  /** What the verdicts cannot rest on: "the measurement is void". */
+  void?: string;
   tables: TableData[];
   topology?: TopologyData;
   figures: FigureData[];

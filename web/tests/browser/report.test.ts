@@ -354,6 +354,16 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await page.getByRole('alert').textContent()).toContain(text);
   });
 
+  test('a void measurement is not told as one that meets what is expected', async () => {
+    const data = sample();
+    data.expectations = data.expectations.filter((e) => e.pass);
+    data.void = 'emu is void';
+    const { page } = await stage.show(data);
+    const verdict = page.locator('.verdict');
+    expect((await verdict.textContent())!.replace(/\s+/g, ' ').trim()).toBe('All 6 expectations are met, but emu is void');
+    expect(await verdict.getAttribute('class')).toContain('bad');
+  });
+
   test('the least report there is', async () => {
     const { page, complaints } = await stage.show({ schema: 1, title: 'empty', tool: 'netstage 0.1.0', warnings: [], facts: [], expectations: [], tables: [], figures: [] });
     expect(await page.locator('h1').textContent()).toBe('empty');

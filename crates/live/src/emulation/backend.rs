@@ -48,7 +48,7 @@ pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<Stri
     if !by_kernel.is_empty() {
         told.push(format!(
             "the kernel's netem worked {}: its losses, jitter and duplicates do not follow the seed, queue lengths are \
-             those read every {} ms, and of TCP's packets it does not tell whose it lost",
+             those read every {} ms, how late it was is not known, and of TCP's packets it does not tell whose it lost",
             by_kernel.join(", "),
             STEP.0 / 1_000_000
         ));
