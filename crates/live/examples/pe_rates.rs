@@ -8,7 +8,8 @@
 //! A packet's cost at the ingress is reading, routing, queueing, window, encapsulation, and a
 //! management packet out and in per four; at the egress label, count, delivery, and an answer
 //! per four. Packets come from all flows in turn, the worst order for caches. Of every word on the
-//! command line only cases are run that have it in that column; `-` stands for all.
+//! command line only cases are run that have it in that column; `-` stands for all. After `--cores N`
+//! each case is run by so many threads side by side, each with its part of the flows.
 
 use netstage_core::edge::{self, Prefix};
 use netstage_core::fair::{self, Control};
@@ -41,7 +42,15 @@ const LINK: usize = 1024;
 const SLOT: usize = 2048;
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let mut wanted: Vec<String> = std::env::args().skip(1).collect();
+    let cores = match wanted.iter().position(|word| word == "--cores") {
+        Some(at) => {
+            let cores = wanted.get(at + 1).and_then(|count| count.parse().ok()).expect("--cores N");
+            wanted.drain(at..at + 2);
+            cores
+        }
+        None => 1,
+    };
     println!(
         "control  encapsulation  flows   frame  ingress            egress             queue     resident"
     );
@@ -57,7 +66,10 @@ fn main() {
                     if wanted.iter().zip(case).all(|(wanted, is)| wanted == is || wanted == "-")
                         && (flows == 1_000 || !udp)
                     {
-                        measure(&control, name, udp, flows, size);
+                        match cores {
+                            1 => measure(&control, udp, flows, size).print(name, udp, flows, size),
+                            _ => side_by_side(cores, &control, name, udp, flows, size),
+                        }
                     }
                 }
             }
@@ -65,7 +77,53 @@ fn main() {
     }
 }
 
-fn measure(control: &Control, name: &str, udp: bool, flows: u32, size: usize) {
+/// What so many engines do at once, each on a thread of its own.
+fn side_by_side(cores: u32, control: &Control, name: &str, udp: bool, flows: u32, size: usize) {
+    let each = flows.div_ceil(cores);
+    let cases: Vec<Case> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..cores).map(|_| scope.spawn(move || measure(control, udp, each, size))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    let mpps = |of: fn(&Case) -> f64| cases.iter().map(|case| 1e3 / of(case)).sum::<f64>();
+    println!(
+        "{name:8} {:13} {flows:6} {size:7} {:7.2} on {cores} threads   {:8.2} on {cores} threads",
+        if udp { "mpls-in-udp" } else { "mpls" },
+        mpps(|case| case.of_ingress),
+        mpps(|case| case.of_egress),
+    );
+}
+
+/// What came out.
+struct Case {
+    /// Nanoseconds per packet.
+    of_ingress: f64,
+    of_egress: f64,
+    drops: u64,
+    per_flow: u64,
+    queries: u64,
+    carried: u64,
+    refused: Vec<(&'static str, u64)>,
+}
+
+impl Case {
+    fn print(&self, name: &str, udp: bool, flows: u32, size: usize) {
+        let Case { of_ingress, of_egress, drops, per_flow, queries, carried, .. } = self;
+        println!(
+            "{name:8} {:13} {flows:6} {size:7} {:7.2} {of_ingress:10.1} {:8.2} {of_egress:10.1} {drops:9} {:>10}",
+            if udp { "mpls-in-udp" } else { "mpls" },
+            1e3 / of_ingress,
+            1e3 / of_egress,
+            if flows > 1 { per_flow.to_string() } else { "-".into() },
+        );
+        println!("         {:.3} queries a packet, {carried} carried", *queries as f64 / *carried as f64);
+        for (counter, count) in &self.refused {
+            println!("         {counter} {count}");
+        }
+    }
+}
+
+fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
     let links = [(); 2].map(|()| Rc::new(RefCell::new(Link::new())));
     let source = Memory::Source(Source::new(flows, size));
     let resident = resident_bytes();
@@ -99,18 +157,16 @@ fn measure(control: &Control, name: &str, udp: bool, flows: u32, size: usize) {
     let [of_ingress, of_egress] = windows.ns_per_packet();
     let carried = received(&egress, flows);
     let drops = ingress.counters().get(Counter::QueueFull) + ingress.counters().get(Counter::BuffersShared);
-    println!(
-        "{name:8} {:13} {flows:6} {size:7} {:7.2} {of_ingress:10.1} {:8.2} {of_egress:10.1} {drops:9} {:>10}",
-        if udp { "mpls-in-udp" } else { "mpls" },
-        1e3 / of_ingress,
-        1e3 / of_egress,
-        if flows > 1 { per_flow.to_string() } else { "-".into() },
-    );
-    let queries: u64 = ingress.flows().filter_map(|flow| Some(flow.window()?.counters().queries)).sum();
-    println!("         {:.3} queries a packet, {carried} carried", queries as f64 / carried as f64);
     let refused = egress.counters().iter().chain(ingress.counters().iter());
-    for (counter, count) in refused.filter(|(counter, _)| *counter != Counter::QueueFull) {
-        println!("         {} {count}", counter.name());
+    let refused = refused.filter(|(counter, _)| *counter != Counter::QueueFull);
+    Case {
+        of_ingress,
+        of_egress,
+        drops,
+        per_flow,
+        queries: ingress.flows().filter_map(|flow| Some(flow.window()?.counters().queries)).sum(),
+        carried,
+        refused: refused.map(|(counter, count)| (counter.name(), count)).collect(),
     }
 }
 

@@ -147,15 +147,22 @@ fn replay(trace: &Path) -> (Option<i32>, String) {
 }
 
 impl Edge<'_> {
+    /// Begins a router that traces what it decides.
     fn begin<'a>(world: &World, folder: &'a Folder, site: usize) -> Edge<'a> {
+        let trace = traces(folder, site).find(|trace| !trace.exists()).unwrap();
+        Edge::begin_with(world, folder, site, Some(trace))
+    }
+
+    fn begin_with<'a>(world: &World, folder: &'a Folder, site: usize, trace: Option<PathBuf>) -> Edge<'a> {
         let mut command = Command::new(PROGRAM);
         command.args(["pe", "run"]).arg(folder.join(format!("pe{site}.toml")));
         command.arg("--last-state").arg(folder.join(format!("pe{site}.json"))).stderr(Stdio::piped());
-        let trace = traces(folder, site).find(|trace| !trace.exists()).unwrap();
-        command.arg("--trace").arg(&trace);
+        if let Some(trace) = &trace {
+            command.arg("--trace").arg(trace);
+        }
         let process = Process::new(spawn_in(&world.edges[site], command).unwrap());
         let client = Client::wait(&folder.join(format!("pe{site}.sock")), PATIENCE).unwrap();
-        Edge { process, client, folder, site, trace }
+        Edge { process, client, folder, site, trace: trace.unwrap_or_default() }
     }
 
     fn configure(&self, is_v6: bool, weight: u32) {
@@ -279,6 +286,66 @@ fn a_configuration_is_taken_whole_or_not_at_all() {
     std::fs::write(&near.trace, text.replacen("\"taken\":true", "\"taken\":false", 1)).unwrap();
     let (code, said) = replay(&near.trace);
     assert!(code == Some(3) && said.contains("recorded refused, replayed taken"), "{said}");
+}
+
+/// Each core has a VPN of its own, and what the first measures the second knows.
+#[test]
+fn two_cores_divide_the_vpns() {
+    let Some(world) = World::new() else { return };
+    let folder = Folder::new("pe-cores");
+    let write = |site: usize, weight: u32, cores: u32| {
+        let head = |customer: &str, control: &str| {
+            let head = format!("[vpn.{customer}.peer.far]\n");
+            (head.clone(), format!("{head}control = {{ {control} }}\n"))
+        };
+        let mut text = configuration(&folder, site, false, weight);
+        for (from, to) in [
+            ("[pe]\n".to_owned(), format!("[pe]\ncores = {cores}\n")),
+            head("red", "decrease = 0.1"),
+            head("blue", "reference = \"gold\""),
+        ] {
+            text = text.replacen(&from, &to, 1);
+        }
+        text.push_str("\n[reference.gold]\nnumber = 7\nflow = { vpn = \"red\", peer = \"far\" }\n");
+        std::fs::write(folder.join(format!("pe{site}.toml")), text).unwrap();
+    };
+    (0..2).for_each(|site| write(site, 1, 2));
+    let mut edges = [0, 1].map(|site| Edge::begin_with(&world, &folder, site, None));
+    assert!(within(PATIENCE, || edges.iter_mut().all(is_reached)));
+    let carries = |text: &str| {
+        for customer in 0..2 {
+            for inner_v6 in [false, true] {
+                assert_eq!(world.echo(customer, inner_v6, text).as_deref(), Some(text));
+            }
+        }
+    };
+    carries("first");
+    let state = edges[0].client.show().unwrap();
+    let vpns: Vec<(&str, u32)> = state.flows.iter().map(|flow| (flow.vpn.as_str(), flow.core)).collect();
+    assert_eq!(vpns, [("blue", 1), ("red", 0)]);
+    assert_eq!(state.circuits.iter().map(|circuit| circuit.sent.packets).collect::<Vec<_>>(), [2, 2]);
+    // A core that knew of no reference would scale it to the nominal flow's 100 ms: to a millionth.
+    let follows = |edge: &mut Edge<'_>| {
+        let state = edge.client.show().unwrap();
+        let window = state.flows[0].window.as_ref().unwrap();
+        assert_eq!((state.references[0].followers, state.references.len()), (1, 1));
+        window.round_trip_ns > 0
+            && window.increase > 1e-3
+            && state.references[0].flow == Some(["red".into(), "far".into()])
+    };
+    assert!(within(PATIENCE, || edges.iter_mut().all(follows)));
+    // Both take the new weights, and neither loses what it has counted.
+    write(0, 2, 2);
+    let told = ["flow blue with far changed", "flow red with far changed"];
+    assert_eq!(edges[0].client.reload().unwrap().unwrap(), told);
+    carries("second");
+    let state = edges[0].client.show().unwrap();
+    assert!(state.flows.iter().all(|flow| flow.weight == 2.0 && flow.sent.packets == 4));
+    let lost = ["label_unknown", "wrong_sender", "not_a_tunnel"].map(|counter| state.counters[counter]);
+    assert_eq!((lost, state.configurations), ([0; 3], 2));
+    write(0, 2, 3);
+    let refusal = edges[0].client.reload().unwrap().unwrap_err();
+    assert!(refusal.contains("`cores` cannot be changed while the router runs"), "{refusal}");
 }
 
 /// Site 0 measures VPN red and tells site 1, whose VPN blue follows.

@@ -87,6 +87,13 @@ impl AfPacket {
         socket2::SockRef::from(&self.socket).attach_filter(program)
     }
 
+    /// From now on all frames arrive again.
+    pub fn keep_all(&self) -> io::Result<()> {
+        let detached = socket2::SockRef::from(&self.socket).detach_filter();
+        // Where there was none, there is none to take away.
+        detached.or_else(|error| if error.raw_os_error() == Some(libc::ENOENT) { Ok(()) } else { Err(error) })
+    }
+
     /// Why nothing arrives any more, where it is known.
     fn check(&self) -> io::Result<()> {
         let pending = kernel::option::<libc::c_int>(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;

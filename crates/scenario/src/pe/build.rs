@@ -47,6 +47,7 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
         buffers: file.pe.buffers.0,
         ports: file.pe.ports,
         moderation: file.pe.moderation.0,
+        cores: file.pe.cores.0 as usize,
         peers: peers?,
         vpns,
         references: references?,

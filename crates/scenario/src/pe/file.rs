@@ -46,6 +46,8 @@ table! {
         ports: PortKind = "auto",
         /// Frames and timers are looked at once in this time at most, as with interrupt moderation: more takes less processor time, and adds up to as much to the delay of a packet.
         moderation: Moderation = "250 us",
+        /// Processor cores that forward, each some of the VPNs: those with circuits on one interface share a core, by AF_PACKET those on one VLAN of it.
+        cores: Count<1, 64> = 1,
         /// A peer is silent, and that is an alarm, when two queries of a VPN flow this far apart, or more, are unanswered, and all between them.
         silent_after: Span = "5 s",
     }

@@ -37,6 +37,8 @@ pub struct Router {
     pub ports: PortKind,
     /// Time between turns.
     pub moderation: Duration,
+    /// Processor cores that forward.
+    pub cores: usize,
     /// The other provider edge routers, by name.
     pub peers: Vec<Peer>,
     /// The VPNs, by name.

@@ -1,7 +1,8 @@
 //! Follows the kernel: where each peer is to be sent to, whenever routes, neighbours or
 //! interfaces change.
 
-use super::forward::{Order, Orders};
+use super::crew::Orders;
+use super::forward::Order;
 use super::host::{Host, Obstacle, Way};
 use crate::netns::lookup::Bell;
 use netstage_scenario::pe::Router;
@@ -161,5 +162,5 @@ fn give(known: &Ways, number: usize, orders: &Orders) {
         let port = known.router.core.iter().position(|name| *name == way.interface)?;
         Some((port, way.mac, way.mtu))
     });
-    orders.give(Order::Way(number, way));
+    orders.give(|| Order::Way(number, way));
 }

@@ -1,9 +1,11 @@
 //! The thread that forwards: the engine's turns, as its ports and timers ask for them, and
 //! between two of them what others want of it.
 
+use super::crew::Board;
 use super::port::AnyPort;
 use super::recorder::{self, Recorder};
 use super::snapshot::{self, Snapshot};
+use super::steering::Program;
 use crate::clock::Epoch;
 use crate::pe::engine::{Engine, Prepared, Source};
 use crate::pe::trace;
@@ -41,6 +43,10 @@ pub(super) struct Replacement {
     pub prepared: Prepared,
     /// The ports it needs that are not open yet.
     pub opened: Vec<(String, AnyPort)>,
+    /// Which frames arrive at each of its ports from now on.
+    pub filters: Vec<Option<Program>>,
+    /// Where its cores meet.
+    pub board: Arc<Board>,
     /// The time between turns.
     pub moderation: Duration,
     /// The file's text.
@@ -67,8 +73,6 @@ pub enum Event {
         name: String,
         /// The peer that tells of it; none: a flow of this router is measured.
         from: Option<String>,
-        /// VPN flows that follow it.
-        followers: u32,
         /// Too old.
         is_old: bool,
     },
@@ -125,6 +129,7 @@ impl Forwarding {
         epoch: Epoch,
         recorder: Option<Recorder>,
         moderation: Duration,
+        board: Arc<Board>,
         tell: impl Fn(Event) + Send + 'static,
     ) -> io::Result<Forwarding> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
@@ -140,6 +145,7 @@ impl Forwarding {
             bell: Arc::clone(&bell),
             orders: received,
             recorder,
+            board,
             tell: Box::new(tell),
         };
         let thread = std::thread::Builder::new().name("pe-forward".into()).spawn(move || forward.run())?;
@@ -178,6 +184,7 @@ struct Loop {
     bell: Arc<EventFd>,
     orders: Receiver<Order>,
     recorder: Option<Recorder>,
+    board: Arc<Board>,
     tell: Box<dyn Fn(Event) + Send>,
     /// What was last told of each port.
     failures: Vec<Option<String>>,
@@ -230,13 +237,18 @@ impl Loop {
         match order {
             Order::Way(peer, way) => self.engine.set_way(peer, way),
             Order::Replace(replacement) => {
-                let Replacement { prepared, opened, moderation, text, done } = *replacement;
+                let Replacement { prepared, opened, filters, board, moderation, text, done } = *replacement;
                 let now = self.epoch.now();
                 // What it takes over of references comes after the configuration that names them.
                 self.record();
                 let closed = self.engine.replace(now, prepared, opened);
                 self.write(|| vec![trace::Event::Reload { at: now.0, configuration: text }]);
                 self.failures = self.engine.port_names().iter().map(|_| None).collect();
+                self.board = board;
+                for (port, filter) in self.engine.ports().zip(&filters) {
+                    // The kernel takes it as it took the one before: what could be wrong is checked.
+                    let _ = port.steer(filter.as_ref());
+                }
                 match waiter(&self.engine, &self.bell, moderation) {
                     Ok(waiter) => self.waiter = waiter,
                     // Without descriptors nothing can be waited for.
@@ -274,6 +286,7 @@ impl Loop {
     }
 
     fn watch(&mut self, now: Instant) {
+        self.board.exchange(&mut self.engine);
         for (flow, is_silent) in self.engine.watch() {
             let flow = self.engine.flow(flow);
             let (vpn, peer) = (flow.vpn().to_owned(), flow.peer().to_owned());
@@ -283,10 +296,10 @@ impl Loop {
             let Some(reference) = self.engine.references().nth(number) else { continue };
             let from = match reference.source {
                 Source::Peer(peer) => Some(peer.to_owned()),
-                Source::Flow { .. } => None,
+                Source::Flow { .. } | Source::Elsewhere => None,
             };
-            let (name, followers) = (reference.name.to_owned(), reference.followers);
-            (self.tell)(Event::Reference { name, from, followers, is_old });
+            let name = reference.name.to_owned();
+            (self.tell)(Event::Reference { name, from, is_old });
         }
         for port in 0..self.failures.len() {
             let failure = self.engine.failure(port).map(ToString::to_string);

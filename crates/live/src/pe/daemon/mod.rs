@@ -2,43 +2,51 @@
 //! routes and neighbours, takes another configuration while it runs, and tells how it stands.
 //!
 //! - [`session`], [`host`], [`port`], [`assemble`]: what it needs of the machine.
-//! - [`forward`]: the thread that forwards; [`follow`]: the one that follows the kernel.
+//! - [`forward`]: a thread that forwards; [`crew`]: all of them, one on each core;
+//!   [`placement`]: which has which VPN; [`steering`]: how their frames reach them.
+//! - [`follow`]: the thread that follows the kernel.
 //! - [`reload`]: another configuration; [`recorder`]: a trace of what is decided.
 //! - [`control`]: the control socket; [`metrics`]: for Prometheus; [`snapshot`]: what both tell.
 
 pub(super) mod assemble;
 pub mod client;
 mod control;
+mod crew;
 mod follow;
 mod forward;
 mod host;
 mod metrics;
+mod placement;
 mod port;
 mod recorder;
 mod reload;
 mod session;
 pub mod snapshot;
+mod steering;
 
 pub use control::{Ended, Signals};
 pub use forward::Event;
 pub use host::Obstacle;
 pub use snapshot::Snapshot;
 
-use crate::pe::engine::Engine;
 use crate::pe::engine::config::Side;
+use crew::{Board, Crew, Division};
 use follow::Follower;
 use forward::Forwarding;
 use host::{Host, Way};
 use netstage_core::fair::REFERENCE_AGE;
 use netstage_scenario::Errors;
 use netstage_scenario::pe::{self, Router};
+use placement::Placement;
 use port::AnyPort;
 use recorder::Recorder;
 use reload::Loaded;
 use session::{Beginning, Guard};
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use steering::Program;
 
 /// Why a router does not begin, or refuses a configuration.
 #[derive(Debug)]
@@ -86,7 +94,7 @@ pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 /// A router that runs.
 pub struct Daemon {
-    forwarding: Forwarding,
+    crew: Crew,
     follower: Follower,
     loaded: Loaded,
     _guard: Guard,
@@ -111,28 +119,40 @@ impl Daemon {
         for name in assemble::customer_interfaces(&router) {
             host.take_over(name)?.iter().for_each(|told| log(Level::Note, told));
         }
-        let config = assemble::config(&router, &mut host, &beginning)?;
-        let mut ports = Vec::with_capacity(config.ports.len());
-        for port in &config.ports {
-            ports.push(open(&host, &port.name, port.side, &router, &log)?);
+        let placement = Placement::new(&router, &Placement::default())?;
+        let division = Division::new(&router, placement, &mut host, &beginning)?;
+        let mut engines = Vec::with_capacity(router.cores);
+        for core in 0..router.cores {
+            engines.push(division.engine(core, &host, &router, &log)?);
         }
-        let engine = Engine::new(&config, ports).map_err(reload::refused)?;
         let Beginning { epoch, epoch_unix_ns, session_seed } = beginning;
-        let recorder = trace.map(|trace| Recorder::begin(trace, epoch_unix_ns, session_seed, text));
-        let events = Arc::clone(&log);
-        let tell = move |event| tell_event(&events, &event);
-        let forwarding = Forwarding::begin(engine, epoch, recorder.transpose()?, router.moderation, tell)
-            .map_err(|error| Obstacle::system("the forwarding thread cannot begin", &error))?;
+        let recorder = trace.map(|trace| match router.cores {
+            1 => Recorder::begin(trace, epoch_unix_ns, session_seed, text),
+            _ => Err(Obstacle::new("a trace is of one core", "give [pe] `cores = 1`, or leave --trace out")),
+        });
+        let mut recorder = recorder.transpose()?;
+        let told = Arc::new(Told::default());
+        let board = Board::new(&router);
+        let mut cores = Vec::with_capacity(router.cores);
+        for engine in engines {
+            let (log, told) = (Arc::clone(&log), Arc::clone(&told));
+            let tell = move |event| told.tell(&log, &event);
+            let board = Arc::clone(&board);
+            let core = Forwarding::begin(engine, epoch, recorder.take(), router.moderation, board, tell)
+                .map_err(|error| Obstacle::system("a forwarding thread cannot begin", &error))?;
+            cores.push(core);
+        }
+        let crew = Crew::new(cores);
         let ways = Arc::clone(&log);
         let tell = move |peer: &str, way: &Result<Way, String>| tell_way(&ways, peer, way);
-        let follower = Follower::begin(host, Arc::clone(&router), forwarding.orders(), Box::new(tell))?;
-        let loaded = Loaded::new(path.to_owned(), beginning, log);
-        Ok(Daemon { forwarding, follower, loaded, _guard: guard })
+        let follower = Follower::begin(host, Arc::clone(&router), crew.orders(), Box::new(tell))?;
+        let loaded = Loaded::new(path.to_owned(), beginning, division.into_placement(), log);
+        Ok(Daemon { crew, follower, loaded, _guard: guard })
     }
 
     /// How it stands; none if the forwarding thread has ended.
     pub fn show(&self) -> Option<Snapshot> {
-        let mut snapshot = *self.forwarding.orders().show()?;
+        let mut snapshot = self.crew.orders().show()?;
         self.complete(&mut snapshot);
         Some(snapshot)
     }
@@ -140,7 +160,7 @@ impl Daemon {
     /// Reads the file again and takes what it says, or keeps what it has and tells why.
     /// Gives what has changed, in words.
     pub fn reload(&self) -> Result<Vec<String>, Error> {
-        self.loaded.reload(&self.follower, &self.forwarding.orders())
+        self.loaded.reload(&self.follower, &self.crew.orders())
     }
 
     /// The file it was configured by.
@@ -155,19 +175,26 @@ impl Daemon {
 
     /// Whether it still forwards.
     pub fn is_over(&self) -> bool {
-        self.forwarding.is_over()
+        self.crew.is_over()
     }
 
     /// Ends it, and tells how it stood.
     pub fn end(self) -> Option<Snapshot> {
         let last = self.show();
-        self.forwarding.end();
+        self.crew.end();
         last
     }
 }
 
-fn open(host: &Host, name: &str, side: Side, router: &Router, log: &Log) -> Result<AnyPort, Obstacle> {
-    let (port, why) = AnyPort::open(&host.namespace, name, side, router.ports)?;
+fn open(
+    host: &Host,
+    name: &str,
+    side: Side,
+    router: &Router,
+    filter: Option<&Program>,
+    log: &Log,
+) -> Result<AnyPort, Obstacle> {
+    let (port, why) = AnyPort::open(&host.namespace, name, side, router.ports, filter)?;
     let of = if side == Side::Core { "the core" } else { "customers" };
     let why = why.map_or(String::new(), |why| format!("; not by af_xdp: {why}"));
     log(Level::Note, &format!("{name} leads to {of}, by {}{why}", port.kind()));
@@ -184,33 +211,54 @@ fn tell_way(log: &Log, peer: &str, way: &Result<Way, String>) {
     }
 }
 
-fn tell_event(log: &Log, event: &Event) {
+/// What was last told of each subject, so that what several cores notice is told once.
+#[derive(Default)]
+struct Told(Mutex<HashMap<String, String>>);
+
+impl Told {
+    fn tell(&self, log: &Log, event: &Event) {
+        let (subject, level, line) = described(event);
+        let before = {
+            let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            told.insert(subject, line.clone())
+        };
+        if before.as_ref() != Some(&line) {
+            log(level, &line);
+        }
+    }
+}
+
+/// Of what an event is, how much it matters, and what it says.
+fn described(event: &Event) -> (String, Level, String) {
     match event {
-        Event::Silent { vpn, peer, is_silent: true } => {
-            log(Level::Alarm, &format!("VPN {vpn}: peer {peer} does not answer"));
+        Event::Silent { vpn, peer, is_silent } => {
+            let (level, what) = match is_silent {
+                true => (Level::Alarm, "does not answer"),
+                false => (Level::Note, "answers again"),
+            };
+            (format!("flow {vpn} {peer}"), level, format!("VPN {vpn}: peer {peer} {what}"))
         }
-        Event::Silent { vpn, peer, is_silent: false } => {
-            log(Level::Note, &format!("VPN {vpn}: peer {peer} answers again"));
-        }
-        Event::Reference { name, from, followers, is_old: true } => {
+        Event::Reference { name, from, is_old: true } => {
             let who = match from {
                 Some(peer) => format!("peer {peer} has told nothing of it"),
                 None => "its VPN flow has measured nothing".into(),
             };
             let line = format!(
-                "reference {name}: {who} for more than {} s; flows that follow it, {followers} here, \
-                 take the nominal flow instead",
+                "reference {name}: {who} for more than {} s; flows that follow it take the nominal flow instead",
                 REFERENCE_AGE.0 / 1_000_000_000
             );
-            log(Level::Alarm, &line);
+            (format!("reference {name}"), Level::Alarm, line)
         }
         Event::Reference { name, is_old: false, .. } => {
-            log(Level::Note, &format!("reference {name}: known, and followed"));
+            let line = format!("reference {name}: known, and followed");
+            (format!("reference {name}"), Level::Note, line)
         }
         Event::Port { interface, failure: Some(why) } => {
-            log(Level::Alarm, &format!("{interface} is of no use: {why}"));
+            (format!("port {interface}"), Level::Alarm, format!("{interface} is of no use: {why}"))
         }
-        Event::Trace { why } => log(Level::Alarm, why),
-        Event::Port { interface, failure: None } => log(Level::Note, &format!("{interface} works again")),
+        Event::Port { interface, failure: None } => {
+            (format!("port {interface}"), Level::Note, format!("{interface} works again"))
+        }
+        Event::Trace { why } => ("trace".into(), Level::Alarm, why.clone()),
     }
 }

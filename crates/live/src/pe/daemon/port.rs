@@ -1,14 +1,13 @@
 //! Opening an interface: by AF_XDP where that is wanted and safe, by AF_PACKET else.
 
 use super::host::Obstacle;
+use super::steering::Program;
 use crate::netns::{Namespace, Netlink};
 use crate::pe::engine::config::Side;
 use crate::ports::af_packet::{self, AfPacket};
 use crate::ports::af_xdp::{self, AfXdp};
 use crate::ports::{Port, Received};
 use netstage_scenario::pe::PortKind;
-use netstage_wire::mpls_in_udp;
-use socket2::SockFilter;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -24,12 +23,14 @@ pub(super) enum AnyPort {
 }
 
 impl AnyPort {
-    /// Opens an interface. Also says why it is not by AF_XDP, where that is worth a word.
+    /// Opens an interface, at which only frames that `filter` takes arrive. Also says why it is not by
+    /// AF_XDP, where that is worth a word.
     pub fn open(
         namespace: &Namespace,
         name: &str,
         side: Side,
         kind: PortKind,
+        filter: Option<&Program>,
     ) -> Result<(AnyPort, Option<String>), Obstacle> {
         let mut why = None;
         if side == Side::Customer && kind != PortKind::AfPacket {
@@ -45,13 +46,21 @@ impl AnyPort {
         let options = af_packet::Options { receive_frames: WAITING };
         let open = || -> io::Result<AfPacket> {
             let port = AfPacket::open(namespace, name, options)?;
-            if side == Side::Core {
-                port.keep_only(&tunnels())?;
-            }
+            filter.map_or(Ok(()), |program| port.keep_only(&program.filter()))?;
             Ok(port)
         };
         let port = open().map_err(|error| Obstacle::system(format!("{name} cannot be opened"), &error))?;
         Ok((AnyPort::Packet(Box::new(port)), why))
+    }
+
+    /// From now on only frames that `filter` takes arrive, or all.
+    pub fn steer(&self, filter: Option<&Program>) -> io::Result<()> {
+        match (self, filter) {
+            (AnyPort::Packet(port), Some(program)) => port.keep_only(&program.filter()),
+            (AnyPort::Packet(port), None) => port.keep_all(),
+            // Nobody else has an interface that is opened so.
+            (AnyPort::Xdp(_), _) => Ok(()),
+        }
     }
 
     /// Its name in outputs.
@@ -128,39 +137,4 @@ fn by_xdp(namespace: &Namespace, name: &str, kind: PortKind) -> Result<AfXdp, St
     }
     let options = af_xdp::Options { receive_frames: 4_096, send_frames: 2_048 };
     AfXdp::open(namespace, name, options).map_err(|error| error.to_string())
-}
-
-/// Accepts MPLS, and UDP to the port of MPLS in UDP: all else on the core's interfaces is the
-/// kernel's.
-fn tunnels() -> Vec<SockFilter> {
-    const LOAD_HALF: u16 = 0x28;
-    const LOAD_BYTE: u16 = 0x30;
-    const LOAD_HALF_INDEXED: u16 = 0x48;
-    const LOAD_HEADER_LENGTH: u16 = 0xb1;
-    const JUMP_EQUAL: u16 = 0x15;
-    const JUMP_ANY_SET: u16 = 0x45;
-    const RETURN: u16 = 0x06;
-    let step = SockFilter::new;
-    let port = u32::from(mpls_in_udp::PORT);
-    vec![
-        step(LOAD_HALF, 0, 0, 12),
-        step(JUMP_EQUAL, 13, 0, 0x8847),
-        step(JUMP_EQUAL, 0, 7, 0x0800),
-        // IPv4: UDP, not a later fragment, to the port.
-        step(LOAD_BYTE, 0, 0, 23),
-        step(JUMP_EQUAL, 0, 11, 17),
-        step(LOAD_HALF, 0, 0, 20),
-        step(JUMP_ANY_SET, 9, 0, 0x1fff),
-        step(LOAD_HEADER_LENGTH, 0, 0, 14),
-        step(LOAD_HALF_INDEXED, 0, 0, 16),
-        step(JUMP_EQUAL, 5, 6, port),
-        // IPv6: UDP at once, to the port.
-        step(JUMP_EQUAL, 0, 5, 0x86dd),
-        step(LOAD_BYTE, 0, 0, 20),
-        step(JUMP_EQUAL, 0, 3, 17),
-        step(LOAD_HALF, 0, 0, 56),
-        step(JUMP_EQUAL, 0, 1, port),
-        step(RETURN, 0, 0, u32::MAX),
-        step(RETURN, 0, 0, 0),
-    ]
 }

@@ -1,8 +1,10 @@
 //! Another configuration for a router that runs: checked whole, then taken at once.
 
+use super::crew::{Board, Division, Orders};
 use super::follow::Follower;
-use super::forward::{Order, Orders, Replacement};
+use super::forward::{Order, Replacement};
 use super::host::{Host, Obstacle};
+use super::placement::Placement;
 use super::session::Beginning;
 use super::snapshot::{PeerState, Snapshot, WayState, spelled};
 use super::{Daemon, Error, Level, Log, assemble, open};
@@ -22,6 +24,7 @@ pub(super) struct Loaded {
     beginning: Beginning,
     log: Log,
     counts: Mutex<Counts>,
+    placement: Mutex<Placement>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -37,9 +40,9 @@ pub(super) fn refused(error: engine::Error) -> Obstacle {
 }
 
 impl Loaded {
-    pub fn new(path: PathBuf, beginning: Beginning, log: Log) -> Loaded {
+    pub fn new(path: PathBuf, beginning: Beginning, placement: Placement, log: Log) -> Loaded {
         let counts = Mutex::new(Counts { taken: 1, ..Counts::default() });
-        Loaded { path, beginning, log, counts }
+        Loaded { path, beginning, log, counts, placement: Mutex::new(placement) }
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -84,9 +87,11 @@ impl Loaded {
         text: String,
         orders: &Orders,
     ) -> Result<(), Error> {
-        for (what, is_same) in
-            [("control", old.control == new.control), ("metrics", old.metrics == new.metrics)]
-        {
+        for (what, is_same) in [
+            ("control", old.control == new.control),
+            ("metrics", old.metrics == new.metrics),
+            ("cores", old.cores == new.cores),
+        ] {
             if !is_same {
                 let message = format!("[pe] `{what}` cannot be changed while the router runs");
                 return Err(Obstacle::new(message, "keep it, or restart the router").into());
@@ -100,21 +105,45 @@ impl Loaded {
                 return Err(Obstacle::new(message, "restart the router").into());
             }
         }
-        let mut opened = Vec::new();
         for (name, side) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
             if *side == Side::Customer {
                 host.take_over(name)?.iter().for_each(|told| (self.log)(Level::Note, told));
             }
-            opened.push(((*name).to_owned(), open(host, name, *side, new, &self.log)?));
         }
-        let config = assemble::config(new, host, &self.beginning)?;
-        let prepared = Prepared::new(&config).map_err(refused)?;
+        let mut placement = self.placement.lock().unwrap_or_else(PoisonError::into_inner);
+        let division = Division::new(new, Placement::new(new, &placement)?, host, &self.beginning)?;
+        let board = Board::new(new);
         let (done, finished) = channel();
-        let replacement = Replacement { prepared, opened, moderation: new.moderation, text, done };
-        orders.give(Order::Replace(Box::new(replacement)));
-        finished
-            .recv()
-            .map_err(|_| Obstacle::new("the forwarding thread has ended", "restart the router"))?;
+        let mut replacements = Vec::with_capacity(new.cores);
+        for (core, config) in division.shares().iter().enumerate() {
+            let filters = division.filters(core, new)?;
+            let has = ports(old, &placement, core);
+            let mut opened = Vec::new();
+            for (port, filter) in config.ports.iter().zip(&filters) {
+                if !has.contains(port.name.as_str()) {
+                    let filter = filter.as_ref();
+                    opened.push((
+                        port.name.clone(),
+                        open(host, &port.name, port.side, new, filter, &self.log)?,
+                    ));
+                }
+            }
+            replacements.push(Replacement {
+                prepared: Prepared::new(config).map_err(refused)?,
+                opened,
+                filters,
+                board: Arc::clone(&board),
+                moderation: new.moderation,
+                text: text.clone(),
+                done: done.clone(),
+            });
+        }
+        drop(done);
+        orders.give_each(replacements.into_iter().map(|one| Order::Replace(Box::new(one))));
+        if finished.iter().count() < new.cores {
+            return Err(Obstacle::new("a forwarding thread has ended", "restart the router").into());
+        }
+        *placement = division.into_placement();
         Ok(())
     }
 }
@@ -123,6 +152,13 @@ fn sides(router: &Router) -> BTreeMap<&str, Side> {
     let core = router.core.iter().map(|name| (name.as_str(), Side::Core));
     let customers = assemble::customer_interfaces(router).into_iter().map(|name| (name, Side::Customer));
     core.chain(customers).collect()
+}
+
+/// The ports a core has.
+fn ports<'a>(router: &'a Router, placement: &Placement, core: usize) -> BTreeSet<&'a str> {
+    let own = router.circuits.iter().filter(|circuit| placement.core(&router.vpns[circuit.vpn].name) == core);
+    let customers = own.map(|circuit| circuit.interface.as_str());
+    router.core.iter().map(String::as_str).chain(customers).collect()
 }
 
 /// What has changed, in words.
@@ -224,6 +260,9 @@ impl Daemon {
         snapshot.refused_configurations = counts.refused;
         snapshot.refusal = counts.refusal;
         let (router, ways) = self.follower.ways();
+        if router.cores > 1 {
+            snapshot.sort_as(&router);
+        }
         snapshot.peers = router
             .peers
             .iter()

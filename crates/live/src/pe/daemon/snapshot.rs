@@ -5,8 +5,9 @@ use super::port::AnyPort;
 use crate::pe::engine::{Counter, Engine, ReferenceView, Severity, Source, Traffic};
 use crate::ports::Port as _;
 use netstage_core::time::Instant;
+use netstage_scenario::pe::Router;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -127,6 +128,8 @@ pub struct FlowState {
     pub window: Option<WindowState>,
     /// The peer does not answer.
     pub is_silent: bool,
+    /// The core that forwards it, from 0.
+    pub core: u32,
     /// What was refused or noticed, by name.
     pub counters: BTreeMap<String, u64>,
 }
@@ -286,6 +289,68 @@ pub(super) fn of(engine: &mut Engine<AnyPort>, now: Instant) -> Snapshot {
     }
 }
 
+/// The parts of one router together: what each core says of its own, and the sums of what all of
+/// them count. None of nothing.
+pub(super) fn together(parts: Vec<Snapshot>) -> Option<Snapshot> {
+    let mut parts = parts.into_iter().enumerate().map(|(core, mut part)| {
+        part.flows.iter_mut().for_each(|flow| flow.core = core as u32);
+        part
+    });
+    let mut whole = parts.next()?;
+    for part in parts {
+        whole.uptime_ns = whole.uptime_ns.max(part.uptime_ns);
+        whole.free_buffers += part.free_buffers;
+        for port in part.ports {
+            match whole.ports.iter_mut().find(|known| known.interface == port.interface) {
+                Some(known) => {
+                    known.missed += port.missed;
+                    known.failure = known.failure.take().or(port.failure);
+                }
+                None => whole.ports.push(port),
+            }
+        }
+        whole.flows.extend(part.flows);
+        for (known, reference) in whole.references.iter_mut().zip(part.references) {
+            known.add(reference);
+        }
+        whole.circuits.extend(part.circuits);
+        whole.neighbours.extend(part.neighbours);
+        for (name, count) in part.counters {
+            *whole.counters.entry(name).or_default() += count;
+        }
+    }
+    Some(whole)
+}
+
+impl Snapshot {
+    /// Puts flows and circuits in the order of the configuration.
+    pub(super) fn sort_as(&mut self, router: &Router) {
+        let vpns: HashMap<&str, usize> =
+            router.vpns.iter().enumerate().map(|(number, vpn)| (vpn.name.as_str(), number)).collect();
+        // The parts have flows of one VPN in that order already.
+        self.flows.sort_by_key(|flow| vpns.get(flow.vpn.as_str()).copied());
+        let circuits: HashMap<&str, usize> =
+            router.circuits.iter().enumerate().map(|(number, one)| (one.name.as_str(), number)).collect();
+        self.circuits.sort_by_key(|circuit| circuits.get(circuit.name.as_str()).copied());
+    }
+}
+
+impl ReferenceState {
+    /// What another core knows of it.
+    fn add(&mut self, other: ReferenceState) {
+        let followers = self.followers + other.followers;
+        let counts =
+            [self.published + other.published, self.received + other.received, self.refused + other.refused];
+        let is_theirs = other.flow.is_some();
+        let is_newer = other.age_ns.is_some_and(|age| self.age_ns.is_none_or(|known| age < known));
+        if is_theirs || (is_newer && self.flow.is_none()) {
+            *self = other;
+        }
+        self.followers = followers;
+        [self.published, self.received, self.refused] = counts;
+    }
+}
+
 fn flows(engine: &Engine<AnyPort>) -> Vec<FlowState> {
     let flow = |flow: crate::pe::engine::FlowView<'_>| {
         let [send, receive] = flow.labels();
@@ -333,6 +398,7 @@ fn reference(now: Instant, reference: ReferenceView<'_>) -> ReferenceState {
             let told = publish_to.into_iter().map(str::to_owned).collect();
             (None, Some([vpn.to_owned(), peer.to_owned()]), told)
         }
+        Source::Elsewhere => (None, None, Vec::new()),
     };
     let known = reference.published.map(|published| published.basis);
     let loss = known.and_then(|known| known.loss);
@@ -365,4 +431,44 @@ pub(super) fn spelled(mac: [u8; 6]) -> String {
 pub fn meaning(name: &str) -> Option<(Severity, &'static str)> {
     let counter = Counter::ALL.iter().find(|counter| counter.name() == name)?;
     Some((counter.severity(), counter.meaning()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_router_add_up() {
+        let port = |name: &str, missed| PortState { interface: name.into(), missed, ..PortState::default() };
+        let part = |vpn: &str, ports: Vec<PortState>, reference: ReferenceState| Snapshot {
+            free_buffers: 10,
+            ports,
+            flows: vec![FlowState { vpn: vpn.into(), ..FlowState::default() }],
+            references: vec![reference],
+            counters: [("no_route".to_owned(), 2)].into(),
+            ..Snapshot::default()
+        };
+        let follower = ReferenceState { followers: 3, age_ns: Some(9), ..ReferenceState::default() };
+        let measured = ReferenceState {
+            flow: Some(["blue".into(), "east".into()]),
+            followers: 1,
+            age_ns: Some(7),
+            published: 4,
+            ..ReferenceState::default()
+        };
+        let parts = vec![
+            part("red", vec![port("core0", 1), port("red", 0)], follower),
+            part("blue", vec![port("core0", 5), port("blue", 0)], measured.clone()),
+        ];
+        let whole = together(parts).unwrap();
+        assert_eq!(whole.free_buffers, 20);
+        assert_eq!(whole.ports, [port("core0", 6), port("red", 0), port("blue", 0)]);
+        assert_eq!(
+            whole.flows.iter().map(|flow| (flow.vpn.as_str(), flow.core)).collect::<Vec<_>>(),
+            [("red", 0), ("blue", 1)]
+        );
+        assert_eq!(whole.references, [ReferenceState { followers: 4, ..measured }]);
+        assert_eq!(whole.counters["no_route"], 4);
+        assert_eq!(together(Vec::new()), None);
+    }
 }

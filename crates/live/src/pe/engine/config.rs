@@ -203,6 +203,8 @@ pub enum Origin {
     },
     /// This peer, which tells us.
     Peer(String),
+    /// Another engine of this router, see [`Config::share`].
+    Elsewhere,
 }
 
 /// The number of the reference a flow follows, if it does.

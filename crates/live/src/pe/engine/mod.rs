@@ -10,6 +10,7 @@
 //! - [`neighbours`]: who has which address on a circuit; [`local`]: packets to the router itself.
 //! - [`references`]: flows that weights are relative to, published between routers.
 //! - [`replace`]: another configuration, without losing a packet.
+//! - [`share`]: a router's part, where several engines forward side by side.
 //! - [`circuits`], [`pool`], [`counter`], [`keys`]: its parts.
 //!
 //! Who may send when is [`netstage_core::edge`]'s, and window control beneath it
@@ -31,6 +32,7 @@ mod queues;
 mod references;
 mod replace;
 mod setup;
+mod share;
 
 pub use config::{Config, Error};
 pub use counter::{Counter, Counters, Severity};
@@ -44,7 +46,7 @@ use crate::ports::Port;
 use circuits::Circuits;
 use netstage_core::edge::{Labels, Routes};
 use netstage_core::fair::wire::Querier;
-use netstage_core::fair::{Egress, Ingress, Transmit};
+use netstage_core::fair::{Egress, Ingress, Published, Transmit};
 use netstage_core::neighbour::Neighbours;
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::{self, Mac, ethertype};
@@ -199,6 +201,16 @@ impl<P: Port> Engine<P> {
     /// The references, in the order of the configuration.
     pub fn references(&self) -> impl ExactSizeIterator<Item = ReferenceView<'_>> {
         self.state.reference_views()
+    }
+
+    /// What is known of a reference, by its number.
+    pub fn reference(&self, number: usize) -> Option<Published> {
+        self.state.edge.reference(number).copied()
+    }
+
+    /// What another engine of this router knows of a reference.
+    pub fn tell_reference(&mut self, number: usize, published: Published) {
+        self.state.edge.handle_reference(number, published);
     }
 
     /// Stations on circuits: circuit, address, and the station's own once it is known.

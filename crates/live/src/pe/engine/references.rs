@@ -59,6 +59,8 @@ enum Role {
     Own { flow: u32, peers: Vec<u32>, sent_ns: u64, is_awake: bool },
     /// A peer's.
     Followed { peer: u32, heard: Heard },
+    /// Of another engine of this router.
+    Elsewhere,
 }
 
 /// Messages about a reference.
@@ -89,6 +91,7 @@ impl References {
             }
             let role = match &reference.origin {
                 Origin::Peer(name) => Role::Followed { peer: peer(name, &place)?, heard: Heard::default() },
+                Origin::Elsewhere => Role::Elsewhere,
                 Origin::Flow { vpn, peer: far, publish_to } => {
                     let (flow, control) = flow(config, vpn, far).ok_or_else(|| Error::Unknown {
                         place: place.clone(),
@@ -283,6 +286,7 @@ impl State {
                         (Role::Followed { peer: known, .. }, Role::Followed { peer, .. }) => {
                             old.names.peers[*known as usize] == self.names.peers[*peer as usize]
                         }
+                        (Role::Elsewhere, Role::Elsewhere) => true,
                         _ => false,
                     }
             };
@@ -297,6 +301,7 @@ impl State {
                     (*sent_ns, *is_awake) = (*known, true);
                 }
                 (Role::Followed { heard: known, .. }, Role::Followed { heard, .. }) => *heard = *known,
+                (Role::Elsewhere, Role::Elsewhere) => {}
                 _ => unreachable!("both have one role"),
             }
         }
@@ -316,6 +321,7 @@ impl State {
                         Source::Flow { vpn, peer: far, publish_to: peers.iter().map(peer).collect() }
                     }
                     Role::Followed { peer: from, .. } => Source::Peer(peer(from)),
+                    Role::Elsewhere => Source::Elsewhere,
                 },
                 published: self.edge.reference(number).copied(),
                 is_old: reference.is_old,
@@ -359,4 +365,6 @@ pub enum Source<'a> {
     },
     /// This peer.
     Peer(&'a str),
+    /// Another engine of this router.
+    Elsewhere,
 }
