@@ -194,7 +194,7 @@ fn cubic_of_linux_is_as_fast_as_reno_at_small_windows() {
 /// Run with `--ignored --nocapture`: nanoseconds for an ACK handled and the segments it lets go.
 #[test]
 #[ignore = "a measurement"]
-fn cost_of_an_ack() {
+fn measures_the_cost_of_an_ack() {
     let aimd = Algorithm::Aimd { increase: 1.0, decrease: 0.5 };
     for (algorithm, timestamps) in
         [(Algorithm::NewReno, false), (Algorithm::NewReno, true), (aimd, true), (Algorithm::Cubic, true)]

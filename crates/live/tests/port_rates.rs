@@ -114,7 +114,7 @@ fn measure(name: &str, open: Open, length: usize, window: u64) {
 
 #[test]
 #[ignore = "a measurement, not a test"]
-fn what_a_frame_costs() {
+fn measures_what_a_frame_costs() {
     if !may_make_namespaces() {
         return;
     }

@@ -482,7 +482,7 @@ fn the_file_of_a_run_is_not_read_as_another() {
 /// Sixty runs of two thousand series of fifty bins: what a study adds to the runs themselves.
 #[test]
 #[ignore = "a measurement: run it with --release --nocapture"]
-fn a_large_study_is_fast() {
+fn measures_a_large_study() {
     let scratch = Scratch::new("large");
     let mut scenario = scenario();
     scenario.repeat = 15;

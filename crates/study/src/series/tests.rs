@@ -125,7 +125,7 @@ fn joining_keeps_every_row_and_large_runs_have_several_groups() {
 /// Six million values are written in about half a second of one core.
 #[test]
 #[ignore = "a measurement: run it with --release --nocapture"]
-fn writing_is_fast() {
+fn measures_writing() {
     let metrics = [Metric::FlowThroughput, Metric::FlowWindow, Metric::FlowRoundTrip, Metric::VpnWindow];
     let mut stream = netstage_core::rng::Stream::new(1, "values");
     let mut series = Vec::new();
