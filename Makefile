@@ -3,7 +3,6 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 PROGRAM := target/release/netstage
-PAPERS := scenarios/papers/i2vfc
 
 .PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe audit web fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
@@ -40,11 +39,9 @@ figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour 
 figures-two-stages: build ## Run examples on both stages and compare (an hour of real time)
 	scripts/results-two-stages.sh $(PROGRAM)
 
-figures-prototype: bench-pe ## The I2VFC prototype's figures on both stages (twenty minutes of real time)
-	$(PROGRAM) run $(PAPERS)/fig10.toml --out out/prototype/sim || [ $$? -eq 3 ]
-	$(PROGRAM) run $(PAPERS)/fig10.toml --on emu --retries 2 --out out/prototype/emu || [ $$? -eq 3 ]
-	cp bench/target/pe/bench-pe.json out/prototype
-	python3 scripts/results_prototype.py out/prototype
+figures-prototype: build ## The I2VFC prototype's figures on both stages (an hour of real time)
+	$(CARGO) build --release --locked -p netstage-live --example pe_rates
+	scripts/figures-prototype.sh $(PROGRAM)
 
 bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 	scripts/packages.sh bench/packages.txt

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/results/i2vfc-prototype.md: Figure 10, simulated and on real packets, and what PEs take.
 
-    scripts/results_prototype.py FOLDER    # FOLDER/{sim,emu} of fig10.toml, FOLDER/bench-pe.json if there
+    scripts/results_prototype.py FOLDER    # of scripts/figures-prototype.sh
 
 Numbers come from the records alone. What explains them is in docs/results/i2vfc-prototype.notes.md.
 """
@@ -14,6 +14,7 @@ from results_page import table, write
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs/results/i2vfc-prototype.md"
 VPNS = ["vpn1", "vpn2", "vpn3", "vpn4"]
+FLOWS = ["tcp1", "tcp2[0]", "tcp2[1]", "tcp3", "tcp4[0]", "tcp4[1]"]
 STAGES = {"sim": "simulated", "emu": "real packets"}
 NAMES = {"base": "I2VFC", "none": "no control", "fixed": "fixed rates at the ingress", "drr": "DRR in the core",
          "weighted": "I2VFC, weights 1 2 1 3"}
@@ -63,6 +64,49 @@ def shares(folder: pathlib.Path) -> list:
     return rows
 
 
+def each_flow(folder: pathlib.Path) -> list:
+    rows = []
+    for stage, said in STAGES.items():
+        flows = lines(load(folder / stage, "figures"), "flows")
+        for variant, name in NAMES.items():
+            rows.append([said, name, *(f"{late(flows[f'{flow}, {variant}']):.2f}" for flow in FLOWS)])
+    return rows
+
+
+def papers(folder: pathlib.Path) -> list:
+    """Every cell of Figures 2, 4, 5 and 7 that ran on both stages."""
+    rows = []
+    for figure in (2, 4, 5, 7):
+        records = [load(folder / f"fig{figure}-{stage}", "record") for stage in STAGES]
+        for cells in zip(*(record["cells"] for record in records)):
+            spoiled = any(raw(cells[1]) in why for why in records[1]["void"])
+            rows.append([figure, label(cells[0]) + (" (void)" if spoiled else ""), *(value for metric, subjects in CELLS
+                                                    for cell in cells for value in [best(cell, metric, subjects)])])
+    return rows
+
+
+# What is compared, and whether it is the network's or the fullest link's.
+CELLS = [("fairness.inter_vpn", False), ("fairness.intra_vpn", False), ("link.utilisation", True)]
+
+
+def raw(cell: dict) -> str:
+    """As netstage names it."""
+    variant = [cell["variant"]] if cell["variant"] else []
+    return " ".join(variant + [f"{path}={value}" for path, value in cell["settings"]])
+
+
+def label(cell: dict) -> str:
+    settings = [f"{path.replace('vpn.*.control.increase', 'a').replace('vpn.vpn1.control.decrease', 'b₁')} = {value}"
+                for path, value in cell["settings"]]
+    return ", ".join(([cell["variant"]] if cell["variant"] not in ("", "base") else []) + settings)
+
+
+def best(cell: dict, metric: str, of_links: bool) -> str:
+    found = [entry["mean"] for entry in cell["summary"]
+             if entry["metric"] == metric and (of_links or not entry["subject"]) and entry["mean"] is not None]
+    return f"{max(found):.3f}" if found else "–"
+
+
 def expectations(folder: pathlib.Path) -> list:
     rows = []
     judged = {stage: load(folder / stage, "record")["expectations"] for stage in STAGES}
@@ -94,6 +138,9 @@ def main():
     write(PAGE, {
         "machine": f"Machine: {machine}.\n",
         "shares": table(["stage", "", *VPNS, "F", "least F inside", "F ≥ 0.95 from"], shares(folder), 2),
+        "flows": table(["stage", "", *FLOWS], each_flow(folder), 2),
+        "papers": table(["figure", "cell", *(f"{what}, {said}" for what in ("F between VPNs", "F inside", "utilisation")
+                                              for said in STAGES.values())], papers(folder), 2),
         "expectations": table(["expectation", "", *STAGES.values()], expectations(folder), 2),
         "processors": processors(folder),
     })

@@ -13,7 +13,7 @@ REPOSITORY = BENCH.parent
 TARGET = BENCH / "target" / "pe"
 PROGRAM = REPOSITORY / "target/release/netstage"
 ENGINE = REPOSITORY / "target/release/examples/pe_rates"
-SCENARIO = pathlib.Path(__file__).resolve().parent / "scenario.py"
+SCENARIO = REPOSITORY / "scenarios/papers/i2vfc/fig11.toml"
 
 RATES = [10, 25, 50, 75, 100]
 VPNS = [2, 25, 50, 100]
@@ -27,17 +27,16 @@ def run(vpns: int, rate: int, seconds: int) -> dict:
     folder = TARGET / f"{vpns}-{rate}"
     subprocess.run(["rm", "-rf", folder], check=True)
     folder.mkdir(parents=True)
-    scenario = folder / "scenario.toml"
-    with scenario.open("w") as file:
-        subprocess.run([sys.executable, SCENARIO, str(vpns), str(rate)], stdout=file, check=True)
     record = folder / "record"
+    settings = {"scenario.duration": f"{seconds} s", "link.emulator.rate": f"{rate} Mbit/s",
+                "vpn.one.count": vpns - vpns // 2, "vpn.two.count": vpns // 2}
+    sets = [part for path, value in settings.items() for part in ("--set", f"{path}={value}")]
     done = subprocess.run(
-        [PROGRAM, "run", scenario, "--on", "emu", "--retries", "2", "--out", record,
-         "--set", f"scenario.duration={seconds} s"],
+        [PROGRAM, "run", SCENARIO, "--on", "emu", "--retries", "2", "--out", record, *sets],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     # 1: some of so many connections did not come through the first seconds' loss.
     if done.returncode not in (0, 1, EXPECTATION, VOID) or not (record / "record.json").exists():
-        sys.exit(f"{scenario}: netstage ended with {done.returncode}")
+        sys.exit(f"{SCENARIO}, {vpns} VPNs, {rate} Mbit/s: netstage ended with {done.returncode}")
     cell = json.loads((record / "record.json").read_text())["cells"][0]
     found = {(entry["metric"], entry["subject"]): entry["mean"] for entry in cell["summary"]}
     throughput = sum(value for (metric, _), value in found.items() if metric == "vpn.throughput")

@@ -9,6 +9,7 @@
 //! - [`keyed`]: connections between hosts that share a key.
 //! - [`learn`]: application models from captures.
 //! - [`measure`]: one measurement between two hosts.
+//! - [`memory`]: what is left to the system.
 //! - [`netns`]: network namespaces, and links and routes in them.
 //! - [`pe`]: the provider edge router.
 //! - [`ports`]: where frames enter and leave.
@@ -32,6 +33,7 @@ pub mod fabric;
 pub mod keyed;
 pub mod learn;
 pub mod measure;
+pub mod memory;
 pub mod netns;
 pub mod pe;
 pub mod ports;

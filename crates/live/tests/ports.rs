@@ -15,6 +15,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
 
@@ -293,6 +294,41 @@ fn af_xdp_counts_what_nobody_took() {
     let taken = receive(&mut right, 64);
     assert!(taken.iter().map(|(frame, _)| frame).eq(&sent[..64]), "the oldest were kept");
     assert_eq!(right.missed(), 136);
+}
+
+#[test]
+fn af_xdp_outlives_a_flood() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(Default::default());
+    let options = af_xdp::Options { receive_frames: 64, send_frames: 1024 };
+    let Some(mut left) = xdp_port(&pair.left, "left0", options) else { return };
+    let mut right = xdp_port(&pair.right, "right0", options).unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let flood = frame(7, 64);
+            while !ended.load(Ordering::Relaxed) {
+                for _ in 0..64 {
+                    let _ = left.send(&flood).unwrap();
+                }
+                left.flush().unwrap();
+            }
+        });
+        // Every chunk is on its way nearly all the time.
+        let start = Instant::now();
+        let mut taken = 0;
+        while start.elapsed() < Duration::from_millis(500) {
+            taken += right.receive(64, &mut |_| {}).unwrap();
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert!(taken > 64, "{taken} taken");
+    });
+    // What is left of it, and then all of them are there again.
+    while wait(&right) && right.receive(64, &mut |_| {}).unwrap() > 0 {}
+    send_all(&mut left, &frames(64));
+    assert_eq!(receive(&mut right, 64).len(), 64);
 }
 
 #[test]

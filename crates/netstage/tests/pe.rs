@@ -275,8 +275,13 @@ fn a_configuration_is_taken_whole_or_not_at_all() {
     assert_eq!(world.echo(1, false, "nobody"), None);
     // All of it is decided once more, the reloads in their places.
     let [mut near, _] = edges;
+    let answers = |name: &str| {
+        world.edges[0].sysctl_value(&format!("net/ipv4/conf/{name}/arp_ignore")).unwrap().parse::<u8>()
+    };
+    assert_eq!((answers("red"), answers("blue")), (Ok(8), Ok(0)), "blue is given up");
     signal(near.process.child().id(), "-TERM");
     assert!(near.process.output().status.success());
+    assert_eq!(answers("red"), Ok(0), "interfaces are left as they were found");
     let (code, said) = replay(&near.trace);
     assert!(code == Some(0) && said.contains(", all as recorded") && !said.contains("blue"), "{said}");
     let red = said.lines().find(|line| line.starts_with("red")).unwrap();

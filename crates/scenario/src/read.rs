@@ -2,6 +2,7 @@
 
 use crate::build::Builder;
 use crate::error::{Errors, Place, Problems};
+use crate::file::expand::expand;
 use crate::file::{File, apply_defaults, root_kind};
 use crate::judge::Judge;
 use crate::plan::Plan;
@@ -129,7 +130,10 @@ fn build(
     traces: &mut Traces<'_>,
 ) -> (Option<File>, Option<Plan>) {
     apply_defaults(&mut root);
-    let file = File::decode(&root, problems);
+    let mut file = File::decode(&root, problems);
+    if let Some(file) = &mut file {
+        expand(file, problems);
+    }
     let plan = file.as_ref().and_then(|file| Builder { file, problems, warnings, traces }.plan());
     (file, plan)
 }

@@ -24,13 +24,21 @@ pub fn offloads_off(namespace: &Namespace, link: &str) -> io::Result<()> {
     let device = Device::open(namespace, link)?;
     let names = device.feature_names()?;
     let wanted: Vec<usize> = (0..names.len()).filter(|&bit| is_offload(&names[bit])).collect();
-    device.clear(&wanted, names.len())?;
+    device.set(&wanted, names.len(), false)?;
     let on = device.active(names.len())?;
     let stayed: Vec<&str> = wanted.iter().filter(|&&bit| on[bit]).map(|&bit| names[bit].as_str()).collect();
     if stayed.is_empty() {
         return Ok(());
     }
     Err(io::Error::other(format!("{link} does not switch off {}", stayed.join(", "))))
+}
+
+/// Switches features on again, by the names [`offloads_on`] gave.
+pub fn switch_on(namespace: &Namespace, link: &str, features: &[String]) -> io::Result<()> {
+    let device = Device::open(namespace, link)?;
+    let names = device.feature_names()?;
+    let wanted: Vec<usize> = (0..names.len()).filter(|&bit| features.contains(&names[bit])).collect();
+    device.set(&wanted, names.len(), true)
 }
 
 /// The offloads of [`offloads_off`] that are on.
@@ -96,13 +104,17 @@ impl Device {
         Ok((0..count).map(active).collect())
     }
 
-    /// Asks for these features to be off; the kernel skips those it cannot change.
-    fn clear(&self, bits: &[usize], count: usize) -> io::Result<()> {
+    /// Asks for these features to be on, or off; the kernel skips those it cannot change.
+    fn set(&self, bits: &[usize], count: usize, on: bool) -> io::Result<()> {
         let blocks = count.div_ceil(32);
         // struct ethtool_sfeatures: cmd, size, blocks of valid, requested.
         let mut features = vec![0; 2 + 2 * blocks];
         features[..2].copy_from_slice(&[SET_FEATURES, blocks as u32]);
-        bits.iter().for_each(|bit| features[2 + 2 * (bit / 32)] |= 1 << (bit % 32));
+        for bit in bits {
+            let [valid, requested] = [0, 1].map(|word| 2 + 2 * (bit / 32) + word);
+            features[valid] |= 1 << (bit % 32);
+            features[requested] |= u32::from(on) << (bit % 32);
+        }
         self.ask(&mut features)
     }
 

@@ -15,6 +15,8 @@ use netstage_wire::Encapsulation;
 table! {
     /// A VPN's traffic in one direction. The way back, if it is to be controlled, is a VPN of its own: `back`.
     pub(crate) struct Vpn "a VPN" {
+        /// So many VPNs instead of one, alike but for their names, `NAME1`, `NAME2`, …; each has flows of its own for every flow of this VPN, numbered like it.
+        count: Option<Count<0, 10_000>>,
         /// Its share relative to the other VPNs: a number, or computed from the topology.
         weight: At<Weight> = 1,
         /// Guaranteed rate at the IP layer, with a computed weight: shared out first.

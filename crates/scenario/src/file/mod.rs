@@ -3,6 +3,7 @@
 
 pub(crate) mod application;
 pub(crate) mod control;
+pub(crate) mod expand;
 pub(crate) mod flow;
 pub(crate) mod network;
 pub(crate) mod service;

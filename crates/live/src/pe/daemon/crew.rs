@@ -64,32 +64,32 @@ impl Orders {
 }
 
 /// A router divided among cores.
-pub(super) struct Division {
+pub(super) struct Shares {
     placement: Placement,
-    shares: Vec<Config>,
+    parts: Vec<Config>,
 }
 
-impl Division {
+impl Shares {
     /// What the file and the machine say, for each core its part.
     pub fn new(
         router: &Router,
         placement: Placement,
         host: &mut Host,
         beginning: &Beginning,
-    ) -> Result<Division, Error> {
+    ) -> Result<Shares, Error> {
         let whole = assemble::config(router, host, beginning)?;
         let of = placement.cores();
         if of > 1 {
             // What one part has in common with another is seen in the whole only.
             Prepared::new(&whole).map_err(refused)?;
         }
-        let shares = (0..of).map(|core| whole.share(core, of, |vpn| placement.core(vpn) == core));
-        Ok(Division { shares: shares.collect(), placement })
+        let parts = (0..of).map(|core| whole.share(core, of, |vpn| placement.core(vpn) == core));
+        Ok(Shares { parts: parts.collect(), placement })
     }
 
     /// Each core's part.
-    pub fn shares(&self) -> &[Config] {
-        &self.shares
+    pub fn parts(&self) -> &[Config] {
+        &self.parts
     }
 
     /// An engine for one core, with ports of its own.
@@ -100,7 +100,7 @@ impl Division {
         router: &Router,
         log: &Log,
     ) -> Result<Engine<AnyPort>, Error> {
-        let config = &self.shares[core];
+        let config = &self.parts[core];
         let filters = self.filters(core, router)?;
         let ports: Result<Vec<AnyPort>, Obstacle> = config
             .ports
@@ -114,7 +114,7 @@ impl Division {
     /// Which frames arrive at each of a core's ports.
     pub fn filters(&self, core: usize, router: &Router) -> Result<Vec<Option<Program>>, Obstacle> {
         let filter = |port: &Port| self.placement.filter(router, &port.name, core);
-        self.shares[core].ports.iter().map(filter).collect()
+        self.parts[core].ports.iter().map(filter).collect()
     }
 
     /// Where its VPNs are.

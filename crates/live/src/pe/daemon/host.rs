@@ -49,6 +49,15 @@ impl std::error::Error for Obstacle {}
 pub(super) struct Host {
     pub namespace: Namespace,
     netlink: Netlink,
+    taken: Vec<Taken>,
+}
+
+/// What a customers' interface was like before it became the router's.
+#[derive(Debug)]
+struct Taken {
+    name: String,
+    settings: Vec<(String, String)>,
+    offloads: Vec<String>,
 }
 
 /// Where a peer is to be sent to.
@@ -69,7 +78,7 @@ impl Host {
         let open = || -> io::Result<Host> {
             let namespace = Namespace::of_this_thread()?;
             let netlink = Netlink::open(&namespace)?;
-            Ok(Host { namespace, netlink })
+            Ok(Host { namespace, netlink, taken: Vec::new() })
         };
         open().map_err(|error| Obstacle::system("the kernel cannot be asked about the network", &error))
     }
@@ -88,7 +97,8 @@ impl Host {
     }
 
     /// Makes an interface the router's alone. The kernel must have no address there, does not
-    /// answer for others, and forwards nothing that comes in. Gives what to tell.
+    /// answer for others, and forwards nothing that comes in, until it is given back or the router
+    /// ends. Gives what to tell.
     pub fn take_over(&mut self, name: &str) -> Result<Vec<String>, Obstacle> {
         let link = self.link(name)?;
         if let Some(own) = self.addresses()?.into_iter().find(|own| own.link == link.index) {
@@ -98,12 +108,16 @@ impl Host {
             ));
         }
         let mut told = Vec::new();
+        let offloads = ethtool::offloads_on(&self.namespace, name).unwrap_or_default();
+        let mut taken = Taken { name: name.into(), settings: Vec::new(), offloads };
         // A dot would part the name from what follows.
         for (setting, value) in [
             (format!("net/ipv4/conf/{name}/forwarding"), "0"),
             (format!("net/ipv4/conf/{name}/arp_ignore"), "8"),
             (format!("net/ipv6/conf/{name}/disable_ipv6"), "1"),
         ] {
+            let before = self.namespace.sysctl_value(&setting);
+            taken.settings.extend(before.ok().map(|before| (setting.clone(), before)));
             match self.namespace.sysctl(&setting, value) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     told.push(format!(
@@ -116,10 +130,21 @@ impl Host {
         if let Err(error) = ethtool::offloads_off(&self.namespace, name) {
             told.push(format!("{name}: frames may come in larger than they were sent: {error}"));
         }
+        self.taken.push(taken);
         if !link.up {
             self.netlink.set_up(name).map_err(|error| Obstacle::system(&error.action, &error.source))?;
         }
         Ok(told)
+    }
+
+    /// Puts an interface back to how it was. It may be gone.
+    pub fn give_back(&mut self, name: &str) {
+        let Some(index) = self.taken.iter().position(|taken| taken.name == name) else { return };
+        let Taken { settings, offloads, .. } = self.taken.swap_remove(index);
+        for (setting, before) in settings {
+            let _ = self.namespace.sysctl(&setting, &before);
+        }
+        let _ = ethtool::switch_on(&self.namespace, name, &offloads);
     }
 
     /// The address packets to a peer are sent from: as configured, or as the kernel would.
@@ -195,6 +220,14 @@ impl Host {
         };
         // Where even that is not possible, the peer stays unreachable, which is told.
         let _ = self.namespace.run(send);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        while let Some(name) = self.taken.last().map(|taken| taken.name.clone()) {
+            self.give_back(&name);
+        }
     }
 }
 

@@ -324,6 +324,15 @@ mod tests {
                 assert!(value.parse::<f64>().unwrap().is_finite());
             }
         }
+        // The dashboard asks for nothing else.
+        let dashboard = include_str!("../../../../../docs/pe-dashboard.json");
+        let asked: Vec<&str> = dashboard
+            .match_indices("netstage_pe_")
+            .map(|(start, _)| {
+                dashboard[start..].split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap()
+            })
+            .collect();
+        assert!(asked.len() > 15 && asked.iter().all(|name| named.contains(*name)), "{asked:?}");
         // A flow without a window has no sample of one.
         assert_eq!(text.matches("netstage_pe_flow_window_packets{").count(), 1);
         // Nor has a reference an age of which nothing was heard.

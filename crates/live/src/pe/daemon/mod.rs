@@ -29,8 +29,9 @@ pub use forward::Event;
 pub use host::Obstacle;
 pub use snapshot::Snapshot;
 
+use crate::memory;
 use crate::pe::engine::config::Side;
-use crew::{Board, Crew, Division};
+use crew::{Board, Crew, Shares};
 use follow::Follower;
 use forward::Forwarding;
 use host::{Host, Way};
@@ -120,10 +121,10 @@ impl Daemon {
             host.take_over(name)?.iter().for_each(|told| log(Level::Note, told));
         }
         let placement = Placement::new(&router, &Placement::default())?;
-        let division = Division::new(&router, placement, &mut host, &beginning)?;
+        let shares = Shares::new(&router, placement, &mut host, &beginning)?;
         let mut engines = Vec::with_capacity(router.cores);
         for core in 0..router.cores {
-            engines.push(division.engine(core, &host, &router, &log)?);
+            engines.push(shares.engine(core, &host, &router, &log)?);
         }
         let Beginning { epoch, epoch_unix_ns, session_seed } = beginning;
         let recorder = trace.map(|trace| match router.cores {
@@ -146,7 +147,9 @@ impl Daemon {
         let ways = Arc::clone(&log);
         let tell = move |peer: &str, way: &Result<Way, String>| tell_way(&ways, peer, way);
         let follower = Follower::begin(host, Arc::clone(&router), crew.orders(), Box::new(tell))?;
-        let loaded = Loaded::new(path.to_owned(), beginning, division.into_placement(), log);
+        let loaded = Loaded::new(path.to_owned(), beginning, shares.into_placement(), log);
+        // Of a file with thousands of VPNs much more is read than kept.
+        memory::give_back();
         Ok(Daemon { crew, follower, loaded, _guard: guard })
     }
 
@@ -160,7 +163,9 @@ impl Daemon {
     /// Reads the file again and takes what it says, or keeps what it has and tells why.
     /// Gives what has changed, in words.
     pub fn reload(&self) -> Result<Vec<String>, Error> {
-        self.loaded.reload(&self.follower, &self.crew.orders())
+        let taken = self.loaded.reload(&self.follower, &self.crew.orders());
+        memory::give_back();
+        taken
     }
 
     /// The file it was configured by.

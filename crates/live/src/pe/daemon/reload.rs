@@ -1,6 +1,6 @@
 //! Another configuration for a router that runs: checked whole, then taken at once.
 
-use super::crew::{Board, Division, Orders};
+use super::crew::{Board, Orders, Shares};
 use super::follow::Follower;
 use super::forward::{Order, Replacement};
 use super::host::{Host, Obstacle};
@@ -15,7 +15,7 @@ use netstage_core::fair::{self, Control};
 use netstage_scenario::pe::{self, ReferenceSource, Router, Tunnel};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What was loaded, and what was refused.
@@ -105,27 +105,50 @@ impl Loaded {
                 return Err(Obstacle::new(message, "restart the router").into());
             }
         }
-        for (name, side) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
-            if *side == Side::Customer {
-                host.take_over(name)?.iter().for_each(|told| (self.log)(Level::Note, told));
-            }
-        }
         let mut placement = self.placement.lock().unwrap_or_else(PoisonError::into_inner);
-        let division = Division::new(new, Placement::new(new, &placement)?, host, &self.beginning)?;
-        let board = Board::new(new);
+        let shares = Shares::new(new, Placement::new(new, &placement)?, host, &self.beginning)?;
         let (done, finished) = channel();
+        let replacements = self.replacements(host, [old, new], &placement, &shares, &text, &done);
+        drop(done);
+        // What is no longer, or not to be, the router's is given back.
+        let left = if replacements.is_ok() { (&before, &after) } else { (&after, &before) };
+        let left: Vec<&str> = left.0.keys().filter(|name| !left.1.contains_key(*name)).copied().collect();
+        let replaced = replacements.map(|replacements| {
+            orders.give_each(replacements.into_iter().map(|one| Order::Replace(Box::new(one))));
+            finished.iter().count()
+        });
+        left.into_iter().for_each(|name| host.give_back(name));
+        if replaced? < new.cores {
+            return Err(Obstacle::new("a forwarding thread has ended", "restart the router").into());
+        }
+        *placement = shares.into_placement();
+        Ok(())
+    }
+
+    /// What each core is to take; the ports it has not are open by then.
+    fn replacements(
+        &self,
+        host: &mut Host,
+        [old, new]: [&Router; 2],
+        placement: &Placement,
+        shares: &Shares,
+        text: &str,
+        done: &Sender<()>,
+    ) -> Result<Vec<Replacement>, Error> {
+        let known = assemble::customer_interfaces(old);
+        for name in assemble::customer_interfaces(new).difference(&known) {
+            host.take_over(name)?.iter().for_each(|told| (self.log)(Level::Note, told));
+        }
+        let board = Board::new(new);
         let mut replacements = Vec::with_capacity(new.cores);
-        for (core, config) in division.shares().iter().enumerate() {
-            let filters = division.filters(core, new)?;
-            let has = ports(old, &placement, core);
+        for (core, config) in shares.parts().iter().enumerate() {
+            let filters = shares.filters(core, new)?;
+            let has = ports(old, placement, core);
             let mut opened = Vec::new();
             for (port, filter) in config.ports.iter().zip(&filters) {
                 if !has.contains(port.name.as_str()) {
-                    let filter = filter.as_ref();
-                    opened.push((
-                        port.name.clone(),
-                        open(host, &port.name, port.side, new, filter, &self.log)?,
-                    ));
+                    let open = open(host, &port.name, port.side, new, filter.as_ref(), &self.log)?;
+                    opened.push((port.name.clone(), open));
                 }
             }
             replacements.push(Replacement {
@@ -134,17 +157,11 @@ impl Loaded {
                 filters,
                 board: Arc::clone(&board),
                 moderation: new.moderation,
-                text: text.clone(),
+                text: text.to_owned(),
                 done: done.clone(),
             });
         }
-        drop(done);
-        orders.give_each(replacements.into_iter().map(|one| Order::Replace(Box::new(one))));
-        if finished.iter().count() < new.cores {
-            return Err(Obstacle::new("a forwarding thread has ended", "restart the router").into());
-        }
-        *placement = division.into_placement();
-        Ok(())
+        Ok(replacements)
     }
 }
 

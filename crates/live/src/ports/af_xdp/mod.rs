@@ -100,7 +100,9 @@ impl AfXdp {
             tx_metadata_len: 0,
         };
         kernel::set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)?;
-        let mut fill = Producer::new(fd, &rings::FILL, receive_frames)?;
+        // Twice the chunks: the kernel hands frames over before it tells that it has taken their
+        // chunks from this ring.
+        let mut fill = Producer::new(fd, &rings::FILL, 2 * receive_frames)?;
         let completion = Consumer::new(fd, &rings::COMPLETION, send_frames)?;
         let receiving = Consumer::new(fd, &rings::RECEIVE, receive_frames)?;
         let sending = Producer::new(fd, &rings::SEND, send_frames)?;

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cargo run --release -p netstage-live --example pe_rates
+//! cargo run --release -p netstage-live --example pe_rates -- --af-xdp     # root: beside a bare forwarder
 //! ```
 //!
 //! A packet's cost at the ingress is reading, routing, queueing, window, encapsulation, and a
@@ -11,25 +12,20 @@
 //! command line only cases are run that have it in that column; `-` stands for all. After `--cores N`
 //! each case is run by so many threads side by side, each with its part of the flows.
 
-use netstage_core::edge::{self, Prefix};
+mod af_xdp;
+mod memory;
+mod router;
+
+use memory::{Link, Memory, Source};
+use netstage_core::edge;
 use netstage_core::fair::{self, Control};
 use netstage_core::time::Instant;
-use netstage_live::clock::{Epoch, monotonic_ns};
-use netstage_live::pe::engine::config::{
-    Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Side, Vpn,
-};
+use netstage_live::clock::monotonic_ns;
 use netstage_live::pe::engine::{Counter, Engine};
-use netstage_live::ports::{self, Received};
-use netstage_wire::ethernet::{Header, Mac, Tag, ethertype};
-use netstage_wire::ip::v4;
-use netstage_wire::mpls::Label;
+use router::config;
 use std::cell::RefCell;
-use std::io;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-const CUSTOMER: Mac = [2, 0, 0, 0, 0, 1];
-const CORE: Mac = [2, 0, 0, 0, 0, 2];
 /// Time passes with the packets: as many are offered in a second, whatever the machine does.
 const OFFERED_PPS: u64 = 10_000_000;
 /// Packets offered in all; the first quarter is not measured.
@@ -37,12 +33,12 @@ const PACKETS: u64 = 8_000_000;
 /// Packets an engine reads in a turn, and turns of which the time is told together.
 const BATCH: u64 = 64;
 const WINDOW: u64 = 150;
-/// Frames a link between the engines holds, and the longest of them.
-const LINK: usize = 1024;
-const SLOT: usize = 2048;
 
 fn main() {
     let mut wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.first().is_some_and(|word| word == "--af-xdp") {
+        return af_xdp::compare();
+    }
     let cores = match wanted.iter().position(|word| word == "--cores") {
         Some(at) => {
             let cores = wanted.get(at + 1).and_then(|count| count.parse().ok()).expect("--cores N");
@@ -137,7 +133,9 @@ fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
         let core = Memory::Ends { out: links[1].clone(), into: links[0].clone() };
         Engine::new(&config, vec![Memory::Sink, core]).unwrap()
     };
-    // Pools are touched as they are used, so this is what the flows themselves take.
+    // Pools are touched as they are used, so this is what the flows themselves take, without what setting
+    // them up left to the allocator.
+    netstage_live::memory::give_back();
     let per_flow = (resident_bytes().saturating_sub(resident)) / 2 / u64::from(flows);
     let mut windows = Windows::default();
     let mut turns = 0;
@@ -207,194 +205,4 @@ fn received(egress: &Engine<Memory>, flows: u32) -> u64 {
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
-}
-
-/// Two VLANs tell so many circuits apart.
-fn vlans(flow: u32) -> [u16; 2] {
-    [(1 + flow / 4000) as u16, (1 + flow % 4000) as u16]
-}
-
-fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
-    let label = |side: u8, flow: u32| Label::new(1000 + u32::from(side) * 500_000 + flow).unwrap();
-    let prefix = |last| Prefix::new([10, 0, last, 0].into(), 24).unwrap();
-    let address = |side: u8| [192, 0, 2, side].into();
-    let encapsulation = match udp {
-        true => {
-            Encapsulation::MplsInUdp { local: address(side), remote: address(1 - side), has_checksum: false }
-        }
-        false => Encapsulation::Mpls { push: Label::new(100), accept: Label::new(100) },
-    };
-    Config {
-        ports: vec![
-            Port { name: "customers".into(), mac: CUSTOMER, side: Side::Customer },
-            Port { name: "core".into(), mac: CORE, side: Side::Core },
-        ],
-        peers: vec![Peer {
-            name: "far".into(),
-            port: "core".into(),
-            next_hop: Some(CORE),
-            encapsulation,
-            mtu: 1600,
-            clamp_segment_size: true,
-            keys: None,
-        }],
-        vpns: (0..flows)
-            .map(|flow| Vpn {
-                name: format!("v{flow}"),
-                routes: vec![
-                    (prefix(side), Destination::Circuit(format!("c{flow}"))),
-                    (prefix(1 - side), Destination::Peer("far".into())),
-                ],
-                flows: vec![Flow {
-                    peer: "far".into(),
-                    send: label(1 - side, flow),
-                    receive: label(side, flow),
-                    control: control.clone(),
-                    weight: 1.0,
-                    minimum: None,
-                    maximum: None,
-                    queueing: Queueing::Fifo,
-                }],
-                address_v4: None,
-                address_v6: None,
-            })
-            .collect(),
-        references: Vec::new(),
-        circuits: (0..flows)
-            .map(|flow| Circuit {
-                name: format!("c{flow}"),
-                vpn: format!("v{flow}"),
-                port: "customers".into(),
-                vlans: vlans(flow).into(),
-                select: None,
-                station: Some(CUSTOMER),
-                addresses: Vec::new(),
-                mtu: 1500,
-            })
-            .collect(),
-        buffers: 65_536,
-        epoch: Epoch(0),
-        epoch_unix_ns: 1_795_255_703_000_000_000,
-        session_seed: 1,
-    }
-}
-
-/// A port over memory.
-enum Memory {
-    Source(Source),
-    Sink,
-    Ends { out: Rc<RefCell<Link>>, into: Rc<RefCell<Link>> },
-}
-
-/// Frames of all flows in turn, but not in the order of their numbers, which processors foresee.
-/// They lie in few slots, as where a network card leaves them in the cache.
-struct Source {
-    slots: Vec<u8>,
-    length: usize,
-    slot: usize,
-    flow: u32,
-    flows: u32,
-    step: u32,
-}
-
-impl Source {
-    /// Frames as long as they would be on a wire with their check sequence.
-    fn new(flows: u32, size: usize) -> Source {
-        let tags = [Tag { kind: ethertype::VLAN, ..Tag::default() }; 2];
-        let header = Header { destination: CUSTOMER, source: [2; 6], tags: &tags, kind: ethertype::IPV4 };
-        // Of the longest, the packet is what the size says; the frame is longer.
-        let packet = if size < 1000 { size - 4 - header.length() } else { size };
-        let mut frame = vec![0; header.length() + packet];
-        let start = header.write(&mut frame).unwrap();
-        let (from, to) = ([10, 0, 0, 1].into(), [10, 0, 1, 1].into());
-        let ip = v4::Header { protocol: 17, source: from, destination: to, ..v4::Header::default() };
-        ip.write(&mut frame[start..], packet - v4::HEADER).unwrap();
-        // Near the golden section, and without a common factor with all numbers measured.
-        let step = (1..).map(|more| flows * 5 / 8 + more).find(|step| step % 2 == 1 && step % 5 != 0);
-        Source {
-            slots: frame.repeat(LINK),
-            length: frame.len(),
-            slot: 0,
-            flow: 0,
-            flows,
-            step: step.unwrap(),
-        }
-    }
-
-    fn next(&mut self) -> &[u8] {
-        let start = self.slot * self.length;
-        let frame = &mut self.slots[start..start + self.length];
-        for (at, vlan) in [14, 18].into_iter().zip(vlans(self.flow)) {
-            frame[at..at + 2].copy_from_slice(&vlan.to_be_bytes());
-        }
-        self.slot = (self.slot + 1) % LINK;
-        self.flow = (self.flow + self.step) % self.flows;
-        frame
-    }
-}
-
-/// Frames on their way from one engine to the other.
-struct Link {
-    slots: Vec<u8>,
-    lengths: Vec<usize>,
-    first: usize,
-    waiting: usize,
-}
-
-impl Link {
-    fn new() -> Link {
-        Link { slots: vec![0; LINK * SLOT], lengths: vec![0; LINK], first: 0, waiting: 0 }
-    }
-}
-
-impl ports::Port for Memory {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
-        match self {
-            Memory::Source(source) => {
-                for _ in 0..limit {
-                    each(Received { frame: source.next(), at_ns: u64::MAX });
-                }
-                Ok(limit)
-            }
-            Memory::Sink => Ok(0),
-            Memory::Ends { into, .. } => {
-                let mut link = into.borrow_mut();
-                let count = limit.min(link.waiting);
-                for _ in 0..count {
-                    let slot = link.first;
-                    let frame = &link.slots[slot * SLOT..slot * SLOT + link.lengths[slot]];
-                    each(Received { frame, at_ns: u64::MAX });
-                    link.first = (slot + 1) % LINK;
-                    link.waiting -= 1;
-                }
-                Ok(count)
-            }
-        }
-    }
-
-    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
-        if let Memory::Ends { out, .. } = self {
-            let mut link = out.borrow_mut();
-            if link.waiting == LINK {
-                return Ok(false);
-            }
-            let slot = (link.first + link.waiting) % LINK;
-            link.slots[slot * SLOT..slot * SLOT + frame.len()].copy_from_slice(frame);
-            link.lengths[slot] = frame.len();
-            link.waiting += 1;
-        }
-        Ok(true)
-    }
-
-    fn flush(&mut self) -> io::Result<usize> {
-        Ok(0)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn missed(&mut self) -> u64 {
-        0
-    }
 }

@@ -1,0 +1,408 @@
+//! Longest-prefix match in a table that is read while it changes.
+//!
+//! The first 16 or 24 bits of an address index a row of words, each further eight bits a row of 256
+//! (Gupta, Lin and McKeown 1998 for IPv4, with as many rows below each other as IPv6 takes). A word is
+//! what the longest prefix leads to, or the number of a row below. With 24 bits first a lookup is one load
+//! for the prefixes most tables of IPv4 are made of, and a program in the kernel finds its way in the
+//! same memory.
+//!
+//! A prefix stands in all words it covers; beside each word the length of the prefix it is from, as
+//! DPDK's rte_lpm has it. A change writes words one by one, each of them whole, and a row before the word
+//! that leads to it: whoever reads meanwhile finds what was or what will be.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Bits that index a row below the first.
+const BELOW: u32 = 8;
+/// Words of such a row.
+const ROW: usize = 1 << BELOW;
+/// In a word: the rest is the number of a row below.
+const LEADS_ON: u32 = 1 << 31;
+
+/// The largest number a prefix may lead to; zero is nothing.
+pub const MOST: u32 = LEADS_ON - 1;
+
+/// How large a table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bits that index the first row.
+    pub first: u32,
+    /// Rows below it.
+    pub rows: usize,
+}
+
+impl Shape {
+    /// Words of memory it takes.
+    pub fn words(self) -> usize {
+        (1 << self.first) + self.rows * ROW
+    }
+
+    /// Where a row below begins.
+    fn row(self, number: u32) -> usize {
+        (1 << self.first) + number as usize * ROW
+    }
+}
+
+/// Words in memory that others may read.
+pub trait Memory {
+    /// As many as the table's shape says, all zero at first.
+    fn words(&self) -> &[AtomicU32];
+}
+
+/// Memory of the process's own.
+impl Memory for Vec<AtomicU32> {
+    fn words(&self) -> &[AtomicU32] {
+        self
+    }
+}
+
+/// Zeros for a table of this shape.
+pub fn own_memory(shape: Shape) -> Vec<AtomicU32> {
+    (0..shape.words()).map(|_| AtomicU32::new(0)).collect()
+}
+
+/// No row is left; the table is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("there is no room for a prefix this long")
+    }
+}
+
+impl core::error::Error for Full {}
+
+/// What stands in a word: where the longest prefix leads to, and its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Leaf {
+    to: u32,
+    length: u8,
+}
+
+/// Words of one row that a prefix covers, and how many bits lead to the row.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: usize,
+    words: usize,
+}
+
+/// Prefixes of addresses of up to 128 bits, which stand at the top of a `u128`.
+#[derive(Debug)]
+pub struct Lpm<M> {
+    shape: Shape,
+    memory: M,
+    /// Of each word that leads on nowhere; of one that does, the prefix that was there before.
+    lengths: Vec<u8>,
+    routes: BTreeMap<(u8, u128), u32>,
+    /// Rows nobody leads to any more. Somebody may still read them, so the one that waits longest is
+    /// taken first, and only when none is left that was never used.
+    free: VecDeque<u32>,
+    used: u32,
+}
+
+impl<M: Memory> Lpm<M> {
+    /// An empty table.
+    ///
+    /// Panics if the memory has not the words of its shape, or the first row fewer than 8 bits or more
+    /// than 24.
+    pub fn new(shape: Shape, memory: M) -> Lpm<M> {
+        assert!((8..=24).contains(&shape.first) && shape.rows <= MOST as usize, "{shape:?}");
+        assert_eq!(memory.words().len(), shape.words(), "{shape:?}");
+        let lengths = alloc::vec![0; shape.words()];
+        Lpm { shape, memory, lengths, routes: BTreeMap::new(), free: VecDeque::new(), used: 0 }
+    }
+
+    /// How many prefixes there are.
+    pub fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty()
+    }
+
+    /// The prefixes, by length and address, and what each leads to.
+    pub fn routes(&self) -> impl Iterator<Item = (u128, u8, u32)> {
+        self.routes.iter().map(|(&(length, address), &to)| (address, length, to))
+    }
+
+    /// What exactly this prefix leads to.
+    pub fn route(&self, address: u128, length: u8) -> Option<u32> {
+        self.routes.get(&(length, address)).copied()
+    }
+
+    /// Where the longest prefix leads to that holds an address; zero is nowhere.
+    #[inline]
+    pub fn get(&self, address: u128) -> u32 {
+        let words = self.memory.words();
+        let mut shift = 128 - self.shape.first;
+        let mut word = words[(address >> shift) as usize].load(Ordering::Acquire);
+        while word & LEADS_ON != 0 {
+            shift -= BELOW;
+            let within = (address >> shift) as usize & (ROW - 1);
+            word = words[self.shape.row(word & MOST) + within].load(Ordering::Acquire);
+        }
+        word
+    }
+
+    /// The same for an address of IPv4.
+    #[inline]
+    pub fn get_v4(&self, address: u32) -> u32 {
+        let words = self.memory.words();
+        let mut shift = 32 - self.shape.first;
+        let mut word = words[(address >> shift) as usize].load(Ordering::Acquire);
+        while word & LEADS_ON != 0 {
+            shift -= BELOW;
+            let within = (address >> shift) as usize & (ROW - 1);
+            word = words[self.shape.row(word & MOST) + within].load(Ordering::Acquire);
+        }
+        word
+    }
+
+    /// Has a prefix lead somewhere; what it led to before.
+    ///
+    /// Panics if the number is zero or beyond [`MOST`], the length is beyond 128, or the address has bits
+    /// beyond the length.
+    pub fn insert(&mut self, address: u128, length: u8, to: u32) -> Result<Option<u32>, Full> {
+        assert!((1..=MOST).contains(&to) && address & !mask(length) == 0, "{address:x}/{length} to {to}");
+        if self.rows_missing(address, length) > self.free.len() + self.shape.rows - self.used as usize {
+            return Err(Full);
+        }
+        let span = self.span(address, length);
+        self.write(span, Leaf { to, length }, |before| before <= length);
+        Ok(self.routes.insert((length, address), to))
+    }
+
+    /// Takes a prefix away; what it led to.
+    pub fn remove(&mut self, address: u128, length: u8) -> Option<u32> {
+        let before = self.routes.remove(&(length, address))?;
+        let below = (0..length).rev().find_map(|shorter| {
+            let to = self.routes.get(&(shorter, address & mask(shorter)))?;
+            Some(Leaf { to: *to, length: shorter })
+        });
+        let span = self.span(address, length);
+        self.write(span, below.unwrap_or(Leaf { to: 0, length: 0 }), |before| before == length);
+        self.prune(address, length);
+        Some(before)
+    }
+
+    /// Places of an address in the rows it leads through, from the first row on, as far as rows go.
+    fn walk(&self, address: u128) -> impl Iterator<Item = usize> {
+        let words = self.memory.words();
+        let mut shift = 128 - self.shape.first;
+        let mut next = Some((address >> shift) as usize);
+        core::iter::from_fn(move || {
+            let place = next?;
+            let word = words[place].load(Ordering::Relaxed);
+            next = (word & LEADS_ON != 0).then(|| {
+                shift -= BELOW;
+                self.shape.row(word & MOST) + ((address >> shift) as usize & (ROW - 1))
+            });
+            Some(place)
+        })
+    }
+
+    /// Rows a prefix of this length lies below the first.
+    fn depth(&self, length: u8) -> usize {
+        u32::from(length).saturating_sub(self.shape.first).div_ceil(BELOW) as usize
+    }
+
+    fn rows_missing(&self, address: u128, length: u8) -> usize {
+        self.depth(length).saturating_sub(self.walk(address).count() - 1)
+    }
+
+    /// The words a prefix covers in its row, which is made where it is not there yet.
+    fn span(&mut self, address: u128, length: u8) -> Span {
+        let mut shift = 128 - self.shape.first;
+        let mut place = (address >> shift) as usize;
+        for _ in 0..self.depth(length) {
+            let row = self.row_below(place);
+            shift -= BELOW;
+            place = self.shape.row(row) + ((address >> shift) as usize & (ROW - 1));
+        }
+        let free_bits = 128 - u32::from(length);
+        Span { start: place, words: 1 << (free_bits - shift) }
+    }
+
+    /// The row a word leads to; a new one has what the word had.
+    fn row_below(&mut self, place: usize) -> u32 {
+        let word = self.memory.words()[place].load(Ordering::Relaxed);
+        if word & LEADS_ON != 0 {
+            return word & MOST;
+        }
+        let row = match (self.used as usize) < self.shape.rows {
+            true => {
+                self.used += 1;
+                self.used - 1
+            }
+            false => self.free.pop_front().expect("there is one: it was counted before"),
+        };
+        let leaf = Leaf { to: word, length: self.lengths[place] };
+        let start = self.shape.row(row);
+        (start..start + ROW).for_each(|place| self.set(place, leaf));
+        self.memory.words()[place].store(LEADS_ON | row, Ordering::Release);
+        row
+    }
+
+    /// Writes a leaf to all words of a span whose prefix has such a length, and below them.
+    fn write(&mut self, span: Span, leaf: Leaf, is_due: impl Fn(u8) -> bool + Copy) {
+        for place in span.start..span.start + span.words {
+            let word = self.memory.words()[place].load(Ordering::Relaxed);
+            if word & LEADS_ON != 0 {
+                let start = self.shape.row(word & MOST);
+                self.write(Span { start, words: ROW }, leaf, is_due);
+            }
+            if is_due(self.lengths[place]) {
+                match word & LEADS_ON {
+                    0 => self.set(place, leaf),
+                    _ => self.lengths[place] = leaf.length,
+                }
+            }
+        }
+    }
+
+    fn set(&mut self, place: usize, leaf: Leaf) {
+        self.lengths[place] = leaf.length;
+        self.memory.words()[place].store(leaf.to, Ordering::Release);
+    }
+
+    /// Gives up the rows on an address's way that say nothing the word above them could not.
+    fn prune(&mut self, address: u128, length: u8) {
+        for depth in (1..=self.depth(length)).rev() {
+            let ways: Vec<usize> = self.walk(address).take(depth + 1).collect();
+            let &[.., above, within] = &ways[..] else { continue };
+            if ways.len() <= depth {
+                continue;
+            }
+            let start = within - (within - (1 << self.shape.first)) % ROW;
+            let words = &self.memory.words()[start..start + ROW];
+            let first = words[0].load(Ordering::Relaxed);
+            let bits_above = self.shape.first as usize + BELOW as usize * (depth - 1);
+            let is_plain = first & LEADS_ON == 0
+                && words.iter().all(|word| word.load(Ordering::Relaxed) == first)
+                && self.lengths[start..start + ROW]
+                    .iter()
+                    .all(|length| usize::from(*length) <= bits_above && *length == self.lengths[start]);
+            if !is_plain {
+                return;
+            }
+            let row = self.memory.words()[above].load(Ordering::Relaxed) & MOST;
+            self.set(above, Leaf { to: first, length: self.lengths[start] });
+            self.free.push_back(row);
+        }
+    }
+}
+
+/// Ones where a prefix of this length has its bits.
+fn mask(length: u8) -> u128 {
+    assert!(length <= 128, "a prefix has 128 bits at most");
+    u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SMALL: Shape = Shape { first: 8, rows: 64 };
+
+    fn table(shape: Shape) -> Lpm<Vec<AtomicU32>> {
+        Lpm::new(shape, own_memory(shape))
+    }
+
+    fn v4(a: u8, b: u8, c: u8, d: u8) -> u128 {
+        u128::from(u32::from_be_bytes([a, b, c, d])) << 96
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        for first in [8, 16, 24] {
+            let mut table = table(Shape { first, rows: 8 });
+            for (address, length, to) in [
+                (0, 0, 1),
+                (v4(10, 0, 0, 0), 8, 2),
+                (v4(10, 1, 0, 0), 16, 3),
+                (v4(10, 1, 2, 0), 24, 4),
+                (v4(10, 1, 2, 3), 32, 5),
+                (v4(255, 255, 255, 254), 31, 6),
+            ] {
+                assert_eq!(table.insert(address, length, to), Ok(None));
+            }
+            let expected =
+                [(v4(9, 9, 9, 9), 1), (v4(10, 0, 0, 1), 2), (v4(10, 1, 0, 1), 3), (v4(10, 1, 2, 4), 4)];
+            let more = [(v4(10, 1, 2, 3), 5), (v4(255, 255, 255, 255), 6), (v4(255, 255, 255, 253), 1)];
+            for (address, to) in expected.into_iter().chain(more) {
+                assert_eq!((table.get(address), table.get_v4((address >> 96) as u32)), (to, to));
+            }
+            assert_eq!(table.insert(v4(10, 1, 0, 0), 16, 7), Ok(Some(3)));
+            assert_eq!((table.get(v4(10, 1, 0, 1)), table.get(v4(10, 1, 2, 4))), (7, 4));
+            assert_eq!(table.remove(v4(10, 1, 0, 0), 16), Some(7));
+            assert_eq!((table.get(v4(10, 1, 0, 1)), table.remove(v4(10, 1, 0, 0), 16)), (2, None));
+            assert_eq!(table.remove(0, 0), Some(1));
+            assert_eq!((table.get(v4(9, 9, 9, 9)), table.len()), (0, 4));
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_changes_nothing_and_rows_come_back() {
+        let mut table = table(Shape { first: 16, rows: 2 });
+        assert_eq!(table.insert(v4(10, 0, 0, 0), 16, 1), Ok(None));
+        assert_eq!(table.insert(v4(10, 0, 0, 1), 32, 2), Ok(None));
+        assert_eq!(table.insert(v4(10, 1, 0, 1), 32, 3), Err(Full));
+        assert_eq!((table.get(v4(10, 1, 0, 1)), table.len()), (0, 2));
+        for _ in 0..10 {
+            assert_eq!(table.remove(v4(10, 0, 0, 1), 32), Some(2));
+            assert_eq!(table.get(v4(10, 0, 0, 1)), 1);
+            assert_eq!(table.insert(v4(10, 1, 0, 1), 32, 3), Ok(None));
+            assert_eq!(table.remove(v4(10, 1, 0, 1), 32), Some(3));
+            assert_eq!(table.insert(v4(10, 0, 0, 1), 32, 2), Ok(None));
+        }
+        assert_eq!(table.get(v4(10, 0, 0, 1)), 2);
+    }
+
+    /// Lengths and addresses close enough to each other to nest often.
+    fn prefixes() -> impl Strategy<Value = (u128, u8)> {
+        (prop_oneof![0u8..=33, 120u8..=128], any::<[u8; 5]>()).prop_map(|(length, bits)| {
+            let [a, b, c, d, e] = bits.map(|byte| u128::from(byte & 0x83));
+            let address = a << 120 | b << 112 | c << 104 | d << 96 | e;
+            (address & mask(length), length)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_answers_as_a_list_would(
+            steps in prop::collection::vec((prefixes(), any::<bool>(), 1u32..1000), 1..120),
+            asked in prop::collection::vec(prefixes(), 20),
+        ) {
+            let mut table = table(Shape { first: SMALL.first, rows: 4_000 });
+            let mut list: Vec<(u128, u8, u32)> = Vec::new();
+            for ((address, length), is_removal, to) in steps {
+                let known = list.iter().position(|route| (route.0, route.1) == (address, length));
+                let before = known.map(|known| list.swap_remove(known).2);
+                if is_removal {
+                    prop_assert_eq!(table.remove(address, length), before);
+                } else {
+                    prop_assert_eq!(table.insert(address, length, to), Ok(before));
+                    list.push((address, length, to));
+                }
+            }
+            let around = list.iter().flat_map(|route| [route.0, route.0 | !mask(route.1), route.0.wrapping_sub(1)]);
+            for address in around.clone().chain(asked.iter().map(|(address, _)| *address)) {
+                let holding = list.iter().filter(|route| address & mask(route.1) == route.0);
+                let longest = holding.max_by_key(|route| route.1).map_or(0, |route| route.2);
+                prop_assert_eq!(table.get(address), longest, "{:x}", address);
+            }
+            for (address, length, _) in core::mem::take(&mut list) {
+                table.remove(address, length);
+            }
+            prop_assert!(table.is_empty() && table.free.len() == table.used as usize, "rows are given up");
+            prop_assert!(table.memory.words()[..1 << 8].iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        }
+    }
+}

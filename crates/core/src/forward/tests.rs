@@ -1,0 +1,276 @@
+//! Packets through a router of two interfaces, by every operation.
+
+use super::lpm::{Shape, own_memory};
+use super::*;
+use alloc::vec;
+use core::sync::atomic::AtomicU32;
+use netstage_wire::ip::View;
+use proptest::prelude::*;
+
+const ROOM: usize = 32;
+const SHAPE: Shape = Shape { first: 16, rows: 64 };
+
+fn label(number: u32) -> Label {
+    Label::new(number).unwrap()
+}
+
+fn table() -> Table<Vec<AtomicU32>> {
+    let lpm = || Lpm::new(SHAPE, own_memory(SHAPE));
+    Table { v4: lpm(), v6: lpm() }
+}
+
+fn v4_bits(address: [u8; 4]) -> u128 {
+    u128::from(u32::from_be_bytes(address)) << 96
+}
+
+fn v4(to: [u8; 4], ttl: u8, port: u16) -> Vec<u8> {
+    let header = v4::Header {
+        protocol: 17,
+        ttl,
+        dscp: 46,
+        dont_fragment: false,
+        source: [192, 0, 2, 1].into(),
+        destination: to.into(),
+        ..v4::Header::default()
+    };
+    let mut bytes = vec![0; v4::HEADER + 100];
+    bytes[v4::HEADER..v4::HEADER + 2].copy_from_slice(&port.to_be_bytes());
+    header.write(&mut bytes, 100).unwrap();
+    bytes
+}
+
+fn v6(to: [u16; 8], ttl: u8) -> Vec<u8> {
+    let destination = to.into();
+    let header = v6::Header { hop_limit: ttl, destination, next_header: 59, ..v6::Header::default() };
+    let mut bytes = vec![0; v6::HEADER + 60];
+    header.write(&mut bytes, 60).unwrap();
+    bytes
+}
+
+fn entry(number: u32, ttl: u8) -> Entry {
+    Entry { label: label(number), traffic_class: 3, bottom: false, ttl }
+}
+
+fn labelled(entries: &[Entry], beneath: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; entries.len() * ENTRY];
+    netstage_wire::mpls::write_stack(entries, &mut bytes).unwrap();
+    bytes.extend(beneath);
+    bytes
+}
+
+/// Networks 10.N.0.0/16 and 2001:db8:N::/48 lead to target N; so do labels 100 + N, which are swapped, and
+/// 200 + N in the pipe. Labels 300 and 301 end here, in tables 0 and 1.
+struct Setup {
+    router: Router<Vec<AtomicU32>>,
+}
+
+impl Setup {
+    fn new(hops: &[&[u32]], model: Model) -> Setup {
+        let mut router = Router::new(vec![table(), table()], vec![0, 1], 7);
+        for (number, labels) in hops.iter().enumerate() {
+            let labels: Vec<Label> = labels.iter().map(|number| label(*number)).collect();
+            let hop = router.add_hop(Hop::new(1, number as u32, 1500, &labels, model).unwrap());
+            let target = router.add_target(Target::Hops(vec![hop]));
+            let to = target as u8;
+            router.table_mut(0).v4.insert(v4_bits([10, to, 0, 0]), 16, target).unwrap();
+            let network = 0x2001_0db8 << 96 | u128::from(to) << 80;
+            router.table_mut(0).v6.insert(network, 48, target).unwrap();
+            for (first, model) in [(100, Model::Uniform), (200, Model::Pipe)] {
+                let incoming = Incoming { action: Action::Swap { target }, model, expected: 1 };
+                router.give(label(first + target), incoming).unwrap();
+            }
+        }
+        for (number, model) in [(300, Model::Uniform), (301, Model::Pipe)] {
+            let incoming = Incoming { action: Action::Pop { table: 0 }, model, expected: 1 };
+            router.give(label(number), incoming).unwrap();
+        }
+        Setup { router }
+    }
+
+    fn forward(&self, kind: Kind, bytes: &[u8]) -> (Verdict, Vec<u8>) {
+        let mut buffer = vec![0; ROOM];
+        buffer.extend(bytes);
+        let mut packet = Packet { bytes: &mut buffer, start: ROOM, kind };
+        let verdict = self.router.forward(&mut packet, 0);
+        let start = packet.start;
+        if let Verdict::Send { start: told, kind, .. } = verdict {
+            assert_eq!((told, kind), (start, packet.kind));
+        }
+        (verdict, buffer.split_off(start))
+    }
+
+    /// What leaves, and by which hop.
+    fn sent(&self, kind: Kind, bytes: &[u8]) -> (u32, Kind, Vec<u8>) {
+        match self.forward(kind, bytes) {
+            (Verdict::Send { hop, kind, .. }, bytes) => (hop, kind, bytes),
+            (verdict, _) => panic!("{verdict:?}"),
+        }
+    }
+}
+
+/// The labels, their times to live and classes, and the packet beneath.
+fn read(bytes: &[u8]) -> (Vec<(u32, u8, u8)>, &[u8]) {
+    let stack = Stack::new(bytes).unwrap();
+    let entries = stack.entries().map(|entry| (entry.label.number(), entry.ttl, entry.traffic_class));
+    (entries.collect(), &bytes[stack.payload_offset()..])
+}
+
+fn is_whole(bytes: &[u8], ttl: u8) {
+    let view = View::new(bytes).unwrap();
+    assert_eq!(view.ttl(), ttl);
+    if let View::V4(view) = view {
+        assert!(view.checksum_is_right());
+    }
+}
+
+#[test]
+fn ip_is_routed() {
+    let setup = Setup::new(&[&[], &[]], Model::Uniform);
+    for (kind, bytes) in
+        [(Kind::V4, v4([10, 2, 3, 4], 64, 1)), (Kind::V6, v6([0x2001, 0xdb8, 2, 0, 0, 0, 0, 1], 64))]
+    {
+        let (hop, left, bytes) = setup.sent(kind, &bytes);
+        assert_eq!((hop, left), (1, kind));
+        is_whole(&bytes, 63);
+    }
+    let refused = |bytes: &[u8]| setup.forward(Kind::V4, bytes);
+    for (bytes, verdict) in [
+        (v4([10, 2, 3, 4], 1, 1), Verdict::Refuse(Fault::TtlExceeded)),
+        (v4([10, 9, 0, 0], 64, 1), Verdict::Refuse(Fault::NoRoute)),
+    ] {
+        assert_eq!(refused(&bytes), (verdict, bytes.clone()), "it is as it came");
+    }
+    let mut broken = v4([10, 2, 3, 4], 64, 1);
+    broken[15] ^= 1;
+    assert_eq!(refused(&broken).0, Verdict::Drop(Reason::Malformed));
+}
+
+#[test]
+fn push_swap_and_pop_keep_times_to_live_in_both_models() {
+    for (model, outer) in [(Model::Uniform, 63), (Model::Pipe, 255)] {
+        let setup = Setup::new(&[&[1001], &[1002, 1003, 1004], &[]], model);
+        for (to, labels) in [(1, vec![1001]), (2, vec![1002, 1003, 1004])] {
+            let (_, kind, bytes) = setup.sent(Kind::V4, &v4([10, to, 0, 1], 64, 1));
+            let (entries, beneath) = read(&bytes);
+            // EF, 46, has the class selector 5.
+            assert_eq!(entries, labels.iter().map(|number| (*number, outer, 5)).collect::<Vec<_>>());
+            assert_eq!(kind, Kind::Mpls);
+            is_whole(beneath, 63);
+        }
+    }
+    let setup = Setup::new(&[&[1001], &[1002, 1003], &[]], Model::Uniform);
+    let inner = v4([10, 1, 0, 1], 64, 1);
+    let (_, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(101, 40), entry(77, 50)], &inner));
+    assert_eq!(read(&bytes), (vec![(1001, 39, 3), (77, 50, 3)], &inner[..]));
+    let (_, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(102, 40)], &inner));
+    assert_eq!(read(&bytes), (vec![(1002, 39, 3), (1003, 39, 3)], &inner[..]));
+    // The penultimate router: what is beneath leaves, its time to live lowered in the uniform model only.
+    for (number, ttl) in [(103, 39), (203, 64)] {
+        let (_, kind, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(number, 40)], &inner));
+        assert_eq!(kind, Kind::V4);
+        is_whole(&bytes, ttl);
+        let (_, kind, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(number, 40), entry(77, 60)], &inner));
+        assert_eq!((kind, read(&bytes).0), (Kind::Mpls, vec![(77, if ttl == 64 { 60 } else { 39 }, 3)]));
+    }
+}
+
+#[test]
+fn a_label_that_ends_here_is_looked_beneath() {
+    let setup = Setup::new(&[&[], &[1002]], Model::Uniform);
+    let inner = v4([10, 1, 0, 1], 64, 1);
+    for (labels, ttl) in [
+        (vec![entry(300, 40)], 39),
+        (vec![entry(301, 40)], 63),
+        (vec![entry(0, 40)], 39),
+        (vec![entry(300, 40), entry(0, 70)], 39),
+        // A pipe in a pipe; a label of more time than the one around it.
+        (vec![entry(301, 40), entry(301, 50)], 63),
+        (vec![entry(7, 40), entry(99_999, 40), entry(300, 30)], 29),
+    ] {
+        let (hop, kind, bytes) = setup.sent(Kind::Mpls, &labelled(&labels, &inner));
+        assert_eq!((hop, kind), (0, Kind::V4), "{labels:?}");
+        is_whole(&bytes, ttl);
+    }
+    let six = v6([0x2001, 0xdb8, 2, 0, 0, 0, 0, 1], 64);
+    let (hop, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(300, 40), entry(2, 50)], &six));
+    assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 39, 0)]));
+    is_whole(read(&bytes).1, 39);
+}
+
+#[test]
+fn what_cannot_go_on_says_why() {
+    let setup = Setup::new(&[&[1001], &[]], Model::Uniform);
+    let inner = v4([10, 1, 0, 1], 64, 1);
+    for (labels, verdict) in [
+        (vec![entry(5_000, 40)], Verdict::Drop(Reason::UnknownLabel)),
+        (vec![entry(3, 40)], Verdict::Drop(Reason::Reserved)),
+        (vec![entry(7, 40)], Verdict::Drop(Reason::Reserved)),
+        (vec![entry(101, 1)], Verdict::Refuse(Fault::TtlExceeded)),
+        (vec![entry(300, 40), entry(101, 1)], Verdict::Refuse(Fault::TtlExceeded)),
+        (vec![entry(0, 40); 17], Verdict::Drop(Reason::TooDeep)),
+    ] {
+        let bytes = labelled(&labels, &inner);
+        let (found, after) = setup.forward(Kind::Mpls, &bytes);
+        assert_eq!(found, verdict, "{labels:?}");
+        assert!(!matches!(found, Verdict::Refuse(_)) || after == bytes);
+    }
+    // By another interface the label was given to nobody.
+    let mut buffer = labelled(&[entry(101, 40)], &inner);
+    let mut packet = Packet { bytes: &mut buffer, start: 0, kind: Kind::Mpls };
+    assert_eq!(setup.router.forward(&mut packet, 1), Verdict::Drop(Reason::Unexpected));
+    // Without room nothing is pushed.
+    let mut buffer = inner.clone();
+    let mut packet = Packet { bytes: &mut buffer, start: 0, kind: Kind::V4 };
+    assert_eq!(setup.router.forward(&mut packet, 0), Verdict::Drop(Reason::NoRoom));
+}
+
+#[test]
+fn what_is_too_large_is_divided_or_its_sender_told() {
+    let mut setup = Setup::new(&[&[1001]], Model::Uniform);
+    let hop = *setup.router.hop(0);
+    setup.router.set_hop(0, Hop { mtu: 100, ..hop });
+    let large = v4([10, 1, 0, 1], 64, 1);
+    assert_eq!(setup.forward(Kind::V4, &large).0, Verdict::Divide { mtu: 96, start: ROOM });
+    let six = v6([0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 64);
+    assert_eq!(setup.forward(Kind::V6, &six).0, Verdict::Refuse(Fault::TooBig(96)));
+    let bytes = labelled(&[entry(101, 40), entry(77, 40)], &six);
+    assert_eq!(setup.forward(Kind::Mpls, &bytes).0, Verdict::Refuse(Fault::TooBig(92)));
+}
+
+#[test]
+fn flows_stay_on_their_way_and_spread_over_all() {
+    let mut setup = Setup::new(&[&[], &[], &[]], Model::Uniform);
+    let target = setup.router.add_target(Target::Hops(vec![0, 1, 2]));
+    setup.router.table_mut(0).v4.insert(v4_bits([10, 99, 0, 0]), 16, target).unwrap();
+    let incoming = Incoming { action: Action::Swap { target }, model: Model::Uniform, expected: 1 };
+    setup.router.give(label(500), incoming).unwrap();
+    let mut counts = [[0; 3]; 2];
+    for port in 0..600 {
+        let packet = v4([10, 99, 0, 1], 64, port);
+        let hop = setup.sent(Kind::V4, &packet).0;
+        assert_eq!(setup.sent(Kind::V4, &packet).0, hop);
+        counts[0][hop as usize] += 1;
+        let entropy = [entry(500, 40), entry(7, 0), entry(16 + u32::from(port), 0)];
+        counts[1][setup.sent(Kind::Mpls, &labelled(&entropy, &[0x45; 40])).0 as usize] += 1;
+    }
+    assert!(counts.iter().flatten().all(|count| (140..260).contains(count)), "{counts:?}");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_are_too_strange(
+        labels in prop::collection::vec((prop_oneof![0u32..16, 99u32..304, any::<u32>()], any::<u8>()), 0..6),
+        tail in prop::collection::vec(any::<u8>(), 0..60),
+        ip in any::<bool>(),
+        kind in 0usize..3,
+    ) {
+        let setup = Setup::new(&[&[1001, 1002], &[]], Model::Uniform);
+        let entries: Vec<Entry> = labels.iter().map(|(number, ttl)| entry(number & 0xf_ffff, *ttl)).collect();
+        let beneath = if ip { v4([10, 1, 0, 1], 64, 1) } else { tail };
+        let bytes = labelled(&entries, &beneath);
+        let (verdict, after) = setup.forward([Kind::V4, Kind::V6, Kind::Mpls][kind], &bytes);
+        if let Verdict::Refuse(_) = verdict {
+            prop_assert_eq!(after, bytes);
+        }
+    }
+}

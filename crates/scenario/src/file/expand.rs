@@ -1,0 +1,151 @@
+//! VPNs that differ only in their number, and their flows: written once, many in the plan.
+
+use super::File;
+use crate::error::Problems;
+use crate::table::{At, Member, Named};
+use netstage_core::time::Duration;
+use std::collections::BTreeMap;
+
+/// Replaces every VPN that has a `count` by so many, and each of its flows by one in each of them.
+pub(crate) fn expand(file: &mut File, problems: &mut Problems) {
+    let mut counts = BTreeMap::new();
+    for member in &file.vpn.0 {
+        if let Some(count) = member.value.as_ref().and_then(|vpn| vpn.count) {
+            counts.insert(member.name.clone(), count.0);
+        }
+    }
+    if counts.is_empty() {
+        return;
+    }
+    let named = |name: &mut At<_>, number| rename(name, &counts, number);
+    replicate(
+        &mut file.vpn,
+        problems,
+        |vpn| vpn.count.map(|count| count.0),
+        |vpn, number| {
+            vpn.count = None;
+            vpn.back.iter_mut().for_each(|back| named(back, number));
+        },
+    );
+    let count = |flow: &super::Flow| counts.get(&flow.vpn.as_ref()?.value.0).copied();
+    replicate(&mut file.flow, problems, count, |flow, number| {
+        flow.vpn.iter_mut().for_each(|vpn| named(vpn, number));
+        // They follow those of the VPN before as these follow each other.
+        let before = (number - 1) * flow.count.value.0;
+        flow.start.value = flow.start.value + Duration(flow.stagger.0.saturating_mul(before));
+    });
+}
+
+fn rename(name: &mut At<crate::scalar::VpnName>, counts: &BTreeMap<String, u64>, number: u64) {
+    if counts.contains_key(&name.value.0) {
+        name.value.0 = numbered(&name.value.0, number);
+    }
+}
+
+/// What the one of this number is called, from one.
+fn numbered(name: &str, number: u64) -> String {
+    format!("{name}{number}")
+}
+
+fn replicate<T: Clone>(
+    members: &mut Named<T>,
+    problems: &mut Problems,
+    count: impl Fn(&T) -> Option<u64>,
+    change: impl Fn(&mut T, u64),
+) {
+    let mut all: Vec<Member<T>> = Vec::new();
+    for member in std::mem::take(&mut members.0) {
+        let Some(count) = member.value.as_ref().and_then(&count) else {
+            all.push(member);
+            continue;
+        };
+        for number in 1..=count {
+            let mut copy = Member { name: numbered(&member.name, number), ..member.clone() };
+            copy.value.iter_mut().for_each(|value| change(value, number));
+            all.push(copy);
+        }
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    for pair in all.windows(2).filter(|pair| pair[0].name == pair[1].name) {
+        let message = format!("there is a second `{}`, one of those a `count` stands for", pair[0].name);
+        problems.push_help(pair[1].place, message, "give one of them another name");
+    }
+    all.dedup_by(|a, b| a.name == b.name);
+    members.0 = all;
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::Plan;
+    use crate::{Options, parse};
+
+    const FILE: &str = r#"
+        [scenario]
+        duration = "60 s"
+        [node.a]
+        [node.b]
+        [node.in]
+        kind = "pe"
+        [node.out]
+        kind = "pe"
+        [defaults.link]
+        rate = "10 Mbit/s"
+        buffer = "20 packets"
+        [link.a]
+        ends = ["a", "in"]
+        [link.core]
+        ends = ["in", "out"]
+        [link.b]
+        ends = ["out", "b"]
+        [vpn.site]
+        count = 3
+        ingress = "in"
+        egress = "out"
+        back = "home"
+        [vpn.home]
+        count = 3
+        ingress = "out"
+        egress = "in"
+        [vpn.lone]
+        ingress = "in"
+        egress = "out"
+        control = { reference = "site2" }
+        [defaults.flow]
+        from = "a"
+        to = "b"
+        [flow.tcp]
+        vpn = "site"
+        count = 2
+        start = "1 s"
+        stagger = "100 ms"
+        [flow.other]
+        vpn = "lone"
+    "#;
+
+    fn plan(text: &str) -> Result<Plan, String> {
+        let scenario = parse("t.toml", text, None, &Options::default());
+        scenario.map(|mut scenario| scenario.cells.remove(0).plan).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn a_count_is_so_many_vpns_each_with_its_flows() {
+        let text = FILE.replacen("count = 3", "count = 3\ncontrol = { decrease = 0.1 }", 1);
+        let plan = plan(&text).unwrap();
+        let names: Vec<&str> = plan.vpns.iter().map(|vpn| vpn.name.as_str()).collect();
+        assert_eq!(names, ["home1", "home2", "home3", "lone", "site1", "site2", "site3"]);
+        assert_eq!(plan.vpns[4].back, Some(0));
+        let flows: Vec<(&str, u64, usize)> =
+            plan.flows.iter().map(|f| (f.name.as_str(), f.start.0 / 1_000_000, f.vpn.unwrap())).collect();
+        assert_eq!(flows, [("other", 0, 3), ("tcp1", 1_000, 4), ("tcp2", 1_200, 5), ("tcp3", 1_400, 6)]);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_refused() {
+        let text = format!("{FILE}\n[vpn.site2]\ningress = \"in\"\negress = \"out\"");
+        let said = plan(&text).unwrap_err();
+        assert!(said.contains("there is a second `site2`"), "{said}");
+        let none = FILE.replacen("count = 3", "count = 0", 1);
+        let said = plan(&none).unwrap_err();
+        assert!(said.contains("there is no vpn `site2`"), "{said}");
+    }
+}
