@@ -87,6 +87,13 @@ def main():
     if most:
         print(f"One core would hold {100 / most['all_in']:.0f} Mbit/s of 100 VPNs by the ingress, "
               f"{100 / most['all_out']:.0f} by the egress, if processor time grows with bandwidth.")
+    few, many = by_vpns[0], by_vpns[-1]
+    if many["vpns"] > few["vpns"]:
+        for side in ("in", "out"):
+            each = (many[f"all_{side}"] - few[f"all_{side}"]) / (many["vpns"] - few["vpns"])
+            held = many["vpns"] + (1 - many[f"all_{side}"]) / each if each > 0 else float("inf")
+            print(f"One core would hold {held:.0f} VPNs at 100 Mbit/s in all by the "
+                  f"{'ingress' if side == 'in' else 'egress'}, if it grows with VPNs as from {few['vpns']} to {many['vpns']}.")
     (TARGET / "bench-pe.json").write_text(json.dumps({"rates": by_rate, "vpns": by_vpns}, indent=1))
 
     print("\nThe engine alone, over rings in memory:\n", flush=True)

@@ -14,6 +14,7 @@ pub mod ethernet;
 pub mod gach;
 pub mod icmp;
 pub mod ip;
+pub mod ldp;
 pub mod loss_delay;
 pub mod mpls;
 pub mod mpls_in_udp;

@@ -20,7 +20,6 @@ use std::time::Duration;
 const LENGTH: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 5;
 const BATCH: usize = 64;
-const FLOWS: u32 = 100;
 
 /// What goes in comes out, and nothing else is done.
 struct Bare {
@@ -40,31 +39,31 @@ struct Rate {
     ns: f64,
 }
 
-/// Prints a line for each size.
+/// The bare forwarder, and engines with so many VPN flows.
+const KINDS: [Option<u32>; 3] = [None, Some(100), Some(100_000)];
+
+/// Prints a line for each size and forwarder.
 pub fn compare() {
-    println!(
-        "{FLOWS} VPNs by stacked VLANs, MPLS, no control; medians of {ROUNDS} runs of {} s",
-        LENGTH.as_secs()
-    );
-    println!("frame  bare AF_XDP          engine               engine to bare");
-    println!("bytes  Mpps   ns/packet     Mpps   ns/packet     by rate  by time");
+    println!("VPNs by stacked VLANs, MPLS, no control; medians of {ROUNDS} runs of {} s", LENGTH.as_secs());
+    println!("frame  forwarder     Mpps  ns/packet  to bare, by rate  by time");
     for size in [64, 1500] {
-        let mut rates = [Vec::new(), Vec::new()];
+        let mut rates = KINDS.map(|_| Vec::new());
         for _ in 0..ROUNDS {
-            for (kind, rates) in rates.iter_mut().enumerate() {
-                rates.push(measure(size, kind == 1));
+            for (flows, rates) in KINDS.iter().zip(&mut rates) {
+                rates.push(measure(size, *flows));
             }
         }
-        let [bare, engine] = rates.map(median);
-        println!(
-            "{size:5} {:5.2} {:11.0} {:8.2} {:11.0} {:11.2} {:8.2}",
-            bare.mpps,
-            bare.ns,
-            engine.mpps,
-            engine.ns,
-            engine.mpps / bare.mpps,
-            bare.ns / engine.ns
-        );
+        let rates = rates.map(median);
+        for (flows, rate) in KINDS.iter().zip(rates) {
+            let name = flows.map_or("bare".into(), |flows| format!("{flows} flows"));
+            println!(
+                "{size:5}  {name:12} {:5.2} {:10.0} {:17.2} {:8.2}",
+                rate.mpps,
+                rate.ns,
+                rate.mpps / rates[0].mpps,
+                rates[0].ns / rate.ns
+            );
+        }
     }
 }
 
@@ -73,7 +72,7 @@ fn median(mut rates: Vec<Rate>) -> Rate {
     rates[rates.len() / 2]
 }
 
-fn measure(size: usize, is_engine: bool) -> Rate {
+fn measure(size: usize, engine: Option<u32>) -> Rate {
     let [generator, router, sink] = [(); 3].map(|()| Namespace::new().expect("root makes namespaces"));
     let end = |namespace, name, mac| VethEnd { namespace, name, mac };
     let options = VethOptions { mtu: 1600, ..VethOptions::default() };
@@ -89,10 +88,10 @@ fn measure(size: usize, is_engine: bool) -> Rate {
     for name in ["customers", "core"] {
         Netlink::open(&router).unwrap().wait_until_ready(name).unwrap();
     }
-    let mut forwarder = match is_engine {
-        false => Forwarder::Bare(Box::new(Bare { from: customers, to: core })),
-        true => {
-            let mut config = config(0, false, FLOWS, &Control::None);
+    let mut forwarder = match engine {
+        None => Forwarder::Bare(Box::new(Bare { from: customers, to: core })),
+        Some(flows) => {
+            let mut config = config(0, false, flows, &Control::None);
             config.epoch = Epoch(monotonic_ns());
             Forwarder::Engine(Box::new(Engine::new(&config, vec![customers, core]).unwrap()))
         }
@@ -102,7 +101,7 @@ fn measure(size: usize, is_engine: bool) -> Rate {
     let ended = AtomicBool::new(false);
     let arrived = || Netlink::open(&sink).unwrap().link("in").unwrap().statistics.received_packets;
     thread::scope(|scope| {
-        scope.spawn(|| generate(&mut source, size, &ended));
+        scope.spawn(|| generate(&mut source, Source::new(engine.unwrap_or(100), size), &ended));
         let worker = scope.spawn(|| {
             let before = processor_time_ns();
             while !ended.load(Ordering::Relaxed) {
@@ -121,8 +120,7 @@ fn measure(size: usize, is_engine: bool) -> Rate {
     })
 }
 
-fn generate(port: &mut AfXdp, size: usize, ended: &AtomicBool) {
-    let mut source = Source::new(FLOWS, size);
+fn generate(port: &mut AfXdp, mut source: Source, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         for _ in 0..BATCH {
             if !port.send(source.next()).unwrap() {

@@ -1,0 +1,211 @@
+//! Messages by hand as the RFC draws them, there and back, and bytes that are none.
+
+use super::message::{Fec, Hello, Initialization, Message, Notification, tlv};
+use super::write::{Outgoing, Short, Writer};
+use super::*;
+use crate::mpls::Label;
+use core::net::{IpAddr, Ipv6Addr};
+use proptest::prelude::*;
+use std::vec::Vec;
+use std::{format, vec};
+
+const SENDER: Identifier = Identifier { router: Ipv4Addr::new(10, 0, 0, 1), space: 0 };
+
+fn written(messages: &[Outgoing<'_>]) -> Vec<u8> {
+    let mut bytes = [0; MOST_BYTES];
+    let mut writer = Writer::new(&mut bytes, SENDER).unwrap();
+    for (number, message) in messages.iter().enumerate() {
+        writer.message(number as u32 + 1, message).unwrap();
+    }
+    writer.bytes().to_vec()
+}
+
+fn prefix(text: &str) -> Fec {
+    let (address, length) = text.split_once('/').unwrap();
+    Fec::Prefix { address: address.parse().unwrap(), length: length.parse().unwrap() }
+}
+
+/// What comes out of a PDU, as text that can be compared.
+fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, Status> {
+    let pdu = Pdu::new(bytes, MOST_BYTES)?;
+    assert_eq!(pdu.sender, SENDER);
+    let mut told = Vec::new();
+    for raw in pdu.messages() {
+        let raw = raw?;
+        told.push(match Message::new(&raw)? {
+            Some(Message::LabelMapping(m)) => {
+                format!(
+                    "{} map {:?} {:?} {:?} {:?}",
+                    raw.id,
+                    m.fecs.iter().collect::<Vec<_>>(),
+                    m.label,
+                    m.request_id,
+                    m.hops
+                )
+            }
+            Some(Message::LabelWithdraw(m)) => {
+                format!("{} withdraw {:?} {:?}", raw.id, m.fecs.iter().collect::<Vec<_>>(), m.label)
+            }
+            Some(Message::Address(list)) => {
+                format!("{} addresses {:?}", raw.id, list.iter().collect::<Vec<_>>())
+            }
+            other => format!("{} {other:?}", raw.id),
+        });
+    }
+    Ok(told)
+}
+
+#[test]
+fn a_mapping_stands_as_the_rfc_draws_it() {
+    let label = Label::new(0x12345).unwrap();
+    let bytes = written(&[Outgoing::LabelMapping(prefix("192.0.2.128/25"), label, None)]);
+    let expected = [
+        &[0, 1, 0, 34, 10, 0, 0, 1, 0, 0][..],
+        &[4, 0, 0, 24, 0, 0, 0, 1],
+        &[1, 0, 0, 8, 2, 0, 1, 25, 192, 0, 2, 128],
+        &[2, 0, 0, 4, 0, 1, 0x23, 0x45],
+    ];
+    assert_eq!(bytes, expected.concat());
+    assert_eq!(read(&bytes).unwrap().len(), 1);
+}
+
+#[test]
+fn every_message_is_read_as_it_was_written() {
+    let label = Label::new(17).unwrap();
+    let hello = Hello {
+        hold_seconds: 15,
+        is_targeted: true,
+        asks_for_targeted: false,
+        transport: Some(SENDER.router.into()),
+        configuration: Some(9),
+    };
+    let initialization = Initialization {
+        keepalive_seconds: 180,
+        on_demand: false,
+        detects_loops: true,
+        path_limit: 32,
+        most_bytes: 4096,
+        receiver: Identifier { router: Ipv4Addr::new(10, 0, 0, 2), space: 3 },
+    };
+    let notification = Notification { status: Status::SHUTDOWN, message_id: 5, message_kind: 0x400 };
+    let addresses: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.1.1".parse().unwrap()];
+    let six: [IpAddr; 1] = [Ipv6Addr::LOCALHOST.into()];
+    let told = read(&written(&[
+        Outgoing::Hello(hello),
+        Outgoing::Initialization(initialization),
+        Outgoing::KeepAlive,
+        Outgoing::Notification(notification),
+        Outgoing::Address(&addresses),
+        Outgoing::Address(&six),
+        Outgoing::LabelMapping(prefix("0.0.0.0/0"), label, Some(77)),
+        Outgoing::LabelWithdraw(Fec::Wildcard, None),
+        Outgoing::LabelWithdraw(prefix("2001:db8::/33"), Some(label)),
+        Outgoing::LabelRequest(prefix("10.0.0.1/32")),
+    ]))
+    .unwrap();
+    assert_eq!(told[0], format!("1 {:?}", Some(Message::Hello(hello))));
+    assert_eq!(told[1], format!("2 {:?}", Some(Message::Initialization(initialization))));
+    assert_eq!(told[3], format!("4 {:?}", Some(Message::Notification(notification))));
+    assert_eq!(told[4], format!("5 addresses {addresses:?}"));
+    assert_eq!(told[5], format!("6 addresses {six:?}"));
+    assert_eq!(told[6], format!("7 map {:?} {label:?} Some(77) None", [prefix("0.0.0.0/0")]));
+    assert_eq!(told[7], "8 withdraw [Wildcard] None");
+    assert_eq!(told[8], format!("9 withdraw {:?} {:?}", [prefix("2001:db8::/33")], Some(label)));
+    assert!(told[2] == "3 Some(KeepAlive)" && told[9].starts_with("10 Some(LabelRequest("));
+    assert!(Status::SHUTDOWN.is_fatal() && !Status::NO_ROUTE.is_fatal() && !Status::SHUTDOWN.is_forwarded());
+}
+
+#[test]
+fn a_stream_is_cut_where_pdus_end() {
+    let two = [written(&[Outgoing::KeepAlive]), written(&[Outgoing::LabelRequest(Fec::Wildcard)])];
+    let stream = two.concat();
+    assert_eq!(Pdu::length(&stream[..3], MOST_BYTES), Ok(None));
+    assert_eq!(Pdu::length(&stream, MOST_BYTES), Ok(Some(two[0].len())));
+    assert_eq!(Pdu::length(&stream, two[0].len() - 1), Err(Status::BAD_PDU_LENGTH));
+    assert_eq!(Pdu::length(&[0, 2, 0, 99], MOST_BYTES), Err(Status::BAD_VERSION));
+    assert_eq!(Pdu::length(&[0, 1, 0, 9], MOST_BYTES), Err(Status::BAD_PDU_LENGTH));
+}
+
+#[test]
+fn what_is_wrong_has_its_status() {
+    let good = written(&[Outgoing::LabelMapping(prefix("10.0.0.0/8"), Label::new(99).unwrap(), None)]);
+    let status = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        read(&bytes).unwrap_err()
+    };
+    let at = |place: usize, value: u8| move |bytes: &mut Vec<u8>| bytes[place] = value;
+    // The message begins at 10, the prefix's TLV at 18, the label's at 27.
+    for (change, expected) in [
+        (&at(11, 0x99) as &dyn Fn(&mut Vec<u8>), Status::UNKNOWN_MESSAGE),
+        (&at(13, 0xff), Status::BAD_MESSAGE_LENGTH),
+        (&at(13, 2), Status::BAD_MESSAGE_LENGTH),
+        (&at(19, 0x77), Status::UNKNOWN_TLV),
+        (&at(21, 0xff), Status::BAD_TLV_LENGTH),
+        (&at(22, 9), Status::UNKNOWN_FEC),
+        (&at(24, 7), Status::UNSUPPORTED_FAMILY),
+        (&at(25, 33), Status::MALFORMED_TLV),
+        (&at(25, 16), Status::MALFORMED_TLV),
+        (&at(32, 0x10), Status::MALFORMED_TLV),
+    ] {
+        assert_eq!(status(change), expected);
+    }
+    assert_eq!(status(&|bytes| bytes[4..8].fill(0)), Status::BAD_IDENTIFIER);
+    // An unknown TLV and an unknown message that may be ignored are.
+    let mut bytes = good.clone();
+    bytes[10] |= 0x80;
+    bytes[11] = 0x99;
+    assert_eq!(read(&bytes).unwrap(), ["1 None"]);
+    let mut bytes = good;
+    (bytes[27], bytes[28]) = (0x80 | (tlv::GENERIC_LABEL >> 8) as u8, 0x99);
+    assert_eq!(read(&bytes), Err(Status::MISSING_PARAMETERS));
+}
+
+#[test]
+fn what_does_not_fit_is_left_out_whole() {
+    let mut bytes = [0; 40];
+    let mut writer = Writer::new(&mut bytes, SENDER).unwrap();
+    assert!(writer.is_empty());
+    writer.message(1, &Outgoing::KeepAlive).unwrap();
+    let before = writer.bytes().to_vec();
+    let long = vec![IpAddr::from([10, 0, 0, 1]); 10];
+    assert_eq!(writer.message(2, &Outgoing::Address(&long)), Err(Short));
+    assert_eq!(writer.bytes(), before);
+    assert!(Writer::new(&mut [0; 9], SENDER).is_err());
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_are_too_strange(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..80),
+        kind in prop_oneof![Just(0x100u16), Just(0x200), 0x300u16..0x302, 0x400u16..0x405, any::<u16>()],
+    ) {
+        if bytes.len() > 20 {
+            let length = (bytes.len() - 4) as u16;
+            bytes[..4].copy_from_slice(&[0, 1, (length >> 8) as u8, length as u8]);
+            bytes[10..12].copy_from_slice(&kind.to_be_bytes());
+            bytes[12..14].copy_from_slice(&(length - 10).to_be_bytes());
+        }
+        if let Ok(pdu) = Pdu::new(&bytes, MOST_BYTES) {
+            for raw in pdu.messages().flatten() {
+                if let Ok(Some(Message::LabelMapping(mapping))) = Message::new(&raw) {
+                    prop_assert!(mapping.fecs.iter().count() > 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn prefixes_come_back(bits in any::<u128>(), length in 0u8..=128, is_v4 in any::<bool>()) {
+        let length = if is_v4 { length.min(32) } else { length };
+        let width = if is_v4 { 32 } else { 128 };
+        let address: IpAddr = if is_v4 {
+            Ipv4Addr::from((bits as u32) & u32::MAX.checked_shl(width - u32::from(length)).unwrap_or(0)).into()
+        } else {
+            Ipv6Addr::from(bits & u128::MAX.checked_shl(width - u32::from(length)).unwrap_or(0)).into()
+        };
+        let fec = Fec::Prefix { address, length };
+        let told = read(&written(&[Outgoing::LabelWithdraw(fec, None)])).unwrap();
+        prop_assert_eq!(&told[0], &format!("1 withdraw {:?} None", [fec]));
+    }
+}
