@@ -139,26 +139,24 @@ impl<M: Memory> Lpm<M> {
     /// Where the longest prefix leads to that holds an address; zero is nowhere.
     #[inline]
     pub fn get(&self, address: u128) -> u32 {
-        let words = self.memory.words();
-        let mut shift = 128 - self.shape.first;
-        let mut word = words[(address >> shift) as usize].load(Ordering::Acquire);
-        while word & LEADS_ON != 0 {
-            shift -= BELOW;
-            let within = (address >> shift) as usize & (ROW - 1);
-            word = words[self.shape.row(word & MOST) + within].load(Ordering::Acquire);
-        }
-        word
+        self.find(128, |shift| (address >> shift) as usize)
     }
 
     /// The same for an address of IPv4.
     #[inline]
     pub fn get_v4(&self, address: u32) -> u32 {
+        self.find(32, |shift| (address >> shift) as usize)
+    }
+
+    /// Follows an address of so many bits, given without its last ones.
+    #[inline]
+    fn find(&self, width: u32, without_last: impl Fn(u32) -> usize) -> u32 {
         let words = self.memory.words();
-        let mut shift = 32 - self.shape.first;
-        let mut word = words[(address >> shift) as usize].load(Ordering::Acquire);
+        let mut shift = width - self.shape.first;
+        let mut word = words[without_last(shift)].load(Ordering::Acquire);
         while word & LEADS_ON != 0 {
             shift -= BELOW;
-            let within = (address >> shift) as usize & (ROW - 1);
+            let within = without_last(shift) & (ROW - 1);
             word = words[self.shape.row(word & MOST) + within].load(Ordering::Acquire);
         }
         word
