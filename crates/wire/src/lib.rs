@@ -21,6 +21,7 @@ pub mod mpls_in_udp;
 pub mod neighbour_discovery;
 pub mod probe;
 pub mod reference;
+pub mod segmentation;
 pub mod stamp;
 pub mod tcp;
 mod timestamp;

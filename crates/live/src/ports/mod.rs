@@ -34,7 +34,8 @@ pub struct Received<'a> {
 /// [`receive`](Port::receive), hands over frames with [`send`](Port::send) and lets them go
 /// with [`flush`](Port::flush).
 pub trait Port {
-    /// Gives frames that have arrived to `each`, oldest first, up to `limit`; returns how many.
+    /// Gives frames that have arrived to `each`, oldest first, up to `limit`; returns how many. A
+    /// super-packet counts as the frames it is cut into, and is not left half read.
     fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize>;
 
     /// Takes a frame to send. False where there is no room: flush, and try again.

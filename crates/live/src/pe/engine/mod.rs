@@ -116,7 +116,7 @@ impl<P: Port> Engine<P> {
             match read {
                 Ok(count) => {
                     turn.received += count;
-                    turn.more |= count == BATCH;
+                    turn.more |= count >= BATCH;
                     attached.failure = None;
                 }
                 Err(error) => attached.failure = Some(error),

@@ -6,23 +6,26 @@
 //! and a capacity that no limit on socket buffers cuts short. Version 3 would hold frames
 //! back until a block is full. They go out in batches of sendmmsg, past the interface's
 //! queueing discipline.
+//!
+//! What a host of this machine leaves to its interface is done here: super-packets are cut into
+//! the frames of a wire, and checksums finished.
+//!
+//! - [`receive`]: frames in. [`send`]: frames out.
 
-use super::kernel::{self, Mapping, about};
+mod receive;
+mod send;
+
+use super::kernel::{self, about};
 use super::{Arrivals, Port, Received};
 use crate::clock::ArrivalClock;
 use crate::netns::{Namespace, Netlink};
+use receive::{Came, Receiver};
+use send::SendBatch;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
-/// Frames handed to the kernel by one system call.
-const BATCH: usize = 64;
 /// Ethernet header with two VLAN tags.
 const LINK_HEADER: usize = 22;
-/// Room before a frame in the ring: header, socket address, alignment.
-const RING_HEADER: usize = 96;
-/// Smallest piece of ring memory.
-const BLOCK: usize = 1 << 16;
 
 /// How large the port's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +46,7 @@ impl Default for Options {
 pub struct AfPacket {
     link: String,
     socket: OwnedFd,
-    receiving: ReceiveRing,
+    receiving: Receiver,
     sending: SendBatch,
     clock: ArrivalClock,
     arrivals: Arrivals,
@@ -58,16 +61,16 @@ impl AfPacket {
         let fd = socket.as_fd();
         let interface = Netlink::open(namespace)?.link(link)?;
         let (index, frame_len) = (interface.index as libc::c_int, interface.mtu as usize + LINK_HEADER);
-        let configure = || -> io::Result<ReceiveRing> {
+        let configure = || -> io::Result<Receiver> {
             let set = |option, value: libc::c_int| kernel::set_option(fd, libc::SOL_PACKET, option, &value);
             set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)?;
             set(libc::PACKET_IGNORE_OUTGOING, 1)?;
             set(libc::PACKET_QDISC_BYPASS, 1)?;
-            let ring = ReceiveRing::new(fd, frame_len, options.receive_frames)?;
+            let receiver = Receiver::new(fd, frame_len, options.receive_frames)?;
             // Only now do frames arrive: none of other interfaces, all of this one.
             bind(fd, index)?;
             add_membership(fd, index)?;
-            Ok(ring)
+            Ok(receiver)
         };
         let receiving = configure().map_err(|error| about(link, "set up AF_PACKET", error))?;
         Ok(AfPacket {
@@ -125,22 +128,21 @@ impl AfPacket {
 
 impl Port for AfPacket {
     fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        let AfPacket { link, socket, receiving, clock, arrivals, .. } = self;
         let mut begun = false;
         let mut count = 0;
         while count < limit {
-            let Some(entry) = self.receiving.next() else { break };
-            if !std::mem::replace(&mut begun, true) {
-                self.clock.begin_batch();
-            }
-            match entry {
-                Entry::Frame { frame, realtime_ns } => {
-                    let at_ns = self.arrivals.at(self.clock.at_ns(Some(realtime_ns)));
-                    each(Received { frame, at_ns });
-                    count += 1;
+            let came = receiving.take(socket.as_fd(), &mut |frame, realtime_ns| {
+                if !std::mem::replace(&mut begun, true) {
+                    clock.begin_batch();
                 }
-                Entry::Cut => self.missed += 1,
+                each(Received { frame, at_ns: arrivals.at(clock.at_ns(Some(realtime_ns))) });
+            });
+            match came.map_err(|error| about(link, "receive", error))? {
+                Came::Nothing => break,
+                Came::Frames(frames) => count += frames,
+                Came::Lost => self.missed += 1,
             }
-            self.receiving.release();
         }
         if count > 0 {
             self.idle = 0;
@@ -210,153 +212,4 @@ fn add_membership(socket: BorrowedFd<'_>, index: libc::c_int) -> io::Result<()> 
         mr_address: [0; 8],
     };
     kernel::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
-}
-
-/// What is at the head of the ring.
-enum Entry<'a> {
-    Frame {
-        frame: &'a [u8],
-        realtime_ns: u64,
-    },
-    /// Longer than the interface's MTU allows, so the kernel cut it.
-    Cut,
-}
-
-/// The ring of TPACKET_V2 (Documentation/networking/packet_mmap.rst): places of one size,
-/// filled by the kernel in turn, each with a word that says whose it is.
-#[derive(Debug)]
-struct ReceiveRing {
-    memory: Mapping,
-    place_len: usize,
-    places: usize,
-    head: usize,
-}
-
-impl ReceiveRing {
-    fn new(socket: BorrowedFd<'_>, frame_len: usize, frames: usize) -> io::Result<ReceiveRing> {
-        // A power of two divides every block, so that places follow each other without gaps.
-        let place_len = (frame_len + RING_HEADER).next_power_of_two();
-        let block_len = place_len.max(BLOCK);
-        let blocks = (frames.max(1) * place_len).div_ceil(block_len);
-        let places = blocks * (block_len / place_len);
-        let request = libc::tpacket_req {
-            tp_block_size: block_len as u32,
-            tp_block_nr: blocks as u32,
-            tp_frame_size: place_len as u32,
-            tp_frame_nr: places as u32,
-        };
-        kernel::set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-        let memory = Mapping::of(socket, blocks * block_len, 0)?;
-        Ok(ReceiveRing { memory, place_len, places, head: 0 })
-    }
-
-    /// The oldest frame, where there is one; to be released before the next is asked for.
-    fn next(&mut self) -> Option<Entry<'_>> {
-        let start = self.head * self.place_len;
-        if self.memory.word(start).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
-            return None;
-        }
-        // SAFETY: the place is ours until it is released, and the kernel has filled the header.
-        let header = unsafe { self.memory.at::<libc::tpacket2_hdr>(start).read() };
-        if header.tp_snaplen < header.tp_len {
-            return Some(Entry::Cut);
-        }
-        let realtime_ns = u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec);
-        let (offset, length) = (start + usize::from(header.tp_mac), header.tp_snaplen as usize);
-        if header.tp_status & libc::TP_STATUS_VLAN_VALID == 0 || length < 14 {
-            // SAFETY: the place is ours until it is released.
-            let frame = unsafe { self.memory.bytes(offset, length) };
-            return Some(Entry::Frame { frame, realtime_ns });
-        }
-        // The kernel took the tag out; four bytes before the frame, where the socket's
-        // address was, make room to put it back (IEEE 802.1Q).
-        // SAFETY: as above; the place begins well before the frame.
-        let frame = unsafe { self.memory.bytes(offset - 4, length + 4) };
-        frame.copy_within(4..16, 0);
-        let known = header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-        let protocol = if known { header.tp_vlan_tpid } else { 0x8100 };
-        frame[12..14].copy_from_slice(&protocol.to_be_bytes());
-        frame[14..16].copy_from_slice(&header.tp_vlan_tci.to_be_bytes());
-        Some(Entry::Frame { frame, realtime_ns })
-    }
-
-    /// Gives the head's place back to the kernel.
-    fn release(&mut self) {
-        self.memory.word(self.head * self.place_len).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.head = (self.head + 1) % self.places;
-    }
-}
-
-/// Frames taken and not yet sent.
-#[derive(Debug)]
-struct SendBatch {
-    place_len: usize,
-    bytes: Vec<u8>,
-    lengths: Vec<usize>,
-}
-
-impl SendBatch {
-    fn new(frame_len: usize) -> SendBatch {
-        SendBatch {
-            place_len: frame_len,
-            bytes: vec![0; BATCH * frame_len],
-            lengths: Vec::with_capacity(BATCH),
-        }
-    }
-
-    /// What is longer than the interface carries is taken too, for the kernel to refuse.
-    fn take(&mut self, frame: &[u8]) -> bool {
-        if self.lengths.len() == BATCH {
-            return false;
-        }
-        let start = self.lengths.len() * self.place_len;
-        let length = frame.len().min(self.place_len);
-        self.bytes[start..start + length].copy_from_slice(&frame[..length]);
-        self.lengths.push(frame.len());
-        true
-    }
-
-    fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        let mut refused = 0;
-        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
-        // SAFETY: zeros are valid message headers.
-        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-        let mut count = 0;
-        for (place, &length) in self.lengths.iter().enumerate() {
-            if length > self.place_len {
-                refused += 1;
-                continue;
-            }
-            vectors[count].iov_base = self.bytes[place * self.place_len..].as_mut_ptr().cast();
-            vectors[count].iov_len = length;
-            messages[count].msg_hdr.msg_iov = &mut vectors[count];
-            messages[count].msg_hdr.msg_iovlen = 1;
-            count += 1;
-        }
-        self.lengths.clear();
-        let mut next = 0;
-        while next < count {
-            let left = &mut messages[next..count];
-            // SAFETY: each message points to one vector, which points into `bytes`; none of
-            // them moves until the call returns.
-            let sent = unsafe {
-                libc::sendmmsg(socket.as_raw_fd(), left.as_mut_ptr(), left.len() as u32, libc::MSG_DONTWAIT)
-            };
-            if sent > 0 {
-                next += sent as usize;
-                continue;
-            }
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EINTR) => {}
-                // The frame, not the port, is at fault, or there is no room for it.
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::EMSGSIZE | libc::EINVAL) => {
-                    refused += 1;
-                    next += 1;
-                }
-                _ => return Err(error),
-            }
-        }
-        Ok(refused)
-    }
 }

@@ -1,0 +1,89 @@
+//! Frames out, a batch at a time.
+
+use netstage_wire::segmentation;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Frames handed to the kernel by one system call.
+const BATCH: usize = 64;
+
+/// Frames taken and not yet sent.
+#[derive(Debug)]
+pub(super) struct SendBatch {
+    /// Longest frame.
+    frame_len: usize,
+    /// A place for each, which begins with the header of [`segmentation`]: nothing is left to be done.
+    bytes: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+impl SendBatch {
+    pub fn new(frame_len: usize) -> SendBatch {
+        SendBatch {
+            frame_len,
+            bytes: vec![0; BATCH * (segmentation::HEADER + frame_len)],
+            lengths: Vec::with_capacity(BATCH),
+        }
+    }
+
+    /// What is longer than the interface carries is taken too, for the kernel to refuse.
+    pub fn take(&mut self, frame: &[u8]) -> bool {
+        if self.lengths.len() == BATCH {
+            return false;
+        }
+        let start = self.place(self.lengths.len()) + segmentation::HEADER;
+        let length = frame.len().min(self.frame_len);
+        self.bytes[start..start + length].copy_from_slice(&frame[..length]);
+        self.lengths.push(frame.len());
+        true
+    }
+
+    fn place(&self, number: usize) -> usize {
+        number * (segmentation::HEADER + self.frame_len)
+    }
+
+    pub fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let mut refused = 0;
+        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+        // SAFETY: zeros are valid message headers.
+        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let mut count = 0;
+        for (place, &length) in self.lengths.iter().enumerate() {
+            if length > self.frame_len {
+                refused += 1;
+                continue;
+            }
+            let start = self.place(place);
+            vectors[count].iov_base = self.bytes[start..].as_mut_ptr().cast();
+            vectors[count].iov_len = segmentation::HEADER + length;
+            messages[count].msg_hdr.msg_iov = &mut vectors[count];
+            messages[count].msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        self.lengths.clear();
+        let mut next = 0;
+        while next < count {
+            let left = &mut messages[next..count];
+            // SAFETY: each message points to one vector, which points into `bytes`; none of
+            // them moves until the call returns.
+            let sent = unsafe {
+                libc::sendmmsg(socket.as_raw_fd(), left.as_mut_ptr(), left.len() as u32, libc::MSG_DONTWAIT)
+            };
+            if sent > 0 {
+                next += sent as usize;
+                continue;
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // The frame, not the port, is at fault, or there is no room for it.
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::EMSGSIZE | libc::EINVAL) => {
+                    refused += 1;
+                    next += 1;
+                }
+                _ => return Err(error),
+            }
+        }
+        Ok(refused)
+    }
+}

@@ -1,0 +1,335 @@
+//! Super-packets: what a host hands to its interface as one, to be cut into the packets that a wire
+//! carries, and checksums it leaves to be finished (segmentation and checksum offload).
+//!
+//! The header in front of such a frame is that of the virtio network device (Virtual I/O Device
+//! version 1.2, section 5.1.6), which the kernel's packet sockets and TAP devices have too.
+
+use crate::bytes::{put, u16_at, u32_at};
+use crate::checksum::Sum;
+use crate::ethernet::{self, ethertype};
+use crate::ip::{self, Fragment, protocol, pseudo_header, v4, v6};
+use crate::tcp::{self, flag};
+use core::net::IpAddr;
+
+/// Bytes of the header.
+pub const HEADER: usize = 10;
+
+/// The checksum is to be finished.
+const NEEDS_CHECKSUM: u8 = 1;
+/// Kinds of super-packets, and a bit that goes with them.
+const TCP_V4: u8 = 1;
+const TCP_V6: u8 = 4;
+const UDP: u8 = 5;
+const ECN: u8 = 0x80;
+
+/// What is left to be done for a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// A checksum to be finished.
+    pub checksum: Option<Checksum>,
+    /// Bytes of payload for each packet it is to be cut into.
+    pub segment: Option<u16>,
+}
+
+/// A checksum whose field holds the sum over the pseudo-header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum {
+    /// Where in the frame the bytes it covers begin.
+    pub start: u16,
+    /// Where the field is, from there.
+    pub offset: u16,
+}
+
+/// What is left to be done is nothing that is known, or the frame is none for which it could be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown;
+
+impl Offload {
+    /// Reads a header whose fields are in the machine's byte order.
+    #[inline]
+    pub fn from_bytes(bytes: [u8; HEADER]) -> Result<Offload, Unknown> {
+        let [flags, kind, _, _, s0, s1, c0, c1, o0, o1] = bytes;
+        let checksum = (flags & NEEDS_CHECKSUM != 0)
+            .then(|| Checksum { start: u16::from_ne_bytes([c0, c1]), offset: u16::from_ne_bytes([o0, o1]) });
+        let segment = match kind & !ECN {
+            0 => None,
+            TCP_V4 | TCP_V6 | UDP => Some(u16::from_ne_bytes([s0, s1])),
+            _ => return Err(Unknown),
+        };
+        Ok(Offload { checksum, segment })
+    }
+}
+
+impl Checksum {
+    /// Finishes it. `moved` says how much further back everything is than when the header was
+    /// written, as where a VLAN tag was put in since.
+    pub fn finish(self, frame: &mut [u8], moved: usize) -> Result<(), Unknown> {
+        let start = usize::from(self.start) + moved;
+        let field = start + usize::from(self.offset);
+        if field + 2 > frame.len() {
+            return Err(Unknown);
+        }
+        let checksum = Sum::ZERO.bytes(&frame[start..]).checksum();
+        // Zero would say that there is none (RFC 768); for TCP both are the same.
+        put(frame, field, &if checksum == 0 { 0xffff } else { checksum }.to_be_bytes());
+        Ok(())
+    }
+}
+
+/// The packets of a super-packet of TCP segments or UDP datagrams, one after the other.
+#[derive(Clone, Debug)]
+pub struct Segments<'a> {
+    frame: &'a [u8],
+    /// Where the IP packet, its transport's header and its payload begin.
+    network: usize,
+    transport: usize,
+    payload: usize,
+    is_tcp: bool,
+    addresses: (IpAddr, IpAddr),
+    /// Payload of each packet.
+    size: usize,
+    /// How much is in packets already, and in how many.
+    done: usize,
+    count: u16,
+}
+
+impl<'a> Segments<'a> {
+    /// Cuts a frame of TCP over IP, or UDP over IP, into packets with `size` bytes of payload each.
+    pub fn new(frame: &'a [u8], size: u16) -> Result<Segments<'a>, Unknown> {
+        let ethernet = ethernet::View::new(frame).map_err(|_| Unknown)?;
+        let packet = match ethernet.kind() {
+            ethertype::IPV4 | ethertype::IPV6 => ip::View::new(ethernet.payload()).map_err(|_| Unknown)?,
+            _ => return Err(Unknown),
+        };
+        let transport = packet.transport().map_err(|_| Unknown)?;
+        let header = match transport.protocol {
+            protocol::TCP => tcp::View::new(transport.payload).map_err(|_| Unknown)?.header_length(),
+            protocol::UDP if transport.payload.len() >= UDP_HEADER => UDP_HEADER,
+            _ => return Err(Unknown),
+        };
+        if size == 0 || transport.fragment != Fragment::Whole {
+            return Err(Unknown);
+        }
+        let network = ethernet.payload_offset();
+        Ok(Segments {
+            frame: &frame[..network + packet.packet().len()],
+            network,
+            transport: network + transport.offset,
+            payload: network + transport.offset + header,
+            is_tcp: transport.protocol == protocol::TCP,
+            addresses: (packet.source(), packet.destination()),
+            size: size.into(),
+            done: 0,
+            count: 0,
+        })
+    }
+
+    /// Bytes of the longest frame.
+    pub fn longest(&self) -> usize {
+        (self.payload + self.size).min(self.frame.len())
+    }
+
+    /// Writes the next frame at the beginning of a buffer, and gives its length; `None` after the
+    /// last one, and where the buffer is shorter than [`longest`](Segments::longest).
+    pub fn write(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let left = &self.frame[self.payload + self.done..];
+        if left.is_empty() && self.count > 0 || buffer.len() < self.longest() {
+            return None;
+        }
+        let (is_first, is_last) = (self.count == 0, left.len() <= self.size);
+        let part = &left[..left.len().min(self.size)];
+        let bytes = &mut buffer[..self.payload + part.len()];
+        put(bytes, 0, &self.frame[..self.payload]);
+        put(bytes, self.payload, part);
+        self.write_network(&mut bytes[self.network..]);
+        let segment = &mut bytes[self.transport..];
+        if self.is_tcp {
+            let sequence = u32_at(segment, 4).wrapping_add(self.done as u32);
+            put(segment, 4, &sequence.to_be_bytes());
+            // What is said once is said by the first, what ends by the last.
+            let not_again = if is_first { 0 } else { flag::CWR };
+            let not_yet = if is_last { 0 } else { flag::FIN | flag::PSH };
+            segment[13] &= !(not_again | not_yet);
+        } else {
+            let length = segment.len() as u16;
+            put(segment, 4, &length.to_be_bytes());
+        }
+        self.write_checksum(segment);
+        self.done += part.len();
+        self.count += 1;
+        Some(bytes.len())
+    }
+
+    fn write_network(&self, packet: &mut [u8]) {
+        if packet[0] >> 4 == 6 {
+            let length = (packet.len() - v6::HEADER) as u16;
+            put(packet, 4, &length.to_be_bytes());
+            return;
+        }
+        let (length, number) = (packet.len() as u16, u16_at(packet, 4).wrapping_add(self.count));
+        put(packet, 2, &length.to_be_bytes());
+        put(packet, 4, &number.to_be_bytes());
+        put(packet, 10, &[0, 0]);
+        let header = usize::from(packet[0] & 0xf) * 4;
+        let checksum = Sum::ZERO.bytes(&packet[..header]).checksum();
+        put(packet, 10, &checksum.to_be_bytes());
+        debug_assert!(header >= v4::HEADER, "the view was checked");
+    }
+
+    fn write_checksum(&self, segment: &mut [u8]) {
+        let (field, protocol) = if self.is_tcp { (16, protocol::TCP) } else { (6, protocol::UDP) };
+        put(segment, field, &[0, 0]);
+        let (source, destination) = self.addresses;
+        let sum = pseudo_header(source, destination, protocol, segment.len() as u32);
+        let checksum = sum.bytes(segment).checksum();
+        put(segment, field, &if checksum == 0 { 0xffff } else { checksum }.to_be_bytes());
+    }
+}
+
+const UDP_HEADER: usize = crate::UDP_HEADER as usize;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::udp::{self, ZeroChecksum};
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// A frame of so many tags, with TCP or UDP over IPv4 or IPv6.
+    fn frame(tags: usize, is_v6: bool, is_tcp: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let mut transport = if is_tcp {
+            let mut header =
+                vec![0x12, 0x34, 0, 80, 0xff, 0xff, 0xff, 0x00, 0, 0, 0, 2, 0x80, flags, 1, 0, 0, 0, 0, 0];
+            header.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+            header
+        } else {
+            vec![0x12, 0x34, 0, 53, 0, 0, 0, 0]
+        };
+        transport.extend(payload);
+        let protocol = if is_tcp { protocol::TCP } else { protocol::UDP };
+        let mut packet = if is_v6 {
+            let mut header = vec![0; v6::HEADER];
+            (header[0], header[6], header[7]) = (0x60, protocol, 64);
+            header[4..6].copy_from_slice(&(transport.len() as u16).to_be_bytes());
+            (header[23], header[39]) = (1, 2);
+            header
+        } else {
+            let mut header = vec![0; v4::HEADER];
+            (header[0], header[8], header[9]) = (0x45, 64, protocol);
+            header[2..4].copy_from_slice(&((v4::HEADER + transport.len()) as u16).to_be_bytes());
+            header[4..6].copy_from_slice(&[0xff, 0xff]);
+            header[12..16].copy_from_slice(&[192, 0, 2, 1]);
+            header[16..20].copy_from_slice(&[192, 0, 2, 2]);
+            header
+        };
+        packet.extend(transport);
+        let mut frame = vec![2; 12];
+        for _ in 0..tags {
+            frame.extend([0x81, 0x00, 0, 7]);
+        }
+        frame.extend(if is_v6 { [0x86, 0xdd] } else { [0x08, 0x00] });
+        frame.extend(packet);
+        frame
+    }
+
+    fn cut(frame: &[u8], size: u16) -> Vec<Vec<u8>> {
+        let mut segments = Segments::new(frame, size).unwrap();
+        let mut buffer = vec![0xaa; segments.longest()];
+        core::iter::from_fn(|| segments.write(&mut buffer).map(|length| buffer[..length].to_vec())).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn segments_hold_the_payload_in_order_and_are_right(
+            tags in 0_usize..3,
+            is_v6: bool,
+            is_tcp: bool,
+            payload in proptest::collection::vec(any::<u8>(), 1..6000),
+            size in 1_u16..2000,
+        ) {
+            let whole = frame(tags, is_v6, is_tcp, flag::ACK | flag::PSH | flag::FIN | flag::CWR, &payload);
+            let cut = cut(&whole, size);
+            prop_assert_eq!(cut.len(), payload.len().div_ceil(size.into()));
+            let mut joined: Vec<u8> = Vec::new();
+            for (number, segment) in cut.iter().enumerate() {
+                let view = ethernet::View::new(segment).unwrap();
+                prop_assert_eq!(view.tags().count(), tags);
+                let packet = ip::View::new(view.payload()).unwrap();
+                prop_assert_eq!(packet.packet().len(), view.payload().len());
+                if let ip::View::V4(view) = packet {
+                    prop_assert!(view.checksum_is_right());
+                    prop_assert_eq!(view.identification(), 0xffff_u16.wrapping_add(number as u16));
+                }
+                let transport = packet.transport().unwrap();
+                let length = transport.payload.len() as u32;
+                let sum = pseudo_header(packet.source(), packet.destination(), transport.protocol, length);
+                prop_assert_eq!(sum.bytes(transport.payload).folded(), 0xffff);
+                if is_tcp {
+                    let tcp = tcp::View::new(transport.payload).unwrap();
+                    prop_assert_eq!(tcp.sequence(), 0xffff_ff00_u32.wrapping_add(joined.len() as u32));
+                    prop_assert_eq!(tcp.flags() & flag::CWR != 0, number == 0);
+                    prop_assert_eq!(tcp.flags() & flag::FIN != 0, number == cut.len() - 1);
+                    prop_assert_eq!(tcp.flags() & flag::PSH != 0, number == cut.len() - 1);
+                    prop_assert_eq!(tcp.flags() & flag::ACK, flag::ACK);
+                    joined.extend(tcp.payload());
+                } else {
+                    let udp = udp::View::new(transport.payload).unwrap();
+                    prop_assert!(udp.checksum_is_right(sum, ZeroChecksum::Refused));
+                    joined.extend(udp.payload());
+                }
+            }
+            prop_assert_eq!(joined, payload);
+        }
+
+        #[test]
+        fn nothing_panics(bytes: Vec<u8>, header: [u8; HEADER], size: u16, moved in 0_usize..9) {
+            if let Ok(offload) = Offload::from_bytes(header)
+                && let Some(checksum) = offload.checksum
+            {
+                let _ = checksum.finish(&mut bytes.clone(), moved);
+            }
+            let mut frame = frame(0, false, true, 0, &bytes);
+            for (at, byte) in bytes.iter().take(40).enumerate() {
+                frame[14 + at] ^= byte & byte.rotate_left(3);
+            }
+            if let Ok(mut segments) = Segments::new(&frame, size.max(1000)) {
+                let mut buffer = vec![0; segments.longest()];
+                while segments.write(&mut buffer).is_some() {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_is_finished_where_it_was_left() {
+        for (is_v6, is_tcp, moved) in [(false, true, 0), (true, false, 4)] {
+            let mut frame = frame(moved / 4, is_v6, is_tcp, flag::SYN, b"odd");
+            let start = 14 + if is_v6 { v6::HEADER } else { v4::HEADER };
+            let offset = if is_tcp { 16 } else { 6 };
+            let view = ethernet::View::new(&frame).unwrap();
+            let packet = ip::View::new(view.payload()).unwrap();
+            let transport = packet.transport().unwrap();
+            let length = transport.payload.len() as u32;
+            let sum = pseudo_header(packet.source(), packet.destination(), transport.protocol, length);
+            put(&mut frame, start + moved + offset, &sum.folded().to_be_bytes());
+            let checksum = Checksum { start: start as u16, offset: offset as u16 };
+            checksum.finish(&mut frame, moved).unwrap();
+            assert_eq!(sum.bytes(&frame[start + moved..]).folded(), 0xffff);
+            assert_eq!(checksum.finish(&mut frame[..start], moved), Err(Unknown));
+        }
+    }
+
+    #[test]
+    fn the_header_is_the_kernels() {
+        let mut bytes = [0; HEADER];
+        assert_eq!(Offload::from_bytes(bytes), Ok(Offload::default()));
+        (bytes[0], bytes[1]) = (NEEDS_CHECKSUM, TCP_V4 | ECN);
+        bytes[4..6].copy_from_slice(&1448_u16.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&34_u16.to_ne_bytes());
+        bytes[8..10].copy_from_slice(&16_u16.to_ne_bytes());
+        let expected = Offload { checksum: Some(Checksum { start: 34, offset: 16 }), segment: Some(1448) };
+        assert_eq!(Offload::from_bytes(bytes), Ok(expected));
+        bytes[1] = 3;
+        assert_eq!(Offload::from_bytes(bytes), Err(Unknown), "fragments for UDP are of the past");
+    }
+}
