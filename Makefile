@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe audit web fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe audit bpf web fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -19,6 +19,7 @@ test: need-test lint ## What CI runs, from nothing: installs the Debian packages
 	$(CARGO) test --release --locked --workspace
 	$(MAKE) --no-print-directory fuzz-replay
 	scripts/web.sh verify
+	scripts/bpf.sh verify
 
 check: need-build lint ## Every few minutes: formatting, clippy, unit tests; no privilege
 	$(CARGO) test --release --locked --workspace
@@ -64,6 +65,10 @@ bench-pe: build ## Processor and memory of provider edge routers: Figures 11 to 
 
 audit: ## Licences, bans and sources of what we depend on, by cargo-deny
 	scripts/audit.sh
+
+bpf: ## Rebuild the kernel programs' objects (needs clang)
+	@scripts/packages.sh scripts/packages-bpf.txt
+	scripts/bpf.sh build
 
 web: ## Rebuild web/dist (needs Node)
 	scripts/web.sh build

@@ -14,6 +14,7 @@
 //! - [`pe`]: the provider edge router.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
+//! - [`router`]: the MPLS and IP router.
 //! - [`stamp`]: STAMP between any two hosts.
 //! - [`task`]: what an agent is asked to do, and [`results`], what it found: the contents
 //!   of the messages between agents and their controller.
@@ -40,6 +41,7 @@ pub mod ports;
 pub mod protocol;
 pub mod realtime;
 pub mod results;
+pub mod router;
 pub mod stamp;
 pub mod task;
 pub mod traffic;

@@ -251,11 +251,28 @@ impl<M: Memory> Router<M> {
     ///
     /// Panics if it names a hop that is not there.
     pub fn add_target(&mut self, target: Target) -> u32 {
-        if let Target::Hops(hops) = &target {
-            assert!(hops.iter().all(|hop| (*hop as usize) < self.hops.len()), "every hop is there");
-        }
+        self.check(&target);
         self.targets.push(target);
         self.targets.len() as u32
+    }
+
+    /// A target.
+    pub fn target(&self, number: u32) -> &Target {
+        &self.targets[number as usize - 1]
+    }
+
+    /// Another target in the place of one: all that led there leads on.
+    ///
+    /// Panics if it names a hop that is not there.
+    pub fn set_target(&mut self, number: u32, target: Target) {
+        self.check(&target);
+        self.targets[number as usize - 1] = target;
+    }
+
+    fn check(&self, target: &Target) {
+        if let Target::Hops(hops) = target {
+            assert!(hops.iter().all(|hop| (*hop as usize) < self.hops.len()), "every hop is there");
+        }
     }
 
     /// A table, to change its routes.

@@ -73,7 +73,7 @@ pub(super) fn about(link: &str, action: &str, error: io::Error) -> io::Error {
 /// Memory shared with the kernel, unmapped at the end. The kernel writes to it at any time,
 /// so it is only reached by pointers, and words that pass ownership as atomics.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
 }
@@ -81,9 +81,12 @@ pub(super) struct Mapping {
 // SAFETY: a mapping belongs to the process, not to a thread.
 unsafe impl Send for Mapping {}
 
+// SAFETY: who shares it has pointers and atomic words of it; bytes are only given to one who has it alone.
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
     /// Maps `length` bytes of a socket from `offset` on.
-    pub(super) fn of(socket: BorrowedFd<'_>, length: usize, offset: i64) -> io::Result<Mapping> {
+    pub(crate) fn of(socket: BorrowedFd<'_>, length: usize, offset: i64) -> io::Result<Mapping> {
         Mapping::new(socket.as_raw_fd(), libc::MAP_SHARED | libc::MAP_POPULATE, length, offset)
     }
 
@@ -121,6 +124,14 @@ impl Mapping {
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: it lies within the mapping and is aligned; both sides use it atomically.
         unsafe { AtomicU32::from_ptr(self.at::<u32>(offset).as_ptr()) }
+    }
+
+    /// All of it, as words that others may change and read at any time.
+    pub(crate) fn words(&self) -> &[AtomicU32] {
+        // SAFETY: a mapping begins at a page, so it is aligned; whoever shares it uses it as atomic words.
+        unsafe {
+            std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length / size_of::<AtomicU32>())
+        }
     }
 
     /// Bytes the process owns for now.

@@ -9,7 +9,7 @@
 
 pub mod af_packet;
 pub mod af_xdp;
-mod kernel;
+pub(crate) mod kernel;
 pub mod pcapng;
 pub mod ring;
 pub mod tun;

@@ -5,6 +5,10 @@
 //!
 //! Whether a frame came as a link-layer broadcast, and how often to answer at all, is the
 //! caller's to know.
+//!
+//! - [`extension`]: the labels an answered packet had.
+
+pub mod extension;
 
 use crate::bytes::put;
 use crate::checksum::{Sum, checksum};

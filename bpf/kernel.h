@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/* What a program in the kernel is given: types, helpers by their numbers (linux/bpf.h), and how maps
+ * are declared (BTF). Only what is used here. */
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define SECTION(name) __attribute__((section(name), used))
+#define INLINE static inline __attribute__((always_inline))
+#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+/* Fields of a map's declaration: a number is told as the length of an array. */
+#define NUMBER(name, value) int(*name)[value]
+#define TYPE(name, type) type *name
+
+enum map_kind {
+	MAP_ARRAY = 2,
+	MAP_PERCPU_ARRAY = 6,
+	MAP_DEVMAP = 14,
+};
+#define MAP_MMAPABLE (1 << 10)
+
+enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
+
+struct xdp_md {
+	u32 data;
+	u32 data_end;
+	u32 data_meta;
+	u32 ingress_ifindex;
+	u32 rx_queue_index;
+	u32 egress_ifindex;
+};
+
+static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
+static long (*const xdp_adjust_head)(struct xdp_md *frame, int bytes) = (void *)44;
+static long (*const redirect_map)(void *map, u64 key, u64 flags) = (void *)51;
+
+#define to_host16(value) __builtin_bswap16(value)
+#define to_host32(value) __builtin_bswap32(value)
+#define to_host64(value) __builtin_bswap64(value)
+
+/* Keeps the compiler from what it knows of a number, so that every access to a packet is at the one that
+ * was compared with the packet's end, which is what the kernel's verifier follows. */
+#define OPAQUE(value) asm volatile("" : "+r"(value))

@@ -1,0 +1,725 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+/* The fast path of the router: what netstage_core::forward decides, for packets that are as nearly all
+ * are. Every other packet passes to the kernel as it came, where the slow path finds it and decides by
+ * the same tables. So this program may give up anywhere before it has changed something, and must not
+ * decide otherwise.
+ *
+ * The tables are written by netstage_live::router. Single words of them change while they are read; what
+ * takes more than one word is written before the word that leads to it. */
+#include "kernel.h"
+
+#define ETHERNET 14
+#define LABEL 4
+#define MOST_LABELS 3
+#define MOST_HOPS 15
+#define MOST_PORTS 64
+/* Labels popped one after the other; more are for the slow path. */
+#define MOST_POPS 3
+
+/* EtherTypes as they stand in memory. */
+#define IPV4 0x0008
+#define IPV6 0xdd86
+#define MPLS 0x4788
+
+#define TCP 6
+#define UDP 17
+#define ICMP 1
+#define ICMPV6 58
+
+/* Words of routes: the number of a row below, or of a target. */
+#define LEADS_ON (1u << 31)
+#define ROW 256
+
+struct row {
+	u32 words[ROW];
+};
+
+/* Where a table's rows begin, in rows, and how many bits of an address its first row takes: 8, 16 or 24. */
+struct table {
+	u32 v4_start;
+	u32 v4_bits;
+	u32 v6_start;
+	u32 v6_bits;
+};
+
+#define DISCARD 0xffffffffu
+
+struct target {
+	/* Hops; none: the slow path knows. DISCARD: drop. */
+	u32 count;
+	u32 hops[MOST_HOPS];
+};
+
+struct hop {
+	/* Place in `ports`. */
+	u32 port;
+	u16 mtu;
+	u8 depth;
+	u8 is_pipe;
+	/* The outermost first, as entries whose class, bottom and time to live are zero. */
+	u32 labels[MOST_LABELS];
+	u8 to[6];
+	u8 from[6];
+	/* Its neighbour's station is known. */
+	u32 is_ready;
+};
+
+/* What a label means, in one word: what is done, in which model, and with which target or table. */
+#define ACTION(word) ((word)&3)
+#define IS_PIPE(word) ((word) >> 2 & 1)
+#define LEADS_TO(word) ((word) >> 3)
+enum action { UNKNOWN, SWAP, POP };
+
+struct incoming {
+	u32 action;
+	u32 unused;
+	/* A bit for each interface it may come by. */
+	u64 expected;
+};
+
+struct interface {
+	/* Its number plus one; zero: not the router's. */
+	u32 number;
+	u32 table;
+	u8 mac[6];
+	u16 unused;
+};
+
+struct count {
+	u64 packets;
+	u64 bytes;
+};
+
+/* What was done with frames; the order is that of netstage_live::router::counter. */
+enum total {
+	ROUTED,
+	PUSHED,
+	SWAPPED,
+	UNCOVERED,
+	POPPED,
+	TO_SLOW_PATH,
+	BAD_CHECKSUM,
+	UNKNOWN_LABEL,
+	UNEXPECTED_LABEL,
+	DISCARDED,
+	TOTALS,
+};
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(map_flags, MAP_MMAPABLE);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct row);
+} routes SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(map_flags, MAP_MMAPABLE);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct table);
+} tables SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(map_flags, MAP_MMAPABLE);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct target);
+} targets SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(map_flags, MAP_MMAPABLE);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct hop);
+} hops SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(map_flags, MAP_MMAPABLE);
+	NUMBER(max_entries, 1 << 20);
+	TYPE(key, u32);
+	TYPE(value, struct incoming);
+} labels SECTION(".maps");
+
+/* By the kernel's number of an interface. */
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(map_flags, MAP_MMAPABLE);
+	NUMBER(max_entries, 1 << 16);
+	TYPE(key, u32);
+	TYPE(value, struct interface);
+} interfaces SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_DEVMAP);
+	NUMBER(max_entries, MOST_PORTS);
+	TYPE(key, u32);
+	TYPE(value, u32);
+} ports SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, TOTALS);
+	TYPE(key, u32);
+	TYPE(value, struct count);
+} totals SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct count);
+} target_counts SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct count);
+} label_counts SECTION(".maps");
+
+/* Keeps routers in a row from dividing flows alike. */
+const volatile u64 SEED = 0;
+
+struct ethernet {
+	u8 to[6];
+	u8 from[6];
+	u16 kind;
+} __attribute__((packed));
+
+struct ipv4 {
+	u8 version_and_length;
+	u8 class;
+	u16 length;
+	u16 identification;
+	u16 fragment;
+	u8 ttl;
+	u8 protocol;
+	u16 checksum;
+	u32 source;
+	u32 destination;
+} __attribute__((packed));
+
+struct ipv6 {
+	u32 version_class_flow;
+	u16 length;
+	u8 next;
+	u8 hop_limit;
+	u8 source[16];
+	u8 destination[16];
+} __attribute__((packed));
+
+/* Fragment offset and "more fragments" of IPv4, as they stand in memory. */
+#define IS_FRAGMENT 0xff3f
+
+INLINE void add(void *map, u32 key, u32 bytes)
+{
+	struct count *count = map_lookup(map, &key);
+
+	if (count) {
+		count->packets++;
+		count->bytes += bytes;
+	}
+}
+
+INLINE u32 length_of(struct xdp_md *frame)
+{
+	return (u32)((u64)frame->data_end - (u64)frame->data);
+}
+
+INLINE int drop(struct xdp_md *frame, enum total reason)
+{
+	add(&totals, reason, length_of(frame));
+	return XDP_DROP;
+}
+
+INLINE int pass(struct xdp_md *frame)
+{
+	add(&totals, TO_SLOW_PATH, length_of(frame));
+	return XDP_PASS;
+}
+
+INLINE u32 word_at(u32 row, u32 within)
+{
+	struct row *found = map_lookup(&routes, &row);
+
+	return found ? *(volatile u32 *)&found->words[within & (ROW - 1)] : 0;
+}
+
+/* The target an address of IPv4 leads to; zero is none. */
+INLINE u32 route_v4(const struct table *table, u32 address)
+{
+	u32 shift = 32 - table->v4_bits;
+	u32 first = address >> (shift & 31);
+	u32 below = table->v4_start + (1u << (table->v4_bits & 31)) / ROW;
+	u32 word = word_at(table->v4_start + first / ROW, first);
+
+	for (int row = 0; row < 3 && word & LEADS_ON; row++) {
+		shift -= 8;
+		word = word_at(below + (word & ~LEADS_ON), address >> (shift & 31));
+	}
+	return word & LEADS_ON ? 0 : word;
+}
+
+/* The same for IPv6, whose address is given in two halves. */
+INLINE u32 route_v6(const struct table *table, u64 high, u64 low)
+{
+	u32 bits = table->v6_bits;
+	u32 first = high >> (64 - bits & 63);
+	u32 below = table->v6_start + (1u << (bits & 31)) / ROW;
+	u32 word = word_at(table->v6_start + first / ROW, first);
+
+	for (u32 at = 8; at < 128 && word & LEADS_ON; at += 8) {
+		if (at >= bits)
+			word = word_at(below + (word & ~LEADS_ON), (at < 64 ? high : low) >> (56 - (at & 63)));
+	}
+	return word & LEADS_ON ? 0 : word;
+}
+
+/* netstage_wire::ip::View::flow_hash. */
+INLINE u64 mixed(u64 state, u64 word)
+{
+	u64 z = (state ^ word) + 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return z ^ z >> 31;
+}
+
+/* Ports count for what is known to have them and is whole; what else may have some has no hash here. Of
+ * the transport there are `length` bytes, and what pads the frame is behind them. */
+INLINE int add_ports(u64 *hash, u8 protocol, const void *transport, u32 length, const void *end)
+{
+	*hash = mixed(*hash, protocol);
+	if (protocol == ICMP || protocol == ICMPV6)
+		return 1;
+	if ((protocol != TCP && protocol != UDP) || length < 4 || transport + 4 > end)
+		return 0;
+	*hash = mixed(*hash, to_host32(*(const u32 *)transport));
+	return 1;
+}
+
+INLINE int hash_v4(const struct ipv4 *ip, const void *end, u32 *hash)
+{
+	u64 state = mixed(SEED, (u64)to_host32(ip->source) << 32 | to_host32(ip->destination));
+
+	if (ip->fragment & IS_FRAGMENT) {
+		*hash = mixed(state, ip->protocol) >> 32;
+		return 1;
+	}
+	if (!add_ports(&state, ip->protocol, ip + 1, to_host16(ip->length) - sizeof(*ip), end))
+		return 0;
+	*hash = state >> 32;
+	return 1;
+}
+
+INLINE int hash_v6(const struct ipv6 *ip, const void *end, u32 *hash)
+{
+	const u64 *words = (const u64 *)ip->source;
+	u64 state = SEED;
+
+#pragma unroll
+	for (int word = 0; word < 4; word++)
+		state = mixed(state, to_host64(words[word]));
+	if (!add_ports(&state, ip->next, ip + 1, to_host16(ip->length), end))
+		return 0;
+	*hash = state >> 32;
+	return 1;
+}
+
+/* The hop with that hash; none is for the slow path. */
+INLINE struct hop *choose(const struct target *target, u32 hash)
+{
+	u32 place = (u64)hash * target->count >> 32;
+	u32 number;
+	struct hop *hop;
+
+	if (place >= MOST_HOPS)
+		return 0;
+	number = *(volatile u32 *)&target->hops[place];
+	hop = map_lookup(&hops, &number);
+	return hop && hop->is_ready ? hop : 0;
+}
+
+INLINE void address(struct ethernet *ethernet, const struct hop *hop, u16 kind)
+{
+	__builtin_memcpy(ethernet->to, hop->to, 6);
+	__builtin_memcpy(ethernet->from, hop->from, 6);
+	ethernet->kind = kind;
+}
+
+INLINE int leave(struct xdp_md *frame, const struct hop *hop, enum total what)
+{
+	add(&totals, what, length_of(frame));
+	return redirect_map(&ports, hop->port, 0);
+}
+
+/* A hop's labels where the packet begins, for which there is room; `innermost` is what the last one has
+ * besides its label, the others have that without the bottom. */
+INLINE int write_labels(struct xdp_md *frame, const struct hop *hop, u32 innermost)
+{
+	void *end = (void *)(u64)frame->data_end;
+	u32 *entry = (void *)(u64)frame->data + ETHERNET;
+	u32 depth = hop->depth;
+
+#pragma unroll
+	for (u32 place = 0; place < MOST_LABELS; place++) {
+		u32 rest = place + 1 == depth ? innermost : innermost & ~0x100u;
+
+		if (place == depth)
+			break;
+		if ((void *)(entry + 1) > end)
+			return 0;
+		*entry++ = to_host32(hop->labels[place] | rest);
+	}
+	return 1;
+}
+
+/* Moves the packet's beginning, so that there is room for so many more bytes of labels. */
+INLINE struct ethernet *move(struct xdp_md *frame, int bytes)
+{
+	struct ethernet *ethernet;
+
+	if (bytes && xdp_adjust_head(frame, -bytes))
+		return 0;
+	ethernet = (void *)(u64)frame->data;
+	return (void *)(ethernet + 1) > (void *)(u64)frame->data_end ? 0 : ethernet;
+}
+
+/* What is to be done with a packet whose labels were looked at. */
+enum next { ROUTE, CHANGE_TOP, DONE };
+
+struct work {
+	/* Bytes of labels that are to go. */
+	u32 popped;
+	/* Where an IP packet is to be looked up. */
+	u32 table;
+	/* Hops it may have left, by what the LSP allowed. */
+	u8 limit;
+	u8 is_v6;
+	/* A label to be swapped: its entry, its time to live as it counts here, what it means. */
+	u8 ttl;
+	u32 top;
+	u32 word;
+	int action;
+};
+
+/* An IP packet leaves. */
+INLINE int route(struct xdp_md *frame, const struct table *table, const struct work *work, const int is_v6)
+{
+	u64 popped = work->popped & 31;
+	void *end = (void *)(u64)frame->data_end, *start = (void *)(u64)frame->data + ETHERNET;
+	struct ipv4 *v4;
+	struct ipv6 *v6;
+	struct ethernet *ethernet;
+	struct target *target;
+	struct hop *hop;
+	u32 number, hash = 0, length, entry, room;
+	u16 kind = is_v6 ? IPV6 : IPV4;
+	u8 ttl, class;
+
+	OPAQUE(popped);
+	start += popped;
+	OPAQUE(start);
+	v4 = start;
+	v6 = start;
+	if (is_v6) {
+		if ((void *)(v6 + 1) > end)
+			return pass(frame);
+		length = sizeof(*v6) + to_host16(v6->length);
+		ttl = v6->hop_limit;
+		class = to_host32(v6->version_class_flow) >> 20;
+		if ((to_host32(v6->version_class_flow) >> 28) != 6)
+			return pass(frame);
+		number = route_v6(table, to_host64(((const u64 *)v6->destination)[0]),
+				  to_host64(((const u64 *)v6->destination)[1]));
+	} else {
+		u32 sum = 0;
+
+		if ((void *)(v4 + 1) > end || v4->version_and_length != 0x45)
+			return pass(frame);
+#pragma unroll
+		for (int word = 0; word < 10; word++)
+			sum += ((u16 *)v4)[word];
+		sum = (sum & 0xffff) + (sum >> 16);
+		if (((sum & 0xffff) + (sum >> 16)) != 0xffff)
+			return drop(frame, BAD_CHECKSUM);
+		length = to_host16(v4->length);
+		ttl = v4->ttl;
+		class = v4->class;
+		if (length < sizeof(*v4))
+			return pass(frame);
+		number = route_v4(table, to_host32(v4->destination));
+	}
+	if (start + length > end)
+		return pass(frame);
+	target = map_lookup(&targets, &number);
+	if (!number || !target)
+		return pass(frame);
+	if (target->count == DISCARD) {
+		add(&target_counts, number, length_of(frame));
+		return drop(frame, DISCARDED);
+	}
+	if (target->count == 0)
+		return pass(frame);
+	if (target->count > 1 && !(is_v6 ? hash_v6(v6, end, &hash) : hash_v4(v4, end, &hash)))
+		return pass(frame);
+	hop = choose(target, hash);
+	ttl = ttl < work->limit ? ttl : work->limit;
+	if (!hop || ttl <= 1)
+		return pass(frame);
+	room = hop->mtu - hop->depth * LABEL;
+	if (hop->depth > MOST_LABELS || room > hop->mtu || length > room)
+		return pass(frame);
+
+	/* From here on it is decided. */
+	ttl--;
+	if (is_v6) {
+		v6->hop_limit = ttl;
+	} else {
+		/* RFC 1624 equation 3; the time to live is the first byte of its word. */
+		u32 sum = (u16)~v4->checksum + (u16)~(v4->ttl) + ttl;
+
+		sum = (sum & 0xffff) + (sum >> 16);
+		v4->checksum = ~((sum & 0xffff) + (sum >> 16));
+		v4->ttl = ttl;
+	}
+	add(&target_counts, number, length_of(frame));
+	ethernet = move(frame, hop->depth * LABEL - (int)popped);
+	if (!ethernet)
+		return XDP_ABORTED;
+	address(ethernet, hop, hop->depth ? MPLS : kind);
+	if (hop->depth == 0)
+		return leave(frame, hop, popped ? POPPED : ROUTED);
+	entry = (u32)(class >> 5) << 9 | 0x100 | (hop->is_pipe ? 255 : ttl);
+	if (!write_labels(frame, hop, entry))
+		return XDP_ABORTED;
+	return leave(frame, hop, PUSHED);
+}
+
+/* netstage_core::forward's hash of a stack whose packet beneath is IP and is seen at once; what is deeper
+ * than a few labels has none here. */
+INLINE int hash_labels(struct xdp_md *frame, u32 popped, u32 *hash)
+{
+	void *end = (void *)(u64)frame->data_end;
+	u32 *entry = (void *)(u64)frame->data + ETHERNET + popped;
+
+#pragma unroll
+	for (int depth = 0; depth < 3; depth++) {
+		u32 value;
+
+		if ((void *)(entry + 1) > end)
+			return 0;
+		value = to_host32(*entry++);
+		if (value >> 12 == 7)
+			return 0;
+		if (value & 0x100) {
+			struct ipv4 *v4 = (void *)entry;
+			struct ipv6 *v6 = (void *)entry;
+
+			if ((void *)(v4 + 1) > end)
+				return 0;
+			if (v4->version_and_length == 0x45 && (void *)v4 + to_host16(v4->length) <= end &&
+			    to_host16(v4->length) >= sizeof(*v4))
+				return hash_v4(v4, end, hash);
+			if ((void *)(v6 + 1) > end || v4->version_and_length >> 4 != 6 ||
+			    (void *)(v6 + 1) + to_host16(v6->length) > end)
+				return 0;
+			return hash_v6(v6, end, hash);
+		}
+	}
+	return 0;
+}
+
+/* The labels of a hop take the place of the top one. */
+INLINE int swap(struct xdp_md *frame, const struct work *work)
+{
+	void *end = (void *)(u64)frame->data_end;
+	u32 popped = work->popped & 31, top = work->top, word = work->word, label = top >> 12;
+	u32 number = LEADS_TO(word), hash = 0;
+	u8 ttl = work->ttl;
+	u32 length = length_of(frame) - ETHERNET - popped - LABEL;
+	struct target *target = map_lookup(&targets, &number);
+	struct ethernet *ethernet;
+	struct hop *hop;
+
+	if (!target)
+		return pass(frame);
+	if (target->count == DISCARD)
+		return drop(frame, DISCARDED);
+	if (target->count == 0 || (target->count > 1 && !hash_labels(frame, popped, &hash)))
+		return pass(frame);
+	hop = choose(target, hash);
+	if (!hop || hop->depth > MOST_LABELS || length + hop->depth * LABEL > hop->mtu)
+		return pass(frame);
+	/* Penultimate hop popping shows an IP packet, whose header the slow path looks after. */
+	if (hop->depth == 0) {
+		u32 *beneath = (void *)(u64)frame->data + ETHERNET + popped + LABEL;
+		struct ipv4 *v4 = (void *)beneath;
+		u16 kind = MPLS;
+
+		if ((void *)(beneath + 1) > end)
+			return pass(frame);
+		if (top & 0x100) {
+			u8 version = *(u8 *)beneath >> 4;
+
+			if ((void *)(v4 + 1) > end)
+				return pass(frame);
+			if (version == 4) {
+				kind = IPV4;
+				if (!IS_PIPE(word) && v4->ttl > ttl - 1) {
+					u32 sum = (u16)~v4->checksum + (u16)~(v4->ttl) + (u8)(ttl - 1);
+
+					sum = (sum & 0xffff) + (sum >> 16);
+					v4->checksum = ~((sum & 0xffff) + (sum >> 16));
+					v4->ttl = ttl - 1;
+				}
+			} else if (version == 6) {
+				struct ipv6 *v6 = (void *)beneath;
+
+				kind = IPV6;
+				if (!IS_PIPE(word) && v6->hop_limit > ttl - 1)
+					v6->hop_limit = ttl - 1;
+			} else {
+				return pass(frame);
+			}
+		} else if (!IS_PIPE(word)) {
+			u32 value = to_host32(*beneath);
+
+			if ((value & 0xff) > ttl - 1u)
+				*beneath = to_host32((value & ~0xffu) | (u8)(ttl - 1));
+		}
+		add(&target_counts, number, length_of(frame));
+		add(&label_counts, label, length_of(frame));
+		ethernet = move(frame, -(int)(popped + LABEL));
+		if (!ethernet)
+			return XDP_ABORTED;
+		address(ethernet, hop, kind);
+		return leave(frame, hop, UNCOVERED);
+	}
+	add(&target_counts, number, length_of(frame));
+	add(&label_counts, label, length_of(frame));
+	ethernet = move(frame, (int)(hop->depth * LABEL) - (int)(popped + LABEL));
+	if (!ethernet)
+		return XDP_ABORTED;
+	address(ethernet, hop, MPLS);
+	/* Class and bottom stay; those above it are no bottom. */
+	if (!write_labels(frame, hop, (top & 0xf00) | (u8)(ttl - 1)))
+		return XDP_ABORTED;
+	return leave(frame, hop, SWAPPED);
+}
+
+INLINE enum next done(struct work *work, int action)
+{
+	work->action = action;
+	return DONE;
+}
+
+/* Looks at labels until one is to be swapped, or none is left. */
+INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, struct work *work)
+{
+#pragma unroll
+	for (int pops = 0; pops < MOST_POPS; pops++) {
+		void *end = (void *)(u64)frame->data_end;
+		u32 *entry = (void *)(u64)frame->data + ETHERNET + pops * LABEL;
+		u32 top, label, word;
+		u8 ttl, version;
+
+		if ((void *)(entry + 1) > end)
+			return done(work, pass(frame));
+		top = to_host32(*entry);
+		label = top >> 12;
+		ttl = top;
+		ttl = ttl < work->limit ? ttl : work->limit;
+		if (label < 16) {
+			/* Explicit null of either version; the others are for the slow path. */
+			if (label != 0 && label != 2)
+				return done(work, pass(frame));
+			word = POP | work->table << 3;
+		} else {
+			struct incoming *incoming = map_lookup(&labels, &label);
+
+			if (!incoming)
+				return done(work, pass(frame));
+			word = *(volatile u32 *)&incoming->action;
+			if (ACTION(word) == UNKNOWN)
+				return done(work, drop(frame, UNKNOWN_LABEL));
+			if (!(incoming->expected >> ((in->number - 1) & 63) & 1))
+				return done(work, drop(frame, UNEXPECTED_LABEL));
+		}
+		if (ttl <= 1)
+			return done(work, pass(frame));
+		work->popped = pops * LABEL;
+		if (ACTION(word) == SWAP) {
+			work->ttl = ttl;
+			work->top = top;
+			work->word = word;
+			return CHANGE_TOP;
+		}
+		work->table = LEADS_TO(word);
+		work->limit = IS_PIPE(word) ? 255 : ttl;
+		if (!(top & 0x100))
+			continue;
+		if ((void *)(entry + 1) + 1 > end)
+			return done(work, pass(frame));
+		version = *(u8 *)(entry + 1) >> 4;
+		if ((version != 4 && version != 6) || (label == 0 && version != 4) || (label == 2 && version != 6))
+			return done(work, pass(frame));
+		if (label >= 16)
+			add(&label_counts, label, length_of(frame));
+		work->popped = pops * LABEL + LABEL;
+		work->is_v6 = version == 6;
+		return ROUTE;
+	}
+	return done(work, pass(frame));
+}
+
+SECTION("xdp") int router(struct xdp_md *frame)
+{
+	struct ethernet *ethernet = (void *)(u64)frame->data;
+	struct work work = { .limit = 255 };
+	u32 index = frame->ingress_ifindex;
+	struct interface *in;
+	struct table *table;
+
+	if ((void *)(ethernet + 1) > (void *)(u64)frame->data_end)
+		return XDP_PASS;
+	in = map_lookup(&interfaces, &index);
+	if (!in || !in->number)
+		return XDP_PASS;
+	/* To another station, or to all: the kernel's. */
+	if (*(u32 *)ethernet->to != *(u32 *)in->mac || *(u16 *)(ethernet->to + 4) != *(u16 *)(in->mac + 4))
+		return XDP_PASS;
+	work.table = in->table;
+	if (ethernet->kind == MPLS) {
+		switch (labelled(frame, in, &work)) {
+		case DONE:
+			return work.action;
+		case CHANGE_TOP:
+			return swap(frame, &work);
+		case ROUTE:
+			break;
+		}
+	} else if (ethernet->kind == IPV6) {
+		work.is_v6 = 1;
+	} else if (ethernet->kind != IPV4) {
+		return XDP_PASS;
+	}
+	table = map_lookup(&tables, &work.table);
+	if (!table)
+		return pass(frame);
+	/* One of each version, which the compiler makes of the same lines. */
+	return work.is_v6 ? route(frame, table, &work, 1) : route(frame, table, &work, 0);
+}
+
+/* Where frames redirected to a veth go on its other end: without a program there they are lost. */
+SECTION("xdp") int pass_all(struct xdp_md *frame __attribute__((unused)))
+{
+	return XDP_PASS;
+}
+
+char LICENSE[] SECTION("license") = "Dual BSD/GPL";

@@ -1,0 +1,345 @@
+//! The program in the kernel (bpf/router.bpf.c) and its maps.
+//!
+//! It is on an interface as long as this process holds its link: after kill -9 nothing is left.
+
+use super::layout::{
+    self, HOP, INCOMING, INTERFACE, LABELS, MOST_INDEX, MOST_PORTS, ROW, Stations, TABLE, TARGET,
+};
+use crate::ports::kernel::Mapping;
+use aya::maps::xdp::XdpMapError;
+use aya::maps::{DevMap, Map, MapData, PerCpuArray};
+use aya::programs::{ProgramError, TestRun as _, TestRunOptions, Xdp, XdpMode};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use netstage_core::forward::{Hop, Incoming, Target};
+use netstage_wire::ethernet::Mac;
+use netstage_wire::mpls::Label;
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The program, as `make bpf` made it.
+static OBJECT: &[u8] = include_bytes!("../../../../bpf/router.bpf.o");
+
+/// Counters per label or target take no more memory than this on all processors together.
+const COUNTERS: usize = 256 << 20;
+
+/// How large the maps are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Rows of routes, all tables together.
+    pub rows: usize,
+    /// Tables.
+    pub tables: usize,
+    /// Targets, and hops.
+    pub targets: usize,
+    /// Hops.
+    pub hops: usize,
+}
+
+/// Why there is no fast path.
+#[derive(Debug)]
+pub enum Error {
+    /// The kernel does not take the program.
+    Load(EbpfError),
+    /// The program does not run there.
+    Program(ProgramError),
+    /// Its tables cannot be had.
+    Maps(io::Error),
+    /// It serves interfaces of numbers below [`MOST_INDEX`], and [`MOST_PORTS`] of them.
+    Beyond {
+        /// The kernel's number of the interface.
+        index: u32,
+    },
+    /// It cannot send by an interface.
+    Port(XdpMapError),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Load(error) => write!(f, "the kernel does not load the router's program: {error}"),
+            Error::Program(error) => write!(f, "the router's program cannot run: {error}"),
+            Error::Beyond { index } => write!(
+                f,
+                "the router's program serves {MOST_PORTS} interfaces, of numbers below {MOST_INDEX}: this is {index}"
+            ),
+            Error::Port(error) => write!(f, "the router's program cannot send there: {error}"),
+            Error::Maps(error) => write!(f, "the router's tables cannot be shared with the kernel: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Load(error) => Some(error),
+            Error::Program(error) => Some(error),
+            Error::Maps(error) => Some(error),
+            Error::Port(error) => Some(error),
+            Error::Beyond { .. } => None,
+        }
+    }
+}
+
+impl From<EbpfError> for Error {
+    fn from(error: EbpfError) -> Error {
+        Error::Load(error)
+    }
+}
+
+impl From<ProgramError> for Error {
+    fn from(error: ProgramError) -> Error {
+        Error::Program(error)
+    }
+}
+
+/// Packets and their bytes from the Ethernet header on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What the program did with frames, in the order of its `enum total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Total {
+    /// An IP packet was routed.
+    Routed,
+    /// It was put into an LSP.
+    Pushed,
+    /// A label was swapped.
+    Swapped,
+    /// The last label but the packet's was taken off for the next router (penultimate hop popping).
+    Uncovered,
+    /// A label was popped, and the packet beneath routed.
+    Popped,
+    /// The slow path is to decide.
+    ToSlowPath,
+    /// The checksum of the IPv4 header was wrong.
+    BadChecksum,
+    /// No such label was given out.
+    UnknownLabel,
+    /// The label was not given to who is behind that interface.
+    UnexpectedLabel,
+    /// The route discards.
+    Discarded,
+}
+
+/// What became of a frame that was given to the program by hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was dropped.
+    Drop,
+    /// It goes up, as it came.
+    Pass,
+    /// It leaves so, by some interface.
+    Send(Vec<u8>),
+}
+
+/// Packets and bytes, by each processor.
+type Counts = PerCpuArray<MapData, [u64; 2]>;
+
+/// The program, loaded, and its tables.
+pub struct FastPath {
+    program: Ebpf,
+    ports: DevMap<MapData>,
+    totals: Counts,
+    label_counts: Counts,
+    target_counts: Counts,
+    routes: Arc<Mapping>,
+    tables: Mapping,
+    targets: Mapping,
+    hops: Mapping,
+    labels: Mapping,
+    interfaces: Mapping,
+}
+
+impl fmt::Debug for FastPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FastPath").finish_non_exhaustive()
+    }
+}
+
+impl FastPath {
+    /// Loads the program; it is on no interface yet. The seed is that of the router's decisions.
+    pub fn load(capacity: Capacity, seed: u64) -> Result<FastPath, Error> {
+        let counted = |wanted: usize| {
+            let processors = aya::util::nr_cpus().unwrap_or(1);
+            wanted.min(COUNTERS / size_of::<Count>() / processors) as u32
+        };
+        let mut program = EbpfLoader::new()
+            .map_max_entries("routes", capacity.rows as u32)
+            .map_max_entries("tables", capacity.tables as u32)
+            .map_max_entries("targets", capacity.targets as u32 + 1)
+            .map_max_entries("hops", capacity.hops as u32)
+            .map_max_entries("target_counts", counted(capacity.targets + 1))
+            .map_max_entries("label_counts", counted(LABELS))
+            .override_global("SEED", &seed, true)
+            .load(OBJECT)?;
+        let shared = |name: &str, words: usize| -> Result<Mapping, Error> {
+            let Some(Map::Array(map)) = program.map(name) else { panic!("{name} is an array") };
+            Mapping::of(map.fd().as_fd(), (words * 4).next_multiple_of(PAGE), 0).map_err(Error::Maps)
+        };
+        let routes = Arc::new(shared("routes", capacity.rows * ROW)?);
+        let tables = shared("tables", capacity.tables * TABLE)?;
+        let targets = shared("targets", (capacity.targets + 1) * TARGET)?;
+        let hops = shared("hops", capacity.hops * HOP)?;
+        let labels = shared("labels", LABELS * INCOMING)?;
+        let interfaces = shared("interfaces", MOST_INDEX as usize * INTERFACE)?;
+        let xdp: &mut Xdp = program.program_mut("router").expect("it is there").try_into()?;
+        xdp.load()?;
+        let ports = DevMap::try_from(take(&mut program, "ports")).map_err(EbpfError::MapError)?;
+        let mut counts = |name: &str| {
+            let map = take(&mut program, name);
+            PerCpuArray::try_from(map).map_err(|error| Error::Load(EbpfError::MapError(error)))
+        };
+        let (totals, label_counts) = (counts("totals")?, counts("label_counts")?);
+        let target_counts = counts("target_counts")?;
+        Ok(FastPath {
+            program,
+            ports,
+            totals,
+            label_counts,
+            target_counts,
+            routes,
+            tables,
+            targets,
+            hops,
+            labels,
+            interfaces,
+        })
+    }
+
+    /// The memory of all routes.
+    pub(super) fn routes(&self) -> Arc<Mapping> {
+        Arc::clone(&self.routes)
+    }
+
+    /// Where a table's rows begin, of IPv4 and IPv6, and the bits that index the first of them.
+    pub(super) fn set_table(&self, number: u32, v4: (usize, u32), v6: (usize, u32)) {
+        write::<TABLE>(&self.tables, number as usize, &[v4.0 as u32, v4.1, v6.0 as u32, v6.1]);
+    }
+
+    pub(super) fn set_target(&self, number: u32, target: &Target) {
+        let record = layout::target(target);
+        let hops = if let Target::Hops(hops) = target { hops.len().min(TARGET - 1) } else { 0 };
+        // Who still sees more hops than there are now finds those that were there.
+        write::<TARGET>(&self.targets, number as usize, &record[..=hops]);
+    }
+
+    /// The slow path has its packets while it is written.
+    pub(super) fn set_hop(&self, number: u32, hop: &Hop, stations: Option<Stations>) {
+        let record = layout::hop(hop, stations);
+        let is_ready = &self.hops.words()[number as usize * HOP + layout::IS_READY];
+        is_ready.store(0, Ordering::Release);
+        write::<HOP>(&self.hops, number as usize, &record[..layout::IS_READY]);
+        is_ready.store(record[layout::IS_READY], Ordering::Release);
+    }
+
+    pub(super) fn set_label(&self, label: Label, incoming: Option<&Incoming>) {
+        write::<INCOMING>(&self.labels, label.number() as usize, &layout::incoming(incoming));
+    }
+
+    /// Begins to serve an interface of the calling thread's namespace, by its number there and here.
+    pub fn attach(&mut self, number: u32, table: u32, index: u32, mac: Mac) -> Result<(), Error> {
+        if index >= MOST_INDEX || number as usize >= MOST_PORTS {
+            return Err(Error::Beyond { index });
+        }
+        self.ports.set(number, index, None, 0).map_err(Error::Port)?;
+        self.expect(number, table, index, mac);
+        let attached = self.xdp().attach_to_if_index(index, XdpMode::Driver);
+        attached
+            .or_else(|_| self.xdp().attach_to_if_index(index, XdpMode::Skb))
+            .map(|_| ())
+            .map_err(Error::from)
+    }
+
+    /// Takes frames of an interface for the router's.
+    fn expect(&self, number: u32, table: u32, index: u32, mac: Mac) {
+        let record = layout::interface(number, table, mac);
+        write::<INTERFACE>(&self.interfaces, index as usize, &record);
+    }
+
+    /// What the program would do with a frame by an interface of the calling thread's namespace, which it
+    /// need not be attached to.
+    pub fn try_frame(
+        &mut self,
+        frame: &[u8],
+        number: u32,
+        table: u32,
+        index: u32,
+        mac: Mac,
+    ) -> Result<Outcome, Error> {
+        const DROP: u32 = 1;
+        const PASS: u32 = 2;
+        self.expect(number, table, index, mac);
+        // struct xdp_md: beginning, end, metadata, interface, queue, interface it leaves by.
+        let context = [0, frame.len() as u32, 0, index, 0, 0];
+        let context: Vec<u8> = context.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+        let mut changed = vec![0; frame.len() + 64];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut changed),
+            ctx_in: Some(&context),
+            ..TestRunOptions::new()
+        };
+        let result = self.xdp().test_run(options)?;
+        changed.truncate(result.data_size_out as usize);
+        Ok(match result.return_value {
+            DROP => Outcome::Drop,
+            PASS => {
+                assert_eq!(changed, frame, "what goes up is as it came");
+                Outcome::Pass
+            }
+            _ => Outcome::Send(changed),
+        })
+    }
+
+    /// What was done with frames.
+    pub fn total(&self, total: Total) -> Count {
+        sum(&self.totals, total as u32).unwrap_or_default()
+    }
+
+    /// Frames that came with a label; none where labels this high are not counted.
+    pub fn of_label(&self, label: Label) -> Option<Count> {
+        sum(&self.label_counts, label.number())
+    }
+
+    /// Frames that went to a target; none where targets this high are not counted.
+    pub fn of_target(&self, number: u32) -> Option<Count> {
+        sum(&self.target_counts, number)
+    }
+
+    fn xdp(&mut self) -> &mut Xdp {
+        let program = self.program.program_mut("router").expect("it is there");
+        program.try_into().expect("it is an XDP program")
+    }
+}
+
+/// Memory is shared in whole pages.
+const PAGE: usize = 4096;
+
+fn take(program: &mut Ebpf, name: &str) -> Map {
+    program.take_map(name).unwrap_or_else(|| panic!("{name} is there"))
+}
+
+/// Writes the beginning of a record, its first word last: that one says whether the others count.
+fn write<const WORDS: usize>(map: &Mapping, number: usize, record: &[u32]) {
+    let place = &map.words()[number * WORDS..][..record.len()];
+    for (word, value) in place.iter().zip(record).rev() {
+        word.store(*value, Ordering::Release);
+    }
+}
+
+/// What all processors have counted.
+fn sum(counts: &Counts, number: u32) -> Option<Count> {
+    let values = counts.get(&number, 0).ok()?;
+    Some(values.iter().fold(Count::default(), |sum, [packets, bytes]| Count {
+        packets: sum.packets + packets,
+        bytes: sum.bytes + bytes,
+    }))
+}

@@ -1,0 +1,94 @@
+//! How the tables lie in the maps of bpf/router.bpf.c: words in the machine's byte order, and of each
+//! record the structure of the same name there.
+
+use netstage_core::forward::{Action, Hop, Incoming, MOST_LABELS, Model, Target};
+use netstage_wire::ethernet::Mac;
+
+/// Words of a row of routes, which is an element of their map.
+pub(super) const ROW: usize = 256;
+/// Hops of a target at most.
+pub const MOST_HOPS: usize = 15;
+/// Interfaces at most.
+pub const MOST_PORTS: usize = 64;
+/// The kernel's numbers of interfaces that can be served are below this.
+pub const MOST_INDEX: u32 = 1 << 16;
+/// Labels there are.
+pub(super) const LABELS: usize = 1 << 20;
+
+/// Words of each record, as it lies in its map.
+pub(super) const TABLE: usize = 4;
+pub(super) const TARGET: usize = 1 + MOST_HOPS;
+pub(super) const HOP: usize = 10;
+pub(super) const INCOMING: usize = 4;
+pub(super) const INTERFACE: usize = 4;
+
+/// The word of a hop that says whether it can be used.
+pub(super) const IS_READY: usize = 8;
+
+/// A target of which the slow path knows, and one that nothing reaches.
+const ELSEWHERE: u32 = 0;
+const DISCARD: u32 = u32::MAX;
+
+/// A neighbour's station, and the interface's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stations {
+    /// The neighbour's.
+    pub to: Mac,
+    /// The interface's.
+    pub from: Mac,
+}
+
+/// `struct hop`, which is not ready before the stations are known.
+pub(super) fn hop(hop: &Hop, stations: Option<Stations>) -> [u32; HOP] {
+    let depth = hop.labels().len() as u8;
+    let [m0, m1] = hop.mtu.to_ne_bytes();
+    let mut words = [0; HOP];
+    words[0] = hop.interface;
+    words[1] = u32::from_ne_bytes([m0, m1, depth, u8::from(hop.model == Model::Pipe)]);
+    for (word, label) in words[2..2 + MOST_LABELS].iter_mut().zip(hop.labels()) {
+        *word = label.number() << 12;
+    }
+    if let Some(Stations { to, from }) = stations {
+        let mut both = [0; 12];
+        both[..6].copy_from_slice(&to);
+        both[6..].copy_from_slice(&from);
+        let (four, _) = both.as_chunks();
+        words[5..8].iter_mut().zip(four).for_each(|(word, bytes)| *word = u32::from_ne_bytes(*bytes));
+        words[IS_READY] = 1;
+    }
+    words
+}
+
+/// `struct target`. One of more hops than that is the slow path's.
+pub(super) fn target(target: &Target) -> [u32; TARGET] {
+    let mut words = [0; TARGET];
+    match target {
+        Target::Hops(hops) if hops.len() <= MOST_HOPS => {
+            words[0] = hops.len() as u32;
+            words[1..=hops.len()].copy_from_slice(hops);
+        }
+        Target::Hops(_) | Target::Local => words[0] = ELSEWHERE,
+        Target::Discard => words[0] = DISCARD,
+    }
+    words
+}
+
+/// `struct incoming`; none is a label that was not given out.
+pub(super) fn incoming(incoming: Option<&Incoming>) -> [u32; INCOMING] {
+    const SWAP: u32 = 1;
+    const POP: u32 = 2;
+    let Some(incoming) = incoming else { return [0; INCOMING] };
+    let pipe = u32::from(incoming.model == Model::Pipe) << 2;
+    let action = match incoming.action {
+        Action::Swap { target } => SWAP | pipe | target << 3,
+        Action::Pop { table } => POP | pipe | table << 3,
+    };
+    let [e0, e1, e2, e3, e4, e5, e6, e7] = incoming.expected.to_ne_bytes();
+    [action, 0, u32::from_ne_bytes([e0, e1, e2, e3]), u32::from_ne_bytes([e4, e5, e6, e7])]
+}
+
+/// `struct interface`.
+pub(super) fn interface(number: u32, table: u32, mac: Mac) -> [u32; INTERFACE] {
+    let [a, b, c, d, e, f] = mac;
+    [number + 1, table, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0])]
+}

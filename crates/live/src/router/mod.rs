@@ -1,0 +1,11 @@
+//! An MPLS and IP router on interfaces of this machine.
+//!
+//! What it does with a packet is [`netstage_core::forward`]'s. A program in the kernel decides the same for
+//! nearly all packets as they arrive, by the same tables; whatever else there is goes up to the slow path.
+//!
+//! - [`tables`]: routes, labels and hops, which both read while they change.
+//! - [`fast_path`]: the program in the kernel; [`layout`]: how the tables lie in its maps.
+
+pub mod fast_path;
+mod layout;
+pub mod tables;

@@ -1,0 +1,325 @@
+//! The program in the kernel and the slow path are one router: what the program decides is what
+//! [`netstage_core::forward`] decides, to the last byte, and what it does not decide it leaves alone.
+
+mod support;
+
+use netstage_core::forward::lpm::Shape;
+use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Reason, Target, Verdict};
+use netstage_live::netns::Netlink;
+use netstage_live::router::fast_path::{FastPath, Outcome, Total};
+use netstage_live::router::tables::{Sizes, Stations, Tables};
+use netstage_wire::ethernet::ethertype;
+use netstage_wire::ip::{protocol, v4};
+use netstage_wire::mpls::{Entry, Label};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use support::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+
+const SEED: u64 = 0x5eed;
+const ETHERNET: usize = 14;
+const STATIONS: Stations = Stations { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
+
+fn label(number: u32) -> Label {
+    Label::new(number).unwrap()
+}
+
+fn v4_prefix(text: &str) -> (IpAddr, u8) {
+    let (address, length) = text.split_once('/').unwrap();
+    (address.parse().unwrap(), length.parse().unwrap())
+}
+
+/// Tables with one of everything.
+fn tables(fast_path: Option<FastPath>) -> Tables {
+    let mut tables = Tables::new(sizes(), vec![0, 1], SEED, fast_path);
+    let mut hop = |labels: &[u32], mtu: u16, model, stations| {
+        let labels: Vec<Label> = labels.iter().copied().map(label).collect();
+        tables.add_hop(Hop::new(1, 0, mtu, &labels, model).unwrap(), stations).unwrap()
+    };
+    let hops = [
+        hop(&[], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[100], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[101, 102], 1500, Model::Pipe, Some(STATIONS)),
+        hop(&[103, 104, 105], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[106], 80, Model::Uniform, Some(STATIONS)),
+        hop(&[0], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[107], 1500, Model::Uniform, None),
+    ];
+    let mut targets: Vec<u32> =
+        hops.iter().map(|hop| tables.add_target(Target::Hops(vec![*hop])).unwrap()).collect();
+    for target in [
+        Target::Hops(hops[..4].to_vec()),
+        Target::Hops(vec![]),
+        Target::Local,
+        Target::Discard,
+        Target::Hops(hops.iter().cycle().take(20).copied().collect()),
+    ] {
+        targets.push(tables.add_target(target).unwrap());
+    }
+    for (place, target) in targets.iter().enumerate() {
+        let place = place as u8;
+        for prefix in [
+            (IpAddr::from([10, place, 0, 0]), 16),
+            (IpAddr::from([10, 100, place, 0]), 24),
+            (IpAddr::from([10, 101, 0, place << 4]), 28),
+            (IpAddr::from([0x2001, 0xdb8, u16::from(place), 0, 0, 0, 0, 0]), 48),
+            (IpAddr::from([0x2001, 0xdb8, 0xff, 0, 0, 0, 0, u16::from(place)]), 128),
+        ] {
+            tables.insert(0, prefix, *target).unwrap();
+        }
+        for (offset, model) in [(0, Model::Uniform), (20, Model::Pipe)] {
+            let action = Action::Swap { target: *target };
+            let incoming = Incoming { action, model, expected: 0b01 | u64::from(place % 3) << 1 };
+            tables.give(label(200 + offset + u32::from(place)), incoming).unwrap();
+        }
+    }
+    tables.insert(0, v4_prefix("10.102.0.0/15"), targets[7]).unwrap();
+    tables.insert(1, v4_prefix("10.0.0.0/8"), targets[1]).unwrap();
+    tables.insert(1, v4_prefix("2001:db8::/32"), targets[2]).unwrap();
+    for (number, table, model) in
+        [(300, 0, Model::Uniform), (301, 0, Model::Pipe), (302, 1, Model::Uniform), (303, 1, Model::Pipe)]
+    {
+        let incoming = Incoming { action: Action::Pop { table }, model, expected: 0b11 };
+        tables.give(label(number), incoming).unwrap();
+    }
+    let gone = Incoming { action: Action::Pop { table: 0 }, model: Model::Uniform, expected: 0b11 };
+    tables.give(label(304), gone).unwrap();
+    tables.take_back(label(304)).unwrap();
+    tables
+}
+
+fn sizes() -> Sizes {
+    let shape = |rows| Shape { first: 16, rows };
+    Sizes { tables: vec![(shape(64), shape(512)), (shape(8), shape(64))], targets: 64, hops: 64 }
+}
+
+fn stack() -> impl Strategy<Value = Vec<u32>> {
+    let number = prop_oneof![
+        5 => 200_u32..212,
+        3 => 220_u32..232,
+        5 => 300_u32..304,
+        1 => Just(304_u32),
+        2 => Just(0_u32),
+        2 => Just(2_u32),
+        1 => 0_u32..16,
+        1 => 16_u32..1 << 20,
+    ];
+    prop_oneof![2 => Just(vec![]), 5 => vec(number.clone(), 1), 3 => vec(number, 2..5)]
+}
+
+fn ttl() -> impl Strategy<Value = u8> {
+    prop_oneof![1 => 0_u8..4, 3 => any::<u8>()]
+}
+
+fn protocols() -> impl Strategy<Value = u8> {
+    prop_oneof![
+        3 => Just(protocol::TCP),
+        3 => Just(protocol::UDP),
+        1 => Just(protocol::ICMP),
+        1 => Just(58),
+        1 => Just(0),
+        1 => any::<u8>()
+    ]
+}
+
+prop_compose! {
+    fn packet_v4()(
+        octets in prop_oneof![(0..14_u8, any::<[u8; 2]>()).prop_map(|(a, [b, c])| [10, a, b, c]),
+            (100..104_u8, 0..14_u8, any::<u8>()).prop_map(|(a, b, c)| [10, a, b, c])],
+        source: [u8; 4],
+        class: u8,
+        ttl in ttl(),
+        protocol in protocols(),
+        fragment in prop_oneof![4 => Just(0_u16), 1 => Just(0x4000), 1 => any::<u16>()],
+        payload in vec(any::<u8>(), 0..120),
+        spoil in prop_oneof![12 => Just(0_u8), 1 => Just(1), 1 => Just(2)],
+    ) -> Vec<u8> {
+        let mut packet = vec![0; v4::HEADER];
+        (packet[0], packet[1], packet[8], packet[9]) = (0x45, class, ttl, protocol);
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet[12..16].copy_from_slice(&source);
+        packet[16..20].copy_from_slice(&octets);
+        packet.extend(payload);
+        let length = packet.len() as u16 + u16::from(spoil == 2) * 9;
+        packet[2..4].copy_from_slice(&length.to_be_bytes());
+        let checksum = netstage_wire::checksum::checksum(&packet[..v4::HEADER]);
+        packet[10..12].copy_from_slice(&(checksum ^ u16::from(spoil == 1)).to_be_bytes());
+        packet
+    }
+}
+
+prop_compose! {
+    fn packet_v6()(
+        group in prop_oneof![0..14_u16, Just(0xff)],
+        last in 0..14_u16,
+        source: [u8; 16],
+        head: u32,
+        ttl in ttl(),
+        protocol in protocols(),
+        payload in vec(any::<u8>(), 0..120),
+    ) -> Vec<u8> {
+        let mut packet = (head >> 4 | 0x6000_0000).to_be_bytes().to_vec();
+        packet.extend((payload.len() as u16).to_be_bytes());
+        packet.extend([protocol, ttl]);
+        packet.extend(source);
+        packet.extend(Ipv6Addr::new(0x2001, 0xdb8, group, 0, 0, 0, 0, last).octets());
+        packet.extend(payload);
+        packet
+    }
+}
+
+prop_compose! {
+    fn frame()(
+        labels in stack(),
+        ttls in vec(ttl(), 5),
+        class in 0_u8..8,
+        packet in prop_oneof![3 => packet_v4(), 2 => packet_v6(), 1 => vec(any::<u8>(), 0..60)],
+        padding in prop_oneof![3 => Just(0_usize), 1 => 0_usize..20],
+        other in prop_oneof![20 => Just(None), 1 => any::<u16>().prop_map(Some)],
+    ) -> Vec<u8> {
+        let mut frame = [&RIGHT_MAC[..], &LEFT_MAC].concat();
+        let kind = match (labels.len(), packet.first().map_or(0, |byte| byte >> 4)) {
+            (1.., _) => ethertype::MPLS,
+            (0, 6) => ethertype::IPV6,
+            _ => ethertype::IPV4,
+        };
+        frame.extend(other.unwrap_or(kind).to_be_bytes());
+        for (depth, number) in labels.iter().enumerate() {
+            let bottom = depth + 1 == labels.len();
+            frame.extend(Entry { label: label(*number), traffic_class: class, bottom, ttl: ttls[depth] }.to_bytes());
+        }
+        frame.extend(packet);
+        frame.resize(frame.len() + padding, 0);
+        frame
+    }
+}
+
+/// What the slow path makes of a frame: the outcome of a fast path that decides it all.
+fn decided(tables: &Tables, frame: &[u8], interface: u32) -> Outcome {
+    const ROOM: usize = 16;
+    let kind = match u16::from_be_bytes([frame[12], frame[13]]) {
+        ethertype::IPV4 => Kind::V4,
+        ethertype::IPV6 => Kind::V6,
+        ethertype::MPLS => Kind::Mpls,
+        _ => return Outcome::Pass,
+    };
+    let mut bytes = [&[0; ROOM], &frame[ETHERNET..]].concat();
+    match tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface) {
+        Verdict::Send { hop, start, kind } => {
+            let (_, stations) = tables.hop(hop);
+            let Some(Stations { to, from }) = stations else { return Outcome::Pass };
+            let kind = match kind {
+                Kind::V4 => ethertype::IPV4,
+                Kind::V6 => ethertype::IPV6,
+                Kind::Mpls => ethertype::MPLS,
+            };
+            Outcome::Send([&to[..], &from, &kind.to_be_bytes(), &bytes[start..]].concat())
+        }
+        Verdict::Drop(Reason::Malformed | Reason::UnknownLabel | Reason::Unexpected | Reason::Discarded) => {
+            Outcome::Drop
+        }
+        // The slow path counts it, divides it, or tells its sender.
+        Verdict::Drop(_) | Verdict::Local { .. } | Verdict::Divide { .. } | Verdict::Refuse(_) => {
+            Outcome::Pass
+        }
+    }
+}
+
+/// Compares both for many frames; the share that the slow path was asked about though it need not have
+/// been.
+fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
+    let (tables, decidable, asked) = (RefCell::new(tables), Cell::new(0), Cell::new(0));
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(frame in frame(), interface in 0_u32..2)| {
+        let mut tables = tables.borrow_mut();
+        let expected = decided(&tables, &frame, interface);
+        let fast_path = tables.fast_path_mut().unwrap();
+        let got = fast_path.try_frame(&frame, interface, interface, index, RIGHT_MAC).unwrap();
+        let is_decidable = u32::from(expected != Outcome::Pass);
+        decidable.set(decidable.get() + is_decidable);
+        match got {
+            Outcome::Pass => asked.set(asked.get() + is_decidable),
+            got => prop_assert_eq!(got, expected, "frame {:02x?}", frame),
+        }
+    });
+    assert!(decidable.get() > cases / 3, "{decidable:?} of {cases}");
+    f64::from(asked.get()) / f64::from(decidable.get())
+}
+
+fn loaded() -> Option<FastPath> {
+    FastPath::load(sizes().capacity(), SEED).map_err(|error| skip(&error.to_string())).ok()
+}
+
+#[test]
+fn the_program_in_the_kernel_decides_as_the_slow_path() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let Some(fast_path) = loaded() else { return };
+    let pair = Pair::new(Default::default());
+    let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
+    let mut tables = tables(Some(fast_path));
+    let share = pair.right.run(|| compare(&mut tables, index, 20_000)).unwrap();
+    println!("{:.1} % of what could be decided was left to the slow path", 100.0 * share);
+    // These frames are odd far more often than those of a wire.
+    assert!(share < 0.3, "{share}");
+
+    // Everything leads elsewhere now, and what was gone is back.
+    let hop = Hop::new(0, 0, 1400, &[label(900)], Model::Pipe).unwrap();
+    tables.set_hop(0, hop, Some(STATIONS));
+    tables.set_hop(3, hop, None);
+    tables.set_target(8, Target::Hops(vec![1, 0, 2]));
+    tables.set_target(2, Target::Discard);
+    tables.remove(0, v4_prefix("10.100.1.0/24")).unwrap();
+    tables.insert(0, v4_prefix("10.100.0.0/20"), 1).unwrap();
+    tables.remove(0, v4_prefix("10.101.0.32/28")).unwrap();
+    tables.take_back(label(201)).unwrap();
+    let incoming = Incoming { action: Action::Pop { table: 1 }, model: Model::Pipe, expected: 0b10 };
+    tables.give(label(304), incoming).unwrap();
+    pair.right.run(|| compare(&mut tables, index, 10_000)).unwrap();
+}
+
+#[test]
+fn what_the_program_does_is_counted() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let Some(fast_path) = loaded() else { return };
+    let pair = Pair::new(Default::default());
+    let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
+    let mut tables = tables(Some(fast_path));
+    let mut frame = [&RIGHT_MAC[..], &LEFT_MAC, &ethertype::MPLS.to_be_bytes()].concat();
+    frame.extend(Entry { label: label(201), traffic_class: 0, bottom: true, ttl: 9 }.to_bytes());
+    frame.extend([0x45; 46]);
+    let bytes = frame.len() as u64;
+    let fast_path = tables.fast_path_mut().unwrap();
+    for _ in 0..3 {
+        let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
+        assert!(matches!(pair.right.run(run).unwrap(), Outcome::Send(_)));
+    }
+    let swapped = fast_path.total(Total::Swapped);
+    assert_eq!((swapped.packets, swapped.bytes), (3, 3 * bytes));
+    assert_eq!(fast_path.of_label(label(201)), Some(swapped));
+    assert_eq!(fast_path.of_target(2), Some(swapped));
+    assert_eq!(fast_path.total(Total::UnknownLabel).packets, 0);
+    assert_eq!(fast_path.of_label(label(202)).unwrap().packets, 0);
+    // No such label, by nobody it was given to.
+    frame[ETHERNET..ETHERNET + 3].copy_from_slice(&[0xff, 0xff, 0xf1]);
+    let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
+    assert_eq!(pair.right.run(run).unwrap(), Outcome::Drop);
+    assert_eq!(fast_path.total(Total::UnknownLabel).packets, 1);
+}
+
+#[test]
+fn tables_have_room_for_so_many() {
+    let sizes = Sizes { hops: 2, targets: 1, ..sizes() };
+    let mut tables = Tables::new(sizes, vec![0], SEED, None);
+    let hop = Hop::new(0, 0, 1500, &[], Model::Uniform).unwrap();
+    assert_eq!((tables.add_hop(hop, None), tables.add_hop(hop, None)), (Ok(0), Ok(1)));
+    assert!(tables.add_hop(hop, None).is_err());
+    assert_eq!(tables.add_target(Target::Local), Ok(1));
+    assert!(tables.add_target(Target::Discard).is_err());
+    assert_eq!(tables.insert(0, (Ipv4Addr::LOCALHOST.into(), 32), 1), Ok(None));
+    assert_eq!(tables.remove(0, (Ipv4Addr::LOCALHOST.into(), 32)), Some(1));
+}
