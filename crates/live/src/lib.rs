@@ -3,6 +3,7 @@
 //! - [`agent`]: carries out one node's part of a run; [`controller`]: has agents do so
 //!   together; [`protocol`]: what they say to each other.
 //! - [`clock`]: the time everything here is told by.
+//! - [`counter`]: how counters are declared.
 //! - [`doctor`]: what this host can do.
 //! - [`emulator`]: the links of a scenario between pairs of ports.
 //! - [`emulation`]: a plan on the emulated stage; [`fabric`]: the namespaces it runs in.
@@ -27,6 +28,7 @@
 pub mod agent;
 pub mod clock;
 pub mod controller;
+pub mod counter;
 pub mod doctor;
 pub mod emulation;
 pub mod emulator;

@@ -5,11 +5,15 @@ mod support;
 
 use netstage_core::forward::lpm::Shape;
 use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Reason, Target, Verdict};
+use netstage_core::time::{Duration, Instant};
 use netstage_live::netns::Netlink;
+use netstage_live::ports::{Port as _, ring};
+use netstage_live::router::counter::Counter;
 use netstage_live::router::fast_path::{FastPath, Outcome, Total};
+use netstage_live::router::slow_path::{Interface, SlowPath};
 use netstage_live::router::tables::{Sizes, Stations, Tables};
 use netstage_wire::ethernet::ethertype;
-use netstage_wire::ip::{protocol, v4};
+use netstage_wire::ip::{Fragment, protocol, v4};
 use netstage_wire::mpls::{Entry, Label};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -322,4 +326,163 @@ fn tables_have_room_for_so_many() {
     assert!(tables.add_target(Target::Discard).is_err());
     assert_eq!(tables.insert(0, (Ipv4Addr::LOCALHOST.into(), 32), 1), Ok(None));
     assert_eq!(tables.remove(0, (Ipv4Addr::LOCALHOST.into(), 32)), Some(1));
+}
+
+/// A router without a program in the kernel, and what is at the other ends of its interfaces.
+fn slow_path() -> (SlowPath<ring::End>, Vec<ring::End>) {
+    let (ports, ends) = (0..2).map(|_| ring::pair(100).unwrap()).unzip();
+    let interface = |last| Interface {
+        mac: RIGHT_MAC,
+        v4: Some(Ipv4Addr::new(10, 0, 0, last)),
+        v6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last))),
+    };
+    (SlowPath::new(ports, vec![interface(1), interface(2)], tables(None)), ends)
+}
+
+/// An IPv4 packet of so many bytes to there, from somebody behind 10.0.0.0/16.
+fn packet_to(destination: [u8; 4], length: u16, ttl: u8) -> Vec<u8> {
+    let mut packet = vec![0; v4::HEADER];
+    (packet[0], packet[8], packet[9]) = (0x45, ttl, protocol::UDP);
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet[12..16].copy_from_slice(&[10, 0, 3, 3]);
+    packet[16..20].copy_from_slice(&destination);
+    let checksum = netstage_wire::checksum::checksum(&packet);
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet.extend((v4::HEADER as u16..length).map(|byte| byte as u8));
+    packet
+}
+
+fn labelled(number: u32, ttl: u8, packet: &[u8]) -> Vec<u8> {
+    let entry = Entry { label: label(number), traffic_class: 5, bottom: true, ttl };
+    [&entry.to_bytes()[..], packet].concat()
+}
+
+/// What leaves by interface 1 for what comes by interface 0: EtherType and packet.
+fn exchange(
+    router: &mut SlowPath<ring::End>,
+    ends: &mut [ring::End],
+    kind: u16,
+    packet: &[u8],
+) -> Vec<(u16, Vec<u8>)> {
+    let frame = [&RIGHT_MAC[..], &LEFT_MAC, &kind.to_be_bytes(), packet].concat();
+    assert!(ends[0].send(&frame).unwrap());
+    ends[0].flush().unwrap();
+    router.turn(Instant::ZERO);
+    sent(&mut ends[1])
+}
+
+fn sent(end: &mut ring::End) -> Vec<(u16, Vec<u8>)> {
+    let mut frames = Vec::new();
+    end.receive(100, &mut |received| {
+        let (header, packet) = received.frame.split_at(ETHERNET);
+        assert_eq!(header[..12], [&STATIONS.to[..], &STATIONS.from].concat());
+        frames.push((u16::from_be_bytes([header[12], header[13]]), packet.to_vec()));
+    })
+    .unwrap();
+    frames
+}
+
+#[test]
+fn the_slow_path_forwards() {
+    let (mut router, mut ends) = slow_path();
+    let packet = packet_to([10, 1, 0, 9], 100, 64);
+    let left = exchange(&mut router, &mut ends, ethertype::IPV4, &packet);
+    let mut lower = packet.clone();
+    v4::HeaderMut::new(&mut lower).unwrap().decrement_ttl();
+    let pushed = Entry { label: label(100), traffic_class: 0, bottom: true, ttl: 63 };
+    assert_eq!(left, [(ethertype::MPLS, [&pushed.to_bytes()[..], &lower].concat())]);
+    assert_eq!(router.counters().get(Counter::Forwarded), 1);
+
+    // Frames to other stations, and of other protocols, are not the router's.
+    let other = [&LEFT_MAC[..], &LEFT_MAC, &ethertype::IPV4.to_be_bytes(), &packet].concat();
+    ends[0].send(&other).unwrap();
+    assert_eq!(exchange(&mut router, &mut ends, 0x88b5, &packet), []);
+    assert_eq!(router.counters().iter().map(|(_, count)| count).sum::<u64>(), 1);
+}
+
+#[test]
+fn what_is_too_large_is_divided_beneath_its_labels() {
+    let (mut router, mut ends) = slow_path();
+    let packet = packet_to([10, 4, 0, 9], 180, 64);
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &labelled(300, 9, &packet));
+    let mut payload: Vec<u8> = Vec::new();
+    for (kind, bytes) in &left {
+        assert_eq!((*kind, bytes.len() <= 80), (ethertype::MPLS, true));
+        let entry = Entry::read(bytes).unwrap();
+        assert_eq!((entry.label, entry.ttl), (label(106), 8));
+        let view = v4::View::new(&bytes[4..]).unwrap();
+        assert!(view.checksum_is_right() && view.ttl() == 8 && view.fragment() != Fragment::Whole);
+        assert_eq!(view.fragment_offset(), payload.len());
+        payload.extend(view.transport().payload);
+    }
+    assert_eq!(payload, packet[v4::HEADER..]);
+    assert_eq!(router.counters().get(Counter::Divided), 1);
+}
+
+#[test]
+fn a_sender_is_told_also_from_within_an_lsp() {
+    let (mut router, mut ends) = slow_path();
+    // The way back is the router's own: 10.0.0.0/16 leaves by interface 1, too.
+    let left = exchange(&mut router, &mut ends, ethertype::IPV4, &packet_to([10, 1, 0, 9], 100, 1));
+    let [(ethertype::IPV4, answer)] = &left[..] else { panic!("{left:?}") };
+    let view = v4::View::new(answer).unwrap();
+    assert_eq!((view.source(), view.destination()), ([10, 0, 0, 1].into(), [10, 0, 3, 3].into()));
+    assert_eq!(view.transport().payload[..2], [11, 0]);
+
+    let came = labelled(201, 1, &packet_to([10, 1, 0, 9], 100, 64));
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+    let [(ethertype::IPV4, answer)] = &left[..] else { panic!("{left:?}") };
+    assert_eq!(answer[answer.len() - 4..], came[..4], "the labels it came with");
+
+    // Without a route to the sender the answer goes on in the LSP.
+    router.tables_mut().remove(0, v4_prefix("10.0.0.0/16")).unwrap();
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+    let [(ethertype::MPLS, answer)] = &left[..] else { panic!("{left:?}") };
+    assert_eq!(Entry::read(answer).unwrap().label, label(100));
+    assert_eq!(Entry::read(answer).unwrap().ttl, 254);
+    assert_eq!(v4::View::new(&answer[4..]).unwrap().destination(), Ipv4Addr::new(10, 0, 3, 3));
+    assert_eq!(router.counters().get(Counter::TtlExceeded), 3);
+
+    // A flood is answered now and then.
+    for _ in 0..50 {
+        exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+    }
+    assert!(router.counters().get(Counter::NotAnswered) > 20);
+}
+
+#[test]
+fn packets_wait_for_their_next_hops_station() {
+    let (mut router, mut ends) = slow_path();
+    let packet = packet_to([10, 6, 0, 9], 100, 64);
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet), []);
+    assert!(router.unresolved().eq([6]));
+    router.resolve(6, STATIONS);
+    router.turn(Instant::ZERO);
+    assert_eq!(sent(&mut ends[1]).len(), 1);
+    assert_eq!(router.poll_timeout(), Instant::NEVER);
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet).len(), 1);
+
+    let (mut router, mut ends) = slow_path();
+    for _ in 0..10 {
+        exchange(&mut router, &mut ends, ethertype::IPV4, &packet);
+    }
+    assert_eq!(router.counters().get(Counter::Unresolved), 2, "more than may wait");
+    let due = router.poll_timeout();
+    assert_eq!(due, Instant::ZERO + Duration::from_secs(3));
+    router.turn(due);
+    assert_eq!(router.counters().get(Counter::Unresolved), 10);
+    assert_eq!((router.unresolved().count(), router.poll_timeout()), (0, Instant::NEVER));
+}
+
+#[test]
+fn what_an_lsp_brings_for_the_router_itself_is_handed_over() {
+    let (mut router, mut ends) = slow_path();
+    let packet = packet_to([10, 9, 0, 9], 100, 64);
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::MPLS, &labelled(300, 9, &packet)), []);
+    assert_eq!(router.poll_delivered(), Some(packet.clone()));
+    // Without labels the system has it already.
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet), []);
+    assert_eq!(router.poll_delivered(), None);
+    assert_eq!(router.counters().get(Counter::Local), 1);
+    assert_eq!(router.counters().get(Counter::Delivered), 1);
 }

@@ -5,7 +5,12 @@
 //!
 //! - [`tables`]: routes, labels and hops, which both read while they change.
 //! - [`fast_path`]: the program in the kernel; [`layout`]: how the tables lie in its maps.
+//! - [`slow_path`]: frames from ports, one at a time; [`errors`]: what senders are told; [`counter`]: what
+//!   is counted.
 
+pub mod counter;
+mod errors;
 pub mod fast_path;
 mod layout;
+pub mod slow_path;
 pub mod tables;

@@ -1,60 +1,9 @@
 //! What the engine counts that did not go its way, declared once with name, severity and meaning.
 
-/// How much a count matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Belongs to normal operation.
-    Info,
-    /// A customer or the core sends what it should not, or more than fits.
-    Warning,
-    /// Somebody is misconfigured, broken or attacking.
-    Error,
-}
+pub use crate::counter::Severity;
 
-impl Severity {
-    /// Its name in outputs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Severity::Info => "info",
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        }
-    }
-}
-
-macro_rules! counters {
-    ($($variant:ident $name:literal $severity:ident $meaning:literal)*) => {
-        /// Why a packet or message was not taken, or what was noticed about one that was.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Counter {
-            $(#[doc = $meaning] $variant,)*
-        }
-
-        impl Counter {
-            /// All of them, in order.
-            pub const ALL: &[Counter] = &[$(Counter::$variant,)*];
-
-            /// Its name in outputs.
-            pub const fn name(self) -> &'static str {
-                match self { $(Counter::$variant => $name,)* }
-            }
-
-            /// How much it matters.
-            pub const fn severity(self) -> Severity {
-                match self { $(Counter::$variant => Severity::$severity,)* }
-            }
-
-            /// One sentence for people.
-            pub const fn meaning(self) -> &'static str {
-                match self { $(Counter::$variant => $meaning,)* }
-            }
-        }
-
-        const COUNTERS: usize = Counter::ALL.len();
-    };
-}
-
-counters! {
+crate::counter::counters! {
+    /// Why a packet or message was not taken, or what was noticed about one that was.
     FrameMalformed "frame_malformed" Error "An Ethernet header that ends early, or has more than four VLAN tags."
     NotForUs "not_for_us" Info "The frame's destination address is another station's, or a group's."
     NoCircuit "no_circuit" Warning "A customer's frame on a port or VLAN, or with addresses, that no circuit has."
@@ -104,32 +53,6 @@ counters! {
     NotLocal "not_local" Warning "A packet from the core whose route leads back to the core."
 }
 
-/// A count of each.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counters([u64; COUNTERS]);
-
-impl Default for Counters {
-    fn default() -> Counters {
-        Counters([0; COUNTERS])
-    }
-}
-
-impl Counters {
-    /// How often it happened.
-    pub fn get(&self, counter: Counter) -> u64 {
-        self.0[counter as usize]
-    }
-
-    /// What happened at all.
-    pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
-        Counter::ALL.iter().map(|counter| (*counter, self.get(*counter))).filter(|(_, count)| *count > 0)
-    }
-
-    pub(super) fn add(&mut self, counter: Counter, times: u64) {
-        self.0[counter as usize] += times;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,7 +61,7 @@ mod tests {
     #[test]
     fn every_counter_has_a_name_and_a_sentence() {
         let names: BTreeSet<&str> = Counter::ALL.iter().map(|counter| counter.name()).collect();
-        assert_eq!(names.len(), COUNTERS);
+        assert_eq!(names.len(), Counter::ALL.len());
         for counter in Counter::ALL {
             assert!(counter.name().chars().all(|letter| letter.is_ascii_lowercase() || letter == '_'));
             assert!(counter.meaning().ends_with('.'), "{counter:?}");

@@ -1,0 +1,341 @@
+//! The slow path: every frame that has come up is decided by the tables, and sent, divided, answered or
+//! counted. It forwards all there is where no program in the kernel does.
+
+use super::counter::{Counter, Counters};
+use super::errors::{self, Budget};
+use super::layout::Stations;
+use super::tables::Tables;
+use crate::ports::Port;
+use netstage_core::forward::{Fault, Kind, Packet, Reason, Verdict};
+use netstage_core::time::{Duration, Instant};
+use netstage_wire::ethernet::{self, Mac, ethertype};
+use netstage_wire::ip::fragment::Fragments;
+use netstage_wire::ip::{self, v4};
+use netstage_wire::mpls::ENTRY;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Frames read from one port in one turn.
+const BATCH: usize = 64;
+/// Room in front of a packet, for labels and its Ethernet header.
+const ROOM: usize = 64;
+/// Packets that wait for one station, and how long.
+const WAITING: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// One of the router's interfaces.
+#[derive(Clone, Copy, Debug)]
+pub struct Interface {
+    /// Its station.
+    pub mac: Mac,
+    /// From where it answers senders of IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// From where it answers senders of IPv6.
+    pub v6: Option<Ipv6Addr>,
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Frames read from all ports.
+    pub received: usize,
+    /// There may be more to do at once.
+    pub more: bool,
+}
+
+/// Ports, and what is to be done with what comes by them.
+#[derive(Debug)]
+pub struct SlowPath<P> {
+    ports: Vec<P>,
+    interfaces: Vec<Interface>,
+    tables: Tables,
+    counters: Counters,
+    budget: Budget,
+    /// Packets whose next hop's station is not known, by hop.
+    waiting: BTreeMap<u32, Waiting>,
+    /// Packets that came in an LSP and are for the system.
+    delivered: VecDeque<Vec<u8>>,
+    failures: Vec<Option<io::Error>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    packets: VecDeque<(Kind, Vec<u8>)>,
+    until: Instant,
+}
+
+impl<P: Port> SlowPath<P> {
+    /// One port for each interface.
+    ///
+    /// Panics if there are not as many ports as interfaces.
+    pub fn new(ports: Vec<P>, interfaces: Vec<Interface>, tables: Tables) -> SlowPath<P> {
+        assert_eq!(ports.len(), interfaces.len(), "a port for each interface");
+        SlowPath {
+            failures: ports.iter().map(|_| None).collect(),
+            ports,
+            interfaces,
+            tables,
+            counters: Counters::default(),
+            budget: Budget::default(),
+            waiting: BTreeMap::new(),
+            delivered: VecDeque::new(),
+        }
+    }
+
+    /// Reads a batch from each port and does with it what is to be done.
+    pub fn turn(&mut self, now: Instant) -> Turn {
+        let mut turn = Turn::default();
+        let mut frames = Vec::new();
+        for interface in 0..self.ports.len() {
+            let read =
+                self.ports[interface].receive(BATCH, &mut |received| frames.push(received.frame.to_vec()));
+            match read {
+                Ok(count) => {
+                    turn.received += count;
+                    turn.more |= count >= BATCH;
+                    self.failures[interface] = None;
+                }
+                Err(error) => self.failures[interface] = Some(error),
+            }
+            for frame in frames.drain(..) {
+                self.handle_frame(now, interface as u32, &frame);
+            }
+        }
+        self.give_up_waiting(now);
+        for (port, failure) in self.ports.iter_mut().zip(&mut self.failures) {
+            match port.flush() {
+                Ok(refused) => self.counters.add(Counter::Refused, refused as u64),
+                Err(error) => *failure = Some(error),
+            }
+        }
+        turn
+    }
+
+    /// When to call [`turn`](SlowPath::turn) again at the latest.
+    pub fn poll_timeout(&self) -> Instant {
+        self.waiting.values().map(|waiting| waiting.until).min().unwrap_or(Instant::NEVER)
+    }
+
+    /// The tables, to be changed.
+    pub fn tables_mut(&mut self) -> &mut Tables {
+        &mut self.tables
+    }
+
+    /// The tables.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The ports, to wait on.
+    pub fn ports(&self) -> &[P] {
+        &self.ports
+    }
+
+    /// Why a port is of no use at present.
+    pub fn failure(&self, interface: u32) -> Option<&io::Error> {
+        self.failures[interface as usize].as_ref()
+    }
+
+    /// An IP packet for the system, which came in an LSP.
+    pub fn poll_delivered(&mut self) -> Option<Vec<u8>> {
+        self.delivered.pop_front()
+    }
+
+    /// Hops for which packets wait until their station is known.
+    pub fn unresolved(&self) -> impl Iterator<Item = u32> {
+        self.waiting.keys().copied()
+    }
+
+    /// The stations of a hop's link, and packets that waited for them are sent.
+    pub fn resolve(&mut self, hop: u32, stations: Stations) {
+        let (known, _) = self.tables.hop(hop);
+        self.tables.set_hop(hop, *known, Some(stations));
+        let Some(waiting) = self.waiting.remove(&hop) else { return };
+        for (kind, packet) in waiting.packets {
+            let mut bytes = [&[0; ROOM], &packet[..]].concat();
+            self.transmit(hop, &mut bytes, ROOM, kind, stations);
+        }
+    }
+
+    /// A packet of the system's own, which knows no labels.
+    pub fn send_own(&mut self, now: Instant, interface: u32, packet: &[u8]) {
+        let Some(kind) = version(packet) else { return };
+        let mut bytes = [&[0; ROOM], packet].concat();
+        self.decide(now, interface, &mut bytes, kind, None);
+    }
+
+    fn handle_frame(&mut self, now: Instant, interface: u32, frame: &[u8]) {
+        let Ok(view) = ethernet::View::new(frame) else { return };
+        if view.destination() != self.interfaces[interface as usize].mac
+            || view.payload_offset() != ethernet::HEADER
+        {
+            return;
+        }
+        let kind = match view.kind() {
+            ethertype::IPV4 => Kind::V4,
+            ethertype::IPV6 => Kind::V6,
+            ethertype::MPLS => Kind::Mpls,
+            _ => return,
+        };
+        let mut bytes = [&[0; ROOM], view.payload()].concat();
+        self.decide(now, interface, &mut bytes, kind, Some(view.payload()));
+    }
+
+    /// Decides about a packet behind [`ROOM`] bytes, and does what is to be done. Its sender is told what
+    /// is wrong with it if `came` is how it came.
+    fn decide(&mut self, now: Instant, interface: u32, bytes: &mut [u8], kind: Kind, came: Option<&[u8]>) {
+        let mut packet = Packet { bytes, start: ROOM, kind };
+        match self.tables.forward(&mut packet, interface) {
+            Verdict::Send { hop, start, kind } => self.send(now, hop, bytes, start, kind),
+            Verdict::Local { start, kind } => self.deliver(&bytes[start..], kind, start != ROOM),
+            Verdict::Divide { mtu, start } => self.divide(now, interface, bytes, (kind, start), mtu, came),
+            Verdict::Refuse(fault) => self.refuse(now, interface, kind, fault, came),
+            Verdict::Drop(reason) => self.counters.add(counter(reason), 1),
+        }
+    }
+
+    fn send(&mut self, now: Instant, hop: u32, bytes: &mut [u8], start: usize, kind: Kind) {
+        let (_, stations) = self.tables.hop(hop);
+        if let Some(stations) = stations {
+            self.transmit(hop, bytes, start, kind, stations);
+            return;
+        }
+        let until = now + PATIENCE;
+        let waiting = self.waiting.entry(hop).or_insert_with(|| Waiting { packets: VecDeque::new(), until });
+        if waiting.packets.len() == WAITING {
+            waiting.packets.pop_front();
+            self.counters.add(Counter::Unresolved, 1);
+        }
+        waiting.packets.push_back((kind, bytes[start..].to_vec()));
+    }
+
+    /// Hands a packet, with room in front, to its hop's port.
+    fn transmit(&mut self, hop: u32, bytes: &mut [u8], start: usize, kind: Kind, stations: Stations) {
+        let (hop, _) = self.tables.hop(hop);
+        let port = &mut self.ports[hop.interface as usize];
+        let kind = match kind {
+            Kind::V4 => ethertype::IPV4,
+            Kind::V6 => ethertype::IPV6,
+            Kind::Mpls => ethertype::MPLS,
+        };
+        let header = ethernet::Header { destination: stations.to, source: stations.from, tags: &[], kind };
+        let frame = &mut bytes[start - ethernet::HEADER..];
+        let written = header.write(frame);
+        debug_assert!(written.is_ok(), "there is room");
+        let mut sent = port.send(frame);
+        if matches!(sent, Ok(false)) {
+            sent = port.flush().and_then(|refused| {
+                self.counters.add(Counter::Refused, refused as u64);
+                port.send(frame)
+            });
+        }
+        self.counters.add(if matches!(sent, Ok(true)) { Counter::Forwarded } else { Counter::Refused }, 1);
+    }
+
+    /// What is for this router. The system has seen it as it came; what labels hid from it is handed over.
+    fn deliver(&mut self, packet: &[u8], kind: Kind, was_hidden: bool) {
+        if !was_hidden || kind == Kind::Mpls {
+            self.counters.add(Counter::Local, 1);
+            return;
+        }
+        self.counters.add(Counter::Delivered, 1);
+        self.delivered.push_back(packet.to_vec());
+    }
+
+    /// Sends a packet on in fragments, each with the labels it came with.
+    fn divide(
+        &mut self,
+        now: Instant,
+        interface: u32,
+        bytes: &[u8],
+        (kind, start): (Kind, usize),
+        mtu: u16,
+        came: Option<&[u8]>,
+    ) {
+        let labels = &bytes[ROOM..start];
+        let fragments = v4::View::new(&bytes[start..]).ok().and_then(|view| Fragments::new(view, mtu).ok());
+        let Some(mut fragments) = fragments else {
+            self.refuse(now, interface, kind, Fault::TooBig(mtu), came);
+            return;
+        };
+        self.counters.add(Counter::Divided, 1);
+        let mut piece = vec![0; usize::from(mtu)];
+        while let Some(length) = fragments.write(&mut piece) {
+            let mut bytes = [&[0; ROOM], labels, &piece[..length]].concat();
+            self.decide(now, interface, &mut bytes, kind, None);
+        }
+    }
+
+    /// A packet goes no further, and its sender is told.
+    fn refuse(&mut self, now: Instant, interface: u32, kind: Kind, fault: Fault, came: Option<&[u8]>) {
+        self.counters.add(
+            match fault {
+                Fault::TtlExceeded => Counter::TtlExceeded,
+                Fault::TooBig(_) => Counter::TooBig,
+                Fault::NoRoute => Counter::NoRoute,
+            },
+            1,
+        );
+        // Who asks not to be told, or is this router itself, is not.
+        let Some(came) = came else { return };
+        let own = &self.interfaces[interface as usize];
+        let answer = match self.budget.allows(now) {
+            true => errors::answer(own, kind, fault, came),
+            false => None,
+        };
+        let Some(answer) = answer else {
+            self.counters.add(Counter::NotAnswered, 1);
+            return;
+        };
+        self.counters.add(Counter::Answered, 1);
+        let labels = errors::labels(kind, came);
+        if labels.is_empty() || self.has_route(interface, &answer) {
+            self.send_own(now, interface, &answer);
+            return;
+        }
+        // Inside an LSP routers need not know its users: the end of it sends the answer back
+        // (RFC 3032 section 2.3.2).
+        let mut bytes = [&[0; ROOM], labels, &answer].concat();
+        bytes[ROOM + ENTRY - 1] = u8::MAX;
+        self.decide(now, interface, &mut bytes, Kind::Mpls, None);
+    }
+
+    fn has_route(&self, interface: u32, packet: &[u8]) -> bool {
+        let Some(kind) = version(packet) else { return false };
+        let mut bytes = [&[0; ROOM], packet].concat();
+        let verdict = self.tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface);
+        verdict != Verdict::Refuse(Fault::NoRoute)
+    }
+
+    fn give_up_waiting(&mut self, now: Instant) {
+        while let Some((&hop, _)) = self.waiting.iter().find(|(_, waiting)| waiting.until <= now) {
+            let lost = self.waiting.remove(&hop).map_or(0, |waiting| waiting.packets.len());
+            self.counters.add(Counter::Unresolved, lost as u64);
+        }
+    }
+}
+
+fn version(packet: &[u8]) -> Option<Kind> {
+    match ip::View::new(packet).ok()? {
+        ip::View::V4(_) => Some(Kind::V4),
+        ip::View::V6(_) => Some(Kind::V6),
+    }
+}
+
+fn counter(reason: Reason) -> Counter {
+    match reason {
+        Reason::Malformed => Counter::Malformed,
+        Reason::UnknownLabel => Counter::UnknownLabel,
+        Reason::Unexpected => Counter::UnexpectedLabel,
+        Reason::Reserved => Counter::ReservedLabel,
+        Reason::TooDeep | Reason::NoRoom => Counter::TooDeep,
+        Reason::NoHop => Counter::NoHop,
+        Reason::Discarded => Counter::Discarded,
+    }
+}
