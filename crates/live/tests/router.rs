@@ -7,18 +7,24 @@ use netstage_core::forward::lpm::Shape;
 use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Reason, Target, Verdict};
 use netstage_core::time::{Duration, Instant};
 use netstage_live::netns::Netlink;
+use netstage_live::netns::netlink::{Metrics, Route};
 use netstage_live::ports::{Port as _, ring};
 use netstage_live::router::counter::Counter;
 use netstage_live::router::fast_path::{FastPath, Outcome, Total};
+use netstage_live::router::fib::{self, Fib};
 use netstage_live::router::slow_path::{Interface, SlowPath};
-use netstage_live::router::tables::{Sizes, Stations, Tables};
+use netstage_live::router::source::kernel::{Kernel, News};
+use netstage_live::router::source::route::Names;
+use netstage_live::router::tables::{NextHop, Sizes, Stations, Tables};
 use netstage_wire::ethernet::ethertype;
 use netstage_wire::ip::{Fragment, protocol, v4};
 use netstage_wire::mpls::{Entry, Label};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd as _;
 use support::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
 
 const SEED: u64 = 0x5eed;
@@ -27,6 +33,12 @@ const STATIONS: Stations = Stations { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0,
 
 fn label(number: u32) -> Label {
     Label::new(number).unwrap()
+}
+
+const NEXT_HOP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9));
+
+fn next_hop(stations: Option<Stations>) -> NextHop {
+    NextHop { via: Some(NEXT_HOP), stations }
 }
 
 fn v4_prefix(text: &str) -> (IpAddr, u8) {
@@ -39,7 +51,7 @@ fn tables(fast_path: Option<FastPath>) -> Tables {
     let mut tables = Tables::new(sizes(), vec![0, 1], SEED, fast_path);
     let mut hop = |labels: &[u32], mtu: u16, model, stations| {
         let labels: Vec<Label> = labels.iter().copied().map(label).collect();
-        tables.add_hop(Hop::new(1, 0, mtu, &labels, model).unwrap(), stations).unwrap()
+        tables.add_hop(Hop::new(1, mtu, &labels, model).unwrap(), next_hop(stations)).unwrap()
     };
     let hops = [
         hop(&[], 1500, Model::Uniform, Some(STATIONS)),
@@ -211,8 +223,8 @@ fn decided(tables: &Tables, frame: &[u8], interface: u32) -> Outcome {
     let mut bytes = [&[0; ROOM], &frame[ETHERNET..]].concat();
     match tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface) {
         Verdict::Send { hop, start, kind } => {
-            let (_, stations) = tables.hop(hop);
-            let Some(Stations { to, from }) = stations else { return Outcome::Pass };
+            let (_, next_hop) = tables.hop(hop);
+            let Some(Stations { to, from }) = next_hop.stations else { return Outcome::Pass };
             let kind = match kind {
                 Kind::V4 => ethertype::IPV4,
                 Kind::V6 => ethertype::IPV6,
@@ -270,9 +282,9 @@ fn the_program_in_the_kernel_decides_as_the_slow_path() {
     assert!(share < 0.3, "{share}");
 
     // Everything leads elsewhere now, and what was gone is back.
-    let hop = Hop::new(0, 0, 1400, &[label(900)], Model::Pipe).unwrap();
-    tables.set_hop(0, hop, Some(STATIONS));
-    tables.set_hop(3, hop, None);
+    let hop = Hop::new(0, 1400, &[label(900)], Model::Pipe).unwrap();
+    tables.set_hop(0, hop, next_hop(Some(STATIONS)));
+    tables.set_hop(3, hop, next_hop(None));
     tables.set_target(8, Target::Hops(vec![1, 0, 2]));
     tables.set_target(2, Target::Discard);
     tables.remove(0, v4_prefix("10.100.1.0/24")).unwrap();
@@ -319,9 +331,10 @@ fn what_the_program_does_is_counted() {
 fn tables_have_room_for_so_many() {
     let sizes = Sizes { hops: 2, targets: 1, ..sizes() };
     let mut tables = Tables::new(sizes, vec![0], SEED, None);
-    let hop = Hop::new(0, 0, 1500, &[], Model::Uniform).unwrap();
-    assert_eq!((tables.add_hop(hop, None), tables.add_hop(hop, None)), (Ok(0), Ok(1)));
-    assert!(tables.add_hop(hop, None).is_err());
+    let hop = Hop::new(0, 1500, &[], Model::Uniform).unwrap();
+    let mut add = || tables.add_hop(hop, NextHop::default());
+    assert_eq!((add(), add()), (Ok(0), Ok(1)));
+    assert!(add().is_err());
     assert_eq!(tables.add_target(Target::Local), Ok(1));
     assert!(tables.add_target(Target::Discard).is_err());
     assert_eq!(tables.insert(0, (Ipv4Addr::LOCALHOST.into(), 32), 1), Ok(None));
@@ -332,7 +345,7 @@ fn tables_have_room_for_so_many() {
 fn slow_path() -> (SlowPath<ring::End>, Vec<ring::End>) {
     let (ports, ends) = (0..2).map(|_| ring::pair(100).unwrap()).unzip();
     let interface = |last| Interface {
-        mac: RIGHT_MAC,
+        mac: if last == 1 { RIGHT_MAC } else { STATIONS.from },
         v4: Some(Ipv4Addr::new(10, 0, 0, last)),
         v6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last))),
     };
@@ -455,11 +468,14 @@ fn packets_wait_for_their_next_hops_station() {
     let (mut router, mut ends) = slow_path();
     let packet = packet_to([10, 6, 0, 9], 100, 64);
     assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet), []);
-    assert!(router.unresolved().eq([6]));
-    router.resolve(6, STATIONS);
+    assert!(router.unresolved().eq([(1, NEXT_HOP)]));
+    router.resolve((1, NEXT_HOP), STATIONS.to);
     router.turn(Instant::ZERO);
     assert_eq!(sent(&mut ends[1]).len(), 1);
     assert_eq!(router.poll_timeout(), Instant::NEVER);
+    let (hop, _) = router.tables().hop(6);
+    let hop = *hop;
+    router.tables_mut().set_hop(6, hop, next_hop(Some(STATIONS)));
     assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet).len(), 1);
 
     let (mut router, mut ends) = slow_path();
@@ -485,4 +501,75 @@ fn what_an_lsp_brings_for_the_router_itself_is_handed_over() {
     assert_eq!(router.poll_delivered(), None);
     assert_eq!(router.counters().get(Counter::Local), 1);
     assert_eq!(router.counters().get(Counter::Delivered), 1);
+}
+
+/// Waits for news of the kernel's that change something.
+fn news(kernel: &mut Kernel) -> News {
+    let start = std::time::Instant::now();
+    loop {
+        assert!(start.elapsed().as_secs() < 20, "nothing is told");
+        let fd = kernel.as_fd();
+        poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::from(100_u8)).unwrap();
+        let news = kernel.poll().unwrap();
+        if !news.changes.is_empty() {
+            return news;
+        }
+    }
+}
+
+#[test]
+fn the_kernels_routes_are_followed() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(Default::default());
+    let mut netlink = Netlink::open(&pair.left).unwrap();
+    let index = netlink.link("left0").unwrap().index;
+    let interface = fib::Interface { mac: LEFT_MAC, mtu: 1500, table: 0, mpls: true };
+    let mut fib = Fib::new(vec![interface], 1, Model::Uniform);
+    let sizes = Sizes { tables: sizes().tables[..1].to_vec(), ..sizes() };
+    let mut tables = Tables::new(sizes, vec![0], SEED, None);
+    let mut kernel = Kernel::open(&pair.left).unwrap();
+    let names =
+        Names { interfaces: [(index, 0)].into(), loopback: Some(1), tables: [(254, 0), (255, 0)].into() };
+    let mut apply = |tables: &mut Tables, news: News| {
+        for change in &news.changes {
+            fib.apply(tables, change).unwrap();
+        }
+        for (neighbour, station) in news.neighbours {
+            fib.set_neighbour(tables, neighbour, station);
+        }
+    };
+    let packet = |tables: &Tables, destination: [u8; 4]| {
+        let mut bytes = [&[0; 16], &packet_to(destination, 40, 64)[..]].concat();
+        match tables.forward(&mut Packet { bytes: &mut bytes, start: 16, kind: Kind::V4 }, 0) {
+            Verdict::Send { hop, .. } => Some(tables.hop(hop).1),
+            verdict => {
+                assert!(matches!(verdict, Verdict::Refuse(_) | Verdict::Local { .. }), "{verdict:?}");
+                None
+            }
+        }
+    };
+    apply(&mut tables, kernel.load(names).unwrap());
+    let right = Some(NextHop {
+        via: Some([10, 1, 0, 1].into()),
+        stations: Some(Stations { to: RIGHT_MAC, from: LEFT_MAC }),
+    });
+    assert_eq!(packet(&tables, [10, 1, 0, 1]), right, "it is a neighbour that is known");
+    assert_eq!((packet(&tables, [10, 1, 0, 0]), packet(&tables, [10, 9, 0, 1])), (None, None));
+
+    let route = Route {
+        destination: ([10, 9, 0, 0].into(), 16),
+        gateway: Some([10, 1, 0, 1].into()),
+        link: "left0",
+        preferred_source: None,
+        metrics: Metrics::default(),
+    };
+    netlink.add_route(&route).unwrap();
+    apply(&mut tables, news(&mut kernel));
+    assert_eq!(packet(&tables, [10, 9, 0, 1]), right);
+    netlink.set_down("left0").unwrap();
+    while packet(&tables, [10, 9, 0, 1]).is_some() {
+        apply(&mut tables, news(&mut kernel));
+    }
 }

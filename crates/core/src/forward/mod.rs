@@ -10,7 +10,7 @@
 
 pub mod lpm;
 
-use crate::edge::{Labels, Taken};
+use crate::edge::Labels;
 use alloc::vec::Vec;
 use core::fmt;
 use lpm::{Lpm, Memory};
@@ -46,8 +46,6 @@ pub enum Model {
 pub struct Hop {
     /// The interface.
     pub interface: u32,
-    /// The neighbour there, as the driver numbers them.
-    pub neighbour: u32,
     /// Bytes of the largest packet the link takes, labels included.
     pub mtu: u16,
     /// How what is pushed here belongs to what it is pushed on.
@@ -58,10 +56,10 @@ pub struct Hop {
 
 impl Hop {
     /// A hop; the outermost label comes first. None where there are more than [`MOST_LABELS`].
-    pub fn new(interface: u32, neighbour: u32, mtu: u16, labels: &[Label], model: Model) -> Option<Hop> {
+    pub fn new(interface: u32, mtu: u16, labels: &[Label], model: Model) -> Option<Hop> {
         let mut own = [Label::IPV4_EXPLICIT_NULL; MOST_LABELS];
         own.get_mut(..labels.len())?.copy_from_slice(labels);
-        Some(Hop { interface, neighbour, mtu, model, labels: own, depth: labels.len() as u8 })
+        Some(Hop { interface, mtu, model, labels: own, depth: labels.len() as u8 })
     }
 
     /// Its labels, the outermost first.
@@ -207,11 +205,17 @@ pub struct Packet<'a> {
     pub kind: Kind,
 }
 
+/// The label has a meaning of its own (RFC 7274).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved;
+
 /// Labels, hops and routes.
 #[derive(Debug)]
 pub struct Router<M> {
     given: Labels,
     incoming: Vec<Incoming>,
+    /// Places there that no label has any more.
+    free: Vec<usize>,
     targets: Vec<Target>,
     hops: Vec<Hop>,
     tables: Vec<Table<M>>,
@@ -227,8 +231,16 @@ impl<M: Memory> Router<M> {
     /// Panics if there is no such table.
     pub fn new(tables: Vec<Table<M>>, interfaces: Vec<u32>, seed: u64) -> Router<M> {
         assert!(interfaces.iter().all(|table| (*table as usize) < tables.len()), "every table is there");
-        let (given, hops, targets, incoming) = (Labels::default(), Vec::new(), Vec::new(), Vec::new());
-        Router { given, incoming, targets, hops, tables, interfaces, seed }
+        Router {
+            given: Labels::default(),
+            incoming: Vec::new(),
+            free: Vec::new(),
+            targets: Vec::new(),
+            hops: Vec::new(),
+            tables,
+            interfaces,
+            seed,
+        }
     }
 
     /// Adds a hop; its number.
@@ -280,16 +292,28 @@ impl<M: Memory> Router<M> {
         &mut self.tables[number as usize]
     }
 
-    /// Gives a label a meaning.
-    pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<(), Taken> {
-        self.given.give(label, self.incoming.len())?;
-        self.incoming.push(incoming);
-        Ok(())
+    /// Gives a label a meaning, in the place of what it meant; none of the reserved ones.
+    pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<Option<Incoming>, Reserved> {
+        if label.is_reserved() {
+            return Err(Reserved);
+        }
+        if let Some(number) = self.given.get(label) {
+            return Ok(Some(core::mem::replace(&mut self.incoming[number], incoming)));
+        }
+        let number = self.free.pop().unwrap_or(self.incoming.len());
+        match self.incoming.get_mut(number) {
+            Some(place) => *place = incoming,
+            None => self.incoming.push(incoming),
+        }
+        self.given.give(label, number).map_err(|_| Reserved)?;
+        Ok(None)
     }
 
     /// Takes a label back; what it meant.
     pub fn take_back(&mut self, label: Label) -> Option<Incoming> {
-        self.given.take_back(label).map(|number| self.incoming[number])
+        let number = self.given.take_back(label)?;
+        self.free.push(number);
+        Some(self.incoming[number])
     }
 
     /// Decides about a packet that came by an interface, and changes it as it is to leave. One that is

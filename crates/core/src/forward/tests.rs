@@ -67,9 +67,9 @@ struct Setup {
 impl Setup {
     fn new(hops: &[&[u32]], model: Model) -> Setup {
         let mut router = Router::new(vec![table(), table()], vec![0, 1], 7);
-        for (number, labels) in hops.iter().enumerate() {
+        for labels in hops.iter() {
             let labels: Vec<Label> = labels.iter().map(|number| label(*number)).collect();
-            let hop = router.add_hop(Hop::new(1, number as u32, 1500, &labels, model).unwrap());
+            let hop = router.add_hop(Hop::new(1, 1500, &labels, model).unwrap());
             let target = router.add_target(Target::Hops(vec![hop]));
             let to = target as u8;
             router.table_mut(0).v4.insert(v4_bits([10, to, 0, 0]), 16, target).unwrap();

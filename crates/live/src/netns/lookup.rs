@@ -161,7 +161,7 @@ fn way(route: &RouteMessage) -> Option<Way> {
     (way.link != 0).then_some(way)
 }
 
-fn station(answer: &Message) -> Station {
+pub(super) fn station(answer: &Message) -> Station {
     let Message::NewNeighbour(message) = answer else { return Station::Unknown };
     let mac = message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::LinkLayerAddress(bytes) => <[u8; 6]>::try_from(bytes.as_slice()).ok(),

@@ -8,12 +8,14 @@
 //! - [`multicast`]: which packets to groups a namespace forwards.
 //! - [`hold`]: other people's programs, which may start further ones.
 //! - [`lookup`]: routes and neighbours the kernel has found.
+//! - [`feed`]: all the kernel knows of routes and neighbours, and what changes.
 //! - [`ethtool`]: switching offloads off, so that what is seen is what is sent.
 //!
 //! Which namespaces, addresses and routes a scenario needs is decided elsewhere.
 #![allow(unsafe_code)]
 
 pub mod ethtool;
+pub mod feed;
 pub mod hold;
 pub mod lookup;
 pub mod multicast;

@@ -3,6 +3,7 @@
 //! What it does with a packet is [`netstage_core::forward`]'s. A program in the kernel decides the same for
 //! nearly all packets as they arrive, by the same tables; whatever else there is goes up to the slow path.
 //!
+//! - [`fib`]: what sources of routes tell, as hops and targets; [`source`]: the kernel, or a file.
 //! - [`tables`]: routes, labels and hops, which both read while they change.
 //! - [`fast_path`]: the program in the kernel; [`layout`]: how the tables lie in its maps.
 //! - [`slow_path`]: frames from ports, one at a time; [`errors`]: what senders are told; [`counter`]: what
@@ -11,6 +12,8 @@
 pub mod counter;
 mod errors;
 pub mod fast_path;
+pub mod fib;
 mod layout;
 pub mod slow_path;
+pub mod source;
 pub mod tables;

@@ -6,7 +6,7 @@ use super::errors::{self, Budget};
 use super::layout::Stations;
 use super::tables::Tables;
 use crate::ports::Port;
-use netstage_core::forward::{Fault, Kind, Packet, Reason, Verdict};
+use netstage_core::forward::{Fault, Hop, Kind, Packet, Reason, Verdict};
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::{self, Mac, ethertype};
 use netstage_wire::ip::fragment::Fragments;
@@ -14,7 +14,7 @@ use netstage_wire::ip::{self, v4};
 use netstage_wire::mpls::ENTRY;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Frames read from one port in one turn.
 const BATCH: usize = 64;
@@ -52,12 +52,15 @@ pub struct SlowPath<P> {
     tables: Tables,
     counters: Counters,
     budget: Budget,
-    /// Packets whose next hop's station is not known, by hop.
-    waiting: BTreeMap<u32, Waiting>,
+    /// Packets whose next router's station is not known.
+    waiting: BTreeMap<Neighbour, Waiting>,
     /// Packets that came in an LSP and are for the system.
     delivered: VecDeque<Vec<u8>>,
     failures: Vec<Option<io::Error>>,
 }
+
+/// Somebody on an interface's link, by address.
+pub type Neighbour = (u32, IpAddr);
 
 #[derive(Debug)]
 struct Waiting {
@@ -147,19 +150,19 @@ impl<P: Port> SlowPath<P> {
         self.delivered.pop_front()
     }
 
-    /// Hops for which packets wait until their station is known.
-    pub fn unresolved(&self) -> impl Iterator<Item = u32> {
+    /// Neighbours for whose station packets wait.
+    pub fn unresolved(&self) -> impl Iterator<Item = Neighbour> {
         self.waiting.keys().copied()
     }
 
-    /// The stations of a hop's link, and packets that waited for them are sent.
-    pub fn resolve(&mut self, hop: u32, stations: Stations) {
-        let (known, _) = self.tables.hop(hop);
-        self.tables.set_hop(hop, *known, Some(stations));
-        let Some(waiting) = self.waiting.remove(&hop) else { return };
+    /// The station of a neighbour, to which packets that waited for it are sent.
+    pub fn resolve(&mut self, neighbour: Neighbour, to: Mac) {
+        let Some(waiting) = self.waiting.remove(&neighbour) else { return };
+        let (interface, _) = neighbour;
+        let stations = Stations { to, from: self.interfaces[interface as usize].mac };
         for (kind, packet) in waiting.packets {
             let mut bytes = [&[0; ROOM], &packet[..]].concat();
-            self.transmit(hop, &mut bytes, ROOM, kind, stations);
+            self.transmit(interface, &mut bytes, ROOM, kind, stations);
         }
     }
 
@@ -201,13 +204,22 @@ impl<P: Port> SlowPath<P> {
     }
 
     fn send(&mut self, now: Instant, hop: u32, bytes: &mut [u8], start: usize, kind: Kind) {
-        let (_, stations) = self.tables.hop(hop);
-        if let Some(stations) = stations {
-            self.transmit(hop, bytes, start, kind, stations);
+        let (Hop { interface, .. }, next_hop) = self.tables.hop(hop);
+        let interface = *interface;
+        if let Some(stations) = next_hop.stations {
+            self.transmit(interface, bytes, start, kind, stations);
             return;
         }
+        // A hop whose address is the packet's own has no labels.
+        let own = || ip::View::new(&bytes[start..]).ok().map(|packet| packet.destination());
+        let Some(address) = next_hop.via.or_else(own) else {
+            self.counters.add(Counter::Unresolved, 1);
+            return;
+        };
         let until = now + PATIENCE;
-        let waiting = self.waiting.entry(hop).or_insert_with(|| Waiting { packets: VecDeque::new(), until });
+        let neighbour = (interface, address);
+        let waiting =
+            self.waiting.entry(neighbour).or_insert_with(|| Waiting { packets: VecDeque::new(), until });
         if waiting.packets.len() == WAITING {
             waiting.packets.pop_front();
             self.counters.add(Counter::Unresolved, 1);
@@ -215,10 +227,9 @@ impl<P: Port> SlowPath<P> {
         waiting.packets.push_back((kind, bytes[start..].to_vec()));
     }
 
-    /// Hands a packet, with room in front, to its hop's port.
-    fn transmit(&mut self, hop: u32, bytes: &mut [u8], start: usize, kind: Kind, stations: Stations) {
-        let (hop, _) = self.tables.hop(hop);
-        let port = &mut self.ports[hop.interface as usize];
+    /// Hands a packet, with room in front, to a port.
+    fn transmit(&mut self, interface: u32, bytes: &mut [u8], start: usize, kind: Kind, stations: Stations) {
+        let port = &mut self.ports[interface as usize];
         let kind = match kind {
             Kind::V4 => ethertype::IPV4,
             Kind::V6 => ethertype::IPV6,
@@ -314,8 +325,8 @@ impl<P: Port> SlowPath<P> {
     }
 
     fn give_up_waiting(&mut self, now: Instant) {
-        while let Some((&hop, _)) = self.waiting.iter().find(|(_, waiting)| waiting.until <= now) {
-            let lost = self.waiting.remove(&hop).map_or(0, |waiting| waiting.packets.len());
+        while let Some((&neighbour, _)) = self.waiting.iter().find(|(_, waiting)| waiting.until <= now) {
+            let lost = self.waiting.remove(&neighbour).map_or(0, |waiting| waiting.packets.len());
             self.counters.add(Counter::Unresolved, lost as u64);
         }
     }

@@ -5,9 +5,8 @@ use super::fast_path::{Capacity, FastPath};
 use super::layout::ROW;
 pub use super::layout::Stations;
 use crate::ports::kernel::Mapping;
-use netstage_core::edge::Taken;
 use netstage_core::forward::lpm::{Full, Lpm, Memory, Shape, own_memory};
-use netstage_core::forward::{Hop, Incoming, Packet, Router, Table, Target, Verdict};
+use netstage_core::forward::{Hop, Incoming, Packet, Reserved, Router, Table, Target, Verdict};
 use netstage_wire::mpls::Label;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -59,12 +58,21 @@ impl Memory for Rows {
     }
 }
 
+/// The router behind a hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextHop {
+    /// Its address; none where that is the packet's own destination.
+    pub via: Option<IpAddr>,
+    /// The stations of the link, once they are known.
+    pub stations: Option<Stations>,
+}
+
 /// The tables.
 #[derive(Debug)]
 pub struct Tables {
     router: Router<Rows>,
     fast_path: Option<FastPath>,
-    stations: Vec<Option<Stations>>,
+    next_hops: Vec<NextHop>,
     sizes: Sizes,
     targets: usize,
 }
@@ -98,7 +106,7 @@ impl Tables {
             tables.push(Table { v4: v4_routes, v6: v6_routes });
         }
         let router = Router::new(tables, interfaces, seed);
-        Tables { router, fast_path, stations: Vec::new(), sizes, targets: 0 }
+        Tables { router, fast_path, next_hops: Vec::new(), sizes, targets: 0 }
     }
 
     /// The program in the kernel.
@@ -116,32 +124,32 @@ impl Tables {
         self.router.forward(packet, interface)
     }
 
-    /// Adds a hop, whose stations may not be known yet; its number.
-    pub fn add_hop(&mut self, hop: Hop, stations: Option<Stations>) -> Result<u32, NoRoom> {
-        if self.stations.len() == self.sizes.hops {
+    /// Adds a hop; its number.
+    pub fn add_hop(&mut self, hop: Hop, next_hop: NextHop) -> Result<u32, NoRoom> {
+        if self.next_hops.len() == self.sizes.hops {
             return Err(NoRoom);
         }
         let number = self.router.add_hop(hop);
-        self.stations.push(stations);
+        self.next_hops.push(next_hop);
         self.show_hop(number);
         Ok(number)
     }
 
-    /// A hop, and the stations of its link.
-    pub fn hop(&self, number: u32) -> (&Hop, Option<Stations>) {
-        (self.router.hop(number), self.stations[number as usize])
+    /// A hop, and who is behind it.
+    pub fn hop(&self, number: u32) -> (&Hop, NextHop) {
+        (self.router.hop(number), self.next_hops[number as usize])
     }
 
     /// Another hop in the place of one: all that led there leads on.
-    pub fn set_hop(&mut self, number: u32, hop: Hop, stations: Option<Stations>) {
+    pub fn set_hop(&mut self, number: u32, hop: Hop, next_hop: NextHop) {
         self.router.set_hop(number, hop);
-        self.stations[number as usize] = stations;
+        self.next_hops[number as usize] = next_hop;
         self.show_hop(number);
     }
 
     fn show_hop(&self, number: u32) {
         if let Some(fast_path) = &self.fast_path {
-            fast_path.set_hop(number, self.router.hop(number), self.stations[number as usize]);
+            fast_path.set_hop(number, self.router.hop(number), self.next_hops[number as usize].stations);
         }
     }
 
@@ -180,6 +188,12 @@ impl Tables {
         routes.insert(address, length, target)
     }
 
+    /// Where exactly these addresses lead.
+    pub fn route(&mut self, table: u32, prefix: (IpAddr, u8)) -> Option<u32> {
+        let (routes, address, length) = self.routes_mut(table, prefix);
+        routes.route(address, length)
+    }
+
     /// Takes a route away; where it led.
     pub fn remove(&mut self, table: u32, prefix: (IpAddr, u8)) -> Option<u32> {
         let (routes, address, length) = self.routes_mut(table, prefix);
@@ -194,13 +208,13 @@ impl Tables {
         }
     }
 
-    /// Gives a label a meaning.
-    pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<(), Taken> {
-        self.router.give(label, incoming)?;
+    /// Gives a label a meaning, in the place of what it meant; none of the reserved ones.
+    pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<Option<Incoming>, Reserved> {
+        let before = self.router.give(label, incoming)?;
         if let Some(fast_path) = &self.fast_path {
             fast_path.set_label(label, Some(&incoming));
         }
-        Ok(())
+        Ok(before)
     }
 
     /// Takes a label back; what it meant.
