@@ -101,6 +101,12 @@ impl Table {
         Some(label)
     }
 
+    /// Labels that somebody holds.
+    #[cfg(test)]
+    pub fn holders(&self) -> impl Iterator<Item = Label> + '_ {
+        self.holders.keys().copied()
+    }
+
     pub fn binding(&self, fec: Fec) -> Option<Binding> {
         Some(self.own.get(&fec)?.binding)
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use netstage_wire::ldp::write::OutgoingMapping;
+use proptest::prelude::*;
 
 const FEC: &str = "10.0.0.1/32";
 
@@ -284,4 +285,76 @@ fn a_connection_that_takes_nothing_costs_nothing() {
     assert_eq!(alone.answers().last().unwrap(), "close");
     let why = End::Sent(Status::INTERNAL_ERROR);
     assert!(alone.events().contains(&Event::Down { peer: identifier(PEER), why }));
+}
+
+proptest! {
+    /// Whatever is bound, unbound, lost and found in between: in the end each knows what the other has bound,
+    /// each label is free or bound, and where loops are looked for there are none.
+    #[test]
+    fn in_the_end_all_agree(
+        steps in prop::collection::vec((0..8_u8, 1..4_usize, 0..5_u8, 0..6_u32, any::<bool>()), 0..60),
+        is_ordered in any::<bool>(),
+        detects_loops in any::<bool>(),
+    ) {
+        let mut network = Network::new(3, |config| {
+            config.control = if is_ordered { Control::Ordered } else { Control::Independent };
+            config.loop_detection = detects_loops.then_some(8);
+        });
+        for (one, other) in [(1, 2), (2, 3), (3, 1)] {
+            network.link(one, other);
+        }
+        network.run(1);
+        for (step, number, net, choice, is_settled) in steps {
+            let fec = Fec::prefix(Ipv4Addr::new(10, net, 0, 0).into(), 16).unwrap();
+            let own_label = label(100 + 10 * u32::from(net) + choice);
+            let next_hop = address(1 + number % 3);
+            match step {
+                0 => network.speaker(number).bind(fec, EGRESS).unwrap(),
+                1..=3 => {
+                    network.speaker(number).bind(fec, Binding::Transit { label: own_label, next_hop }).unwrap();
+                }
+                4 | 5 => network.speaker(number).unbind(fec),
+                6 if choice == 0 => network.cut_connections(),
+                _ => network.run(u64::from(choice)),
+            }
+            if is_settled {
+                network.settle();
+            }
+        }
+        network.run(60);
+        for (number, other) in [(1, 2), (2, 3), (3, 1), (2, 1), (3, 2), (1, 3)] {
+            let told: Vec<_> = network.speaker(other).mappings_of(identifier(number)).collect();
+            let mut bound = 0;
+            for (fec, told) in &told {
+                // What was told is what is bound.
+                let binding = network.speaker(number).binding(*fec).expect("it is bound");
+                prop_assert_eq!(binding.label().unwrap_or(Label::IMPLICIT_NULL), *told);
+                bound += 1;
+            }
+            if !is_ordered && !detects_loops {
+                prop_assert_eq!(bound, network.speaker(number).table.own().count());
+            }
+        }
+        if detects_loops {
+            // All next hops lead the same way around.
+            for net in 0..5 {
+                let fec = Fec::prefix(Ipv4Addr::new(10, net, 0, 0).into(), 16).unwrap();
+                let leads_on = (1..4).filter(|number| network.speaker(*number).outgoing(fec).is_some());
+                prop_assert!(leads_on.count() < 3);
+            }
+        }
+        for number in 1..4 {
+            let fecs: Vec<Fec> = network.speaker(number).table.own().collect();
+            for fec in fecs {
+                let downstream = network.speaker(number).table.downstream(fec);
+                let to = downstream.map(|(peer, remote)| (peer, remote.label));
+                prop_assert_eq!(network.speaker(number).outgoing(fec), to);
+                network.speaker(number).unbind(fec);
+            }
+        }
+        network.run(1);
+        for number in 1..4 {
+            prop_assert!(network.speaker(number).table.holders().next().is_none());
+        }
+    }
 }

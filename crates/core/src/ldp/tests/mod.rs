@@ -54,12 +54,19 @@ enum Delivery {
     Connect { from: usize, peer: Identifier, address: Ipv4Addr },
 }
 
+/// A link between two routers' interfaces.
+#[derive(Clone, Copy)]
+struct Link {
+    ends: [(usize, usize); 2],
+    /// Whether hellos pass from the first and from the second.
+    passes: [bool; 2],
+}
+
 /// Routers numbered from 1, each with its address as router and transport address, and links.
 struct Network {
     now: Instant,
     speakers: Vec<Speaker>,
-    /// Links between two routers' interfaces, and whether hellos pass from the first and from the second.
-    links: Vec<([(usize, usize); 2], [bool; 2])>,
+    links: Vec<Link>,
     /// Where the other end of a connection is.
     ends: BTreeMap<(usize, Connection), (usize, Connection)>,
     /// Routers nothing arrives at by connections.
@@ -110,7 +117,7 @@ impl Network {
 
     fn link(&mut self, one: usize, other: usize) {
         let number = self.links.len();
-        self.links.push(([(one, number), (other, number)], [true, true]));
+        self.links.push(Link { ends: [(one, number), (other, number)], passes: [true, true] });
         for end in [one, other] {
             let now = self.now;
             self.speaker(end).add_interface(now, number);
@@ -158,7 +165,7 @@ impl Network {
     fn transmit(&mut self, from: usize, transmit: Transmit) {
         match transmit {
             Transmit::Discovery { interface, bytes } => {
-                let (ends, passes) = self.links[interface];
+                let Link { ends, passes } = self.links[interface];
                 let side = usize::from(ends[1].0 == from);
                 if passes[side] {
                     let (to, interface) = ends[1 - side];

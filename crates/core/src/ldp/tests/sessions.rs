@@ -90,10 +90,10 @@ fn hellos_hold_a_session_by_any_link() {
     network.link(1, 2);
     network.run(1);
     assert_eq!(network.ups(), [1, 2]);
-    network.links[0].1 = [false, false];
+    network.links[0].passes = [false, false];
     network.run(60);
     assert!(network.downs().is_empty());
-    network.links[1].1 = [false, false];
+    network.links[1].passes = [false, false];
     let cut = network.now;
     network.run(60);
     let downs = network.downs();
@@ -101,7 +101,7 @@ fn hellos_hold_a_session_by_any_link() {
     // Whoever notices first tells the other.
     assert_eq!(downs[0].2, End::Sent(Status::HOLD_TIMER_EXPIRED));
     assert!(downs[0].0 <= cut + Duration::from_secs(15) && downs[0].0 >= cut + Duration::from_secs(9));
-    network.links[1].1 = [true, true];
+    network.links[1].passes = [true, true];
     network.run(30);
     assert_eq!(network.ups(), [1, 2]);
 }
