@@ -16,7 +16,8 @@ const HOLD_SECONDS: u16 = 15;
 /// After a session that was refused another is tried so much later, twice as late each time, and at most so
 /// late (section 2.5.3).
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(120));
-/// How soon another connection is tried after one that could not be made, and after one that was lost.
+/// How soon another connection is tried after one that could not be made or was shut down, and after one
+/// that was lost.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(1);
 /// Peers on interfaces, together; others are not heard.
@@ -235,9 +236,14 @@ impl Peer {
     /// A session is no more; it was up or it never was.
     pub fn detach(&mut self, now: Instant, was_up: bool, why: End) {
         self.connection = None;
-        let is_silence = matches!(why, End::Sent(Status::KEEPALIVE_EXPIRED | Status::HOLD_TIMER_EXPIRED));
-        if was_up && (why == End::Lost || is_silence) {
-            self.retry_at = now + LOST;
+        let soon = match why {
+            End::Lost => Some(LOST),
+            End::Sent(Status::KEEPALIVE_EXPIRED | Status::HOLD_TIMER_EXPIRED) => Some(LOST),
+            End::Received(Status::SHUTDOWN) => Some(UNREACHABLE),
+            End::Sent(_) | End::Received(_) => None,
+        };
+        if let (true, Some(soon)) = (was_up, soon) {
+            self.retry_at = now + soon;
             return;
         }
         self.retry_at = now + self.back_off;

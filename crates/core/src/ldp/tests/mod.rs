@@ -7,7 +7,9 @@ mod sessions;
 mod trace;
 
 use super::*;
-use netstage_wire::ldp::message::Message;
+use alloc::format;
+use alloc::string::String;
+use netstage_wire::ldp::message::{Hello, Initialization, Message};
 use netstage_wire::ldp::write::{Outgoing, Writer};
 use netstage_wire::ldp::{MOST_BYTES, Pdu};
 
@@ -255,7 +257,7 @@ impl Network {
     }
 
     /// What a router sent since this was asked last, message by message.
-    fn told(&mut self, number: usize) -> Vec<alloc::string::String> {
+    fn told(&mut self, number: usize) -> Vec<String> {
         let sent = core::mem::take(&mut self.sent);
         let of_router = sent.iter().filter(|(from, _)| *from == number);
         of_router.flat_map(|(_, bytes)| messages(bytes)).collect()
@@ -263,7 +265,7 @@ impl Network {
 }
 
 /// The messages of PDUs, as text.
-fn messages(mut bytes: &[u8]) -> Vec<alloc::string::String> {
+fn messages(mut bytes: &[u8]) -> Vec<String> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let length = Pdu::length(bytes, MOST_BYTES).unwrap().unwrap();
@@ -275,8 +277,7 @@ fn messages(mut bytes: &[u8]) -> Vec<alloc::string::String> {
     all
 }
 
-fn text(message: &Message<'_>) -> alloc::string::String {
-    use alloc::format;
+fn text(message: &Message<'_>) -> String {
     let fec_text = |fec| match fec {
         Fec::Wildcard => "*".into(),
         Fec::Prefix { address, length } => format!("{address}/{length}"),
@@ -338,7 +339,7 @@ impl Alone {
     }
 
     fn hello(&mut self, number: usize, hold_seconds: u16) {
-        let hello = netstage_wire::ldp::message::Hello {
+        let hello = Hello {
             hold_seconds,
             is_targeted: false,
             asks_for_targeted: false,
@@ -348,8 +349,8 @@ impl Alone {
         self.speaker.handle_hello(self.now, 0, router(number), &pdu(number, &[Outgoing::Hello(hello)]));
     }
 
-    fn initialization() -> netstage_wire::ldp::message::Initialization {
-        netstage_wire::ldp::message::Initialization {
+    fn initialization() -> Initialization {
+        Initialization {
             keepalive_seconds: 30,
             on_demand: false,
             detects_loops: false,
@@ -375,7 +376,7 @@ impl Alone {
     }
 
     /// What the peer hears, message by message, and whether its connection was closed.
-    fn answers(&mut self) -> Vec<alloc::string::String> {
+    fn answers(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         while let Some(transmit) = self.speaker.poll_transmit(self.now) {
             match transmit {

@@ -1,6 +1,8 @@
 //! How sessions come up, stay up and end.
 
 use super::*;
+use crate::ldp::receive::about;
+use netstage_wire::ldp::message::Initialization;
 
 #[test]
 fn two_routers_find_each_other_and_the_higher_one_connects() {
@@ -158,7 +160,7 @@ fn refused_sessions_are_tried_later_and_later() {
             let connection = Connection(round);
             alone.speaker.handle_connected(alone.now, identifier(1), connection);
             assert_eq!(alone.answers(), ["initialization"]);
-            let no = Outgoing::Notification(super::super::receive::about(Status::NO_HELLO, 0, 0));
+            let no = Outgoing::Notification(about(Status::NO_HELLO, 0, 0));
             alone.speaker.handle_bytes(alone.now, connection, &pdu(1, &[no]));
             assert_eq!(alone.answers(), ["close"]);
         }
@@ -195,21 +197,21 @@ fn refused_sessions_are_tried_later_and_later() {
 fn what_cannot_be_agreed_on_is_refused() {
     let good = Alone::initialization();
     for (initialization, status) in [
-        (netstage_wire::ldp::message::Initialization { keepalive_seconds: 0, ..good }, Status::BAD_KEEPALIVE),
-        (netstage_wire::ldp::message::Initialization { receiver: identifier(9), ..good }, Status::NO_HELLO),
+        (Initialization { keepalive_seconds: 0, ..good }, Status::BAD_KEEPALIVE),
+        (Initialization { receiver: identifier(9), ..good }, Status::NO_HELLO),
     ] {
         let mut alone = Alone::new(|_| ());
         alone.hello(PEER, 15);
         alone.speaker.handle_accepted(alone.now, CONNECTION, router(PEER));
         alone.say(&[Outgoing::Initialization(initialization)]);
-        assert_eq!(alone.answers(), [alloc::format!("notify {:#x} 1 None", status.0), "close".into()]);
+        assert_eq!(alone.answers(), [format!("notify {:#x} 1 None", status.0), "close".into()]);
         assert_eq!(alone.events(), [Event::Refused { peer: identifier(PEER), why: End::Sent(status) }]);
     }
     // Labels on demand are not refused, but given unasked.
     let mut alone = Alone::new(|_| ());
     alone.hello(PEER, 15);
     alone.speaker.handle_accepted(alone.now, CONNECTION, router(PEER));
-    let on_demand = netstage_wire::ldp::message::Initialization { on_demand: true, ..good };
+    let on_demand = Initialization { on_demand: true, ..good };
     alone.say(&[Outgoing::Initialization(on_demand), Outgoing::KeepAlive]);
     assert_eq!(alone.events(), [Event::Up { peer: identifier(PEER) }]);
 }
@@ -239,7 +241,7 @@ fn a_shutdown_is_answered_and_another_fatal_status_is_not() {
         [(Status::SHUTDOWN, &["notify 0x8000000a 1 None", "close"][..]), (Status::INTERNAL_ERROR, &["close"])]
     {
         let mut alone = Alone::up(|_| ());
-        alone.say(&[Outgoing::Notification(super::super::receive::about(status, 0, 0))]);
+        alone.say(&[Outgoing::Notification(about(status, 0, 0))]);
         assert_eq!(alone.answers(), answers);
         assert_eq!(alone.events(), [Event::Down { peer: identifier(PEER), why: End::Received(status) }]);
     }
@@ -258,11 +260,11 @@ fn pdus_are_as_short_as_the_peer_asks_for() {
         [Ipv4Addr::from(number).into(), core::net::Ipv6Addr::from(u128::from(number)).into()]
     }));
     for number in 0..100 {
-        alone.speaker.bind(prefix(&alloc::format!("2001:db8::{number:x}/128")), EGRESS).unwrap();
+        alone.speaker.bind(prefix(&format!("2001:db8::{number:x}/128")), EGRESS).unwrap();
     }
     alone.hello(PEER, 15);
     alone.speaker.handle_accepted(alone.now, CONNECTION, router(PEER));
-    let short = netstage_wire::ldp::message::Initialization { most_bytes: 256, ..Alone::initialization() };
+    let short = Initialization { most_bytes: 256, ..Alone::initialization() };
     alone.say(&[Outgoing::Initialization(short), Outgoing::KeepAlive]);
     let (mut mappings, mut addresses) = (0, 0);
     while let Some(transmit) = alone.speaker.poll_transmit(alone.now) {
