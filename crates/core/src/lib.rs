@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod edge;
 pub mod fair;
 pub mod forward;
+pub mod ldp;
 pub mod link;
 pub mod measure;
 pub mod neighbour;

@@ -61,13 +61,13 @@ pub enum Message<'a> {
     /// A label for something.
     LabelMapping(Mapping<'a>),
     /// A label is asked for.
-    LabelRequest(Fecs<'a>),
+    LabelRequest(Request<'a>),
     /// A label is no more, or all for something.
     LabelWithdraw(Removal<'a>),
     /// A label is used no more.
     LabelRelease(Removal<'a>),
     /// A label is not asked for any more.
-    LabelAbortRequest(Fecs<'a>),
+    LabelAbortRequest(Abort<'a>),
 }
 
 /// What is told.
@@ -79,6 +79,8 @@ pub struct Notification {
     pub message_id: u32,
     /// And this type.
     pub message_kind: u16,
+    /// The message that asked for a label, where its answer is this (section 3.5.1).
+    pub request_id: Option<u32>,
 }
 
 /// Discovery.
@@ -124,6 +126,28 @@ pub struct Mapping<'a> {
     pub request_id: Option<u32>,
     /// Hops to the end of the LSP; zero is unknown.
     pub hops: Option<u8>,
+    /// Routers it has passed, the end of the LSP first; none told is an empty list.
+    pub path: Routers<'a>,
+}
+
+/// A label is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// For what.
+    pub fecs: Fecs<'a>,
+    /// Hops it has made; zero is unknown.
+    pub hops: Option<u8>,
+    /// Routers it has passed; none told is an empty list.
+    pub path: Routers<'a>,
+}
+
+/// A label is not asked for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abort<'a> {
+    /// For what.
+    pub fecs: Fecs<'a>,
+    /// The message that asked for it.
+    pub request_id: u32,
 }
 
 /// Labels that end.
@@ -136,7 +160,7 @@ pub struct Removal<'a> {
 }
 
 /// What a label may be for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fec {
     /// Everything; to withdraw or release.
     Wildcard,
@@ -153,6 +177,10 @@ pub enum Fec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fecs<'a>(&'a [u8]);
 
+/// A list of routers, by their identifiers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Routers<'a>(&'a [u8]);
+
 /// A list of addresses, of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses<'a> {
@@ -165,7 +193,7 @@ impl<'a> Message<'a> {
     pub fn new(raw: &Raw<'a>) -> Result<Option<Message<'a>>, Status> {
         let parameters = Parameters::of(raw)?;
         Ok(Some(match raw.kind {
-            kind::NOTIFICATION => Message::Notification(notification(parameters.status()?)?),
+            kind::NOTIFICATION => Message::Notification(notification(&parameters)?),
             kind::HELLO => Message::Hello(hello(&parameters)?),
             kind::INITIALIZATION => Message::Initialization(initialization(&parameters)?),
             kind::KEEPALIVE => Message::KeepAlive,
@@ -176,9 +204,17 @@ impl<'a> Message<'a> {
                 label: parameters.label()?.ok_or(Status::MISSING_PARAMETERS)?,
                 request_id: parameters.request_id()?,
                 hops: parameters.hops()?,
+                path: parameters.path()?,
             }),
-            kind::LABEL_REQUEST => Message::LabelRequest(parameters.fecs()?),
-            kind::LABEL_ABORT_REQUEST => Message::LabelAbortRequest(parameters.fecs()?),
+            kind::LABEL_REQUEST => Message::LabelRequest(Request {
+                fecs: parameters.fecs()?,
+                hops: parameters.hops()?,
+                path: parameters.path()?,
+            }),
+            kind::LABEL_ABORT_REQUEST => Message::LabelAbortRequest(Abort {
+                fecs: parameters.fecs()?,
+                request_id: parameters.request_id()?.ok_or(Status::MISSING_PARAMETERS)?,
+            }),
             kind::LABEL_WITHDRAW => {
                 Message::LabelWithdraw(Removal { fecs: parameters.fecs()?, label: parameters.label()? })
             }
@@ -238,10 +274,6 @@ impl<'a> Parameters<'a> {
         value.map(|value| value.try_into().map_err(|_| Status::BAD_TLV_LENGTH)).transpose()
     }
 
-    fn status(&self) -> Result<&'a [u8; 10], Status> {
-        self.sized(tlv::STATUS)?.ok_or(Status::MISSING_PARAMETERS)
-    }
-
     fn fecs(&self) -> Result<Fecs<'a>, Status> {
         let fecs = Fecs(self.get(tlv::FEC).ok_or(Status::MISSING_PARAMETERS)?);
         let mut rest = fecs.0;
@@ -249,7 +281,12 @@ impl<'a> Parameters<'a> {
             return Err(Status::MALFORMED_TLV);
         }
         while !rest.is_empty() {
-            rest = first_fec(rest)?.1;
+            let (fec, behind) = first_fec(rest)?;
+            // Everything stands alone (section 3.4.1).
+            if fec == Fec::Wildcard && fecs.0.len() > 1 {
+                return Err(Status::MALFORMED_TLV);
+            }
+            rest = behind;
         }
         Ok(fecs)
     }
@@ -267,6 +304,11 @@ impl<'a> Parameters<'a> {
         Ok(self.sized::<1>(tlv::HOP_COUNT)?.map(|value| value[0]))
     }
 
+    fn path(&self) -> Result<Routers<'a>, Status> {
+        let value = self.get(tlv::PATH_VECTOR).unwrap_or_default();
+        if value.len().is_multiple_of(4) { Ok(Routers(value)) } else { Err(Status::BAD_TLV_LENGTH) }
+    }
+
     fn addresses(&self) -> Result<Addresses<'a>, Status> {
         let value = self.get(tlv::ADDRESS_LIST).ok_or(Status::MISSING_PARAMETERS)?;
         let (family, bytes) = value.split_first_chunk::<2>().ok_or(Status::BAD_TLV_LENGTH)?;
@@ -279,11 +321,13 @@ impl<'a> Parameters<'a> {
     }
 }
 
-fn notification(value: &[u8; 10]) -> Result<Notification, Status> {
+fn notification(parameters: &Parameters<'_>) -> Result<Notification, Status> {
+    let value = parameters.sized::<10>(tlv::STATUS)?.ok_or(Status::MISSING_PARAMETERS)?;
     Ok(Notification {
         status: Status(u32_at(value, 0)),
         message_id: u32_at(value, 4),
         message_kind: u16_at(value, 8),
+        request_id: parameters.request_id()?,
     })
 }
 
@@ -357,6 +401,25 @@ fn address(family: u16, bytes: &[u8]) -> IpAddr {
     Ipv6Addr::from(bits).into()
 }
 
+impl Fec {
+    /// The prefix that an address lies in; none if it is longer than addresses are.
+    pub fn prefix(address: IpAddr, length: u8) -> Option<Fec> {
+        let address = match address {
+            IpAddr::V4(address) => {
+                let beyond = 32_u32.checked_sub(length.into())?;
+                let mask = u32::MAX.checked_shl(beyond).unwrap_or(0);
+                Ipv4Addr::from(u32::from(address) & mask).into()
+            }
+            IpAddr::V6(address) => {
+                let beyond = 128_u32.checked_sub(length.into())?;
+                let mask = u128::MAX.checked_shl(beyond).unwrap_or(0);
+                Ipv6Addr::from(u128::from(address) & mask).into()
+            }
+        };
+        Some(Fec::Prefix { address, length })
+    }
+}
+
 impl<'a> Fecs<'a> {
     /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = Fec> + use<'a> {
@@ -366,6 +429,13 @@ impl<'a> Fecs<'a> {
             rest = behind;
             Some(fec)
         })
+    }
+}
+
+impl<'a> Routers<'a> {
+    /// Each of them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Ipv4Addr> + use<'a> {
+        self.0.chunks_exact(4).map(|bytes| u32_at(bytes, 0).into())
     }
 }
 

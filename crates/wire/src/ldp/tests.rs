@@ -1,7 +1,7 @@
 //! Messages by hand as the RFC draws them, there and back, and bytes that are none.
 
 use super::message::{Fec, Hello, Initialization, Message, Notification, tlv};
-use super::write::{Outgoing, Short, Writer};
+use super::write::{Outgoing, OutgoingMapping, Short, Writer};
 use super::*;
 use crate::mpls::Label;
 use core::net::{IpAddr, Ipv6Addr};
@@ -35,12 +35,13 @@ fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, Status> {
         told.push(match Message::new(&raw)? {
             Some(Message::LabelMapping(m)) => {
                 format!(
-                    "{} map {:?} {:?} {:?} {:?}",
+                    "{} map {:?} {:?} {:?} {:?} {:?}",
                     raw.id,
                     m.fecs.iter().collect::<Vec<_>>(),
                     m.label,
                     m.request_id,
-                    m.hops
+                    m.hops,
+                    m.path.iter().collect::<Vec<_>>()
                 )
             }
             Some(Message::LabelWithdraw(m)) => {
@@ -58,7 +59,7 @@ fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, Status> {
 #[test]
 fn a_mapping_stands_as_the_rfc_draws_it() {
     let label = Label::new(0x12345).unwrap();
-    let bytes = written(&[Outgoing::LabelMapping(prefix("192.0.2.128/25"), label, None)]);
+    let bytes = written(&[Outgoing::LabelMapping(OutgoingMapping::new(prefix("192.0.2.128/25"), label))]);
     let expected = [
         &[0, 1, 0, 34, 10, 0, 0, 1, 0, 0][..],
         &[4, 0, 0, 24, 0, 0, 0, 1],
@@ -87,8 +88,10 @@ fn every_message_is_read_as_it_was_written() {
         most_bytes: 4096,
         receiver: Identifier { router: Ipv4Addr::new(10, 0, 0, 2), space: 3 },
     };
-    let notification = Notification { status: Status::SHUTDOWN, message_id: 5, message_kind: 0x400 };
+    let notification =
+        Notification { status: Status::SHUTDOWN, message_id: 5, message_kind: 0x400, request_id: None };
     let addresses: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.1.1".parse().unwrap()];
+    let routers = [Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(10, 0, 0, 8)];
     let six: [IpAddr; 1] = [Ipv6Addr::LOCALHOST.into()];
     let told = read(&written(&[
         Outgoing::Hello(hello),
@@ -97,10 +100,21 @@ fn every_message_is_read_as_it_was_written() {
         Outgoing::Notification(notification),
         Outgoing::Address(&addresses),
         Outgoing::Address(&six),
-        Outgoing::LabelMapping(prefix("0.0.0.0/0"), label, Some(77)),
+        Outgoing::LabelMapping(OutgoingMapping {
+            request_id: Some(77),
+            hops: Some(3),
+            path: &routers,
+            ..OutgoingMapping::new(prefix("0.0.0.0/0"), label)
+        }),
         Outgoing::LabelWithdraw(Fec::Wildcard, None),
         Outgoing::LabelWithdraw(prefix("2001:db8::/33"), Some(label)),
         Outgoing::LabelRequest(prefix("10.0.0.1/32")),
+        Outgoing::LabelAbortRequest(prefix("10.0.0.1/32"), 10),
+        Outgoing::Notification(Notification {
+            status: Status::REQUEST_ABORTED,
+            request_id: Some(10),
+            ..notification
+        }),
     ]))
     .unwrap();
     assert_eq!(told[0], format!("1 {:?}", Some(Message::Hello(hello))));
@@ -108,10 +122,12 @@ fn every_message_is_read_as_it_was_written() {
     assert_eq!(told[3], format!("4 {:?}", Some(Message::Notification(notification))));
     assert_eq!(told[4], format!("5 addresses {addresses:?}"));
     assert_eq!(told[5], format!("6 addresses {six:?}"));
-    assert_eq!(told[6], format!("7 map {:?} {label:?} Some(77) None", [prefix("0.0.0.0/0")]));
+    assert_eq!(told[6], format!("7 map {:?} {label:?} Some(77) Some(3) {routers:?}", [prefix("0.0.0.0/0")]));
     assert_eq!(told[7], "8 withdraw [Wildcard] None");
     assert_eq!(told[8], format!("9 withdraw {:?} {:?}", [prefix("2001:db8::/33")], Some(label)));
     assert!(told[2] == "3 Some(KeepAlive)" && told[9].starts_with("10 Some(LabelRequest("));
+    assert!(told[10].starts_with("11 Some(LabelAbortRequest(") && told[10].contains("request_id: 10"));
+    assert!(told[11].contains("Status(21)") && told[11].contains("request_id: Some(10)"));
     assert!(Status::SHUTDOWN.is_fatal() && !Status::NO_ROUTE.is_fatal() && !Status::SHUTDOWN.is_forwarded());
 }
 
@@ -128,7 +144,10 @@ fn a_stream_is_cut_where_pdus_end() {
 
 #[test]
 fn what_is_wrong_has_its_status() {
-    let good = written(&[Outgoing::LabelMapping(prefix("10.0.0.0/8"), Label::new(99).unwrap(), None)]);
+    let good = written(&[Outgoing::LabelMapping(OutgoingMapping::new(
+        prefix("10.0.0.0/8"),
+        Label::new(99).unwrap(),
+    ))]);
     let status = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
         change(&mut bytes);
@@ -151,6 +170,10 @@ fn what_is_wrong_has_its_status() {
         assert_eq!(status(change), expected);
     }
     assert_eq!(status(&|bytes| bytes[4..8].fill(0)), Status::BAD_IDENTIFIER);
+    // Everything stands alone.
+    let mut bytes = written(&[Outgoing::LabelWithdraw(prefix("1.0.0.0/8"), None)]);
+    bytes[22] = 1;
+    assert_eq!(read(&bytes), Err(Status::MALFORMED_TLV));
     // An unknown TLV and an unknown message that may be ignored are.
     let mut bytes = good.clone();
     bytes[10] |= 0x80;
@@ -205,6 +228,8 @@ proptest! {
             Ipv6Addr::from(bits & u128::MAX.checked_shl(width - u32::from(length)).unwrap_or(0)).into()
         };
         let fec = Fec::Prefix { address, length };
+        prop_assert_eq!(Fec::prefix(address, length), Some(fec));
+        prop_assert_eq!(Fec::prefix(address, if is_v4 { 33 } else { 129 }), None);
         let told = read(&written(&[Outgoing::LabelWithdraw(fec, None)])).unwrap();
         prop_assert_eq!(&told[0], &format!("1 withdraw {:?} None", [fec]));
     }

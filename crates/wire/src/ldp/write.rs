@@ -3,7 +3,7 @@
 use super::message::{Fec, Hello, Initialization, Notification, kind, tlv};
 use super::{BEFORE_LENGTH, HEADER, Identifier};
 use crate::mpls::Label;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 /// A message to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +20,38 @@ pub enum Outgoing<'a> {
     Address(&'a [IpAddr]),
     /// These are no more.
     AddressWithdraw(&'a [IpAddr]),
-    /// A label for something, asked for by a message or not.
-    LabelMapping(Fec, Label, Option<u32>),
+    /// A label for something.
+    LabelMapping(OutgoingMapping<'a>),
     /// A label is asked for.
     LabelRequest(Fec),
     /// A label is no more; none is all.
     LabelWithdraw(Fec, Option<Label>),
     /// A label is used no more; none is all.
     LabelRelease(Fec, Option<Label>),
+    /// A label is not asked for any more, as it was by this message.
+    LabelAbortRequest(Fec, u32),
+}
+
+/// A label for something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutgoingMapping<'a> {
+    /// For what.
+    pub fec: Fec,
+    /// The label.
+    pub label: Label,
+    /// The message that asked for it.
+    pub request_id: Option<u32>,
+    /// Hops to the end of the LSP; zero is unknown.
+    pub hops: Option<u8>,
+    /// Routers it has passed, the end of the LSP first; left out if there are none.
+    pub path: &'a [Ipv4Addr],
+}
+
+impl OutgoingMapping<'_> {
+    /// A label, and no more.
+    pub const fn new(fec: Fec, label: Label) -> Self {
+        OutgoingMapping { fec, label, request_id: None, hops: None, path: &[] }
+    }
 }
 
 /// There is no room for a message.
@@ -81,22 +105,21 @@ impl<'a> Writer<'a> {
         self.put(&id.to_be_bytes())?;
         match *message {
             Outgoing::KeepAlive => {}
-            Outgoing::Notification(Notification { status, message_id, message_kind }) => {
+            Outgoing::Notification(Notification { status, message_id, message_kind, request_id }) => {
                 let parts =
                     [&status.0.to_be_bytes()[..], &message_id.to_be_bytes(), &message_kind.to_be_bytes()];
                 self.tlv(tlv::STATUS, &parts)?;
+                self.request_id(request_id)?;
             }
             Outgoing::Hello(hello) => self.hello(&hello)?,
             Outgoing::Initialization(initialization) => self.initialization(&initialization)?,
             Outgoing::Address(addresses) | Outgoing::AddressWithdraw(addresses) => {
                 self.addresses(addresses)?
             }
-            Outgoing::LabelMapping(fec, label, request) => {
+            Outgoing::LabelMapping(mapping) => self.mapping(&mapping)?,
+            Outgoing::LabelAbortRequest(fec, request) => {
                 self.fec(fec)?;
-                self.label(label)?;
-                if let Some(request) = request {
-                    self.tlv(tlv::REQUEST_ID, &[&request.to_be_bytes()])?;
-                }
+                self.request_id(Some(request))?;
             }
             Outgoing::LabelRequest(fec) => self.fec(fec)?,
             Outgoing::LabelWithdraw(fec, label) | Outgoing::LabelRelease(fec, label) => {
@@ -138,6 +161,20 @@ impl<'a> Writer<'a> {
         self.tlv(tlv::SESSION_PARAMETERS, &parts)
     }
 
+    fn mapping(&mut self, mapping: &OutgoingMapping<'_>) -> Result<(), Short> {
+        self.fec(mapping.fec)?;
+        self.label(mapping.label)?;
+        self.request_id(mapping.request_id)?;
+        if let Some(hops) = mapping.hops {
+            self.tlv(tlv::HOP_COUNT, &[&[hops]])?;
+        }
+        if !mapping.path.is_empty() {
+            self.tlv_head(tlv::PATH_VECTOR, 4 * mapping.path.len())?;
+            mapping.path.iter().try_for_each(|router| self.put(&router.octets()))?;
+        }
+        Ok(())
+    }
+
     fn addresses(&mut self, addresses: &[IpAddr]) -> Result<(), Short> {
         let is_v4 = addresses.first().is_none_or(IpAddr::is_ipv4);
         assert!(addresses.iter().all(|address| address.is_ipv4() == is_v4), "a list is of one family");
@@ -163,6 +200,13 @@ impl<'a> Writer<'a> {
 
     fn label(&mut self, label: Label) -> Result<(), Short> {
         self.tlv(tlv::GENERIC_LABEL, &[&label.number().to_be_bytes()])
+    }
+
+    fn request_id(&mut self, request: Option<u32>) -> Result<(), Short> {
+        match request {
+            Some(request) => self.tlv(tlv::REQUEST_ID, &[&request.to_be_bytes()]),
+            None => Ok(()),
+        }
     }
 
     fn tlv(&mut self, kind: u16, parts: &[&[u8]]) -> Result<(), Short> {
@@ -195,5 +239,6 @@ fn kind_of(message: &Outgoing<'_>) -> u16 {
         Outgoing::LabelRequest(_) => kind::LABEL_REQUEST,
         Outgoing::LabelWithdraw(..) => kind::LABEL_WITHDRAW,
         Outgoing::LabelRelease(..) => kind::LABEL_RELEASE,
+        Outgoing::LabelAbortRequest(..) => kind::LABEL_ABORT_REQUEST,
     }
 }

@@ -1,0 +1,116 @@
+//! What a peer's bytes are (RFC 5036 sections 3.1 and 3.5): PDUs are cut out of the stream, their messages
+//! read, and what is wrong answered, or the session ended, as section 3.5.1 has it.
+
+use super::{Connection, End, Event, Speaker};
+use crate::time::Instant;
+use netstage_wire::ldp::message::{Message, Notification, kind};
+use netstage_wire::ldp::write::Outgoing;
+use netstage_wire::ldp::{Identifier, Pdu, Raw, Status};
+
+/// Answers that a peer may leave unread.
+const MOST_REPLIES: usize = 65_536;
+
+impl Speaker {
+    /// Bytes of a connection arrived.
+    pub fn handle_bytes(&mut self, now: Instant, connection: Connection, bytes: &[u8]) {
+        let Some(session) = self.sessions.get_mut(&connection) else { return };
+        let mut input = core::mem::take(&mut session.input);
+        input.extend_from_slice(bytes);
+        let mut taken = 0;
+        loop {
+            match self.take_pdu(now, connection, &input[taken..]) {
+                Ok(0) => break,
+                Ok(length) => taken += length,
+                Err((why, about)) => return self.end(now, connection, why, about),
+            }
+        }
+        input.drain(..taken);
+        if let Some(session) = self.sessions.get_mut(&connection) {
+            session.input = input;
+        }
+    }
+
+    /// Takes a PDU that a stream begins with, and tells how many bytes it is; none: it has not all come, or
+    /// waits for a hello.
+    fn take_pdu(
+        &mut self,
+        now: Instant,
+        connection: Connection,
+        stream: &[u8],
+    ) -> Result<usize, (End, (u32, u16))> {
+        let fatal = |status| (End::Sent(status), (0, 0));
+        let Some(session) = self.sessions.get(&connection) else { return Ok(0) };
+        let most_bytes = session.most_bytes;
+        let Some(length) = Pdu::length(stream, most_bytes).map_err(fatal)? else { return Ok(0) };
+        let Some(bytes) = stream.get(..length) else { return Ok(0) };
+        let pdu = Pdu::new(bytes, most_bytes).map_err(fatal)?;
+        match session.peer {
+            Some(peer) if peer == pdu.sender => {}
+            Some(_) => return Err(fatal(Status::BAD_IDENTIFIER)),
+            None if self.transport(pdu.sender) == Some(session.remote) => {
+                self.identify(now, connection, pdu.sender).map_err(fatal)?;
+            }
+            None if stream.len() <= most_bytes => return Ok(0),
+            None => return Err(fatal(Status::NO_HELLO)),
+        }
+        if let Some(session) = self.sessions.get_mut(&connection) {
+            session.heard(now);
+        }
+        for raw in pdu.messages() {
+            let raw = raw.map_err(fatal)?;
+            let about = (raw.id, raw.kind);
+            self.take_message(now, connection, pdu.sender, &raw).map_err(|why| (why, about))?;
+        }
+        Ok(length)
+    }
+
+    /// Does what a message says; one that is wrong but ends no session is answered.
+    fn take_message(
+        &mut self,
+        now: Instant,
+        connection: Connection,
+        peer: Identifier,
+        raw: &Raw<'_>,
+    ) -> Result<(), End> {
+        let is_up = self.sessions.get(&connection).is_some_and(|session| session.is_up());
+        let message = match Message::new(raw) {
+            Ok(Some(Message::Notification(Notification { status, .. }))) if status.is_fatal() => {
+                return Err(End::Received(status));
+            }
+            message => message,
+        };
+        let done = message.and_then(|message| match message {
+            None => Ok(()),
+            Some(Message::Initialization(theirs)) => self.take_initialization(now, connection, &theirs),
+            Some(Message::KeepAlive) => self.take_keepalive(now, connection),
+            Some(Message::Notification(notification)) => {
+                self.events.extend(is_up.then_some(Event::Notified { peer, status: notification.status }));
+                Ok(())
+            }
+            // Until a session is up, whatever else is said refuses it (section 2.5.4).
+            Some(_) if !is_up => Err(Status::SHUTDOWN),
+            Some(message) => self.take_told(connection, peer, raw.id, &message),
+        });
+        match done {
+            Err(status) if status.is_fatal() || !is_up => return Err(End::Sent(status)),
+            // What is wrong with a notification is not worth another one.
+            Err(status) if raw.kind != kind::NOTIFICATION => {
+                self.reply(connection, Outgoing::Notification(about(status, raw.id, raw.kind)));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let unread = self.sessions.get(&connection).map_or(0, |session| session.replies.len());
+        if unread > MOST_REPLIES { Err(End::Sent(Status::INTERNAL_ERROR)) } else { Ok(()) }
+    }
+
+    pub(super) fn reply(&mut self, connection: Connection, reply: Outgoing<'static>) {
+        if let Some(session) = self.sessions.get_mut(&connection) {
+            session.replies.push_back(reply);
+        }
+    }
+}
+
+/// A notification about a message.
+pub(super) fn about(status: Status, message_id: u32, message_kind: u16) -> Notification {
+    Notification { status, message_id, message_kind, request_id: None }
+}
