@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe audit bpf web fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp audit bpf web fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -62,6 +62,11 @@ bench-traffic: need-build ## The traffic engine beside iperf3, iperf2, nuttcp, M
 bench-pe: build ## Processor and memory of provider edge routers: Figures 11 to 13, and the engine alone
 	$(CARGO) build --release --locked -p netstage-live --example pe_rates
 	python3 bench/pe/run.py
+
+bench-bgp: need-build ## A million routes through BIRD, FRR, GoBGP and OpenBGPD (root)
+	$(CARGO) build --release --locked -p netstage-live --example bgp_rates
+	scripts/packages.sh bench/bgp/packages.txt
+	python3 bench/bgp/run.py
 
 audit: ## Licences, bans and sources of what we depend on, by cargo-deny
 	scripts/audit.sh

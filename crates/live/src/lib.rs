@@ -2,6 +2,7 @@
 //!
 //! - [`agent`]: carries out one node's part of a run; [`controller`]: has agents do so
 //!   together; [`protocol`]: what they say to each other.
+//! - [`bgp`]: BGP-4 for testing routers.
 //! - [`clock`]: the time everything here is told by.
 //! - [`counter`]: how counters are declared.
 //! - [`doctor`]: what this host can do.
@@ -26,6 +27,7 @@
 //! machine or on another host.
 
 pub mod agent;
+pub mod bgp;
 pub mod clock;
 pub mod controller;
 pub mod counter;

@@ -97,7 +97,7 @@ impl Feed {
     }
 
     /// What has changed next; none so far.
-    pub fn next(&mut self) -> io::Result<Option<Heard>> {
+    pub fn poll(&mut self) -> io::Result<Option<Heard>> {
         let mut bytes = Vec::with_capacity(1 << 16);
         while self.heard.is_empty() {
             bytes.clear();

@@ -23,6 +23,7 @@ macro_rules! plain {
 }
 
 plain!(libc::c_int, libc::tpacket_req, libc::tpacket_stats, libc::packet_mreq);
+plain!([u8; super::tcp_protection::SIGNATURE]);
 plain!(libc::xdp_umem_reg, libc::xdp_mmap_offsets, libc::xdp_options, libc::xdp_statistics);
 
 pub(super) fn set_option<T: Plain>(

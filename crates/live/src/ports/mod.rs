@@ -12,6 +12,7 @@ pub mod af_xdp;
 pub(crate) mod kernel;
 pub mod pcapng;
 pub mod ring;
+pub(crate) mod tcp_protection;
 pub mod tun;
 
 use std::io;

@@ -69,7 +69,7 @@ impl Kernel {
         let (mut news, mut is_overrun) = (News::default(), false);
         let failed = |source| Error { action: "follow routes".into(), source };
         for _ in 0..MOST {
-            match self.feed.next().map_err(failed)? {
+            match self.feed.poll().map_err(failed)? {
                 None => break,
                 Some(Heard::Route(route, is_new)) => news.changes.extend(match told(&route, &self.names) {
                     Some(Told::Route(prefix, rank, to)) => {

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Routes from one BGP session through a router to another: BIRD, FRR, GoBGP and OpenBGPD.
+
+Each router runs in a network namespace of its own, with the injector (AS 65001) and the sink
+(AS 65002) on other addresses of its loopback interface. Needs root and the packages of packages.txt.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ADDRESSES = {
+    "ipv4": ("192.0.2.1", "192.0.2.2", "192.0.2.9", 24),
+    "ipv6": ("2001:db8::1", "2001:db8::2", "2001:db8::9", 64),
+}
+
+
+def bird(folder, family, injector, sink, router):
+    channel = "ipv6" if family == "ipv6" else "ipv4"
+    sessions = "".join(
+        f"""
+protocol bgp from{number} {{
+    local {router} as 65000;
+    neighbor {peer} as {65000 + number};
+    multihop;
+    {channel} {{ import all; export where source = RTS_BGP; next hop keep; }};
+}}"""
+        for number, peer in ((1, injector), (2, sink))
+    )
+    # Next hops count as reachable by a route that is not told to anybody.
+    near = "2001:db8::/64" if family == "ipv6" else "192.0.2.0/24"
+    reachable = f"protocol static {{ {channel}; route {near} blackhole; }}"
+    text = f"router id 192.0.2.9;\nprotocol device {{ }}\n{reachable}\n{sessions}\n"
+    (folder / "bird.conf").write_text(text)
+    return ["bird", "-f", "-c", folder / "bird.conf", "-s", folder / "bird.ctl", "-P", folder / "bird.pid"]
+
+
+def frr(folder, family, injector, sink, router):
+    afi = {"ipv6": "ipv6 unicast", "labelled": "ipv4 labeled-unicast", "vpnv4": "ipv4 vpn"}.get(family, "ipv4 unicast")
+    peers = [(injector, 65001), (sink, 65002)]
+    lines = ["router bgp 65000", " bgp router-id 192.0.2.9", " no bgp ebgp-requires-policy"]
+    lines += [" no bgp default ipv4-unicast", " no bgp network import-check"]
+    for peer, number in peers:
+        lines += [f" neighbor {peer} remote-as {number}", f" neighbor {peer} disable-connected-check"]
+        lines += [f" neighbor {peer} advertisement-interval 0"]
+    lines += [f" address-family {afi}"]
+    for peer, _ in peers:
+        lines += [f"  neighbor {peer} activate"]
+    lines += [" exit-address-family"]
+    (folder / "bgpd.conf").write_text("\n".join(lines) + "\n")
+    program = "/usr/lib/frr/bgpd"
+    return [program, "-S", "-n", "-Z", "-f", folder / "bgpd.conf", "-i", folder / "bgpd.pid", "-l", router,
+            "-P", "0", "--vty_socket", folder, "-z", folder / "zserv.api"]
+
+
+def gobgp(folder, family, injector, sink, router):
+    name = {"ipv6": "ipv6-unicast", "labelled": "ipv4-labelled-unicast", "vpnv4": "l3vpn-ipv4-unicast"}
+    name = name.get(family, "ipv4-unicast")
+    text = f'[global.config]\nas = 65000\nrouter-id = "192.0.2.9"\nlocal-address-list = ["{router}"]\n'
+    for number, peer in ((1, injector), (2, sink)):
+        text += f'[[neighbors]]\n[neighbors.config]\nneighbor-address = "{peer}"\npeer-as = {65000 + number}\n'
+        text += f'[neighbors.transport.config]\npassive-mode = true\nlocal-address = "{router}"\n'
+        text += f'[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = "{name}"\n'
+    (folder / "gobgpd.toml").write_text(text)
+    return ["gobgpd", "-f", folder / "gobgpd.toml", "--api-hosts", f"unix://{folder}/gobgp.sock", "-l", "error"]
+
+
+def openbgpd(folder, family, injector, sink, router):
+    announce = {"ipv6": "IPv6 unicast", "vpnv4": "IPv4 vpn"}.get(family, "IPv4 unicast")
+    text = f"AS 65000\nrouter-id 192.0.2.9\nfib-update no\nlisten on {router}\nsocket \"{folder}/bgpd.sock\"\n"
+    for number, peer in ((1, injector), (2, sink)):
+        text += f"neighbor {peer} {{\n remote-as {65000 + number}\n local-address {router}\n multihop 2\n"
+        text += f" announce {announce}\n passive\n}}\n"
+    text += "nexthop qualify via default\nallow from any\nallow to any\n"
+    (folder / "bgpd.conf").write_text(text)
+    (folder / "bgpd.conf").chmod(0o600)
+    return ["/usr/sbin/bgpd", "-d", "-f", folder / "bgpd.conf"]
+
+
+ROUTERS = {"bird": bird, "frr": frr, "gobgp": gobgp, "openbgpd": openbgpd}
+
+
+def version(router):
+    command = {"bird": ["bird", "--version"], "frr": ["/usr/lib/frr/bgpd", "-v"], "gobgp": ["gobgpd", "--version"],
+               "openbgpd": ["/usr/sbin/bgpd", "-V"]}[router]
+    if not shutil.which(command[0]):
+        return None
+    answer = subprocess.run(command, capture_output=True, text=True)
+    return (answer.stdout + answer.stderr).strip().splitlines()[0]
+
+
+def inside():
+    """In the namespaces: one router, one measurement, one line of JSON."""
+    router, program, count, family, folder = sys.argv[2:]
+    folder = pathlib.Path(folder)
+    injector, sink, own, length = ADDRESSES["ipv6" if family == "ipv6" else "ipv4"]
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    for address in (injector, sink, own):
+        subprocess.run(["ip", "address", "add", f"{address}/{length}", "dev", "lo", "nodad"][: 7 if ":" in address else 6],
+                       check=True)
+    # What comes from the packages for the daemons' sockets and locks stays outside.
+    for path in ("/run", "/var/run"):
+        if not os.path.islink(path):
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
+    os.makedirs("/run/openbgpd", exist_ok=True)
+    with open(folder / "log", "w") as log:
+        daemon = subprocess.Popen(ROUTERS[router](folder, family, injector, sink, own), stdout=log, stderr=log)
+        try:
+            answer = subprocess.run([program, "through", injector, sink, own, count, family],
+                                    capture_output=True, text=True)
+            daemon.poll()
+            found = json.loads(answer.stdout) if answer.stdout else {"error": answer.stderr.strip()[-200:]}
+            if daemon.returncode is not None:
+                found = {"error": f"the router ended: {(folder / 'log').read_text()[-300:]}"}
+            found["memory_kb"] = peak_memory_kb(daemon.pid)
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            try:
+                daemon.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+        print(json.dumps(found))
+
+
+def peak_memory_kb(parent):
+    """Of a process and its children, the sum of what each had at most."""
+    total = 0
+    for status in pathlib.Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:
+            continue
+        if parent in (int(fields["Pid"]), int(fields["PPid"])):
+            total += int(fields.get("VmHWM", "0 kB").split()[0])
+    return total
+
+
+def measure(router, program, count, family):
+    with tempfile.TemporaryDirectory(prefix="bgp-") as folder:
+        os.chmod(folder, 0o755)
+        # The daemon and what it has started end with the namespace of processes.
+        command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+                   sys.executable, __file__, "inside", router, str(program), str(count), family, folder]
+        answer = subprocess.run(command, capture_output=True, text=True)
+        try:
+            return json.loads(answer.stdout.splitlines()[-1])
+        except (IndexError, json.JSONDecodeError):
+            return {"error": answer.stderr.strip()[-300:]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/examples/bgp_rates")
+    parser.add_argument("--routers", nargs="+", choices=ROUTERS, default=list(ROUTERS))
+    parser.add_argument("--counts", nargs="+", type=int, default=[50_000, 1_000_000])
+    parser.add_argument("--families", nargs="+", choices=["ipv4", "ipv6", "labelled", "vpnv4"], default=["ipv4"])
+    arguments = parser.parse_args()
+    subprocess.run([arguments.program.resolve()], check=True)
+    print(f"\n{'':10}{'family':>9}{'routes':>9} | announce: {'sent':>9}{'first':>9}{'all ms':>10} | "
+          f"withdraw: {'sent':>9}{'all ms':>10} |{'MB':>6}{'wrong':>6}")
+    results = []
+    for router in arguments.routers:
+        if version(router) is None:
+            print(f"{router}: not installed (see bench/bgp/packages.txt)")
+            continue
+        for family in arguments.families:
+            for count in arguments.counts:
+                found = measure(router, arguments.program.resolve(), count, family)
+                results.append({"router": router, "version": version(router), "family": family, "count": count, **found})
+                if "error" in found:
+                    print(f"{router:10}{family:>9}{count:9} | {found['error']}")
+                    continue
+                announce, withdraw = found["announce"], found["withdraw"]
+                print(f"{router:10}{family:>9}{count:9} |           {announce['sent_ms']:9.1f}{announce['first_ms']:9.1f}"
+                      f"{announce['all_ms']:10.1f} |           {withdraw['sent_ms']:9.1f}{withdraw['all_ms']:10.1f} |"
+                      f"{found['memory_kb'] / 1024:6.0f}{found['differences']:6}", flush=True)
+    folder = ROOT / "bench/target/bgp"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench-bgp.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    inside() if sys.argv[1:2] == ["inside"] else main()

@@ -1,0 +1,23 @@
+//! How fast BGP routes are written and read, alone and through a router.
+//!
+//! `bgp_rates` prints the rates in memory. `bgp_rates through INJECTOR SINK ROUTER COUNT FAMILY`
+//! opens sessions from two local addresses (AS 65001 and 65002) to a router, announces COUNT
+//! routes on one and waits for them on the other, then withdraws them; it prints one line of JSON.
+
+mod memory;
+mod through;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        [] => memory::print_rates(),
+        ["through", injector, sink, router, count, family] => {
+            through::run(injector, sink, router, count, family)
+        }
+        _ => {
+            eprintln!("usage: bgp_rates [through INJECTOR SINK ROUTER COUNT ipv4|ipv6|labelled|vpnv4]");
+            std::process::exit(2);
+        }
+    }
+}

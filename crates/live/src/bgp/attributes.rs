@@ -1,0 +1,363 @@
+//! Path attributes as they stand in a message or a dump: reading, with the error handling of
+//! RFC 7606, and writing.
+//!
+//! An attribute that is malformed makes its routes be treated as withdrawn (RFC 7606 section 2)
+//! or is left out; a session ends only where the destinations themselves cannot be told.
+
+use super::nlri::{Family, count};
+use super::notification::{Notification, code, subcode};
+use super::path::{AsPath, Origin, RawAttribute, Segment, SegmentKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+pub(super) const ORIGIN: u8 = 1;
+pub(super) const AS_PATH: u8 = 2;
+pub(super) const NEXT_HOP: u8 = 3;
+pub(super) const MULTI_EXIT_DISC: u8 = 4;
+pub(super) const LOCAL_PREF: u8 = 5;
+const ATOMIC_AGGREGATE: u8 = 6;
+const AGGREGATOR: u8 = 7;
+const COMMUNITIES: u8 = 8;
+const ORIGINATOR_ID: u8 = 9;
+const CLUSTER_LIST: u8 = 10;
+pub(super) const MP_REACH_NLRI: u8 = 14;
+pub(super) const MP_UNREACH_NLRI: u8 = 15;
+const EXTENDED_COMMUNITIES: u8 = 16;
+pub(super) const AS4_PATH: u8 = 17;
+const AS4_AGGREGATOR: u8 = 18;
+const LARGE_COMMUNITIES: u8 = 32;
+
+/// Attribute flags (RFC 4271 section 4.3).
+pub(super) mod flag {
+    pub(crate) const OPTIONAL: u8 = 0x80;
+    pub(crate) const TRANSITIVE: u8 = 0x40;
+    pub(crate) const PARTIAL: u8 = 0x20;
+    pub(crate) const EXTENDED_LENGTH: u8 = 0x10;
+}
+
+/// An attribute within its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attribute<'a> {
+    pub flags: u8,
+    pub code: u8,
+    pub value: &'a [u8],
+}
+
+impl Attribute<'_> {
+    /// To be kept, and told to others as one that was not looked into.
+    pub(super) fn kept(&self) -> RawAttribute {
+        RawAttribute {
+            flags: self.flags & !flag::EXTENDED_LENGTH,
+            code: self.code,
+            value: self.value.to_vec(),
+        }
+    }
+}
+
+/// Why routes are treated as withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// The attribute of this type has the wrong flags, length or value.
+    Attribute(u8),
+    /// The attribute of this type is mandatory and missing.
+    Missing(u8),
+    /// The attributes end within one.
+    Cut,
+}
+
+/// MP_REACH_NLRI (RFC 4760 section 3) of a family that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reach<'a> {
+    pub family: Family,
+    pub next_hop: IpAddr,
+    pub nlri: &'a [u8],
+}
+
+/// MP_UNREACH_NLRI (RFC 4760 section 4) of a family that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unreach<'a> {
+    pub family: Family,
+    pub nlri: &'a [u8],
+}
+
+/// What a list of attributes says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Attributes<'a> {
+    pub origin: Option<Origin>,
+    pub as_path: Option<&'a [u8]>,
+    pub as4_path: Option<&'a [u8]>,
+    pub next_hop: Option<Ipv4Addr>,
+    pub multi_exit_discriminator: Option<u32>,
+    pub local_preference: Option<u32>,
+    pub reach: Option<Reach<'a>>,
+    pub unreach: Option<Unreach<'a>>,
+    /// The others that may be told to somebody else, as they came.
+    pub others: Vec<Attribute<'a>>,
+    /// The first error that makes the routes be treated as withdrawn.
+    pub malformed: Option<Malformed>,
+    /// Whether there was any attribute.
+    pub any: bool,
+    /// AS numbers have four bytes.
+    pub four_octet_as: bool,
+}
+
+/// Where attributes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    /// AS numbers have four bytes.
+    pub four_octet_as: bool,
+    /// LOCAL_PREF, ORIGINATOR_ID and CLUSTER_LIST count only from within (RFC 7606 section 7.5).
+    pub is_internal: bool,
+    /// MP_REACH_NLRI has but the next hop, and of this family (RFC 6396 section 4.3.4).
+    pub dump: Option<Family>,
+}
+
+impl<'a> Attributes<'a> {
+    /// Reads a list. An error ends the session.
+    pub(super) fn read(mut bytes: &'a [u8], source: Source) -> Result<Attributes<'a>, Notification> {
+        let mut found = Attributes { four_octet_as: source.four_octet_as, ..Attributes::default() };
+        let mut seen = [0_u64; 4];
+        while !bytes.is_empty() {
+            found.any = true;
+            let Some((attribute, rest)) = split(bytes) else {
+                // RFC 7606 section 4: the destinations are found all the same.
+                found.fail(Malformed::Cut);
+                break;
+            };
+            bytes = rest;
+            let (word, bit) = (usize::from(attribute.code / 64), 1 << (attribute.code % 64));
+            if seen[word] & bit != 0 {
+                // RFC 7606 section 3 (g): the first one counts.
+                if matches!(attribute.code, MP_REACH_NLRI | MP_UNREACH_NLRI) {
+                    return Err(Notification::new(code::UPDATE, subcode::MALFORMED_ATTRIBUTES));
+                }
+                continue;
+            }
+            seen[word] |= bit;
+            found.take(attribute, source)?;
+        }
+        Ok(found)
+    }
+
+    fn fail(&mut self, malformed: Malformed) {
+        self.malformed.get_or_insert(malformed);
+    }
+
+    fn take(&mut self, attribute: Attribute<'a>, source: Source) -> Result<(), Notification> {
+        let Attribute { flags, code, value } = attribute;
+        let number = || value.try_into().ok().map(u32::from_be_bytes);
+        let is_destinations = matches!(code, MP_REACH_NLRI | MP_UNREACH_NLRI);
+        if !is_destinations && expected_flags(code).is_some_and(|of| flags & 0xc0 != of) {
+            // RFC 7606 section 3 (c).
+            self.fail(Malformed::Attribute(code));
+            return Ok(());
+        }
+        let is_right = match code {
+            ORIGIN => {
+                self.origin = match value {
+                    [0] => Some(Origin::Igp),
+                    [1] => Some(Origin::Egp),
+                    [2] => Some(Origin::Incomplete),
+                    _ => None,
+                };
+                self.origin.is_some()
+            }
+            AS_PATH => {
+                self.as_path = Some(value);
+                is_as_path(value, source.four_octet_as)
+            }
+            NEXT_HOP => {
+                self.next_hop = value.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets));
+                value.len() == 4
+            }
+            MULTI_EXIT_DISC => {
+                self.multi_exit_discriminator = number();
+                value.len() == 4
+            }
+            LOCAL_PREF if !source.is_internal => true,
+            LOCAL_PREF => {
+                self.local_preference = number();
+                value.len() == 4
+            }
+            MP_REACH_NLRI => {
+                self.reach = reach(value, source.dump)?;
+                true
+            }
+            MP_UNREACH_NLRI => {
+                self.unreach = unreach(value)?;
+                true
+            }
+            // RFC 6793 section 6: from peers of four bytes, and where malformed, left out.
+            AS4_PATH => {
+                self.as4_path = Some(value).filter(|value| !source.four_octet_as && is_as_path(value, true));
+                true
+            }
+            AS4_AGGREGATOR => true,
+            // RFC 7606 sections 7.6 and 7.7: left out where malformed.
+            ATOMIC_AGGREGATE | AGGREGATOR => {
+                if value.len()
+                    == [0, if source.four_octet_as { 8 } else { 6 }][usize::from(code - ATOMIC_AGGREGATE)]
+                    && (code == ATOMIC_AGGREGATE || source.four_octet_as)
+                {
+                    self.others.push(attribute);
+                }
+                true
+            }
+            ORIGINATOR_ID | CLUSTER_LIST if !source.is_internal => true,
+            ORIGINATOR_ID => value.len() == 4,
+            CLUSTER_LIST => is_list(value, 4),
+            COMMUNITIES => self.list(attribute, 4),
+            EXTENDED_COMMUNITIES => self.list(attribute, 8),
+            LARGE_COMMUNITIES => self.list(attribute, 12),
+            _ if flags & flag::OPTIONAL == 0 => {
+                let mut whole = Vec::new();
+                write(flags, code, value, &mut whole);
+                let subcode = subcode::UNRECOGNIZED_WELL_KNOWN;
+                return Err(Notification::with(code::UPDATE, subcode, &whole));
+            }
+            // RFC 4271 section 5: what is not known is passed on, marked, or kept from others.
+            _ => {
+                if flags & flag::TRANSITIVE != 0 {
+                    self.others.push(Attribute { flags: flags | flag::PARTIAL, ..attribute });
+                }
+                true
+            }
+        };
+        if !is_right {
+            self.fail(Malformed::Attribute(code));
+        }
+        Ok(())
+    }
+
+    /// Keeps a list of `width` bytes each, which is not empty.
+    fn list(&mut self, attribute: Attribute<'a>, width: usize) -> bool {
+        let is_right = is_list(attribute.value, width);
+        if is_right {
+            self.others.push(attribute);
+        }
+        is_right
+    }
+
+    /// The AS path, its two forms put together.
+    pub(super) fn as_path(&self) -> AsPath {
+        let old = read_as_path(self.as_path.unwrap_or_default(), self.four_octet_as).unwrap_or_default();
+        match self.as4_path.and_then(|value| read_as_path(value, true)) {
+            Some(new) => AsPath::merged(old, new),
+            None => old,
+        }
+    }
+}
+
+/// The flags of a well-known or a known optional attribute, of which only the upper two are fixed.
+fn expected_flags(code: u8) -> Option<u8> {
+    match code {
+        ORIGIN | AS_PATH | NEXT_HOP | LOCAL_PREF | ATOMIC_AGGREGATE => Some(flag::TRANSITIVE),
+        MULTI_EXIT_DISC | ORIGINATOR_ID | CLUSTER_LIST => Some(flag::OPTIONAL),
+        AGGREGATOR | COMMUNITIES | EXTENDED_COMMUNITIES | LARGE_COMMUNITIES => {
+            Some(flag::OPTIONAL | flag::TRANSITIVE)
+        }
+        _ => None,
+    }
+}
+
+/// The first attribute and what follows it.
+fn split(bytes: &[u8]) -> Option<(Attribute<'_>, &[u8])> {
+    let (&[flags, code], rest) = bytes.split_first_chunk()?;
+    let (length, rest) = if flags & flag::EXTENDED_LENGTH != 0 {
+        let (length, rest) = rest.split_first_chunk()?;
+        (usize::from(u16::from_be_bytes(*length)), rest)
+    } else {
+        let (&length, rest) = rest.split_first()?;
+        (usize::from(length), rest)
+    };
+    let (value, rest) = rest.split_at_checked(length)?;
+    Some((Attribute { flags, code, value }, rest))
+}
+
+/// Appends an attribute, its length in two bytes where one does not hold it.
+pub(super) fn write(flags: u8, code: u8, value: &[u8], out: &mut Vec<u8>) {
+    let flags = flags & !flag::EXTENDED_LENGTH;
+    match u8::try_from(value.len()) {
+        Ok(length) => out.extend([flags, code, length]),
+        Err(_) => {
+            out.extend([flags | flag::EXTENDED_LENGTH, code]);
+            out.extend((value.len() as u16).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(value);
+}
+
+fn is_list(value: &[u8], width: usize) -> bool {
+    !value.is_empty() && value.len().is_multiple_of(width)
+}
+
+fn is_as_path(value: &[u8], four_octet_as: bool) -> bool {
+    let width = if four_octet_as { 4 } else { 2 };
+    let mut rest = value;
+    while let Some((&[kind, count], after)) = rest.split_first_chunk() {
+        if SegmentKind::from_code(kind).is_none() || count == 0 {
+            return false;
+        }
+        let Some(after) = after.get(usize::from(count) * width..) else { return false };
+        rest = after;
+    }
+    rest.is_empty()
+}
+
+fn read_as_path(value: &[u8], four_octet_as: bool) -> Option<AsPath> {
+    let width = if four_octet_as { 4 } else { 2 };
+    let mut segments = Vec::new();
+    let mut rest = value;
+    while let Some((&[kind, count], after)) = rest.split_first_chunk() {
+        let (numbers, after) = after.split_at_checked(usize::from(count) * width)?;
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte));
+        let numbers = numbers.chunks_exact(width).map(number).collect();
+        segments.push(Segment { kind: SegmentKind::from_code(kind)?, numbers });
+        rest = after;
+    }
+    Some(AsPath { segments })
+}
+
+fn optional_error() -> Notification {
+    Notification::new(code::UPDATE, subcode::OPTIONAL_ATTRIBUTE)
+}
+
+/// None for a family that is not known: its routes are of no interest (RFC 4760 section 7).
+fn reach(value: &[u8], dump: Option<Family>) -> Result<Option<Reach<'_>>, Notification> {
+    let is_abbreviated = value.first().is_some_and(|&first| first != 0);
+    let (family, rest) = match dump {
+        Some(family) if is_abbreviated => (Some(family), value),
+        _ => {
+            let (&[high, low, safi], rest) = value.split_first_chunk().ok_or_else(optional_error)?;
+            (Family::from_codes(u16::from_be_bytes([high, low]), safi), rest)
+        }
+    };
+    let (&length, rest) = rest.split_first().ok_or_else(optional_error)?;
+    let (address, rest) = rest.split_at_checked(usize::from(length)).ok_or_else(optional_error)?;
+    let Some(family) = family else { return Ok(None) };
+    let next_hop = next_hop(family, address).ok_or_else(optional_error)?;
+    if dump.is_some() {
+        return Ok(Some(Reach { family, next_hop, nlri: &[] }));
+    }
+    // A byte that is reserved stands ahead of the destinations.
+    let nlri = rest.get(1..).ok_or_else(optional_error)?;
+    count(family, nlri).ok_or_else(optional_error)?;
+    Ok(Some(Reach { family, next_hop, nlri }))
+}
+
+/// An address, or two for IPv6, of which the second is link-local (RFC 2545 section 3); of VPNs
+/// with a distinguisher ahead (RFC 4364 section 4.3.2).
+fn next_hop(family: Family, bytes: &[u8]) -> Option<IpAddr> {
+    let bytes = if family == Family::Vpnv4 { bytes.get(8..)? } else { bytes };
+    match bytes.len() {
+        4 => bytes.first_chunk().map(|octets| Ipv4Addr::from(*octets).into()),
+        16 | 32 | 40 => bytes.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).into()),
+        _ => None,
+    }
+}
+
+fn unreach(value: &[u8]) -> Result<Option<Unreach<'_>>, Notification> {
+    let (&[high, low, safi], nlri) = value.split_first_chunk().ok_or_else(optional_error)?;
+    let Some(family) = Family::from_codes(u16::from_be_bytes([high, low]), safi) else { return Ok(None) };
+    count(family, nlri).ok_or_else(optional_error)?;
+    Ok(Some(Unreach { family, nlri }))
+}

@@ -1,0 +1,211 @@
+//! One connection of a session: which messages are expected, and the hold and keepalive timers
+//! (RFC 4271 sections 8.2.2 and 10).
+
+use super::{Event, State};
+use crate::bgp::attributes::Source;
+use crate::bgp::message::{self, Frame};
+use crate::bgp::nlri::Family;
+use crate::bgp::notification::{Notification, code, subcode};
+use crate::bgp::open::{Identity, Negotiated, Open};
+use crate::bgp::update::{self, Update};
+use netstage_core::time::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// The hold time until the peer's OPEN is there (RFC 4271 section 8.2.2 suggests it).
+const FIRST_HOLD: Duration = Duration::from_secs(240);
+/// Keepalives in a hold time (RFC 4271 section 10).
+const KEEPALIVES: u64 = 3;
+
+/// How far a connection has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    OpenSent,
+    OpenConfirm(Negotiated),
+    Established(Negotiated),
+}
+
+/// What a message leads to.
+#[derive(Debug)]
+pub(super) enum Step {
+    Stay,
+    Opened(Negotiated),
+    Established(Negotiated),
+    /// An error, to be told to the peer.
+    Failed(Notification),
+    /// The peer's last word.
+    Ended(Notification),
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    phase: Phase,
+    /// The start of a message.
+    input: Vec<u8>,
+    hold_at: Instant,
+    keepalive_at: Instant,
+}
+
+impl Connection {
+    /// Its OPEN is sent.
+    pub(super) fn new(now: Instant) -> Connection {
+        Connection {
+            phase: Phase::OpenSent,
+            input: Vec::new(),
+            hold_at: now + FIRST_HOLD,
+            keepalive_at: Instant::NEVER,
+        }
+    }
+
+    pub(super) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    pub(super) fn state(&self) -> State {
+        match self.phase {
+            Phase::OpenSent => State::OpenSent,
+            Phase::OpenConfirm(_) => State::OpenConfirm,
+            Phase::Established(_) => State::Established,
+        }
+    }
+
+    /// What is left of earlier bytes, and these.
+    pub(super) fn take_input(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut input = std::mem::take(&mut self.input);
+        input.extend_from_slice(bytes);
+        input
+    }
+
+    /// Keeps what follows `offset` for later.
+    pub(super) fn keep_input(&mut self, mut input: Vec<u8>, offset: usize) {
+        input.drain(..offset);
+        self.input = input;
+    }
+
+    pub(super) fn hold_at(&self) -> Instant {
+        self.hold_at
+    }
+
+    pub(super) fn timeout(&self) -> Instant {
+        self.hold_at.min(self.keepalive_at)
+    }
+
+    /// The peer's OPEN is accepted; returns the KEEPALIVE that says so.
+    pub(super) fn confirm(&mut self, now: Instant, negotiated: Negotiated) -> Vec<u8> {
+        self.phase = Phase::OpenConfirm(negotiated);
+        self.alive(now);
+        self.handle_sent(now);
+        keepalive()
+    }
+
+    /// Something was sent.
+    pub(super) fn handle_sent(&mut self, now: Instant) {
+        self.keepalive_at = match self.hold_time() {
+            Some(hold_time) => now + hold_time / KEEPALIVES,
+            None => Instant::NEVER,
+        };
+    }
+
+    /// A KEEPALIVE, if it is time for one.
+    pub(super) fn keepalive(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if self.keepalive_at > now {
+            return None;
+        }
+        self.handle_sent(now);
+        Some(keepalive())
+    }
+
+    pub(super) fn handle_frame(
+        &mut self,
+        now: Instant,
+        frame: Frame<'_>,
+        identity: &Identity,
+        events: &mut VecDeque<Event>,
+    ) -> Step {
+        if frame.kind == message::NOTIFICATION {
+            return Step::Ended(Notification::read(frame.body).expect("its length was checked"));
+        }
+        let unexpected =
+            |subcode| Step::Failed(Notification::with(code::STATE_MACHINE, subcode, &[frame.kind]));
+        match (&self.phase, frame.kind) {
+            (Phase::OpenSent, message::OPEN) => {
+                match Open::read(frame.body).and_then(|open| identity.negotiate(&open)) {
+                    Ok(negotiated) => Step::Opened(negotiated),
+                    Err(notification) => Step::Failed(notification),
+                }
+            }
+            (Phase::OpenSent, _) => unexpected(subcode::IN_OPEN_SENT),
+            (Phase::OpenConfirm(negotiated), message::KEEPALIVE) => {
+                let negotiated = negotiated.clone();
+                self.phase = Phase::Established(negotiated.clone());
+                self.alive(now);
+                Step::Established(negotiated)
+            }
+            (Phase::OpenConfirm(_), _) => unexpected(subcode::IN_OPEN_CONFIRM),
+            (Phase::Established(_), message::OPEN) => unexpected(subcode::IN_ESTABLISHED),
+            (Phase::Established(negotiated), kind) => {
+                let read = match kind {
+                    message::UPDATE => handle_update(frame.body, negotiated, events),
+                    message::ROUTE_REFRESH => handle_route_refresh(frame.body, negotiated, events),
+                    _ => Ok(()),
+                };
+                self.alive(now);
+                read.map_or_else(Step::Failed, |()| Step::Stay)
+            }
+        }
+    }
+
+    /// The peer has shown that it is there.
+    fn alive(&mut self, now: Instant) {
+        self.hold_at = self.hold_time().map_or(Instant::NEVER, |hold_time| now + hold_time);
+    }
+
+    fn hold_time(&self) -> Option<Duration> {
+        match &self.phase {
+            Phase::OpenSent => None,
+            Phase::OpenConfirm(negotiated) | Phase::Established(negotiated) => {
+                Some(negotiated.hold_time).filter(|hold_time| *hold_time > Duration::ZERO)
+            }
+        }
+    }
+}
+
+fn keepalive() -> Vec<u8> {
+    let mut message = Vec::new();
+    message::write(message::KEEPALIVE, &[], &mut message);
+    message
+}
+
+fn handle_update(
+    body: &[u8],
+    negotiated: &Negotiated,
+    events: &mut VecDeque<Event>,
+) -> Result<(), Notification> {
+    if let Some(family) = update::end_of_rib(body) {
+        if negotiated.families.contains(&family) {
+            events.push_back(Event::EndOfRib(family));
+        }
+        return Ok(());
+    }
+    let source =
+        Source { four_octet_as: negotiated.four_octet_as, is_internal: negotiated.is_internal, dump: None };
+    let update = Update::read(body, source, |family| negotiated.families.contains(&family))?;
+    events.push_back(Event::Update(update));
+    Ok(())
+}
+
+fn handle_route_refresh(
+    body: &[u8],
+    negotiated: &Negotiated,
+    events: &mut VecDeque<Event>,
+) -> Result<(), Notification> {
+    let [high, low, subtype, safi] = *body else {
+        // RFC 7313 section 5; longer ones belong to filters nobody was offered.
+        return Err(Notification::with(code::ROUTE_REFRESH, 1, body));
+    };
+    let family = Family::from_codes(u16::from_be_bytes([high, low]), safi);
+    // The marks of enhanced refresh (RFC 7313 section 3.2) were not offered either.
+    if let Some(family) = family.filter(|family| subtype == 0 && negotiated.families.contains(family)) {
+        events.push_back(Event::RefreshAsked(family));
+    }
+    Ok(())
+}

@@ -1,0 +1,414 @@
+//! The machine against itself in virtual time, over connections that carry bytes in both
+//! directions without delay, and against messages made by hand.
+
+use super::*;
+use crate::bgp::inject::{Action, Injection, Order};
+use crate::bgp::nlri::Nlri;
+use crate::bgp::path::{AsPath, Path};
+use crate::bgp::table::Table;
+
+fn settings(number: u8) -> Settings {
+    Settings {
+        identity: Identity {
+            local_as: 65_000 + u32::from(number),
+            peer_as: None,
+            identifier: [192, 0, 2, number].into(),
+            hold_time: Duration::from_secs(90),
+            families: Family::ALL.to_vec(),
+            four_octet_as: true,
+        },
+        connects: true,
+        connect_retry: Duration::from_secs(120),
+        restart: None,
+    }
+}
+
+/// Two machines, and what is open between them.
+struct Pair {
+    now: Instant,
+    machines: [Machine; 2],
+    /// Whether the connection opened by each is there.
+    open: [bool; 2],
+    /// Attempts that are on their way.
+    attempts: [bool; 2],
+    events: [Vec<Event>; 2],
+    /// Bytes on their way, by connection and receiver, while they are held up.
+    held: Vec<(usize, usize, Vec<u8>)>,
+    hold: bool,
+}
+
+impl Pair {
+    fn new(settings: [Settings; 2]) -> Pair {
+        let machines = settings.map(Machine::new);
+        let mut pair = Pair {
+            now: Instant::ZERO,
+            machines,
+            open: [false; 2],
+            attempts: [false; 2],
+            events: [vec![], vec![]],
+            held: vec![],
+            hold: false,
+        };
+        pair.machines.iter_mut().for_each(|machine| machine.handle_start(Instant::ZERO));
+        pair.carry();
+        pair
+    }
+
+    /// By whom a connection was opened, as `machine` sees it.
+    fn side(opener: usize, machine: usize) -> Side {
+        if opener == machine { Side::Ours } else { Side::Theirs }
+    }
+
+    fn carry(&mut self) {
+        while let Some((from, transmit)) =
+            (0..2).find_map(|from| Some((from, self.machines[from].poll_transmit()?)))
+        {
+            let opener = |side| if side == Side::Ours { from } else { 1 - from };
+            match transmit {
+                Transmit::Connect => self.attempts[from] = true,
+                Transmit::Abandon => self.attempts[from] = false,
+                Transmit::Bytes(side, bytes) if self.hold => self.held.push((opener(side), 1 - from, bytes)),
+                Transmit::Bytes(side, bytes) => self.deliver(opener(side), 1 - from, &bytes),
+                Transmit::Close(side) => {
+                    let opener = opener(side);
+                    self.open[opener] = false;
+                    self.machines[1 - from].handle_closed(self.now, Pair::side(opener, 1 - from));
+                }
+            }
+        }
+        for (machine, events) in self.machines.iter_mut().zip(&mut self.events) {
+            events.extend(std::iter::from_fn(|| machine.poll_event()));
+        }
+    }
+
+    fn deliver(&mut self, opener: usize, to: usize, bytes: &[u8]) {
+        // In two pieces, as TCP may.
+        let (one, two) = bytes.split_at(bytes.len() / 2);
+        for piece in [one, two] {
+            self.machines[to].handle_bytes(self.now, Pair::side(opener, to), piece);
+        }
+    }
+
+    fn release(&mut self) {
+        self.hold = false;
+        for (opener, to, bytes) in std::mem::take(&mut self.held) {
+            self.deliver(opener, to, &bytes);
+        }
+        self.carry();
+    }
+
+    /// Lets the attempt of one succeed.
+    fn connect(&mut self, opener: usize) {
+        assert!(std::mem::take(&mut self.attempts[opener]));
+        self.open[opener] = true;
+        for machine in [opener, 1 - opener] {
+            assert!(self.machines[machine].handle_connected(self.now, Pair::side(opener, machine)));
+        }
+        self.carry();
+    }
+
+    fn run_until(&mut self, until: Instant) {
+        loop {
+            let next = self.machines.iter().map(Machine::poll_timeout).fold(until, Instant::min);
+            self.now = self.now.max(next);
+            if next == until {
+                return;
+            }
+            self.machines.iter_mut().for_each(|machine| machine.handle_timeout(next));
+            self.carry();
+        }
+    }
+
+    fn states(&self) -> [State; 2] {
+        [self.machines[0].state(), self.machines[1].state()]
+    }
+
+    fn downs(&self, machine: usize) -> Vec<Down> {
+        let down = |event: &Event| match event {
+            Event::Down(down) => Some(down.clone()),
+            _ => None,
+        };
+        self.events[machine].iter().filter_map(down).collect()
+    }
+}
+
+fn passive(number: u8) -> Settings {
+    Settings { connects: false, ..settings(number) }
+}
+
+/// An established machine without a peer, and its clock.
+fn established(settings: Settings) -> Machine {
+    let mut pair = Pair::new([settings, passive(9)]);
+    pair.connect(0);
+    let [machine, _] = pair.machines;
+    machine
+}
+
+/// The NOTIFICATION a machine sends in answer to bytes, and that it closes.
+fn notification(machine: &mut Machine, bytes: &[u8]) -> Notification {
+    while machine.poll_transmit().is_some() {}
+    machine.handle_bytes(Instant(1), Side::Ours, bytes);
+    let Some(Transmit::Bytes(Side::Ours, bytes)) = machine.poll_transmit() else { panic!("nothing sent") };
+    assert_eq!(machine.poll_transmit(), Some(Transmit::Close(Side::Ours)));
+    let frame = message::first(&bytes).unwrap().unwrap();
+    assert_eq!((frame.kind, machine.state()), (message::NOTIFICATION, State::Idle));
+    let sent = Notification::read(frame.body).unwrap();
+    let down = std::iter::from_fn(|| machine.poll_event()).last();
+    assert_eq!(down, Some(Event::Down(Down::Sent(sent.clone()))));
+    sent
+}
+
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message::write(kind, body, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_session_comes_up_step_by_step() {
+    let mut pair = Pair::new([settings(1), passive(2)]);
+    assert_eq!(pair.states(), [State::Connect, State::Active]);
+    pair.hold = true;
+    pair.connect(0);
+    assert_eq!(pair.states(), [State::OpenSent; 2]);
+    for (opener, to, bytes) in std::mem::take(&mut pair.held) {
+        pair.deliver(opener, to, &bytes);
+    }
+    pair.carry();
+    assert_eq!(pair.states(), [State::OpenConfirm; 2]);
+    pair.release();
+    assert_eq!(pair.states(), [State::Established; 2]);
+    let Event::Established(negotiated) = &pair.events[0][0] else { panic!() };
+    let expected = Negotiated {
+        peer_as: 65_002,
+        peer_identifier: [192, 0, 2, 2].into(),
+        is_internal: false,
+        hold_time: Duration::from_secs(90),
+        families: Family::ALL.to_vec(),
+        four_octet_as: true,
+        route_refresh: true,
+        end_of_rib: true,
+    };
+    assert_eq!(*negotiated, expected);
+    // Keepalives hold it up.
+    pair.run_until(Instant::ZERO + Duration::from_secs(1000));
+    assert_eq!((pair.states(), pair.downs(0)), ([State::Established; 2], vec![]));
+}
+
+#[test]
+fn of_two_connections_the_one_of_the_higher_identifier_stays() {
+    // RFC 4271 section 6.8; with equal identifiers by AS number (RFC 6286 section 2.3).
+    let equal = Settings {
+        identity: Identity { identifier: [192, 0, 2, 1].into(), ..settings(2).identity },
+        ..settings(2)
+    };
+    for second in [settings(2), equal] {
+        let mut pair = Pair::new([settings(1), second]);
+        pair.hold = true;
+        pair.connect(0);
+        pair.connect(1);
+        pair.release();
+        assert_eq!(pair.states(), [State::Established; 2]);
+        assert_eq!(pair.open, [false, true]);
+        assert_eq!(pair.machines[0].established().unwrap().0, Side::Theirs);
+        assert_eq!(pair.machines[1].established().unwrap().0, Side::Ours);
+        // The loser of a collision is no end of the session.
+        assert_eq!((pair.downs(0), pair.downs(1)), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_second_connection_is_refused_once_established() {
+    let mut pair = Pair::new([settings(1), settings(2)]);
+    pair.connect(0);
+    assert_eq!(pair.states(), [State::Established; 2]);
+    assert_eq!(pair.attempts, [false; 2], "the other attempt was given up");
+    assert!(!pair.machines[0].handle_connected(pair.now, Side::Theirs));
+}
+
+#[test]
+fn silence_ends_a_session_after_the_hold_time() {
+    let mut pair = Pair::new([settings(1), passive(2)]);
+    pair.connect(0);
+    let start = pair.now;
+    pair.hold = true;
+    pair.run_until(start + Duration::from_secs(89));
+    assert_eq!(pair.states(), [State::Established; 2]);
+    pair.run_until(start + Duration::from_secs(91));
+    assert_eq!(pair.states(), [State::Idle; 2]);
+    assert_eq!(pair.downs(0), [Down::Sent(Notification::new(4, 0))]);
+}
+
+#[test]
+fn without_a_hold_time_nothing_is_sent_and_silence_is_fine() {
+    let silent = |mut settings: Settings| {
+        settings.identity.hold_time = Duration::ZERO;
+        settings
+    };
+    let mut pair = Pair::new([silent(settings(1)), passive(2)]);
+    pair.connect(0);
+    assert_eq!(pair.machines.each_ref().map(Machine::poll_timeout), [Instant::NEVER; 2]);
+    assert_eq!(pair.states(), [State::Established; 2]);
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_given_four_minutes() {
+    let mut machine = Machine::new(settings(1));
+    machine.handle_start(Instant::ZERO);
+    assert!(machine.handle_connected(Instant::ZERO, Side::Ours));
+    assert_eq!(machine.poll_timeout(), Instant::ZERO + Duration::from_secs(240));
+    machine.handle_timeout(machine.poll_timeout());
+    assert_eq!(machine.poll_event(), Some(Event::Down(Down::Sent(Notification::new(4, 0)))));
+}
+
+#[test]
+fn connecting_is_tried_again() {
+    let mut pair = Pair::new([settings(1), passive(2)]);
+    pair.machines[0].handle_connect_failed(pair.now);
+    pair.attempts[0] = false;
+    assert_eq!(pair.states()[0], State::Active);
+    pair.run_until(Instant::ZERO + Duration::from_secs(121));
+    assert_eq!((pair.states()[0], pair.attempts[0]), (State::Connect, true));
+    // Lost before the peer's OPEN: back to Active (RFC 4271 section 8.2.2).
+    let mut machine = Machine::new(settings(1));
+    machine.handle_start(Instant::ZERO);
+    machine.handle_connected(Instant::ZERO, Side::Ours);
+    machine.handle_closed(Instant::ZERO, Side::Ours);
+    assert_eq!((machine.state(), machine.poll_event()), (State::Active, None));
+    assert_eq!(machine.poll_timeout(), Instant::ZERO + Duration::from_secs(120));
+}
+
+#[test]
+fn a_session_that_ended_is_started_again_where_asked() {
+    let again = Settings { restart: Some(Duration::from_secs(5)), ..settings(1) };
+    let mut pair = Pair::new([again, passive(2)]);
+    pair.connect(0);
+    pair.machines[0].handle_closed(pair.now, Side::Ours);
+    pair.carry();
+    assert_eq!((pair.states()[0], pair.downs(0)), (State::Idle, vec![Down::Lost]));
+    pair.run_until(pair.now + Duration::from_secs(6));
+    assert_eq!(pair.states()[0], State::Connect);
+}
+
+#[test]
+fn a_stop_tells_the_peer() {
+    let mut pair = Pair::new([settings(1), passive(2)]);
+    pair.connect(0);
+    pair.machines[0].handle_stop();
+    pair.carry();
+    let shutdown = Notification::new(6, 2);
+    assert_eq!(pair.downs(0), [Down::Sent(shutdown.clone())]);
+    assert_eq!(pair.downs(1), [Down::Received(shutdown)]);
+    assert_eq!((pair.states(), pair.open), ([State::Idle; 2], [false; 2]));
+    assert!(!pair.machines[0].handle_connected(pair.now, Side::Theirs), "Idle takes none");
+}
+
+#[test]
+fn errors_are_told_by_the_codes_of_the_rfc() {
+    let open = |edit: &dyn Fn(&mut Settings)| {
+        let mut settings = settings(9);
+        edit(&mut settings);
+        let mut bytes = Vec::new();
+        settings.identity.write(&mut bytes);
+        bytes
+    };
+    let waiting = || {
+        let mut machine = Machine::new(Settings {
+            identity: Identity { peer_as: Some(65_009), ..settings(1).identity },
+            ..settings(1)
+        });
+        machine.handle_start(Instant::ZERO);
+        machine.handle_connected(Instant::ZERO, Side::Ours);
+        machine
+    };
+    let edited = |place: usize, bytes: &[u8]| {
+        let mut message = open(&|_| {});
+        message[place..place + bytes.len()].copy_from_slice(bytes);
+        message
+    };
+    let codes = |machine: &mut Machine, bytes: &[u8]| {
+        let sent = notification(machine, bytes);
+        (sent.code, sent.subcode, sent.data)
+    };
+    // In OpenSent.
+    assert_eq!(codes(&mut waiting(), &[0; 19]), (1, 1, vec![]));
+    assert_eq!(codes(&mut waiting(), &edited(19, &[3])), (2, 1, vec![0, 4]));
+    let foreign = open(&|settings| settings.identity.local_as = 65_010);
+    assert_eq!(codes(&mut waiting(), &foreign), (2, 2, vec![]));
+    assert_eq!(codes(&mut waiting(), &edited(24, &[0; 4])), (2, 3, vec![]));
+    assert_eq!(codes(&mut waiting(), &edited(29, &[7])), (2, 4, vec![]));
+    assert_eq!(codes(&mut waiting(), &edited(22, &[0, 2])), (2, 6, vec![0, 2]));
+    assert_eq!(codes(&mut waiting(), &edited(28, &[0])), (2, 0, vec![]));
+    let mut lonely = waiting();
+    lonely.settings.identity.families = vec![Family::Vpnv4];
+    let other = open(&|settings| settings.identity.families = vec![Family::Ipv6Unicast]);
+    assert_eq!(codes(&mut lonely, &other), (2, 7, vec![1, 4, 0, 1, 0, 128]));
+    assert_eq!(codes(&mut waiting(), &frame(message::KEEPALIVE, &[])), (5, 1, vec![4]));
+    // In OpenConfirm (RFC 6608 section 4).
+    let confirmed = || {
+        let mut machine = waiting();
+        machine.handle_bytes(Instant(1), Side::Ours, &open(&|_| {}));
+        assert_eq!(machine.state(), State::OpenConfirm);
+        machine
+    };
+    assert_eq!(codes(&mut confirmed(), &open(&|_| {})), (5, 2, vec![1]));
+    assert_eq!(codes(&mut confirmed(), &frame(message::UPDATE, &[0; 4])), (5, 2, vec![2]));
+    // In Established.
+    let up = || established(settings(1));
+    assert_eq!(codes(&mut up(), &open(&|_| {})), (5, 3, vec![1]));
+    assert_eq!(codes(&mut up(), &frame(message::UPDATE, &[0, 9, 0, 0])), (3, 1, vec![]));
+    assert_eq!(codes(&mut up(), &frame(message::UPDATE, &[0, 2, 99, 1, 0, 0])), (3, 10, vec![]));
+    assert_eq!(codes(&mut up(), &frame(message::ROUTE_REFRESH, &[0, 1])), (7, 1, vec![0, 1]));
+    assert_eq!(codes(&mut up(), &frame(8, &[])), (1, 3, vec![8]));
+}
+
+#[test]
+fn capabilities_nobody_knows_are_tolerated() {
+    // One of an unknown family, one cut short and one unknown, each in a parameter of its own.
+    let mut body = vec![4, 0xfd, 0xf1, 0, 90, 192, 0, 2, 9, 0];
+    for capability in [&[1, 4, 0x40, 9, 0, 99][..], &[65, 2, 1, 2], &[77, 1, 0], &[1, 4, 0, 1, 0, 1]] {
+        body.extend([2, capability.len() as u8]);
+        body.extend(capability);
+    }
+    body[9] = (body.len() - 10) as u8;
+    let extended = [&body[..9], &[255, 255, 0, 9, 2, 0, 6, 1, 4, 0, 1, 0, 1][..]].concat();
+    for body in [body, extended] {
+        let mut machine = Machine::new(settings(1));
+        machine.handle_start(Instant::ZERO);
+        machine.handle_connected(Instant::ZERO, Side::Ours);
+        machine.handle_bytes(Instant::ZERO, Side::Ours, &frame(message::OPEN, &body));
+        machine.handle_bytes(Instant::ZERO, Side::Ours, &frame(message::KEEPALIVE, &[]));
+        let (_, negotiated) = machine.established().expect("it came up");
+        assert_eq!((negotiated.peer_as, negotiated.four_octet_as), (65_009, false));
+        assert_eq!(negotiated.families, [Family::Ipv4Unicast]);
+        assert!(!machine.refresh(Family::Ipv4Unicast), "the peer knows no refresh");
+    }
+}
+
+#[test]
+fn routes_ends_and_refreshes_arrive() {
+    let mut pair = Pair::new([settings(1), passive(2)]);
+    pair.connect(0);
+    pair.events = [vec![], vec![]];
+    let mut table = Table::new();
+    let path = Path::new("192.0.2.1".parse().unwrap(), AsPath::sequence(&[4_200_000_000]));
+    let nlri = Nlri::labelled("10.0.0.0/8".parse().unwrap(), 77);
+    let group = table.group(nlri.family, path).unwrap();
+    table.push(group, &nlri);
+    let mut bytes = Vec::new();
+    let encoding = pair.machines[0].settings.identity.encoding(pair.machines[0].established().unwrap().1);
+    let mut injection = Injection::new(&table, Action::Announce, Order::Packed, &Family::ALL);
+    injection.fill(&table, &encoding, usize::MAX / 2, &mut bytes);
+    message::write_end_of_rib(Family::Ipv4Labelled, &mut bytes);
+    pair.deliver(0, 1, &bytes);
+    assert!(pair.machines[0].refresh(Family::Vpnv4));
+    pair.carry();
+    let [Event::Update(update), Event::EndOfRib(Family::Ipv4Labelled), Event::RefreshAsked(Family::Vpnv4)] =
+        &pair.events[1][..]
+    else {
+        panic!("{:?}", pair.events[1])
+    };
+    let (next_hop, destinations) = update.reachable().next().unwrap();
+    assert_eq!(destinations.collect::<Vec<_>>(), [nlri]);
+    assert_eq!(update.path(next_hop).as_path.to_string(), "65001 4200000000");
+}

@@ -1,0 +1,140 @@
+//! Messages within the bytes of a connection: the header (RFC 4271 section 4.1), its checks
+//! (section 6.1), and the messages that are little more than it.
+
+use super::nlri::Family;
+use super::notification::{Notification, code, subcode};
+
+/// Marker, length and type.
+pub const HEADER: usize = 19;
+/// The longest message (RFC 4271 section 4.1).
+pub const LONGEST: usize = 4096;
+
+/// OPEN.
+pub(super) const OPEN: u8 = 1;
+/// UPDATE.
+pub(super) const UPDATE: u8 = 2;
+/// NOTIFICATION.
+pub(super) const NOTIFICATION: u8 = 3;
+/// KEEPALIVE.
+pub(super) const KEEPALIVE: u8 = 4;
+/// ROUTE-REFRESH (RFC 2918 section 3).
+pub(super) const ROUTE_REFRESH: u8 = 5;
+
+/// A message without its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame<'a> {
+    /// Its type, one of those above.
+    pub kind: u8,
+    /// What follows the header.
+    pub body: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// Bytes of the whole message.
+    pub(super) fn length(&self) -> usize {
+        HEADER + self.body.len()
+    }
+}
+
+/// The message `bytes` start with; none as long as it is not whole.
+pub(super) fn first(bytes: &[u8]) -> Result<Option<Frame<'_>>, Notification> {
+    let marker = &bytes[..bytes.len().min(16)];
+    if marker.iter().any(|&byte| byte != 0xff) {
+        return Err(Notification::new(code::HEADER, subcode::NOT_SYNCHRONIZED));
+    }
+    let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
+    let length_field = [header[16], header[17]];
+    let (length, kind) = (usize::from(u16::from_be_bytes(length_field)), header[18]);
+    let bad_length = || Notification::with(code::HEADER, subcode::BAD_LENGTH, &length_field);
+    if !(HEADER..=LONGEST).contains(&length) {
+        return Err(bad_length());
+    }
+    let fits = match kind {
+        OPEN => length >= HEADER + 10,
+        UPDATE => length >= HEADER + 4,
+        NOTIFICATION => length >= HEADER + 2,
+        KEEPALIVE => length == HEADER,
+        // RFC 7313 section 5 has an error of its own for a wrong length where ours is fixed.
+        ROUTE_REFRESH => true,
+        _ => return Err(Notification::with(code::HEADER, subcode::BAD_TYPE, &[kind])),
+    };
+    if !fits {
+        return Err(bad_length());
+    }
+    Ok(bytes.get(HEADER..length).map(|body| Frame { kind, body }))
+}
+
+/// Appends a message.
+pub(super) fn write(kind: u8, body: &[u8], out: &mut Vec<u8>) {
+    let length = HEADER + body.len();
+    debug_assert!(length <= LONGEST);
+    out.extend_from_slice(&[0xff; 16]);
+    out.extend_from_slice(&(length as u16).to_be_bytes());
+    out.push(kind);
+    out.extend_from_slice(body);
+}
+
+/// Appends a NOTIFICATION, its data cut to what fits.
+pub(super) fn write_notification(notification: &Notification, out: &mut Vec<u8>) {
+    let mut body = vec![notification.code, notification.subcode];
+    body.extend(notification.data.iter().take(LONGEST - HEADER - 2));
+    write(NOTIFICATION, &body, out);
+}
+
+/// Appends a ROUTE-REFRESH (RFC 2918 section 3).
+pub(super) fn write_route_refresh(family: Family, out: &mut Vec<u8>) {
+    let (afi, safi) = family.codes();
+    let [high, low] = afi.to_be_bytes();
+    write(ROUTE_REFRESH, &[high, low, 0, safi], out);
+}
+
+/// Appends the UPDATE that ends the initial routes of a family (RFC 4724 section 2).
+pub(super) fn write_end_of_rib(family: Family, out: &mut Vec<u8>) {
+    match family {
+        Family::Ipv4Unicast => write(UPDATE, &[0; 4], out),
+        _ => {
+            let (afi, safi) = family.codes();
+            let [high, low] = afi.to_be_bytes();
+            write(UPDATE, &[0, 0, 0, 6, 0x80, 15, 3, high, low, safi], out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_taken_when_it_is_whole() {
+        let mut bytes = Vec::new();
+        write_route_refresh(Family::Vpnv4, &mut bytes);
+        write(KEEPALIVE, &[], &mut bytes);
+        for cut in 0..HEADER + 4 {
+            assert_eq!(first(&bytes[..cut]), Ok(None));
+        }
+        let frame = first(&bytes).unwrap().unwrap();
+        assert_eq!((frame.kind, frame.body, frame.length()), (ROUTE_REFRESH, &[0, 1, 0, 128][..], 23));
+        assert_eq!(first(&bytes[23..]).unwrap().unwrap().kind, KEEPALIVE);
+    }
+
+    #[test]
+    fn wrong_headers_are_told_by_code_and_data() {
+        // RFC 4271 section 6.1.
+        let header = |length: u16, kind: u8| {
+            let mut bytes = vec![0xff; 16];
+            bytes.extend(length.to_be_bytes());
+            bytes.push(kind);
+            bytes
+        };
+        let bad_length = |length: u16| Err(Notification::with(1, 2, &length.to_be_bytes()));
+        assert_eq!(first(&[0xff, 0]), Err(Notification::new(1, 1)));
+        assert_eq!(first(&header(18, KEEPALIVE)), bad_length(18));
+        assert_eq!(first(&header(4097, UPDATE)), bad_length(4097));
+        assert_eq!(first(&header(20, KEEPALIVE)), bad_length(20));
+        assert_eq!(first(&header(28, OPEN)), bad_length(28));
+        assert_eq!(first(&header(22, UPDATE)), bad_length(22));
+        assert_eq!(first(&header(20, NOTIFICATION)), bad_length(20));
+        assert_eq!(first(&header(19, 9)), Err(Notification::with(1, 3, &[9])));
+        assert_eq!(first(&header(4096, UPDATE)), Ok(None));
+    }
+}

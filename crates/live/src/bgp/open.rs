@@ -1,0 +1,240 @@
+//! OPEN messages (RFC 4271 section 4.2) with their capabilities (RFC 5492), and what two of them
+//! agree on.
+//!
+//! Capabilities are read one by one, so that one that is unknown or malformed does not hide the
+//! others (RFC 5492 section 3).
+
+use super::nlri::Family;
+use super::notification::{Notification, code, subcode};
+use super::path::{AS_TRANS, Encoding};
+use netgauze_bgp_pkt::BgpMessage;
+use netgauze_bgp_pkt::capabilities::{
+    BgpCapability, FourOctetAsCapability, GracefulRestartCapability, MultiProtocolExtensionsCapability,
+};
+use netgauze_bgp_pkt::open::{BgpOpenMessage, BgpOpenMessageParameter};
+use netgauze_iana::address_family::AddressType;
+use netgauze_parse_utils::WritablePdu;
+use netgauze_parse_utils::reader::SliceReader;
+use netgauze_parse_utils::traits::ParseFrom;
+use netstage_core::time::Duration;
+use std::net::Ipv4Addr;
+
+/// LOCAL_PREF of routes that have none.
+const LOCAL_PREFERENCE: u32 = 100;
+
+/// Who we are to the peer, and who it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Our autonomous system.
+    pub local_as: u32,
+    /// The peer's; none where any will do.
+    pub peer_as: Option<u32>,
+    /// Our BGP identifier.
+    pub identifier: Ipv4Addr,
+    /// The hold time we propose: none at all, or three seconds and more.
+    pub hold_time: Duration,
+    /// The families we offer.
+    pub families: Vec<Family>,
+    /// Whether AS numbers of four bytes are offered.
+    pub four_octet_as: bool,
+}
+
+/// What a peer's OPEN says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Open {
+    pub peer_as: u32,
+    pub identifier: Ipv4Addr,
+    hold_time_s: u16,
+    families: Vec<Family>,
+    four_octet_as: bool,
+    route_refresh: bool,
+    end_of_rib: bool,
+}
+
+/// What both sides agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// The peer's autonomous system.
+    pub peer_as: u32,
+    /// Its BGP identifier.
+    pub peer_identifier: Ipv4Addr,
+    /// Whether it is in our autonomous system.
+    pub is_internal: bool,
+    /// The shorter hold time; zero for none at all.
+    pub hold_time: Duration,
+    /// The families both offer.
+    pub families: Vec<Family>,
+    /// Whether AS numbers have four bytes.
+    pub four_octet_as: bool,
+    /// Whether the peer takes ROUTE-REFRESH.
+    pub route_refresh: bool,
+    /// Whether the peer marks the end of its initial routes (RFC 4724 section 3).
+    pub end_of_rib: bool,
+}
+
+impl Identity {
+    /// Appends our OPEN.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let mut capabilities: Vec<BgpCapability> = self
+            .families
+            .iter()
+            .map(|family| MultiProtocolExtensionsCapability::new(address_type(*family)))
+            .map(BgpCapability::MultiProtocolExtensions)
+            .collect();
+        capabilities.push(BgpCapability::RouteRefresh);
+        if self.four_octet_as {
+            capabilities.push(BgpCapability::FourOctetAs(FourOctetAsCapability::new(self.local_as)));
+        }
+        // Without families: we keep no state over a restart, but mark the end of routes (RFC 4724
+        // section 3).
+        let restart = GracefulRestartCapability::new(false, false, 0, []);
+        capabilities.push(BgpCapability::GracefulRestartCapability(restart));
+        let short_as = u16::try_from(self.local_as).unwrap_or(AS_TRANS);
+        let parameters = [BgpOpenMessageParameter::new_capabilities(capabilities)];
+        let open = BgpOpenMessage::new(short_as, self.hold_time_s(), self.identifier, parameters);
+        BgpMessage::Open(open).write(out).expect("a vector takes it, and it is short");
+    }
+
+    fn hold_time_s(&self) -> u16 {
+        u16::try_from(self.hold_time.0 / 1_000_000_000).unwrap_or(u16::MAX)
+    }
+
+    /// What we agree on with a peer, or why we do not.
+    pub(super) fn negotiate(&self, peer: &Open) -> Result<Negotiated, Notification> {
+        let refused = |subcode| Err(Notification::new(code::OPEN, subcode));
+        let is_internal = peer.peer_as == self.local_as;
+        if self.peer_as.is_some_and(|expected| expected != peer.peer_as) || peer.peer_as == 0 {
+            return refused(subcode::BAD_PEER_AS);
+        }
+        // RFC 6286 section 2.2: identifiers differ within an autonomous system.
+        if peer.identifier.is_unspecified() || (is_internal && peer.identifier == self.identifier) {
+            return refused(subcode::BAD_IDENTIFIER);
+        }
+        let families: Vec<Family> =
+            self.families.iter().copied().filter(|family| peer.families.contains(family)).collect();
+        if families.is_empty() {
+            let mut wanted = Vec::new();
+            for (afi, safi) in self.families.iter().map(|family| family.codes()) {
+                wanted.extend([1, 4, (afi >> 8) as u8, afi as u8, 0, safi]);
+            }
+            return Err(Notification::with(code::OPEN, subcode::UNSUPPORTED_CAPABILITY, &wanted));
+        }
+        Ok(Negotiated {
+            peer_as: peer.peer_as,
+            peer_identifier: peer.identifier,
+            is_internal,
+            hold_time: Duration::from_secs(u64::from(self.hold_time_s().min(peer.hold_time_s))),
+            families,
+            four_octet_as: self.four_octet_as && peer.four_octet_as,
+            route_refresh: peer.route_refresh,
+            end_of_rib: peer.end_of_rib,
+        })
+    }
+
+    /// How routes are written to such a peer.
+    pub fn encoding(&self, negotiated: &Negotiated) -> Encoding {
+        Encoding {
+            four_octet_as: negotiated.four_octet_as,
+            prepend: (!negotiated.is_internal).then_some(self.local_as),
+            local_preference: negotiated.is_internal.then_some(LOCAL_PREFERENCE),
+        }
+    }
+}
+
+impl Open {
+    /// What the body of a message says (RFC 4271 section 6.2).
+    pub(super) fn read(body: &[u8]) -> Result<Open, Notification> {
+        let refused = |subcode| Notification::new(code::OPEN, subcode);
+        let (fixed, parameters) = body.split_first_chunk::<10>().ok_or_else(|| refused(0))?;
+        let [version, a, b, c, d, identifier @ .., length] = *fixed;
+        if version != 4 {
+            return Err(Notification::with(code::OPEN, subcode::UNSUPPORTED_VERSION, &[0, 4]));
+        }
+        let hold_time_s = u16::from_be_bytes([c, d]);
+        if matches!(hold_time_s, 1 | 2) {
+            return Err(Notification::with(code::OPEN, subcode::UNACCEPTABLE_HOLD_TIME, &[c, d]));
+        }
+        let mut open = Open {
+            peer_as: u32::from(u16::from_be_bytes([a, b])),
+            identifier: Ipv4Addr::from(identifier),
+            hold_time_s,
+            families: Vec::new(),
+            four_octet_as: false,
+            route_refresh: false,
+            end_of_rib: false,
+        };
+        let mut has_families = false;
+        for (kind, value) in parameter_list(length, parameters).ok_or_else(|| refused(0))? {
+            if kind != 2 {
+                return Err(refused(subcode::UNSUPPORTED_PARAMETER));
+            }
+            for capability in short_list(value).ok_or_else(|| refused(0))? {
+                has_families |= capability[0] == 1;
+                open.take(capability);
+            }
+        }
+        // Who speaks of no families speaks of IPv4 unicast (RFC 4760 section 8).
+        if !has_families {
+            open.families.push(Family::Ipv4Unicast);
+        }
+        Ok(open)
+    }
+
+    fn take(&mut self, capability: &[u8]) {
+        match BgpCapability::parse(&mut SliceReader::new(capability)) {
+            Ok(BgpCapability::MultiProtocolExtensions(found)) => {
+                let family =
+                    Family::ALL.into_iter().find(|family| address_type(*family) == found.address_type());
+                self.families.extend(family);
+            }
+            Ok(BgpCapability::RouteRefresh | BgpCapability::CiscoRouteRefresh) => self.route_refresh = true,
+            Ok(BgpCapability::FourOctetAs(found)) => {
+                self.four_octet_as = true;
+                self.peer_as = found.asn4();
+            }
+            Ok(BgpCapability::GracefulRestartCapability(_)) => self.end_of_rib = true,
+            _ => {}
+        }
+    }
+}
+
+fn address_type(family: Family) -> AddressType {
+    match family {
+        Family::Ipv4Unicast => AddressType::Ipv4Unicast,
+        Family::Ipv6Unicast => AddressType::Ipv6Unicast,
+        Family::Ipv4Labelled => AddressType::Ipv4NlriMplsLabels,
+        Family::Ipv6Labelled => AddressType::Ipv6NlriMplsLabels,
+        Family::Vpnv4 => AddressType::Ipv4MplsLabeledVpn,
+    }
+}
+
+/// Parameters by type and value, with lengths of one byte or of two (RFC 9072 section 2).
+fn parameter_list(length: u8, bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
+    let (width, mut rest) = match *bytes {
+        [255, high, low, ref rest @ ..] if length != 0 => {
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            (2, (rest.len() == length).then_some(rest)?)
+        }
+        _ => (1, (bytes.len() == usize::from(length)).then_some(bytes)?),
+    };
+    let mut parameters = Vec::new();
+    while let Some((&kind, after)) = rest.split_first() {
+        let (head, after) = after.split_at_checked(width)?;
+        let length = head.iter().fold(0, |length, &byte| length << 8 | usize::from(byte));
+        let (value, after) = after.split_at_checked(length)?;
+        parameters.push((kind, value));
+        rest = after;
+    }
+    Some(parameters)
+}
+
+/// Capabilities with their codes and lengths.
+fn short_list(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut capabilities = Vec::new();
+    while !rest.is_empty() {
+        let (capability, after) = rest.split_at_checked(2 + usize::from(*rest.get(1)?))?;
+        capabilities.push(capability);
+        rest = after;
+    }
+    Some(capabilities)
+}

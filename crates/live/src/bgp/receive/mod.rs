@@ -1,0 +1,269 @@
+//! What a peer has announced and not withdrawn, compactly, and how it differs from what was
+//! expected of it.
+
+mod ipv4;
+
+use super::nlri::{Family, Nlri, Prefix, RouteDistinguisher};
+use super::table::Table;
+use super::update::Update;
+use ipv4::Ipv4Routes;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// A destination of another family than IPv4 unicast, without its label.
+type Key = (Family, Option<RouteDistinguisher>, Prefix);
+
+fn key(nlri: &Nlri) -> Key {
+    (nlri.family, nlri.distinguisher, nlri.prefix)
+}
+
+/// The address of an IPv4 unicast prefix: tables of these are the largest, and have a place of
+/// their own.
+#[inline]
+fn ipv4(nlri: &Nlri) -> Option<Ipv4Addr> {
+    match (nlri.family, nlri.prefix.address()) {
+        (Family::Ipv4Unicast, IpAddr::V4(address)) => Some(address),
+        _ => None,
+    }
+}
+
+/// Multiplies and folds: a peer under test may be trusted not to search for collisions.
+#[derive(Clone, Copy, Debug, Default)]
+struct Folded(u64);
+
+impl Hasher for Folded {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    next_hop: u32,
+    label: Option<u32>,
+}
+
+/// The routes of a peer.
+#[derive(Clone, Debug, Default)]
+pub struct Received {
+    ipv4: Ipv4Routes,
+    others: HashMap<Key, Entry, BuildHasherDefault<Folded>>,
+    next_hops: Vec<IpAddr>,
+    next_hop_index: HashMap<IpAddr, u32>,
+    by_family: BTreeMap<Family, usize>,
+    tally: Tally,
+}
+
+/// What updates have said so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// UPDATE messages.
+    pub updates: u64,
+    /// Destinations announced, repetitions included.
+    pub announced: u64,
+    /// Destinations withdrawn, ones that were not there included.
+    pub withdrawn: u64,
+    /// Messages whose routes were treated as withdrawn (RFC 7606).
+    pub malformed: u64,
+}
+
+/// Which next hops routes should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpectedNextHop {
+    /// That of the table, as a route server or reflector leaves it.
+    AsListed,
+    /// This one, as a router that sets itself does.
+    Itself(IpAddr),
+    /// Any.
+    Any,
+}
+
+/// How routes differ from a table; at most [`Differences::SHOWN`] of each kind, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// Listed but not there.
+    pub missing: Vec<Nlri>,
+    /// There but not listed, in the families the table has.
+    pub unexpected: Vec<Nlri>,
+    /// There, with another next hop.
+    pub next_hop: Vec<(Nlri, IpAddr)>,
+    /// How many there are: missing, unexpected, and with another next hop.
+    pub counts: [usize; 3],
+}
+
+impl Differences {
+    /// How many of a kind are listed by name.
+    pub const SHOWN: usize = 20;
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.counts == [0; 3]
+    }
+}
+
+impl Received {
+    /// Nothing yet.
+    pub fn new() -> Received {
+        Received::default()
+    }
+
+    /// Takes in a message.
+    pub fn take(&mut self, update: &Update) {
+        self.tally.updates += 1;
+        self.tally.malformed += u64::from(update.malformed().is_some());
+        for destinations in update.unreachable() {
+            for nlri in destinations {
+                self.tally.withdrawn += 1;
+                let was = match ipv4(&nlri) {
+                    Some(address) => self.ipv4.remove(address, nlri.prefix.length()),
+                    None => self.others.remove(&key(&nlri)).is_some(),
+                };
+                if was {
+                    *self.by_family.entry(nlri.family).or_default() -= 1;
+                }
+            }
+        }
+        for (next_hop, destinations) in update.reachable() {
+            let next_hop = self.index_of(next_hop);
+            let (family, mut announced, mut new) = (destinations.family(), 0, 0);
+            for nlri in destinations {
+                announced += 1;
+                let is_new = match ipv4(&nlri) {
+                    Some(address) => self.ipv4.insert(address, nlri.prefix.length(), next_hop),
+                    None => {
+                        let entry = Entry { next_hop, label: nlri.label };
+                        self.others.insert(key(&nlri), entry).is_none()
+                    }
+                };
+                new += usize::from(is_new);
+            }
+            self.tally.announced += announced;
+            *self.by_family.entry(family).or_default() += new;
+        }
+    }
+
+    fn index_of(&mut self, next_hop: IpAddr) -> u32 {
+        *self.next_hop_index.entry(next_hop).or_insert_with(|| {
+            self.next_hops.push(next_hop);
+            u32::try_from(self.next_hops.len() - 1).expect("more next hops than memory holds")
+        })
+    }
+
+    /// Forgets the routes, as at the end of a session.
+    pub fn clear(&mut self) {
+        *self = Received::default();
+    }
+
+    /// How many routes there are.
+    pub fn len(&self) -> usize {
+        self.ipv4.len() + self.others.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many routes of a family there are.
+    pub fn count(&self, family: Family) -> usize {
+        self.by_family.get(&family).copied().unwrap_or(0)
+    }
+
+    /// What was said.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The next hop and label of a destination; the label of `nlri` does not count.
+    pub fn find(&self, nlri: &Nlri) -> Option<(IpAddr, Option<u32>)> {
+        let (next_hop, label) = match ipv4(nlri) {
+            Some(address) => (self.ipv4.get(address, nlri.prefix.length())?, None),
+            None => self.others.get(&key(nlri)).map(|entry| (entry.next_hop, entry.label))?,
+        };
+        Some((self.next_hops[next_hop as usize], label))
+    }
+
+    /// All routes with the numbers of their next hops, in no order.
+    fn all(&self) -> impl Iterator<Item = (Nlri, u32)> {
+        let others = self.others.iter().map(|(&(family, distinguisher, prefix), entry)| {
+            (Nlri { family, distinguisher, prefix, label: entry.label }, entry.next_hop)
+        });
+        self.ipv4.iter().map(|(prefix, next_hop)| (Nlri::unicast(prefix), next_hop)).chain(others)
+    }
+
+    /// All routes by family, VPN and prefix, with their next hops.
+    pub fn routes(&self) -> Vec<(Nlri, IpAddr)> {
+        let mut all: Vec<_> =
+            self.all().map(|(nlri, next_hop)| (nlri, self.next_hops[next_hop as usize])).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// How many routes each next hop has.
+    pub fn next_hops(&self) -> BTreeMap<IpAddr, usize> {
+        let mut counts = vec![0; self.next_hops.len()];
+        self.all().for_each(|(_, next_hop)| counts[next_hop as usize] += 1);
+        self.next_hops.iter().copied().zip(counts).filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// How the routes of these families differ from those of a table. Labels are not compared:
+    /// a router that sets itself as next hop assigns its own.
+    pub fn differences(&self, table: &Table, families: &[Family], next_hop: ExpectedNextHop) -> Differences {
+        let mut found = Differences::default();
+        let mut listed = Ipv4Routes::default();
+        let mut listed_others: HashSet<Key, BuildHasherDefault<Folded>> = HashSet::default();
+        for (nlri, path) in table.iter().filter(|(nlri, _)| families.contains(&nlri.family)) {
+            let is_new = match ipv4(&nlri) {
+                Some(address) => listed.insert(address, nlri.prefix.length(), 0),
+                None => listed_others.insert(key(&nlri)),
+            };
+            if !is_new {
+                continue;
+            }
+            let expected = match next_hop {
+                ExpectedNextHop::AsListed => Some(path.next_hop),
+                ExpectedNextHop::Itself(next_hop) => Some(next_hop),
+                ExpectedNextHop::Any => None,
+            };
+            match self.find(&nlri).map(|(hop, _)| hop) {
+                None => note(&mut found.missing, &mut found.counts[0], nlri),
+                Some(hop) if expected.is_some_and(|expected| expected != hop) => {
+                    note(&mut found.next_hop, &mut found.counts[2], (nlri, hop))
+                }
+                Some(_) => {}
+            }
+        }
+        let is_listed = |nlri: &Nlri| match ipv4(nlri) {
+            Some(address) => listed.get(address, nlri.prefix.length()).is_some(),
+            None => listed_others.contains(&key(nlri)),
+        };
+        let here = self.all().map(|(nlri, _)| nlri).filter(|nlri| families.contains(&nlri.family));
+        let mut unexpected: Vec<Nlri> = here.filter(|nlri| !is_listed(nlri)).collect();
+        unexpected.sort_unstable();
+        for nlri in unexpected {
+            note(&mut found.unexpected, &mut found.counts[1], nlri);
+        }
+        found
+    }
+}
+
+fn note<T>(shown: &mut Vec<T>, count: &mut usize, item: T) {
+    *count += 1;
+    if shown.len() < Differences::SHOWN {
+        shown.push(item);
+    }
+}

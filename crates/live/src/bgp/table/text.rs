@@ -1,0 +1,92 @@
+//! Routes from text, one on a line: prefix, next hop and, for the families with labels, a label.
+//! What follows `#` is a remark.
+
+use super::{Refused, Table};
+use crate::bgp::nlri::Nlri;
+use crate::bgp::path::{AsPath, Path};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Where and why text holds no routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextError {
+    /// The line, from one on.
+    pub line: usize,
+    /// What was expected there.
+    pub expected: String,
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.expected)
+    }
+}
+
+impl std::error::Error for TextError {}
+
+/// Appends the routes that text lists, with this path.
+pub fn read_text(text: &str, as_path: &AsPath, table: &mut Table) -> Result<(), TextError> {
+    for (number, line) in text.lines().enumerate() {
+        let error = |expected: &str| TextError { line: number + 1, expected: expected.to_string() };
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(prefix) = words.next() else { continue };
+        let prefix = prefix.parse().map_err(|_| error("expected a prefix such as 192.0.2.0/24"))?;
+        let next_hop: IpAddr = words
+            .next()
+            .and_then(|word| word.parse().ok())
+            .ok_or_else(|| error("expected an address as next hop behind the prefix"))?;
+        let label = words
+            .next()
+            .map(|word| word.parse().ok().filter(|label| *label < 1 << 20))
+            .map(|label| label.ok_or_else(|| error("expected a label from 0 to 1048575")))
+            .transpose()?;
+        if words.next().is_some() {
+            return Err(error("expected no more than prefix, next hop and label"));
+        }
+        let nlri = label.map_or(Nlri::unicast(prefix), |label| Nlri::labelled(prefix, label));
+        let group = table.group(nlri.family, Path::new(next_hop, as_path.clone()));
+        let group = group.map_err(|refused: Refused| error(&refused.to_string()))?;
+        table.push(group, &nlri);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_routes_in_their_order() {
+        let text =
+            "# routes\n10.0.0.0/8 192.0.2.1\n\n2001:db8::/32 2001:db8::1 # six\n10.1.0.0/16\t192.0.2.1 77\n";
+        let mut table = Table::new();
+        read_text(text, &AsPath::sequence(&[65_001]), &mut table).unwrap();
+        let found: Vec<String> = table
+            .iter()
+            .map(|(nlri, path)| format!("{} {} {} {:?}", nlri.family, nlri.prefix, path.next_hop, nlri.label))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "IPv4 unicast 10.0.0.0/8 192.0.2.1 None",
+                "IPv6 unicast 2001:db8::/32 2001:db8::1 None",
+                "labelled IPv4 10.1.0.0/16 192.0.2.1 Some(77)",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_error_tells_its_line() {
+        for (text, message) in [
+            ("\n10.0.0.0/40 192.0.2.1", "line 2: expected a prefix such as 192.0.2.0/24"),
+            ("10.0.0.0/8", "line 1: expected an address as next hop behind the prefix"),
+            ("10.0.0.0/8 192.0.2.1 1048576", "line 1: expected a label from 0 to 1048575"),
+            ("10.0.0.0/8 192.0.2.1 1 2", "line 1: expected no more than prefix, next hop and label"),
+            ("10.0.0.0/8 ::1", "line 1: ::1 is no next hop for IPv4 unicast"),
+        ] {
+            let error = read_text(text, &AsPath::default(), &mut Table::new()).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
+}
