@@ -22,33 +22,43 @@ impl Severity {
     }
 }
 
-/// Declares `Counter`, of which each variant has a name, a [`Severity`] and a sentence, and `Counters`.
-macro_rules! counters {
-    ($(#[$about:meta])* $($variant:ident $name:literal $severity:ident $meaning:literal)*) => {
+/// Declares an enum of which each variant has a name, a [`Severity`] and a sentence.
+macro_rules! counted {
+    ($(#[$about:meta])* $counter:ident { $($variant:ident $name:literal $severity:ident $meaning:literal)* }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Counter {
+        pub enum $counter {
             $(#[doc = $meaning] $variant,)*
         }
 
-        impl Counter {
+        impl $counter {
             /// All of them, in order.
-            pub const ALL: &[Counter] = &[$(Counter::$variant,)*];
+            pub const ALL: &[$counter] = &[$($counter::$variant,)*];
 
             /// Its name in outputs.
             pub const fn name(self) -> &'static str {
-                match self { $(Counter::$variant => $name,)* }
+                match self { $($counter::$variant => $name,)* }
             }
 
             /// How much it matters.
             pub const fn severity(self) -> $crate::counter::Severity {
-                match self { $(Counter::$variant => $crate::counter::Severity::$severity,)* }
+                match self { $($counter::$variant => $crate::counter::Severity::$severity,)* }
             }
 
             /// One sentence for people.
             pub const fn meaning(self) -> &'static str {
-                match self { $(Counter::$variant => $meaning,)* }
+                match self { $($counter::$variant => $meaning,)* }
             }
+        }
+    };
+}
+
+/// Declares such an enum called `Counter`, and `Counters`, a count of each.
+macro_rules! counters {
+    ($(#[$about:meta])* $($variant:ident $name:literal $severity:ident $meaning:literal)*) => {
+        $crate::counter::counted! {
+            $(#[$about])*
+            Counter { $($variant $name $severity $meaning)* }
         }
 
         /// A count of each.
@@ -79,4 +89,4 @@ macro_rules! counters {
     };
 }
 
-pub(crate) use counters;
+pub(crate) use {counted, counters};

@@ -13,6 +13,7 @@
 //! - [`measure`]: one measurement between two hosts.
 //! - [`memory`]: what is left to the system.
 //! - [`netns`]: network namespaces, and links and routes in them.
+//! - [`obstacle`]: what keeps a daemon from running.
 //! - [`pe`]: the provider edge router.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
@@ -40,6 +41,7 @@ pub mod learn;
 pub mod measure;
 pub mod memory;
 pub mod netns;
+pub mod obstacle;
 pub mod pe;
 pub mod ports;
 pub mod protocol;

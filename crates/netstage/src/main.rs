@@ -39,6 +39,9 @@ enum Command {
     /// Be a provider edge router, which shares a core fairly among VPNs, or ask one that runs
     #[command(subcommand)]
     Pe(cmd::pe::Command),
+    /// Be a router of MPLS and IP, or ask one that runs
+    #[command(subcommand)]
+    Router(cmd::router::Command),
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]
     Fabric,
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
             .map_err(|e| Failure::run(format!("cannot hold {}: {e}", program.display()))),
         Command::Measure(command) => cmd::measure::run(&command),
         Command::Pe(command) => cmd::pe::run(&command),
+        Command::Router(command) => cmd::router::run(&command),
         Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {

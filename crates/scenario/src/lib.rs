@@ -20,6 +20,7 @@ mod quantity;
 mod read;
 pub mod record;
 mod reference;
+pub mod router;
 mod routes;
 mod scalar;
 mod schema;

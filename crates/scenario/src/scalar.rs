@@ -54,6 +54,8 @@ text! {
     NodeName = "the name of a node";
     /// A VPN, by name.
     VpnName = "the name of a VPN";
+    /// A network interface, by name.
+    InterfaceName = "the name of a network interface";
     /// A metric, by name.
     MetricName = "the name of a metric";
     /// Flows, VPNs or link directions, by name with `*`.

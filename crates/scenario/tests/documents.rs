@@ -1,7 +1,7 @@
 //! The reference in docs/scenarios.md and the JSON Schema are those of the code.
 //! Run with `BLESS=1` to write them anew.
 
-use netstage_scenario::{json_schema, pe, reference};
+use netstage_scenario::{json_schema, pe, reference, router};
 use std::path::{Path, PathBuf};
 
 const BEGIN: &str = "<!-- The reference is generated: change the tables in crates/scenario/src/file. -->\n";
@@ -33,6 +33,15 @@ fn the_reference_of_the_provider_edge_is_up_to_date() {
     let found = std::fs::read_to_string(&path).unwrap();
     let (guide, _) = found.split_once(&begin).expect("the guide ends where the reference begins");
     compare(&path, &format!("{guide}{begin}\n{}\n", pe::reference().trim_end()));
+}
+
+#[test]
+fn the_reference_of_the_router_is_up_to_date() {
+    let begin = BEGIN.replace("src/file", "src/router");
+    let path = docs("router.md");
+    let found = std::fs::read_to_string(&path).unwrap();
+    let (guide, _) = found.split_once(&begin).expect("the guide ends where the reference begins");
+    compare(&path, &format!("{guide}{begin}\n{}\n", router::reference().trim_end()));
 }
 
 #[test]

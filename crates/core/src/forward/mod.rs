@@ -287,6 +287,11 @@ impl<M: Memory> Router<M> {
         }
     }
 
+    /// A table.
+    pub fn table(&self, number: u32) -> &Table<M> {
+        &self.tables[number as usize]
+    }
+
     /// A table, to change its routes.
     pub fn table_mut(&mut self, number: u32) -> &mut Table<M> {
         &mut self.tables[number as usize]

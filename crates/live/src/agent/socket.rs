@@ -80,9 +80,14 @@ impl Socket {
 
     /// The listener, for the runtime that is entered; can be taken once.
     pub fn listener(&mut self) -> io::Result<tokio::net::UnixListener> {
+        tokio::net::UnixListener::from_std(self.std_listener()?)
+    }
+
+    /// The listener, which does not block; can be taken once.
+    pub fn std_listener(&mut self) -> io::Result<UnixListener> {
         let listener = self.listener.take().expect("taken once");
         listener.set_nonblocking(true)?;
-        tokio::net::UnixListener::from_std(listener)
+        Ok(listener)
     }
 }
 

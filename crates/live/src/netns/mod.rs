@@ -7,6 +7,7 @@
 //! - [`qdiscs`]: queueing disciplines of links.
 //! - [`multicast`]: which packets to groups a namespace forwards.
 //! - [`hold`]: other people's programs, which may start further ones.
+//! - [`settings`]: settings changed for a while.
 //! - [`lookup`]: routes and neighbours the kernel has found.
 //! - [`feed`]: all the kernel knows of routes and neighbours, and what changes.
 //! - [`ethtool`]: switching offloads off, so that what is seen is what is sent.
@@ -21,6 +22,7 @@ pub mod lookup;
 pub mod multicast;
 pub mod netlink;
 pub mod qdiscs;
+pub mod settings;
 mod spawn;
 pub mod user;
 

@@ -104,29 +104,20 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// What the program did with frames, in the order of its `enum total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Total {
-    /// An IP packet was routed.
-    Routed,
-    /// It was put into an LSP.
-    Pushed,
-    /// A label was swapped.
-    Swapped,
-    /// The last label but the packet's was taken off for the next router (penultimate hop popping).
-    Uncovered,
-    /// A label was popped, and the packet beneath routed.
-    Popped,
-    /// The slow path is to decide.
-    ToSlowPath,
-    /// The checksum of the IPv4 header was wrong.
-    BadChecksum,
-    /// No such label was given out.
-    UnknownLabel,
-    /// The label was not given to who is behind that interface.
-    UnexpectedLabel,
-    /// The route discards.
-    Discarded,
+crate::counter::counted! {
+    /// What the program did with frames, in the order of its `enum total`.
+    Total {
+        Routed "routed" Info "An IP packet was sent on."
+        Pushed "pushed" Info "An IP packet was put into an LSP."
+        Swapped "swapped" Info "A label was swapped."
+        Uncovered "uncovered" Info "A label was taken off for the next router (penultimate hop popping)."
+        Popped "popped" Info "The last label was popped, and the packet beneath sent on."
+        ToSlowPath "to_slow_path" Info "It is for the slow path to decide."
+        BadChecksum "bad_checksum" Error "The checksum of the IPv4 header was wrong."
+        UnknownLabel "unknown_label" Error "A label that was not given out."
+        UnexpectedLabel "unexpected_label" Error "A label by an interface it was not given to."
+        Discarded "discarded" Info "A route discards it."
+    }
 }
 
 /// What became of a frame that was given to the program by hand.

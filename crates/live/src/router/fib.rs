@@ -158,6 +158,13 @@ impl<K: Ord + Clone> Interned<K> {
     }
 }
 
+/// Where a label leads: to a target, or a table.
+#[derive(Clone, Copy, Debug)]
+enum Leads {
+    To(u32),
+    Into(u32),
+}
+
 /// Everything sources have told, and the neighbours that are known.
 #[derive(Debug)]
 pub struct Fib {
@@ -168,8 +175,7 @@ pub struct Fib {
     expected: u64,
     hops: Interned<Path>,
     targets: Interned<Destination>,
-    /// Targets of labels.
-    labels: BTreeMap<Label, Option<u32>>,
+    labels: BTreeMap<Label, Leads>,
     neighbours: BTreeMap<Neighbour, Mac>,
     /// Prefixes of links, and routes to neighbours there that no source has told.
     on_link: BTreeMap<Prefix, u32>,
@@ -243,6 +249,17 @@ impl Fib {
     /// What a target is, by its number.
     pub fn destination(&self, target: u32) -> Option<&Destination> {
         self.targets.users.get(&target).map(|(destination, _)| destination)
+    }
+
+    /// All labels, and what they mean.
+    pub fn labels(&self) -> impl Iterator<Item = (Label, Meaning)> {
+        self.labels.iter().filter_map(|(label, leads)| {
+            let meaning = match *leads {
+                Leads::To(target) => Meaning::Forward(self.destination(target)?.clone()),
+                Leads::Into(table) => Meaning::Pop { table },
+            };
+            Some((*label, meaning))
+        })
     }
 
     fn set_route(&mut self, tables: &mut Tables, prefix: Prefix, to: &Destination) -> Result<(), Refused> {
@@ -343,12 +360,16 @@ impl Fib {
             return Err(reserved.into());
         }
         self.forget_label(label);
-        self.labels.insert(label, target);
+        let leads = match action {
+            Action::Swap { target } => Leads::To(target),
+            Action::Pop { table } => Leads::Into(table),
+        };
+        self.labels.insert(label, leads);
         Ok(())
     }
 
     fn forget_label(&mut self, label: Label) {
-        if let Some(Some(target)) = self.labels.remove(&label) {
+        if let Some(Leads::To(target)) = self.labels.remove(&label) {
             self.release_target(target);
         }
     }

@@ -3,6 +3,7 @@
 //! What it does with a packet is [`netstage_core::forward`]'s. A program in the kernel decides the same for
 //! nearly all packets as they arrive, by the same tables; whatever else there is goes up to the slow path.
 //!
+//! - [`daemon`]: all of it, on this machine.
 //! - [`fib`]: what sources of routes tell, as hops and targets; [`source`]: the kernel, or a file.
 //! - [`tables`]: routes, labels and hops, which both read while they change.
 //! - [`fast_path`]: the program in the kernel; [`layout`]: how the tables lie in its maps.
@@ -10,6 +11,7 @@
 //!   is counted.
 
 pub mod counter;
+pub mod daemon;
 mod errors;
 pub mod fast_path;
 pub mod fib;

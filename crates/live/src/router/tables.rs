@@ -8,7 +8,7 @@ use crate::ports::kernel::Mapping;
 use netstage_core::forward::lpm::{Full, Lpm, Memory, Shape, own_memory};
 use netstage_core::forward::{Hop, Incoming, Packet, Reserved, Router, Table, Target, Verdict};
 use netstage_wire::mpls::Label;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -206,6 +206,22 @@ impl Tables {
             IpAddr::V4(address) => (&mut table.v4, u128::from(u32::from(address)) << 96, length),
             IpAddr::V6(address) => (&mut table.v6, address.into(), length),
         }
+    }
+
+    /// All routes, by table: prefixes, and the targets they lead to.
+    pub fn routes(&self) -> impl Iterator<Item = (u32, (IpAddr, u8), u32)> {
+        (0..self.sizes.tables.len() as u32).flat_map(|number| {
+            let table = self.router.table(number);
+            let v4 = table.v4.routes().map(|(address, length, target)| {
+                let address = Ipv4Addr::from((address >> 96) as u32);
+                (IpAddr::from(address), length, target)
+            });
+            let v6 = table
+                .v6
+                .routes()
+                .map(|(address, length, target)| (IpAddr::from(Ipv6Addr::from(address)), length, target));
+            v4.chain(v6).map(move |(address, length, target)| (number, (address, length), target))
+        })
     }
 
     /// Gives a label a meaning, in the place of what it meant; none of the reserved ones.

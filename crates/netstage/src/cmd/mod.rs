@@ -6,8 +6,10 @@ pub mod doctor;
 pub mod measure;
 pub mod pe;
 pub mod report;
+pub mod router;
 pub mod run;
 pub mod schema;
+mod table;
 pub mod traffic;
 
 use crate::exit::Failure;

@@ -6,7 +6,7 @@ use super::file::{self, File};
 use super::{Circuit, Class, Flow, Peer, Router, Select, Tunnel, Vpn, network, references};
 use crate::error::{Place, Problems, did_you_mean};
 use crate::file::control::Control;
-use crate::scalar::Count;
+use crate::scalar::{Count, InterfaceName};
 use crate::table::{At, Named};
 use netstage_core::edge::{self, Prefix};
 use netstage_core::fair;
@@ -259,7 +259,7 @@ fn select(select: &file::Select) -> Select {
 /// Circuits of one place differ by what they select, and by their addresses, which alone tell
 /// whom a question for an address is for.
 fn sharing(file: &File, circuits: &[Circuit], problems: &mut Problems) {
-    let places: Vec<&At<file::InterfaceName>> =
+    let places: Vec<&At<InterfaceName>> =
         file.circuit.0.iter().filter_map(|member| Some(&member.value.as_ref()?.interface)).collect();
     for (number, circuit) in circuits.iter().enumerate() {
         let place = places[number].place;

@@ -5,7 +5,7 @@ use crate::error::Problems;
 use crate::file::control::Control;
 use crate::file::network::FqCodel;
 use crate::quantity::Dimension;
-use crate::scalar::{Bytes, Count, FilePath, Packets, Positive, Span, VpnName, bounded, text};
+use crate::scalar::{Bytes, Count, FilePath, InterfaceName, Packets, Positive, Span, VpnName, bounded, text};
 use crate::table::{At, Decode, Kind, List, Named, NoFields, OneOrMore, choice, mismatch, table, tagged};
 use crate::tree::Node;
 use netstage_core::edge::Prefix;
@@ -277,8 +277,6 @@ impl Decode for Moderation {
 }
 
 text! {
-    /// A network interface, by name.
-    InterfaceName = "the name of a network interface";
     /// A peer, by name.
     PeerName = "the name of a peer";
 }

@@ -1,8 +1,9 @@
 //! From the file and the machine to what the engine is told.
 
-use super::host::{Host, Obstacle};
+use super::host::Host;
 use super::session::Beginning;
 use crate::keyed::Key;
+use crate::obstacle::Obstacle;
 use crate::pe::engine::Keys;
 use crate::pe::engine::config::{
     Circuit, Class, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Queueing, Reference,

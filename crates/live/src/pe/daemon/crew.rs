@@ -3,7 +3,7 @@
 //! references.
 
 use super::forward::{self, Forwarding, Order};
-use super::host::{Host, Obstacle};
+use super::host::Host;
 use super::placement::Placement;
 use super::port::AnyPort;
 use super::reload::refused;
@@ -11,6 +11,7 @@ use super::session::Beginning;
 use super::snapshot::{self, Snapshot};
 use super::steering::Program;
 use super::{Error, Log, assemble, open};
+use crate::obstacle::Obstacle;
 use crate::pe::engine::config::{Config, Port};
 use crate::pe::engine::{Engine, Prepared};
 use netstage_core::fair::Published;

@@ -3,8 +3,9 @@
 
 use super::crew::Orders;
 use super::forward::Order;
-use super::host::{Host, Obstacle, Way};
+use super::host::{Host, Way};
 use crate::netns::lookup::Bell;
+use crate::obstacle::Obstacle;
 use netstage_scenario::pe::Router;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};

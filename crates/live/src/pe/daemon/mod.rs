@@ -24,9 +24,9 @@ mod session;
 pub mod snapshot;
 mod steering;
 
+pub use crate::obstacle::Obstacle;
 pub use control::{Ended, Signals};
 pub use forward::Event;
-pub use host::Obstacle;
 pub use snapshot::Snapshot;
 
 use crate::memory;

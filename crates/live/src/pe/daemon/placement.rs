@@ -1,7 +1,7 @@
 //! Which core forwards which VPN. A VPN stays where it is, as its queues and windows do.
 
-use super::host::Obstacle;
 use super::steering::{self, Division, Program, TooMany, UNTAGGED};
+use crate::obstacle::Obstacle;
 use netstage_scenario::pe::{PortKind, Router, Vpn};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! Opening an interface: by AF_XDP where that is wanted and safe, by AF_PACKET else.
 
-use super::host::Obstacle;
 use super::steering::Program;
 use crate::netns::{Namespace, Netlink};
+use crate::obstacle::Obstacle;
 use crate::pe::engine::config::Side;
 use crate::ports::af_packet::{self, AfPacket};
 use crate::ports::af_xdp::{self, AfXdp};

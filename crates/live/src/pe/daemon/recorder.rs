@@ -1,6 +1,6 @@
 //! A trace is written by a thread of its own, so that no disk holds up a packet.
 
-use super::host::Obstacle;
+use crate::obstacle::Obstacle;
 use crate::pe::trace::{Event, FORMAT, Head, VERSION, Writer};
 use std::fs::File;
 use std::io::{self, BufWriter};

@@ -3,12 +3,13 @@
 use super::crew::{Board, Orders, Shares};
 use super::follow::Follower;
 use super::forward::{Order, Replacement};
-use super::host::{Host, Obstacle};
+use super::host::Host;
 use super::placement::Placement;
 use super::session::Beginning;
 use super::snapshot::{PeerState, Snapshot, WayState, spelled};
 use super::{Daemon, Error, Level, Log, assemble, open};
 use crate::clock::{monotonic_ns, realtime_ahead_ns};
+use crate::obstacle::Obstacle;
 use crate::pe::engine::config::Side;
 use crate::pe::engine::{self, Prepared};
 use netstage_core::fair::{self, Control};

@@ -1,8 +1,8 @@
 //! What lasts from start to end: where time counts from, and the sockets that keep the kernel
 //! from answering for us.
 
-use super::host::Obstacle;
 use crate::clock::{self, Epoch, monotonic_ns};
+use crate::obstacle::Obstacle;
 use netstage_wire::mpls_in_udp;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::io;

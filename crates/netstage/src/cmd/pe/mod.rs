@@ -2,10 +2,10 @@
 
 mod replay;
 mod run;
-mod table;
 mod top;
 mod views;
 
+use crate::cmd::table;
 use crate::exit::{Failure, OK, print};
 use clap::ValueEnum;
 use netstage_live::pe::daemon::client::{self, Client};

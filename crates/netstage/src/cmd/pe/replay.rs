@@ -1,7 +1,7 @@
 //! `netstage pe replay`: what a router has decided, decided once more.
 
 use super::json;
-use super::table::{Table, counted};
+use crate::cmd::table::{Table, counted};
 use crate::exit::{EXPECTATION, Failure, OK, print};
 use netstage_live::pe::trace::{self, Outcome};
 use std::fs::File;

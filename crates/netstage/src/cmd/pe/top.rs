@@ -1,7 +1,7 @@
 //! `netstage pe top`: the rates of a router's VPN flows, again and again.
 
-use super::table::{Table, rate, time};
 use super::{Socket, connect, unanswered};
+use crate::cmd::table::{Table, rate, time};
 use crate::exit::{Failure, OK, print};
 use netstage_live::pe::daemon::snapshot::{FlowState, Snapshot};
 use std::collections::HashMap;

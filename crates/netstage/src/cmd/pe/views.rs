@@ -1,6 +1,6 @@
 //! A router's state as tables.
 
-use super::table::{Table, time};
+use crate::cmd::table::{Table, time};
 use netstage_live::pe::daemon::snapshot::{Snapshot, meaning};
 
 pub fn router(state: &Snapshot) -> String {
