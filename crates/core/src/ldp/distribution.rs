@@ -32,7 +32,8 @@ struct Advertisement {
 #[derive(Debug)]
 struct Told {
     advertisement: Advertisement,
-    /// The peer does not keep it.
+    /// The peer does not keep it, as it says; but it may have said so of a mapping before this one, which
+    /// had the same label. So a label counts as held, and is withdrawn, all the same.
     is_released: bool,
 }
 
@@ -73,7 +74,7 @@ impl Upstream {
             Some(label) => (fec, label)..=(fec, label),
             None => (fec, Label::IPV4_EXPLICIT_NULL)..=(fec, Label::MAX),
         };
-        let mut released: Vec<Label> = self.withdrawn.range(range).map(|(_, label)| *label).collect();
+        let released: Vec<Label> = self.withdrawn.range(range).map(|(_, label)| *label).collect();
         for label in &released {
             self.withdrawn.remove(&(fec, *label));
         }
@@ -84,9 +85,8 @@ impl Upstream {
         }
         if let Some(told) = self.told.get_mut(&fec)
             && label.is_none_or(|label| label == told.advertisement.label)
-            && !core::mem::replace(&mut told.is_released, true)
         {
-            released.push(told.advertisement.label);
+            told.is_released = true;
         }
         released
     }
@@ -100,23 +100,18 @@ impl Upstream {
 
     /// All labels that the peer holds, each as often as it does.
     pub fn into_held(self) -> impl Iterator<Item = Label> {
-        let told = self.told.into_values().filter(|told| !told.is_released);
-        let told = told.map(|told| told.advertisement.label);
+        let told = self.told.into_values().map(|told| told.advertisement.label);
         told.chain(self.withdrawn.into_iter().map(|(_, label)| label))
     }
 
     fn step(&mut self, fec: Fec, wanted: Option<Wanted>) -> Option<Step> {
         let told = self.told.get(&fec);
-        if let Some(Told { advertisement, is_released: false }) = told
+        if let Some(Told { advertisement, .. }) = told
             && wanted.as_ref().is_none_or(|wanted| wanted.advertisement.label != advertisement.label)
         {
             return Some(Step::Withdraw(advertisement.label));
         }
-        let Some(Wanted { advertisement, is_unknown, leads_back }) = wanted else {
-            // Told again, it is something new.
-            self.told.remove(&fec);
-            return None;
-        };
+        let Wanted { advertisement, is_unknown, leads_back } = wanted?;
         // Its release would be taken for that of the new mapping.
         if self.withdrawn.contains(&(fec, advertisement.label)) {
             return None;
@@ -143,7 +138,7 @@ impl Upstream {
                 let label = advertisement.label;
                 self.requests.remove(&fec);
                 let before = self.told.insert(fec, Told { advertisement, is_released: false });
-                if before.is_none_or(|before| before.is_released) {
+                if before.is_none() {
                     table.hold(label);
                 }
             }
