@@ -32,8 +32,8 @@ const NETWORKS: u32 = 50_000;
 /// The first of them: 11.0.0.0/24.
 const FIRST: u32 = 11 << 24;
 const SECONDS: f64 = 1.5;
-/// Frames of one run of the generator, and of one batch there.
-const RUN: u32 = 1 << 14;
+/// Frames of one run of the generator, whose preparation takes milliseconds, and of one batch there.
+const RUN: u32 = 1 << 18;
 const BATCH: u32 = 64;
 
 /// What is done with a frame between.
