@@ -1,5 +1,6 @@
 //! What keeps a daemon from running, told with its remedy.
 
+use netstage_scenario::Errors;
 use std::fmt;
 use std::io;
 
@@ -36,3 +37,35 @@ impl fmt::Display for Obstacle {
 }
 
 impl std::error::Error for Obstacle {}
+
+/// Why a daemon does not begin, or refuses a configuration.
+#[derive(Debug)]
+pub enum Error {
+    /// The file is wrong.
+    Configuration(Errors),
+    /// The machine does not have, or allow, what the file asks for.
+    Machine(Obstacle),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Configuration(errors) => write!(f, "{errors}"),
+            Error::Machine(obstacle) => write!(f, "{obstacle}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Obstacle> for Error {
+    fn from(obstacle: Obstacle) -> Error {
+        Error::Machine(obstacle)
+    }
+}
+
+impl From<Errors> for Error {
+    fn from(errors: Errors) -> Error {
+        Error::Configuration(errors)
+    }
+}

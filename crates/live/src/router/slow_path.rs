@@ -91,8 +91,9 @@ impl<P: Port> SlowPath<P> {
         let mut turn = Turn::default();
         let mut frames = Vec::new();
         for interface in 0..self.ports.len() {
-            let read =
-                self.ports[interface].receive(BATCH, &mut |received| frames.push(received.frame.to_vec()));
+            let read = self.ports[interface].receive(BATCH, &mut |received| {
+                frames.push([&[0; ROOM - ethernet::HEADER], received.frame].concat())
+            });
             match read {
                 Ok(count) => {
                     turn.received += count;
@@ -101,8 +102,8 @@ impl<P: Port> SlowPath<P> {
                 }
                 Err(error) => self.failures[interface] = Some(error),
             }
-            for frame in frames.drain(..) {
-                self.handle_frame(now, interface as u32, &frame);
+            for mut frame in frames.drain(..) {
+                self.handle_frame(now, interface as u32, &mut frame);
             }
         }
         self.give_up_waiting(now);
@@ -170,11 +171,12 @@ impl<P: Port> SlowPath<P> {
     pub fn send_own(&mut self, now: Instant, interface: u32, packet: &[u8]) {
         let Some(kind) = version(packet) else { return };
         let mut bytes = [&[0; ROOM], packet].concat();
-        self.decide(now, interface, &mut bytes, kind, None);
+        self.decide(now, interface, &mut bytes, kind, false);
     }
 
-    fn handle_frame(&mut self, now: Instant, interface: u32, frame: &[u8]) {
-        let Ok(view) = ethernet::View::new(frame) else { return };
+    /// A frame whose packet is behind [`ROOM`] bytes.
+    fn handle_frame(&mut self, now: Instant, interface: u32, bytes: &mut [u8]) {
+        let Ok(view) = ethernet::View::new(&bytes[ROOM - ethernet::HEADER..]) else { return };
         if view.destination() != self.interfaces[interface as usize].mac
             || view.payload_offset() != ethernet::HEADER
         {
@@ -186,19 +188,20 @@ impl<P: Port> SlowPath<P> {
             ethertype::MPLS => Kind::Mpls,
             _ => return,
         };
-        let mut bytes = [&[0; ROOM], view.payload()].concat();
-        self.decide(now, interface, &mut bytes, kind, Some(view.payload()));
+        self.decide(now, interface, bytes, kind, true);
     }
 
     /// Decides about a packet behind [`ROOM`] bytes, and does what is to be done. Its sender is told what
-    /// is wrong with it if `came` is how it came.
-    fn decide(&mut self, now: Instant, interface: u32, bytes: &mut [u8], kind: Kind, came: Option<&[u8]>) {
+    /// is wrong with it if it may be: not that of a fragment made here, nor this router itself.
+    fn decide(&mut self, now: Instant, interface: u32, bytes: &mut [u8], kind: Kind, may_answer: bool) {
         let mut packet = Packet { bytes, start: ROOM, kind };
         match self.tables.forward(&mut packet, interface) {
             Verdict::Send { hop, start, kind } => self.send(now, hop, bytes, start, kind),
             Verdict::Local { start, kind } => self.deliver(&bytes[start..], kind, start != ROOM),
-            Verdict::Divide { mtu, start } => self.divide(now, interface, bytes, (kind, start), mtu, came),
-            Verdict::Refuse(fault) => self.refuse(now, interface, kind, fault, came),
+            Verdict::Divide { mtu, start } => {
+                self.divide(now, interface, bytes, (kind, start), mtu, may_answer)
+            }
+            Verdict::Refuse(fault) => self.refuse(now, interface, (kind, &bytes[ROOM..]), fault, may_answer),
             Verdict::Drop(reason) => self.counters.add(counter(reason), 1),
         }
     }
@@ -267,24 +270,31 @@ impl<P: Port> SlowPath<P> {
         bytes: &[u8],
         (kind, start): (Kind, usize),
         mtu: u16,
-        came: Option<&[u8]>,
+        may_answer: bool,
     ) {
         let labels = &bytes[ROOM..start];
         let fragments = v4::View::new(&bytes[start..]).ok().and_then(|view| Fragments::new(view, mtu).ok());
         let Some(mut fragments) = fragments else {
-            self.refuse(now, interface, kind, Fault::TooBig(mtu), came);
+            self.refuse(now, interface, (kind, &bytes[ROOM..]), Fault::TooBig(mtu), may_answer);
             return;
         };
         self.counters.add(Counter::Divided, 1);
         let mut piece = vec![0; usize::from(mtu)];
         while let Some(length) = fragments.write(&mut piece) {
             let mut bytes = [&[0; ROOM], labels, &piece[..length]].concat();
-            self.decide(now, interface, &mut bytes, kind, None);
+            self.decide(now, interface, &mut bytes, kind, false);
         }
     }
 
-    /// A packet goes no further, and its sender is told.
-    fn refuse(&mut self, now: Instant, interface: u32, kind: Kind, fault: Fault, came: Option<&[u8]>) {
+    /// A packet, still as it came, goes no further, and its sender is told.
+    fn refuse(
+        &mut self,
+        now: Instant,
+        interface: u32,
+        (kind, came): (Kind, &[u8]),
+        fault: Fault,
+        may_answer: bool,
+    ) {
         self.counters.add(
             match fault {
                 Fault::TtlExceeded => Counter::TtlExceeded,
@@ -293,8 +303,9 @@ impl<P: Port> SlowPath<P> {
             },
             1,
         );
-        // Who asks not to be told, or is this router itself, is not.
-        let Some(came) = came else { return };
+        if !may_answer {
+            return;
+        }
         let own = &self.interfaces[interface as usize];
         let answer = match self.budget.allows(now) {
             true => errors::answer(own, kind, fault, came),
@@ -314,7 +325,7 @@ impl<P: Port> SlowPath<P> {
         // (RFC 3032 section 2.3.2).
         let mut bytes = [&[0; ROOM], labels, &answer].concat();
         bytes[ROOM + ENTRY - 1] = u8::MAX;
-        self.decide(now, interface, &mut bytes, Kind::Mpls, None);
+        self.decide(now, interface, &mut bytes, Kind::Mpls, false);
     }
 
     fn has_route(&self, interface: u32, packet: &[u8]) -> bool {

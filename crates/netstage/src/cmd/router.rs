@@ -3,7 +3,7 @@
 use super::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
 use clap::ValueEnum;
-use netstage_live::router::daemon::{self, Daemon, State, ask, signals};
+use netstage_live::router::daemon::{Daemon, State, ask, signals};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -165,16 +165,4 @@ fn counters(state: &State) -> String {
 
 fn packets(count: Option<u64>) -> String {
     count.map_or("not counted".into(), |count| count.to_string())
-}
-
-impl From<daemon::Error> for Failure {
-    fn from(error: daemon::Error) -> Failure {
-        match error {
-            daemon::Error::Configuration(errors) => errors.into(),
-            daemon::Error::Machine(obstacle) if obstacle.is_missing => {
-                Failure::missing(obstacle.message).help(obstacle.remedy)
-            }
-            daemon::Error::Machine(obstacle) => Failure::run(obstacle.message).help(obstacle.remedy),
-        }
-    }
 }

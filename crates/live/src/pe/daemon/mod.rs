@@ -24,7 +24,7 @@ mod session;
 pub mod snapshot;
 mod steering;
 
-pub use crate::obstacle::Obstacle;
+pub use crate::obstacle::{Error, Obstacle};
 pub use control::{Ended, Signals};
 pub use forward::Event;
 pub use snapshot::Snapshot;
@@ -36,7 +36,6 @@ use follow::Follower;
 use forward::Forwarding;
 use host::{Host, Way};
 use netstage_core::fair::REFERENCE_AGE;
-use netstage_scenario::Errors;
 use netstage_scenario::pe::{self, Router};
 use placement::Placement;
 use port::AnyPort;
@@ -44,42 +43,9 @@ use recorder::Recorder;
 use reload::Loaded;
 use session::{Beginning, Guard};
 use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use steering::Program;
-
-/// Why a router does not begin, or refuses a configuration.
-#[derive(Debug)]
-pub enum Error {
-    /// The file is wrong.
-    Configuration(Errors),
-    /// The machine does not have, or allow, what the file asks for.
-    Machine(Obstacle),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Configuration(errors) => write!(f, "{errors}"),
-            Error::Machine(obstacle) => write!(f, "{obstacle}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<Obstacle> for Error {
-    fn from(obstacle: Obstacle) -> Error {
-        Error::Machine(obstacle)
-    }
-}
-
-impl From<Errors> for Error {
-    fn from(errors: Errors) -> Error {
-        Error::Configuration(errors)
-    }
-}
 
 /// How much a line of the log matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

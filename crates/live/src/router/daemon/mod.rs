@@ -10,6 +10,7 @@ mod forward;
 mod machine;
 pub mod state;
 
+pub use crate::obstacle::Error;
 pub use control::{ask, signals};
 pub use state::State;
 
@@ -17,43 +18,9 @@ use crate::agent::Socket;
 use crate::obstacle::Obstacle;
 use forward::Forwarding;
 use machine::Machine;
-use netstage_scenario::Errors;
 use netstage_scenario::router::{self, Router};
 use nix::sys::signalfd::SignalFd;
-use std::fmt;
 use std::path::Path;
-
-/// Why a router does not begin.
-#[derive(Debug)]
-pub enum Error {
-    /// The file is wrong.
-    Configuration(Errors),
-    /// The machine does not have, or allow, what the file asks for.
-    Machine(Obstacle),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Configuration(errors) => write!(f, "{errors}"),
-            Error::Machine(obstacle) => write!(f, "{obstacle}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<Obstacle> for Error {
-    fn from(obstacle: Obstacle) -> Error {
-        Error::Machine(obstacle)
-    }
-}
-
-impl From<Errors> for Error {
-    fn from(errors: Errors) -> Error {
-        Error::Configuration(errors)
-    }
-}
 
 /// A router that runs.
 #[derive(Debug)]
