@@ -38,6 +38,24 @@ static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static long (*const xdp_adjust_head)(struct xdp_md *frame, int bytes) = (void *)44;
 static long (*const redirect_map)(void *map, u64 key, u64 flags) = (void *)51;
 
+/* Bytes of an Ethernet header and of a label, and labels that are pushed at most. */
+#define ETHERNET 14
+#define LABEL 4
+#define MOST_LABELS 3
+
+struct ipv4 {
+	u8 version_and_length;
+	u8 class;
+	u16 length;
+	u16 identification;
+	u16 fragment;
+	u8 ttl;
+	u8 protocol;
+	u16 checksum;
+	u32 source;
+	u32 destination;
+} __attribute__((packed));
+
 #define to_host16(value) __builtin_bswap16(value)
 #define to_host32(value) __builtin_bswap32(value)
 #define to_host64(value) __builtin_bswap64(value)

@@ -8,9 +8,6 @@
  * takes more than one word is written before the word that leads to it. */
 #include "kernel.h"
 
-#define ETHERNET 14
-#define LABEL 4
-#define MOST_LABELS 3
 #define MOST_HOPS 15
 #define MOST_PORTS 64
 /* Labels popped one after the other; more are for the slow path. */
@@ -189,19 +186,6 @@ struct ethernet {
 	u8 to[6];
 	u8 from[6];
 	u16 kind;
-} __attribute__((packed));
-
-struct ipv4 {
-	u8 version_and_length;
-	u8 class;
-	u16 length;
-	u16 identification;
-	u16 fragment;
-	u8 ttl;
-	u8 protocol;
-	u16 checksum;
-	u32 source;
-	u32 destination;
 } __attribute__((packed));
 
 struct ipv6 {

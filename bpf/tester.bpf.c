@@ -5,10 +5,6 @@
  * each is numbered and sent to the next of so many networks. `receive` counts what arrives. */
 #include "kernel.h"
 
-#define ETHERNET 14
-#define LABEL 4
-#define MOST_LABELS 3
-
 struct {
 	NUMBER(type, MAP_PERCPU_ARRAY);
 	NUMBER(max_entries, 1);
@@ -29,19 +25,6 @@ const volatile u32 NETWORKS = 1;
 const volatile u32 LABELS = 0;
 /* How each frame begins. */
 const volatile u64 BEGINNING[6] = {};
-
-struct ipv4 {
-	u8 version_and_length;
-	u8 class;
-	u16 length;
-	u16 identification;
-	u16 fragment;
-	u8 ttl;
-	u8 protocol;
-	u16 checksum;
-	u32 source;
-	u32 destination;
-} __attribute__((packed));
 
 SECTION("xdp") int generate(struct xdp_md *frame)
 {
