@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp audit bpf web fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router audit bpf web fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -67,6 +67,13 @@ bench-bgp: need-build ## A million routes through BIRD, FRR, GoBGP and OpenBGPD 
 	$(CARGO) build --release --locked -p netstage-live --example bgp_rates
 	scripts/packages.sh bench/bgp/packages.txt
 	python3 bench/bgp/run.py
+
+bench-router: need-build ## The router beside the kernel, an XDP FIB lookup, Open vSwitch and trafgen (root)
+	$(CARGO) build --release --locked -p netstage-live -p netstage-core --example router_rates --example forward_rates
+	scripts/packages.sh bench/router/packages.txt
+	mkdir -p bench/target/router
+	target/release/examples/router_rates --rounds 5 --json bench/target/router/bench-router.json
+	target/release/examples/forward_rates
 
 audit: ## Licences, bans and sources of what we depend on, by cargo-deny
 	scripts/audit.sh

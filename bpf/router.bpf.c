@@ -179,6 +179,14 @@ struct {
 	TYPE(value, struct count);
 } label_counts SECTION(".maps");
 
+/* Frames that came by each port for the router, and frames that left by it, one after the other. */
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, MOST_PORTS * 2);
+	TYPE(key, u32);
+	TYPE(value, struct count);
+} port_counts SECTION(".maps");
+
 /* Keeps routers in a row from dividing flows alike. */
 const volatile u64 SEED = 0;
 
@@ -339,6 +347,7 @@ INLINE void address(struct ethernet *ethernet, const struct hop *hop, u16 kind)
 INLINE int leave(struct xdp_md *frame, const struct hop *hop, enum total what)
 {
 	add(&totals, what, length_of(frame));
+	add(&port_counts, hop->port * 2 + 1, length_of(frame));
 	return redirect_map(&ports, hop->port, 0);
 }
 
@@ -651,7 +660,8 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 		if ((void *)(entry + 1) + 1 > end)
 			return done(work, pass(frame));
 		version = *(u8 *)(entry + 1) >> 4;
-		if ((version != 4 && version != 6) || (label == 0 && version != 4) || (label == 2 && version != 6))
+		/* IPv6 may come in an LSP of IPv4 that ends with its explicit null. */
+		if ((version != 4 && version != 6) || (label == 2 && version != 6))
 			return done(work, pass(frame));
 		if (label >= 16)
 			add(&label_counts, label, length_of(frame));
@@ -678,6 +688,7 @@ SECTION("xdp") int router(struct xdp_md *frame)
 	/* To another station, or to all: the kernel's. */
 	if (*(u32 *)ethernet->to != *(u32 *)in->mac || *(u16 *)(ethernet->to + 4) != *(u16 *)(in->mac + 4))
 		return XDP_PASS;
+	add(&port_counts, (in->number - 1) * 2, length_of(frame));
 	work.table = in->table;
 	if (ethernet->kind == MPLS) {
 		switch (labelled(frame, in, &work)) {
@@ -698,6 +709,16 @@ SECTION("xdp") int router(struct xdp_md *frame)
 		return pass(frame);
 	/* One of each version, which the compiler makes of the same lines. */
 	return work.is_v6 ? route(frame, table, &work, 1) : route(frame, table, &work, 0);
+}
+
+/* Sends a frame by the port whose number is behind its Ethernet header: to see whether it arrives. */
+SECTION("xdp") int probe(struct xdp_md *frame)
+{
+	u8 *number = (void *)(u64)frame->data + ETHERNET;
+
+	if ((void *)(number + 1) > (void *)(u64)frame->data_end)
+		return XDP_ABORTED;
+	return redirect_map(&ports, *number, 0);
 }
 
 /* Where frames redirected to a veth go on its other end: without a program there they are lost. */

@@ -75,9 +75,9 @@ impl Run {
                 let fec = Fec::prefix(Ipv4Addr::new(10, first & 3, 0, 0).into(), 16).expect("it is short");
                 // The caller gives no label again before it is free.
                 let label = Label::new(16 + u32::from(first)).filter(|label| !self.used.contains(label));
-                let next_hop = peer.into();
+                let next_hops = vec![peer.into()];
                 let binding = match label {
-                    Some(label) => Binding::Transit { label, next_hop },
+                    Some(label) => Binding::Transit { label, next_hops },
                     None => Binding::Egress { label: None },
                 };
                 self.used.extend(label);

@@ -9,7 +9,9 @@
 //! - [`emulator`]: the links of a scenario between pairs of ports.
 //! - [`emulation`]: a plan on the emulated stage; [`fabric`]: the namespaces it runs in.
 //! - [`keyed`]: connections between hosts that share a key.
+//! - [`ldp`]: label distribution over sockets.
 //! - [`learn`]: application models from captures.
+//! - [`log`]: what a daemon tells of while it runs; [`signals`]: what it listens to.
 //! - [`measure`]: one measurement between two hosts.
 //! - [`memory`]: what is left to the system.
 //! - [`netns`]: network namespaces, and links and routes in them.
@@ -37,18 +39,24 @@ pub mod emulation;
 pub mod emulator;
 pub mod fabric;
 pub mod keyed;
+pub mod ldp;
 pub mod learn;
+pub mod log;
 pub mod measure;
 pub mod memory;
 pub mod netns;
 pub mod obstacle;
 pub mod pe;
+mod peering;
 pub mod ports;
+mod prometheus;
 pub mod protocol;
 pub mod realtime;
 pub mod results;
 pub mod router;
+pub mod signals;
 pub mod stamp;
 pub mod task;
+pub mod tester;
 pub mod traffic;
 mod wait;

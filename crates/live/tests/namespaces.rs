@@ -109,6 +109,7 @@ fn routes_lead_through_a_router_and_carry_their_metrics() {
             rto_min_ms: Some(1000),
             ecn: true,
             congestion_control: Some("reno".into()),
+            rank: Some(7),
         };
         let destination = (far, length);
         let preferred_source = Some(own);

@@ -281,7 +281,7 @@ fn af_xdp_counts_what_nobody_took() {
         return;
     }
     let pair = Pair::new(Default::default());
-    let options = af_xdp::Options { receive_frames: 64, send_frames: 4096 };
+    let options = af_xdp::Options { receive_frames: 64, send_frames: 4096, receives: true };
     let Some(mut right) = xdp_port(&pair.right, "right0", options) else { return };
     let mut left = AfPacket::open(&pair.left, "left0", Options::default()).unwrap();
     // Fewer than the driver itself holds, so that it loses none.
@@ -303,7 +303,7 @@ fn af_xdp_outlives_a_flood() {
         return;
     }
     let pair = Pair::new(Default::default());
-    let options = af_xdp::Options { receive_frames: 64, send_frames: 1024 };
+    let options = af_xdp::Options { receive_frames: 64, send_frames: 1024, receives: true };
     let Some(mut left) = xdp_port(&pair.left, "left0", options) else { return };
     let mut right = xdp_port(&pair.right, "right0", options).unwrap();
     let ended = AtomicBool::new(false);

@@ -469,7 +469,7 @@ fn packets_wait_for_their_next_hops_station() {
     let packet = packet_to([10, 6, 0, 9], 100, 64);
     assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet), []);
     assert!(router.unresolved().eq([(1, NEXT_HOP)]));
-    router.resolve((1, NEXT_HOP), STATIONS.to);
+    router.resolve(Instant::ZERO, (1, NEXT_HOP), STATIONS.to);
     router.turn(Instant::ZERO);
     assert_eq!(sent(&mut ends[1]).len(), 1);
     assert_eq!(router.poll_timeout(), Instant::NEVER);

@@ -42,6 +42,11 @@ enum Command {
     /// Be a router of MPLS and IP, or ask one that runs
     #[command(subcommand)]
     Router(cmd::router::Command),
+    /// Test a device
+    #[command(subcommand)]
+    Test(cmd::test::Command),
+    /// Put back what a killed router left: settings of the kernel, programs in it
+    Clean(cmd::clean::Arguments),
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]
     Fabric,
@@ -90,6 +95,8 @@ fn main() -> ExitCode {
         Command::Measure(command) => cmd::measure::run(&command),
         Command::Pe(command) => cmd::pe::run(&command),
         Command::Router(command) => cmd::router::run(&command),
+        Command::Test(command) => cmd::test::run(&command),
+        Command::Clean(arguments) => cmd::clean::run(&arguments),
         Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),
         Command::Completions { shell } => {

@@ -3,17 +3,17 @@
 
 mod support;
 
-use netstage_live::netns::netlink::{Metrics, Netlink, Route, VethEnd, VethOptions, create_veth};
 use netstage_live::netns::user::{Privileges, privileges};
-use netstage_live::netns::{Namespace, ethtool, spawn_in};
+use netstage_live::netns::{Namespace, Netlink, spawn_in};
 use netstage_live::pe::daemon::Snapshot;
 use netstage_live::pe::daemon::client::Client;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::{Folder, Process, signal, within};
+use support::network::{address, default_route, is_privileged, join};
+use support::{Folder, Process, run_page, signal, within};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
@@ -26,25 +26,10 @@ struct World {
     customers: [[Namespace; 2]; 2],
 }
 
-fn address(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn join(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8)) {
-    let options = VethOptions { resolve_neighbours: true, ..VethOptions::default() };
-    let end = |(namespace, name, mac)| VethEnd { namespace, name, mac: [2, 0, 0, 0, 0, mac] };
-    create_veth(end(left), end(right), options).unwrap();
-    for (namespace, name, _) in [left, right] {
-        ethtool::offloads_off(namespace, name).unwrap();
-        Netlink::open(namespace).unwrap().set_up(name).unwrap();
-    }
-}
-
 impl World {
     /// Without privileges there is none.
     fn new() -> Option<World> {
-        if privileges() != Privileges::Held {
-            println!("skipped: needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
+        if !is_privileged() {
             return None;
         }
         let edges = [(); 2].map(|()| Namespace::new().unwrap());
@@ -60,19 +45,12 @@ impl World {
                 join((edge, name, 16 + number as u8), (customer, "eth0", 32 + number as u8));
                 let mut netlink = Netlink::open(customer).unwrap();
                 netlink.set_up("lo").unwrap();
-                for (own, length, gateway, any) in [
-                    (format!("10.0.{site}.2"), 24, format!("10.0.{site}.1"), "0.0.0.0"),
-                    (format!("fd00:{site}::2"), 64, format!("fd00:{site}::1"), "::"),
+                for (own, length, gateway) in [
+                    (format!("10.0.{site}.2"), 24, format!("10.0.{site}.1")),
+                    (format!("fd00:{site}::2"), 64, format!("fd00:{site}::1")),
                 ] {
                     netlink.add_address("eth0", address(&own), length).unwrap();
-                    let route = Route {
-                        destination: (address(any), 0),
-                        gateway: Some(address(&gateway)),
-                        link: "eth0",
-                        preferred_source: None,
-                        metrics: Metrics::default(),
-                    };
-                    netlink.add_route(&route).unwrap();
+                    netlink.add_route(&default_route(&gateway, "eth0")).unwrap();
                 }
             }
         }
@@ -469,27 +447,8 @@ fn the_guide_does_what_it_says() {
         println!("skipped: needs root");
         return;
     }
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fair-vpn.md");
-    let guide = std::fs::read_to_string(guide).unwrap();
-    let blocks: Vec<&str> =
-        guide.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let folder = Folder::new("pe-guide");
-    let script = format!(
-        "mount -t tmpfs none /run && mkdir -p /run/netns\nset -em\nexport PATH={}:$PATH\n{}\necho the end\n",
-        Path::new(PROGRAM).parent().unwrap().display(),
-        blocks.join("\n")
-    );
-    std::fs::write(folder.join("guide.sh"), script).unwrap();
-    // Its own mounts, so that names of namespaces are nobody else's.
-    let output = Command::new("unshare")
-        .args(["--mount", "--net", "--propagation", "private", "bash", "guide.sh"])
-        .current_dir(&*folder)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let text = format!("{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    println!("{text}");
-    assert!(output.status.success() && said.trim_end().ends_with("the end"), "{text}");
+    let text = run_page("fair-vpn.md", &folder);
     let share = |file: &str| {
         let rates = std::fs::read_to_string(folder.join(file)).unwrap();
         let of = |customer: &str| -> f64 {

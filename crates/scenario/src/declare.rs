@@ -78,6 +78,8 @@ macro_rules! tagged {
         }
     ) => {
         $(#[doc = $about])+
+        // A file has few of them.
+        #[allow(clippy::large_enum_variant)]
         #[derive(Clone, Debug)]
         $vis enum $table {
             $($(#[doc = $doc])+ $variant($fields),)+

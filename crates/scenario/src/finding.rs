@@ -81,6 +81,9 @@ pub struct TrialEntry {
     /// Mean round trip of a transfer, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip_ns: Option<u64>,
+    /// Packets sent back to back at most, where the generator tells.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub burst: u64,
     /// Mean one-way delay, nanoseconds, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ns: Option<u64>,

@@ -27,6 +27,7 @@ mod schema;
 mod set;
 mod sweep;
 mod table;
+pub mod tester;
 mod trace;
 mod tree;
 

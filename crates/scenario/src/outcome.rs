@@ -196,6 +196,8 @@ metrics! {
     TestThroughput = "test.throughput", "bit/s", "ip", Mean;
     /// Highest rate without loss, in frames.
     TestFrameRate = "test.frame_rate", "frames/s", "", Mean;
+    /// That as a share of what the sender's line carries at this frame size.
+    TestLineShare = "test.line_share", "", "", Mean;
     /// Rate at which packets came through.
     TestDelivered = "test.delivered", "bit/s", "ip", Mean;
     /// Packets sent.

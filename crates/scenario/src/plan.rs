@@ -36,8 +36,51 @@ pub struct Plan {
     pub flows: Vec<FlowGroup>,
     /// Measurements made of trials, ordered by name; they follow the run of the flows.
     pub tests: Vec<Test>,
+    /// Routers whose routes another project's daemons find, if any.
+    pub routing: Option<Routing>,
     /// What is recorded.
     pub measure: Measure,
+}
+
+/// An exchange or provider that FRR's daemons drive: OSPF between core routers, LDP among all, BGP-4 between
+/// edges.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routing {
+    /// Its name, as in `[service.NAME]`.
+    pub name: String,
+    /// Node indices of the core routers.
+    pub core: Vec<usize>,
+    /// Routers at the edge.
+    pub edges: Vec<Edge>,
+    /// Edges tell each other of IPv6 too.
+    pub ipv6: bool,
+    /// From greeting to greeting.
+    pub hello: Duration,
+    /// A neighbour of the core not heard for so long is gone.
+    pub dead: Duration,
+    /// Longest wait for all routes to be there.
+    pub patience: Duration,
+}
+
+/// A router at the edge of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Its node.
+    pub node: usize,
+    /// The number of its autonomous system.
+    pub system: u32,
+}
+
+impl Routing {
+    /// Whether a node is one of its routers.
+    pub fn drives(&self, node: usize) -> bool {
+        self.core.contains(&node) || self.edge(node).is_some()
+    }
+
+    /// The edge at a node.
+    pub fn edge(&self, node: usize) -> Option<&Edge> {
+        self.edges.iter().find(|edge| edge.node == node)
+    }
 }
 
 /// A node of the network.
@@ -256,6 +299,8 @@ impl Family {
 /// What real sockets do with datagrams. The simulator has no use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagrams {
+    /// What routers are told of its urgency (RFC 2474).
+    pub dscp: u8,
     /// UDP carries a checksum. Without one (IPv4), changed packets reach the receiver.
     pub checksum: bool,
     /// Payloads hold a known pattern, and bits that differ are counted.
@@ -266,7 +311,7 @@ pub struct Datagrams {
 
 impl Default for Datagrams {
     fn default() -> Datagrams {
-        Datagrams { checksum: true, compare: false, batch: 1 }
+        Datagrams { dscp: 0, checksum: true, compare: false, batch: 1 }
     }
 }
 

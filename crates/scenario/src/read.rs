@@ -38,6 +38,28 @@ pub fn load(path: &Path, options: &Options) -> Result<Scenario, Errors> {
     parse(&path.display().to_string(), &text, Some(folder), options)
 }
 
+/// Reads and checks a daemon's configuration, which `build` makes of what is written.
+pub(crate) fn configuration<F: Decode, T>(
+    name: &str,
+    text: &str,
+    build: impl FnOnce(&F, &mut Problems) -> Option<T>,
+) -> Result<T, Errors> {
+    let mut problems = Problems::default();
+    problems.add_source(name, text);
+    let root = parse_document(0, &mut problems);
+    if problems.is_empty()
+        && let Some(file) = F::decode(&root, &mut problems)
+        && let Some(built) = build(&file, &mut problems)
+        && problems.is_empty()
+    {
+        return Ok(built);
+    }
+    if problems.is_empty() {
+        problems.push(Place::new(0, 0..0), "the configuration cannot be used");
+    }
+    Err(problems.into_errors())
+}
+
 /// The text of a file that is said to be a `what`.
 pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Errors> {
     let name = path.display().to_string();

@@ -106,6 +106,17 @@ const CASES: &[(&str, &str)] = &[
     ("delay = \"5 ms\"", "schedule = [{ at = \"1 s\", rate = 50 }]"),
     ("delay = \"5 ms\"", "schedule = { at = \"1 s\", up = false }"),
     ("[node.r]\nkind = \"router\"", "[node]\nr = \"router\""),
+    // Routing daemons.
+    ("[flow.tcp]", "[service.x]\nprogram = \"frr\"\ncore = [\"r\"]\nedges = { a = 1, b = 2 }\n[flow.tcp]"),
+    (
+        "[flow.tcp]",
+        "[service.x]\nprogram = \"frr\"\ncore = [\"r\", \"r\"]\nedges = { r = 1, bb = 2 }\n[flow.tcp]",
+    ),
+    ("[flow.tcp]", "[service.x]\nprogram = \"frr\"\ncore = [\"in\"]\nedges = { r = 0, out = 5 }\n[flow.tcp]"),
+    (
+        "[flow.tcp]",
+        "[service.x]\nprogram = \"frr\"\ncore = [\"r\"]\nedges = { in = 1 }\ndead = \"1 s\"\nhello = \"1500 ms\"\n[flow.tcp]",
+    ),
     // Units.
     ("rate = \"100 Mbit/s\"", "rate = \"100 Mbps\""),
     ("rate = \"100 Mbit/s\"", "rate = \"12.5 MB/s\""),

@@ -17,11 +17,27 @@ mod stamp;
 mod tournament;
 mod world;
 
+use netstage_core::queue;
 use netstage_scenario::outcome::Outcome;
-use netstage_scenario::plan::{Plan, Transport};
+use netstage_scenario::plan::{Link, Plan, Transport};
 
 /// What of a plan cannot be simulated, in words; `None` where all can.
 pub fn refusal(plan: &Plan) -> Option<String> {
+    if let Some(routing) = &plan.routing {
+        return Some(format!(
+            "service.{}: routing daemons are not simulated; run it with --on emu, as root",
+            routing.name
+        ));
+    }
+    let by_class = |link: &&Link| {
+        link.directions.iter().any(|direction| matches!(direction.queue, queue::Config::Classes(_)))
+    };
+    if let Some(link) = plan.links.iter().find(by_class) {
+        return Some(format!(
+            "link.{}: queue \"priority\" is not simulated; run it with --on emu",
+            link.name
+        ));
+    }
     let flow = plan.flows.iter().find(|flow| {
         let modelled = match flow.transport {
             Transport::Tcp(_)

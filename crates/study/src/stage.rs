@@ -2,6 +2,7 @@
 
 use crate::Stopped;
 pub use netstage_live::emulation::{Backend, Means};
+use netstage_live::tester::bench::Bench;
 use netstage_scenario::outcome::Outcome;
 use netstage_scenario::plan::Plan;
 
@@ -16,4 +17,9 @@ pub fn sim(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, S
 /// Real packets between namespaces of this machine.
 pub fn emu(means: Means) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync {
     move |plan, seed, stop| netstage_live::emulation::run(plan, seed, &means, stop)
+}
+
+/// A real router between interfaces of this machine.
+pub fn router(bench: &Bench) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync {
+    move |plan, _, stop| bench.run(plan, stop)
 }

@@ -13,6 +13,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Bound;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Bits that index a row below the first.
@@ -54,6 +55,7 @@ pub trait Memory {
 
 /// Memory of the process's own.
 impl Memory for Vec<AtomicU32> {
+    #[inline]
     fn words(&self) -> &[AtomicU32] {
         self
     }
@@ -129,6 +131,12 @@ impl<M: Memory> Lpm<M> {
     /// The prefixes, by length and address, and what each leads to.
     pub fn routes(&self) -> impl Iterator<Item = (u128, u8, u32)> {
         self.routes.iter().map(|(&(length, address), &to)| (address, length, to))
+    }
+
+    /// The same from the one behind this one on, which need not be there any more.
+    pub fn routes_after(&self, address: u128, length: u8) -> impl Iterator<Item = (u128, u8, u32)> {
+        let behind = (Bound::Excluded((length, address)), Bound::Unbounded);
+        self.routes.range(behind).map(|(&(length, address), &to)| (address, length, to))
     }
 
     /// What exactly this prefix leads to.

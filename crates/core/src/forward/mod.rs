@@ -63,6 +63,7 @@ impl Hop {
     }
 
     /// Its labels, the outermost first.
+    #[inline]
     pub fn labels(&self) -> &[Label] {
         &self.labels[..usize::from(self.depth)]
     }
@@ -297,6 +298,20 @@ impl<M: Memory> Router<M> {
         &mut self.tables[number as usize]
     }
 
+    /// Has what comes by an interface looked up in a table. One more than there are is a new one.
+    ///
+    /// Panics if there is no such table, or the interface is further beyond.
+    pub fn set_interface(&mut self, interface: u32, table: u32) {
+        assert!((table as usize) < self.tables.len(), "the table is there");
+        match self.interfaces.get_mut(interface as usize) {
+            Some(place) => *place = table,
+            None => {
+                assert_eq!(interface as usize, self.interfaces.len(), "it is the next one");
+                self.interfaces.push(table);
+            }
+        }
+    }
+
     /// Gives a label a meaning, in the place of what it meant; none of the reserved ones.
     pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<Option<Incoming>, Reserved> {
         if label.is_reserved() {
@@ -377,9 +392,14 @@ impl<M: Memory> Router<M> {
                     if !top.bottom {
                         continue;
                     }
-                    let Some(kind) = kind.or_else(|| version(&packet.bytes[packet.start..])) else {
-                        return Verdict::Drop(Reason::Malformed);
+                    let beneath = version(&packet.bytes[packet.start..]);
+                    // Routers that put no label of its own on IPv6 in an LSP of IPv4 (RFC 4798 section 3)
+                    // send it under the explicit null of IPv4, if that is what the LSP ends with.
+                    let kind = match kind {
+                        Some(Kind::V4) if beneath == Some(Kind::V6) => beneath,
+                        told => told.or(beneath),
                     };
+                    let Some(kind) = kind else { return Verdict::Drop(Reason::Malformed) };
                     packet.kind = kind;
                     return match kind {
                         Kind::V4 => self.route_v4(packet, table, limit),
@@ -391,6 +411,7 @@ impl<M: Memory> Router<M> {
         Verdict::Drop(Reason::TooDeep)
     }
 
+    #[inline]
     fn meaning(&self, top: Entry, interface: u32) -> Meaning {
         if !top.label.is_reserved() {
             return match self.given.get(top.label).map(|number| self.incoming[number]) {
@@ -409,6 +430,7 @@ impl<M: Memory> Router<M> {
     }
 
     /// The labels of a hop take the place of the top one, whose time to live is as it counts here.
+    #[inline]
     fn swap(&self, packet: &mut Packet<'_>, top: Entry, model: Model, target: u32) -> Verdict {
         let number = match self.choose(target, || label_hash(&packet.bytes[packet.start..], self.seed)) {
             Ok(number) => number,
@@ -447,6 +469,7 @@ impl<M: Memory> Router<M> {
         Verdict::Send { hop, start: packet.start, kind: packet.kind }
     }
 
+    #[inline]
     fn route_v4(&self, packet: &mut Packet<'_>, table: u32, limit: u8) -> Verdict {
         let Ok(view) = v4::View::new(&packet.bytes[packet.start..]) else {
             return Verdict::Drop(Reason::Malformed);
@@ -479,6 +502,7 @@ impl<M: Memory> Router<M> {
     }
 
     /// An IP packet leaves, with the labels of its hop.
+    #[inline]
     fn leave(&self, packet: &mut Packet<'_>, ip: &Ip) -> Verdict {
         if ip.target == 0 {
             return Verdict::Refuse(Fault::NoRoute);
@@ -520,6 +544,7 @@ impl<M: Memory> Router<M> {
     }
 
     /// Puts further labels on top.
+    #[inline]
     fn push(&self, packet: &mut Packet<'_>, hop: u32, outer: &[Label], ttl: u8, class: u8) -> Verdict {
         for label in outer.iter().rev() {
             let entry = Entry { label: *label, traffic_class: class, bottom: false, ttl };
@@ -572,6 +597,7 @@ struct Ip {
 }
 
 /// What IP packet these bytes begin.
+#[inline]
 fn version(bytes: &[u8]) -> Option<Kind> {
     match bytes.first()? >> 4 {
         4 => Some(Kind::V4),
@@ -581,6 +607,7 @@ fn version(bytes: &[u8]) -> Option<Kind> {
 }
 
 /// The time to live of what begins here becomes this, unless it is less already.
+#[inline]
 fn lower_hops(kind: Kind, bytes: &mut [u8], ttl: u8) {
     let at = match kind {
         Kind::Mpls => ENTRY - 1,

@@ -195,6 +195,11 @@ fn a_label_that_ends_here_is_looked_beneath() {
     let (hop, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(300, 40), entry(2, 50)], &six));
     assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 39, 0)]));
     is_whole(read(&bytes).1, 39);
+    // IPv6 with no label of its own, in an LSP that ends with the explicit null of IPv4; not the other way.
+    let (hop, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(0, 50)], &six));
+    assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 49, 0)]));
+    let (verdict, _) = setup.forward(Kind::Mpls, &labelled(&[entry(2, 40)], &inner));
+    assert_eq!(verdict, Verdict::Drop(Reason::Malformed));
 }
 
 #[test]

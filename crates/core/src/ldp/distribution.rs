@@ -246,7 +246,7 @@ impl Session {
 fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<Wanted> {
     let detects_loops = config.loop_detection.is_some();
     let own = if detects_loops { &[config.router][..] } else { &[] };
-    let label = match table.binding(fec)? {
+    let label = match *table.binding(fec)? {
         Binding::Egress { label } => {
             let label = label.unwrap_or_else(|| null(config.null, fec));
             let hops = detects_loops.then_some(1);
@@ -255,20 +255,31 @@ fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<
         }
         Binding::Transit { label, .. } => label,
     };
-    let Some((next_hop, remote)) = table.downstream(fec) else {
+    let mut downstream = table.downstream(fec).peekable();
+    if downstream.peek().is_none() {
         // A count of zero says that it is not known (section 3.4.4).
         let advertisement = Advertisement { label, hops: detects_loops.then_some(0), path: own.into() };
         let unknown = Wanted { advertisement, is_unknown: true, leads_back: false };
         return (config.control == Control::Independent).then_some(unknown);
-    };
-    let hops = match remote.hops {
-        None => detects_loops.then_some(0),
-        Some(0) => Some(0),
-        Some(hops) => Some(hops.saturating_add(1)),
-    };
-    let advertisement = Advertisement { label, hops, path: [&remote.path, own].concat().into() };
-    let leads_back = detects_loops && (next_hop == peer || remote.path.contains(&peer.router));
+    }
+    // Where there are several ways it counts as the longest of them, and as one by all their routers.
+    let (mut hops, mut path, mut leads_back) = (None, Vec::new(), false);
+    for (next_hop, remote) in downstream {
+        hops = longest(hops, remote.hops.or(detects_loops.then_some(0)));
+        leads_back |= detects_loops && (next_hop.peer == peer || remote.path.contains(&peer.router));
+        path.extend(remote.path.iter().filter(|router| !path.contains(*router)).copied().collect::<Vec<_>>());
+    }
+    path.extend(own);
+    let advertisement = Advertisement { label, hops, path: path.into() };
     Some(Wanted { advertisement, is_unknown: false, leads_back })
+}
+
+/// Hops of the longest way, one more than those of the next router; of one that is not known, zero.
+fn longest(so_far: Option<u8>, next: Option<u8>) -> Option<u8> {
+    match (so_far, next) {
+        (Some(0), _) | (_, Some(0)) => Some(0),
+        (so_far, next) => so_far.max(next.map(|hops| hops.saturating_add(1))),
+    }
 }
 
 fn null(null: Null, fec: Fec) -> Label {

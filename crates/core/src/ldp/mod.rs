@@ -1,4 +1,4 @@
-//! A speaker of the label distribution protocol (RFC 5036): whom it finds on its links, the sessions it
+//! A speaker of the label distribution protocol (RFC 5036): whom it finds on its links or afar, the sessions it
 //! has with them, and the labels that both ends tell each other of.
 //!
 //! Labels are of the whole router, told without being asked for (downstream unsolicited), and kept whoever
@@ -22,13 +22,17 @@ mod table;
 use crate::time::{Duration, Instant};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
-use discovery::{Adjacency, Peer};
+use discovery::{Adjacency, Peer, Sending};
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::ldp::{Identifier, Status};
 use netstage_wire::mpls::Label;
 use session::Session;
 use table::Table;
+
+pub use discovery::{Neighbour, Scope};
+pub use session::Phase;
 
 /// Longest path vector that fits into the shortest PDU, of 256 bytes.
 const MOST_HOPS: u8 = 32;
@@ -64,6 +68,13 @@ pub struct Config {
     pub router: Ipv4Addr,
     /// Where its sessions are.
     pub transport: Ipv4Addr,
+    /// How long its hellos on interfaces hold, in whole seconds; three are sent in that time, and the lesser of
+    /// both ends' counts (section 3.5.2).
+    pub link_hold: Duration,
+    /// The same of hellos to single routers.
+    pub targeted_hold: Duration,
+    /// Whether it answers the targeted hellos of routers it does not look for itself (section 2.4.2).
+    pub accepts_targeted: bool,
     /// Silence that ends a session, in whole seconds; the lesser of both ends' counts.
     pub keepalive: Duration,
     /// When peers are told of a label.
@@ -83,6 +94,9 @@ impl Config {
         Config {
             router,
             transport,
+            link_hold: Duration::from_secs(15),
+            targeted_hold: Duration::from_secs(45),
+            accepts_targeted: false,
             keepalive: Duration::from_secs(180),
             control: Control::default(),
             null: Null::default(),
@@ -93,7 +107,7 @@ impl Config {
 }
 
 /// What a prefix is bound to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// The LSP ends here.
     Egress {
@@ -104,17 +118,28 @@ pub enum Binding {
     Transit {
         /// The label.
         label: Label,
-        /// To this address of a neighbour.
-        next_hop: IpAddr,
+        /// To these addresses of neighbours, each as good as the others.
+        next_hops: Vec<IpAddr>,
     },
+}
+
+/// Where packets of a bound prefix go: to a peer, with the label it has told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// The next hop of the binding.
+    pub address: IpAddr,
+    /// The peer that has this address.
+    pub peer: Identifier,
+    /// Its label.
+    pub label: Label,
 }
 
 impl Binding {
     /// The label that was allocated for it.
-    pub fn label(self) -> Option<Label> {
+    pub fn label(&self) -> Option<Label> {
         match self {
-            Binding::Egress { label } => label,
-            Binding::Transit { label, .. } => Some(label),
+            Binding::Egress { label } => *label,
+            Binding::Transit { label, .. } => Some(*label),
         }
     }
 }
@@ -131,11 +156,11 @@ pub enum Refused {
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transmit {
-    /// Send a datagram from an interface to [`ALL_ROUTERS`](netstage_wire::ldp::ALL_ROUTERS), at the port of
-    /// discovery.
+    /// Send a datagram from the port of discovery to the same port: from an interface to
+    /// [`ALL_ROUTERS`](netstage_wire::ldp::ALL_ROUTERS), or from the own transport address to a router.
     Discovery {
-        /// The interface.
-        interface: usize,
+        /// The interface, or the router.
+        scope: Scope,
         /// The datagram.
         bytes: Vec<u8>,
     },
@@ -172,8 +197,18 @@ pub enum End {
     Lost,
 }
 
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Sent(status) => write!(f, "the peer was told: {status}"),
+            End::Received(status) => write!(f, "the peer says: {status}"),
+            End::Lost => f.write_str("the connection is lost"),
+        }
+    }
+}
+
 /// What has happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A session is up.
     Up {
@@ -225,8 +260,8 @@ pub enum Event {
     Outgoing {
         /// The prefix.
         fec: Fec,
-        /// To whom, and with which label; none: nobody has told of one.
-        to: Option<(Identifier, Label)>,
+        /// Those of its next hops that have told of a label, in their order; none: nobody has.
+        to: Vec<NextHop>,
     },
     /// No peer uses a label any more that is bound to nothing: it may be bound again.
     Free {
@@ -257,9 +292,8 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Speaker {
     config: Config,
-    /// When each interface's next hello is sent.
-    interfaces: BTreeMap<usize, Instant>,
-    adjacencies: BTreeMap<(Identifier, usize), Adjacency>,
+    hellos: BTreeMap<Scope, Sending>,
+    adjacencies: BTreeMap<(Identifier, Scope), Adjacency>,
     peers: BTreeMap<Identifier, Peer>,
     sessions: BTreeMap<Connection, Session>,
     addresses: BTreeSet<IpAddr>,
@@ -276,7 +310,7 @@ impl Speaker {
         let loop_detection = config.loop_detection.map(|hops| hops.clamp(1, MOST_HOPS));
         Speaker {
             config: Config { loop_detection, ..config },
-            interfaces: BTreeMap::new(),
+            hellos: BTreeMap::new(),
             adjacencies: BTreeMap::new(),
             peers: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -318,7 +352,7 @@ impl Speaker {
     pub fn unbind(&mut self, fec: Fec) {
         let Some((freed, outgoing)) = self.table.unbind(fec) else { return };
         self.events.extend(freed.map(|label| Event::Free { label }));
-        self.events.extend(outgoing.map(|_| Event::Outgoing { fec, to: None }));
+        self.events.extend((!outgoing.is_empty()).then(|| Event::Outgoing { fec, to: Vec::new() }));
         self.answer_requests(fec, Status::NO_ROUTE);
         self.refresh(fec);
     }
@@ -352,7 +386,7 @@ impl Speaker {
 
     /// When to call [`handle_timeout`](Speaker::handle_timeout).
     pub fn poll_timeout(&self) -> Instant {
-        let hellos = self.interfaces.values().copied();
+        let hellos = self.hellos.values().map(|sending| sending.next);
         let adjacencies = self.adjacencies.values().map(|adjacency| adjacency.expires);
         let sessions = self.sessions.values().map(Session::due);
         let attempts = self.peers.keys().filter_map(|peer| self.connects_at(*peer)).map(|(at, _)| at);
@@ -373,12 +407,12 @@ impl Speaker {
     }
 
     /// What a prefix is bound to.
-    pub fn binding(&self, fec: Fec) -> Option<Binding> {
+    pub fn binding(&self, fec: Fec) -> Option<&Binding> {
         self.table.binding(fec)
     }
 
-    /// To whom packets of a bound prefix go, and with which label.
-    pub fn outgoing(&self, fec: Fec) -> Option<(Identifier, Label)> {
+    /// To whom packets of a bound prefix go, and with which labels.
+    pub fn outgoing(&self, fec: Fec) -> &[NextHop] {
         self.table.outgoing(fec)
     }
 

@@ -21,7 +21,7 @@ const DEFAULT_BELOW: u16 = 255;
 
 /// How far a session is (section 2.5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub enum Phase {
     /// Accepted; the peer is to speak first.
     Initialized,
     /// Connected, and an initialization sent.
@@ -170,9 +170,9 @@ impl Speaker {
         }
     }
 
-    /// Ends all sessions, and says so; interfaces are looked at no more.
+    /// Ends all sessions, and says so; nobody is looked for any more.
     pub fn shut_down(&mut self, now: Instant) {
-        self.interfaces.clear();
+        self.hellos.clear();
         let connections: Vec<Connection> = self.sessions.keys().copied().collect();
         for connection in connections {
             self.end(now, connection, End::Sent(Status::SHUTDOWN), (0, 0));

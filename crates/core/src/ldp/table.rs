@@ -1,7 +1,7 @@
 //! What is bound to what: this router's labels, those that peers told of (all are kept, section 2.6.2.2),
 //! and which peer has an address. It decides where a prefix's packets go, and not what anybody is told.
 
-use super::{Binding, Refused};
+use super::{Binding, NextHop, Refused};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -9,9 +9,6 @@ use core::net::{IpAddr, Ipv4Addr};
 use netstage_wire::ldp::Identifier;
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::mpls::Label;
-
-/// Where packets go: to a peer, with its label.
-pub(super) type Outgoing = (Identifier, Label);
 
 /// What a peer told of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +21,7 @@ pub(super) struct Remote {
 #[derive(Debug)]
 struct Own {
     binding: Binding,
-    outgoing: Option<Outgoing>,
+    outgoing: Vec<NextHop>,
 }
 
 #[derive(Debug, Default)]
@@ -59,24 +56,24 @@ impl Table {
             self.hold(label);
         }
         let freed = self.unbind(fec);
-        if let Binding::Transit { next_hop, .. } = binding {
-            self.via.entry(next_hop).or_default().insert(fec);
+        for next_hop in next_hops(&binding) {
+            self.via.entry(*next_hop).or_default().insert(fec);
         }
         // Where its packets went is compared when the caller refreshes it.
-        let outgoing = freed.as_ref().and_then(|(_, outgoing)| *outgoing);
+        let (label, outgoing) = freed.unwrap_or_default();
         self.own.insert(fec, Own { binding, outgoing });
-        Ok(freed.and_then(|(label, _)| label))
+        Ok(label)
     }
 
     /// Takes a binding away, if there is one: the label that nobody holds any more, and where packets went.
-    pub fn unbind(&mut self, fec: Fec) -> Option<(Option<Label>, Option<Outgoing>)> {
+    pub fn unbind(&mut self, fec: Fec) -> Option<(Option<Label>, Vec<NextHop>)> {
         let own = self.own.remove(&fec)?;
-        if let Binding::Transit { next_hop, .. } = own.binding
-            && let Some(fecs) = self.via.get_mut(&next_hop)
-        {
-            fecs.remove(&fec);
-            if fecs.is_empty() {
-                self.via.remove(&next_hop);
+        for next_hop in next_hops(&own.binding) {
+            if let Some(fecs) = self.via.get_mut(next_hop) {
+                fecs.remove(&fec);
+                if fecs.is_empty() {
+                    self.via.remove(next_hop);
+                }
             }
         }
         let freed = own.binding.label().and_then(|label| self.let_go(label));
@@ -107,37 +104,44 @@ impl Table {
         self.holders.keys().copied()
     }
 
-    pub fn binding(&self, fec: Fec) -> Option<Binding> {
-        Some(self.own.get(&fec)?.binding)
+    pub fn binding(&self, fec: Fec) -> Option<&Binding> {
+        Some(&self.own.get(&fec)?.binding)
     }
 
     pub fn own(&self) -> impl Iterator<Item = Fec> + '_ {
         self.own.keys().copied()
     }
 
-    /// What the peer at a prefix's next hop told of it.
-    pub fn downstream(&self, fec: Fec) -> Option<(Identifier, &Remote)> {
-        let Binding::Transit { next_hop, .. } = self.own.get(&fec)?.binding else { return None };
-        let peer = self.owner(next_hop)?;
-        Some((peer, self.peers.get(&peer)?.mappings.get(&fec)?))
+    /// What the peers at a prefix's next hops told of it.
+    pub fn downstream(&self, fec: Fec) -> impl Iterator<Item = (NextHop, &Remote)> {
+        let next_hops = self.own.get(&fec).map_or(&[][..], |own| next_hops(&own.binding));
+        next_hops.iter().filter_map(move |address| {
+            let peer = self.owner(*address)?;
+            let remote = self.mapping(peer, fec)?;
+            Some((NextHop { address: *address, peer, label: remote.label }, remote))
+        })
     }
 
     /// Whether packets of a bound prefix go to a peer if it tells of a label.
     pub fn is_via(&self, fec: Fec, peer: Identifier) -> bool {
-        let Some(Binding::Transit { next_hop, .. }) = self.binding(fec) else { return false };
-        self.owner(next_hop) == Some(peer)
+        let next_hops = self.binding(fec).map_or(&[][..], next_hops);
+        next_hops.iter().any(|next_hop| self.owner(*next_hop) == Some(peer))
     }
 
     /// Where a prefix's packets go, as it was last refreshed.
-    pub fn outgoing(&self, fec: Fec) -> Option<Outgoing> {
-        self.own.get(&fec)?.outgoing
+    pub fn outgoing(&self, fec: Fec) -> &[NextHop] {
+        self.own.get(&fec).map_or(&[], |own| &own.outgoing)
     }
 
     /// Looks up anew where a prefix's packets go, and tells if that has changed.
-    pub fn refresh(&mut self, fec: Fec) -> Option<Option<Outgoing>> {
-        let outgoing = self.downstream(fec).map(|(peer, remote)| (peer, remote.label));
+    pub fn refresh(&mut self, fec: Fec) -> Option<Vec<NextHop>> {
+        let outgoing: Vec<NextHop> = self.downstream(fec).map(|(next_hop, _)| next_hop).collect();
         let own = self.own.get_mut(&fec)?;
-        (core::mem::replace(&mut own.outgoing, outgoing) != outgoing).then_some(outgoing)
+        if own.outgoing == outgoing {
+            return None;
+        }
+        own.outgoing.clone_from(&outgoing);
+        Some(outgoing)
     }
 
     /// The peer that has an address.
@@ -216,5 +220,13 @@ impl Table {
             fecs.extend(self.via.get(&address).into_iter().flatten());
         }
         fecs
+    }
+}
+
+/// Where packets of a binding go on.
+fn next_hops(binding: &Binding) -> &[IpAddr] {
+    match binding {
+        Binding::Egress { .. } => &[],
+        Binding::Transit { next_hops, .. } => next_hops,
     }
 }

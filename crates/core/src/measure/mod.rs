@@ -17,6 +17,7 @@ pub mod plateau;
 pub mod rfc2544;
 pub mod sequence;
 pub mod stamp;
+pub mod steady;
 pub mod tcp_throughput;
 pub mod trial;
 pub mod verdict;

@@ -82,6 +82,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         emulator: emulator_config(plan, &layout, &members, seed),
         agents: Vec::new(),
         services: services::specs(plan, &members, folder.path()),
+        routing: services::frr::spec(plan, &layout, &members, folder.path()),
     };
     let mut sockets = Vec::new();
     for &node in assignments.keys() {
@@ -108,7 +109,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         return Err(Stopped::Interrupted);
     }
     fabric.stop()?;
-    let Finished { emulator, services } = fabric.finish()?;
+    let Finished { emulator, services, ended } = fabric.finish()?;
     let found = Findings {
         plan,
         members: &members,
@@ -118,6 +119,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
     };
     let mut outcome = outcome::outcome(&found);
     outcome.differences = differences(plan).into_iter().chain(told).collect();
+    outcome.failures.extend(ended);
     keep_logs(&services, seed, &means.logs, &mut outcome);
     add_remarks(&mut outcome, collected, |name| {
         folder.last_words(plan.nodes.iter().position(|node| node.name == name)?)

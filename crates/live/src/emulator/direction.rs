@@ -32,6 +32,8 @@ pub struct Shared {
 pub struct Direction {
     link: Link<Frame>,
     overhead: u32,
+    /// Its queue keeps traffic classes apart, not VPNs.
+    by_traffic_class: bool,
     bit_errors: BitErrors,
     /// A packet that was read late enters no earlier than what the line last did or the packet
     /// before it entered.
@@ -85,6 +87,7 @@ impl Direction {
         let bins = || Bins::new(grid);
         Direction {
             overhead: config.overhead,
+            by_traffic_class: matches!(config.queue, queue::Config::Classes(_)),
             bit_errors: BitErrors::new(rng.fork("bits")),
             link: Link::new(config, rng),
             floor: Instant::ZERO,
@@ -107,7 +110,10 @@ impl Direction {
     }
 
     /// A frame came in at `at`, which may be a while ago.
-    pub fn handle_frame(&mut self, at: Instant, frame: Frame, shared: &mut Shared) {
+    pub fn handle_frame(&mut self, at: Instant, mut frame: Frame, shared: &mut Shared) {
+        if self.by_traffic_class {
+            frame.sort_by_traffic_class();
+        }
         let at = at.max(self.floor);
         self.handle_timeout(at, shared);
         self.floor = at;

@@ -120,6 +120,18 @@ impl<P: Port> Emulator<P> {
         })
     }
 
+    /// Passes frames at once until `stop` is set, before it is known when the run begins.
+    pub fn carry(&mut self, stop: &AtomicBool) {
+        // A start that does not come: whatever comes, comes before it.
+        self.epoch = Epoch(u64::MAX);
+        while !stop.load(Ordering::Relaxed) && self.waiter.wait(u64::MAX, &mut self.ready).is_ok() {
+            self.turn(Instant::ZERO, &mut || Instant::ZERO);
+        }
+        for attached in &mut self.ports {
+            attached.missed_before = attached.port.missed();
+        }
+    }
+
     /// Carries frames until `stop` is set. The run begins at `epoch`; frames that come before
     /// pass at once. Call it on a thread of its own: it asks for real-time scheduling.
     pub fn run(mut self, epoch: Epoch, stop: &AtomicBool) -> Report {

@@ -4,6 +4,9 @@ use super::classify::{Label, Match, flow_key};
 use super::headers::{self, Headers};
 use netstage_core::packet::{Ecn, Packet};
 
+/// Traffic classes from here on are voice (RFC 3246) and what controls the network.
+const URGENT: u8 = 5;
+
 /// A frame under way. Small; the bytes are in a buffer of the pool.
 #[derive(Debug)]
 pub struct Frame {
@@ -13,6 +16,9 @@ pub struct Frame {
     customer: u32,
     flow_key: u64,
     label: Label,
+    /// Its class where links keep traffic classes apart, in place of the label's.
+    urgency: Option<u16>,
+    traffic_class: u8,
     network: u16,
     version: u8,
     ecn: Ecn,
@@ -29,6 +35,8 @@ impl Frame {
             customer: headers.customer,
             flow_key: flow_key(found, headers.conversation.as_ref()),
             label: found.label,
+            urgency: None,
+            traffic_class: headers.traffic_class,
             network: headers.network as u16,
             version: headers.version,
             ecn: headers.ecn,
@@ -55,6 +63,11 @@ impl Frame {
     /// To whom it belongs.
     pub fn label(&self) -> Label {
         self.label
+    }
+
+    /// Sorts it by its traffic class: urgent ones first.
+    pub fn sort_by_traffic_class(&mut self) {
+        self.urgency = Some(u16::from(self.traffic_class < URGENT));
     }
 
     /// Whether a link made it, by duplicating.
@@ -85,7 +98,7 @@ impl Packet for Frame {
 
     #[inline]
     fn class(&self) -> u16 {
-        self.label.class
+        self.urgency.unwrap_or(self.label.class)
     }
 
     #[inline]
@@ -103,5 +116,30 @@ impl Packet for Frame {
     #[inline]
     fn flow_key(&self) -> u64 {
         self.flow_key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_of_its_vpn_or_of_its_traffic_class() {
+        for (traffic_class, urgency) in [(0, 1), (4, 1), (5, 0), (7, 0)] {
+            let headers = Headers {
+                network: 0,
+                size: 4,
+                version: 0,
+                ecn: Ecn::NotCapable,
+                traffic_class,
+                customer: 4,
+                conversation: None,
+            };
+            let label = Label { class: 9, flow: None, background: false, connections: false };
+            let mut frame = Frame::new(Box::new([0; 4]), 4, &headers, Match { label, reverse: false });
+            assert_eq!(frame.class(), 9);
+            frame.sort_by_traffic_class();
+            assert_eq!((frame.class(), frame.label().class), (urgency, 9));
+        }
     }
 }

@@ -28,6 +28,8 @@ pub struct Headers {
     pub version: u8,
     /// Codepoint of that header.
     pub ecn: Ecn,
+    /// Traffic class of the outermost label (RFC 5462), else what of DSCP stands for it.
+    pub traffic_class: u8,
     /// Bytes of the packet without labels and tunnel; none in a management message.
     pub customer: u32,
     /// Between whom the packet goes, inside of labels and tunnel.
@@ -76,6 +78,7 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
     }
     let inner = frame.get(at..)?;
     let first = *inner.first()?;
+    let of_label = if labelled { Some(frame.get(network + 2)? >> 1 & 7) } else { None };
     let expected = match kind {
         0x0800 => Some(4),
         0x86dd => Some(6),
@@ -96,6 +99,7 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
             size,
             version: 0,
             ecn: Ecn::NotCapable,
+            traffic_class: of_label.unwrap_or(0),
             customer,
             conversation: None,
         });
@@ -116,6 +120,7 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
         size: (at - network + packet.length) as u32,
         version: if labelled { 0 } else { first >> 4 },
         ecn: if labelled { Ecn::NotCapable } else { packet.ecn },
+        traffic_class: of_label.unwrap_or(packet.traffic_class),
         conversation: Some(conversation),
     })
 }
@@ -145,6 +150,7 @@ struct Packet {
     /// Where the label stack begins in a packet of MPLS in UDP (RFC 7510).
     labelled: Option<usize>,
     ecn: Ecn,
+    traffic_class: u8,
     conversation: Conversation,
     link_local: bool,
 }
@@ -171,6 +177,7 @@ fn ipv4(bytes: &[u8]) -> Option<Packet> {
         labelled: is_labelled.then_some(header + UDP_HEADER),
         length: if (header..=bytes.len()).contains(&length) { length } else { bytes.len() },
         ecn: codepoint(bytes[1]),
+        traffic_class: bytes[1] >> 5,
         conversation,
         link_local: protocol == IGMP,
     })
@@ -200,6 +207,7 @@ fn ipv6(bytes: &[u8]) -> Option<Packet> {
         labelled: is_labelled.then_some(before + UDP_HEADER),
         length: if length > 40 && length <= bytes.len() { length } else { bytes.len() },
         ecn: codepoint(bytes[0] << 4 | bytes[1] >> 4),
+        traffic_class: (bytes[0] << 4 | bytes[1] >> 4) >> 5,
         conversation,
         link_local,
     })
@@ -317,6 +325,23 @@ mod tests {
     }
 
     const DATAGRAM: [u8; 8] = [0, 1, 0, 2, 0, 8, 0, 0];
+
+    #[test]
+    fn urgency_is_the_outermost_labels_else_the_packets_own() {
+        let mut packet = ipv4_packet(UDP, &DATAGRAM);
+        let class = |kind, bytes: &[u8]| read(&ethernet(kind, bytes)).unwrap().traffic_class;
+        assert_eq!(class(0x0800, &packet), 0);
+        packet[1] = 46 << 2;
+        assert_eq!(class(0x0800, &packet), 5);
+        let under = |classes: [u8; 2]| {
+            let labels = [[0, 1, classes[0] << 1, 64], [0, 0, 0x20 | classes[1] << 1 | 1, 64]].concat();
+            class(0x8847, &[&labels[..], &packet].concat())
+        };
+        assert_eq!((under([6, 0]), under([0, 6])), (6, 0));
+        let mut six = [0; 48];
+        (six[0], six[1], six[5], six[6]) = (0x6b, 0x80, 8, UDP);
+        assert_eq!(class(0x86dd, &six), 5);
+    }
 
     #[test]
     fn padding_tags_and_labels() {

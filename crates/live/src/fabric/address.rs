@@ -45,6 +45,24 @@ pub fn on_circuit(family: Family, circuit: usize, end: usize) -> (IpAddr, u8) {
     }
 }
 
+/// Address of one end of a link between routers that find their routes themselves, and the length of the link's
+/// prefix: from 100.64.0.0/10 (RFC 6598).
+pub fn on_link(link: usize, end: usize) -> (IpAddr, u8) {
+    debug_assert!(link < NODES && end < 2);
+    let shared = u32::from(Ipv4Addr::new(100, 64, 0, 0));
+    (Ipv4Addr::from(shared + 4 * link as u32 + 1 + end as u32).into(), 30)
+}
+
+/// The prefix of all addresses of a node.
+pub fn prefix(family: Family, node: usize) -> (IpAddr, u8) {
+    debug_assert!(node < NODES);
+    let [high, low] = (node as u16).to_be_bytes();
+    match family {
+        Family::V4 => (Ipv4Addr::new(10, high, low, 0).into(), 24),
+        Family::V6 => (Ipv6Addr::new(0xfd6e, 0x7374, 0, 0, 0, 0, node as u16, 0).into(), 112),
+    }
+}
+
 /// MAC address of one end of a link's side: locally administered, of the form
 /// 02:6e:LINK(16):END:SIDE.
 pub fn mac(link: usize, end: usize, side: Side) -> [u8; 6] {
@@ -72,6 +90,9 @@ mod tests {
         assert_eq!(of(Family::V6, 258, 0).to_string(), "fd6e:7374::102:1");
         assert_eq!(on_circuit(Family::V4, 65, 1), ("169.254.1.6".parse().unwrap(), 30));
         assert_eq!(on_circuit(Family::V6, 65, 0), ("fd6e:7375::1:5".parse().unwrap(), 126));
+        assert_eq!(on_link(65_535, 1), ("100.67.255.254".parse().unwrap(), 30));
+        assert_eq!(prefix(Family::V4, 258), ("10.1.2.0".parse().unwrap(), 24));
+        assert_eq!(prefix(Family::V6, 258), ("fd6e:7374::102:0".parse().unwrap(), 112));
         assert_ne!(mac(1, 0, Side::Node), mac(1, 1, Side::Node));
         assert_eq!(mac(0, 0, Side::Node)[0] & 3, 2, "unicast, locally administered");
     }

@@ -126,7 +126,7 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
         stop: group.stop.since(Instant::ZERO).min(plan.duration).max(Duration::ZERO),
         detail: plan.measure.flow_detail,
         settled: Duration::ZERO,
-        traffic_class: 0,
+        traffic_class: group.datagrams.dscp << 2,
     }
 }
 

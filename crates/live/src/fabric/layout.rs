@@ -7,7 +7,7 @@
 
 use super::address::PER_NODE;
 use super::distribution::{self, Tree};
-use super::edges;
+use super::{edges, routing};
 use crate::netns::multicast::MOST_LINKS;
 use crate::task::TcpOptions;
 use netstage_core::time::Duration;
@@ -181,6 +181,10 @@ impl Layout {
             let destination = layout.place(plan, second, first, &path, &treatment)?;
             let source = layout.place(plan, first, second, &mirrored(&path), &treatment)?;
             layout.tellings.insert((first, second), Placement { source, destination });
+        }
+        // Daemons choose among all links of their routers.
+        for (index, link) in plan.links.iter().enumerate() {
+            layout.used[index] |= link.ends.iter().any(|end| routing::drives(plan, *end));
         }
         Ok(layout)
     }

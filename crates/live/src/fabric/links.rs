@@ -52,6 +52,11 @@ impl Links {
         })
     }
 
+    /// Carries frames at once until `stop` is set: the run has not begun.
+    pub fn carry(&mut self, stop: &AtomicBool) {
+        self.emulator.carry(stop);
+    }
+
     /// Works them until `stop` is set. The run begins at `epoch`.
     pub fn run(self, epoch: Epoch, stop: &AtomicBool) -> Report {
         let Links { emulator, watch, by_kernel, interval, duration } = self;

@@ -2,6 +2,7 @@
 //! that the emulator works.
 //!
 //! - [`layout`], [`distribution`], [`edges`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
+//! - [`routing`]: what of a plan is left to routing daemons.
 //! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
 //! - [`network`]: namespaces, interfaces, addresses and routes.
 //! - [`links`]: who works its links: the emulator, the kernel, or each some of them.
@@ -18,6 +19,7 @@ pub mod layout;
 pub mod links;
 pub mod network;
 pub mod process;
+pub mod routing;
 pub mod server;
 pub mod services;
 pub mod spec;

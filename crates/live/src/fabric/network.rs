@@ -74,8 +74,9 @@ impl Network {
     }
 
     fn add_link(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Failed> {
-        // Who is at the other end is told in advance, but for a PE, which asks its customers.
-        let resolve_neighbours = link.ends.iter().any(|end| spec.nodes[*end].circuits.contains(&link.index));
+        // Who is at the other end is told in advance, but for those who ask.
+        let has_circuit = link.ends.iter().any(|end| spec.nodes[*end].circuits.contains(&link.index));
+        let resolve_neighbours = link.resolves || has_circuit;
         let options = VethOptions { mtu: spec.mtu, resolve_neighbours, ..VethOptions::default() };
         for (end, &node) in link.ends.iter().enumerate() {
             let (inner, outer) = (node_interface(link.index), emulator_interface(link.index, end));
@@ -122,8 +123,12 @@ impl Network {
         Ok(())
     }
 
-    /// Tells both ends of a link who is at the other. A PE asks its customers itself.
+    /// Tells both ends of a link who is at the other. A PE asks its customers itself, and routers with
+    /// addresses on the link ask each other.
     fn introduce(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Failed> {
+        if link.resolves {
+            return Ok(());
+        }
         for (end, &node) in link.ends.iter().enumerate() {
             if spec.nodes[node].circuits.contains(&link.index) {
                 continue;
@@ -169,7 +174,7 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed>
     let mut netlink = Netlink::open(namespace).map_err(failed)?;
     for route in routes {
         let asked = Route {
-            destination: (route.destination, address::host_prefix(route.destination)),
+            destination: (route.destination, route.length),
             gateway: Some(route.gateway),
             link: &node_interface(route.link),
             preferred_source: None,
@@ -181,6 +186,7 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed>
                 mtu: route.mtu,
                 congestion_control: route.congestion_control.clone(),
                 initial_receive_window: None,
+                rank: None,
             },
         };
         // A neighbour's own address is routed like any other.

@@ -3,6 +3,7 @@
 //! output. When the controller is gone its input ends, and with the process go its agents,
 //! namespaces and interfaces.
 
+use super::services::frr::RoutingSpec;
 use super::services::{ServiceResult, ServiceSpec};
 use super::spec::Spec;
 use crate::clock::Epoch;
@@ -44,6 +45,8 @@ pub struct Build {
     pub agents: Vec<AgentSpec>,
     /// The services to run.
     pub services: Vec<ServiceSpec>,
+    /// Routers that routing daemons drive.
+    pub routing: Option<RoutingSpec>,
 }
 
 /// An agent to start in a node.
@@ -78,6 +81,8 @@ pub struct Finished {
     pub emulator: emulator::Report,
     /// What came of the services, in their order.
     pub services: Vec<ServiceResult>,
+    /// Routers and daemons that ended before the run did.
+    pub ended: Vec<String>,
 }
 
 /// Why there is no network.
@@ -140,9 +145,11 @@ impl Fabric {
                 }
             }
         });
+        let patience = build.routing.as_ref().map_or(0, |routing| routing.patience.0);
+        let limit = Instant::now() + BUILD_LIMIT + Duration::from_nanos(patience);
         let mut fabric = Fabric { child, orders, answers };
         fabric.tell(&Order::Build(Box::new(build)))?;
-        match fabric.answer(Instant::now() + BUILD_LIMIT, stop)? {
+        match fabric.answer(limit, stop)? {
             Some(Answer::Ready) => Ok(fabric),
             Some(Answer::Failed(failed)) => Err(failed),
             Some(Answer::Finished(_)) => Err(Failed::broken("the fabric answered out of turn")),

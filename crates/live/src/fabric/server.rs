@@ -4,6 +4,7 @@
 use super::links::Links;
 use super::network::Network;
 use super::process::{AgentSpec, Answer, Build, Failed, Finished, Order};
+use super::services::frr::run::Routing;
 use super::services::run::Service;
 use crate::clock::Epoch;
 use crate::emulator::Report;
@@ -75,8 +76,34 @@ struct Stage {
     links: Option<Links>,
     agents: Vec<Child>,
     services: Vec<Service>,
+    routing: Option<Routing>,
+    /// Carries frames before the run, where routers have to find each other first.
+    before: Option<Before>,
     stop: Arc<AtomicBool>,
     running: Option<JoinHandle<()>>,
+}
+
+/// Links that carry frames at once, until the run begins.
+struct Before {
+    stop: Arc<AtomicBool>,
+    links: JoinHandle<Links>,
+}
+
+impl Before {
+    fn begin(mut links: Links) -> Before {
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&stop);
+        let carry = move || {
+            links.carry(&until);
+            links
+        };
+        Before { stop, links: std::thread::spawn(carry) }
+    }
+
+    fn end(self) -> Option<Links> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.links.join().ok()
+    }
 }
 
 impl Stage {
@@ -89,10 +116,17 @@ impl Stage {
             links: Some(links),
             agents: Vec::new(),
             services: Vec::new(),
+            routing: None,
+            before: None,
             stop: Arc::new(AtomicBool::new(false)),
             running: None,
             network,
         };
+        if let Some(spec) = build.routing {
+            stage.before = stage.links.take().map(Before::begin);
+            let nodes = &stage.network.nodes;
+            stage.routing = Some(Routing::start(spec, nodes, &program)?);
+        }
         for agent in &build.agents {
             stage.start_agent(&program, agent)?;
         }
@@ -121,7 +155,8 @@ impl Stage {
                 Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
                 Event::Finished(emulator) => {
                     let services = self.services.drain(..).map(Service::finish).collect();
-                    answer(&Answer::Finished(Box::new(Finished { emulator: *emulator, services })));
+                    let ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
+                    answer(&Answer::Finished(Box::new(Finished { emulator: *emulator, services, ended })));
                 }
                 Event::Order(Order::Build(_)) | Event::End => break,
             }
@@ -130,6 +165,7 @@ impl Stage {
         if let Some(running) = self.running.take() {
             let _ = running.join();
         }
+        self.before.take().and_then(Before::end);
         for agent in &mut self.agents {
             let _ = agent.kill();
             let _ = agent.wait();
@@ -137,7 +173,8 @@ impl Stage {
     }
 
     fn run(&mut self, epoch: Epoch, sender: &Sender<Event>) {
-        let Some(links) = self.links.take() else { return };
+        let links = self.links.take().or_else(|| self.before.take().and_then(Before::end));
+        let Some(links) = links else { return };
         let (stop, sender) = (Arc::clone(&self.stop), sender.clone());
         let work = move || {
             let report = links.run(epoch, &stop);

@@ -6,6 +6,7 @@ use super::distribution::Tree;
 use super::edges::{Circuit, Router, Routers};
 use super::layout::{Layout, Placement, RouteOptions};
 use super::network::node_interface;
+use super::routing;
 use crate::emulator::netem::Stages;
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
@@ -88,13 +89,17 @@ pub struct LinkSpec {
     pub directions: [link::Config; 2],
     /// What the kernel's netems are told, where they work this link.
     pub netem: Option<[Stages; 2]>,
+    /// Its ends are routers that find each other themselves.
+    pub resolves: bool,
 }
 
-/// A route to one address.
+/// A route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RouteSpec {
-    /// The address.
+    /// The address, or the first of a prefix.
     pub destination: IpAddr,
+    /// Bits of the prefix.
+    pub length: u8,
     /// Index, in the plan, of the link that leads there.
     pub link: usize,
     /// The node's end of that link.
@@ -126,6 +131,7 @@ impl Spec {
                 ends: link.ends,
                 directions: link.directions.clone(),
                 netem: None,
+                resolves: routing::is_inside(plan, index),
             })
             .collect();
         let on_a_way: BTreeSet<usize> = links.iter().flat_map(|link| link.ends).collect();
@@ -160,9 +166,20 @@ impl Spec {
                 }));
             }
         }
+        for (node, link) in routing::interfaces(plan) {
+            let end = usize::from(plan.links[link].ends[1] == node);
+            let (address, length) = address::on_link(link, end);
+            nodes[node].addresses.push(AddressSpec { address, length, link: Some(link) });
+        }
+        for (edge, behind) in routing::behind(plan, &layout.used) {
+            nodes[edge].routes.extend(behind.iter().flat_map(|(owner, hop)| {
+                address::FAMILIES.map(|family| route_to_all(plan, family, *owner, *hop))
+            }));
+        }
         for (owner, addresses) in layout.addresses.iter().enumerate() {
             for (number, address) in addresses.iter().enumerate() {
-                for (&from, &hop) in &address.routes {
+                let own = address.routes.iter().filter(|(from, _)| !routing::drives(plan, **from));
+                for (&from, &hop) in own {
                     for family in address::FAMILIES {
                         let route = route(plan, family, (owner, number), hop, address.treatment.tcp.as_ref());
                         nodes[from].routes.push(route);
@@ -190,6 +207,12 @@ fn multicast(plan: &Plan, layout: &Layout, node: usize) -> Vec<MulticastSpec> {
     groups.filter_map(route).collect()
 }
 
+/// To all that a node behind an edge is, whichever of its addresses.
+fn route_to_all(plan: &Plan, family: Family, owner: usize, hop: Hop) -> RouteSpec {
+    let (destination, length) = address::prefix(family, owner);
+    RouteSpec { destination, length, ..route(plan, family, (owner, 0), hop, None) }
+}
+
 fn route(
     plan: &Plan,
     family: Family,
@@ -199,8 +222,10 @@ fn route(
 ) -> RouteSpec {
     let socket = options.and_then(|options| options.socket.as_ref());
     let [_, neighbour] = plan.ends(hop);
+    let destination = address::of(family, owner, number);
     RouteSpec {
-        destination: address::of(family, owner, number),
+        destination,
+        length: address::host_prefix(destination),
         link: hop.link,
         end: hop.direction,
         gateway: address::of(family, neighbour, 0),
@@ -217,6 +242,7 @@ fn route(
 /// Large enough that nothing a flow sends has to be fragmented, with whatever is around it.
 fn mtu(plan: &Plan, routers: &Routers) -> u32 {
     let around = if routers.is_empty() { 0 } else { Encapsulation::MplsInUdp.overhead() };
+    let labels = if plan.routing.is_some() { Encapsulation::Mpls.overhead() } else { 0 };
     let largest = |group: &FlowGroup| match &group.transport {
         Transport::Tcp(tcp) => tcp.max_segment_size + TCP_IP_HEADERS,
         _ => {
@@ -225,7 +251,7 @@ fn mtu(plan: &Plan, routers: &Routers) -> u32 {
         }
     };
     let customers = plan.flows.iter().map(largest).fold(ETHERNET_MTU, u32::max);
-    (customers + around).min(65_535)
+    (customers + around + labels).min(65_535)
 }
 
 fn links_to_customers(router: &Router) -> Vec<usize> {
@@ -251,6 +277,10 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
         ("net.ipv4.tcp_wmem", "4096 65536 67108864"),
         ("net.ipv4.tcp_rmem", "4096 131072 67108864"),
     ];
+    if routing::drives(plan, node) {
+        // Where the kernel knows labels, it has room for those the daemons bind.
+        settings.push(("net.mpls.platform_labels", "1048575"));
+    }
     if plan.nodes[node].kind != NodeKind::Host && router.is_none() {
         settings.push(("net.ipv4.ip_forward", "1"));
         settings.push(("net.ipv6.conf.all.forwarding", "1"));

@@ -1,5 +1,5 @@
 //! Switching a link's offloads off, by the features interface of ethtool(7) (ioctl, since
-//! it needs no family lookup), and reading back whether they are.
+//! it needs no family lookup), and reading back whether they are; and what its driver counts.
 //!
 //! With them on, a link carries what no wire does: 64 KB segments, checksums not yet filled
 //! in, VLAN tags beside the frame.
@@ -15,6 +15,8 @@ const GET_STRINGS: u32 = 0x1b;
 const GET_STRING_SET_INFO: u32 = 0x37;
 const GET_FEATURES: u32 = 0x3a;
 const SET_FEATURES: u32 = 0x3b;
+const GET_STATISTICS: u32 = 0x1d;
+const STATISTIC_NAMES: u32 = 1;
 const FEATURE_NAMES: u32 = 4;
 const NAME_LEN: usize = 32;
 
@@ -49,6 +51,26 @@ pub fn offloads_on(namespace: &Namespace, link: &str) -> io::Result<Vec<String>>
     Ok(names.into_iter().zip(on).filter(|(name, on)| *on && is_offload(name)).map(|(name, _)| name).collect())
 }
 
+/// There may be more of them than a moment ago.
+const SPARE: usize = 1024;
+
+/// What the link's driver counts, by its own names (`ethtool -S`).
+pub fn statistics(namespace: &Namespace, link: &str) -> io::Result<Vec<(String, u64)>> {
+    let device = Device::open(namespace, link)?;
+    let names = device.names(STATISTIC_NAMES)?;
+    // struct ethtool_stats: cmd, count, 64-bit values.
+    let mut values = vec![0; 2 + 2 * (names.len() + SPARE)];
+    values[..2].copy_from_slice(&[GET_STATISTICS, names.len() as u32]);
+    device.ask(&mut values)?;
+    let (values, _) = values[2..].as_chunks();
+    let value = |[first, second]: &[u32; 2]| {
+        let [a, b, c, d] = first.to_ne_bytes();
+        let [e, f, g, h] = second.to_ne_bytes();
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    };
+    Ok(names.into_iter().zip(values.iter().map(value)).collect())
+}
+
 /// By the kernel's names of features (net/ethtool/common.c), as `ethtool -k` shows them.
 fn is_offload(name: &str) -> bool {
     let segmentation = name.ends_with("-segmentation") || name.starts_with("tx-udp-");
@@ -78,13 +100,18 @@ impl Device {
 
     /// Names of all features; the place of a name is the number of the feature.
     fn feature_names(&self) -> io::Result<Vec<String>> {
+        self.names(FEATURE_NAMES)
+    }
+
+    /// The names of a set of strings, in order.
+    fn names(&self, set: u32) -> io::Result<Vec<String>> {
         // struct ethtool_sset_info: cmd, reserved, a 64-bit mask of sets, a count.
-        let mut info = [GET_STRING_SET_INFO, 0, 1 << FEATURE_NAMES, 0, 0];
+        let mut info = [GET_STRING_SET_INFO, 0, 1 << set, 0, 0];
         self.ask(&mut info)?;
         let count = info[4] as usize;
         // struct ethtool_gstrings: cmd, set, count, names.
         let mut strings = vec![0; 3 + count * NAME_LEN / 4];
-        strings[..3].copy_from_slice(&[GET_STRINGS, FEATURE_NAMES, count as u32]);
+        strings[..3].copy_from_slice(&[GET_STRINGS, set, count as u32]);
         self.ask(&mut strings)?;
         let bytes: Vec<u8> = strings[3..].iter().flat_map(|word| word.to_ne_bytes()).collect();
         let name = |bytes: &[u8]| {

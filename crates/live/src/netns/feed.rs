@@ -102,7 +102,7 @@ impl Feed {
         while self.heard.is_empty() {
             bytes.clear();
             match self.socket.recv(&mut bytes, 0) {
-                Ok(_) => self.read(&bytes),
+                Ok(_) => self.heard.extend(heard(&bytes)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -113,25 +113,28 @@ impl Feed {
         }
         Ok(self.heard.pop_front())
     }
+}
 
-    fn read(&mut self, mut rest: &[u8]) {
-        while !rest.is_empty() {
-            let Ok(message) = NetlinkMessage::<Message>::deserialize(rest) else {
-                // What cannot be read may be a change that counts.
-                self.heard.push_back(Heard::Overrun);
-                return;
-            };
-            rest = rest.get((message.header.length as usize).next_multiple_of(4)..).unwrap_or_default();
-            let NetlinkPayload::InnerMessage(message) = message.payload else { continue };
-            self.heard.extend(match message {
-                Message::NewRoute(route) => Some(Heard::Route(Box::new(route), true)),
-                Message::DelRoute(route) => Some(Heard::Route(Box::new(route), false)),
-                Message::NewNeighbour(_) => told(&message, false),
-                Message::DelNeighbour(_) => told(&message, true),
-                _ => Some(Heard::Link),
-            });
-        }
+/// What messages of the kernel's, one behind the other, tell.
+pub fn heard(mut rest: &[u8]) -> Vec<Heard> {
+    let mut heard = Vec::new();
+    while !rest.is_empty() {
+        let Ok(message) = NetlinkMessage::<Message>::deserialize(rest) else {
+            // What cannot be read may be a change that counts.
+            heard.push(Heard::Overrun);
+            return heard;
+        };
+        rest = rest.get((message.header.length as usize).next_multiple_of(4)..).unwrap_or_default();
+        let NetlinkPayload::InnerMessage(message) = message.payload else { continue };
+        heard.extend(match message {
+            Message::NewRoute(route) => Some(Heard::Route(Box::new(route), true)),
+            Message::DelRoute(route) => Some(Heard::Route(Box::new(route), false)),
+            Message::NewNeighbour(_) => told(&message, false),
+            Message::DelNeighbour(_) => told(&message, true),
+            _ => Some(Heard::Link),
+        });
     }
+    heard
 }
 
 impl AsFd for Feed {

@@ -103,20 +103,30 @@ impl Netlink {
 
     /// The station of a neighbour on a link.
     pub fn station(&mut self, link: u32, address: IpAddr) -> Result<Station, Error> {
+        Ok(self.neighbour(link, address)?.as_ref().map_or(Station::Unknown, station))
+    }
+
+    fn neighbour(&mut self, link: u32, address: IpAddr) -> Result<Option<Message>, Error> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
         message.header.ifindex = link;
         message.attributes = vec![destination(address)];
         let action = || format!("find the station of {address}");
         let answers = match self.request(Message::GetNeighbour(message), 0, action) {
-            Err(error) if error.source.raw_os_error() == Some(libc::ENOENT) => return Ok(Station::Unknown),
+            Err(error) if error.source.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             answers => answers?,
         };
-        Ok(answers.iter().map(station).next().unwrap_or(Station::Unknown))
+        Ok(answers.into_iter().next())
     }
 
-    /// Has the kernel find the station of a neighbour, or see whether it is still there.
+    /// Has the kernel find the station of a neighbour, or see whether it is still there. One that was set by
+    /// hand stays: the kernel would forget it for the question.
     pub fn resolve(&mut self, link: u32, address: IpAddr) -> Result<(), Error> {
+        if let Ok(Some(Message::NewNeighbour(known))) = self.neighbour(link, address)
+            && matches!(known.header.state, NeighbourState::Permanent | NeighbourState::Noarp)
+        {
+            return Ok(());
+        }
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
         message.header.ifindex = link;

@@ -57,6 +57,11 @@ impl Namespace {
         Ok(Namespace { fd: File::open("/proc/thread-self/ns/net")?.into() })
     }
 
+    /// The one a process is in.
+    pub fn of_process(process: u32) -> io::Result<Namespace> {
+        Ok(Namespace { fd: File::open(format!("/proc/{process}/ns/net"))?.into() })
+    }
+
     /// Another handle of the same namespace.
     pub fn try_clone(&self) -> io::Result<Namespace> {
         Ok(Namespace { fd: self.fd.try_clone()? })

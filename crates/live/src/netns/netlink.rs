@@ -4,12 +4,14 @@
 
 use super::Namespace;
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::AddressFamily;
 pub(super) use netlink_packet_route::RouteNetlinkMessage as Message;
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, CacheInfo,
+};
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute,
     LinkFlags, LinkInfo, LinkMessage, State,
@@ -158,6 +160,8 @@ pub struct Metrics {
     pub ecn: bool,
     /// Congestion control by the kernel's name for it.
     pub congestion_control: Option<String>,
+    /// Of several routes to the same, the one of least rank counts (`metric`).
+    pub rank: Option<u32>,
 }
 
 impl Metrics {
@@ -284,17 +288,51 @@ impl Netlink {
 
     /// Gives a link an address, usable at once: duplicates are not looked for.
     pub fn add_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
-        let mut message = AddressMessage::default();
-        message.header.family = family(address);
-        message.header.prefix_len = prefix_len;
-        message.header.index = self.index(link)?;
-        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        let mut message = self.address_message(link, address, prefix_len)?;
         if address.is_ipv6() {
             message.header.flags = AddressHeaderFlags::Nodad;
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
         let action = || format!("add address {address}/{prefix_len} to {link}");
         self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL, action)
+    }
+
+    /// Gives a link an address that goes by itself after a while; again, to let it stay as long once more.
+    pub fn lend_address(
+        &mut self,
+        link: &str,
+        address: IpAddr,
+        prefix_len: u8,
+        lifetime: Duration,
+    ) -> Result<(), Error> {
+        let seconds = lifetime.as_secs() as u32;
+        let mut lent = CacheInfo::default();
+        (lent.ifa_preferred, lent.ifa_valid) = (seconds, seconds);
+        let mut message = self.address_message(link, address, prefix_len)?;
+        message.attributes.push(AddressAttribute::CacheInfo(lent));
+        let action = || format!("add address {address}/{prefix_len} to {link}");
+        self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE, action)
+    }
+
+    /// Takes an address from a link.
+    pub fn delete_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
+        let message = self.address_message(link, address, prefix_len)?;
+        let action = || format!("take address {address}/{prefix_len} from {link}");
+        self.change(Message::DelAddress(message), 0, action)
+    }
+
+    fn address_message(
+        &mut self,
+        link: &str,
+        address: IpAddr,
+        prefix_len: u8,
+    ) -> Result<AddressMessage, Error> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address);
+        message.header.prefix_len = prefix_len;
+        message.header.index = self.index(link)?;
+        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        Ok(message)
     }
 
     /// Says for good which Ethernet address a neighbour has.
@@ -340,6 +378,7 @@ impl Netlink {
         if let Some(source) = route.preferred_source {
             message.attributes.push(RouteAttribute::PrefSource(RouteAddress::from(source)));
         }
+        message.attributes.extend(route.metrics.rank.map(RouteAttribute::Priority));
         let metrics = route.metrics.attributes();
         if !metrics.is_empty() {
             message.attributes.push(RouteAttribute::Metrics(metrics));

@@ -1,6 +1,30 @@
-//! What the slow path counts, declared once with name, severity and meaning.
+//! What is counted, declared once with name, severity and meaning.
 
 pub use crate::counter::Severity;
+
+/// Packets and their bytes from the Ethernet header on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Count {
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+impl std::ops::Add for Count {
+    type Output = Count;
+
+    fn add(self, other: Count) -> Count {
+        Count { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
+    }
+}
 
 crate::counter::counters! {
     /// What was done with a packet, or noticed about it.
@@ -21,5 +45,6 @@ crate::counter::counters! {
     NoHop "no_hop" Warning "The route or label leads to no next hop at present."
     Discarded "discarded" Info "A route discards it."
     Unresolved "unresolved" Warning "The next hop's station was not found in time."
+    QueueFull "queue_full" Warning "The frame, or one that waited before it, found no room in its class."
     Refused "refused" Warning "An interface did not take the frame."
 }

@@ -1,18 +1,22 @@
 //! The program in the kernel (bpf/router.bpf.c) and its maps.
 //!
-//! It is on an interface as long as this process holds its link: after kill -9 nothing is left.
+//! It is on an interface as long as this process holds its link: after kill -9 nothing is left, unless it is
+//! pinned ([`super::attachment`]).
 
+use super::attachment::{Attachment, Pin};
+use super::counter::Count;
 use super::layout::{
     self, HOP, INCOMING, INTERFACE, LABELS, MOST_INDEX, MOST_PORTS, ROW, Stations, TABLE, TARGET,
 };
 use crate::ports::kernel::Mapping;
 use aya::maps::xdp::XdpMapError;
 use aya::maps::{DevMap, Map, MapData, PerCpuArray};
-use aya::programs::{ProgramError, TestRun as _, TestRunOptions, Xdp, XdpMode};
+use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use netstage_core::forward::{Hop, Incoming, Target};
-use netstage_wire::ethernet::Mac;
+use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::Label;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd as _;
@@ -54,6 +58,8 @@ pub enum Error {
     },
     /// It cannot send by an interface.
     Port(XdpMapError),
+    /// It cannot be pinned, to forward on if the router is killed.
+    Pin(String),
 }
 
 impl fmt::Display for Error {
@@ -66,6 +72,7 @@ impl fmt::Display for Error {
                 "the router's program serves {MOST_PORTS} interfaces, of numbers below {MOST_INDEX}: this is {index}"
             ),
             Error::Port(error) => write!(f, "the router's program cannot send there: {error}"),
+            Error::Pin(error) => write!(f, "the router's program cannot be pinned: {error}"),
             Error::Maps(error) => write!(f, "the router's tables cannot be shared with the kernel: {error}"),
         }
     }
@@ -78,7 +85,7 @@ impl std::error::Error for Error {
             Error::Program(error) => Some(error),
             Error::Maps(error) => Some(error),
             Error::Port(error) => Some(error),
-            Error::Beyond { .. } => None,
+            Error::Beyond { .. } | Error::Pin(_) => None,
         }
     }
 }
@@ -93,15 +100,6 @@ impl From<ProgramError> for Error {
     fn from(error: ProgramError) -> Error {
         Error::Program(error)
     }
-}
-
-/// Packets and their bytes from the Ethernet header on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes.
-    pub bytes: u64,
 }
 
 crate::counter::counted! {
@@ -141,12 +139,15 @@ pub struct FastPath {
     totals: Counts,
     label_counts: Counts,
     target_counts: Counts,
+    port_counts: Counts,
     routes: Arc<Mapping>,
     tables: Mapping,
     targets: Mapping,
     hops: Mapping,
     labels: Mapping,
     interfaces: Mapping,
+    /// By number: where it is, and the kernel's number of the interface.
+    attached: BTreeMap<u32, (u32, Attachment)>,
 }
 
 impl fmt::Debug for FastPath {
@@ -183,25 +184,29 @@ impl FastPath {
         let interfaces = shared("interfaces", MOST_INDEX as usize * INTERFACE)?;
         let xdp: &mut Xdp = program.program_mut("router").expect("it is there").try_into()?;
         xdp.load()?;
+        let xdp: &mut Xdp = program.program_mut("probe").expect("it is there").try_into()?;
+        xdp.load()?;
         let ports = DevMap::try_from(take(&mut program, "ports")).map_err(EbpfError::MapError)?;
         let mut counts = |name: &str| {
             let map = take(&mut program, name);
             PerCpuArray::try_from(map).map_err(|error| Error::Load(EbpfError::MapError(error)))
         };
         let (totals, label_counts) = (counts("totals")?, counts("label_counts")?);
-        let target_counts = counts("target_counts")?;
+        let (target_counts, port_counts) = (counts("target_counts")?, counts("port_counts")?);
         Ok(FastPath {
             program,
             ports,
             totals,
             label_counts,
             target_counts,
+            port_counts,
             routes,
             tables,
             targets,
             hops,
             labels,
             interfaces,
+            attached: BTreeMap::new(),
         })
     }
 
@@ -235,18 +240,44 @@ impl FastPath {
         write::<INCOMING>(&self.labels, label.number() as usize, &layout::incoming(incoming));
     }
 
-    /// Begins to serve an interface of the calling thread's namespace, by its number there and here.
-    pub fn attach(&mut self, number: u32, table: u32, index: u32, mac: Mac) -> Result<(), Error> {
+    /// Begins to serve an interface of the calling thread's namespace, by its number there and here. It takes
+    /// over what is pinned, and pins itself where it is to stay.
+    pub fn attach(
+        &mut self,
+        number: u32,
+        table: u32,
+        index: u32,
+        mac: Mac,
+        pin: Option<&Pin>,
+    ) -> Result<(), Error> {
         if index >= MOST_INDEX || number as usize >= MOST_PORTS {
             return Err(Error::Beyond { index });
         }
         self.ports.set(number, index, None, 0).map_err(Error::Port)?;
         self.expect(number, table, index, mac);
-        let attached = self.xdp().attach_to_if_index(index, XdpMode::Driver);
-        attached
-            .or_else(|_| self.xdp().attach_to_if_index(index, XdpMode::Skb))
-            .map(|_| ())
-            .map_err(Error::from)
+        let attachment = Attachment::new(self.xdp(), index, pin)?;
+        self.attached.insert(number, (index, attachment));
+        Ok(())
+    }
+
+    /// Serves an interface no more; it may be gone.
+    pub fn detach(&mut self, number: u32) {
+        if let Some((index, _)) = self.attached.remove(&number) {
+            write::<INTERFACE>(&self.interfaces, index as usize, &[0; INTERFACE]);
+        }
+    }
+
+    /// Another station, or another table, of an interface that is served.
+    pub fn change(&self, number: u32, table: u32, mac: Mac) {
+        if let Some((index, _)) = self.attached.get(&number) {
+            self.expect(number, table, *index, mac);
+        }
+    }
+
+    /// Interfaces that are served, and whether frames are redirected there as their driver has them, rather
+    /// than as the kernel's own.
+    pub fn attached(&self) -> impl Iterator<Item = (u32, bool)> {
+        self.attached.iter().map(|(number, (_, attachment))| (*number, attachment.is_native()))
     }
 
     /// Takes frames of an interface for the router's.
@@ -305,11 +336,44 @@ impl FastPath {
         sum(&self.target_counts, number)
     }
 
+    /// Frames for the router that came by an interface, by its number here.
+    pub fn received(&self, number: u32) -> Count {
+        sum(&self.port_counts, number * 2).unwrap_or_default()
+    }
+
+    /// Frames that left by an interface.
+    pub fn sent(&self, number: u32) -> Count {
+        sum(&self.port_counts, number * 2 + 1).unwrap_or_default()
+    }
+
+    /// Sends a frame by an interface, as the program sends its own; it has been handed over, or lost, when
+    /// this returns. The frame is to the interface itself, so nobody takes it.
+    pub fn probe(&mut self, number: u32, mac: Mac) -> Result<(), Error> {
+        let mut frame = [0; PROBE];
+        let header = ethernet::Header { destination: mac, source: mac, tags: &[], kind: LOCAL_EXPERIMENT };
+        header.write(&mut frame).expect("there is room");
+        frame[ethernet::HEADER] = number as u8;
+        let options = TestRunOptions {
+            data_in: Some(&frame),
+            attrs: TestRunAttrs::new().xdp_live_frames(1),
+            ..TestRunOptions::new()
+        };
+        self.named("probe").test_run(options).map(drop).map_err(Error::from)
+    }
+
     fn xdp(&mut self) -> &mut Xdp {
-        let program = self.program.program_mut("router").expect("it is there");
+        self.named("router")
+    }
+
+    fn named(&mut self, name: &str) -> &mut Xdp {
+        let program = self.program.program_mut(name).expect("it is there");
         program.try_into().expect("it is an XDP program")
     }
 }
+
+/// Bytes of a probe, and its EtherType (IEEE 802, local experiments).
+const PROBE: usize = 60;
+const LOCAL_EXPERIMENT: u16 = 0x88b5;
 
 /// Memory is shared in whole pages.
 const PAGE: usize = 4096;

@@ -4,13 +4,20 @@
 //! Numbers that nothing leads to any more are given again, those that have waited longest first: a packet
 //! that is under way by an old one meanwhile finds it as it was.
 
+mod interned;
+mod links;
+mod neighbours;
+
 use super::slow_path::Neighbour;
 use super::tables::{NextHop, NoRoom, Stations, Tables};
+use interned::Interned;
+pub(super) use neighbours::holds;
+use neighbours::host;
 use netstage_core::forward::lpm::Full;
-use netstage_core::forward::{Action, Hop, Incoming, MOST_LABELS, Model, Reserved, Target};
+use netstage_core::forward::{Action, Hop, Incoming, MOST_LABELS, Model, Reserved};
 use netstage_wire::ethernet::Mac;
 use netstage_wire::mpls::Label;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -118,46 +125,6 @@ pub struct Interface {
     pub mpls: bool,
 }
 
-/// Things with numbers, each there once.
-#[derive(Debug)]
-struct Interned<K> {
-    numbers: BTreeMap<K, u32>,
-    /// By number: what it is, and how many lead there.
-    users: BTreeMap<u32, (K, usize)>,
-    free: VecDeque<u32>,
-}
-
-impl<K: Ord + Clone> Interned<K> {
-    fn new() -> Interned<K> {
-        Interned { numbers: BTreeMap::new(), users: BTreeMap::new(), free: VecDeque::new() }
-    }
-
-    /// One more leads to it, if it is there.
-    fn find(&mut self, key: &K) -> Option<u32> {
-        let number = *self.numbers.get(key)?;
-        self.users.get_mut(&number)?.1 += 1;
-        Some(number)
-    }
-
-    fn add(&mut self, key: &K, number: u32) {
-        self.numbers.insert(key.clone(), number);
-        self.users.insert(number, (key.clone(), 1));
-    }
-
-    /// One less leads to it; what it was, if nothing does now.
-    fn release(&mut self, number: u32) -> Option<K> {
-        let (_, users) = self.users.get_mut(&number)?;
-        *users -= 1;
-        if *users > 0 {
-            return None;
-        }
-        let (key, _) = self.users.remove(&number)?;
-        self.numbers.remove(&key);
-        self.free.push_back(number);
-        Some(key)
-    }
-}
-
 /// Where a label leads: to a target, or a table.
 #[derive(Clone, Copy, Debug)]
 enum Leads {
@@ -174,7 +141,11 @@ pub struct Fib {
     /// A bit for each interface from which labels are taken.
     expected: u64,
     hops: Interned<Path>,
-    targets: Interned<Destination>,
+    /// Of a prefix's own, where each has one: so it is counted by itself.
+    targets: Interned<(Destination, Option<Prefix>)>,
+    counts_prefixes: bool,
+    /// A bit for each interface whose link is down: of several paths those by it do not count.
+    down: u64,
     labels: BTreeMap<Label, Leads>,
     neighbours: BTreeMap<Neighbour, Mac>,
     /// Prefixes of links, and routes to neighbours there that no source has told.
@@ -185,20 +156,25 @@ pub struct Fib {
 impl Fib {
     /// Nothing is known yet; labels belong to what they are pushed on in this model.
     pub fn new(interfaces: Vec<Interface>, tables: u32, model: Model) -> Fib {
-        let bits = interfaces.iter().enumerate().filter(|(_, interface)| interface.mpls);
-        let expected = bits.fold(0, |bits, (number, _)| bits | 1 << number.min(63));
         Fib {
+            expected: links::expected(&interfaces),
             interfaces,
             tables,
             model,
-            expected,
             hops: Interned::new(),
             targets: Interned::new(),
+            counts_prefixes: false,
+            down: 0,
             labels: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             on_link: BTreeMap::new(),
             hosts: BTreeSet::new(),
         }
+    }
+
+    /// The same, in which every prefix has a target of its own.
+    pub fn counting_prefixes(self) -> Fib {
+        Fib { counts_prefixes: true, ..self }
     }
 
     /// Makes a change in the tables.
@@ -215,45 +191,14 @@ impl Fib {
         }
     }
 
-    /// A neighbour's station is known from now on, or is not any more.
-    pub fn set_neighbour(&mut self, tables: &mut Tables, neighbour: Neighbour, station: Option<Mac>) {
-        let before = match station {
-            Some(mac) => self.neighbours.insert(neighbour, mac),
-            None => self.neighbours.remove(&neighbour),
-        };
-        if before == station {
-            return;
-        }
-        let (interface, address) = neighbour;
-        let first = Path { interface, via: Some(address), labels: Vec::new() };
-        let same = |path: &Path| path.interface == interface && path.via == Some(address);
-        for (path, number) in self.hops.numbers.range(first..).take_while(|(path, _)| same(path)) {
-            let (hop, _) = tables.hop(*number);
-            tables.set_hop(*number, *hop, self.next_hop(path));
-        }
-        let links =
-            self.on_link.iter().filter(|(prefix, link)| **link == interface && holds(prefix.1, address));
-        let homes: Vec<u32> = links.map(|((table, _), _)| *table).collect();
-        for table in homes {
-            self.set_host(tables, (table, host(address)), interface, station.is_some());
-        }
-    }
-
-    /// Which neighbours are next routers, or are known.
-    pub fn neighbours(&self) -> impl Iterator<Item = (Neighbour, Option<Mac>)> {
-        let wanted = self.hops.numbers.keys().filter_map(|path| Some((path.interface, path.via?)));
-        let all: BTreeSet<Neighbour> = wanted.chain(self.neighbours.keys().copied()).collect();
-        all.into_iter().map(|neighbour| (neighbour, self.neighbours.get(&neighbour).copied()))
-    }
-
     /// What a target is, by its number.
     pub fn destination(&self, target: u32) -> Option<&Destination> {
-        self.targets.users.get(&target).map(|(destination, _)| destination)
+        self.targets.get(target).map(|(destination, _)| destination)
     }
 
-    /// All labels, and what they mean.
-    pub fn labels(&self) -> impl Iterator<Item = (Label, Meaning)> {
-        self.labels.iter().filter_map(|(label, leads)| {
+    /// Labels from this one on, and what they mean.
+    pub fn labels_from(&self, first: Label) -> impl Iterator<Item = (Label, Meaning)> {
+        self.labels.range(first..).filter_map(|(label, leads)| {
             let meaning = match *leads {
                 Leads::To(target) => Meaning::Forward(self.destination(target)?.clone()),
                 Leads::Into(table) => Meaning::Pop { table },
@@ -262,73 +207,53 @@ impl Fib {
         })
     }
 
+    /// How many labels there are.
+    pub fn label_count(&self) -> usize {
+        self.labels.len()
+    }
+
     fn set_route(&mut self, tables: &mut Tables, prefix: Prefix, to: &Destination) -> Result<(), Refused> {
-        self.hosts.remove(&prefix);
         self.insert(tables, prefix, to)?;
-        self.on_link.remove(&prefix);
+        self.hosts.remove(&prefix);
+        let before = self.on_link.remove(&prefix);
         if let Destination::Paths(paths) = to
             && let [Path { interface, via: None, labels }] = &paths[..]
             && labels.is_empty()
             && prefix.1 != host(prefix.1.0)
         {
             self.on_link.insert(prefix, *interface);
-            let known = self
-                .neighbours
-                .keys()
-                .filter(|(link, address)| link == interface && holds(prefix.1, *address));
-            for (_, address) in known.copied().collect::<Vec<_>>() {
-                self.set_host(tables, (prefix.0, host(address)), *interface, true);
-            }
+            let known = self.neighbours.keys().filter(|(link, _)| link == interface);
+            let known: Vec<IpAddr> =
+                known.map(|(_, address)| *address).filter(|address| holds(prefix.1, *address)).collect();
+            known.into_iter().for_each(|address| self.revise_host(tables, (prefix.0, host(address))));
+        }
+        if before.is_some() {
+            self.revise_hosts(tables, prefix);
         }
         Ok(())
     }
 
     fn remove_route(&mut self, tables: &mut Tables, prefix: Prefix) -> Result<(), Refused> {
         self.check(prefix.0)?;
-        if let Some(interface) = self.on_link.remove(&prefix) {
-            let hosts = self
-                .hosts
-                .iter()
-                .filter(|(table, (address, _))| *table == prefix.0 && holds(prefix.1, *address));
-            for host in hosts.copied().collect::<Vec<_>>() {
-                self.set_host(tables, host, interface, false);
-            }
-        }
+        let was_link = self.on_link.remove(&prefix).is_some();
+        self.hosts.remove(&prefix);
         if let Some(target) = tables.remove(prefix.0, prefix.1) {
             self.release_target(target);
         }
+        if was_link {
+            self.revise_hosts(tables, prefix);
+        }
         // What a source does not lead elsewhere any more may still be a neighbour.
-        let home = self.on_link.iter().find(|((table, link), _)| {
-            *table == prefix.0 && prefix.1 == host(prefix.1.0) && holds(*link, prefix.1.0)
-        });
-        if let Some((_, &interface)) = home
-            && self.neighbours.contains_key(&(interface, prefix.1.0))
-        {
-            self.set_host(tables, prefix, interface, true);
+        if prefix.1 == host(prefix.1.0) {
+            self.revise_host(tables, prefix);
         }
         Ok(())
     }
 
-    /// A neighbour on a link has a route of its own, unless a source has told one.
-    fn set_host(&mut self, tables: &mut Tables, prefix: Prefix, interface: u32, is_known: bool) {
-        let via = Some(prefix.1.0);
-        let to = Destination::Paths(vec![Path { interface, via, labels: Vec::new() }]);
-        if is_known && tables.route(prefix.0, prefix.1).is_none() {
-            // Without room for it the slow path finds the station each time.
-            if self.insert(tables, prefix, &to).is_ok() {
-                self.hosts.insert(prefix);
-            }
-        } else if !is_known
-            && self.hosts.remove(&prefix)
-            && let Some(target) = tables.remove(prefix.0, prefix.1)
-        {
-            self.release_target(target);
-        }
-    }
-
     fn insert(&mut self, tables: &mut Tables, prefix: Prefix, to: &Destination) -> Result<(), Refused> {
         self.check(prefix.0)?;
-        let target = self.target(tables, to)?;
+        let own = self.counts_prefixes.then_some(prefix);
+        let target = self.target(tables, to, own)?;
         match tables.insert(prefix.0, prefix.1, target) {
             Ok(before) => {
                 if let Some(before) = before {
@@ -350,7 +275,7 @@ impl Fib {
                 (Action::Pop { table: *table }, None)
             }
             Meaning::Forward(to) => {
-                let target = self.target(tables, to)?;
+                let target = self.target(tables, to, None)?;
                 (Action::Swap { target }, Some(target))
             }
         };
@@ -379,28 +304,21 @@ impl Fib {
     }
 
     /// The number of a target, to which one more leads.
-    fn target(&mut self, tables: &mut Tables, to: &Destination) -> Result<u32, Refused> {
-        if let Some(number) = self.targets.find(to) {
+    fn target(&mut self, tables: &mut Tables, to: &Destination, own: Option<Prefix>) -> Result<u32, Refused> {
+        let key = (to.clone(), own);
+        if let Some(number) = self.targets.find(&key) {
             return Ok(number);
         }
-        let target = match to {
-            Destination::Local => Target::Local,
-            Destination::Discard => Target::Discard,
-            Destination::Paths(paths) => {
-                let mut hops = Vec::with_capacity(paths.len());
-                for path in paths {
-                    match self.hop(tables, path) {
-                        Ok(hop) => hops.push(hop),
-                        Err(refused) => {
-                            hops.into_iter().for_each(|hop| drop(self.hops.release(hop)));
-                            return Err(refused);
-                        }
-                    }
+        if let Destination::Paths(paths) = to {
+            for (place, path) in paths.iter().enumerate() {
+                if let Err(refused) = self.hop(tables, path) {
+                    self.release_hops(&paths[..place]);
+                    return Err(refused);
                 }
-                Target::Hops(hops)
             }
-        };
-        let number = match self.targets.free.pop_front() {
+        }
+        let target = self.meant(to);
+        let number = match self.targets.free() {
             Some(number) => {
                 tables.set_target(number, target);
                 number
@@ -408,25 +326,30 @@ impl Fib {
             None => match tables.add_target(target) {
                 Ok(number) => number,
                 Err(no_room) => {
-                    self.release_hops(to);
+                    self.release_paths(to);
                     return Err(no_room.into());
                 }
             },
         };
-        self.targets.add(to, number);
+        self.targets.add(&key, number);
         Ok(number)
     }
 
     fn release_target(&mut self, number: u32) {
-        if let Some(destination) = self.targets.release(number) {
-            self.release_hops(&destination);
+        if let Some((destination, _)) = self.targets.release(number) {
+            self.release_paths(&destination);
         }
     }
 
-    fn release_hops(&mut self, destination: &Destination) {
-        let Destination::Paths(paths) = destination else { return };
+    fn release_paths(&mut self, destination: &Destination) {
+        if let Destination::Paths(paths) = destination {
+            self.release_hops(paths);
+        }
+    }
+
+    fn release_hops(&mut self, paths: &[Path]) {
         for path in paths {
-            if let Some(&number) = self.hops.numbers.get(path) {
+            if let Some(number) = self.hops.number(path) {
                 self.hops.release(number);
             }
         }
@@ -441,7 +364,7 @@ impl Fib {
         let hop = Hop::new(path.interface, interface.mtu, &path.labels, self.model)
             .ok_or(Refused::TooManyLabels)?;
         let next_hop = self.next_hop(path);
-        let number = match self.hops.free.pop_front() {
+        let number = match self.hops.free() {
             Some(number) => {
                 tables.set_hop(number, hop, next_hop);
                 number
@@ -456,25 +379,6 @@ impl Fib {
         let station = path.via.and_then(|via| self.neighbours.get(&(path.interface, via)));
         let from = self.interfaces[path.interface as usize].mac;
         NextHop { via: path.via, stations: station.map(|to| Stations { to: *to, from }) }
-    }
-}
-
-/// The prefix of an address alone.
-fn host(address: IpAddr) -> (IpAddr, u8) {
-    (address, if address.is_ipv4() { 32 } else { 128 })
-}
-
-fn holds((prefix, length): (IpAddr, u8), address: IpAddr) -> bool {
-    match (prefix, address) {
-        (IpAddr::V4(prefix), IpAddr::V4(address)) => {
-            let differing = u32::from(prefix) ^ u32::from(address);
-            differing.checked_shr(32 - u32::from(length)).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(prefix), IpAddr::V6(address)) => {
-            let differing = u128::from(prefix) ^ u128::from(address);
-            differing.checked_shr(128 - u32::from(length)).unwrap_or(0) == 0
-        }
-        _ => false,
     }
 }
 

@@ -83,7 +83,7 @@ fn routes_and_labels_lead_where_they_are_said_to() {
     assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 0), Err(Verdict::Drop(Reason::UnknownLabel)));
     fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), None)).unwrap();
     assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Err(Verdict::Refuse(Fault::NoRoute)));
-    assert!(fib.hops.numbers.is_empty() && fib.targets.numbers.is_empty());
+    assert_eq!((fib.hops.all().count(), fib.targets.all().count()), (0, 0));
 }
 
 #[test]
@@ -116,6 +116,83 @@ fn neighbours_are_found_by_address_and_on_their_link() {
     fib.set_neighbour(&mut tables, near, None);
     let (_, next_hop) = tables.hop(0);
     assert_eq!(next_hop.stations, None);
+}
+
+#[test]
+fn what_leads_by_an_interface_changes_with_it() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let ways = [path(1, Some([192, 0, 2, 1]), &[]), path(2, Some([203, 0, 113, 1]), &[])];
+    let both = Some(Destination::Paths(ways.to_vec()));
+    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), both)).unwrap();
+    fib.apply(&mut tables, &Change::Route(prefix("11.0.0.0/8"), to(ways[0].clone()))).unwrap();
+    fib.apply(&mut tables, &Change::Label(label(300), Some(Meaning::Pop { table: 0 }))).unwrap();
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 1].into()), Some(STATION));
+    // Of two ways that whose link is up, and where none is, any: its packets wait.
+    let mut taken = |fib: &mut Fib, changes: &[(u32, bool)]| -> BTreeSet<u32> {
+        changes.iter().for_each(|(number, is_up)| fib.set_up(&mut tables, *number, *is_up));
+        (0..64).map(|last| found(&tables, &[], [10, 1, last, 1], 0).unwrap().interface).collect()
+    };
+    assert_eq!(taken(&mut fib, &[]), BTreeSet::from([1, 2]));
+    assert_eq!(taken(&mut fib, &[(1, false)]), BTreeSet::from([2]));
+    assert_eq!(taken(&mut fib, &[(2, false)]), BTreeSet::from([1, 2]));
+    assert_eq!(taken(&mut fib, &[(2, true), (1, true)]), BTreeSet::from([1, 2]));
+    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(ways[0].clone()));
+
+    // Its link takes more, its station is another, it is in another table, and labels are taken no more.
+    let changed = Interface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, table: 1, mpls: false };
+    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Ok(ways[0].clone()));
+    fib.set_interface(&mut tables, 1, changed);
+    let (hop, next_hop) = tables.hop(0);
+    assert_eq!(hop.mtu, 9000);
+    assert_eq!(next_hop.stations, Some(Stations { to: STATION, from: changed.mac }));
+    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Err(Verdict::Drop(Reason::Unexpected)));
+    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 1), Err(Verdict::Refuse(Fault::NoRoute)));
+    // One more is there at once.
+    fib.set_interface(&mut tables, 3, Interface { table: 0, mpls: true, ..changed });
+    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 3), Ok(ways[0].clone()));
+}
+
+#[test]
+fn prefixes_that_are_counted_have_targets_of_their_own() {
+    let (fib, mut tables) = setup(8, 8);
+    let mut fib = fib.counting_prefixes();
+    let way = to(path(1, Some([192, 0, 2, 1]), &[]));
+    let prefixes = ["10.0.0.0/8", "11.0.0.0/8"].map(prefix);
+    for prefix in prefixes {
+        fib.apply(&mut tables, &Change::Route(prefix, way.clone())).unwrap();
+    }
+    let targets = prefixes.map(|(table, prefix)| tables.route(table, prefix).unwrap());
+    assert_ne!(targets[0], targets[1]);
+    assert_eq!(fib.destination(targets[0]), fib.destination(targets[1]));
+    for prefix in prefixes {
+        fib.apply(&mut tables, &Change::Route(prefix, None)).unwrap();
+    }
+    assert_eq!((fib.hops.all().count(), fib.targets.all().count()), (0, 0));
+}
+
+#[test]
+fn a_link_that_leads_elsewhere_has_no_neighbours() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let apply = |fib: &mut Fib, tables: &mut Tables, text, to| {
+        fib.apply(tables, &Change::Route(prefix(text), to)).unwrap();
+    };
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(STATION));
+    apply(&mut fib, &mut tables, "192.0.2.0/24", to(path(1, None, &[])));
+    apply(&mut fib, &mut tables, "192.0.2.0/25", to(path(1, None, &[])));
+    let near = Ok(path(1, Some([192, 0, 2, 7]), &[]));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), near);
+    // It is still on the longer one's link, and then on none.
+    apply(&mut fib, &mut tables, "192.0.2.0/24", Some(Destination::Discard));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), near);
+    apply(&mut fib, &mut tables, "192.0.2.0/25", Some(Destination::Discard));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Err(Verdict::Drop(Reason::Discarded)));
+    // The same address on two links is that of the one that is left.
+    fib.set_neighbour(&mut tables, (2, [192, 0, 2, 7].into()), Some(STATION));
+    apply(&mut fib, &mut tables, "192.0.2.0/24", to(path(2, None, &[])));
+    apply(&mut fib, &mut tables, "192.0.2.0/25", None);
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(2, Some([192, 0, 2, 7]), &[])));
+    apply(&mut fib, &mut tables, "192.0.2.0/24", None);
+    assert_eq!((fib.hops.all().count(), fib.targets.all().count()), (0, 0));
 }
 
 #[test]
@@ -188,13 +265,13 @@ proptest! {
             let mut destinations: Vec<&Destination> = told.values().collect();
             destinations.sort();
             destinations.dedup();
-            prop_assert!(fib.targets.numbers.keys().eq(destinations.iter().copied()));
+            prop_assert!(fib.targets.all().map(|((destination, _), _)| destination).eq(destinations.iter().copied()));
             let paths: BTreeSet<&Path> = destinations
                 .iter()
                 .filter_map(|destination| if let Destination::Paths(paths) = destination { Some(paths) } else { None })
                 .flatten()
                 .collect();
-            prop_assert!(fib.hops.numbers.keys().eq(paths));
+            prop_assert!(fib.hops.all().map(|(path, _)| path).eq(paths));
         }
     }
 }

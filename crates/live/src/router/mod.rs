@@ -6,16 +6,18 @@
 //! - [`daemon`]: all of it, on this machine.
 //! - [`fib`]: what sources of routes tell, as hops and targets; [`source`]: the kernel, or a file.
 //! - [`tables`]: routes, labels and hops, which both read while they change.
-//! - [`fast_path`]: the program in the kernel; [`layout`]: how the tables lie in its maps.
-//! - [`slow_path`]: frames from ports, one at a time; [`errors`]: what senders are told; [`counter`]: what
-//!   is counted.
+//! - [`fast_path`]: the program in the kernel; [`attachment`]: it on an interface; [`layout`]: how the tables lie in its maps.
+//! - [`slow_path`]: frames from ports, one at a time; [`errors`]: what senders are told; [`shaper`]:
+//!   frames that wait for a slower line; [`counter`]: what is counted.
 
+pub mod attachment;
 pub mod counter;
 pub mod daemon;
 mod errors;
 pub mod fast_path;
 pub mod fib;
 mod layout;
+pub mod shaper;
 pub mod slow_path;
 pub mod source;
 pub mod tables;

@@ -1,9 +1,10 @@
 //! The slow path: every frame that has come up is decided by the tables, and sent, divided, answered or
 //! counted. It forwards all there is where no program in the kernel does.
 
-use super::counter::{Counter, Counters};
+use super::counter::{Count, Counter, Counters};
 use super::errors::{self, Budget};
 use super::layout::Stations;
+use super::shaper::Shaper;
 use super::tables::Tables;
 use crate::ports::Port;
 use netstage_core::forward::{Fault, Hop, Kind, Packet, Reason, Verdict};
@@ -25,7 +26,7 @@ const WAITING: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// One of the router's interfaces.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its station.
     pub mac: Mac,
@@ -57,6 +58,9 @@ pub struct SlowPath<P> {
     /// Packets that came in an LSP and are for the system.
     delivered: VecDeque<Vec<u8>>,
     failures: Vec<Option<io::Error>>,
+    /// By interface: what came for the router, and what left.
+    passed: Vec<[Count; 2]>,
+    shapers: BTreeMap<u32, Shaper>,
 }
 
 /// Somebody on an interface's link, by address.
@@ -76,6 +80,8 @@ impl<P: Port> SlowPath<P> {
         assert_eq!(ports.len(), interfaces.len(), "a port for each interface");
         SlowPath {
             failures: ports.iter().map(|_| None).collect(),
+            passed: vec![[Count::default(); 2]; ports.len()],
+            shapers: BTreeMap::new(),
             ports,
             interfaces,
             tables,
@@ -107,6 +113,7 @@ impl<P: Port> SlowPath<P> {
             }
         }
         self.give_up_waiting(now);
+        self.send_shaped(now);
         for (port, failure) in self.ports.iter_mut().zip(&mut self.failures) {
             match port.flush() {
                 Ok(refused) => self.counters.add(Counter::Refused, refused as u64),
@@ -118,7 +125,9 @@ impl<P: Port> SlowPath<P> {
 
     /// When to call [`turn`](SlowPath::turn) again at the latest.
     pub fn poll_timeout(&self) -> Instant {
-        self.waiting.values().map(|waiting| waiting.until).min().unwrap_or(Instant::NEVER)
+        let waiting = self.waiting.values().map(|waiting| waiting.until);
+        let shaped = self.shapers.values().map(Shaper::poll_timeout);
+        waiting.chain(shaped).min().unwrap_or(Instant::NEVER)
     }
 
     /// The tables, to be changed.
@@ -141,6 +150,51 @@ impl<P: Port> SlowPath<P> {
         &self.ports
     }
 
+    /// Another port in the place of one, or one more than there were; the one that was there.
+    ///
+    /// Panics if it is further beyond.
+    pub fn set_port(&mut self, number: u32, port: P, interface: Interface) -> Option<P> {
+        let number = number as usize;
+        if number == self.ports.len() {
+            self.ports.push(port);
+            self.interfaces.push(interface);
+            self.failures.push(None);
+            self.passed.push([Count::default(); 2]);
+            return None;
+        }
+        self.interfaces[number] = interface;
+        self.failures[number] = None;
+        Some(std::mem::replace(&mut self.ports[number], port))
+    }
+
+    /// An interface has this station and these addresses from now on.
+    pub fn set_interface(&mut self, number: u32, interface: Interface) {
+        self.interfaces[number as usize] = interface;
+    }
+
+    /// Frames for the router that came by an interface.
+    pub fn received(&self, interface: u32) -> Count {
+        self.passed[interface as usize][0]
+    }
+
+    /// Frames that left by it.
+    pub fn sent(&self, interface: u32) -> Count {
+        self.passed[interface as usize][1]
+    }
+
+    /// Has frames wait for an interface's line from now on, or no more; those that wait meanwhile are lost.
+    pub fn set_shaper(&mut self, interface: u32, shaper: Option<Shaper>) {
+        match shaper {
+            Some(shaper) => drop(self.shapers.insert(interface, shaper)),
+            None => drop(self.shapers.remove(&interface)),
+        }
+    }
+
+    /// Frames that wait for an interface's line.
+    pub fn queued(&self, interface: u32) -> usize {
+        self.shapers.get(&interface).map_or(0, Shaper::len)
+    }
+
     /// Why a port is of no use at present.
     pub fn failure(&self, interface: u32) -> Option<&io::Error> {
         self.failures[interface as usize].as_ref()
@@ -157,13 +211,13 @@ impl<P: Port> SlowPath<P> {
     }
 
     /// The station of a neighbour, to which packets that waited for it are sent.
-    pub fn resolve(&mut self, neighbour: Neighbour, to: Mac) {
+    pub fn resolve(&mut self, now: Instant, neighbour: Neighbour, to: Mac) {
         let Some(waiting) = self.waiting.remove(&neighbour) else { return };
         let (interface, _) = neighbour;
         let stations = Stations { to, from: self.interfaces[interface as usize].mac };
         for (kind, packet) in waiting.packets {
             let mut bytes = [&[0; ROOM], &packet[..]].concat();
-            self.transmit(interface, &mut bytes, ROOM, kind, stations);
+            self.transmit(now, interface, &mut bytes, ROOM, kind, stations);
         }
     }
 
@@ -188,6 +242,7 @@ impl<P: Port> SlowPath<P> {
             ethertype::MPLS => Kind::Mpls,
             _ => return,
         };
+        self.passed[interface as usize][0].add(bytes.len() - ROOM + ethernet::HEADER);
         self.decide(now, interface, bytes, kind, true);
     }
 
@@ -210,7 +265,7 @@ impl<P: Port> SlowPath<P> {
         let (Hop { interface, .. }, next_hop) = self.tables.hop(hop);
         let interface = *interface;
         if let Some(stations) = next_hop.stations {
-            self.transmit(interface, bytes, start, kind, stations);
+            self.transmit(now, interface, bytes, start, kind, stations);
             return;
         }
         // A hop whose address is the packet's own has no labels.
@@ -231,8 +286,15 @@ impl<P: Port> SlowPath<P> {
     }
 
     /// Hands a packet, with room in front, to a port.
-    fn transmit(&mut self, interface: u32, bytes: &mut [u8], start: usize, kind: Kind, stations: Stations) {
-        let port = &mut self.ports[interface as usize];
+    fn transmit(
+        &mut self,
+        now: Instant,
+        interface: u32,
+        bytes: &mut [u8],
+        start: usize,
+        kind: Kind,
+        stations: Stations,
+    ) {
         let kind = match kind {
             Kind::V4 => ethertype::IPV4,
             Kind::V6 => ethertype::IPV6,
@@ -242,6 +304,30 @@ impl<P: Port> SlowPath<P> {
         let frame = &mut bytes[start - ethernet::HEADER..];
         let written = header.write(frame);
         debug_assert!(written.is_ok(), "there is room");
+        match self.shapers.get_mut(&interface) {
+            Some(shaper) => {
+                let dropped = shaper.handle_frame(now, frame);
+                self.counters.add(Counter::QueueFull, dropped);
+            }
+            None => self.hand_over(interface, frame),
+        }
+    }
+
+    /// Sends what lines have become free for.
+    fn send_shaped(&mut self, now: Instant) {
+        let mut dropped = 0;
+        let mut shapers = std::mem::take(&mut self.shapers);
+        for (interface, shaper) in &mut shapers {
+            while let Some(frame) = shaper.poll_transmit(now, &mut dropped) {
+                self.hand_over(*interface, &frame);
+            }
+        }
+        self.shapers = shapers;
+        self.counters.add(Counter::QueueFull, dropped);
+    }
+
+    fn hand_over(&mut self, interface: u32, frame: &[u8]) {
+        let port = &mut self.ports[interface as usize];
         let mut sent = port.send(frame);
         if matches!(sent, Ok(false)) {
             sent = port.flush().and_then(|refused| {
@@ -249,7 +335,12 @@ impl<P: Port> SlowPath<P> {
                 port.send(frame)
             });
         }
-        self.counters.add(if matches!(sent, Ok(true)) { Counter::Forwarded } else { Counter::Refused }, 1);
+        if matches!(sent, Ok(true)) {
+            self.counters.add(Counter::Forwarded, 1);
+            self.passed[interface as usize][1].add(frame.len());
+        } else {
+            self.counters.add(Counter::Refused, 1);
+        }
     }
 
     /// What is for this router. The system has seen it as it came; what labels hid from it is handed over.

@@ -75,6 +75,8 @@ pub struct Tables {
     next_hops: Vec<NextHop>,
     sizes: Sizes,
     targets: usize,
+    /// A bit for each interface by which only the slow path sends.
+    slow: u64,
 }
 
 /// There is no room for another one.
@@ -106,7 +108,7 @@ impl Tables {
             tables.push(Table { v4: v4_routes, v6: v6_routes });
         }
         let router = Router::new(tables, interfaces, seed);
-        Tables { router, fast_path, next_hops: Vec::new(), sizes, targets: 0 }
+        Tables { router, fast_path, next_hops: Vec::new(), sizes, targets: 0, slow: 0 }
     }
 
     /// The program in the kernel.
@@ -149,8 +151,33 @@ impl Tables {
 
     fn show_hop(&self, number: u32) {
         if let Some(fast_path) = &self.fast_path {
-            fast_path.set_hop(number, self.router.hop(number), self.next_hops[number as usize].stations);
+            let hop = self.router.hop(number);
+            let stations = self.next_hops[number as usize].stations;
+            fast_path.set_hop(number, hop, stations.filter(|_| !self.is_slow(hop.interface)));
         }
+    }
+
+    /// Whether only the slow path sends by an interface.
+    pub fn is_slow(&self, interface: u32) -> bool {
+        self.slow >> (interface & 63) & 1 == 1
+    }
+
+    /// Has only the slow path send by an interface from now on, or both.
+    pub fn set_slow(&mut self, interface: u32, is_slow: bool) {
+        if self.is_slow(interface) == is_slow {
+            return;
+        }
+        self.slow ^= 1 << (interface & 63);
+        for number in 0..self.next_hops.len() as u32 {
+            if self.router.hop(number).interface == interface {
+                self.show_hop(number);
+            }
+        }
+    }
+
+    /// Has what comes by an interface looked up in a table. One more than there are is a new one.
+    pub fn set_interface(&mut self, interface: u32, table: u32) {
+        self.router.set_interface(interface, table);
     }
 
     /// Adds a target; its number, as routes and labels lead to it.
@@ -208,20 +235,38 @@ impl Tables {
         }
     }
 
-    /// All routes, by table: prefixes, and the targets they lead to.
-    pub fn routes(&self) -> impl Iterator<Item = (u32, (IpAddr, u8), u32)> {
-        (0..self.sizes.tables.len() as u32).flat_map(|number| {
-            let table = self.router.table(number);
-            let v4 = table.v4.routes().map(|(address, length, target)| {
-                let address = Ipv4Addr::from((address >> 96) as u32);
-                (IpAddr::from(address), length, target)
-            });
-            let v6 = table
-                .v6
-                .routes()
-                .map(|(address, length, target)| (IpAddr::from(Ipv6Addr::from(address)), length, target));
-            v4.chain(v6).map(move |(address, length, target)| (number, (address, length), target))
-        })
+    /// How many routes there are, in all tables.
+    pub fn route_count(&self) -> usize {
+        let tables = (0..self.sizes.tables.len() as u32).map(|number| self.router.table(number));
+        tables.map(|table| table.v4.len() + table.v6.len()).sum()
+    }
+
+    /// The routes of one table and version from the one behind this one on, or from the first: by length
+    /// and address.
+    pub fn routes_after(
+        &self,
+        table: u32,
+        is_v4: bool,
+        after: Option<(IpAddr, u8)>,
+    ) -> Box<dyn Iterator<Item = ((IpAddr, u8), u32)> + '_> {
+        let table = self.router.table(table);
+        let routes = if is_v4 { &table.v4 } else { &table.v6 };
+        let named = move |(address, length, target): (u128, u8, u32)| {
+            let address = match is_v4 {
+                true => Ipv4Addr::from((address >> 96) as u32).into(),
+                false => IpAddr::from(Ipv6Addr::from(address)),
+            };
+            ((address, length), target)
+        };
+        match after {
+            None => Box::new(routes.routes().map(named)),
+            Some((IpAddr::V4(address), length)) => {
+                Box::new(routes.routes_after(u128::from(u32::from(address)) << 96, length).map(named))
+            }
+            Some((IpAddr::V6(address), length)) => {
+                Box::new(routes.routes_after(address.into(), length).map(named))
+            }
+        }
     }
 
     /// Gives a label a meaning, in the place of what it meant; none of the reserved ones.

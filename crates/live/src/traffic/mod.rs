@@ -17,7 +17,7 @@ mod lane;
 mod ledger;
 mod multicast;
 mod one_ended;
-mod pace;
+pub(crate) mod pace;
 mod quic;
 mod schedule;
 mod stamp;

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod check;
+pub mod clean;
 pub mod doctor;
 pub mod measure;
 pub mod pe;
@@ -10,6 +11,7 @@ pub mod router;
 pub mod run;
 pub mod schema;
 mod table;
+pub mod test;
 pub mod traffic;
 
 use crate::exit::Failure;

@@ -3,9 +3,13 @@
 use super::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
 use clap::ValueEnum;
-use netstage_live::router::daemon::{Daemon, State, ask, signals};
-use std::io::{self, Write as _};
+use netstage_live::router::daemon::state::{Label, Route, RouteFilter};
+use netstage_live::router::daemon::{self, Daemon, Level, Log, Signals, State, ask};
+use serde::Serialize;
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Subcommands of `router`.
 #[derive(clap::Subcommand)]
@@ -22,7 +26,20 @@ pub enum Command {
     },
     /// Show how a router stands
     Show(Show),
+    /// Have a router read its configuration and its file of routes again
+    Reload(Socket),
 }
+
+/// Which router.
+#[derive(clap::Args)]
+pub struct Socket {
+    /// The router's control socket
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+}
+
+/// Where a router is asked, unless its configuration says otherwise.
+pub const SOCKET: &str = "/run/netstage-router.sock";
 
 /// Options of `router show`.
 #[derive(clap::Args)]
@@ -30,10 +47,14 @@ pub struct Show {
     /// What to show
     #[arg(value_enum, default_value = "all")]
     what: What,
-    /// The router's control socket
-    #[arg(long, value_name = "PATH", default_value = "/run/netstage-router.sock")]
-    socket: PathBuf,
-    /// Print the whole state as JSON
+    /// Of the fib: a prefix, for the routes within, or an address, for those that hold it; of the lfib: a label
+    which: Option<String>,
+    /// Of the fib: this table's routes, a VPN's name or `main`
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    #[command(flatten)]
+    router: Socket,
+    /// Print it as JSON: all but routes and labels, or these, one after the other
     #[arg(long)]
     json: bool,
 }
@@ -41,11 +62,11 @@ pub struct Show {
 /// What can be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// All but the routes
+    /// All but routes and labels
     All,
-    /// Routes: where addresses lead
+    /// Routes: where addresses lead, as a file of routes says it
     Fib,
-    /// Labels: what they mean
+    /// Labels: what they mean, as a file of routes says it
     Lfib,
     /// Neighbours, and their stations
     Neighbours,
@@ -59,14 +80,19 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         Command::Run { configuration } => serve(configuration),
         Command::Check { configuration } => check(configuration),
         Command::Show(show) => self::show(show),
+        Command::Reload(router) => reload(router),
     }
 }
 
 fn serve(configuration: &Path) -> Result<u8, Failure> {
     // Before any thread begins: each would be ended by a signal otherwise.
-    let signals = signals().map_err(|error| Failure::run(format!("no signals: {error}")))?;
-    let daemon = Daemon::begin(configuration, say)?;
-    say(&format!("ready; control socket {}", daemon.router().control.display()));
+    let signals = Signals::block().map_err(|error| Failure::run(format!("no signals: {error}")))?;
+    let log: Log = Arc::new(|level, line| {
+        let mark = if level == Level::Alarm { "alarm: " } else { "" };
+        say(&format!("{mark}{line}"));
+    });
+    let daemon = Daemon::begin(configuration, log)?;
+    say(&format!("ready; control socket {}", daemon.control().display()));
     let last = daemon.serve(&signals)?;
     match last {
         Some(_) => Ok(OK),
@@ -89,55 +115,158 @@ fn check(configuration: &Path) -> Result<u8, Failure> {
     print(text.as_bytes()).map(|()| OK)
 }
 
+fn reload(router: &Socket) -> Result<u8, Failure> {
+    match daemon::reload(&router.socket) {
+        Ok(changes) if changes.is_empty() => print(b"taken; nothing has changed\n").map(|()| OK),
+        Ok(changes) => print(format!("taken: {}\n", changes.join("; ")).as_bytes()).map(|()| OK),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            Err(Failure::usage(error.to_string()).help("the router keeps the configuration it had"))
+        }
+        Err(error) => Err(unanswered(&router.socket, &error)),
+    }
+}
+
+fn unanswered(socket: &Path, error: &io::Error) -> Failure {
+    Failure::run(format!("{}: {error}", socket.display()))
+        .help("start one with `netstage router run`, or name its socket with --socket")
+}
+
 fn show(show: &Show) -> Result<u8, Failure> {
-    let state = ask(&show.socket).map_err(|error| {
-        Failure::run(format!("{}: {error}", show.socket.display()))
-            .help("start one with `netstage router run`, or name its socket with --socket")
-    })?;
-    let text = match show.json {
-        true => serde_json::to_string_pretty(&state).map_err(|error| Failure::run(error.to_string()))? + "\n",
-        false => shown(show.what, &state),
+    let socket = &show.router.socket;
+    let is_chosen = show.which.is_some() || show.table.is_some();
+    if is_chosen && !matches!(show.what, What::Fib | What::Lfib) {
+        return Err(Failure::usage("only routes and labels can be chosen from").help("show fib, or lfib"));
+    }
+    let told = match show.what {
+        What::Fib => routes(show)?,
+        What::Lfib => labels(show)?,
+        _ => {
+            let state = ask(socket).map_err(|error| unanswered(socket, &error))?;
+            let text = match show.json {
+                true => json(&state)? + "\n",
+                false => shown(show.what, &state),
+            };
+            return print(text.as_bytes()).map(|()| OK);
+        }
     };
-    print(text.as_bytes()).map(|()| OK)
+    match told {
+        // Whoever read the output has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(OK),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(Failure::usage(error.to_string())),
+        Err(error) => Err(unanswered(socket, &error)),
+        Ok(()) => Ok(OK),
+    }
+}
+
+fn json(told: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(told).map_err(|error| Failure::run(error.to_string()))
+}
+
+/// Prints things as they come: each as a line, or all as a list of JSON.
+struct Printing<W> {
+    to: W,
+    is_json: bool,
+    any: bool,
+}
+
+impl<W: Write> Printing<W> {
+    fn one(&mut self, thing: &impl Serialize, line: impl FnOnce() -> String) -> io::Result<()> {
+        if !self.is_json {
+            return writeln!(self.to, "{}", line());
+        }
+        let before = if std::mem::replace(&mut self.any, true) { ",\n" } else { "[\n" };
+        self.to.write_all(before.as_bytes())?;
+        serde_json::to_writer(&mut self.to, thing).map_err(io::Error::other)
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if self.is_json {
+            self.to.write_all(if self.any { b"\n]\n" } else { b"[]\n" })?;
+        }
+        self.to.flush()
+    }
+}
+
+fn printing(is_json: bool) -> Printing<BufWriter<io::StdoutLock<'static>>> {
+    Printing { to: BufWriter::new(io::stdout().lock()), is_json, any: false }
+}
+
+fn routes(show: &Show) -> Result<io::Result<()>, Failure> {
+    let mut filter = RouteFilter { table: show.table.clone(), ..RouteFilter::default() };
+    if let Some(which) = &show.which {
+        let wrong = || Failure::usage(format!("`{which}` is no prefix such as 10.0.0.0/8, and no address"));
+        match which.split_once('/') {
+            Some((address, length)) => {
+                let address: IpAddr = address.parse().map_err(|_| wrong())?;
+                let most = if address.is_ipv4() { 32 } else { 128 };
+                let length = length.parse().ok().filter(|length| *length <= most).ok_or_else(wrong)?;
+                filter.within = Some((address, length));
+            }
+            None => filter.holding = Some(which.parse().map_err(|_| wrong())?),
+        }
+    }
+    let mut printing = printing(show.json);
+    let told = daemon::routes(&show.router.socket, &filter, &mut |route: Route| {
+        printing.one(&route, || {
+            let table = if route.table == "main" { String::new() } else { format!("table {} ", route.table) };
+            format!("{:<18} {table}{}{}", route.prefix, route.to, packets(route.packets))
+        })
+    });
+    Ok(told.and_then(|()| printing.end()))
+}
+
+fn labels(show: &Show) -> Result<io::Result<()>, Failure> {
+    if show.table.is_some() {
+        return Err(Failure::usage("labels have one table").help("leave --table out"));
+    }
+    let wrong = |which: &str| Failure::usage(format!("`{which}` is no label: a number up to 1048575"));
+    let one = show
+        .which
+        .as_ref()
+        .map(|which| which.parse().ok().filter(|label| *label < 1 << 20).ok_or_else(|| wrong(which)));
+    let mut printing = printing(show.json);
+    let told = daemon::labels(&show.router.socket, one.transpose()?, &mut |label: Label| {
+        printing.one(&label, || format!("label {:<12} {}{}", label.label, label.to, packets(label.packets)))
+    });
+    Ok(told.and_then(|()| printing.end()))
 }
 
 fn shown(what: What, state: &State) -> String {
     let parts = match what {
-        What::All => vec![interfaces(state), labels(state), neighbours(state), counters(state)],
-        What::Fib => vec![routes(state)],
-        What::Lfib => vec![labels(state)],
         What::Neighbours => vec![neighbours(state)],
         What::Counters => vec![counters(state)],
+        _ => vec![interfaces(state), neighbours(state), counters(state)],
     };
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     parts.join("\n")
 }
 
 fn interfaces(state: &State) -> String {
-    let mut table = Table::new(&["interface", "table", "labels", "state"]);
+    let mut table = Table::new(&["interface", "table", "labels", ">received", ">sent", ">waiting", "state"]);
     for interface in &state.interfaces {
         let labels = if interface.mpls { "taken" } else { "not taken" };
-        let failure = interface.failure.clone().unwrap_or_else(|| "works".into());
-        table.row([interface.name.clone(), interface.table.clone(), labels.into(), failure]);
+        let told = match (&interface.failure, &interface.slow) {
+            (Some(failure), _) => failure.clone(),
+            (None, Some(slow)) => format!("sent by the slow path: {slow}"),
+            (None, None) => "works".into(),
+        };
+        table.row([
+            interface.name.clone(),
+            interface.table.clone(),
+            labels.into(),
+            interface.received.packets.to_string(),
+            interface.sent.packets.to_string(),
+            interface.queued.to_string(),
+            told,
+        ]);
     }
     let decided = if state.fast_path { "in the kernel" } else { "by the program" };
-    format!("{} routes, decided {decided}\n\n{}", state.routes.len(), table.text())
-}
-
-fn routes(state: &State) -> String {
-    let mut table = Table::new(&["table", "prefix", "to", ">packets there"]);
-    for route in &state.routes {
-        table.row([route.table.clone(), route.prefix.clone(), route.to.clone(), packets(route.packets)]);
-    }
-    table.text()
-}
-
-fn labels(state: &State) -> String {
-    let mut table = Table::new(&[">label", "to", ">packets"]);
-    for label in &state.labels {
-        table.row([label.label.to_string(), label.to.clone(), packets(label.packets)]);
-    }
-    table.text()
+    let refused = match state.refusal.trim_end() {
+        "" => String::new(),
+        why => format!("THE LAST CONFIGURATION WAS REFUSED: {why}\n"),
+    };
+    let counted = format!("{}, {}", counted(state.routes, "route"), counted(state.labels, "label"));
+    format!("{counted}, decided {decided}\n{refused}\n{}", table.text())
 }
 
 fn neighbours(state: &State) -> String {
@@ -163,6 +292,7 @@ fn counters(state: &State) -> String {
     table.text()
 }
 
+/// A comment in a file of routes.
 fn packets(count: Option<u64>) -> String {
-    count.map_or("not counted".into(), |count| count.to_string())
+    count.map_or(String::new(), |count| format!("  # {}", counted(count as usize, "packet")))
 }

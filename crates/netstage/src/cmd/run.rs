@@ -4,6 +4,7 @@ use super::Chosen;
 use crate::exit::{self, EXPECTATION, FAILED, Failure, OK, VOID};
 use crate::{html, summary};
 use indicatif::{ProgressBar, ProgressStyle};
+use netstage_scenario::Scenario;
 use netstage_study::stage::{self, Backend, Means};
 use netstage_study::{Observer, Options, Progress, Record, Runner, report};
 use serde_json::json;
@@ -59,6 +60,9 @@ enum Emulator {
 /// Name of the folder in a record's with what programs said that failed.
 const LOGS: &str = "logs";
 
+/// Name and version, as records tell them.
+pub(super) const TOOL: &str = concat!("netstage ", env!("CARGO_PKG_VERSION"));
+
 /// Name of the page in a record's folder.
 pub const REPORT: &str = "report.html";
 
@@ -90,17 +94,27 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         jobs: arguments.jobs.map_or(jobs, usize::from),
         retries: arguments.retries,
         stage: name.into(),
-        tool: concat!("netstage ", env!("CARGO_PKG_VERSION")).into(),
+        tool: TOOL.into(),
     };
+    to_record(&scenario, &*runner, &options, arguments.json)
+}
+
+/// Runs a scenario to its record, its page and what is printed of it.
+pub(super) fn to_record(
+    scenario: &Scenario,
+    runner: &Runner,
+    options: &Options,
+    as_json: bool,
+) -> Result<u8, Failure> {
     let interrupted = watch_interrupt()?;
     let mut bar = Bar::new();
-    let result = netstage_study::run(&scenario, &*runner, &options, &mut bar, &interrupted);
+    let result = netstage_study::run(scenario, runner, options, &mut bar, &interrupted);
     bar.bar.finish_and_clear();
     let record = result?;
     let page = record.folder.join(REPORT);
     html::write(&page, &report::report(&record))?;
     let code = code(&record);
-    if arguments.json {
+    if as_json {
         let result = json!({
             "exit": code,
             "out": options.out,

@@ -1,6 +1,8 @@
 //! What tests of the program share: folders and processes that go when their test does.
 #![allow(dead_code)]
 
+pub mod network;
+
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -95,4 +97,29 @@ pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(20));
     }
     true
+}
+
+/// Runs the shell blocks of a page of docs/ as they stand, in a folder; what they said.
+pub fn run_page(page: &str, folder: &Folder) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+    let page = std::fs::read_to_string(page).unwrap();
+    let blocks: Vec<&str> =
+        page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let script = format!(
+        "mount -t tmpfs none /run && mkdir -p /run/netns\nset -em\nexport PATH={}:$PATH\n{}\necho the end\n",
+        Path::new(env!("CARGO_BIN_EXE_netstage")).parent().unwrap().display(),
+        blocks.join("\n")
+    );
+    std::fs::write(folder.join("page.sh"), script).unwrap();
+    // Its own mounts, so that names of namespaces are nobody else's.
+    let output = Command::new("unshare")
+        .args(["--mount", "--net", "--propagation", "private", "bash", "page.sh"])
+        .current_dir(&**folder)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = format!("{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    println!("{text}");
+    assert!(output.status.success() && said.trim_end().ends_with("the end"), "{text}");
+    text
 }

@@ -88,6 +88,7 @@ impl Builder<'_, '_> {
             transport: transport?,
             family: flow.ip.value,
             datagrams: flow.udp.as_ref().map_or(Datagrams::default(), |udp| Datagrams {
+                dscp: udp.dscp.0 as u8,
                 checksum: udp.checksum,
                 compare: udp.compare,
                 batch: udp.batch.0 as u16,

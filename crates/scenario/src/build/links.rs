@@ -6,7 +6,7 @@ use crate::file::network::{Direction, Drr, Queue};
 use crate::plan::Link;
 use netstage_core::link::{self, Jitter, JitterDistribution};
 use netstage_core::quantity::Capacity;
-use netstage_core::queue::{self, DrrConfig, RedConfig};
+use netstage_core::queue::{self, ClassConfig, DrrConfig, RedConfig};
 use netstage_core::time::{Duration, Instant};
 
 impl Builder<'_, '_> {
@@ -106,6 +106,16 @@ impl Builder<'_, '_> {
             }
             Queue::Codel(codel) => queue::Config::Codel(codel.config()),
             Queue::FqCodel(fq) => queue::Config::FqCodel(fq.config()),
+            Queue::Priority(_) => queue::Config::Classes(
+                [0, 1]
+                    .map(|priority| ClassConfig {
+                        priority,
+                        weight: 1.0,
+                        queue: queue::Config::DropTail,
+                        buffer,
+                    })
+                    .into(),
+            ),
             Queue::Drr(drr) => queue::Config::DeficitRoundRobin(DrrConfig {
                 weights: self.class_weights(drr, direction, weights)?,
                 buffer_per_class: drr.buffer_per_class.unwrap_or(buffer),

@@ -5,6 +5,7 @@ mod applications;
 mod flows;
 mod links;
 mod multicast;
+mod routing;
 mod services;
 mod tests;
 mod vpns;
@@ -12,6 +13,7 @@ mod weights;
 
 use crate::error::{Place, Problems, did_you_mean};
 use crate::file::network::Link;
+use crate::file::service::Service;
 use crate::file::{File, Head};
 use crate::plan::{Hop, Measure, Node, NodeKind, Plan};
 use crate::routes::{NoPath, Topology};
@@ -58,7 +60,8 @@ impl Builder<'_, '_> {
         let mut flows = self.flows(&network, &vpns, end);
         flows.extend(self.services(&network, &vpns, end));
         let tests = self.tests(&network, &vpns);
-        if self.file.flow.0.is_empty() && self.file.service.0.is_empty() && self.file.test.0.is_empty() {
+        let routing = self.routing(&network);
+        if self.file.flow.0.is_empty() && !self.has_programs() && self.file.test.0.is_empty() {
             self.problems.push_help(
                 top,
                 "no flow is defined, so nothing would happen",
@@ -83,6 +86,7 @@ impl Builder<'_, '_> {
             vpns,
             flows,
             tests,
+            routing: routing?,
             measure: measure?,
         };
         self.check_size(&plan);
@@ -97,8 +101,7 @@ impl Builder<'_, '_> {
         }
         let tests = self.file.test.0.iter().filter_map(|test| test.value.as_ref());
         let beside: BTreeSet<&str> = tests.flat_map(|t| &t.probe().load.0).map(|f| f.as_str()).collect();
-        let programs = !self.file.service.0.is_empty();
-        if !programs
+        if !self.has_programs()
             && !self.file.test.0.is_empty()
             && self.file.flow.names().all(|name| beside.contains(name))
         {
@@ -107,6 +110,12 @@ impl Builder<'_, '_> {
         let help = format!("`duration` takes {}", Span::kind().describe());
         self.problems.push_help(place, "[scenario] needs `duration`", help);
         None
+    }
+
+    /// Services with a flow of their own, which routing daemons have not.
+    fn has_programs(&self) -> bool {
+        let mut services = self.file.service.0.iter();
+        services.any(|member| !matches!(member.value, Some(Service::Frr(_))))
     }
 
     fn network(&mut self) -> Network {

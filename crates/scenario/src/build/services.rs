@@ -37,11 +37,11 @@ impl Builder<'_, '_> {
                 let help = "flows and services share their names: they are subjects of the same metrics";
                 self.problems.push_help(member.place, message, help);
             }
-            let Some(Service::Ftp(ftp)) = &member.value else {
-                services.push(None);
-                continue;
-            };
-            services.push(self.ftp(&member.name, ftp, network, vpns, end));
+            match &member.value {
+                Some(Service::Ftp(ftp)) => services.push(self.ftp(&member.name, ftp, network, vpns, end)),
+                Some(Service::Frr(_)) => {}
+                None => services.push(None),
+            }
         }
         services
     }

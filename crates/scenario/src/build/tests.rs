@@ -150,6 +150,13 @@ impl Builder<'_, '_> {
                 trial: test.trial.0,
                 repeats: test.repeats.0 as u32,
             },
+            Table::Steady(test) => Method::Steady {
+                max_rate: max_rate(&test.packets),
+                low: self.some_rate(&test.low)?,
+                step: self.some_rate(&test.step)?,
+                trial: test.trial.0,
+                search: test.search.0.min(test.trial.0),
+            },
             Table::BitError(test) => {
                 Method::BitError { by: test.by.value, rate: test.rate.value, trial: test.trial.0 }
             }
@@ -242,6 +249,14 @@ impl Builder<'_, '_> {
     fn search(&mut self, packets: &Searched, resolution: &At<Probability>, trial: Span) -> Option<Search> {
         let resolution = self.above_zero(resolution)?;
         Some(Search { max_rate: max_rate(packets), resolution, trial: trial.0 })
+    }
+
+    fn some_rate(&mut self, rate: &At<BitRate>) -> Option<BitRate> {
+        if rate.value.0 == 0 {
+            self.problems.push(rate.place, "expected a rate above 0, found none");
+            return None;
+        }
+        Some(rate.value)
     }
 
     fn above_zero(&mut self, share: &At<Probability>) -> Option<f64> {

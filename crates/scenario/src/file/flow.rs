@@ -86,6 +86,8 @@ choice!(Family {
 table! {
     /// What real sockets do with a flow's datagrams; `sim` has no use for it.
     pub(crate) struct Datagrams "udp" {
+        /// What routers are to know of its urgency (DSCP, RFC 2474); 46 is voice.
+        dscp: Count<0, 63> = 0,
         /// Send a checksum; without one (IPv4) packets with changed bits reach the receiver.
         checksum: bool = true,
         /// Fill payloads with a known pattern, and count the bits that differ.

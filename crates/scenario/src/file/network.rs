@@ -148,6 +148,10 @@ tagged! {
         FqCodel(FqCodel) = "fq-codel",
         /// Deficit round robin, a class for each VPN and one for all else.
         Drr(Drr) = "drr",
+        /// Packets of traffic class 5 and above go first: voice (DSCP 46, RFC 3246) and control, by the
+        /// outermost label where there is one (RFC 5462), else by DSCP. They and all others have the buffer
+        /// each. For `emu`.
+        Priority(NoFields) = "priority",
     }
 }
 

@@ -2,8 +2,8 @@
 //! run as they are; the simulator has a model of each.
 
 use super::flow::Tcp;
-use crate::scalar::{Bytes, NodeName, VpnName};
-use crate::table::{At, List, table, tagged};
+use crate::scalar::{Bytes, Count, NodeName, Span, VpnName};
+use crate::table::{At, List, Named, table, tagged};
 use netstage_core::time::Duration;
 
 tagged! {
@@ -12,6 +12,28 @@ tagged! {
         /// A file by FTP: `vsftpd` serves it and `curl` gets it. On `sim`, a TCP transfer of as
         /// many bytes.
         Ftp(Ftp) = "ftp",
+        /// An exchange or provider whose routers FRR's daemons drive: OSPF finds ways between the core
+        /// routers, LDP makes LSPs of them from edge to edge, and edges peer by BGP-4 over these. All of them
+        /// forward by netstage's router; flows through them have no `via`. For `emu` as root.
+        Frr(Frr) = "frr",
+    }
+}
+
+table! {
+    /// Routers that FRR's daemons drive.
+    pub(crate) struct Frr "service \"frr\"" {
+        /// Routers of the core, of kind \"router\": they switch labels, run OSPF on the links between them and LDP on all, and hear of no network but the edges' own addresses.
+        core: At<List<At<NodeName>, 1, 1_000>>,
+        /// Routers at the edge, each with the number of its autonomous system. They push and pop, and announce to each other the addresses of the nodes behind them.
+        edges: At<Named<Count<1, 4_294_967_294>>>,
+        /// IPv6 between edges, over the LSPs of IPv4 (6PE, RFC 4798).
+        ipv6: bool = true,
+        /// Routers of the core, and edges, greet their neighbours this often.
+        hello: At<Span> = "1 s",
+        /// A neighbour of the core that is not heard for so long is gone.
+        dead: At<Span> = "4 s",
+        /// Longest wait for all routes to be there before the run begins.
+        patience: Span = "90 s",
     }
 }
 

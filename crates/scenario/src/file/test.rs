@@ -23,6 +23,8 @@ tagged! {
         Mlrsearch(Mlrsearch) = "mlrsearch",
         /// The rate at which what comes through tops out, whatever is lost before.
         Plateau(Plateau) = "plateau",
+        /// The highest rate without loss whose mean delay stays, second by second, near that of a low rate.
+        Steady(Steady) = "steady-rate",
         /// What is lost of packets sent at one rate.
         Loss(Loss) = "loss",
         /// The bit error rate, from how loss grows with the size of packets or from payloads compared.
@@ -114,6 +116,23 @@ table! {
         trial: Span = "5 s",
         /// Trials on the plateau, of which the mean is taken.
         repeats: Count<1, 10_000> = 3,
+        ..packets: Searched
+    }
+}
+
+table! {
+    /// Rates in whole steps: by halves in short trials, then a trial of full length, and down until one is
+    /// carried. The mean delay of no second may be more than ten times that at the low rate, and none may
+    /// tell a trend upwards.
+    pub(crate) struct Steady "test \"steady-rate\"" {
+        /// Length of the trial that decides.
+        trial: Span = "60 s",
+        /// Length of those that look for the rate at which that is worth while.
+        search: Span = "2 s",
+        /// Rates are whole multiples of this, at the IP layer.
+        step: At<BitRate> = "1 Mbit/s",
+        /// The low rate, at the IP layer.
+        low: At<BitRate> = "1 Mbit/s",
         ..packets: Searched
     }
 }
@@ -308,6 +327,7 @@ impl Test {
             Test::BackToBack(test) => &test.packets.packets,
             Test::Mlrsearch(test) => &test.packets.packets,
             Test::Plateau(test) => &test.packets.packets,
+            Test::Steady(test) => &test.packets.packets,
             Test::Loss(test) => &test.packets,
             Test::BitError(test) => &test.packets,
             Test::Transfer(_) | Test::Activation(_) | Test::Stamp(_) => return None,

@@ -176,7 +176,7 @@ fn flow(
     })
 }
 
-fn class(class: &file::Class) -> Class {
+pub(crate) fn class(class: &file::Class) -> Class {
     Class {
         codepoints: class.dscp.0.iter().map(|codepoint| codepoint.0 as u8).collect(),
         priority: class.priority.0 as u8,

@@ -5,13 +5,12 @@
 //! the machine knows (whether an interface is there, where a route leads) is the daemon's.
 
 mod build;
-mod file;
+pub(crate) mod file;
 mod references;
 
-use crate::error::{Errors, Place, Problems};
-use crate::read::read_text;
+use crate::error::Errors;
+use crate::read::{configuration, read_text};
 use crate::table::{Decode, Kind, word};
-use crate::tree::parse_document;
 use netstage_core::edge::Prefix;
 use netstage_core::fair::{self, Config, Control, LossMeasure, Rule};
 use netstage_core::quantity::BitRate;
@@ -167,7 +166,7 @@ pub enum ReferenceSource {
     Peer(usize),
 }
 
-/// Packets of a VPN flow that wait together.
+/// Packets of a VPN flow, or of a port, that wait together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
     /// The DSCPs of its packets.
@@ -242,6 +241,8 @@ fn network(address: IpAddr, length: u8) -> Prefix {
     Prefix::new(masked, length).expect("no bit is beyond the length")
 }
 
+pub(crate) use build::class;
+
 /// The word of a configuration for a rule.
 pub fn rule_word(rule: Rule) -> &'static str {
     word(rule)
@@ -264,24 +265,11 @@ pub fn read(path: &Path) -> Result<String, Errors> {
 
 /// Reads and checks a configuration.
 pub fn parse(name: &str, text: &str) -> Result<Router, Errors> {
-    let mut problems = Problems::default();
-    problems.add_source(name, text);
-    let root = parse_document(0, &mut problems);
-    if problems.is_empty()
-        && let Some(file) = file::File::decode(&root, &mut problems)
-    {
-        let router = build::router(&file, &mut problems);
-        if let (Some(mut router), true) = (router, problems.is_empty()) {
-            let folder = Path::new(name).parent().unwrap_or(Path::new(""));
-            let keys = router.peers.iter_mut().flat_map(|peer| &mut peer.keys);
-            keys.for_each(|(_, file)| *file = folder.join(&*file));
-            return Ok(router);
-        }
-    }
-    if problems.is_empty() {
-        problems.push(Place::new(0, 0..0), "the configuration cannot be used");
-    }
-    Err(problems.into_errors())
+    let mut router = configuration(name, text, build::router)?;
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let keys = router.peers.iter_mut().flat_map(|peer| &mut peer.keys);
+    keys.for_each(|(_, file)| *file = folder.join(&*file));
+    Ok(router)
 }
 
 /// The tables of a configuration, in Markdown.

@@ -76,6 +76,19 @@ pub enum Method {
         /// Trials on the plateau.
         repeats: u32,
     },
+    /// The highest rate that is carried steadily (`netstage_core::measure::steady`).
+    Steady {
+        /// The highest rate; none: what the sender's own link carries.
+        max_rate: Option<BitRate>,
+        /// The low rate, whose delay others are measured by.
+        low: BitRate,
+        /// Rates are whole multiples of this.
+        step: BitRate,
+        /// Length of the trial that decides.
+        trial: Duration,
+        /// Length of those before it.
+        search: Duration,
+    },
     /// Bit error rate.
     BitError {
         /// What it is concluded from.
@@ -157,6 +170,7 @@ impl Method {
             Method::BackToBack { .. } => "rfc9004-back-to-back",
             Method::Mlrsearch { .. } => "mlrsearch",
             Method::Plateau { .. } => "plateau",
+            Method::Steady { .. } => "steady-rate",
             Method::BitError { .. } => "bit-error",
             Method::Transfer(_) => "rfc6349",
             Method::Activation { .. } => "y1564",
@@ -169,7 +183,20 @@ impl Method {
     pub fn metrics(&self) -> &'static [Metric] {
         use Metric::*;
         match self {
-            Method::Throughput(_) | Method::Mlrsearch { .. } => &[TestThroughput, TestFrameRate],
+            Method::Throughput(_) | Method::Mlrsearch { .. } => {
+                &[TestThroughput, TestFrameRate, TestLineShare]
+            }
+            Method::Steady { .. } => &[
+                TestThroughput,
+                TestFrameRate,
+                TestLineShare,
+                TestLatency,
+                TestLatencyLeast,
+                TestLatencyMedian,
+                TestLatency99,
+                TestLatency999,
+                TestLatencyMost,
+            ],
             Method::Plateau { .. } => &[TestPlateau],
             Method::BitError { by: ErrorsBy::Loss, .. } => {
                 &[TestBitErrorRate, TestBaseLoss, TestLossRatio, TestDelivered]
@@ -189,6 +216,7 @@ impl Method {
             Method::Latency { rate: None, .. } => &[
                 TestThroughput,
                 TestFrameRate,
+                TestLineShare,
                 TestLatency,
                 TestLatencyLeast,
                 TestLatencyMedian,
@@ -205,7 +233,9 @@ impl Method {
                 TestLatencyMost,
             ],
             Method::FrameLoss { .. } => &[TestLossRatio, TestDelivered],
-            Method::BackToBack { .. } => &[TestThroughput, TestFrameRate, TestBackToBack, TestBufferTime],
+            Method::BackToBack { .. } => {
+                &[TestThroughput, TestFrameRate, TestLineShare, TestBackToBack, TestBufferTime]
+            }
             Method::Activation { .. } => {
                 &[TestDelivered, TestLossRatio, TestLatency, TestDelayVariation, TestAccepted]
             }

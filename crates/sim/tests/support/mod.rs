@@ -101,6 +101,7 @@ impl Dumbbell {
             vpns: Vec::new(),
             flows: Vec::new(),
             tests: Vec::new(),
+            routing: None,
             measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
         };
         let access = plain_link(self.access_rate, Duration::ZERO, 1000);
@@ -216,6 +217,7 @@ pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -
         vpns: Vec::new(),
         flows: Vec::new(),
         tests: Vec::new(),
+        routing: None,
         measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
     };
     let access = plain_link(1_000_000_000, Duration::ZERO, 1000);

@@ -5,11 +5,12 @@ mod bit_error;
 mod rates;
 mod rfc2544;
 mod stamp;
+mod steady;
 mod transfer;
 
 use super::session::{Ended, Session, describe};
 use netstage_core::measure::clopper_pearson;
-use netstage_core::measure::trial::{Fault, FrameSize, Layer, Length, Load, Patience, Pauses, Trial};
+use netstage_core::measure::trial::{Delays, Fault, FrameSize, Layer, Length, Load, Patience, Pauses, Trial};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
@@ -49,6 +50,9 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
             Method::Plateau { max_rate, trial, repeats } => {
                 rates::plateau(session, probe, *max_rate, *trial, *repeats)?;
             }
+            Method::Steady { max_rate, low, step, trial, search } => {
+                steady::run(session, probe, *max_rate, (*low, *step), (*trial, *search))?;
+            }
             Method::Loss { rate, trial, repeats } => loss(session, probe, *rate, *trial, *repeats)?,
             Method::BitError { .. }
             | Method::Transfer(_)
@@ -83,6 +87,29 @@ fn maximum(session: &Session, probe: &Probe, rate: Option<BitRate>) -> Load {
 /// that the device settle, is always given.
 fn pauses(session: &Session) -> Pauses {
     Pauses { drain: session.test.drain, ..Pauses::RFC2544 }
+}
+
+/// Keeps a rate that nothing is lost at, and the bounds it lies within (NaN where there is none).
+fn carried(session: &mut Session, probe: &Probe, load: Load, (low, high): (f64, f64)) {
+    let rate = |load: f64| bits(Load(load), probe.frame);
+    let line = probe.frame.maximum_load(session.line_rate()).0;
+    session.find_within(Metric::TestThroughput, &probe.subject, rate(load.0), (rate(low), rate(high)));
+    session.find_within(Metric::TestFrameRate, &probe.subject, load.0, (low, high));
+    session.find(Metric::TestLineShare, &probe.subject, load.0 / line);
+}
+
+/// Keeps the delays of all frames, as far as they are known.
+fn delays(session: &mut Session, subject: &str, delays: Option<Delays>) {
+    let Some(delays) = delays else { return };
+    for (metric, delay) in [
+        (Metric::TestLatencyLeast, delays.minimum),
+        (Metric::TestLatencyMedian, delays.median),
+        (Metric::TestLatency99, delays.p99),
+        (Metric::TestLatency999, delays.p999),
+        (Metric::TestLatencyMost, delays.maximum),
+    ] {
+        session.find(metric, subject, delay.as_secs_f64());
+    }
 }
 
 fn bits(load: Load, frame: FrameSize) -> f64 {

@@ -133,6 +133,12 @@ pub fn bit_errors(outcome: &Outcome, probe: &str) -> Option<u64> {
     Some(values.iter().filter(|value| !value.is_nan()).sum::<f64>().round() as u64)
 }
 
+/// The mean delay of each of the first bins, in seconds; NaN where none was measured.
+pub fn delays_by_bin(outcome: &Outcome, probe: &str, bins: usize) -> Vec<f64> {
+    let series = outcome.get(Metric::FlowDelay, probe).or_else(|| outcome.get(Metric::FlowRoundTrip, probe));
+    series.map_or(Vec::new(), |series| series.values.iter().copied().take(bins).collect())
+}
+
 fn delays(outcome: &Outcome, probe: &str) -> Option<Delays> {
     let mut histogram = Histogram::default();
     histogram.add(travel_times(outcome, probe)?);

@@ -7,9 +7,9 @@ use crate::run::Runner;
 use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult};
 use netstage_core::rng::Stream;
-use netstage_core::time::Instant;
+use netstage_core::time::{Duration, Instant};
 use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
-use netstage_scenario::outcome::Metric;
+use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::plan::{Plan, Test};
 
 /// A trial that the stage spoiled is run so often at least: one of hundreds may be, and does not
@@ -115,11 +115,34 @@ impl<'a> Session<'a> {
     /// Performs one trial, again where the stage spoiled it.
     pub fn perform(&mut self, subject: &str, trial: &Trial) -> Result<TrialResult, Ended> {
         let derived = derive::packets(self.plan, self.test, trial);
+        self.performed(subject, trial, &derived).map(|(result, _)| result)
+    }
+
+    /// Performs one trial likewise, and tells the mean delay of each of its seconds, in seconds.
+    pub fn perform_by_second(
+        &mut self,
+        subject: &str,
+        trial: &Trial,
+    ) -> Result<(TrialResult, Vec<f64>), Ended> {
+        let mut derived = derive::packets(self.plan, self.test, trial);
+        derived.measure.interval = Duration::from_secs(1);
+        let (result, outcome) = self.performed(subject, trial, &derived)?;
+        // The last bin may be of a moment only, or of nothing any more.
+        let whole = trial.duration().0 / derived.measure.interval.0;
+        Ok((result, outcome::delays_by_bin(&outcome, &self.test.probe.name, whole.max(1) as usize)))
+    }
+
+    fn performed(
+        &mut self,
+        subject: &str,
+        trial: &Trial,
+        derived: &Plan,
+    ) -> Result<(TrialResult, Outcome), Ended> {
         let mut why = String::new();
         for _ in 0..self.attempts {
             (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
-            let outcome = (self.runner)(&derived, seed, self.stop).map_err(Ended::Stopped)?;
+            let outcome = (self.runner)(derived, seed, self.stop).map_err(Ended::Stopped)?;
             let result = outcome::packets(&outcome, &self.test.probe.name, trial);
             let mut entry = TrialEntry::new(subject, trial, &result);
             // What the generator did wrong is for the search to judge: it may try a lower load.
@@ -130,12 +153,14 @@ impl<'a> Session<'a> {
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
                 self.ways = outcome::ways(&outcome, probe);
             }
-            let spoiled = outcome.void.into_iter().next();
+            let spoiled = outcome.void.first().cloned();
             entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
+            let burst = outcome.loads.iter().find(|load| load.quantity == "burst");
+            entry.burst = burst.map_or(0, |load| load.achieved as u64);
             self.found.trials.push(entry);
             match spoiled {
                 Some(spoiled) if fault.is_none() => why = spoiled,
-                _ => return Ok(result),
+                _ => return Ok((result, outcome)),
             }
         }
         Err(Ended::Void(format!("{subject}: {} trials in a row were spoiled: {why}", self.attempts)))

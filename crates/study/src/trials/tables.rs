@@ -93,6 +93,9 @@ fn trials(data: &Data, name: &str) -> Option<Table> {
     table.columns.push(Column::left("test"));
     let columns = ["asked", "offered", "for", "sent", "lost", "loss", "mean delay"];
     table.columns.extend(columns.map(Column::right));
+    let mut all = data.cells.iter().flat_map(|cell| &cell.tests).flat_map(|test| &test.outcome.trials);
+    let tells_bursts = all.any(|trial| trial.burst > 0);
+    table.columns.extend(tells_bursts.then(|| Column::right("burst")));
     table.columns.push(Column::left("remark"));
     let mut left_out = 0;
     for cell in &data.cells {
@@ -105,6 +108,8 @@ fn trials(data: &Data, name: &str) -> Option<Table> {
                 let mut row = row(data, cell);
                 row.extend((data.repeat > 1).then(|| test.seed.to_string()));
                 row.extend(trial_row(trial));
+                row.extend(tells_bursts.then(|| trial.burst.to_string()));
+                row.push(trial.void.clone());
                 table.rows.push(row);
             }
         }
@@ -115,7 +120,7 @@ fn trials(data: &Data, name: &str) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn trial_row(trial: &TrialEntry) -> [String; 9] {
+fn trial_row(trial: &TrialEntry) -> [String; 8] {
     let none = || "–".to_owned();
     // A transfer by TCP has no frames of one size.
     if trial.frame == 0 {
@@ -124,7 +129,7 @@ fn trial_row(trial: &TrialEntry) -> [String; 9] {
         let again = format!("{} sent again", trial.retransmissions);
         let rate = format!("{} (payload)", format::quantity(rate, "bit/s"));
         let time = format::duration(trial.sending_ns);
-        return [trial.subject.clone(), none(), rate, time, sent, again, none(), none(), trial.void.clone()];
+        return [trial.subject.clone(), none(), rate, time, sent, again, none(), none()];
     }
     let loss = trial.lost as f64 / trial.sent as f64;
     [
@@ -136,6 +141,5 @@ fn trial_row(trial: &TrialEntry) -> [String; 9] {
         trial.lost.to_string(),
         format::number(loss),
         trial.delay_ns.map_or("–".into(), format::duration),
-        trial.void.clone(),
     ]
 }

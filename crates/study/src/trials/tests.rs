@@ -50,14 +50,16 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
     let packets = (offered * seconds / 8.0 / f64::from(packet + 28)).round();
     let passed = (packets * (capacity / offered).min(1.0)).floor();
     let subject = probe.name.clone();
-    let bins = plan.duration.as_secs_f64();
+    let bin = plan.measure.interval.as_secs_f64();
     let series = |metric, value| Series { metric, subject: subject.clone(), values: vec![value] };
     Outcome {
         interval: plan.measure.interval,
         bins: 1,
         series: vec![
-            series(Metric::FlowThroughput, passed * 8.0 * f64::from(packet) / bins),
+            series(Metric::FlowThroughput, passed * 8.0 * f64::from(packet) / bin),
             series(Metric::FlowSent, packets),
+            // It delays more the more there is.
+            series(Metric::FlowDelay, 1e-5 * (1.0 + offered / 0.97e6)),
         ],
         loads: vec![Load {
             subject: subject.clone(),
@@ -124,6 +126,28 @@ fn a_trial_is_the_network_with_one_flow_and_what_runs_beside_it() {
     seeds.dedup();
     assert_eq!(seeds.len(), plans.len());
     assert_eq!(doing.borrow()[1], "test one, trial 2");
+}
+
+#[test]
+fn a_steady_rate_has_the_delay_of_a_low_one() {
+    let steady = Method::Steady {
+        max_rate: Some(BitRate(100_000_000)),
+        low: BitRate(1_000_000),
+        step: BitRate(1_000_000),
+        trial: Duration::from_secs(10),
+        search: Duration::from_secs(2),
+    };
+    // It loses nothing up to 50 Mbit/s, and delays more than ten times as long as at 1 Mbit/s from 19 on.
+    let test = tested(&plan(steady.clone(), &[64]), 50e6, f64::INFINITY);
+    assert_eq!(value(&test, Metric::TestThroughput, "one"), 18e6);
+    let said = test.verdicts.join("; ");
+    assert!(
+        said.contains("at 19 Mbit/s the mean delay of a second was 205.9 µs, at the low rate 20.31 µs"),
+        "{said}"
+    );
+    let test = tested(&plan(steady, &[64]), 5.5e6, f64::INFINITY);
+    assert_eq!(value(&test, Metric::TestThroughput, "one"), 5e6);
+    assert!(test.verdicts.join("; ").contains("packets were lost"), "{:?}", test.verdicts);
 }
 
 #[test]

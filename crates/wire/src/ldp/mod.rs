@@ -27,6 +27,7 @@ pub mod message;
 pub mod write;
 
 use crate::bytes::{u16_at, u32_at};
+use core::fmt;
 use core::net::Ipv4Addr;
 
 /// UDP port of discovery and TCP port of sessions.
@@ -84,6 +85,43 @@ impl Status {
     /// It is to be passed on along the LSP.
     pub const fn is_forwarded(self) -> bool {
         self.0 & 0x4000_0000 != 0
+    }
+}
+
+impl fmt::Display for Status {
+    /// Its name (section 4.4).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Who sends it says whether the session ends with it.
+        let name = match self.0 & 0x3fff_ffff {
+            0x0 => "success",
+            0x1 => "bad LDP identifier",
+            0x2 => "bad protocol version",
+            0x3 => "bad PDU length",
+            0x4 => "unknown message type",
+            0x5 => "bad message length",
+            0x6 => "unknown TLV",
+            0x7 => "bad TLV length",
+            0x8 => "malformed TLV value",
+            0x9 => "hold timer expired",
+            0xa => "shutdown",
+            0xb => "loop detected",
+            0xc => "unknown FEC",
+            0xd => "no route",
+            0xe => "no label resources",
+            0xf => "label resources available",
+            0x10 => "session rejected: no hello",
+            0x11 => "session rejected: advertisement mode",
+            0x12 => "session rejected: maximum PDU length",
+            0x13 => "session rejected: label range",
+            0x14 => "keepalive timer expired",
+            0x15 => "label request aborted",
+            0x16 => "missing message parameters",
+            0x17 => "unsupported address family",
+            0x18 => "session rejected: bad keepalive time",
+            0x19 => "internal error",
+            _ => return write!(f, "status {:#010x}", self.0),
+        };
+        f.write_str(name)
     }
 }
 

@@ -16,7 +16,7 @@ fn chain(routers: usize, configure: impl Fn(&mut Config)) -> Network {
 }
 
 fn outgoing(network: &mut Network, number: usize) -> Option<u32> {
-    network.speaker(number).outgoing(prefix(FEC)).map(|(_, label)| label.number())
+    network.speaker(number).outgoing(prefix(FEC)).first().map(|next_hop| next_hop.label.number())
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_kept_label_is_there_when_the_next_hop_changes() {
     network.take_events(1);
     network.told(1);
     network.bind(1, FEC, transit(100, 3));
-    let to = Some((identifier(3), label(300)));
+    let to = vec![via(3, label(300))];
     assert_eq!(network.take_events(1), [Event::Outgoing { fec: prefix(FEC), to }]);
     // Nobody need be told.
     network.run(1);
@@ -149,4 +149,56 @@ fn what_has_come_by_or_too_far_is_refused() {
     let mut alone = Alone::up(|_| ());
     alone.say(&[Outgoing::LabelMapping(OutgoingMapping { hops: Some(200), path: &own, ..mapping })]);
     assert_eq!((alone.answers().len(), alone.speaker.mappings_for(fec).count()), (0, 1));
+}
+
+#[test]
+fn packets_go_to_all_next_hops_that_have_told_of_a_label() {
+    let mut network = Network::new(4, |_| ());
+    for other in [2, 3, 4] {
+        network.link(1, other);
+    }
+    network.run(1);
+    network.take_events(1);
+    let next_hops = vec![address(4), address(2), address(3)];
+    network.bind(1, FEC, Binding::Transit { label: label(100), next_hops: next_hops.clone() });
+    network.bind(2, FEC, transit(200, 9));
+    network.bind(4, FEC, EGRESS);
+    network.run(1);
+    let both = [via(4, Label::IMPLICIT_NULL), via(2, label(200))];
+    assert_eq!(network.speaker(1).outgoing(prefix(FEC)), both, "in the order of the binding");
+    network.bind(3, FEC, transit(300, 9));
+    network.run(1);
+    assert_eq!(network.speaker(1).outgoing(prefix(FEC)).len(), 3);
+    // One is no more, and the label that this router has given out stays.
+    network.told(1);
+    network.speaker(4).unbind(prefix(FEC));
+    network.run(1);
+    assert_eq!(network.speaker(1).outgoing(prefix(FEC)), [via(2, label(200)), via(3, label(300))]);
+    assert!(network.told(1).iter().all(|told| !told.contains("withdraw")));
+    let now = network.now;
+    network.speaker(2).shut_down(now);
+    network.run(1);
+    network.bind(1, FEC, Binding::Transit { label: label(100), next_hops: vec![address(3)] });
+    assert_eq!(network.speaker(1).outgoing(prefix(FEC)), [via(3, label(300))]);
+    network.speaker(1).unbind(prefix(FEC));
+    let events = network.take_events(1);
+    assert_eq!(events.last(), Some(&Event::Outgoing { fec: prefix(FEC), to: vec![] }));
+}
+
+#[test]
+fn several_ways_count_as_the_longest_and_as_one_by_all_their_routers() {
+    let mut network = Network::new(5, |config| config.loop_detection = Some(8));
+    for (one, other) in [(1, 2), (2, 3), (2, 4), (4, 5)] {
+        network.link(one, other);
+    }
+    network.run(1);
+    network.bind(3, FEC, EGRESS);
+    network.bind(5, FEC, EGRESS);
+    network.bind(4, FEC, transit(400, 5));
+    network.run(1);
+    network.told(2);
+    network.bind(2, FEC, Binding::Transit { label: label(200), next_hops: vec![address(3), address(4)] });
+    network.run(1);
+    let told = network.told(2);
+    assert!(told.contains(&format!("map {FEC} 200 hops 3 {} {}", router(4), router(2))), "{told:?}");
 }

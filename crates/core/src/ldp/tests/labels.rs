@@ -19,7 +19,7 @@ fn mappings_go_both_ways_and_the_end_of_an_lsp_asks_to_pop() {
     network.bind(1, "10.0.0.2/32", transit(30, 2));
     network.run(1);
     for (number, other, fec) in [(1, 2, "10.0.0.2/32"), (2, 1, FEC)] {
-        let to = Some((identifier(other), Label::IMPLICIT_NULL));
+        let to = vec![via(other, Label::IMPLICIT_NULL)];
         assert_eq!(network.speaker(number).outgoing(prefix(fec)), to);
         let events = network.take_events(number);
         assert!(events.contains(&Event::Outgoing { fec: prefix(fec), to }));
@@ -52,7 +52,7 @@ fn what_cannot_be_bound_is_refused() {
     assert_eq!(alone.speaker.bind(prefix(FEC), transit(15, 1)), Err(Refused::ReservedLabel));
     let loose = Fec::Prefix { address: "10.0.0.99".parse().unwrap(), length: 8 };
     alone.speaker.bind(loose, transit(16, 1)).unwrap();
-    assert_eq!(alone.speaker.binding(prefix("10.0.0.0/8")), Some(transit(16, 1)));
+    assert_eq!(alone.speaker.binding(prefix("10.0.0.0/8")), Some(&transit(16, 1)));
 }
 
 #[test]
@@ -225,17 +225,20 @@ fn addresses_come_and_go_and_next_hops_with_them() {
     network.bind(1, FEC, EGRESS);
     network.bind(2, FEC, transit(20, 77));
     network.run(1);
-    assert_eq!(network.speaker(2).outgoing(prefix(FEC)), None);
+    assert_eq!(network.speaker(2).outgoing(prefix(FEC)), []);
     network.told(1);
     network.speaker(1).set_addresses([address(77), address(1), core::net::Ipv6Addr::LOCALHOST.into()]);
     network.run(1);
     assert_eq!(network.told(1), ["no addresses 1", "addresses 1", "addresses 1"]);
-    assert_eq!(network.speaker(2).outgoing(prefix(FEC)), Some((identifier(1), Label::IMPLICIT_NULL)));
+    assert_eq!(
+        network.speaker(2).outgoing(prefix(FEC)),
+        [NextHop { address: address(77), ..via(1, Label::IMPLICIT_NULL) }]
+    );
     network.speaker(1).set_addresses([address(1)]);
     network.run(1);
-    assert_eq!(network.speaker(2).outgoing(prefix(FEC)), None);
+    assert_eq!(network.speaker(2).outgoing(prefix(FEC)), []);
     let events = network.take_events(2);
-    assert!(events.contains(&Event::Outgoing { fec: prefix(FEC), to: None }));
+    assert!(events.contains(&Event::Outgoing { fec: prefix(FEC), to: vec![] }));
 }
 
 #[test]
@@ -314,7 +317,7 @@ proptest! {
             match step {
                 0 => network.speaker(number).bind(fec, EGRESS).unwrap(),
                 1..=3 => {
-                    network.speaker(number).bind(fec, Binding::Transit { label: own_label, next_hop }).unwrap();
+                    network.speaker(number).bind(fec, Binding::Transit { label: own_label, next_hops: vec![next_hop] }).unwrap();
                 }
                 4 | 5 => network.speaker(number).unbind(fec),
                 6 if choice == 0 => network.cut_connections(),
@@ -342,7 +345,7 @@ proptest! {
             // All next hops lead the same way around.
             for net in 0..5 {
                 let fec = Fec::prefix(Ipv4Addr::new(10, net, 0, 0).into(), 16).unwrap();
-                let leads_on = (1..4).filter(|number| network.speaker(*number).outgoing(fec).is_some());
+                let leads_on = (1..4).filter(|number| !network.speaker(*number).outgoing(fec).is_empty());
                 prop_assert!(leads_on.count() < 3);
             }
         }
@@ -350,7 +353,7 @@ proptest! {
             let fecs: Vec<Fec> = network.speaker(number).table.own().collect();
             for fec in fecs {
                 let downstream = network.speaker(number).table.downstream(fec);
-                let to = downstream.map(|(peer, remote)| (peer, remote.label));
+                let to: Vec<NextHop> = downstream.map(|(next_hop, _)| next_hop).collect();
                 prop_assert_eq!(network.speaker(number).outgoing(fec), to);
                 network.speaker(number).unbind(fec);
             }

@@ -9,6 +9,7 @@ mod trace;
 use super::*;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use netstage_wire::ldp::message::{Hello, Initialization, Message};
 use netstage_wire::ldp::write::{Outgoing, Writer};
 use netstage_wire::ldp::{MOST_BYTES, Pdu};
@@ -43,7 +44,12 @@ fn address(number: usize) -> IpAddr {
 }
 
 fn transit(number: u32, next_hop: usize) -> Binding {
-    Binding::Transit { label: label(number), next_hop: address(next_hop) }
+    Binding::Transit { label: label(number), next_hops: vec![address(next_hop)] }
+}
+
+/// A router as a next hop, with its label.
+fn via(number: usize, label: Label) -> NextHop {
+    NextHop { address: address(number), peer: identifier(number), label }
 }
 
 const EGRESS: Binding = Binding::Egress { label: None };
@@ -51,6 +57,7 @@ const EGRESS: Binding = Binding::Egress { label: None };
 #[derive(Debug)]
 enum Delivery {
     Hello { to: usize, interface: usize, from: usize, bytes: Vec<u8> },
+    TargetedHello { to: usize, from: usize, bytes: Vec<u8> },
     Bytes { to: usize, connection: Connection, bytes: Vec<u8> },
     Closed { to: usize, connection: Connection },
     Connect { from: usize, peer: Identifier, address: Ipv4Addr },
@@ -166,7 +173,10 @@ impl Network {
 
     fn transmit(&mut self, from: usize, transmit: Transmit) {
         match transmit {
-            Transmit::Discovery { interface, bytes } => {
+            Transmit::Discovery { scope: Scope::Targeted(to), bytes } => {
+                self.schedule(Delivery::TargetedHello { to: usize::from(to.octets()[3]), from, bytes });
+            }
+            Transmit::Discovery { scope: Scope::Link(interface), bytes } => {
                 let Link { ends, passes } = self.links[interface];
                 let side = usize::from(ends[1].0 == from);
                 if passes[side] {
@@ -204,6 +214,9 @@ impl Network {
             Delivery::Hello { to, interface, from, bytes } => {
                 self.speaker(to).handle_hello(now, interface, router(from), &bytes);
             }
+            Delivery::TargetedHello { to, from, bytes } => {
+                self.speaker(to).handle_targeted_hello(now, router(from), &bytes);
+            }
             Delivery::Bytes { to, connection, bytes } => {
                 self.speaker(to).handle_bytes(now, connection, &bytes);
             }
@@ -234,7 +247,7 @@ impl Network {
     fn take_events(&mut self, number: usize) -> Vec<Event> {
         self.settle();
         let of_router = self.events.iter().filter(|(_, whose, _)| *whose == number);
-        let taken = of_router.map(|(_, _, event)| *event).collect();
+        let taken = of_router.map(|(_, _, event)| event.clone()).collect();
         self.events.retain(|(_, whose, _)| *whose != number);
         taken
     }

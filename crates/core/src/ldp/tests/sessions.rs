@@ -59,16 +59,16 @@ fn a_lost_connection_returns_with_all_labels() {
     network.bind(1, "10.0.0.1/32", EGRESS);
     network.bind(2, "10.0.0.1/32", transit(20, 1));
     network.run(1);
-    assert_eq!(network.speaker(2).outgoing(prefix("10.0.0.1/32")), Some((identifier(1), label(3))));
+    assert_eq!(network.speaker(2).outgoing(prefix("10.0.0.1/32")), [via(1, label(3))]);
     network.events.clear();
     network.cut_connections();
     network.settle();
     assert_eq!(network.downs().len(), 2);
-    assert_eq!(network.speaker(2).outgoing(prefix("10.0.0.1/32")), None);
+    assert_eq!(network.speaker(2).outgoing(prefix("10.0.0.1/32")), []);
     assert_eq!(network.speaker(2).mappings_for(prefix("10.0.0.1/32")).count(), 0);
     network.run(2);
     assert_eq!(network.ups(), [1, 2]);
-    assert_eq!(network.speaker(2).outgoing(prefix("10.0.0.1/32")), Some((identifier(1), label(3))));
+    assert_eq!(network.speaker(2).outgoing(prefix("10.0.0.1/32")), [via(1, label(3))]);
 }
 
 #[test]
@@ -294,4 +294,72 @@ fn hellos_are_as_frequent_as_the_peer_asks_for_and_strange_ones_are_ignored() {
     alone.speaker.handle_hello(alone.now, 0, router(1), &[0, 1, 0, 99]);
     alone.speaker.handle_hello(alone.now, 5, router(1), &[]);
     assert!(alone.speaker.adjacencies.is_empty() && alone.speaker.peers.is_empty());
+}
+
+/// Two routers without a link, of which the first looks for the second.
+fn apart(configure: impl Fn(&mut Config)) -> Network {
+    let mut network = Network::new(2, configure);
+    network.speaker(1).add_target(Instant::ZERO, router(2));
+    network.run(1);
+    network
+}
+
+#[test]
+fn routers_far_apart_are_looked_for_by_their_addresses() {
+    let mut network = apart(|config| config.accepts_targeted = true);
+    assert_eq!(network.ups(), [1, 2]);
+    network.run(600);
+    assert!(network.downs().is_empty(), "answers keep it up");
+    let heard: Vec<Neighbour> = network.speaker(2).neighbours().collect();
+    let [Neighbour { peer, transport, phase, addresses, .. }] = heard[..] else { panic!("{heard:?}") };
+    assert_eq!((peer, transport, addresses), (identifier(1), router(1), 2));
+    assert_eq!(phase, Some(Phase::Operational));
+
+    // Who only answers falls silent as well, and the session ends when the last hello is too old.
+    let now = network.now;
+    network.speaker(1).remove_target(now, router(2));
+    network.run(1);
+    assert_eq!(network.downs()[0].2, End::Sent(Status::HOLD_TIMER_EXPIRED));
+    network.run(45);
+    assert_eq!(network.speaker(2).neighbours().count(), 0);
+    assert!(network.speakers.iter().all(|speaker| speaker.poll_timeout() == Instant::NEVER));
+}
+
+#[test]
+fn targeted_hellos_are_answered_only_by_who_is_to() {
+    let mut network = apart(|_| ());
+    network.run(100);
+    assert_eq!(network.ups(), []);
+    assert_eq!(network.speaker(2).neighbours().count(), 0);
+    // Both may look for each other, too.
+    let now = network.now;
+    network.speaker(2).add_target(now, router(1));
+    network.run(30);
+    assert_eq!(network.ups(), [1, 2]);
+}
+
+#[test]
+fn a_link_and_a_target_carry_one_session_and_either_keeps_it() {
+    let mut network = Network::pair(|config| config.accepts_targeted = true);
+    network.speaker(1).add_target(seconds(1), router(2));
+    network.run(1);
+    network.links[0].passes = [false, false];
+    network.run(600);
+    assert!(network.ups().is_empty() && network.downs().is_empty());
+}
+
+#[test]
+fn hellos_hold_as_long_as_both_ends_say() {
+    let mut network = Network::pair(|config| {
+        config.link_hold = Duration::from_secs(if config.router == router(1) { 3 } else { 30 });
+    });
+    network.run(60);
+    assert!(network.downs().is_empty(), "three are sent in the lesser time");
+    network.links[0].passes = [false, true];
+    let since = network.now;
+    network.run(5);
+    let downs = network.downs();
+    assert_eq!(downs[0].1, 2, "{downs:?}");
+    assert!(downs[0].0 <= since + Duration::from_secs(3));
+    assert_eq!(downs[0].2, End::Sent(Status::HOLD_TIMER_EXPIRED));
 }

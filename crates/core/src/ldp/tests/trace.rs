@@ -20,7 +20,8 @@ fn a_session_from_the_first_hello_to_the_shutdown() {
     speaker.handle_timeout(now);
     // Hello: 15 seconds, link, transport address 10.0.0.2.
     let hello = framed(2, &[&[1, 0, 0, 20, 0, 0, 0, 1, 4, 0, 0, 4, 0, 15, 0, 0, 4, 1, 0, 4, 10, 0, 0, 2]]);
-    assert_eq!(speaker.poll_transmit(now), Some(Transmit::Discovery { interface: 4, bytes: hello }));
+    let scope = Scope::Link(4);
+    assert_eq!(speaker.poll_transmit(now), Some(Transmit::Discovery { scope, bytes: hello }));
     assert_eq!(speaker.poll_transmit(now), None);
 
     // Router 3's says 45 seconds, and gives a number of its configuration.

@@ -4,7 +4,6 @@
 //! What is announced is announced again when the session comes up anew, and where the peer asks
 //! for it (RFC 2918); the end of the initial routes is marked (RFC 4724).
 
-mod connection;
 mod outbox;
 #[cfg(test)]
 mod tests;
@@ -13,12 +12,13 @@ use super::inject::{Order, Written};
 use super::machine::{Event, Machine, Settings, Side, Transmit};
 use super::nlri::Family;
 use super::table::Table;
-use connection::{Connection, connect, listen};
+use crate::peering::{self, Connection, Protection};
 use netstage_core::time::Instant;
 use outbox::Outbox;
+use socket2::Socket;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -50,6 +50,23 @@ pub struct Endpoint {
     pub md5_key: Option<Vec<u8>>,
     /// How many hops away the peer may be (RFC 5082); one for a neighbour.
     pub security_hops: Option<u8>,
+}
+
+impl Endpoint {
+    fn socket(&self, port: u16) -> io::Result<Socket> {
+        let md5_keys = self.md5_key.iter().map(|key| (self.peer, key.clone())).collect();
+        let protection = Protection { md5_keys, security_hops: self.security_hops };
+        peering::bind(SocketAddr::new(self.local, port), &protection)
+    }
+
+    /// Where the peer may connect to, if it may.
+    fn listen(&self) -> io::Result<Option<TcpListener>> {
+        self.listen_port.map(|port| peering::listen(self.socket(port)?)).transpose()
+    }
+
+    async fn connect(self) -> io::Result<TcpStream> {
+        peering::connect(self.socket(0)?, SocketAddr::new(self.peer, self.peer_port)).await
+    }
 }
 
 /// What a session is asked to do.
@@ -85,7 +102,7 @@ pub async fn run(
     mut commands: UnboundedReceiver<Command>,
     handle: impl FnMut(Instant, Report),
 ) -> io::Result<()> {
-    let listener = listen(&endpoint)?;
+    let listener = endpoint.listen()?;
     let mut driver = Driver {
         outbox: Outbox::new(settings.identity.clone()),
         machine: Machine::new(settings),
@@ -265,7 +282,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
 
     fn carry_out(&mut self, transmit: Transmit) {
         match transmit {
-            Transmit::Connect => self.attempt = Some(Box::pin(connect(self.endpoint.clone()))),
+            Transmit::Connect => self.attempt = Some(Box::pin(self.endpoint.clone().connect())),
             Transmit::Abandon => self.attempt = None,
             Transmit::Bytes(side, bytes) => {
                 if let Some(connection) = &mut self.connections[side as usize] {

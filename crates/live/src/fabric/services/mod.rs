@@ -2,8 +2,10 @@
 //!
 //! - here: what a plan asks for, and what came of it;
 //! - [`ftp`]: how its programs are told what to do, and what their words mean;
-//! - [`run`]: their processes.
+//! - [`run`]: their processes;
+//! - [`frr`]: routing daemons, which are there before the run and have no flow of their own.
 
+pub mod frr;
 mod ftp;
 pub(super) mod run;
 
@@ -78,6 +80,9 @@ fn programs(program: Program) -> &'static [(&'static str, &'static str)] {
 
 /// The first program of a plan's services that is not installed.
 pub fn missing(plan: &Plan) -> Option<NotInstalled> {
+    if let Some((service, program)) = frr::missing(plan) {
+        return Some(NotInstalled { service: service.to_owned(), program, package: "frr" });
+    }
     plan.flows.iter().find_map(|group| {
         let mut programs = programs(group.program?).iter();
         let &(program, package) = programs.find(|(program, _)| find(program).is_none())?;

@@ -3,6 +3,7 @@
 
 use crate::netns::lookup::{OwnAddress, Station};
 use crate::netns::netlink::Link;
+use crate::netns::settings::Settings;
 use crate::netns::{Namespace, Netlink, ethtool};
 use crate::obstacle::Obstacle;
 use netstage_scenario::pe::{Router, Tunnel};
@@ -22,7 +23,7 @@ pub(super) struct Host {
 #[derive(Debug)]
 struct Taken {
     name: String,
-    settings: Vec<(String, String)>,
+    settings: Settings,
     offloads: Vec<String>,
 }
 
@@ -75,22 +76,17 @@ impl Host {
         }
         let mut told = Vec::new();
         let offloads = ethtool::offloads_on(&self.namespace, name).unwrap_or_default();
-        let mut taken = Taken { name: name.into(), settings: Vec::new(), offloads };
+        let namespace = self.namespace.try_clone();
+        let namespace = namespace.map_err(|error| Obstacle::system("the network namespace", &error))?;
+        let mut taken = Taken { name: name.into(), settings: Settings::of(namespace), offloads };
         // A dot would part the name from what follows.
         for (setting, value) in [
             (format!("net/ipv4/conf/{name}/forwarding"), "0"),
             (format!("net/ipv4/conf/{name}/arp_ignore"), "8"),
             (format!("net/ipv6/conf/{name}/disable_ipv6"), "1"),
         ] {
-            let before = self.namespace.sysctl_value(&setting);
-            taken.settings.extend(before.ok().map(|before| (setting.clone(), before)));
-            match self.namespace.sysctl(&setting, value) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    told.push(format!(
-                        "{name}: the kernel may answer or forward beside this router: {error}"
-                    ));
-                }
-                _ => {}
+            if let Err(error) = taken.settings.set(&setting, value) {
+                told.push(format!("{name}: the kernel may answer or forward beside this router: {error}"));
             }
         }
         if let Err(error) = ethtool::offloads_off(&self.namespace, name) {
@@ -107,9 +103,7 @@ impl Host {
     pub fn give_back(&mut self, name: &str) {
         let Some(index) = self.taken.iter().position(|taken| taken.name == name) else { return };
         let Taken { settings, offloads, .. } = self.taken.swap_remove(index);
-        for (setting, before) in settings {
-            let _ = self.namespace.sysctl(&setting, &before);
-        }
+        drop(settings);
         let _ = ethtool::switch_on(&self.namespace, name, &offloads);
     }
 

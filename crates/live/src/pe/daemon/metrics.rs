@@ -1,83 +1,11 @@
-//! Metrics for Prometheus, in its text format 0.0.4: names with units, each with its help.
+//! What a router tells Prometheus.
 
 use super::snapshot::{self, FlowState, ReferenceState, Snapshot};
-use super::{Daemon, Obstacle};
-use std::fmt::Write as _;
-use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
-
-/// A request is no longer, and takes no longer.
-const MOST_BYTES: usize = 8 << 10;
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Serves `/metrics` until the end.
-pub(super) async fn listen(
-    address: SocketAddr,
-    daemon: Arc<Daemon>,
-    mut closing: watch::Receiver<bool>,
-) -> Result<(), Obstacle> {
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        Obstacle::new(
-            format!("metrics cannot be served on {address}: {error}"),
-            "give `metrics` a free address of this machine",
-        )
-    })?;
-    tokio::spawn(async move {
-        loop {
-            let stream = tokio::select! {
-                accepted = listener.accept() => accepted,
-                _ = closing.wait_for(|closing| *closing) => return,
-            };
-            match stream {
-                Ok((stream, _)) => {
-                    let daemon = Arc::clone(&daemon);
-                    tokio::spawn(async move { timeout(PATIENCE, answer(stream, daemon)).await });
-                }
-                // Out of descriptors: others may give some back.
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-    });
-    Ok(())
-}
-
-/// One request, one answer: scrapers ask rarely.
-async fn answer(mut stream: TcpStream, daemon: Arc<Daemon>) -> io::Result<()> {
-    let mut request = Vec::with_capacity(1 << 10);
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if request.len() > MOST_BYTES || stream.read_buf(&mut request).await? == 0 {
-            return Ok(());
-        }
-    }
-    let asks = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET /metrics?");
-    let state = match asks {
-        true => spawn_blocking(move || daemon.show()).await.ok().flatten(),
-        false => None,
-    };
-    let (status, body) = match (asks, state) {
-        (true, Some(state)) => ("200 OK", text(&state)),
-        (true, None) => ("503 Service Unavailable", "the router is ending\n".into()),
-        (false, _) => ("404 Not Found", "metrics are at /metrics\n".into()),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(body.as_bytes()).await?;
-    stream.shutdown().await
-}
+use crate::prometheus::Page;
 
 /// A state as metrics.
 pub(super) fn text(state: &Snapshot) -> String {
-    let mut page = Page(String::new());
+    let mut page = Page::default();
     let seconds = |ns: u64| ns as f64 / 1e9;
     page.one("netstage_pe_uptime_seconds", "gauge", "Time since the router began.", seconds(state.uptime_ns));
     page.one(
@@ -93,8 +21,8 @@ pub(super) fn text(state: &Snapshot) -> String {
         state.refused_configurations as f64,
     );
     page.one("netstage_pe_buffers_free", "gauge", "Packet buffers that are free.", state.free_buffers as f64);
-    page.flows(state);
-    page.references(state);
+    flows(&mut page, state);
+    references(&mut page, state);
     page.head("netstage_pe_peer_reachable", "gauge", "1 while the machine has a way to the peer.");
     for peer in &state.peers {
         let value = f64::from(u8::from(peer.way.is_some()));
@@ -154,118 +82,89 @@ type OfReference<'a> = &'a dyn Fn(&ReferenceState) -> Option<f64>;
 /// How a metric of a flow is found.
 type OfFlow<'a> = &'a dyn Fn(&FlowState) -> Option<f64>;
 
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        // Names are letters, digits, `-` and `_`: nothing to escape.
-        let labels: Vec<String> =
-            labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.0, "{name}{labels} {value}");
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
-        self.head(name, kind, help);
-        self.sample(name, &[], value);
-    }
-
-    fn flows(&mut self, state: &Snapshot) {
-        let count = |value: u64| Some(value as f64);
-        let metrics: [(&str, &str, &str, OfFlow<'_>); 16] = [
-            ("sent_packets_total", "counter", "Data packets sent to the peer.", &|f| count(f.sent.packets)),
-            ("sent_bytes_total", "counter", "Bytes sent to the peer, at the IP layer.", &|f| {
-                count(f.sent.bytes)
-            }),
-            ("received_packets_total", "counter", "Data packets from the peer.", &|f| {
-                count(f.received.packets)
-            }),
-            ("received_bytes_total", "counter", "Bytes from the peer, at the IP layer.", &|f| {
-                count(f.received.bytes)
-            }),
-            (
-                "marked_packets_total",
-                "counter",
-                "Packets from the peer with a congestion mark of the core.",
-                &|f| count(f.marked),
-            ),
-            ("lost_packets_total", "counter", "Packets lost in the core, as the peer's counts tell.", &|f| {
-                count(f.window.as_ref()?.lost)
-            }),
-            ("management_packets_total", "counter", "Queries sent to the peer.", &|f| {
-                count(f.window.as_ref()?.queries)
-            }),
-            ("queue_packets", "gauge", "Packets that wait.", &|f| count(f.queue)),
-            ("queue_dropped_packets_total", "counter", "Packets that found the queue full.", &|f| {
-                count(f.counters.get("queue_full").copied().unwrap_or(0))
-            }),
-            ("window_packets", "gauge", "The window.", &|f| Some(f.window.as_ref()?.packets)),
-            ("in_flight_packets", "gauge", "Packets sent and not yet confirmed.", &|f| {
-                count(f.window.as_ref()?.in_flight)
-            }),
-            (
-                "round_trip_seconds",
-                "gauge",
-                "Smoothed round trip to the peer and back; 0 before it is known.",
-                &|f| Some(f.window.as_ref()?.round_trip_ns as f64 / 1e9),
-            ),
-            ("loss_ratio", "gauge", "Loss by the configured measure, once known.", &|f| {
-                f.window.as_ref()?.loss
-            }),
-            ("weight", "gauge", "The configured weight.", &|f| Some(f.weight)),
-            (
-                "infeasible",
-                "gauge",
-                "1 while the weight asks for more than the window's parameters can give.",
-                &|f| Some(f64::from(u8::from(f.window.as_ref()?.is_infeasible))),
-            ),
-            ("silent", "gauge", "1 while the peer does not answer.", &|f| {
-                Some(f64::from(u8::from(f.is_silent)))
-            }),
-        ];
-        for (name, kind, help, value) in metrics {
-            let name = format!("netstage_pe_flow_{name}");
-            self.head(&name, kind, help);
-            for flow in &state.flows {
-                if let Some(value) = value(flow) {
-                    self.sample(&name, &[("vpn", &flow.vpn), ("peer", &flow.peer)], value);
-                }
+fn flows(page: &mut Page, state: &Snapshot) {
+    let count = |value: u64| Some(value as f64);
+    let metrics: [(&str, &str, &str, OfFlow<'_>); 16] = [
+        ("sent_packets_total", "counter", "Data packets sent to the peer.", &|f| count(f.sent.packets)),
+        ("sent_bytes_total", "counter", "Bytes sent to the peer, at the IP layer.", &|f| count(f.sent.bytes)),
+        ("received_packets_total", "counter", "Data packets from the peer.", &|f| count(f.received.packets)),
+        ("received_bytes_total", "counter", "Bytes from the peer, at the IP layer.", &|f| {
+            count(f.received.bytes)
+        }),
+        (
+            "marked_packets_total",
+            "counter",
+            "Packets from the peer with a congestion mark of the core.",
+            &|f| count(f.marked),
+        ),
+        ("lost_packets_total", "counter", "Packets lost in the core, as the peer's counts tell.", &|f| {
+            count(f.window.as_ref()?.lost)
+        }),
+        ("management_packets_total", "counter", "Queries sent to the peer.", &|f| {
+            count(f.window.as_ref()?.queries)
+        }),
+        ("queue_packets", "gauge", "Packets that wait.", &|f| count(f.queue)),
+        ("queue_dropped_packets_total", "counter", "Packets that found the queue full.", &|f| {
+            count(f.counters.get("queue_full").copied().unwrap_or(0))
+        }),
+        ("window_packets", "gauge", "The window.", &|f| Some(f.window.as_ref()?.packets)),
+        ("in_flight_packets", "gauge", "Packets sent and not yet confirmed.", &|f| {
+            count(f.window.as_ref()?.in_flight)
+        }),
+        (
+            "round_trip_seconds",
+            "gauge",
+            "Smoothed round trip to the peer and back; 0 before it is known.",
+            &|f| Some(f.window.as_ref()?.round_trip_ns as f64 / 1e9),
+        ),
+        ("loss_ratio", "gauge", "Loss by the configured measure, once known.", &|f| f.window.as_ref()?.loss),
+        ("weight", "gauge", "The configured weight.", &|f| Some(f.weight)),
+        (
+            "infeasible",
+            "gauge",
+            "1 while the weight asks for more than the window's parameters can give.",
+            &|f| Some(f64::from(u8::from(f.window.as_ref()?.is_infeasible))),
+        ),
+        ("silent", "gauge", "1 while the peer does not answer.", &|f| Some(f64::from(u8::from(f.is_silent)))),
+    ];
+    for (name, kind, help, value) in metrics {
+        let name = format!("netstage_pe_flow_{name}");
+        page.head(&name, kind, help);
+        for flow in &state.flows {
+            if let Some(value) = value(flow) {
+                page.sample(&name, &[("vpn", &flow.vpn), ("peer", &flow.peer)], value);
             }
         }
     }
+}
 
-    fn references(&mut self, state: &Snapshot) {
-        let known = |reference: &ReferenceState, value: f64| reference.age_ns.map(|_| value);
-        let metrics: [(&str, &str, &str, OfReference<'_>); 10] = [
-            (
-                "age_seconds",
-                "gauge",
-                "Since what is known of the reference was measured here, or arrived.",
-                &|r| Some(r.age_ns? as f64 / 1e9),
-            ),
-            ("old", "gauge", "1 while that is too long, and the nominal flow is used.", &|r| {
-                Some(f64::from(u8::from(r.is_old)))
-            }),
-            ("followers", "gauge", "VPN flows here that follow it.", &|r| Some(f64::from(r.followers))),
-            ("weight", "gauge", "Its weight.", &|r| known(r, r.weight)),
-            ("round_trip_seconds", "gauge", "Its round trip.", &|r| known(r, r.round_trip_ns as f64 / 1e9)),
-            ("loss_ratio", "gauge", "Its loss by the measure configured for it, once known.", &|r| r.loss),
-            ("decrease", "gauge", "Its multiplicative decrease.", &|r| known(r, r.decrease)),
-            ("published_total", "counter", "Messages sent to peers about it.", &|r| Some(r.published as f64)),
-            ("received_total", "counter", "Messages about it believed.", &|r| Some(r.received as f64)),
-            ("refused_total", "counter", "Messages about it refused.", &|r| Some(r.refused as f64)),
-        ];
-        for (name, kind, help, value) in metrics {
-            let name = format!("netstage_pe_reference_{name}");
-            self.head(&name, kind, help);
-            for reference in &state.references {
-                if let Some(value) = value(reference) {
-                    self.sample(&name, &[("reference", &reference.name)], value);
-                }
+fn references(page: &mut Page, state: &Snapshot) {
+    let known = |reference: &ReferenceState, value: f64| reference.age_ns.map(|_| value);
+    let metrics: [(&str, &str, &str, OfReference<'_>); 10] = [
+        (
+            "age_seconds",
+            "gauge",
+            "Since what is known of the reference was measured here, or arrived.",
+            &|r| Some(r.age_ns? as f64 / 1e9),
+        ),
+        ("old", "gauge", "1 while that is too long, and the nominal flow is used.", &|r| {
+            Some(f64::from(u8::from(r.is_old)))
+        }),
+        ("followers", "gauge", "VPN flows here that follow it.", &|r| Some(f64::from(r.followers))),
+        ("weight", "gauge", "Its weight.", &|r| known(r, r.weight)),
+        ("round_trip_seconds", "gauge", "Its round trip.", &|r| known(r, r.round_trip_ns as f64 / 1e9)),
+        ("loss_ratio", "gauge", "Its loss by the measure configured for it, once known.", &|r| r.loss),
+        ("decrease", "gauge", "Its multiplicative decrease.", &|r| known(r, r.decrease)),
+        ("published_total", "counter", "Messages sent to peers about it.", &|r| Some(r.published as f64)),
+        ("received_total", "counter", "Messages about it believed.", &|r| Some(r.received as f64)),
+        ("refused_total", "counter", "Messages about it refused.", &|r| Some(r.refused as f64)),
+    ];
+    for (name, kind, help, value) in metrics {
+        let name = format!("netstage_pe_reference_{name}");
+        page.head(&name, kind, help);
+        for reference in &state.references {
+            if let Some(value) = value(reference) {
+                page.sample(&name, &[("reference", &reference.name)], value);
             }
         }
     }
@@ -312,18 +211,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
-        let (mut named, mut last) = (std::collections::BTreeSet::new(), String::new());
-        for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("# HELP ") {
-                let (name, help) = rest.split_once(' ').unwrap();
-                assert!(named.insert(name.to_owned()) && help.ends_with('.'), "{line}");
-                last = name.to_owned();
-            } else if !line.starts_with('#') {
-                let (name, value) = line.rsplit_once(' ').unwrap();
-                assert_eq!(name.split('{').next().unwrap(), last);
-                assert!(value.parse::<f64>().unwrap().is_finite());
-            }
-        }
+        let named = crate::prometheus::checked(&text);
         // The dashboard asks for nothing else.
         let dashboard = include_str!("../../../../../docs/pe-dashboard.json");
         let asked: Vec<&str> = dashboard

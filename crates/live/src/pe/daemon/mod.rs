@@ -24,8 +24,10 @@ mod session;
 pub mod snapshot;
 mod steering;
 
+pub use crate::log::{Level, Log};
 pub use crate::obstacle::{Error, Obstacle};
-pub use control::{Ended, Signals};
+pub use crate::signals::Signals;
+pub use control::Ended;
 pub use forward::Event;
 pub use snapshot::Snapshot;
 
@@ -46,18 +48,6 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use steering::Program;
-
-/// How much a line of the log matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Belongs to normal operation.
-    Note,
-    /// Somebody should look.
-    Alarm,
-}
-
-/// Where lines of the log go, from any thread.
-pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 /// A router that runs.
 pub struct Daemon {

@@ -135,6 +135,6 @@ fn by_xdp(namespace: &Namespace, name: &str, kind: PortKind) -> Result<AfXdp, St
         let remedy = format!("ethtool -L {name} combined 1");
         return Err(format!("it has {queues} receive queues, of which AF_XDP takes one ({remedy})"));
     }
-    let options = af_xdp::Options { receive_frames: 4_096, send_frames: 2_048 };
+    let options = af_xdp::Options { receive_frames: 4_096, send_frames: 2_048, receives: true };
     AfXdp::open(namespace, name, options).map_err(|error| error.to_string())
 }

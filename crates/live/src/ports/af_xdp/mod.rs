@@ -30,11 +30,13 @@ pub struct Options {
     pub receive_frames: u32,
     /// Frames that may be on their way out. Rounded up to a power of two.
     pub send_frames: u32,
+    /// Whether frames that arrive are its own. Where they are not, the kernel has them as before.
+    pub receives: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { receive_frames: 2048, send_frames: 2048 }
+        Options { receive_frames: 2048, send_frames: 2048, receives: true }
     }
 }
 
@@ -43,7 +45,7 @@ impl Default for Options {
 pub struct AfXdp {
     link: String,
     // Declared first, so that it is detached before the socket closes.
-    _program: Program,
+    _program: Option<Program>,
     socket: OwnedFd,
     frames: Mapping,
     chunk_len: usize,
@@ -113,7 +115,7 @@ impl AfXdp {
         bind(fd, index)?;
         Ok(AfXdp {
             link: link.name.clone(),
-            _program: Program::attach(index, fd)?,
+            _program: options.receives.then(|| Program::attach(index, fd)).transpose()?,
             socket,
             frames,
             chunk_len,

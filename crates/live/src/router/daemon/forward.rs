@@ -1,22 +1,28 @@
 //! The thread that forwards: frames, the kernel's news and what others want, as they come.
 
-use super::machine::Machine;
-use super::state::State;
+use super::egress::Egress;
+use super::fpm::Fpm;
+use super::machine::{Machine, Seen, Slot, refused, tables};
+use super::remains::Remains;
+use super::state::{LabelPage, LabelQuery, RoutePage, RouteQuery, State};
 use crate::clock::{Epoch, monotonic_ns};
+use crate::log::{Level, Log};
+use crate::memory;
 use crate::netns::settings::Settings;
 use crate::obstacle::Obstacle;
 use crate::ports::Port as _;
-use crate::ports::af_packet::AfPacket;
 use crate::ports::tun::Tun;
-use crate::router::fib::{Change, Fib};
+use crate::router::fib::{Fib, Refused};
 use crate::router::slow_path::{Neighbour, SlowPath};
-use crate::router::source::file;
 use crate::router::source::kernel::{Kernel, News};
+use crate::router::source::route::Names;
+use crate::router::source::{Key, Ranked, Sources};
 use crate::wait::Waiter;
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::router::Router;
+use netstage_scenario::router::{Counting, Router};
+use netstage_wire::ethernet;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -29,83 +35,40 @@ const MODERATION_NS: u64 = 250_000;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Neighbours that are next routers are looked for, and kept, this often.
 const REFRESH: Duration = Duration::from_secs(5);
+/// Whether redirected frames arrive is looked at this often.
+const WATCH: Duration = Duration::from_millis(250);
 /// What the waiter calls that which is no port.
 const BELL: usize = usize::MAX;
 const KERNEL: usize = usize::MAX - 1;
+const MANAGERS: usize = usize::MAX - 2;
+const MANAGER: usize = usize::MAX - 3;
+pub(super) const OWN: usize = usize::MAX - 4;
+/// Packets of the system's own taken in one turn.
+const OWN_BATCH: usize = 64;
 
-enum Order {
+/// What others want of the thread.
+pub(super) enum Order {
     Show(Sender<State>),
+    Routes(RouteQuery, Sender<RoutePage>),
+    Labels(LabelQuery, Sender<LabelPage>),
+    /// Another configuration, whose interfaces have the numbers they had, and the routes of its file.
+    Replace(Box<Router>, Ranked, Sender<Result<usize, Obstacle>>),
     End,
 }
 
-/// The thread, from outside.
-#[derive(Debug)]
-pub(super) struct Forwarding {
+/// Gives orders to the thread, from any other.
+#[derive(Clone, Debug)]
+pub(super) struct Orders {
     orders: Sender<Order>,
     bell: Arc<EventFd>,
-    thread: JoinHandle<()>,
 }
 
-impl Forwarding {
-    /// Begins, by the routes there are.
-    pub fn begin(
-        machine: Machine,
-        router: &Router,
-        tell: Box<dyn Fn(&str) + Send>,
-    ) -> Result<Forwarding, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("forwarding cannot begin", &error);
-        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
-        let bell = Arc::new(bell.map_err(|error| failed(error.into()))?);
-        let Machine { namespace, ports, interfaces, links, names, tables, delivery, settings } = machine;
-        let mut waiter = Waiter::sparing(MODERATION_NS).map_err(failed)?;
-        for (number, port) in ports.iter().enumerate() {
-            waiter.add(number, port.fd()).map_err(failed)?;
-        }
-        waiter.add(BELL, Some(bell.as_fd())).map_err(failed)?;
-        let mut kernel = Kernel::open(&namespace).map_err(failed)?;
-        waiter.add(KERNEL, Some(kernel.as_fd())).map_err(failed)?;
-        let news = kernel.load(names).map_err(|error| Obstacle::system(&error.action, &error.source))?;
-        let (orders, received) = channel();
-        let mut forward = Loop {
-            fib: Fib::new(links, router.tables.len() as u32, router.model),
-            slow_path: SlowPath::new(ports, interfaces, tables),
-            kernel,
-            follows: router.follow_kernel,
-            delivery,
-            waiter,
-            bell: Arc::clone(&bell),
-            orders: received,
-            asked: BTreeMap::new(),
-            refused: 0,
-            router: router.clone(),
-            epoch: Epoch(monotonic_ns()),
-            tell,
-            _settings: settings,
-        };
-        forward.take(news);
-        for change in read(router)? {
-            forward.apply(&change);
-        }
-        let thread = std::thread::Builder::new().name("router-forward".into()).spawn(move || forward.run());
-        Ok(Forwarding { orders, bell, thread: thread.map_err(failed)? })
-    }
-
-    /// How it stands; none after the end.
-    pub fn show(&self) -> Option<State> {
+impl Orders {
+    /// Gives an order that is answered; none after the end.
+    pub fn ask<T>(&self, order: impl FnOnce(Sender<T>) -> Order) -> Option<T> {
         let (sender, receiver) = channel();
-        self.give(Order::Show(sender));
+        self.give(order(sender));
         receiver.recv().ok()
-    }
-
-    /// Whether it has ended by itself.
-    pub fn is_over(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// Ends it.
-    pub fn end(self) {
-        self.give(Order::End);
-        let _ = self.thread.join();
     }
 
     fn give(&self, order: Order) {
@@ -115,45 +78,156 @@ impl Forwarding {
     }
 }
 
-/// The routes of the configuration's file.
-fn read(router: &Router) -> Result<Vec<Change>, Obstacle> {
-    let Some(path) = &router.routes else { return Ok(Vec::new()) };
-    let wrong = |why: &dyn std::fmt::Display| {
-        Obstacle::new(format!("{}: {why}", path.display()), "docs/router.md tells how its lines look")
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    let interfaces: Vec<String> = router.interfaces.iter().map(|interface| interface.name.clone()).collect();
-    let tables: Vec<String> = router.tables.iter().map(|table| table.name.clone()).collect();
-    file::read(&text, file::Names { interfaces: &interfaces, tables: &tables }).map_err(|error| wrong(&error))
+/// The thread, from outside.
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    orders: Orders,
+    thread: JoinHandle<()>,
 }
 
-struct Loop {
-    slow_path: SlowPath<AfPacket>,
-    fib: Fib,
-    kernel: Kernel,
-    /// The kernel's routes count.
-    follows: bool,
-    delivery: Option<Tun>,
-    waiter: Waiter,
+impl Forwarding {
+    /// Begins, by the routes there are.
+    pub fn begin(router: &Router, file: Ranked, log: Log) -> Result<Forwarding, Obstacle> {
+        let failed = |error: io::Error| Obstacle::system("forwarding cannot begin", &error);
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
+        let bell = Arc::new(bell.map_err(|error| failed(error.into()))?);
+        let (orders, received) = channel();
+        let forward = Loop::prepare(router, Arc::clone(&bell), received, file, log)?;
+        let thread = std::thread::Builder::new().name("router-forward".into()).spawn(move || forward.run());
+        Ok(Forwarding { orders: Orders { orders, bell }, thread: thread.map_err(failed)? })
+    }
+
+    pub fn orders(&self) -> Orders {
+        self.orders.clone()
+    }
+
+    /// Whether it has ended by itself.
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Ends it.
+    pub fn end(self) {
+        self.orders.give(Order::End);
+        let _ = self.thread.join();
+    }
+}
+
+fn remedy(refused: Refused) -> &'static str {
+    match refused {
+        Refused::Full => "give [router] more `v4_rows` or `v6_rows`",
+        Refused::NoRoom => "give [router] more `next_hops`",
+        Refused::TooManyLabels | Refused::Reserved | Refused::Unknown => "see who told it",
+    }
+}
+
+pub(super) struct Loop {
+    pub slow_path: SlowPath<Slot>,
+    pub fib: Fib,
+    pub kernel: Kernel,
+    /// The routes of the file.
+    pub file: Ranked,
+    pub fpm: Option<Fpm>,
+    pub delivery: Option<Tun>,
+    pub waiter: Waiter,
     bell: Arc<EventFd>,
     orders: Receiver<Order>,
     /// When neighbours were last asked for.
     asked: BTreeMap<Neighbour, Instant>,
-    /// Changes there was no room for, or that cannot be.
-    refused: u64,
-    router: Router,
+    /// What there was no room for, or cannot be.
+    pub refused: BTreeSet<Key>,
+    pub router: Router,
+    pub machine: Machine,
+    /// The interfaces, as they are at present.
+    pub seen: Vec<Option<Seen>>,
+    pub names: Names,
+    pub egress: Egress,
+    /// Frames are taken by the program in the kernel from now on.
+    pub has_begun: bool,
     epoch: Epoch,
-    tell: Box<dyn Fn(&str) + Send>,
-    _settings: Settings,
+    pub log: Log,
+    pub settings: Settings,
+    pub remains: Remains,
 }
 
 impl Loop {
+    fn prepare(
+        router: &Router,
+        bell: Arc<EventFd>,
+        orders: Receiver<Order>,
+        file: Ranked,
+        log: Log,
+    ) -> Result<Loop, Obstacle> {
+        let failed = |error: io::Error| Obstacle::system("forwarding cannot begin", &error);
+        let mut machine = Machine::here()?;
+        let seen = machine.look(&router.interfaces).map_err(|error| refused(&error))?;
+        let mac = seen.iter().flatten().next().map_or([0; 6], |seen| seen.mac);
+        let tables = tables(router, mac, &|line| log(Level::Note, line))?;
+        let mut waiter = Waiter::sparing(MODERATION_NS).map_err(failed)?;
+        waiter.add(BELL, Some(bell.as_fd())).map_err(failed)?;
+        let kernel = Kernel::open(&machine.namespace).map_err(failed)?;
+        waiter.add(KERNEL, Some(kernel.as_fd())).map_err(failed)?;
+        let names = machine.names(router);
+        let mut fpm = None;
+        if let Some(address) = router.fpm {
+            let listening = Fpm::listen(&machine.namespace, address, names.clone())?;
+            waiter.add(MANAGERS, Some(listening.listener())).map_err(failed)?;
+            fpm = Some(listening);
+        }
+        let namespace = machine.same_namespace()?;
+        let (remains, before) = Remains::of(&router.control, &machine.namespace);
+        let fib = Fib::new(Vec::new(), router.tables.len() as u32, router.model);
+        let mut forward = Loop {
+            fib: if router.count == Counting::Prefix { fib.counting_prefixes() } else { fib },
+            slow_path: SlowPath::new(Vec::new(), Vec::new(), tables),
+            kernel,
+            file,
+            fpm,
+            delivery: None,
+            waiter,
+            bell,
+            orders,
+            asked: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            router: router.clone(),
+            names,
+            settings: Settings::changed_before(namespace, before),
+            machine,
+            seen: Vec::new(),
+            egress: Egress::default(),
+            has_begun: false,
+            epoch: Epoch(monotonic_ns()),
+            log,
+            remains,
+        };
+        match forward.start(seen) {
+            Ok(()) => Ok(forward),
+            Err(obstacle) => {
+                forward.remains.leave(&mut forward.settings);
+                Err(obstacle)
+            }
+        }
+    }
+
+    /// Opens interfaces, learns routes, and then has frames taken.
+    fn start(&mut self, seen: Vec<Option<Seen>>) -> Result<(), Obstacle> {
+        self.open_all(seen)?;
+        let news = self.load().map_err(|error| refused(&error))?;
+        self.take(news);
+        self.file.keys().into_iter().for_each(|key| self.apply(key));
+        self.attach_all()?;
+        self.watch(Instant::ZERO);
+        // Of a file with a million routes much more is read than kept.
+        memory::give_back();
+        Ok(())
+    }
+
     fn run(mut self) {
         let mut ready = Vec::new();
-        let mut refresh = Instant::ZERO;
+        let (mut refresh, mut watch) = (Instant::ZERO, Instant::ZERO);
         loop {
-            let due = self.epoch.monotonic_ns(self.slow_path.poll_timeout().min(refresh));
-            if self.waiter.wait(due, &mut ready).is_err() {
+            let due = self.poll_timeout().min(refresh).min(watch);
+            if self.waiter.wait(self.epoch.monotonic_ns(due), &mut ready).is_err() {
                 return;
             }
             if ready.contains(&BELL) {
@@ -161,6 +235,9 @@ impl Loop {
                 while let Ok(order) = self.orders.try_recv() {
                     match order {
                         Order::Show(to) => drop(to.send(self.state())),
+                        Order::Routes(query, to) => drop(to.send(self.routes(&query))),
+                        Order::Labels(query, to) => drop(to.send(self.labels(&query))),
+                        Order::Replace(router, file, to) => drop(to.send(self.replace(*router, file))),
                         Order::End => return,
                     }
                 }
@@ -168,39 +245,120 @@ impl Loop {
             if ready.contains(&KERNEL) {
                 match self.kernel.poll() {
                     Ok(news) => self.take(news),
-                    Err(error) => (self.tell)(&error.to_string()),
+                    Err(error) => (self.log)(Level::Alarm, &error.to_string()),
                 }
             }
             let now = self.epoch.now();
+            self.hear(now, &ready);
+            if ready.contains(&OWN) {
+                self.send_own(now);
+            }
             while self.slow_path.turn(now).more {}
             self.deliver();
             self.ask(now);
             if now >= refresh {
                 self.keep();
+                self.try_again();
                 refresh = now + REFRESH;
+            }
+            if now >= watch {
+                self.watch(now);
+                watch = now + WATCH;
             }
         }
     }
 
-    fn take(&mut self, news: News) {
-        let changes = if self.follows { news.changes } else { Vec::new() };
-        changes.iter().for_each(|change| self.apply(change));
+    fn poll_timeout(&self) -> Instant {
+        let told = self.fpm.as_ref().map_or(Instant::NEVER, Fpm::poll_timeout);
+        self.slow_path.poll_timeout().min(told)
+    }
+
+    /// Hears the forwarding plane manager.
+    fn hear(&mut self, now: Instant, ready: &[usize]) {
+        let Some(fpm) = &mut self.fpm else { return };
+        if ready.contains(&MANAGERS) {
+            if let Some(session) = fpm.session() {
+                self.waiter.remove(MANAGER, Some(session));
+            }
+            if fpm.accept(now) {
+                (self.log)(Level::Note, "a forwarding plane manager has connected");
+            }
+            if let Some(session) = fpm.session()
+                && let Err(error) = self.waiter.add(MANAGER, Some(session))
+            {
+                (self.log)(Level::Alarm, &format!("the forwarding plane manager cannot be heard: {error}"));
+            }
+        }
+        if ready.contains(&MANAGER)
+            && let Some(why) = fpm.read(now)
+        {
+            let line = format!("what the forwarding plane manager told holds for a while: {why}");
+            (self.log)(Level::Alarm, &line);
+        }
+        fpm.changes(now).iter().for_each(|change| self.apply(change.into()));
+    }
+
+    /// Has the system's own packets, which know no labels, go as all others do.
+    fn send_own(&mut self, now: Instant) {
+        let Some(tun) = &mut self.delivery else { return };
+        let mut packets = Vec::new();
+        // By an interface that is gone nothing comes.
+        let _ = tun.receive(OWN_BATCH, &mut |received| {
+            packets.extend(received.frame.get(ethernet::HEADER..).map(<[u8]>::to_vec));
+        });
+        let Some(by) = self.router.interfaces.iter().position(|interface| interface.table == 0) else {
+            return;
+        };
+        packets.iter().for_each(|packet| self.slow_path.send_own(now, by as u32, packet));
+    }
+
+    /// All the kernel knows, by the numbers interfaces have now.
+    pub fn load(&mut self) -> Result<News, crate::netns::netlink::Error> {
+        if let Some(fpm) = &mut self.fpm {
+            fpm.set_names(self.names.clone());
+        }
+        self.kernel.load(self.names.clone())
+    }
+
+    pub fn take(&mut self, news: News) {
+        news.changes.iter().for_each(|change| self.apply(change.into()));
+        let now = self.epoch.now();
         for (neighbour, station) in news.neighbours {
             self.fib.set_neighbour(self.slow_path.tables_mut(), neighbour, station);
             if let Some(station) = station {
-                self.slow_path.resolve(neighbour, station);
+                self.slow_path.resolve(now, neighbour, station);
             }
+        }
+        if news.links {
+            self.look_at_links();
         }
     }
 
-    fn apply(&mut self, change: &Change) {
-        if let Err(refused) = self.fib.apply(self.slow_path.tables_mut(), change) {
-            // The first tells enough; how many there are is shown.
-            if self.refused == 0 {
-                (self.tell)(&format!("a route or label is not taken: {refused} ({change:?})"));
-            }
-            self.refused += 1;
+    /// A source tells of a change.
+    pub fn apply(&mut self, key: Key) {
+        let sources = Sources {
+            file: &self.file,
+            manager: self.fpm.as_ref().map(Fpm::ranked),
+            kernel: self.router.follow_kernel.then(|| self.kernel.ranked()),
+        };
+        let change = sources.settled(key);
+        let Err(refused) = self.fib.apply(self.slow_path.tables_mut(), &change) else {
+            self.refused.remove(&key);
+            return;
+        };
+        // The first tells enough; how many there are is shown.
+        if self.refused.is_empty() {
+            let line = format!("{key} is not taken, nor may others be: {refused}; {}", remedy(refused));
+            (self.log)(Level::Alarm, &line);
         }
+        self.refused.insert(key);
+    }
+
+    /// Tries what was refused again, some of it each time: there may be room now.
+    fn try_again(&mut self) {
+        const SOME: usize = 1_024;
+        let some: Vec<Key> = self.refused.iter().take(SOME).copied().collect();
+        some.into_iter().for_each(|key| self.apply(key));
     }
 
     /// Hands over what came in LSPs.
@@ -230,9 +388,5 @@ impl Loop {
     fn keep(&mut self) {
         let neighbours: Vec<Neighbour> = self.fib.neighbours().map(|(neighbour, _)| neighbour).collect();
         neighbours.into_iter().for_each(|neighbour| self.kernel.find(neighbour));
-    }
-
-    fn state(&self) -> State {
-        State::of(&self.router, &self.slow_path, &self.fib, self.refused)
     }
 }

@@ -1,20 +1,22 @@
-//! What a router needs of the machine: its interfaces, which the kernel no longer forwards by, a port on
-//! each, and the program in the kernel where it works.
+//! What a router needs of the machine: its interfaces as they are at present, a port on each, and the
+//! program in the kernel where it works.
 
+use crate::netns::netlink::{Error, Metrics, Route};
 use crate::netns::settings::Settings;
 use crate::netns::{Namespace, Netlink};
 use crate::obstacle::Obstacle;
 use crate::ports::af_packet::{AfPacket, Options};
 use crate::ports::tun::{Layer, Tun};
-use crate::router::fast_path::{self, FastPath};
-use crate::router::fib;
-use crate::router::slow_path;
+use crate::ports::{Port, Received};
+use crate::router::fast_path::FastPath;
 use crate::router::source::route::Names;
 use crate::router::tables::{Sizes, Tables};
 use netstage_core::forward::lpm::Shape;
 use netstage_scenario::router::{self, Router};
+use netstage_wire::ethernet::Mac;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
 
 /// By which the system has packets that came to it in an LSP.
 const DELIVERY: &str = "netstage0";
@@ -23,150 +25,199 @@ const V4_FIRST: u32 = 24;
 const V6_FIRST: u32 = 16;
 /// A VPN's table is smaller.
 const VPN_FIRST: u32 = 16;
+/// The kernel's table of its own addresses.
+const LOCAL: u32 = 255;
 
-/// The machine, ready.
+/// An interface as it is at present.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// The kernel's number of it, another one if it is removed and made again.
+    pub index: u32,
+    pub mac: Mac,
+    pub mtu: u16,
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Option<Ipv6Addr>,
+    /// Frames pass.
+    pub is_up: bool,
+}
+
+/// A port on an interface, while that is there.
+#[derive(Debug, Default)]
+pub(super) struct Slot(pub Option<Box<AfPacket>>);
+
+/// The machine, as asked through its kernel.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub namespace: Namespace,
-    pub ports: Vec<AfPacket>,
-    pub interfaces: Vec<slow_path::Interface>,
-    pub links: Vec<fib::Interface>,
-    pub names: Names,
-    pub tables: Tables,
-    pub delivery: Option<Tun>,
-    /// Put back when it is dropped.
-    pub settings: Settings,
+    netlink: Netlink,
 }
 
 impl Machine {
-    /// Prepares it; `tell` hears what is not as it could be.
-    pub fn prepare(router: &Router, tell: &impl Fn(&str)) -> Result<Machine, Obstacle> {
-        let failed = |what: &str, error: &io::Error| Obstacle::system(what, error);
-        let namespace =
-            Namespace::of_this_thread().map_err(|error| failed("the network namespace", &error))?;
-        let mut netlink = Netlink::open(&namespace).map_err(|error| failed(&error.action, &error.source))?;
-        let mut settings =
-            Settings::of(namespace.try_clone().map_err(|error| failed("the network namespace", &error))?);
-        let addresses = netlink.addresses().map_err(|error| failed(&error.action, &error.source))?;
-        let (mut ports, mut interfaces, mut links) = (Vec::new(), Vec::new(), Vec::new());
-        let mut names = Names::default();
-        for (number, interface) in router.interfaces.iter().enumerate() {
-            let name = &interface.name;
-            let link = netlink.link(name).map_err(|error| match error.source.kind() {
-                io::ErrorKind::NotFound => no_interface(name),
-                _ if error.source.raw_os_error() == Some(libc::ENODEV) => no_interface(name),
-                _ => failed(&error.action, &error.source),
-            })?;
-            let mac = link.mac.ok_or_else(|| {
-                Obstacle::new(
-                    format!("{name} is no Ethernet interface"),
-                    "name one that has a station's address",
-                )
-            })?;
-            for setting in
-                [format!("net/ipv4/conf/{name}/forwarding"), format!("net/ipv6/conf/{name}/forwarding")]
-            {
-                if let Err(error) = settings.set(&setting, "0") {
-                    tell(&format!("{name}: the kernel may forward beside this router: {error}"));
-                }
-            }
-            let own = |is_v4: bool| {
-                let mut own =
-                    addresses.iter().filter(|own| own.link == link.index && own.address.is_ipv4() == is_v4);
-                own.next().map(|own| own.address)
-            };
-            let v4 = own(true)
-                .and_then(|address| if let IpAddr::V4(address) = address { Some(address) } else { None });
-            let v6 = own(false)
-                .and_then(|address| if let IpAddr::V6(address) = address { Some(address) } else { None });
-            let port = AfPacket::open(&namespace, name, Options::default());
-            ports.push(port.map_err(|error| failed(&format!("{name} cannot be opened"), &error))?);
-            interfaces.push(slow_path::Interface { mac, v4, v6 });
-            let (mtu, table) = (link.mtu.min(u16::MAX.into()) as u16, interface.table as u32);
-            links.push(fib::Interface { mac, mtu, table, mpls: interface.mpls });
-            names.interfaces.insert(link.index, number as u32);
-        }
-        names.loopback = netlink.link("lo").ok().map(|link| link.index);
-        for (number, table) in router.tables.iter().enumerate() {
-            names.tables.extend(table.kernel.map(|kernel| (kernel, number as u32)));
-        }
-        // The kernel's table of its own addresses.
-        names.tables.insert(255, 0);
-        let tables = tables(router, &namespace, &links, &names, tell)?;
-        let takes_labels = router.interfaces.iter().any(|interface| interface.mpls);
-        let delivery = match takes_labels {
-            true => Some(delivery(&namespace, &mut netlink, &mut settings)?),
-            false => None,
+    pub fn here() -> Result<Machine, Obstacle> {
+        let failed = |error: io::Error| Obstacle::system("the network namespace", &error);
+        let namespace = Namespace::of_this_thread().map_err(failed)?;
+        let netlink = Netlink::open(&namespace).map_err(|error| refused(&error))?;
+        Ok(Machine { namespace, netlink })
+    }
+
+    /// Another handle of its namespace.
+    pub fn same_namespace(&self) -> Result<Namespace, Obstacle> {
+        self.namespace.try_clone().map_err(|error| Obstacle::system("the network namespace", &error))
+    }
+
+    /// Interfaces by their names; none where there is no such interface of Ethernet's.
+    pub fn look(&mut self, interfaces: &[router::Interface]) -> Result<Vec<Option<Seen>>, Error> {
+        let addresses = self.netlink.addresses()?;
+        let links = self.netlink.links()?;
+        let seen = |interface: &router::Interface| {
+            let link = links.iter().find(|link| link.name == interface.name)?;
+            let own = || addresses.iter().filter(|own| own.link == link.index).map(|own| own.address);
+            Some(Seen {
+                index: link.index,
+                mac: link.mac?,
+                mtu: link.mtu.min(u16::MAX.into()) as u16,
+                v4: own().find_map(|own| if let IpAddr::V4(own) = own { Some(own) } else { None }),
+                v6: own().find_map(|own| if let IpAddr::V6(own) = own { Some(own) } else { None }),
+                is_up: link.running,
+            })
         };
-        Ok(Machine { namespace, ports, interfaces, links, names, tables, delivery, settings })
+        Ok(interfaces.iter().map(seen).collect())
+    }
+
+    /// How the kernel's numbers are the router's, but for interfaces.
+    pub fn names(&mut self, router: &Router) -> Names {
+        let loopback = self.netlink.link("lo").ok().map(|link| link.index);
+        let tables = router.tables.iter().enumerate();
+        let tables = tables.filter_map(|(number, table)| Some((table.kernel?, number as u32)));
+        Names { loopback, tables: tables.chain([(LOCAL, 0)]).collect(), ..Names::default() }
+    }
+
+    /// Has the kernel forward nothing that comes by an interface. Gives what to tell.
+    pub fn take_over(&self, settings: &mut Settings, name: &str) -> Option<String> {
+        let settings = ["ipv4", "ipv6"].map(|version| settings.set(&forwarding(version, name), "0"));
+        let error = settings.into_iter().find_map(Result::err)?;
+        Some(format!("{name}: the kernel may forward beside this router: {error}"))
+    }
+
+    /// A port on an interface.
+    pub fn open(&self, name: &str) -> Result<Slot, Obstacle> {
+        let port = AfPacket::open(&self.namespace, name, Options::default());
+        let port = port.map_err(|error| Obstacle::system(format!("{name} cannot be opened"), &error))?;
+        Ok(Slot(Some(Box::new(port))))
+    }
+
+    /// An interface by which the system has what came to it in an LSP.
+    pub fn delivery(&mut self, settings: &mut Settings) -> Result<Tun, Obstacle> {
+        let tun = Tun::create(&self.namespace, DELIVERY, Layer::Ip).map_err(|error| {
+            Obstacle::system("what comes in an LSP for this machine cannot be handed to it", &error)
+        })?;
+        self.netlink.set_up(DELIVERY).map_err(|error| refused(&error))?;
+        // Packets come by an interface that no route leads back to.
+        let _ = settings.set(&format!("net/ipv4/conf/{DELIVERY}/rp_filter"), "0");
+        Ok(tun)
+    }
+
+    /// Where the kernel knows no labels, what the system itself sends by an LSP goes to the router: it has no
+    /// other route there.
+    pub fn carry_own(&mut self) -> Result<(), Obstacle> {
+        if self.namespace.sysctl_value("net/mpls/platform_labels").is_ok() {
+            return Ok(());
+        }
+        for any in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
+            let metrics = Metrics { rank: Some(u32::MAX), ..Metrics::default() };
+            let last = Route {
+                destination: (any, 0),
+                gateway: None,
+                link: DELIVERY,
+                preferred_source: None,
+                metrics,
+            };
+            match self.netlink.add_route(&last) {
+                // A system without IPv6 sends none.
+                Err(_) if any.is_ipv6() => {}
+                added => added.map_err(|error| refused(&error))?,
+            }
+        }
+        Ok(())
     }
 }
 
-fn no_interface(name: &str) -> Obstacle {
-    Obstacle::new(format!("there is no interface {name}"), "`ip link` lists those there are")
+/// What the kernel refuses.
+pub(super) fn refused(error: &Error) -> Obstacle {
+    Obstacle::system(&error.action, &error.source)
 }
 
-/// The tables, in the kernel's memory where the program there is to find them.
-fn tables(
-    router: &Router,
-    namespace: &Namespace,
-    links: &[fib::Interface],
-    names: &Names,
-    tell: &impl Fn(&str),
-) -> Result<Tables, Obstacle> {
+pub(super) fn no_interface(name: &str) -> Obstacle {
+    Obstacle::new(
+        format!("there is no interface {name} that has a station's address"),
+        "`ip link` lists those there are",
+    )
+}
+
+/// The setting by which the kernel forwards what comes by an interface. A dot would part the name from what
+/// follows.
+fn forwarding(version: &str, name: &str) -> String {
+    format!("net/{version}/conf/{name}/forwarding")
+}
+
+/// Whether a setting is an interface's.
+pub(super) fn is_of(setting: &str, name: &str) -> bool {
+    ["ipv4", "ipv6"].iter().any(|version| setting == forwarding(version, name))
+}
+
+/// The tables, in the kernel's memory where the program there is to find them. What keeps it from running
+/// is told.
+pub(super) fn tables(router: &Router, mac: Mac, tell: &dyn Fn(&str)) -> Result<Tables, Obstacle> {
     let shapes = (0..router.tables.len()).map(|table| {
         let first = if table == 0 { V4_FIRST } else { VPN_FIRST };
         (Shape { first, rows: router.v4_rows }, Shape { first: V6_FIRST, rows: router.v6_rows })
     });
     let sizes = Sizes { tables: shapes.collect(), targets: router.next_hops, hops: router.next_hops };
     // Any number does that is another one at the next router.
-    let seed =
-        u64::from_ne_bytes([links[0].mac[2], links[0].mac[3], links[0].mac[4], links[0].mac[5], 7, 0, 0, 1]);
+    let [_, _, a, b, c, d] = mac;
+    let seed = u64::from_ne_bytes([a, b, c, d, 7, 0, 0, 1]);
     let loaded = match router.fast_path {
         router::FastPath::Off => None,
-        router::FastPath::Auto | router::FastPath::Xdp => {
-            let loaded = FastPath::load(sizes.capacity(), seed)
-                .and_then(|fast_path| attach(fast_path, namespace, links, names));
-            match loaded {
-                Ok(fast_path) => Some(fast_path),
-                Err(error) if router.fast_path == router::FastPath::Auto => {
-                    tell(&format!("packets are decided by the program itself: {error}"));
-                    None
-                }
-                Err(error) => {
-                    let remedy = "run it as root, or set `fast_path` to \"auto\"";
-                    return Err(Obstacle { is_missing: true, ..Obstacle::new(error.to_string(), remedy) });
-                }
+        router::FastPath::Auto | router::FastPath::Xdp => match FastPath::load(sizes.capacity(), seed) {
+            Ok(fast_path) => Some(fast_path),
+            Err(error) if router.fast_path == router::FastPath::Auto => {
+                tell(&format!("packets are decided by the program itself: {error}"));
+                None
             }
-        }
+            Err(error) => return Err(not_in_the_kernel(&error)),
+        },
     };
-    let table = links.iter().map(|link| link.table).collect();
+    let table = router.interfaces.iter().map(|interface| interface.table as u32).collect();
     Ok(Tables::new(sizes, table, seed, loaded))
 }
 
-fn attach(
-    mut fast_path: FastPath,
-    namespace: &Namespace,
-    links: &[fib::Interface],
-    names: &Names,
-) -> Result<FastPath, fast_path::Error> {
-    let attached = namespace.run(|| {
-        for (index, number) in &names.interfaces {
-            let link = &links[*number as usize];
-            fast_path.attach(*number, link.table, *index, link.mac)?;
-        }
-        Ok(())
-    });
-    attached.map_err(fast_path::Error::Maps)?.map(|()| fast_path)
+pub(super) fn not_in_the_kernel(error: &dyn std::fmt::Display) -> Obstacle {
+    let remedy = "run it as root, or set `fast_path` to \"auto\"";
+    Obstacle { is_missing: true, ..Obstacle::new(error.to_string(), remedy) }
 }
 
-/// An interface by which the system has what came to it in an LSP.
-fn delivery(namespace: &Namespace, netlink: &mut Netlink, settings: &mut Settings) -> Result<Tun, Obstacle> {
-    let tun = Tun::create(namespace, DELIVERY, Layer::Ip).map_err(|error| {
-        Obstacle::system("what comes in an LSP for this machine cannot be handed to it", &error)
-    })?;
-    netlink.set_up(DELIVERY).map_err(|error| Obstacle::system(&error.action, &error.source))?;
-    // Packets come by an interface that no route leads back to.
-    let _ = settings.set(&format!("net/ipv4/conf/{DELIVERY}/rp_filter"), "0");
-    Ok(tun)
+impl Port for Slot {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        self.0.as_mut().ok_or_else(gone)?.receive(limit, each)
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        self.0.as_mut().ok_or_else(gone)?.send(frame)
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        self.0.as_mut().ok_or_else(gone)?.flush()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref()?.fd()
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.0.as_mut().map_or(0, |port| port.missed())
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the interface is gone")
 }

@@ -1,57 +1,78 @@
 //! The router as a daemon: on this machine's interfaces, by the kernel's routes or a file's, until it is
 //! told to end.
 //!
-//! - [`machine`]: interfaces, ports and the program in the kernel.
-//! - [`forward`]: the thread that forwards.
-//! - [`control`]: what it tells to who asks; [`state`]: in which shape.
+//! - [`machine`]: what it needs of the machine; [`remains`]: what is left of it should it be killed.
+//! - [`forward`]: the thread that forwards; [`interfaces`]: interfaces while they change; [`egress`]: whether
+//!   what leaves arrives.
+//! - [`reload`]: another configuration.
+//! - [`fpm`]: where a routing daemon's forwarding plane manager connects.
+//! - [`control`]: the control socket; [`metrics`]: for Prometheus; [`state`]: what both tell.
 
 mod control;
+mod egress;
 mod forward;
+mod fpm;
+mod interfaces;
 mod machine;
+mod metrics;
+mod reload;
+mod remains;
 pub mod state;
 
+pub use crate::log::{Level, Log};
 pub use crate::obstacle::Error;
-pub use control::{ask, signals};
+pub use crate::signals::Signals;
+pub use control::{ask, labels, reload, routes};
+pub use remains::{Cleaned, clean};
 pub use state::State;
 
 use crate::agent::Socket;
 use crate::obstacle::Obstacle;
+use control::Answering;
 use forward::Forwarding;
-use machine::Machine;
-use netstage_scenario::router::{self, Router};
-use nix::sys::signalfd::SignalFd;
-use std::path::Path;
+use metrics::Metrics;
+use netstage_scenario::router;
+use reload::Loaded;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A router that runs.
 #[derive(Debug)]
 pub struct Daemon {
-    router: Router,
+    control: PathBuf,
     forwarding: Forwarding,
+    answering: Arc<Answering>,
     socket: Socket,
+    _metrics: Option<Metrics>,
 }
 
 impl Daemon {
-    /// Begins to forward as a file says. `tell` hears what goes on, from any thread.
-    pub fn begin(path: &Path, tell: impl Fn(&str) + Send + 'static) -> Result<Daemon, Error> {
+    /// Begins to forward as a file says.
+    pub fn begin(path: &Path, log: Log) -> Result<Daemon, Error> {
         let router = router::load(path)?;
+        let file = reload::read(&router)?;
         let socket = Socket::bind(&router.control).map_err(|error| {
             Obstacle::new(format!("control socket: {error}"), "give [router] `control` another path")
         })?;
-        let machine = Machine::prepare(&router, &tell)?;
-        let forwarding = Forwarding::begin(machine, &router, Box::new(tell))?;
-        Ok(Daemon { router, forwarding, socket })
+        let forwarding = Forwarding::begin(&router, file, Arc::clone(&log))?;
+        let loaded = Loaded::new(path.to_owned(), router.clone(), log);
+        let answering = Arc::new(Answering { orders: forwarding.orders(), loaded });
+        let metrics =
+            router.metrics.map(|address| Metrics::serve(address, Arc::clone(&answering), router.count));
+        Ok(Daemon { control: router.control, forwarding, answering, socket, _metrics: metrics.transpose()? })
     }
 
-    /// The configuration it has.
-    pub fn router(&self) -> &Router {
-        &self.router
+    /// Its control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
     }
 
     /// Answers who asks, until one of these signals ends it; how it stood then.
-    pub fn serve(mut self, signals: &SignalFd) -> Result<Option<State>, Error> {
-        let served = control::serve(&mut self.socket, signals, &self.forwarding);
+    pub fn serve(mut self, signals: &Signals) -> Result<Option<State>, Error> {
+        let is_over = || self.forwarding.is_over();
+        let served = control::serve(&mut self.socket, signals, &self.answering, is_over);
         served.map_err(|error| Obstacle::system("the control socket fails", &error))?;
-        let last = self.forwarding.show();
+        let last = self.answering.show();
         self.forwarding.end();
         Ok(last)
     }

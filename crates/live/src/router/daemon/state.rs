@@ -1,12 +1,15 @@
-//! How a router stands, as it is told to who asks.
+//! How a router stands, as it is told to who asks; routes and labels apart, since there may be millions.
 
-use crate::ports::af_packet::AfPacket;
-use crate::router::counter::Counter;
-use crate::router::fast_path::Total;
-use crate::router::fib::{Destination, Fib, Meaning, Path};
-use crate::router::slow_path::SlowPath;
-use netstage_scenario::router::Router;
+use super::forward::Loop;
+use crate::router::counter::{self, Counter};
+use crate::router::fast_path::{FastPath, Total};
+use crate::router::fib::{Destination, Meaning, Path};
+use netstage_wire::mpls;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Routes or labels that are looked at in one go: packets wait meanwhile.
+const CHUNK: usize = 2_048;
 
 /// How a router stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,14 +18,20 @@ pub struct State {
     pub fast_path: bool,
     /// Its interfaces.
     pub interfaces: Vec<Interface>,
-    /// Routes of all tables.
-    pub routes: Vec<Route>,
-    /// Labels.
-    pub labels: Vec<Label>,
+    /// How many routes there are, of all tables.
+    pub routes: usize,
+    /// How many labels.
+    pub labels: usize,
     /// Next routers and other neighbours.
     pub neighbours: Vec<Neighbour>,
     /// What was counted.
     pub counters: Vec<Count>,
+    /// Configurations taken, the first included.
+    pub configurations: u64,
+    /// Configurations refused.
+    pub refused_configurations: u64,
+    /// Why the last one was refused, if it was.
+    pub refusal: String,
 }
 
 /// One of its interfaces.
@@ -36,6 +45,29 @@ pub struct Interface {
     pub mpls: bool,
     /// Why it is of no use at present.
     pub failure: Option<String>,
+    /// Why the slow path sends what leaves by it; none where the program in the kernel does.
+    pub slow: Option<String>,
+    /// Frames for the router that came by it.
+    pub received: Traffic,
+    /// Frames that left by it.
+    pub sent: Traffic,
+    /// Frames that wait for its line.
+    pub queued: usize,
+}
+
+/// Frames, and their bytes from the Ethernet header on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl From<counter::Count> for Traffic {
+    fn from(counter::Count { packets, bytes }: counter::Count) -> Traffic {
+        Traffic { packets, bytes }
+    }
 }
 
 /// A route.
@@ -47,8 +79,11 @@ pub struct Route {
     pub prefix: String,
     /// Where it leads, as a line of a file says it.
     pub to: String,
-    /// Packets that took it, of those decided in the kernel; all routes that lead to the same count together.
+    /// Packets that took it, of those decided in the kernel; unless prefixes are counted, all routes that
+    /// lead to the same count together.
     pub packets: Option<u64>,
+    /// Their bytes.
+    pub bytes: Option<u64>,
 }
 
 /// A label.
@@ -60,6 +95,8 @@ pub struct Label {
     pub to: String,
     /// Packets that came with it, of those decided in the kernel.
     pub packets: Option<u64>,
+    /// Their bytes.
+    pub bytes: Option<u64>,
 }
 
 /// A neighbour.
@@ -88,93 +125,227 @@ pub struct Count {
     pub packets: u64,
 }
 
-impl State {
-    pub(super) fn of(router: &Router, slow_path: &SlowPath<AfPacket>, fib: &Fib, refused: u64) -> State {
-        let tables = slow_path.tables();
-        let name = |interface: u32| router.interfaces[interface as usize].name.clone();
-        let table = |number: u32| router.tables[number as usize].name.clone();
-        let fast_path = tables.fast_path();
-        let interfaces = router.interfaces.iter().enumerate().map(|(number, interface)| Interface {
-            name: interface.name.clone(),
-            table: table(interface.table as u32),
-            mpls: interface.mpls,
-            failure: slow_path.failure(number as u32).map(ToString::to_string),
+/// Which routes are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteFilter {
+    /// Of this table only.
+    pub table: Option<String>,
+    /// Within this prefix.
+    pub within: Option<(IpAddr, u8)>,
+    /// That hold this address.
+    pub holding: Option<IpAddr>,
+}
+
+/// Which routes are wanted, from where on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RouteQuery {
+    pub filter: RouteFilter,
+    pub after: Option<RoutePlace>,
+}
+
+/// A table, whether it is that of IPv4, and the prefix that was looked at last.
+pub(super) type RoutePlace = (u32, bool, Option<(IpAddr, u8)>);
+
+/// Some routes, and from where on there may be more.
+#[derive(Debug)]
+pub(super) struct RoutePage {
+    pub routes: Vec<Route>,
+    pub after: Option<RoutePlace>,
+}
+
+/// Which labels are wanted.
+#[derive(Clone, Debug)]
+pub(super) struct LabelQuery {
+    pub first: mpls::Label,
+    /// None of a greater number.
+    pub last: mpls::Label,
+}
+
+/// Some labels, and from where on there may be more.
+#[derive(Debug)]
+pub(super) struct LabelPage {
+    pub labels: Vec<Label>,
+    pub next: Option<mpls::Label>,
+}
+
+impl Loop {
+    pub(super) fn state(&self) -> State {
+        let tables = self.slow_path.tables();
+        let fast_path = tables.fast_path().filter(|fast_path| fast_path.attached().next().is_some());
+        let named =
+            self.router.interfaces.iter().enumerate().filter(|(_, interface)| !interface.name.is_empty());
+        let interfaces = named.map(|(place, interface)| {
+            let number = place as u32;
+            let slow = match (fast_path, tables.is_slow(number)) {
+                (Some(_), true) => Some(self.why_slow(number).to_owned()),
+                _ => None,
+            };
+            let served = |path: &&FastPath| path.attached().any(|(served, _)| served == number);
+            // What the program in the kernel leaves to the slow path has come by it, too.
+            let received = fast_path.filter(served).map(|path| path.received(number));
+            let sent = fast_path.map_or(counter::Count::default(), |path| path.sent(number));
+            let failure = match &self.seen[place] {
+                None => Some("the interface is gone".to_owned()),
+                Some(seen) if !seen.is_up => Some("its link is down".to_owned()),
+                Some(_) => self.slow_path.failure(number).map(ToString::to_string),
+            };
+            Interface {
+                name: interface.name.clone(),
+                table: self.table(interface.table as u32),
+                mpls: interface.mpls,
+                failure,
+                slow,
+                received: received.unwrap_or_else(|| self.slow_path.received(number)).into(),
+                sent: (sent + self.slow_path.sent(number)).into(),
+                queued: self.slow_path.queued(number),
+            }
         });
-        let routes = tables.routes().filter_map(|(number, (address, length), target)| {
-            Some(Route {
-                table: table(number),
-                prefix: format!("{address}/{length}"),
-                to: destination(fib.destination(target)?, &name),
-                packets: fast_path.and_then(|path| path.of_target(target)).map(|count| count.packets),
-            })
-        });
-        let labels = fib.labels().map(|(label, meaning)| Label {
-            label: label.number(),
-            to: match meaning {
-                Meaning::Forward(to) => destination(&to, &name),
-                Meaning::Pop { table: 0 } => "pop".into(),
-                Meaning::Pop { table: number } => format!("pop table {}", table(number)),
-            },
-            packets: fast_path.and_then(|path| path.of_label(label)).map(|count| count.packets),
-        });
-        let neighbours = fib.neighbours().map(|((interface, address), station)| Neighbour {
-            interface: name(interface),
+        let neighbours = self.fib.neighbours().map(|((interface, address), station)| Neighbour {
+            interface: self.interface(interface),
             address: address.to_string(),
             station: station.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
         });
-        let mut counters = Vec::new();
-        for total in Total::ALL.iter().filter(|_| fast_path.is_some()) {
-            let packets = fast_path.map_or(0, |path| path.total(*total).packets);
-            counters.push(count("kernel", total.name(), total.severity().name(), total.meaning(), packets));
-        }
-        for counter in Counter::ALL {
-            let packets = slow_path.counters().get(*counter);
-            counters.push(count(
-                "program",
-                counter.name(),
-                counter.severity().name(),
-                counter.meaning(),
-                packets,
-            ));
-        }
-        counters.push(count(
-            "program",
-            "refused_changes",
-            "error",
-            "A route or label there was no room for.",
-            refused,
-        ));
         State {
             fast_path: fast_path.is_some(),
             interfaces: interfaces.collect(),
-            routes: routes.collect(),
-            labels: labels.collect(),
+            routes: tables.route_count(),
+            labels: self.fib.label_count(),
             neighbours: neighbours.collect(),
-            counters,
+            counters: self.counts(),
+            ..State::default()
+        }
+    }
+
+    fn why_slow(&self, number: u32) -> &'static str {
+        match () {
+            () if self.router.interfaces[number as usize].shaping.is_some() => "its frames wait for its line",
+            () if self.egress.is_lost(number) => {
+                "what is redirected there is lost: ethtool -K INTERFACE gro on at the other end"
+            }
+            () => "its driver takes no redirected frames, or that is not known yet",
+        }
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        let count = |path: &str, name: &str, severity: &str, meaning: &str, packets| Count {
+            path: path.into(),
+            name: name.into(),
+            severity: severity.into(),
+            meaning: meaning.into(),
+            packets,
+        };
+        let mut counts = Vec::new();
+        if let Some(fast_path) = self.slow_path.tables().fast_path() {
+            counts.extend(Total::ALL.iter().map(|total| {
+                let packets = fast_path.total(*total).packets;
+                count("kernel", total.name(), total.severity().name(), total.meaning(), packets)
+            }));
+        }
+        counts.extend(Counter::ALL.iter().map(|counter| {
+            let packets = self.slow_path.counters().get(*counter);
+            count("program", counter.name(), counter.severity().name(), counter.meaning(), packets)
+        }));
+        let meaning = "Routes and labels there is no room for at present, or that cannot be.";
+        counts.push(count("program", "refused_changes", "error", meaning, self.refused.len() as u64));
+        counts
+    }
+
+    /// Some of the routes that are wanted.
+    pub(super) fn routes(&self, query: &RouteQuery) -> RoutePage {
+        let tables = self.slow_path.tables();
+        let (table, is_v4, mut last) = query.after.unwrap_or((0, true, None));
+        let next = if is_v4 { (table, false) } else { (table + 1, true) };
+        let mut page = RoutePage { routes: Vec::new(), after: None };
+        if table as usize >= self.router.tables.len() {
+            return page;
+        }
+        let is_wanted = query.filter.is_of(&self.table(table), is_v4);
+        let routes = tables.routes_after(table, is_v4, last).take_while(|_| is_wanted);
+        for (looked_at, (prefix, target)) in routes.enumerate() {
+            if looked_at == CHUNK {
+                page.after = Some((table, is_v4, last));
+                return page;
+            }
+            last = Some(prefix);
+            if query.filter.wants(prefix) {
+                page.routes.extend(self.route(table, prefix, target));
+            }
+        }
+        page.after = Some((next.0, next.1, None));
+        page
+    }
+
+    fn route(&self, table: u32, (address, length): (IpAddr, u8), target: u32) -> Option<Route> {
+        let count = self.slow_path.tables().fast_path().and_then(|path| path.of_target(target));
+        Some(Route {
+            table: self.table(table),
+            prefix: format!("{address}/{length}"),
+            to: self.destination(self.fib.destination(target)?),
+            packets: count.map(|count| count.packets),
+            bytes: count.map(|count| count.bytes),
+        })
+    }
+
+    /// Some of the labels that are wanted.
+    pub(super) fn labels(&self, query: &LabelQuery) -> LabelPage {
+        let mut page = LabelPage { labels: Vec::new(), next: None };
+        for (label, meaning) in
+            self.fib.labels_from(query.first).take_while(|(label, _)| *label <= query.last)
+        {
+            if page.labels.len() == CHUNK {
+                page.next = Some(label);
+                break;
+            }
+            let count = self.slow_path.tables().fast_path().and_then(|path| path.of_label(label));
+            page.labels.push(Label {
+                label: label.number(),
+                to: match meaning {
+                    Meaning::Forward(to) => self.destination(&to),
+                    Meaning::Pop { table: 0 } => "pop".into(),
+                    Meaning::Pop { table } => format!("pop table {}", self.table(table)),
+                },
+                packets: count.map(|count| count.packets),
+                bytes: count.map(|count| count.bytes),
+            });
+        }
+        page
+    }
+
+    fn interface(&self, number: u32) -> String {
+        self.router.interfaces[number as usize].name.clone()
+    }
+
+    fn table(&self, number: u32) -> String {
+        self.router.tables[number as usize].name.clone()
+    }
+
+    fn destination(&self, destination: &Destination) -> String {
+        let path = |path: &Path| {
+            let via = path.via.map_or(String::new(), |via| format!("via {via} "));
+            let labels: Vec<String> = path.labels.iter().map(|label| label.number().to_string()).collect();
+            let push = if labels.is_empty() { String::new() } else { format!(" push {}", labels.join("/")) };
+            format!("{via}dev {}{push}", self.interface(path.interface))
+        };
+        match destination {
+            Destination::Local => "local".into(),
+            Destination::Discard => "discard".into(),
+            Destination::Paths(paths) => paths.iter().map(path).collect::<Vec<_>>().join(" or "),
         }
     }
 }
 
-fn count(path: &str, name: &str, severity: &str, meaning: &str, packets: u64) -> Count {
-    Count {
-        path: path.into(),
-        name: name.into(),
-        severity: severity.into(),
-        meaning: meaning.into(),
-        packets,
+impl RouteFilter {
+    /// Whether any route of a table and version can be wanted.
+    fn is_of(&self, table: &str, is_v4: bool) -> bool {
+        let is_version = |address: &IpAddr| address.is_ipv4() == is_v4;
+        self.table.as_ref().is_none_or(|wanted| wanted == table)
+            && self.within.as_ref().is_none_or(|(address, _)| is_version(address))
+            && self.holding.as_ref().is_none_or(is_version)
     }
-}
 
-fn destination(destination: &Destination, name: &dyn Fn(u32) -> String) -> String {
-    let path = |path: &Path| {
-        let via = path.via.map_or(String::new(), |via| format!("via {via} "));
-        let labels: Vec<String> = path.labels.iter().map(|label| label.number().to_string()).collect();
-        let push = if labels.is_empty() { String::new() } else { format!(" push {}", labels.join("/")) };
-        format!("{via}dev {}{push}", name(path.interface))
-    };
-    match destination {
-        Destination::Local => "local".into(),
-        Destination::Discard => "discard".into(),
-        Destination::Paths(paths) => paths.iter().map(path).collect::<Vec<_>>().join(" or "),
+    fn wants(&self, prefix: (IpAddr, u8)) -> bool {
+        use crate::router::fib::holds;
+        self.within.is_none_or(|within| prefix.1 >= within.1 && holds(within, prefix.0))
+            && self.holding.is_none_or(|address| holds(prefix, address))
     }
 }

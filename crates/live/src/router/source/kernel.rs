@@ -10,6 +10,7 @@ use crate::netns::{Namespace, Netlink};
 use crate::router::fib::Change;
 use crate::router::slow_path::Neighbour;
 use netstage_wire::ethernet::Mac;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -31,6 +32,8 @@ pub struct Kernel {
     netlink: Netlink,
     names: Names,
     ranked: Ranked,
+    /// Whose station was known when it was told last.
+    known: BTreeSet<Neighbour>,
 }
 
 impl Kernel {
@@ -42,6 +45,7 @@ impl Kernel {
             netlink: Netlink::open(namespace)?,
             names: Names::default(),
             ranked: Ranked::default(),
+            known: BTreeSet::new(),
         })
     }
 
@@ -57,9 +61,13 @@ impl Kernel {
             }
         }
         let mut news = News { changes: self.ranked.replace(fresh), ..News::default() };
+        // Neighbours of an interface that is gone are not told to be.
+        let mut gone = std::mem::take(&mut self.known);
         for (link, address, station) in self.netlink.neighbours()? {
             news.neighbours.extend(self.neighbour(link, address, station));
         }
+        gone.retain(|neighbour| !self.known.contains(neighbour));
+        news.neighbours.extend(gone.into_iter().map(|neighbour| (neighbour, None)));
         Ok(news)
     }
 
@@ -104,8 +112,13 @@ impl Kernel {
         }
     }
 
+    /// What it knows of routes and labels.
+    pub fn ranked(&self) -> &Ranked {
+        &self.ranked
+    }
+
     fn neighbour(
-        &self,
+        &mut self,
         link: u32,
         address: std::net::IpAddr,
         station: Station,
@@ -114,6 +127,10 @@ impl Kernel {
         let mac = match station {
             Station::Known(mac) | Station::Stale(mac) => Some(mac),
             Station::Unknown => None,
+        };
+        match mac {
+            Some(_) => self.known.insert((interface, address)),
+            None => self.known.remove(&(interface, address)),
         };
         Some(((interface, address), mac))
     }

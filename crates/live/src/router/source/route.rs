@@ -2,13 +2,17 @@
 //! sends them: IPv4 and IPv6, with labels to push, and what incoming labels mean.
 
 use crate::router::fib::{Destination, Meaning, Path, Prefix};
+use netlink_packet_core::{DefaultNla, Nla as _};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
-    MplsLabel, RouteAddress, RouteAttribute, RouteLwTunnelEncap, RouteMessage, RouteMplsIpTunnel,
-    RouteNextHop, RouteNextHopFlags, RouteType, RouteVia,
+    MplsLabel, RouteAddress, RouteAttribute, RouteLwEnCapType, RouteLwTunnelEncap, RouteMessage,
+    RouteMplsIpTunnel, RouteNextHop, RouteNextHopFlags, RouteType, RouteVia,
 };
 use netstage_wire::mpls::Label;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Of linux/mpls_iptunnel.h.
+const MPLS_IPTUNNEL_DST: u16 = 1;
 
 /// How the kernel's numbers are the router's.
 #[derive(Clone, Debug, Default)]
@@ -30,30 +34,35 @@ pub enum Told {
     Label(Label, Meaning),
 }
 
+/// Of what a message tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A route of some rank.
+    Route(Prefix, u32),
+    /// A label.
+    Label(Label),
+}
+
+/// Of what a message tells; none where it is of no table of this router.
+pub fn subject(message: &RouteMessage, names: &Names) -> Option<Subject> {
+    Parts::of(message).subject(message, names)
+}
+
 /// What a message tells; none where it is of nothing this router forwards by.
 pub fn told(message: &RouteMessage, names: &Names) -> Option<Told> {
-    let header = &message.header;
-    let mut route = Parts { table: header.table.into(), ..Parts::default() };
-    message.attributes.iter().for_each(|attribute| route.add(attribute));
-    if header.address_family == AddressFamily::Mpls {
-        let Some(RouteAddress::Mpls(incoming)) = route.destination else { return None };
-        return Some(Told::Label(Label::new(incoming.label)?, route.meaning(names)?));
-    }
-    let address = match (&header.address_family, route.destination) {
-        (AddressFamily::Inet, Some(address)) | (AddressFamily::Inet6, Some(address)) => ip(address)?,
-        (AddressFamily::Inet, None) => Ipv4Addr::UNSPECIFIED.into(),
-        (AddressFamily::Inet6, None) => Ipv6Addr::UNSPECIFIED.into(),
-        _ => return None,
+    let route = Parts::of(message);
+    let (prefix, rank) = match route.subject(message, names)? {
+        Subject::Route(prefix, rank) => (prefix, rank),
+        Subject::Label(label) => return Some(Told::Label(label, route.meaning(names)?)),
     };
-    let (table, rank) = (*names.tables.get(&route.table)?, route.rank);
-    let to = match header.kind {
+    let to = match message.header.kind {
         RouteType::Unicast => Some(Destination::Paths(route.paths(names)?)),
         RouteType::Local | RouteType::Broadcast | RouteType::Anycast => Some(Destination::Local),
         RouteType::BlackHole => Some(Destination::Discard),
         RouteType::Unreachable | RouteType::Prohibit => None,
         _ => return None,
     };
-    Some(Told::Route((table, (address, header.destination_prefix_length)), rank, to))
+    Some(Told::Route(prefix, rank, to))
 }
 
 /// What the attributes of a route, or of one of its next hops, say.
@@ -65,10 +74,38 @@ struct Parts<'a> {
     link: Option<u32>,
     via: Option<IpAddr>,
     labels: Vec<Label>,
+    /// What a tunnel says that was read without knowing its kind: of one of several next hops.
+    tunnel: Option<&'a DefaultNla>,
+    is_labelled: bool,
     next_hops: &'a [RouteNextHop],
 }
 
 impl<'a> Parts<'a> {
+    fn of(message: &'a RouteMessage) -> Parts<'a> {
+        let mut parts = Parts { table: message.header.table.into(), ..Parts::default() };
+        message.attributes.iter().for_each(|attribute| parts.add(attribute));
+        parts
+    }
+
+    fn subject(&self, message: &RouteMessage, names: &Names) -> Option<Subject> {
+        let header = &message.header;
+        let address = match (&header.address_family, self.destination) {
+            (AddressFamily::Mpls, Some(RouteAddress::Mpls(incoming))) => {
+                return Some(Subject::Label(Label::new(incoming.label)?));
+            }
+            (AddressFamily::Inet, Some(address)) | (AddressFamily::Inet6, Some(address)) => ip(address)?,
+            (AddressFamily::Inet, None) => Ipv4Addr::UNSPECIFIED.into(),
+            (AddressFamily::Inet6, None) => Ipv6Addr::UNSPECIFIED.into(),
+            _ => return None,
+        };
+        let length = header.destination_prefix_length;
+        if !is_prefix(address, length) {
+            return None;
+        }
+        let table = *names.tables.get(&self.table)?;
+        Some(Subject::Route((table, (address, length)), self.rank))
+    }
+
     fn add(&mut self, attribute: &'a RouteAttribute) {
         match attribute {
             RouteAttribute::Table(table) => self.table = *table,
@@ -81,11 +118,18 @@ impl<'a> Parts<'a> {
             RouteAttribute::NewDestination(labels) => self.labels = pushed(labels),
             RouteAttribute::Encap(parts) => {
                 for part in parts {
-                    if let RouteLwTunnelEncap::Mpls(RouteMplsIpTunnel::Destination(labels)) = part {
-                        self.labels = pushed(labels);
+                    match part {
+                        RouteLwTunnelEncap::Mpls(RouteMplsIpTunnel::Destination(labels)) => {
+                            self.labels = pushed(labels);
+                        }
+                        RouteLwTunnelEncap::Other(part) if part.kind() == MPLS_IPTUNNEL_DST => {
+                            self.tunnel = Some(part);
+                        }
+                        _ => {}
                     }
                 }
             }
+            RouteAttribute::EncapType(kind) => self.is_labelled = *kind == RouteLwEnCapType::Mpls,
             RouteAttribute::MultiPath(next_hops) => self.next_hops = next_hops,
             _ => {}
         }
@@ -106,6 +150,9 @@ impl<'a> Parts<'a> {
                 .filter_map(|next_hop| {
                     let mut parts = Parts { link: Some(next_hop.interface_index), ..Parts::default() };
                     next_hop.attributes.iter().for_each(|attribute| parts.add(attribute));
+                    if let Some(tunnel) = parts.tunnel.filter(|_| parts.is_labelled) {
+                        parts.labels = pushed(&stack(tunnel));
+                    }
                     one(parts)
                 })
                 .collect(),
@@ -130,6 +177,26 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
+/// Whether an address is of that version's length and has no bits beyond: the kernel's are, others' may not.
+fn is_prefix(address: IpAddr, length: u8) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            length <= 32 && u32::from(address).checked_shl(length.into()).unwrap_or(0) == 0
+        }
+        IpAddr::V6(address) => {
+            length <= 128 && u128::from(address).checked_shl(length.into()).unwrap_or(0) == 0
+        }
+    }
+}
+
+/// The labels of a stack as it is sent.
+fn stack(tunnel: &DefaultNla) -> Vec<MplsLabel> {
+    let mut bytes = vec![0; tunnel.value_len()];
+    tunnel.emit_value(&mut bytes);
+    let (entries, _) = bytes.as_chunks();
+    entries.iter().map(|entry| MplsLabel::from(u32::from_be_bytes(*entry))).collect()
+}
+
 /// Labels to push; implicit null is the next router's wish that none is (RFC 3032 section 2.1).
 fn pushed(labels: &[MplsLabel]) -> Vec<Label> {
     labels
@@ -144,7 +211,6 @@ mod tests {
     use super::*;
     use netlink_packet_core::{Emitable as _, Parseable as _};
     use netlink_packet_route::route::RouteHeader;
-    use netlink_packet_route::route::RouteLwEnCapType;
 
     fn names() -> Names {
         Names {
@@ -214,6 +280,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_prefix_is_not_taken() {
+        for (address, length, is_taken) in [
+            ([10, 0, 0, 0], 8, true),
+            ([10, 0, 0, 1], 8, false),
+            ([10, 0, 0, 1], 32, true),
+            ([10, 0, 0, 0], 33, false),
+        ] {
+            let attributes =
+                vec![RouteAttribute::Destination(RouteAddress::Inet(address.into())), RouteAttribute::Oif(3)];
+            let told = received(AddressFamily::Inet, length, RouteType::Unicast, attributes);
+            assert_eq!(told.is_some(), is_taken, "{address:?}/{length}");
+        }
+        // An address of the other version than the message says.
+        let v6 = vec![
+            RouteAttribute::Destination(RouteAddress::Inet6(Ipv6Addr::LOCALHOST)),
+            RouteAttribute::Oif(3),
+        ];
+        assert_eq!(received(AddressFamily::Inet6, 200, RouteType::Unicast, v6), None);
+    }
+
+    #[test]
     fn several_next_hops_are_several_paths() {
         let next_hop = |index, last, flags| {
             let mut next_hop = RouteNextHop::default();
@@ -222,15 +309,29 @@ mod tests {
             next_hop.attributes = vec![RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, last].into()))];
             next_hop
         };
+        let labelled = |last, label| {
+            let mut next_hop = next_hop(4, last, RouteNextHopFlags::empty());
+            next_hop.attributes.push(RouteAttribute::EncapType(RouteLwEnCapType::Mpls));
+            let labels = vec![MplsLabel { label, traffic_class: 0, bottom_of_stack: true, ttl: 0 }];
+            let tunnel = RouteLwTunnelEncap::Mpls(RouteMplsIpTunnel::Destination(labels));
+            next_hop.attributes.push(RouteAttribute::Encap(vec![tunnel]));
+            next_hop
+        };
         let none = RouteNextHopFlags::empty();
-        let next_hops =
-            vec![next_hop(3, 1, none), next_hop(4, 2, none), next_hop(3, 3, RouteNextHopFlags::Dead)];
+        let next_hops = vec![
+            next_hop(3, 1, none),
+            next_hop(4, 2, none),
+            next_hop(3, 3, RouteNextHopFlags::Dead),
+            labelled(5, 300),
+            labelled(6, 3),
+        ];
         let attributes = vec![
             RouteAttribute::Destination(RouteAddress::Inet([10, 0, 0, 0].into())),
             RouteAttribute::MultiPath(next_hops),
         ];
         let path = |interface, last| Path { interface, via: Some([192, 0, 2, last].into()), labels: vec![] };
-        let to = Some(Destination::Paths(vec![path(0, 1), path(1, 2)]));
+        let labelled = Path { labels: labels(&[300]), ..path(1, 5) };
+        let to = Some(Destination::Paths(vec![path(0, 1), path(1, 2), labelled, path(1, 6)]));
         let expected = Told::Route((0, (IpAddr::from([10, 0, 0, 0]), 8)), 0, to);
         assert_eq!(received(AddressFamily::Inet, 8, RouteType::Unicast, attributes), Some(expected));
     }

@@ -1,7 +1,7 @@
 //! Searches over rates that do without the demand that nothing be lost: MLRsearch (RFC 9971), and
 //! the plateau of what comes through.
 
-use super::{Probe, bits, gave_up, maximum, megabits, pauses};
+use super::{Probe, bits, carried, gave_up, maximum, megabits, pauses};
 use crate::trials::session::{Ended, Session};
 use netstage_core::measure::mlrsearch::{Goal, Irregular, MlrConfig, MlrSearch};
 use netstage_core::measure::plateau::{NoPlateau, Plateau, PlateauConfig};
@@ -44,11 +44,9 @@ pub fn mlrsearch(
             session.say(format!("{subject}: the tester sends no more than {}", megabits(limit)));
         }
     }
-    let rate = |load: Option<Load>| load.map_or(f64::NAN, |load| bits(load, probe.frame));
+    let bound = |load: Option<Load>| load.map_or(f64::NAN, |load| load.0);
     let conditional = goal.conditional_throughput.unwrap_or(Load(0.0));
-    let bounds = (rate(goal.lower), rate(goal.upper));
-    session.find_within(Metric::TestThroughput, subject, bits(conditional, probe.frame), bounds);
-    session.find(Metric::TestFrameRate, subject, conditional.0);
+    carried(session, probe, conditional, (bound(goal.lower), bound(goal.upper)));
     Ok(())
 }
 

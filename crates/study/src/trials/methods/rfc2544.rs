@@ -1,6 +1,6 @@
 //! RFC 2544 and RFC 9004: throughput, latency, frame loss and back-to-back bursts.
 
-use super::{Probe, bits, gave_up, lost, maximum, megabits, pauses};
+use super::{Probe, bits, carried, delays, gave_up, lost, maximum, megabits, pauses};
 use crate::trials::session::{Ended, Session};
 use netstage_core::measure::rfc2544::{
     BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, Latency, LatencyConfig, Throughput,
@@ -37,9 +37,7 @@ pub fn throughput(session: &mut Session, probe: &Probe, search: &Search) -> Resu
     // Where every trial had loss, that is what was found: nothing goes through without loss.
     let load = found.throughput.unwrap_or(Load(0.0));
     let upper = found.lossy.map_or(f64::NAN, |load| load.0);
-    let rate = |load: f64| bits(Load(load), probe.frame);
-    session.find_within(Metric::TestThroughput, subject, rate(load.0), (rate(load.0), rate(upper)));
-    session.find_within(Metric::TestFrameRate, subject, load.0, (load.0, upper));
+    carried(session, probe, load, (load.0, upper));
     Ok(found.throughput)
 }
 
@@ -77,17 +75,7 @@ pub fn latency(
     let summary = found.summary();
     let (mean, half) = (summary.mean, summary.half_width);
     session.find_within(Metric::TestLatency, subject, mean, (mean - half, mean + half));
-    if let Some(all) = all {
-        for (metric, delay) in [
-            (Metric::TestLatencyLeast, all.minimum),
-            (Metric::TestLatencyMedian, all.median),
-            (Metric::TestLatency99, all.p99),
-            (Metric::TestLatency999, all.p999),
-            (Metric::TestLatencyMost, all.maximum),
-        ] {
-            session.find(metric, subject, delay.as_secs_f64());
-        }
-    }
+    delays(session, subject, all);
     Ok(())
 }
 

@@ -7,15 +7,14 @@ pub mod generated;
 
 use super::{Daemon, Error, Obstacle, metrics, snapshot};
 use crate::agent::{BindError, Socket};
+use crate::prometheus;
+use crate::signals::Signals;
 use generated::pe_server::{Pe, PeServer};
 use generated::{HelloReply, HelloRequest, ReloadReply, ReloadRequest, ShowReply, ShowRequest};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -28,35 +27,6 @@ pub const VERSIONS: RangeInclusive<u32> = 1..=1;
 const FAREWELL: Duration = Duration::from_millis(200);
 /// A forwarding thread that has ended is seen after so long at the latest.
 const PULSE: Duration = Duration::from_millis(500);
-
-/// Signals a router listens to: end, end, and read the configuration again. Block them before
-/// any thread begins.
-#[derive(Debug)]
-pub struct Signals(SignalFd);
-
-impl Signals {
-    /// Blocks them for this thread and those it begins, and listens.
-    pub fn block() -> io::Result<Signals> {
-        let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
-        signals.thread_block()?;
-        Ok(Signals(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?))
-    }
-}
-
-impl Signals {
-    /// Their numbers, as they come. A thread of its own waits for them, until the process ends.
-    fn told(self) -> io::Result<UnboundedReceiver<u32>> {
-        let (sender, told) = unbounded_channel();
-        std::thread::Builder::new().name("signals".into()).spawn(move || {
-            while let Ok(Some(signal)) = self.0.read_signal() {
-                if sender.send(signal.ssi_signo).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(told)
-    }
-}
 
 /// Why serving has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +70,9 @@ async fn serve(
     let failed = |error: io::Error| Error::Machine(Obstacle::system("the control socket fails", &error));
     let closing = watch::Sender::new(false);
     if let Some(address) = metrics {
-        metrics::listen(address, Arc::clone(daemon), closing.subscribe()).await?;
+        let source = Arc::clone(daemon);
+        let source = Arc::new(move || source.show().map(|state| metrics::text(&state)));
+        prometheus::listen(address, source, closing.subscribe()).await?;
     }
     let incoming = UnixListenerStream::new(socket.listener().map_err(failed)?);
     let mut closed = closing.subscribe();
@@ -115,7 +87,7 @@ async fn serve(
     ready();
     let ended = loop {
         match timeout(PULSE, signals.recv()).await {
-            Ok(Some(signal)) if signal == Signal::SIGHUP as u32 => {
+            Ok(Some(true)) => {
                 let daemon = Arc::clone(daemon);
                 // What it says goes to the log.
                 let _ = spawn_blocking(move || drop(daemon.reload())).await;

@@ -1,6 +1,6 @@
-//! TCP sockets of a session: how they are opened, read, written and closed.
+//! TCP connections between routers, for the protocols that have sessions over them: how sockets are opened
+//! and protected, read, written and closed.
 
-use super::Endpoint;
 use crate::ports::tcp_protection::{require_ttl, sign_with_md5};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
@@ -19,61 +19,65 @@ const BACKLOG: i32 = 16;
 /// What a packet starts with where distance counts (RFC 5082 section 3).
 const HIGHEST_TTL: u8 = 255;
 
-/// A socket with what protects the session.
-fn protected(endpoint: &Endpoint, port: u16) -> io::Result<Socket> {
-    let address = SocketAddr::new(endpoint.local, port);
+/// What protects connections to and from peers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Protection {
+    /// The keys by which we and these peers sign (RFC 2385).
+    pub md5_keys: Vec<(IpAddr, Vec<u8>)>,
+    /// How many hops away peers may be (RFC 5082).
+    pub security_hops: Option<u8>,
+}
+
+/// A socket at an address of ours, in the namespace of the calling thread.
+pub(crate) fn bind(address: SocketAddr, protection: &Protection) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
-    if endpoint.local.is_ipv6() {
+    if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    if let Some(key) = &endpoint.md5_key {
-        sign_with_md5(socket.as_fd(), endpoint.peer, key)?;
+    for (peer, key) in &protection.md5_keys {
+        sign_with_md5(socket.as_fd(), *peer, key)?;
     }
-    if let Some(hops) = endpoint.security_hops {
+    if let Some(hops) = protection.security_hops {
         // Connections that are accepted inherit it.
         let least = HIGHEST_TTL - hops.saturating_sub(1);
-        require_ttl(socket.as_fd(), endpoint.local.is_ipv4(), least)?;
-        match endpoint.local {
-            IpAddr::V4(_) => socket.set_ttl_v4(u32::from(HIGHEST_TTL))?,
-            IpAddr::V6(_) => socket.set_unicast_hops_v6(u32::from(HIGHEST_TTL))?,
+        require_ttl(socket.as_fd(), address.is_ipv4(), least)?;
+        match address {
+            SocketAddr::V4(_) => socket.set_ttl_v4(u32::from(HIGHEST_TTL))?,
+            SocketAddr::V6(_) => socket.set_unicast_hops_v6(u32::from(HIGHEST_TTL))?,
         }
     }
     socket.bind(&SockAddr::from(address))?;
     Ok(socket)
 }
 
-/// Where the peer may connect to, if it may.
-pub(super) fn listen(endpoint: &Endpoint) -> io::Result<Option<TcpListener>> {
-    let Some(port) = endpoint.listen_port else { return Ok(None) };
-    let socket = protected(endpoint, port)?;
+/// Where peers may connect to.
+pub(crate) fn listen(socket: Socket) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into()).map(Some)
+    TcpListener::from_std(socket.into())
 }
 
-/// Connects to the peer.
-pub(super) async fn connect(endpoint: Endpoint) -> io::Result<TcpStream> {
-    let socket = protected(&endpoint, 0)?;
-    let peer = SocketAddr::new(endpoint.peer, endpoint.peer_port);
+/// Connects to a peer.
+pub(crate) async fn connect(socket: Socket, peer: SocketAddr) -> io::Result<TcpStream> {
     TcpSocket::from_std_stream(socket.into()).connect(peer).await
 }
 
 /// An open connection, and what is to be written to it.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     queue: Vec<u8>,
     written: usize,
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream) -> io::Result<Connection> {
+    pub(crate) fn new(stream: TcpStream) -> io::Result<Connection> {
         stream.set_nodelay(true)?;
         Ok(Connection { stream, queue: Vec::new(), written: 0 })
     }
 
     /// Whether it can be read, or written where there is something to write.
-    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.stream.poll_read_ready(context).is_ready() {
             return Poll::Ready(());
         }
@@ -84,17 +88,17 @@ impl Connection {
     }
 
     /// What is to be written; only appended to.
-    pub(super) fn queue(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn queue(&mut self) -> &mut Vec<u8> {
         &mut self.queue
     }
 
     /// How many bytes were read: zero at the end, none where nothing is there.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         taken(self.stream.try_read(buffer))
     }
 
     /// Writes as much as goes. Whether all went.
-    pub(super) fn write(&mut self) -> io::Result<bool> {
+    pub(crate) fn write(&mut self) -> io::Result<bool> {
         while self.written < self.queue.len() {
             match taken(self.stream.try_write(&self.queue[self.written..]))? {
                 Some(length) => self.written += length,
@@ -108,7 +112,7 @@ impl Connection {
 
     /// Sends what is left and closes. What the peer still says is read: a socket closed before
     /// would make its system throw away our last message.
-    pub(super) async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         let farewell = async {
             self.stream.write_all(&self.queue[self.written..]).await?;
             self.stream.shutdown().await?;
@@ -121,9 +125,10 @@ impl Connection {
     }
 }
 
-fn taken(result: io::Result<usize>) -> io::Result<Option<usize>> {
+/// What came of an attempt that does not wait: none where it would have to.
+pub(crate) fn taken<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
-        Ok(length) => Ok(Some(length)),
+        Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+/* A trial of a router: frames that are numbered and stamped as they leave, and what came back.
+ *
+ * `generate` makes frames of a template that the kernel runs it on (BPF_PROG_TEST_RUN with live frames),
+ * so many at a time, each batch at its time. `receive` knows how each must look when the router has
+ * forwarded it. Both are loaded anew for each trial; netstage_live::tester says what the settings are. */
+#include "kernel.h"
+
+/* EtherType of MPLS and IPv4, and UDP's number, as they stand in memory. */
+#define MPLS 0x4788
+#define IPV4 0x0008
+#define UDP 17
+/* Labels that are looked beneath. */
+#define DEEPEST 4
+/* What stands in a label's entry at the bottom of the stack. */
+#define BOTTOM 0x00010000u
+
+/* Sizes of one trial, in turn. */
+#define SIZES 12
+/* How often a batch asks for the time before it gives up until it is called again. */
+#define PATIENCE 64
+
+/* Counters of `counts`, in the order of netstage_live::tester::count. */
+enum count {
+	RECEIVED,
+	DUPLICATE,
+	REORDERED,
+	WRONG,
+	STRAY,
+	OF_ANOTHER_TRIAL,
+	COUNTS,
+};
+
+#define MOST_STREAMS 8
+#define MOST_PEERS 64
+#define SECONDS 4096
+/* Delays are counted in buckets: so many for each power of two nanoseconds, up to 2 to the 39th. */
+#define FINE 7
+#define OCTAVES (40 - FINE)
+/* Sequence numbers remembered, to tell a frame from its copy. */
+#define REMEMBERED (1 << 20)
+/* Frames kept that were not as they should be, and bytes of each: the most of these that it has. */
+#define SAMPLES 8
+#define SAMPLE 128
+#define SMALLEST 60
+
+struct per_second {
+	u64 frames;
+	u64 delay;
+};
+
+struct octave {
+	u64 times[1 << FINE];
+};
+
+struct sample {
+	u32 length;
+	u32 stream;
+	u8 bytes[SAMPLE];
+};
+
+/* How far a trial is. The tester sets when it starts (CLOCK_MONOTONIC, zero: not yet) and that it is over. */
+struct progress {
+	u64 start;
+	u64 batch;
+	u64 sequence;
+	u64 last;
+	u32 in_batch;
+	u32 is_waiting;
+	u32 is_over;
+	u32 unused;
+};
+
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, COUNTS);
+	TYPE(key, u32);
+	TYPE(value, u64);
+} counts SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, SECONDS);
+	TYPE(key, u32);
+	TYPE(value, struct per_second);
+} seconds SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, OCTAVES);
+	TYPE(key, u32);
+	TYPE(value, struct octave);
+} delays SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(max_entries, REMEMBERED);
+	TYPE(key, u32);
+	TYPE(value, u32);
+} remembered SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(max_entries, MOST_STREAMS);
+	TYPE(key, u32);
+	TYPE(value, u32);
+} highest SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(max_entries, SAMPLES);
+	TYPE(key, u32);
+	TYPE(value, struct sample);
+} samples SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(map_flags, MAP_MMAPABLE);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct progress);
+} progress SECTION(".maps");
+
+/* Headers of frames: as they are sent, or as they must arrive. Of IPv4 and UDP the lengths, the checksums and
+ * the destination are zero here: they are different in each. */
+const volatile u16 ETHERNET_HEADER[ETHERNET / 2] = {};
+const volatile u32 IP_HEADER[sizeof(struct ipv4) / 4] = {};
+const volatile u32 UDP_PORTS = 0;
+/* The source address of each stream that is received. */
+const volatile u32 SOURCES[MOST_STREAMS] = {};
+/* Entries of labels, outermost first, in the host's order of bytes. The number of the first is that of the peer. */
+const volatile u32 LABELS = 0;
+const volatile u32 LABEL_ENTRIES[MOST_LABELS] = {};
+const volatile u32 PEER_LABELS[MOST_PEERS] = {};
+/* Frames go to so many networks of 24 bits one after the other, from the address FIRST on. */
+const volatile u32 FIRST = 0;
+const volatile u32 NETWORKS = 1;
+/* Networks are spread over so many peers in turn. */
+const volatile u32 PEERS = 1;
+/* Lengths of IP packets, in turn. */
+const volatile u32 SIZE_COUNT = 1;
+const volatile u16 LENGTHS[SIZES] = {};
+/* Told in every frame: the trial, and who sends. A receiver expects so many streams from STREAM on. */
+const volatile u16 TRIAL = 0;
+const volatile u8 STREAM = 0;
+const volatile u8 STREAMS = 1;
+/* Peers are spread over so many ports in turn; this is one of them. */
+const volatile u32 PORTS = 1;
+const volatile u32 PORT = 0;
+/* From batch to batch in 1024ths of a nanosecond, frames of a batch and of the trial. */
+const volatile u64 BATCH_GAP = 0;
+const volatile u32 BATCH = 1;
+/* What is later than this, in nanoseconds, is not made up for: a burst at full speed would be no load that was
+ * asked for. */
+const volatile u64 MOST_LATE = 0;
+const volatile u64 FRAMES = 0;
+
+static u64 (*const now)(void) = (void *)5;
+static long (*const xdp_adjust_tail)(struct xdp_md *frame, int bytes) = (void *)65;
+static long (*const load_bytes)(struct xdp_md *frame, u32 offset, void *to, u32 length) = (void *)189;
+
+struct udp {
+	u32 ports;
+	u16 length;
+	u16 checksum;
+} __attribute__((packed));
+
+/* What every frame of a trial carries: 18 bytes, as many as the smallest frame of Ethernet has room for. */
+#define SIGNATURE 0x5354
+struct stamp {
+	u16 signature;
+	u16 trial;
+	u8 stream;
+	u8 unused;
+	u32 sequence;
+	u64 sent;
+} __attribute__((packed));
+
+struct rest {
+	struct udp udp;
+	struct stamp stamp;
+} __attribute__((packed));
+
+INLINE void add(enum count what)
+{
+	u32 key = what;
+	u64 *count = map_lookup(&counts, &key);
+
+	if (count)
+		(*count)++;
+}
+
+/* A label of the packets to a network. */
+INLINE u32 label_of(u32 label, u32 network)
+{
+	u32 entry = LABEL_ENTRIES[label], peer;
+
+	if (label)
+		return entry;
+	peer = network % PEERS;
+	OPAQUE(peer);
+	return (entry & 0xfff) | (peer < MOST_PEERS ? PEER_LABELS[peer] : 0) << 12;
+}
+
+/* The length of the IP packet of this number. */
+INLINE u32 length_of(u32 sequence)
+{
+	u32 turn = SIZE_COUNT > 1 ? sequence % SIZE_COUNT : 0;
+
+	OPAQUE(turn);
+	return turn < SIZES ? LENGTHS[turn] : LENGTHS[0];
+}
+
+INLINE u32 sum_of(const struct ipv4 *ip)
+{
+	u32 sum = 0;
+
+#pragma unroll
+	for (int word = 0; word < 10; word++)
+		sum += ((u16 *)ip)[word];
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* Whether the batch of the next frame is due; waits for it, though not forever. */
+INLINE int is_due(struct progress *made)
+{
+	u64 due, time = 0;
+
+	if (made->in_batch++)
+		goto end;
+	due = made->start + (made->batch * BATCH_GAP >> 10);
+	made->is_waiting = 1;
+	for (int tries = 0; tries < PATIENCE; tries++) {
+		time = now();
+		if (time >= due) {
+			made->is_waiting = 0;
+			break;
+		}
+	}
+	if (made->is_waiting)
+		goto end;
+	if (time > due + MOST_LATE)
+		made->start += time - due - MOST_LATE;
+	made->batch++;
+end:
+	if (made->in_batch >= BATCH)
+		made->in_batch = 0;
+	return !made->is_waiting;
+}
+
+SECTION("xdp") int generate(struct xdp_md *frame)
+{
+	u32 key = 0, network, length, headers = ETHERNET + LABELS * LABEL + sizeof(struct ipv4);
+	struct progress *made = map_lookup(&progress, &key);
+	struct ipv4 *ip;
+	struct rest *rest;
+	u8 *ethernet;
+	void *end;
+
+	if (!made || !made->start || LABELS > MOST_LABELS || made->is_over || made->sequence >= FRAMES || !is_due(made))
+		return XDP_DROP;
+	length = length_of((u32)made->sequence);
+	if (SIZE_COUNT > 1) {
+		u32 found = (u32)((u64)frame->data_end - (u64)frame->data);
+
+		OPAQUE(found);
+		if (xdp_adjust_tail(frame, (int)(headers - sizeof(struct ipv4) + length - found)))
+			return XDP_DROP;
+	}
+	end = (void *)(u64)frame->data_end;
+	ethernet = (void *)(u64)frame->data;
+	ip = (void *)(ethernet + headers - sizeof(struct ipv4));
+	rest = (void *)(ip + 1);
+	if ((void *)(rest + 1) > end)
+		return XDP_DROP;
+	/* Its memory was a frame before, with whatever the router made of it: all is written anew. */
+#pragma unroll
+	for (int word = 0; word < ETHERNET / 2; word++)
+		((u16 *)ethernet)[word] = ETHERNET_HEADER[word];
+	network = (u32)(made->sequence % NETWORKS);
+#pragma unroll
+	for (u32 label = 0; label < MOST_LABELS; label++) {
+		if (label >= LABELS)
+			break;
+		*(u32 *)(ethernet + ETHERNET + label * LABEL) = to_host32(label_of(label, network));
+	}
+#pragma unroll
+	for (u32 word = 0; word < sizeof(struct ipv4) / 4; word++)
+		((u32 *)ip)[word] = IP_HEADER[word];
+	ip->length = to_host16(length);
+	ip->destination = to_host32(FIRST + (network << 8));
+	ip->checksum = ~sum_of(ip);
+	rest->udp.ports = UDP_PORTS;
+	rest->udp.length = to_host16(length - sizeof(struct ipv4));
+	rest->udp.checksum = 0;
+	rest->stamp.signature = SIGNATURE;
+	rest->stamp.trial = TRIAL;
+	rest->stamp.stream = STREAM;
+	rest->stamp.sequence = (u32)made->sequence;
+	made->last = now();
+	rest->stamp.sent = made->last;
+	made->sequence++;
+	return XDP_TX;
+}
+
+INLINE int keep(struct xdp_md *frame, u32 stream)
+{
+	u32 key = WRONG, length = (u32)((u64)frame->data_end - (u64)frame->data);
+	u64 *wrong = map_lookup(&counts, &key);
+	struct sample *sample;
+
+	if (!wrong)
+		return XDP_DROP;
+	key = (u32)*wrong;
+	(*wrong)++;
+	sample = key < SAMPLES ? map_lookup(&samples, &key) : 0;
+	if (sample) {
+		sample->length = length;
+		sample->stream = stream;
+		if (length >= SAMPLE)
+			load_bytes(frame, 0, sample->bytes, SAMPLE);
+		else if (length >= SMALLEST + 3 * LABEL)
+			load_bytes(frame, 0, sample->bytes, SMALLEST + 3 * LABEL);
+		else if (length >= SMALLEST + 2 * LABEL)
+			load_bytes(frame, 0, sample->bytes, SMALLEST + 2 * LABEL);
+		else if (length >= SMALLEST + LABEL)
+			load_bytes(frame, 0, sample->bytes, SMALLEST + LABEL);
+		else
+			load_bytes(frame, 0, sample->bytes, SMALLEST);
+	}
+	return XDP_DROP;
+}
+
+INLINE void note(u64 delay, u64 sent)
+{
+	u32 key = 0, shift = 0;
+	struct progress *trial = map_lookup(&progress, &key);
+	struct per_second *second;
+	struct octave *octave;
+
+	if (!trial)
+		return;
+	key = (u32)((sent - trial->start) / 1000000000ULL);
+	second = map_lookup(&seconds, &key);
+	if (second) {
+		second->frames++;
+		second->delay += delay;
+	}
+	if (delay >> 39)
+		delay = (1ULL << 39) - 1;
+	/* How far its highest bit is above the fine ones. */
+	if (delay >> (FINE + 16))
+		shift += 16;
+	if (delay >> (FINE + shift + 8))
+		shift += 8;
+	if (delay >> (FINE + shift + 4))
+		shift += 4;
+	if (delay >> (FINE + shift + 2))
+		shift += 2;
+	if (delay >> (FINE + shift + 1))
+		shift += 1;
+	if (delay >> (FINE + shift))
+		shift += 1;
+	key = shift;
+	octave = map_lookup(&delays, &key);
+	if (octave)
+		octave->times[(shift ? delay >> (shift - 1) : delay) & ((1 << FINE) - 1)]++;
+}
+
+/* Whether a frame is as it must be, all but what follows the stamp. */
+INLINE int is_right(u8 *ethernet, struct ipv4 *ip, struct rest *rest, u32 length)
+{
+	u32 network = rest->stamp.sequence % NETWORKS;
+	u32 expected = length_of(rest->stamp.sequence);
+	u32 wrong = 0;
+
+#pragma unroll
+	for (int word = 0; word < ETHERNET / 2; word++)
+		wrong |= ((u16 *)ethernet)[word] ^ ETHERNET_HEADER[word];
+#pragma unroll
+	for (u32 label = 0; label < MOST_LABELS; label++) {
+		if (label >= LABELS)
+			break;
+		wrong |= *(u32 *)(ethernet + ETHERNET + label * LABEL) ^ to_host32(label_of(label, network));
+	}
+	/* The lengths, the checksum and the destination are zero in the template. */
+	wrong |= ((u32 *)ip)[0] ^ IP_HEADER[0] ^ (u32)to_host16(expected) << 16;
+	wrong |= ((u32 *)ip)[1] ^ IP_HEADER[1];
+	wrong |= (((u32 *)ip)[2] ^ IP_HEADER[2]) & 0xffff;
+	wrong |= ip->source ^ SOURCES[(u8)(rest->stamp.stream - STREAM) & (MOST_STREAMS - 1)];
+	wrong |= ip->destination ^ to_host32(FIRST + (network << 8));
+	wrong |= sum_of(ip) ^ 0xffff;
+	wrong |= rest->udp.ports ^ UDP_PORTS;
+	wrong |= rest->udp.length ^ to_host16(expected - sizeof(struct ipv4));
+	return !wrong && length >= expected;
+}
+
+SECTION("xdp") int receive(struct xdp_md *frame)
+{
+	void *end = (void *)(u64)frame->data_end;
+	u8 *ethernet = (void *)(u64)frame->data;
+	u32 at = ETHERNET, depth = 0, key, sequence, length;
+	struct ipv4 *ip;
+	struct rest *rest;
+	u64 time = now();
+	u32 *seen, stream;
+
+	if ((void *)(ethernet + ETHERNET) > end)
+		return XDP_PASS;
+	if (*(u16 *)(ethernet + 12) == MPLS) {
+#pragma unroll
+		for (int label = 0; label < DEEPEST; label++) {
+			u8 *entry = ethernet + at;
+
+			if ((void *)(entry + LABEL) > end)
+				return XDP_PASS;
+			at += LABEL;
+			depth++;
+			if (*(u32 *)entry & BOTTOM)
+				break;
+		}
+	} else if (*(u16 *)(ethernet + 12) != IPV4) {
+		return XDP_PASS;
+	}
+	OPAQUE(at);
+	if (at > ETHERNET + DEEPEST * LABEL)
+		return XDP_PASS;
+	ip = (void *)(ethernet + at);
+	if ((void *)(ip + 1) > end)
+		return XDP_PASS;
+	rest = (void *)(ip + 1);
+	if ((void *)(rest + 1) > end)
+		return XDP_PASS;
+	if (ip->version_and_length != 0x45 || ip->protocol != UDP || rest->stamp.signature != SIGNATURE)
+		return XDP_PASS;
+	if (rest->stamp.trial != TRIAL) {
+		add(OF_ANOTHER_TRIAL);
+		return XDP_DROP;
+	}
+	sequence = rest->stamp.sequence;
+	stream = rest->stamp.stream - STREAM;
+	if (stream >= STREAMS || sequence % NETWORKS % PEERS % PORTS != PORT) {
+		add(STRAY);
+		return XDP_DROP;
+	}
+	length = (u32)(end - (void *)ip);
+	if (depth != LABELS || !is_right(ethernet, ip, rest, length))
+		return keep(frame, rest->stamp.stream);
+	key = (sequence * STREAMS + stream) & (REMEMBERED - 1);
+	seen = map_lookup(&remembered, &key);
+	if (seen) {
+		if (*seen == sequence + 1) {
+			add(DUPLICATE);
+			return XDP_DROP;
+		}
+		*seen = sequence + 1;
+	}
+	seen = map_lookup(&highest, &stream);
+	if (seen) {
+		if (sequence < *seen)
+			add(REORDERED);
+		else
+			*seen = sequence;
+	}
+	add(RECEIVED);
+	note(time - rest->stamp.sent, rest->stamp.sent);
+	return XDP_DROP;
+}
+
+char LICENSE[] SECTION("license") = "Dual BSD/GPL";

@@ -1,0 +1,139 @@
+//! Packets a second that one processor core carries from one veth pair to another: by the router's program,
+//! by the kernel's own forwarding, by a program that asks the kernel's routes, by Open vSwitch, and with
+//! nothing between; and how many the generators make.
+//!
+//! ```text
+//! cargo run --release -p netstage-live --example router_rates                    # root
+//! cargo run --release -p netstage-live --example router_rates -- --bytes 64 --rounds 5 --json FILE
+//! ```
+//! A program makes the frames (live frames of BPF_PROG_TEST_RUN), so making them, forwarding them and
+//! counting them share the core; only Open vSwitch has another one for itself. All ways are prepared first
+//! and measured in turns; a rate is the median of the rounds.
+
+mod open_vswitch;
+mod stage;
+mod ways;
+
+use serde_json::json;
+use std::error::Error;
+use std::path::PathBuf;
+use ways::Way;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// A ratio that is to be reached: of one way to another.
+struct Goal {
+    of: Way,
+    to: Way,
+    least: f64,
+}
+
+const fn goal(of: Way, to: Way, least: f64) -> Goal {
+    Goal { of, to, least }
+}
+
+const GOALS: &[Goal] = &[
+    goal(Way::Swap, Way::Kernel, 2.3),
+    goal(Way::Ip(ways::USUAL), Way::Kernel, 2.1),
+    goal(Way::Swap, Way::FibLookup, 1.5),
+    goal(Way::Ip(ways::USUAL), Way::FibLookup, 1.5),
+    goal(Way::Ip(ways::MANY), Way::Ip(ways::FEW), 0.75),
+    goal(Way::Push, Way::SwitchPush, 10.0),
+    goal(Way::Swap, Way::SwitchSwap, 10.0),
+    goal(Way::Pop, Way::SwitchPop, 10.0),
+    goal(Way::Numbered, Way::Bare, 0.85),
+    goal(Way::Numbered, Way::Trafgen, 5.0),
+];
+
+struct Asked {
+    lengths: Vec<usize>,
+    rounds: usize,
+    json: Option<PathBuf>,
+}
+
+fn asked() -> Outcome<Asked> {
+    let mut asked = Asked { lengths: vec![64, 1500], rounds: 3, json: None };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} is followed by a value"));
+        match word.as_str() {
+            "--bytes" => asked.lengths = vec![value()?.parse()?],
+            "--rounds" => asked.rounds = value()?.parse()?,
+            "--json" => asked.json = Some(value()?.into()),
+            _ => {
+                return Err(format!("{word}: expected --bytes N, --rounds N or --json FILE").into());
+            }
+        }
+    }
+    Ok(asked)
+}
+
+/// Rates of one way, round by round.
+struct Measured {
+    way: Way,
+    length: usize,
+    rates: Vec<f64>,
+}
+
+fn main() -> Outcome<()> {
+    let asked = asked()?;
+    let mut stages = Vec::new();
+    for way in Way::ALL {
+        match way.prepare() {
+            Ok(stage) => stages.push((*way, stage)),
+            Err(error) => println!("skipped: {}: {error}", way.name()),
+        }
+    }
+    let mut measured: Vec<Measured> = Vec::new();
+    for _ in 0..asked.rounds {
+        for length in &asked.lengths {
+            for (way, stage) in &mut stages {
+                let rate = way.rate(stage, *length)?;
+                match measured.iter_mut().find(|one| (one.way, one.length) == (*way, *length)) {
+                    Some(one) => one.rates.push(rate),
+                    None => measured.push(Measured { way: *way, length: *length, rates: vec![rate] }),
+                }
+            }
+        }
+    }
+    for length in &asked.lengths {
+        print(&measured, *length);
+    }
+    if let Some(file) = asked.json {
+        let rows = measured.iter().map(|one| {
+            json!({"way": one.way.name(), "bytes": one.length, "rates": one.rates, "median": median(&one.rates)})
+        });
+        std::fs::write(file, serde_json::to_string_pretty(&rows.collect::<Vec<_>>())?)?;
+    }
+    Ok(())
+}
+
+fn median(rates: &[f64]) -> f64 {
+    let mut sorted = rates.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.get((sorted.len().saturating_sub(1)) / 2), sorted.get(sorted.len() / 2)) {
+        (Some(low), Some(high)) => (low + high) / 2.0,
+        _ => f64::NAN,
+    }
+}
+
+fn print(measured: &[Measured], length: usize) {
+    let of = |way: Way| measured.iter().find(|one| (one.way, one.length) == (way, length));
+    let kernel = of(Way::Kernel).map_or(f64::NAN, |one| median(&one.rates));
+    println!("\n{length} bytes\n{:<34}{:>7}  {:>15}  {:>8}", "", "Mpps", "from to", "/ kernel");
+    for one in measured.iter().filter(|one| one.length == length) {
+        let [least, most] =
+            [f64::min, f64::max].map(|choose| one.rates.iter().copied().reduce(choose).unwrap_or(f64::NAN));
+        let middle = median(&one.rates);
+        let range = format!("{:.2} {:.2}", least / 1e6, most / 1e6);
+        println!("{:<34}{:>7.2}  {range:>15}  {:>8.2}", one.way.name(), middle / 1e6, middle / kernel);
+    }
+    for Goal { of: way, to, least } in GOALS {
+        let (Some(one), Some(other)) = (of(*way), of(*to)) else { continue };
+        // Ratios of a round compare what was measured within seconds of each other.
+        let ratios: Vec<f64> = one.rates.iter().zip(&other.rates).map(|(one, other)| one / other).collect();
+        let ratio = median(&ratios);
+        let word = if ratio >= *least { "reached" } else { "missed" };
+        println!("{} / {}: {ratio:.2}, goal {least}: {word}", way.name(), to.name());
+    }
+}

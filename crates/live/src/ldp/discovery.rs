@@ -1,0 +1,114 @@
+//! Sockets of discovery: one for each interface, which hears what is sent to all routers there, and one at the
+//! transport address for targeted hellos.
+
+use super::{Interface, Place};
+use crate::peering::taken;
+use netstage_core::ldp::{Config, Scope};
+use netstage_wire::ldp::{ALL_ROUTERS, PORT};
+use nix::net::if_::if_nametoindex;
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockRef, Socket, Type};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::task::{Context, Poll};
+use tokio::net::UdpSocket;
+
+/// Hellos are for the link alone.
+const LINK_TTL: u32 = 1;
+/// Targeted ones go as far as they have to.
+const TARGETED_TTL: u32 = 255;
+
+pub(super) struct Discovery {
+    /// In the order of the place's interfaces.
+    links: Vec<UdpSocket>,
+    targeted: Option<UdpSocket>,
+}
+
+impl Discovery {
+    pub(super) fn open(config: &Config, place: &Place) -> io::Result<Discovery> {
+        let links = place.interfaces.iter().map(|interface| {
+            let opened = place.namespace.run(|| on_link(interface)).flatten();
+            opened.and_then(register).map_err(|error| {
+                let Interface { name, address } = interface;
+                let remedy = "is the interface there, and is this an address of it?";
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot say hello on {name} from {address}: {error}; {remedy}"),
+                )
+            })
+        });
+        let links = links.collect::<io::Result<_>>()?;
+        let is_targeted = config.accepts_targeted || !place.targets.is_empty();
+        let targeted = is_targeted.then(|| {
+            let opened = place.namespace.run(|| targeted(config.transport)).flatten();
+            opened.and_then(register).map_err(|error| {
+                let message = format!("cannot take targeted hellos at {}: {error}", config.transport);
+                io::Error::new(error.kind(), message)
+            })
+        });
+        Ok(Discovery { links, targeted: targeted.transpose()? })
+    }
+
+    pub(super) fn send(&self, scope: Scope, bytes: &[u8]) -> io::Result<()> {
+        let (socket, to) = match scope {
+            Scope::Link(interface) => (self.links.get(interface), ALL_ROUTERS),
+            Scope::Targeted(router) => (self.targeted.as_ref(), router),
+        };
+        let socket = socket.ok_or(io::ErrorKind::NotFound)?;
+        // The first hello is sent before the runtime has found out that the socket takes one.
+        SockRef::from(socket).send_to(bytes, &SocketAddrV4::new(to, PORT).into()).map(drop)
+    }
+
+    /// Whether there is a datagram somewhere.
+    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut sockets = self.links.iter().chain(&self.targeted);
+        match sockets.any(|socket| socket.poll_recv_ready(context).is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    /// The next datagram: where it came, from whom, and its length.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Option<(Scope, Ipv4Addr, usize)> {
+        let links = self.links.iter().enumerate().map(|(number, socket)| (Some(number), socket));
+        let all = links.chain(self.targeted.iter().map(|socket| (None, socket)));
+        for (interface, socket) in all {
+            // What an interface that is down has to say is not a datagram.
+            if let Ok(Some((length, SocketAddr::V4(source)))) = taken(socket.try_recv_from(buffer)) {
+                let scope = interface.map_or(Scope::Targeted(*source.ip()), Scope::Link);
+                return Some((scope, *source.ip(), length));
+            }
+        }
+        None
+    }
+}
+
+fn datagrams() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(true)?;
+    Ok(socket)
+}
+
+fn on_link(interface: &Interface) -> io::Result<Socket> {
+    let socket = datagrams()?;
+    let index = if_nametoindex(interface.name.as_str())?;
+    socket.bind_device(Some(interface.name.as_bytes()))?;
+    socket.join_multicast_v4_n(&ALL_ROUTERS, &InterfaceIndexOrAddress::Index(index))?;
+    socket.set_multicast_if_v4(&interface.address)?;
+    socket.set_multicast_ttl_v4(LINK_TTL)?;
+    // Other speakers here are not on the link.
+    socket.set_multicast_loop_v4(false)?;
+    socket.bind(&SocketAddrV4::new(ALL_ROUTERS, PORT).into())?;
+    Ok(socket)
+}
+
+fn targeted(transport: Ipv4Addr) -> io::Result<Socket> {
+    let socket = datagrams()?;
+    socket.set_ttl_v4(TARGETED_TTL)?;
+    socket.bind(&SocketAddrV4::new(transport, PORT).into())?;
+    Ok(socket)
+}
+
+fn register(socket: Socket) -> io::Result<UdpSocket> {
+    UdpSocket::from_std(socket.into())
+}

@@ -1,0 +1,393 @@
+//! One speaker's sockets and timers.
+
+use super::counter::{Counter, Counters};
+use super::discovery::Discovery;
+use super::signatures::Watch;
+use super::{Command, Fault, Place, Report, Snapshot};
+use crate::peering::{self, Connection, Protection};
+use netstage_core::ldp::{Config, Connection as Number, Event, Neighbour, Scope, Speaker, Transmit};
+use netstage_core::time::{Duration, Instant};
+use netstage_wire::ldp::{Identifier, PORT};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep_until, timeout};
+
+/// Read at once from a connection, and from the port of discovery.
+const READ: usize = 64 << 10;
+/// Reads before others have their turn.
+const READS_AT_ONCE: usize = 8;
+/// Bytes after which a connection takes no more before they are written.
+const FULL: usize = 256 << 10;
+/// How long a peer has to take a connection: a system that drops segments for their signatures never answers.
+const CONNECT: std::time::Duration = std::time::Duration::from_secs(4);
+/// How often signatures are looked at while a peer has no session.
+const WATCH: Duration = Duration::from_secs(1);
+/// How far away "never" is for a timer of tokio's.
+const FAR: Duration = Duration::from_secs(3600);
+
+type Attempt = (Identifier, Ipv4Addr, io::Result<TcpStream>);
+
+pub(super) struct Driver<H> {
+    speaker: Speaker,
+    transport: Ipv4Addr,
+    place: Place,
+    protection: Protection,
+    epoch: std::time::Instant,
+    discovery: Discovery,
+    listener: TcpListener,
+    connections: BTreeMap<Number, Connection>,
+    /// What the last connection was numbered.
+    last: u64,
+    attempts: JoinSet<Attempt>,
+    /// Connections that have their last message to send.
+    farewells: JoinSet<()>,
+    signatures: Watch,
+    /// When signatures are looked at again; none: no peer is without a session.
+    next_watch: Option<Instant>,
+    /// Where hellos cannot be sent, which the owner knows.
+    mute: BTreeSet<Scope>,
+    counters: Counters,
+    buffer: Vec<u8>,
+    handle: H,
+}
+
+/// Why the task runs again.
+enum Wake {
+    Command(Option<Command>),
+    Accepted(io::Result<(TcpStream, SocketAddr)>),
+    Attempted(Attempt),
+    Datagrams,
+    Connections,
+    Timer,
+}
+
+impl<H: FnMut(Instant, Report)> Driver<H> {
+    pub(super) fn new(
+        config: Config,
+        place: Place,
+        epoch: std::time::Instant,
+        handle: H,
+    ) -> io::Result<Driver<H>> {
+        let transport = config.transport;
+        let keys = place.md5_keys.iter().map(|(peer, key)| (IpAddr::V4(*peer), key.clone()));
+        let protection = Protection { md5_keys: keys.collect(), security_hops: None };
+        let discovery = Discovery::open(&config, &place)?;
+        let bound = place.namespace.run(|| peering::bind((transport, PORT).into(), &protection)).flatten();
+        let listener = bound.and_then(peering::listen).map_err(|error| {
+            let remedy = "it must be an address of the namespace, and nobody else listen there";
+            let message = format!("cannot take sessions at {transport}, TCP port {PORT}: {error}; {remedy}");
+            io::Error::new(error.kind(), message)
+        })?;
+        let signatures = Watch::new(&place.namespace)?;
+        let mut driver = Driver {
+            speaker: Speaker::new(config),
+            transport,
+            place,
+            protection,
+            epoch,
+            discovery,
+            listener,
+            connections: BTreeMap::new(),
+            last: 0,
+            attempts: JoinSet::new(),
+            farewells: JoinSet::new(),
+            signatures,
+            next_watch: None,
+            mute: BTreeSet::new(),
+            counters: Counters::default(),
+            buffer: vec![0; READ],
+            handle,
+        };
+        let now = driver.now();
+        for interface in 0..driver.place.interfaces.len() {
+            driver.speaker.add_interface(now, interface);
+        }
+        for target in &driver.place.targets {
+            driver.speaker.add_target(now, *target);
+        }
+        Ok(driver)
+    }
+
+    pub(super) async fn run(mut self, mut commands: UnboundedReceiver<Command>) -> io::Result<()> {
+        let mut timer = Box::pin(sleep_until(tokio::time::Instant::now()));
+        loop {
+            timer.as_mut().reset(self.deadline());
+            match poll_fn(|context| self.poll(context, timer.as_mut(), &mut commands)).await {
+                Wake::Command(Some(Command::Stop) | None) => break,
+                Wake::Command(Some(command)) => self.handle_command(command),
+                // A failure is that of the one who called.
+                Wake::Accepted(Err(_)) => {}
+                Wake::Accepted(Ok((stream, remote))) => self.handle_accepted(stream, remote),
+                Wake::Attempted(attempt) => self.handle_attempt(attempt),
+                Wake::Datagrams => self.take_datagrams(),
+                Wake::Connections => self.take_bytes(),
+                Wake::Timer => {}
+            }
+            // What has arrived counts before the time that has passed.
+            let now = self.now();
+            if self.speaker.poll_timeout() <= now {
+                self.speaker.handle_timeout(now);
+            }
+            self.watch_signatures(now);
+            self.settle();
+        }
+        self.speaker.shut_down(self.now());
+        self.settle();
+        while self.farewells.join_next().await.is_some() {}
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn deadline(&self) -> tokio::time::Instant {
+        let watch = self.next_watch.unwrap_or(Instant::NEVER);
+        let left = self.speaker.poll_timeout().min(watch).since(self.now()).min(FAR);
+        // A timer of tokio's counts whole milliseconds, and rounds up.
+        tokio::time::Instant::now() + std::time::Duration::from_nanos(left.0)
+    }
+
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        timer: Pin<&mut Sleep>,
+        commands: &mut UnboundedReceiver<Command>,
+    ) -> Poll<Wake> {
+        if let Poll::Ready(command) = commands.poll_recv(context) {
+            return Poll::Ready(Wake::Command(command));
+        }
+        if self.discovery.poll_ready(context).is_ready() {
+            return Poll::Ready(Wake::Datagrams);
+        }
+        if self.connections.values().any(|connection| connection.poll_ready(context).is_ready()) {
+            return Poll::Ready(Wake::Connections);
+        }
+        if let Poll::Ready(accepted) = self.listener.poll_accept(context) {
+            return Poll::Ready(Wake::Accepted(accepted));
+        }
+        if let Poll::Ready(Some(Ok(attempt))) = self.attempts.poll_join_next(context) {
+            return Poll::Ready(Wake::Attempted(attempt));
+        }
+        timer.poll(context).map(|()| Wake::Timer)
+    }
+
+    fn report(&mut self, report: Report) {
+        let now = self.now();
+        (self.handle)(now, report);
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::SetAddresses(addresses) => self.speaker.set_addresses(addresses),
+            Command::Bind(bindings) => {
+                for (fec, binding) in bindings {
+                    if let Err(why) = self.speaker.bind(fec, binding) {
+                        self.report(Report::Fault(Fault::Binding { fec, why }));
+                    }
+                }
+            }
+            Command::Unbind(fecs) => fecs.into_iter().for_each(|fec| self.speaker.unbind(fec)),
+            Command::Show(answer) => {
+                // Who no longer waits has no use for it.
+                let _ = answer.send(Snapshot {
+                    identifier: self.speaker.identifier(),
+                    neighbours: self.speaker.neighbours().collect(),
+                    counters: self.counters.clone(),
+                });
+            }
+            Command::Stop => {}
+        }
+    }
+
+    fn handle_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
+        let IpAddr::V4(remote) = remote.ip() else { return };
+        if let Some(number) = self.keep(stream) {
+            self.counters.add(Counter::Accepted, 1);
+            self.speaker.handle_accepted(self.now(), number, remote);
+        }
+    }
+
+    fn handle_attempt(&mut self, (peer, address, outcome): Attempt) {
+        let now = self.now();
+        let why = match outcome.map(|stream| self.keep(stream)) {
+            Ok(Some(number)) => {
+                self.counters.add(Counter::Connected, 1);
+                return self.speaker.handle_connected(now, peer, number);
+            }
+            Ok(None) => io::ErrorKind::NotConnected,
+            Err(error) => error.kind(),
+        };
+        self.counters.add(Counter::ConnectFailed, 1);
+        self.speaker.handle_refused(now, peer);
+        self.report(Report::Fault(Fault::Connect { peer, address, why }));
+    }
+
+    /// Numbers a connection, unless it has ended already.
+    fn keep(&mut self, stream: TcpStream) -> Option<Number> {
+        let connection = Connection::new(stream).ok()?;
+        self.last += 1;
+        self.connections.insert(Number(self.last), connection);
+        Some(Number(self.last))
+    }
+
+    fn take_datagrams(&mut self) {
+        for _ in 0..READS_AT_ONCE {
+            let Some((scope, source, length)) = self.discovery.receive(&mut self.buffer) else { return };
+            self.counters.add(Counter::HellosReceived, 1);
+            let (now, bytes) = (self.now(), &self.buffer[..length]);
+            match scope {
+                Scope::Link(interface) => self.speaker.handle_hello(now, interface, source, bytes),
+                Scope::Targeted(_) => self.speaker.handle_targeted_hello(now, source, bytes),
+            }
+        }
+    }
+
+    fn take_bytes(&mut self) {
+        let numbers: Vec<Number> = self.connections.keys().copied().collect();
+        for number in numbers {
+            for _ in 0..READS_AT_ONCE {
+                let Some(connection) = self.connections.get_mut(&number) else { break };
+                let read = connection.read(&mut self.buffer);
+                let now = self.now();
+                match read {
+                    Ok(Some(length)) if length > 0 => {
+                        self.counters.add(Counter::BytesReceived, length as u64);
+                        self.speaker.handle_bytes(now, number, &self.buffer[..length]);
+                        self.settle();
+                    }
+                    Ok(None) => break,
+                    Ok(Some(_)) | Err(_) => {
+                        self.connections.remove(&number);
+                        self.speaker.handle_closed(now, number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what the speaker wants done, tells what it has to tell, and writes.
+    fn settle(&mut self) {
+        loop {
+            while let Some(transmit) = self.speaker.poll_transmit(self.now()) {
+                self.carry_out(transmit);
+            }
+            while let Some(event) = self.speaker.poll_event() {
+                self.count(&event);
+                self.report(Report::Event(event));
+            }
+            if !self.write() {
+                break;
+            }
+        }
+        // Those that are done are forgotten.
+        while self.farewells.try_join_next().is_some() {}
+    }
+
+    fn count(&mut self, event: &Event) {
+        let counter = match event {
+            Event::Up { .. } => Counter::Up,
+            Event::Down { .. } => Counter::Down,
+            Event::Refused { .. } => Counter::Refused,
+            Event::Mapping { .. } => Counter::Mappings,
+            Event::Withdrawn { .. } => Counter::Withdrawals,
+            _ => return,
+        };
+        self.counters.add(counter, 1);
+    }
+
+    fn carry_out(&mut self, transmit: Transmit) {
+        match transmit {
+            Transmit::Discovery { scope, bytes } => self.send_hello(scope, &bytes),
+            Transmit::Stream { connection: number, bytes } => {
+                let Some(connection) = self.connections.get_mut(&number) else { return };
+                connection.queue().extend_from_slice(&bytes);
+                self.counters.add(Counter::BytesSent, bytes.len() as u64);
+                if connection.queue().len() >= FULL {
+                    self.speaker.set_writable(number, false);
+                }
+            }
+            Transmit::Connect { peer, address } => {
+                let (transport, protection) = (self.transport, &self.protection);
+                let bind = || peering::bind((transport, 0).into(), protection);
+                let socket = self.place.namespace.run(bind).flatten();
+                self.attempts.spawn(async move {
+                    let connected = async { peering::connect(socket?, (address, PORT).into()).await };
+                    let outcome = timeout(CONNECT, connected).await;
+                    (peer, address, outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
+                });
+            }
+            Transmit::Close { connection } => {
+                if let Some(connection) = self.connections.remove(&connection) {
+                    self.farewells.spawn(connection.close());
+                }
+            }
+        }
+    }
+
+    fn send_hello(&mut self, scope: Scope, bytes: &[u8]) {
+        match self.discovery.send(scope, bytes) {
+            Ok(()) => {
+                self.counters.add(Counter::HellosSent, 1);
+                self.mute.remove(&scope);
+            }
+            Err(error) => {
+                self.counters.add(Counter::HellosFailed, 1);
+                if self.mute.insert(scope) {
+                    let to = match scope {
+                        Scope::Link(interface) => self.place.interfaces[interface].name.clone(),
+                        Scope::Targeted(router) => router.to_string(),
+                    };
+                    self.report(Report::Fault(Fault::Hello { to, why: error.kind() }));
+                }
+            }
+        }
+    }
+
+    /// Writes what is queued. Whether a connection takes more that took none.
+    fn write(&mut self) -> bool {
+        let mut takes_more = false;
+        for (number, connection) in &mut self.connections {
+            let was_full = connection.queue().len() >= FULL;
+            // Reading will tell that a connection is lost.
+            let is_written = matches!(connection.write(), Ok(true));
+            self.speaker.set_writable(*number, is_written);
+            takes_more |= was_full && is_written;
+        }
+        takes_more
+    }
+
+    /// Peers that are heard and not connected with.
+    fn waiting(&self) -> impl Iterator<Item = Neighbour> + '_ {
+        self.speaker.neighbours().filter(|neighbour| neighbour.phase.is_none())
+    }
+
+    fn watch_signatures(&mut self, now: Instant) {
+        let is_waiting = self.waiting().next().is_some();
+        let Some(due) = self.next_watch.filter(|_| is_waiting) else {
+            // What was dropped before anybody waited is not to blame.
+            if is_waiting {
+                self.signatures.take();
+            }
+            self.next_watch = is_waiting.then(|| now + WATCH);
+            return;
+        };
+        if now < due {
+            return;
+        }
+        self.next_watch = Some(now + WATCH);
+        let dropped = self.signatures.take();
+        if dropped.count() > 0 {
+            self.counters.add(Counter::WrongSignatures, dropped.count());
+            let peers = self.waiting().map(|neighbour| neighbour.peer).collect();
+            self.report(Report::Fault(Fault::Signatures { dropped, peers }));
+        }
+    }
+}

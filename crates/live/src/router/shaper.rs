@@ -1,0 +1,218 @@
+//! A port that sends no faster than its line: frames wait in classes, as [`netstage_core::queue`] has them.
+
+use netstage_core::packet::{self, Packet};
+use netstage_core::quantity::Capacity;
+use netstage_core::queue::{self, ClassConfig, Queue};
+use netstage_core::rng::Stream;
+use netstage_core::time::{Duration, Instant};
+use netstage_scenario::router::Shaping;
+use netstage_wire::ethernet;
+use netstage_wire::ip::{self, Ecn, v4, v6};
+use netstage_wire::mpls::{ENTRY, Entry};
+
+/// Who looks seldom may catch up on this much.
+const BURST: Duration = Duration::from_millis(1);
+
+/// A line and what waits for it.
+#[derive(Debug)]
+pub struct Shaper {
+    queue: Queue<Waiting>,
+    /// Class of each DSCP.
+    classes: [u8; 64],
+    rate_bps: u64,
+    /// When the line is free.
+    free: Instant,
+}
+
+/// A frame that waits.
+#[derive(Clone, Debug)]
+struct Waiting {
+    frame: Vec<u8>,
+    flow: u64,
+    class: u8,
+    ecn: packet::Ecn,
+}
+
+impl Packet for Waiting {
+    fn size(&self) -> u32 {
+        self.frame.len() as u32
+    }
+
+    fn class(&self) -> u16 {
+        self.class.into()
+    }
+
+    fn ecn(&self) -> packet::Ecn {
+        self.ecn
+    }
+
+    fn mark_congestion(&mut self) {
+        let beneath = &mut self.frame[ethernet::HEADER..];
+        // What is beneath labels is not marked, and goes on unmarked.
+        if let Ok(mut header) = v4::HeaderMut::new(beneath) {
+            header.set_ecn(Ecn::CongestionExperienced);
+        } else if let Ok(mut header) = v6::HeaderMut::new(beneath) {
+            header.set_ecn(Ecn::CongestionExperienced);
+        }
+        self.ecn = packet::Ecn::CongestionExperienced;
+    }
+
+    fn flow_key(&self) -> u64 {
+        self.flow
+    }
+}
+
+impl Shaper {
+    /// An idle line.
+    ///
+    /// Panics if there is no class.
+    pub fn new(shaping: &Shaping) -> Shaper {
+        let last = shaping.classes.len() as u8 - 1;
+        // What is in no list belongs to the last class.
+        let mut classes = [last; 64];
+        for (number, class) in shaping.classes.iter().enumerate().rev() {
+            class.codepoints.iter().for_each(|codepoint| classes[usize::from(*codepoint)] = number as u8);
+        }
+        let configs = shaping.classes.iter().map(|class| ClassConfig {
+            priority: class.priority,
+            weight: class.weight,
+            queue: class.fq_codel.clone().map_or(queue::Config::DropTail, queue::Config::FqCodel),
+            buffer: Capacity::Packets(class.packets),
+        });
+        let configs = queue::Config::Classes(configs.collect());
+        // The classes have buffers of their own, which stand in for this one.
+        let queue = Queue::new(&configs, Capacity::Packets(0), Stream::new(0, "port"));
+        Shaper { queue, classes, rate_bps: shaping.rate.0, free: Instant::ZERO }
+    }
+
+    /// A frame is to leave; how many are dropped for it.
+    pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) -> u64 {
+        let (codepoint, flow, ecn) = looked_into(frame);
+        let class = self.classes[usize::from(codepoint)];
+        let mut dropped = 0;
+        let waiting = Waiting { frame: frame.to_vec(), flow, class, ecn };
+        self.queue.enqueue(now, waiting, &mut |_| dropped += 1);
+        dropped
+    }
+
+    /// The next frame that leaves now; what is dropped instead of it is counted.
+    pub fn poll_transmit(&mut self, now: Instant, dropped: &mut u64) -> Option<Vec<u8>> {
+        if self.free > now {
+            return None;
+        }
+        let next = self.queue.dequeue(now, &mut |_| *dropped += 1)?;
+        let nanoseconds = next.frame.len() as u64 * 8 * 1_000_000_000 / self.rate_bps;
+        let since = Instant(now.0.saturating_sub(BURST.0));
+        self.free = self.free.max(since) + Duration(nanoseconds);
+        Some(next.frame)
+    }
+
+    /// When to ask again.
+    pub fn poll_timeout(&self) -> Instant {
+        if self.queue.is_empty() { Instant::NEVER } else { self.free }
+    }
+
+    /// Frames that wait.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+/// The DSCP of a frame's packet, its flow, and whether it can be marked. Of a labelled one the traffic class
+/// counts as the class selector of that number (RFC 2474 section 4.2.2).
+fn looked_into(frame: &[u8]) -> (u8, u64, packet::Ecn) {
+    let packet = &frame[ethernet::HEADER..];
+    if frame[ethernet::HEADER - 2..ethernet::HEADER] == ethernet::ethertype::MPLS.to_be_bytes() {
+        let entry = packet.get(..ENTRY).and_then(Entry::read);
+        let (class, flow) =
+            entry.map_or((0, 0), |entry| (entry.traffic_class, u64::from(entry.label.number())));
+        return (class << 3, flow, packet::Ecn::NotCapable);
+    }
+    let Ok(view) = ip::View::new(packet) else { return (0, 0, packet::Ecn::NotCapable) };
+    let ecn = match view.ecn() {
+        Ecn::NotCapable => packet::Ecn::NotCapable,
+        Ecn::Capable0 | Ecn::Capable1 => packet::Ecn::Capable,
+        Ecn::CongestionExperienced => packet::Ecn::CongestionExperienced,
+    };
+    (view.dscp(), view.flow_hash(0).into(), ecn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::quantity::BitRate;
+    use netstage_scenario::pe::Class;
+    use netstage_wire::mpls::Label;
+
+    fn class(codepoints: &[u8], priority: u8, packets: u32) -> Class {
+        Class { codepoints: codepoints.to_vec(), priority, weight: 1.0, packets, fq_codel: None }
+    }
+
+    /// A frame of 1000 bytes.
+    fn frame(codepoint: u8, number: u8) -> Vec<u8> {
+        let mut frame = vec![0; 1000];
+        frame[12..14].copy_from_slice(&ethernet::ethertype::IPV4.to_be_bytes());
+        let packet = &mut frame[ethernet::HEADER..];
+        (packet[0], packet[1], packet[8], packet[9]) = (0x45, codepoint << 2, 64, 17);
+        packet[2..4].copy_from_slice(&986_u16.to_be_bytes());
+        let checksum = netstage_wire::checksum::checksum(&packet[..20]);
+        packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        frame[999] = number;
+        frame
+    }
+
+    fn labelled(traffic_class: u8, number: u8) -> Vec<u8> {
+        let mut frame = frame(0, number);
+        frame[12..14].copy_from_slice(&ethernet::ethertype::MPLS.to_be_bytes());
+        let entry = Entry { label: Label::new(300).unwrap(), traffic_class, bottom: true, ttl: 9 };
+        frame[14..18].copy_from_slice(&entry.to_bytes());
+        frame
+    }
+
+    #[test]
+    fn a_line_sends_at_its_rate_and_urgent_classes_first() {
+        // A frame takes a millisecond.
+        let classes = vec![class(&[40, 46], 0, 10), class(&[], 1, 3)];
+        let mut shaper = Shaper::new(&Shaping { rate: BitRate(8_000_000), classes });
+        let start = Instant::ZERO + Duration::from_secs(1);
+        let mut dropped = 0;
+        for number in 0..5 {
+            dropped += shaper.handle_frame(start, &frame(0, number));
+        }
+        assert_eq!((dropped, shaper.len()), (2, 3));
+        assert_eq!(shaper.handle_frame(start, &frame(46, 7)), 0);
+        assert_eq!(shaper.handle_frame(start, &labelled(5, 8)), 0, "class selector 5 is DSCP 40");
+        let (mut now, mut order) = (start, Vec::new());
+        while shaper.poll_timeout() < Instant::NEVER {
+            now = now.max(shaper.poll_timeout());
+            while let Some(frame) = shaper.poll_transmit(now, &mut dropped) {
+                order.push((frame[999], (now.0 - start.0) / 1_000_000));
+            }
+        }
+        // The line was idle, so the first goes at once, and the next with what may be caught up on.
+        assert_eq!(order, [(7, 0), (8, 0), (0, 1), (1, 2), (2, 3)]);
+        assert!(shaper.is_empty());
+    }
+
+    #[test]
+    fn the_rate_holds_however_seldom_it_is_looked_at() {
+        let mut shaper =
+            Shaper::new(&Shaping { rate: BitRate(80_000_000), classes: vec![class(&[], 0, 10_000)] });
+        let dropped: u64 = (0..5_000).map(|_| shaper.handle_frame(Instant::ZERO, &frame(0, 0))).sum();
+        assert_eq!(dropped, 0);
+        let (mut now, mut sent) = (Instant::ZERO, 0);
+        for _ in 0..1_000 {
+            now += Duration(250_000);
+            while shaper.poll_transmit(now, &mut 0).is_some() {
+                sent += 1;
+            }
+        }
+        // A quarter of a second is 2500 frames.
+        assert!((2_490..=2_511).contains(&sent), "{sent}");
+    }
+}

@@ -1,0 +1,321 @@
+//! The stage a router is tested on: it runs the plan of a trial as any stage does, but that what is between
+//! sender and receiver is a real router.
+
+use super::calibration::{Calibration, calibrate};
+use super::lsps::Lsps;
+use super::port::{LIFETIME, Port};
+use super::routes::Sessions;
+use super::trial::{Asked, Came, Failed, Means};
+use crate::netns::Namespace;
+use crate::obstacle::Obstacle;
+use netstage_core::traffic::Pattern;
+use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Stopped, Totals};
+use netstage_scenario::plan::{FlowGroup, Plan};
+use netstage_scenario::tester::{Generator, IMIX, Operation, PacketSize, Tester, Told, of_test};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Addresses are kept this often.
+const KEEP: Duration = Duration::from_secs(LIFETIME.as_secs() / 4);
+/// Packets a second with which the tester sees whether the router is ready.
+const SLOWLY: f64 = 100_000.0;
+
+/// The tester, and the router that it surrounds.
+#[derive(Debug)]
+pub struct Bench {
+    tester: Tester,
+    ports: Vec<Port>,
+    namespace: Namespace,
+    generator: Generator,
+    trials: AtomicU16,
+    /// What the router was seen to do.
+    ready: Mutex<BTreeSet<Operation>>,
+    calibration: Calibration,
+    lsps: Lsps,
+    /// By which it is told of routes, where it is.
+    sessions: Option<Mutex<Sessions>>,
+}
+
+impl Bench {
+    /// Takes the interfaces of the calling thread's namespace.
+    pub fn open(tester: &Tester) -> Result<Bench, Obstacle> {
+        let failed = |error: std::io::Error| Obstacle::system("the network namespace", &error);
+        Bench::within(tester, Namespace::of_this_thread().map_err(failed)?)
+    }
+
+    /// Takes the interfaces of a namespace.
+    pub fn within(tester: &Tester, namespace: Namespace) -> Result<Bench, Obstacle> {
+        let ports =
+            tester.ports.iter().map(|port| Port::open(&namespace, port)).collect::<Result<Vec<_>, _>>()?;
+        let largest = tester.sizes.iter().map(|size| lengths_of(size.bytes(), size.name() == "imix"));
+        let largest = largest.flatten().max().unwrap_or(0);
+        let labels = tester.operations.iter().map(|operation| operation.labels());
+        let labels = labels.map(|(arriving, leaving)| arriving.max(leaving)).max().unwrap_or(0);
+        ports.iter().try_for_each(|port| port.check_length(largest.into(), labels))?;
+        let generator = match tester.generator {
+            Generator::Auto => Generator::Xdp,
+            other => other,
+        };
+        let calibration = calibrate(tester, generator)?;
+        let lsps = Lsps::begin(tester, &ports, &namespace);
+        let lsps = lsps.map_err(|error| Obstacle::system("LDP cannot begin", &error))?;
+        let sessions = match tester.told {
+            Told::You => None,
+            Told::Bgp => Some(Sessions::begin(tester, &ports, &namespace)),
+        };
+        let sessions = sessions.transpose().map_err(|error| Obstacle::system("BGP cannot begin", &error))?;
+        let sessions = sessions.map(Mutex::new);
+        Ok(Bench {
+            tester: tester.clone(),
+            ports,
+            namespace,
+            generator,
+            trials: AtomicU16::new(0),
+            ready: Mutex::default(),
+            calibration,
+            lsps,
+            sessions,
+        })
+    }
+
+    /// Runs the plan of one trial.
+    pub fn run(&self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+        let Some(flow) = plan.flows.first() else {
+            return Err(Stopped::Unsupported("a router is tested by trials of packets".into()));
+        };
+        let name = flow.name.strip_prefix("test.").unwrap_or(&flow.name);
+        let (Some((operation, is_mix)), Some(Pattern::Cbr { rate, packet })) =
+            (of_test(name), flow.traffic.pattern())
+        else {
+            return Err(Stopped::Unsupported(format!("{}: no trial of a router", flow.name)));
+        };
+        let rate = rate.as_f64() / 8.0 / f64::from(*packet);
+        let sending = flow.stop.since(flow.start).as_secs_f64();
+        let headers = netstage_wire::IPV4_HEADER + netstage_wire::UDP_HEADER;
+        let asked = Asked {
+            operation,
+            lengths: lengths_of(packet + headers, is_mix),
+            rate,
+            frames: ((sending * rate + 0.5) as u64).min(u64::from(u32::MAX)),
+            drain: Duration::from_nanos(plan.duration.0.saturating_sub(flow.stop.0)),
+            number: self.trials.fetch_add(1, Ordering::Relaxed),
+        };
+        self.keeping(|| {
+            self.make_ready(operation, stop)?;
+            let came = self.means().run(&asked, stop).map_err(|error| Stopped::Failed(error.to_string()))?;
+            if stop() {
+                return Err(Stopped::Interrupted);
+            }
+            Ok(outcome(plan, flow, &asked, *packet, &came, self.calibration.own_delay))
+        })
+    }
+
+    fn means(&self) -> Means<'_> {
+        Means {
+            tester: &self.tester,
+            ports: &self.ports,
+            namespace: &self.namespace,
+            generator: self.generator,
+            lsps: &self.lsps,
+            is_loop: false,
+        }
+    }
+
+    /// What the tester is by itself, in a sentence for reports.
+    pub fn calibration(&self) -> String {
+        let Calibration { own_delay, most } = self.calibration;
+        let own_delay = own_delay.as_secs_f64() * 1e6;
+        format!(
+            "The tester's own delay, {own_delay:.2} us (median over a veth pair of this machine, without a router), is \
+             taken from every delay. There it sends at most {:.2} million frames a second.",
+            most / 1e6
+        )
+    }
+
+    /// Does something while the addresses are kept.
+    fn keeping<T>(&self, task: impl FnOnce() -> Result<T, Stopped>) -> Result<T, Stopped> {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let keeper = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    // What fails here shows in the trial: the router finds nobody.
+                    self.ports.iter().for_each(|port| drop(port.keep()));
+                    std::thread::park_timeout(KEEP);
+                }
+            });
+            let done = task();
+            over.store(true, Ordering::Relaxed);
+            keeper.thread().unpark();
+            done
+        })
+    }
+
+    /// Sees that the router does with a packet to each network what it is to do, before anything is measured.
+    fn make_ready(&self, operation: Operation, stop: &dyn Fn() -> bool) -> Result<(), Stopped> {
+        if lock(&self.ready).contains(&operation) {
+            return Ok(());
+        }
+        let networks = u64::from(self.tester.networks) * self.tester.ways.len() as u64;
+        let patience = Duration::from_nanos(self.tester.ready_within.0);
+        let mut lengths: Vec<u16> = self
+            .tester
+            .sizes
+            .iter()
+            .flat_map(|size| lengths_of(size.bytes(), *size == PacketSize::Imix))
+            .collect();
+        lengths.sort_unstable();
+        // One to each network of the smallest, then some of the largest.
+        for (length, frames) in [(lengths.first(), networks), (lengths.last(), networks.min(1_000))] {
+            let length = length.copied().unwrap_or(46);
+            let asked = Asked {
+                operation,
+                lengths: vec![length],
+                rate: (frames as f64).clamp(1_000.0, SLOWLY),
+                frames,
+                drain: Duration::from_millis(200),
+                number: 0,
+            };
+            let started = Instant::now();
+            self.announce(operation);
+            loop {
+                let number = self.trials.fetch_add(1, Ordering::Relaxed);
+                let came = self.means().run(&Asked { number, ..asked.clone() }, stop);
+                if stop() {
+                    return Err(Stopped::Interrupted);
+                }
+                let why = match came {
+                    Ok(came) if came.sent == frames && came.tally.received == frames => break,
+                    Ok(came) => self.not_ready(operation, length, &came),
+                    Err(Failed::Labels(why)) => format!("{}: {why}", operation.name()),
+                    Err(Failed::Programs(error)) => return Err(Stopped::Failed(error.to_string())),
+                };
+                if started.elapsed() > patience {
+                    let sessions = self.sessions.as_ref();
+                    let session = sessions.and_then(|sessions| lock(sessions).obstacle(&self.ports));
+                    return Err(Stopped::Failed(session.unwrap_or(why)));
+                }
+                std::thread::sleep(Duration::from_millis(500));
+            }
+        }
+        lock(&self.ready).insert(operation);
+        Ok(())
+    }
+
+    /// Tells the router of what an operation needs. What is announced for another one is not there any more.
+    fn announce(&self, operation: Operation) {
+        let Some(sessions) = &self.sessions else { return };
+        lock(sessions).announce(&self.tester, &self.ports, operation);
+        let mut ready = lock(&self.ready);
+        if operation.is_routed() {
+            ready.retain(|other| (*other == Operation::Push) == (operation == Operation::Push));
+        }
+    }
+
+    fn not_ready(&self, operation: Operation, length: u16, came: &Came) -> String {
+        let (name, router) = (operation.name(), &self.tester.router);
+        let told = format!("{name}: of {} packets of {length} B, one to each network,", came.sent);
+        let tally = &came.tally;
+        if let Some(wrong) = &came.wrong {
+            return format!("{told} {router} forwarded {} otherwise than it shall: {wrong}", tally.wrong);
+        }
+        if tally.stray > 0 {
+            return format!(
+                "{told} {router} sent {} to another port than the one they shall leave by",
+                tally.stray
+            );
+        }
+        if tally.received == 0 {
+            return format!(
+                "{told} none came back from {router}: see its routes and labels (netstage test router CONFIG --setup \
+                 prints what it needs), the MTU of its links (a label takes 4 B), and that GRO is on at its ends of veth \
+                 pairs (ethtool -K NAME gro on)"
+            );
+        }
+        format!(
+            "{told} {} came back from {router}: it does not know all routes or labels yet",
+            tally.received
+        )
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lengths of IP packets, in turn.
+fn lengths_of(bytes: u32, is_mix: bool) -> Vec<u16> {
+    if is_mix { IMIX.to_vec() } else { vec![bytes as u16] }
+}
+
+/// What a stage tells of a trial.
+fn outcome(
+    plan: &Plan,
+    flow: &FlowGroup,
+    asked: &Asked,
+    payload: u32,
+    came: &Came,
+    own: netstage_core::time::Duration,
+) -> Outcome {
+    let subject = flow.name.clone();
+    let interval = plan.measure.interval;
+    let bins = plan.duration.0.div_ceil(interval.0).max(1) as usize;
+    let whole = 1_000_000_000 == interval.0;
+    let tally = &came.tally;
+    // By the second where seconds are asked for; else all in one bin.
+    let received: Vec<f64> = match whole {
+        true => (0..bins).map(|bin| tally.seconds.get(bin).map_or(0.0, |second| second.0 as f64)).collect(),
+        false => std::iter::once(tally.received as f64).chain(std::iter::repeat(0.0)).take(bins).collect(),
+    };
+    let mean = |(frames, sum): (u64, u64)| match frames {
+        0 => f64::NAN,
+        _ => (sum as f64 / frames as f64 - own.0 as f64).max(0.0) / 1e9,
+    };
+    let delays: Vec<f64> = match whole {
+        true => (0..bins).map(|bin| mean(tally.seconds.get(bin).copied().unwrap_or_default())).collect(),
+        false => {
+            let all = tally.seconds.iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+            std::iter::once(mean(all)).chain(std::iter::repeat(f64::NAN)).take(bins).collect()
+        }
+    };
+    let first = |count: u64| std::iter::once(count as f64).chain(std::iter::repeat(0.0)).take(bins).collect();
+    let bits = 8.0 * f64::from(payload) / interval.as_secs_f64();
+    let series = |metric, values| Series { metric, subject: subject.clone(), values };
+    let load = |quantity: &str, unit: &str, asked, achieved| Load {
+        subject: subject.clone(),
+        quantity: quantity.into(),
+        unit: unit.into(),
+        layer: String::new(),
+        asked,
+        achieved,
+    };
+    let less = |delay: u64| delay.saturating_sub(own.0);
+    let mut buckets: Vec<(u64, u64)> =
+        tally.delays.iter().map(|(delay, times)| (less(*delay), *times)).collect();
+    buckets.sort_unstable();
+    buckets.dedup_by(|next, one| {
+        let is_same = next.0 == one.0;
+        one.1 += if is_same { next.1 } else { 0 };
+        is_same
+    });
+    Outcome {
+        interval,
+        bins,
+        series: vec![
+            series(Metric::FlowThroughput, received.iter().map(|frames| frames * bits).collect()),
+            series(Metric::FlowSent, first(came.sent)),
+            series(Metric::FlowDuplicated, first(tally.duplicates)),
+            series(Metric::FlowReordered, first(tally.reordered)),
+            series(Metric::FlowCorrupted, first(tally.wrong)),
+            series(Metric::FlowDelay, delays),
+        ],
+        distributions: vec![Distribution { metric: Metric::FlowDelay, subject: subject.clone(), buckets }],
+        loads: vec![
+            load("rate", "packets/s", asked.rate, came.offered),
+            load("burst", "packets", f64::from(came.burst), f64::from(came.burst)),
+        ],
+        totals: Totals { sent: came.sent, delivered: tally.received, ..Totals::default() },
+        ..Outcome::default()
+    }
+}

@@ -1,0 +1,157 @@
+//! Who sends: a program in the kernel, or this thread through a port. Both send each frame at its time as
+//! well as they can, and say how well that was.
+
+use super::form::{Destinations, Form, Stamp};
+use super::program::{self, Progress, Settings};
+use crate::clock::monotonic_ns;
+use crate::netns::Namespace;
+use crate::ports::Port;
+use crate::ports::af_packet::{self, AfPacket};
+use crate::ports::af_xdp::{self, AfXdp};
+use crate::traffic::pace::Pacer;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a stream sends.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// How frames begin.
+    pub form: Form,
+    /// Where they go.
+    pub to: Destinations,
+    /// Lengths of IP packets, in turn.
+    pub lengths: Vec<u16>,
+    /// The trial.
+    pub trial: u16,
+    /// Its number.
+    pub number: u8,
+    /// Frames a second.
+    pub rate: f64,
+    /// Frames in all.
+    pub frames: u64,
+}
+
+/// A batch of the program in the kernel takes this long, about: shorter ones cost more than they give.
+const BATCH_NS: f64 = 20_000.0;
+/// Most frames of a batch.
+const MOST: u32 = 64;
+/// What the kernel takes, at most, until it calls the program for the first time.
+const SETTING_UP_NS: u64 = 20_000_000;
+/// Calls of the program before the tester looks whether it shall end.
+const CALLS: u32 = 1 << 22;
+/// Frames that are sent at once if all of them are late: what is later still is not made up for, since a burst
+/// at full speed would be no load that was asked for.
+const AT_ONCE: u64 = 64;
+/// Nor is what is later than this, where frames follow each other faster.
+const LATE_NS: u64 = 200_000;
+
+impl Stream {
+    /// Frames that the program in the kernel sends back to back.
+    pub fn batch(&self) -> u32 {
+        ((self.rate * BATCH_NS / 1e9) as u32).clamp(1, MOST)
+    }
+
+    fn most_late_ns(&self) -> u64 {
+        LATE_NS.max((AT_ONCE as f64 / self.rate * 1e9) as u64)
+    }
+
+    /// As the program is told.
+    fn settings(&self) -> Settings<'_> {
+        let batch = self.batch();
+        Settings {
+            form: &self.form,
+            to: self.to,
+            lengths: &self.lengths,
+            trial: self.trial,
+            streams: (self.number, 1),
+            sources: &[],
+            port: (1, 0),
+            batch_gap: (f64::from(batch) / self.rate * 1e9 * 1024.0) as u64,
+            batch,
+            most_late_ns: self.most_late_ns(),
+            frames: self.frames,
+        }
+    }
+}
+
+/// Sends by the program in the kernel, from the calling thread's namespace. `start` is called when all is
+/// prepared, and tells when the first frame is due.
+pub fn in_kernel(
+    stream: &Stream,
+    interface: u32,
+    start: impl FnOnce() -> u64,
+    stop: &AtomicBool,
+) -> Result<Progress, program::Error> {
+    let generator = program::Generator::load(&stream.settings(), interface);
+    // Others wait for this one, even if it cannot send.
+    let start_ns = start();
+    go_first();
+    let mut generator = generator?;
+    generator.start(start_ns);
+    loop {
+        let progress = generator.progress();
+        if progress.sent >= stream.frames || stop.load(Ordering::Relaxed) {
+            generator.stop();
+            return Ok(progress);
+        }
+        // Far from the next batch it would only spin.
+        let next = start_ns + (progress.sent as f64 / stream.rate * 1e9) as u64;
+        let ahead = next.saturating_sub(monotonic_ns());
+        if ahead > 2 * SETTING_UP_NS {
+            std::thread::sleep(std::time::Duration::from_nanos(ahead.min(50_000_000) - SETTING_UP_NS));
+        }
+        generator.run(CALLS)?;
+    }
+}
+
+/// Has the calling thread run before all others that are not real-time. Where it is refused, senders may be
+/// late, and send less than was asked for.
+fn go_first() {
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20);
+}
+
+/// Opens a port that only sends.
+pub fn af_packet(namespace: &Namespace, link: &str) -> io::Result<AfPacket> {
+    AfPacket::open(namespace, link, af_packet::Options::default())
+}
+
+/// The same by AF_XDP.
+pub fn af_xdp(namespace: &Namespace, link: &str) -> io::Result<AfXdp> {
+    AfXdp::open(namespace, link, af_xdp::Options { receives: false, ..af_xdp::Options::default() })
+}
+
+/// Sends through a port, frame by frame; `start` as above.
+pub fn by_port<P: Port>(
+    stream: &Stream,
+    port: io::Result<P>,
+    start: impl FnOnce() -> u64,
+    stop: &AtomicBool,
+) -> io::Result<Progress> {
+    let mut start_ns = start();
+    go_first();
+    let (mut port, mut pacer, mut progress) = (port?, Pacer::new(), Progress::default());
+    let gap = 1e9 / stream.rate;
+    while progress.sent < stream.frames && !stop.load(Ordering::Relaxed) {
+        let due = start_ns + (progress.sent as f64 * gap) as u64;
+        pacer.wait(due, true, None);
+        let now = monotonic_ns();
+        if now < due {
+            continue;
+        }
+        start_ns += (now - due).saturating_sub(stream.most_late_ns());
+        let all_due = ((now - start_ns) as f64 / gap) as u64 + 1;
+        let end = all_due.min(stream.frames).min(progress.sent + AT_ONCE);
+        while progress.sent < end {
+            let sequence = progress.sent as u32;
+            let length = stream.lengths[progress.sent as usize % stream.lengths.len()];
+            let sent_ns = monotonic_ns();
+            let stamp = Stamp { trial: stream.trial, stream: stream.number, sequence, sent_ns };
+            if !port.send(&stream.form.frame(stamp, length, stream.to))? {
+                break;
+            }
+            (progress.last_ns, progress.sent) = (sent_ns, progress.sent + 1);
+        }
+        port.flush()?;
+    }
+    Ok(progress)
+}

@@ -1,0 +1,22 @@
+//! The router tester: everything around one router, on interfaces of this machine.
+//!
+//! A trial of a search is a plan with one flow, as on any stage; here its packets go through a real router,
+//! and each is looked at when it comes back.
+//!
+//! - [`bench`]: the stage: ports, what the router is told, one trial after another.
+//! - [`calibration`]: the tester without a router.
+//! - [`form`]: how frames look before and behind the router.
+//! - [`generator`]: who sends them; [`program`], the programs in the kernel that make and check them.
+//! - [`lsps`]: labels, as configured or told by LDP.
+//! - [`routes`]: what the router is told by BGP.
+//! - [`trial`]: one trial; [`port`]: an interface and the router behind it.
+
+pub mod bench;
+pub mod calibration;
+pub mod form;
+pub mod generator;
+pub mod lsps;
+pub mod port;
+pub mod program;
+pub mod routes;
+pub mod trial;

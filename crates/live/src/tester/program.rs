@@ -1,0 +1,411 @@
+//! The programs in the kernel (bpf/trial.bpf.c): one that makes frames, one that looks at what comes back.
+//! Both are loaded anew for each trial, whose settings are constants in them.
+
+use super::form::{self, Destinations, Form};
+use crate::ports::kernel::Mapping;
+use aya::maps::{Array, Map, MapData, PerCpuArray};
+use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
+use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use std::fmt;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
+
+static OBJECT: &[u8] = include_bytes!("../../../../bpf/trial.bpf.o");
+
+/// Seconds of which delays are told one by one.
+const SECONDS: u32 = 4096;
+/// Delays are told in buckets: so many for each power of two.
+const FINE: u32 = 7;
+const OCTAVES: u32 = 40 - FINE;
+/// Frames kept that were not as they had to be.
+const SAMPLES: u32 = 8;
+/// Bytes of a frame that are kept: the most of these that it has.
+const KEPT: [usize; 5] = [128, 72, 68, 64, 60];
+/// Streams a port may receive.
+const MOST_STREAMS: usize = 8;
+/// Lengths of packets in turn, and labels of a frame.
+const SIZES: usize = 12;
+const MOST_LABELS: usize = 3;
+const MOST_PEERS: usize = 64;
+/// Words of `struct progress`.
+const START: usize = 0;
+const SEQUENCE: usize = 4;
+const LAST: usize = 6;
+const IS_OVER: usize = 10;
+
+/// What all programs of a trial are told, and the one that is loaded.
+#[derive(Clone, Debug)]
+pub struct Settings<'a> {
+    /// How frames begin.
+    pub form: &'a Form,
+    /// Where they go.
+    pub to: Destinations,
+    /// Lengths of IP packets, in turn.
+    pub lengths: &'a [u16],
+    /// The trial, told in every frame.
+    pub trial: u16,
+    /// The stream that is sent, or the first that is received and how many follow it.
+    pub streams: (u8, u8),
+    /// The source address of each stream that is received.
+    pub sources: &'a [Ipv4Addr],
+    /// Of so many receiving ports in turn, which one this is.
+    pub port: (u32, u32),
+    /// From batch to batch, in 1024ths of a nanosecond.
+    pub batch_gap: u64,
+    /// Frames of a batch.
+    pub batch: u32,
+    /// What is later than this is not made up for.
+    pub most_late_ns: u64,
+    /// Frames of the trial.
+    pub frames: u64,
+}
+
+/// Why the kernel's programs cannot be used.
+#[derive(Debug)]
+pub enum Error {
+    /// The kernel does not take them.
+    Load(EbpfError),
+    /// One does not run.
+    Program(ProgramError),
+    /// What they tell cannot be read.
+    Maps(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Load(error) => write!(f, "the kernel does not load the tester's programs: {error}"),
+            Error::Program(error) => write!(f, "the tester's programs do not run: {error}"),
+            Error::Maps(error) => write!(f, "what the tester's programs tell cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Load(error) => Some(error),
+            Error::Program(error) => Some(error),
+            Error::Maps(error) => Some(error),
+        }
+    }
+}
+
+impl From<EbpfError> for Error {
+    fn from(error: EbpfError) -> Error {
+        Error::Load(error)
+    }
+}
+
+impl From<ProgramError> for Error {
+    fn from(error: ProgramError) -> Error {
+        Error::Program(error)
+    }
+}
+
+/// Counters of the programs, in the order of their `enum count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    Received,
+    Duplicate,
+    Reordered,
+    Wrong,
+    Stray,
+    OfAnotherTrial,
+}
+
+/// `struct sample`: the beginning of a frame that was not as it had to be.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Sample {
+    length: u32,
+    stream: u32,
+    bytes: [u8; 128],
+}
+
+// SAFETY: integers without padding between them; every bit pattern is a value.
+#[allow(unsafe_code)]
+unsafe impl Pod for Sample {}
+
+/// Makes frames.
+pub struct Generator {
+    program: Ebpf,
+    progress: Mapping,
+    frame: Vec<u8>,
+    context: Vec<u8>,
+    batch: u32,
+}
+
+/// How far a generator is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Frames it has made.
+    pub sent: u64,
+    /// When the last of them was (CLOCK_MONOTONIC).
+    pub last_ns: u64,
+}
+
+impl Generator {
+    /// Loads it, to send by an interface of the calling thread's namespace.
+    pub fn load(settings: &Settings<'_>, interface: u32) -> Result<Generator, Error> {
+        let mut program = load(settings)?;
+        xdp(&mut program, "generate")?.load()?;
+        let progress = progress(&program)?;
+        let longest = settings.lengths.iter().copied().max().unwrap_or(0);
+        let frame = vec![0; settings.form.around() + usize::from(longest)];
+        // struct xdp_md: beginning, end, metadata, interface, queue, interface it leaves by.
+        let context = [0, frame.len() as u32, 0, interface, 0, 0];
+        let context = context.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+        Ok(Generator { program, progress, frame, context, batch: settings.batch })
+    }
+
+    /// Calls it so often or a little more; frames that are due meanwhile are sent.
+    pub fn run(&mut self, times: u32) -> Result<(), Error> {
+        let options = TestRunOptions {
+            data_in: Some(&self.frame),
+            ctx_in: Some(&self.context),
+            repeat: times.next_multiple_of(self.batch),
+            attrs: TestRunAttrs::new().xdp_live_frames(self.batch),
+            ..TestRunOptions::new()
+        };
+        match xdp(&mut self.program, "generate")?.test_run(options) {
+            Ok(_) => Ok(()),
+            Err(ProgramError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::Interrupted => {
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        let words = self.progress.words();
+        let long = |at: usize| {
+            u64::from(words[at].load(Ordering::Relaxed))
+                | u64::from(words[at + 1].load(Ordering::Relaxed)) << 32
+        };
+        Progress { sent: long(SEQUENCE), last_ns: long(LAST) }
+    }
+
+    /// Lets it begin at a moment (CLOCK_MONOTONIC).
+    pub fn start(&self, at_ns: u64) {
+        start(&self.progress, at_ns);
+    }
+
+    /// Lets it make no more.
+    pub fn stop(&self) {
+        self.progress.words()[IS_OVER].store(1, Ordering::Relaxed);
+    }
+}
+
+/// Looks at what comes.
+pub struct Receiver {
+    program: Ebpf,
+    progress: Mapping,
+}
+
+/// What a receiver has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Frames as they had to be, each counted once.
+    pub received: u64,
+    /// Further copies of them.
+    pub duplicates: u64,
+    /// Of those received, after one sent later.
+    pub reordered: u64,
+    /// Frames of the trial that were not as they had to be.
+    pub wrong: u64,
+    /// Frames of the trial that had to come elsewhere.
+    pub stray: u64,
+    /// Frames of other trials.
+    pub late: u64,
+    /// Of each second, by when they were sent: frames, and the sum of their delays in nanoseconds.
+    pub seconds: Vec<(u64, u64)>,
+    /// How often each delay occurred, in nanoseconds, to 1 %.
+    pub delays: Vec<(u64, u64)>,
+    /// Frames that were wrong: their lengths and beginnings.
+    pub samples: Vec<(usize, Vec<u8>)>,
+}
+
+impl Receiver {
+    /// Loads it and puts it on an interface of the calling thread's namespace.
+    pub fn attach(settings: &Settings<'_>, interface: u32) -> Result<Receiver, Error> {
+        let mut program = load(settings)?;
+        let receive = xdp(&mut program, "receive")?;
+        receive.load()?;
+        receive
+            .attach_to_if_index(interface, XdpMode::Driver)
+            .or_else(|_| receive.attach_to_if_index(interface, XdpMode::Skb))?;
+        Ok(Receiver { progress: progress(&program)?, program })
+    }
+
+    /// Lets seconds count from a moment on (CLOCK_MONOTONIC).
+    pub fn start(&self, at_ns: u64) {
+        start(&self.progress, at_ns);
+    }
+
+    /// Frames as they had to be, so far.
+    pub fn received(&self) -> Result<u64, Error> {
+        count(&self.program, Count::Received)
+    }
+
+    /// What it has seen.
+    pub fn tally(&self, seconds: u32) -> Result<Tally, Error> {
+        let count = |what| count(&self.program, what);
+        let per_second: PerCpuArray<&MapData, [u64; 2]> = map(&self.program, "seconds")?;
+        let delays: PerCpuArray<&MapData, [u64; 1 << FINE]> = map(&self.program, "delays")?;
+        let samples: Array<&MapData, Sample> = map(&self.program, "samples")?;
+        let wrong = count(Count::Wrong)?;
+        let mut tally = Tally {
+            received: count(Count::Received)?,
+            duplicates: count(Count::Duplicate)?,
+            reordered: count(Count::Reordered)?,
+            wrong,
+            stray: count(Count::Stray)?,
+            late: count(Count::OfAnotherTrial)?,
+            ..Tally::default()
+        };
+        for second in 0..seconds.min(SECONDS) {
+            let sum = per_second.get(&second, 0).map_err(maps)?;
+            let add = |all: (u64, u64), one: &[u64; 2]| (all.0 + one[0], all.1 + one[1]);
+            tally.seconds.push(sum.iter().fold((0, 0), add));
+        }
+        for octave in 0..OCTAVES {
+            let processors = delays.get(&octave, 0).map_err(maps)?;
+            for fine in 0..1 << FINE {
+                let times: u64 = processors.iter().map(|times| times[fine]).sum();
+                if times > 0 {
+                    tally.delays.push((middle(octave, fine as u64), times));
+                }
+            }
+        }
+        for number in 0..wrong.min(u64::from(SAMPLES)) as u32 {
+            let sample = samples.get(&number, 0).map_err(maps)?;
+            let kept = KEPT.into_iter().find(|kept| *kept <= sample.length as usize).unwrap_or(0);
+            tally.samples.push((sample.length as usize, sample.bytes[..kept].to_vec()));
+        }
+        Ok(tally)
+    }
+}
+
+impl Tally {
+    /// Both together.
+    pub fn add(&mut self, other: Tally) {
+        self.received += other.received;
+        self.duplicates += other.duplicates;
+        self.reordered += other.reordered;
+        self.wrong += other.wrong;
+        self.stray += other.stray;
+        self.late += other.late;
+        self.seconds.resize(self.seconds.len().max(other.seconds.len()), (0, 0));
+        for (all, one) in self.seconds.iter_mut().zip(other.seconds) {
+            *all = (all.0 + one.0, all.1 + one.1);
+        }
+        self.delays.extend(other.delays);
+        self.samples.extend(other.samples);
+    }
+}
+
+/// The delay that stands for a bucket.
+fn middle(octave: u32, fine: u64) -> u64 {
+    match octave {
+        0 => fine,
+        octave => (((1 << FINE) + fine) << (octave - 1)) + ((1 << (octave - 1)) >> 1),
+    }
+}
+
+fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
+    let Settings { form, to, .. } = settings;
+    let mut ethernet = [0_u16; 7];
+    for (word, bytes) in ethernet.iter_mut().zip(form.ethernet.as_chunks::<2>().0) {
+        *word = u16::from_ne_bytes(*bytes);
+    }
+    let mut ip = [0_u32; 5];
+    for (word, bytes) in ip.iter_mut().zip(form.ip.as_chunks::<4>().0) {
+        *word = u32::from_ne_bytes(*bytes);
+    }
+    let mut labels = [0_u32; MOST_LABELS];
+    for (word, entry) in labels.iter_mut().zip(&form.labels) {
+        *word = u32::from_be_bytes(entry.to_bytes());
+    }
+    let mut by_peer = [0_u32; MOST_PEERS];
+    by_peer.iter_mut().zip(&form.by_peer).for_each(|(word, label)| *word = *label);
+    let mut sources = [0_u32; MOST_STREAMS];
+    for (word, source) in sources.iter_mut().zip(settings.sources) {
+        *word = u32::from_ne_bytes(source.octets());
+    }
+    let mut lengths = [0_u16; SIZES];
+    lengths.iter_mut().zip(settings.lengths.iter().cycle()).for_each(|(word, length)| *word = *length);
+    let program = EbpfLoader::new()
+        .override_global("ETHERNET_HEADER", &ethernet[..], true)
+        .override_global("IP_HEADER", &ip[..], true)
+        .override_global("UDP_PORTS", &u32::from_ne_bytes(form::ports()), true)
+        .override_global("SOURCES", &sources[..], true)
+        .override_global("LABELS", &(form.labels.len() as u32), true)
+        .override_global("LABEL_ENTRIES", &labels[..], true)
+        .override_global("PEER_LABELS", &by_peer[..], true)
+        .override_global("FIRST", &to.first_host(), true)
+        .override_global("NETWORKS", &to.networks, true)
+        .override_global("PEERS", &to.peers, true)
+        .override_global("SIZE_COUNT", &(settings.lengths.len() as u32), true)
+        .override_global("LENGTHS", &lengths[..], true)
+        .override_global("TRIAL", &settings.trial, true)
+        .override_global("STREAM", &settings.streams.0, true)
+        .override_global("STREAMS", &settings.streams.1, true)
+        .override_global("PORTS", &settings.port.0, true)
+        .override_global("PORT", &settings.port.1, true)
+        .override_global("BATCH_GAP", &settings.batch_gap, true)
+        .override_global("BATCH", &settings.batch, true)
+        .override_global("MOST_LATE", &settings.most_late_ns, true)
+        .override_global("FRAMES", &settings.frames, true)
+        .load(OBJECT)?;
+    Ok(program)
+}
+
+fn progress(program: &Ebpf) -> Result<Mapping, Error> {
+    let Some(Map::Array(map)) = program.map("progress") else { panic!("progress is an array") };
+    Mapping::of(map.fd().as_fd(), 4096, 0).map_err(Error::Maps)
+}
+
+fn start(progress: &Mapping, at_ns: u64) {
+    let words = progress.words();
+    words[START + 1].store((at_ns >> 32) as u32, Ordering::Release);
+    words[START].store(at_ns as u32, Ordering::Release);
+}
+
+fn xdp<'a>(program: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, Error> {
+    Ok(program.program_mut(name).expect("it is in the object").try_into()?)
+}
+
+fn map<'a, T>(program: &'a Ebpf, name: &str) -> Result<T, Error>
+where
+    T: TryFrom<&'a Map, Error = aya::maps::MapError>,
+{
+    T::try_from(program.map(name).expect("it is in the object")).map_err(maps)
+}
+
+fn maps(error: aya::maps::MapError) -> Error {
+    Error::Load(EbpfError::MapError(error))
+}
+
+fn count(program: &Ebpf, what: Count) -> Result<u64, Error> {
+    let counts: PerCpuArray<&MapData, u64> = map(program, "counts")?;
+    Ok(counts.get(&(what as u32), 0).map_err(maps)?.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_follow_each_other() {
+        assert_eq!([(0, 0), (0, 127), (1, 0), (1, 127)].map(|(o, f)| middle(o, f)), [0, 127, 128, 255]);
+        assert_eq!((middle(2, 0), middle(2, 1)), (257, 259));
+        let all = (0..OCTAVES).flat_map(|octave| (0..1 << FINE).map(move |fine| middle(octave, fine)));
+        let all: Vec<u64> = all.collect();
+        assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(all.windows(2).skip(256).all(|pair| pair[1] * 100 < pair[0] * 101));
+    }
+}

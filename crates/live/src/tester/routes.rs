@@ -1,0 +1,197 @@
+//! What the tester tells the router of by BGP-4: a session from each port that receives, and in it the
+//! networks whose packets are to leave by that port.
+
+use super::form::Destinations;
+use super::lsps::loopback;
+use super::port::Port;
+use crate::bgp::inject::Order;
+use crate::bgp::machine::{Event, Settings};
+use crate::bgp::nlri::{Family, Nlri, Prefix};
+use crate::bgp::open::Identity;
+use crate::bgp::path::{AsPath, Path};
+use crate::bgp::speaker::{self, Command, Endpoint, Report};
+use crate::bgp::table::Table;
+use crate::netns::Namespace;
+use netstage_core::time::Duration;
+use netstage_scenario::tester::{Operation, Tester, Way};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+/// Prefixes have this length.
+const LENGTH: u8 = 24;
+
+/// The sessions, which last as long as this.
+#[derive(Debug)]
+pub struct Sessions {
+    sessions: Vec<Session>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    /// What is announced now.
+    announced: Option<bool>,
+}
+
+#[derive(Debug)]
+struct Session {
+    way: usize,
+    /// Which of the way's receiving ports it is of.
+    place: usize,
+    port: usize,
+    commands: UnboundedSender<Command>,
+    state: Arc<Mutex<State>>,
+    table: Option<Arc<Table>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_up: bool,
+    /// Routes the router's system has taken.
+    sent: usize,
+    /// Why there is no session.
+    down: Option<String>,
+}
+
+impl Sessions {
+    /// Begins them, in a namespace.
+    pub fn begin(tester: &Tester, ports: &[Port], namespace: &Namespace) -> io::Result<Sessions> {
+        let (mut sessions, mut tasks) = (Vec::new(), Vec::new());
+        let ways = tester.ways.iter().enumerate();
+        for (way, place, port) in ways
+            .flat_map(|(way, told)| told.to.iter().enumerate().map(move |(place, port)| (way, place, *port)))
+        {
+            let state = Arc::new(Mutex::new(State::default()));
+            let (commands, received) = unbounded_channel();
+            tasks.push((
+                settings(tester, &ports[port]),
+                endpoint(tester, &ports[port]),
+                received,
+                Arc::clone(&state),
+            ));
+            sessions.push(Session { way, place, port, commands, state, table: None });
+        }
+        let namespace = namespace.try_clone()?;
+        let run = move || -> io::Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let epoch = std::time::Instant::now();
+            namespace.run(|| {
+                runtime.block_on(async move {
+                    let mut running = JoinSet::new();
+                    for (settings, endpoint, received, state) in tasks {
+                        let heard = move |_, report| note(&state, report);
+                        running.spawn(speaker::run(settings, endpoint, epoch, received, heard));
+                    }
+                    while running.join_next().await.is_some() {}
+                });
+            })
+        };
+        let thread = std::thread::Builder::new().name("tester-bgp".into()).spawn(run)?;
+        Ok(Sessions { sessions, thread: Some(thread), announced: None })
+    }
+
+    /// Announces what an operation needs, in place of what there was: for PUSH the next hops are the ends of
+    /// label switched paths, else the tester's ports.
+    pub fn announce(&mut self, tester: &Tester, ports: &[Port], operation: Operation) {
+        let by_label = operation == Operation::Push;
+        if !operation.is_routed() || self.announced == Some(by_label) {
+            return;
+        }
+        self.announced = Some(by_label);
+        for session in &mut self.sessions {
+            let way = &tester.ways[session.way];
+            let to = Destinations::of(tester, way);
+            let table = Arc::new(table(tester, way, to, session.place, &ports[session.port], by_label));
+            // A command that is not heard any more belongs to a session that has ended, which is told.
+            if let Some(old) = session.table.replace(Arc::clone(&table)) {
+                let _ = session.commands.send(Command::Withdraw(old, Order::Packed));
+            }
+            let _ = session.commands.send(Command::Announce(table, Order::Packed));
+        }
+    }
+
+    /// What keeps a session from being there; none if all are.
+    pub fn obstacle(&self, ports: &[Port]) -> Option<String> {
+        self.sessions.iter().find_map(|session| {
+            let state = session.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let router = ports[session.port].settings.router;
+            (!state.is_up).then(|| match &state.down {
+                Some(down) => format!("no BGP session with {router}: {down}"),
+                None => format!("no BGP session with {router} yet"),
+            })
+        })
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        for session in &self.sessions {
+            let _ = session.commands.send(Command::Stop);
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn note(state: &Mutex<State>, report: Report) {
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    match report {
+        Report::Session(Event::Established(_)) => (state.is_up, state.down) = (true, None),
+        Report::Session(Event::Down(down)) => (state.is_up, state.down) = (false, Some(down.to_string())),
+        Report::ConnectFailed(kind) => state.down = Some(format!("{kind}")),
+        Report::Sent(written) => state.sent += written.routes,
+        Report::Session(_) => {}
+    }
+}
+
+fn settings(tester: &Tester, port: &Port) -> Settings {
+    Settings {
+        identity: Identity {
+            local_as: tester.bgp.own_as,
+            peer_as: Some(tester.bgp.router_as),
+            identifier: port.settings.address.0,
+            hold_time: Duration::from_secs(180),
+            families: vec![Family::Ipv4Unicast],
+            four_octet_as: true,
+        },
+        connects: true,
+        connect_retry: Duration::from_secs(1),
+        restart: Some(Duration::from_secs(1)),
+    }
+}
+
+fn endpoint(tester: &Tester, port: &Port) -> Endpoint {
+    Endpoint {
+        local: port.settings.address.0.into(),
+        peer: port.settings.router.into(),
+        peer_port: 179,
+        listen_port: None,
+        md5_key: tester.bgp.md5.as_ref().map(|key| key.clone().into_bytes()),
+        security_hops: None,
+    }
+}
+
+/// The networks whose packets leave by a port.
+fn table(tester: &Tester, way: &Way, to: Destinations, place: usize, port: &Port, by_label: bool) -> Table {
+    let mut table = Table::new();
+    let as_path = AsPath::sequence(&[]);
+    let mut groups = BTreeMap::new();
+    for network in 0..to.networks {
+        let peer = to.peer(network);
+        if peer as usize % way.to.len() != place {
+            continue;
+        }
+        let next_hop = if by_label { loopback(tester, way, peer) } else { port.settings.address.0 };
+        let group = groups.entry(next_hop).or_insert_with(|| {
+            let path = Path::new(next_hop.into(), as_path.clone());
+            table.group(Family::Ipv4Unicast, path).expect("an address of IPv4 is a next hop of IPv4")
+        });
+        let address = IpAddr::from(Ipv4Addr::from(u32::from(way.first) + (network << 8)));
+        let prefix = Prefix::new(address, LENGTH).expect("it is an address of IPv4");
+        let nlri = Nlri { family: Family::Ipv4Unicast, distinguisher: None, prefix, label: None };
+        table.push(*group, &nlri);
+    }
+    table
+}

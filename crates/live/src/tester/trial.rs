@@ -1,0 +1,283 @@
+//! One trial: frames one or both ways through the router, and what came of them.
+
+use super::form::{self, Destinations};
+use super::generator::{self, Stream};
+use super::lsps::Lsps;
+use super::port::Port;
+use super::program::{Error, Progress, Receiver, Settings, Tally};
+use crate::clock::monotonic_ns;
+use crate::netns::Namespace;
+use netstage_scenario::tester::{Generator, Operation, Tester, Way};
+use std::fmt;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// From when all is prepared to the first frame.
+const PREPARATION_NS: u64 = 25_000_000;
+/// How much longer than asked for frames are sent, by senders that are late.
+const OVERTIME_NS: u64 = 20_000_000;
+
+/// What is sent in a trial, all ways and ports together.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What the router is to do with packets.
+    pub operation: Operation,
+    /// Lengths of IP packets, in turn.
+    pub lengths: Vec<u16>,
+    /// Frames a second.
+    pub rate: f64,
+    /// Frames.
+    pub frames: u64,
+    /// The longest wait for those still under way.
+    pub drain: Duration,
+    /// Told in every frame.
+    pub number: u16,
+}
+
+/// Why there is no trial.
+#[derive(Debug)]
+pub enum Failed {
+    /// The kernel's programs cannot be used.
+    Programs(Error),
+    /// It is not known by which labels, in words.
+    Labels(String),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Programs(error)
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::Programs(error) => error.fmt(f),
+            Failed::Labels(why) => f.write_str(why),
+        }
+    }
+}
+
+/// What came of a trial.
+#[derive(Clone, Debug, Default)]
+pub struct Came {
+    /// Frames that were sent.
+    pub sent: u64,
+    /// Frames a second that were offered, of all streams together.
+    pub offered: f64,
+    /// Frames sent back to back at most.
+    pub burst: u32,
+    /// What was seen of them.
+    pub tally: Tally,
+    /// Of the first frame that was wrong, in what.
+    pub wrong: Option<String>,
+}
+
+/// What a trial is carried out with.
+#[derive(Debug)]
+pub struct Means<'a> {
+    /// What is tested.
+    pub tester: &'a Tester,
+    /// Its ports, in order.
+    pub ports: &'a [Port],
+    /// Where they are.
+    pub namespace: &'a Namespace,
+    /// What sends.
+    pub generator: Generator,
+    /// Label switched paths.
+    pub lsps: &'a Lsps,
+    /// Ports lead to each other: nothing is between.
+    pub is_loop: bool,
+}
+
+/// What a port expects: the way, and which of its ports it is.
+struct Expected<'a> {
+    way: &'a Way,
+    port: u32,
+    form: form::Form,
+    streams: (u8, u8),
+    /// Of each stream.
+    sources: Vec<Ipv4Addr>,
+}
+
+impl Means<'_> {
+    /// Carries out a trial.
+    pub fn run(&self, asked: &Asked, stop: &dyn Fn() -> bool) -> Result<Came, Failed> {
+        let streams = self.streams(asked).map_err(Failed::Labels)?;
+        let receivers = self.receivers(asked)?;
+        let over = AtomicBool::new(false);
+        let (prepared, start_ns) = (Barrier::new(streams.len() + 1), AtomicU64::new(0));
+        let start = || {
+            prepared.wait();
+            prepared.wait();
+            start_ns.load(Ordering::Acquire)
+        };
+        let (sent, at_ns) = std::thread::scope(|scope| {
+            let (over, start) = (&over, &start);
+            let sender = |(port, stream): &'_ (usize, Stream)| {
+                let (port, stream) = (*port, stream.clone());
+                scope.spawn(move || self.send(port, &stream, start, over))
+            };
+            let senders: Vec<_> = streams.iter().map(sender).collect();
+            prepared.wait();
+            let at_ns = monotonic_ns() + PREPARATION_NS;
+            receivers.iter().for_each(|(_, receiver)| receiver.start(at_ns));
+            start_ns.store(at_ns, Ordering::Release);
+            prepared.wait();
+            // A sender that falls short must not take longer for it.
+            let end_ns = at_ns + ((asked.frames as f64 / asked.rate * 1e9) as u64) + OVERTIME_NS;
+            while !senders.iter().all(|sender| sender.is_finished()) {
+                if stop() || monotonic_ns() > end_ns {
+                    over.store(true, Ordering::Relaxed);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let sent = senders.into_iter().map(|sender| sender.join().expect("senders do not panic"));
+            let sent = sent.collect::<Result<Vec<Progress>, Error>>();
+            sent.map(|sent| (sent, at_ns)).map_err(Failed::Programs)
+        })?;
+        let total: u64 = sent.iter().map(|progress| progress.sent).sum();
+        let drained = Instant::now();
+        while drained.elapsed() < asked.drain && !stop() {
+            let received = receivers.iter().map(|(_, receiver)| receiver.received());
+            if received.sum::<Result<u64, Error>>()? >= total {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut came = Came {
+            sent: total,
+            offered: sent.iter().map(|progress| offered(progress, at_ns)).sum(),
+            burst: streams.iter().map(|(_, stream)| self.burst(stream)).max().unwrap_or(1),
+            ..Came::default()
+        };
+        let seconds = (asked.frames as f64 / asked.rate).ceil() as u32 + 1;
+        for (expected, receiver) in &receivers {
+            let tally = receiver.tally(seconds)?;
+            if let (None, Some((length, bytes))) = (&came.wrong, tally.samples.first()) {
+                let to = Destinations::of(self.tester, expected.way);
+                came.wrong = Some(expected.form.differences(bytes, *length, to, &expected.sources));
+            }
+            came.tally.add(tally);
+        }
+        Ok(came)
+    }
+
+    /// Each sending port's stream.
+    fn streams(&self, asked: &Asked) -> Result<Vec<(usize, Stream)>, String> {
+        let count: usize = self.tester.ways.iter().map(|way| way.from.len()).sum();
+        let mut streams = Vec::with_capacity(count);
+        for way in &self.tester.ways {
+            for &from in &way.from {
+                let number = streams.len();
+                let part = asked.frames / count as u64;
+                let port = &self.ports[from];
+                let (operation, tester) = (asked.operation, self.tester);
+                let labels = self.lsps.incoming(tester, self.ports, operation, way, from)?;
+                let macs = [port.mac, port.router];
+                let source = port.settings.address.0;
+                streams.push((
+                    from,
+                    Stream {
+                        form: form::sent(operation, labels, source, macs),
+                        to: Destinations::of(self.tester, way),
+                        lengths: asked.lengths.clone(),
+                        trial: asked.number,
+                        number: number as u8,
+                        rate: asked.rate / count as f64,
+                        // What does not divide is the first one's.
+                        frames: part + if number == 0 { asked.frames % count as u64 } else { 0 },
+                    },
+                ));
+            }
+        }
+        Ok(streams)
+    }
+
+    /// One at every port; where nothing is to come, all that comes is astray.
+    fn receivers(&self, asked: &Asked) -> Result<Vec<(Expected<'_>, Receiver)>, Error> {
+        let mut receivers = Vec::new();
+        for number in 0..self.ports.len() {
+            let expected = self.expected(asked, number);
+            let port = &self.ports[number];
+            let settings = Settings {
+                form: &expected.form,
+                to: Destinations::of(self.tester, expected.way),
+                lengths: &asked.lengths,
+                trial: asked.number,
+                streams: expected.streams,
+                sources: &expected.sources,
+                port: (expected.way.to.len() as u32, expected.port),
+                batch_gap: 0,
+                batch: 1,
+                most_late_ns: 0,
+                frames: 0,
+            };
+            let attached = self.namespace.run(|| Receiver::attach(&settings, port.index));
+            receivers.push((expected, attached.map_err(Error::Maps)??));
+        }
+        Ok(receivers)
+    }
+
+    /// What is to come to a port.
+    fn expected(&self, asked: &Asked, number: usize) -> Expected<'_> {
+        let port = &self.ports[number];
+        let (tester, mut first) = (self.tester, 0);
+        for way in &tester.ways {
+            if let Some(place) = way.to.iter().position(|to| *to == number) {
+                let sources: Vec<Ipv4Addr> =
+                    way.from.iter().map(|from| self.ports[*from].settings.address.0).collect();
+                let (operation, macs) = (asked.operation, [port.router, port.mac]);
+                let labels = self.lsps.outgoing(tester, operation, way);
+                let form = match self.is_loop {
+                    true => form::sent(operation, labels, sources[0], macs),
+                    false => form::forwarded(operation, tester.model, labels, sources[0], macs),
+                };
+                let streams = (first, way.from.len() as u8);
+                return Expected { way, port: place as u32, form, streams, sources };
+            }
+            first += way.from.len() as u8;
+        }
+        let form = form::sent(Operation::Ip, Vec::new(), port.settings.address.0, [port.router, port.mac]);
+        Expected { way: &tester.ways[0], port: 0, form, streams: (0, 0), sources: Vec::new() }
+    }
+
+    fn burst(&self, stream: &Stream) -> u32 {
+        if self.generator == Generator::Xdp { stream.batch() } else { 1 }
+    }
+
+    fn send(
+        &self,
+        port: usize,
+        stream: &Stream,
+        start: impl Fn() -> u64 + Copy + Send + Sync,
+        stop: &AtomicBool,
+    ) -> Result<Progress, Error> {
+        let port = &self.ports[port];
+        let (namespace, link) = (self.namespace, &port.settings.interface);
+        let sent: io::Result<Progress> = match self.generator {
+            Generator::Xdp | Generator::Auto => {
+                let sent = namespace.run(|| generator::in_kernel(stream, port.index, start, stop));
+                return sent.unwrap_or_else(|error| {
+                    // Others wait for this one, even if it cannot send.
+                    start();
+                    Err(Error::Maps(error))
+                });
+            }
+            Generator::AfXdp => generator::by_port(stream, generator::af_xdp(namespace, link), start, stop),
+            Generator::AfPacket => {
+                generator::by_port(stream, generator::af_packet(namespace, link), start, stop)
+            }
+        };
+        sent.map_err(Error::Maps)
+    }
+}
+
+/// Frames a second, from when the first was due: the last of `n` is due after `n - 1` gaps.
+fn offered(progress: &Progress, from_ns: u64) -> f64 {
+    let (time, gaps) = (progress.last_ns.saturating_sub(from_ns).max(1), progress.sent.saturating_sub(1));
+    if gaps == 0 { progress.sent as f64 } else { gaps as f64 / (time as f64 / 1e9) }
+}

@@ -1,0 +1,31 @@
+//! `netstage clean`: puts back what a killed router left.
+
+use super::router::SOCKET;
+use super::table::counted;
+use crate::exit::{Failure, OK, print};
+use netstage_live::obstacle::Error;
+use netstage_live::router::daemon::clean;
+use std::path::PathBuf;
+
+/// Options of `clean`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The control socket of the router that was killed
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
+    let cleaned = clean(&arguments.socket).map_err(Error::Machine)?;
+    let mut lines: Vec<String> = Vec::new();
+    lines.extend(cleaned.settings.iter().map(|name| format!("put back {name}\n")));
+    lines.extend(cleaned.programs.iter().map(|pin| format!("ended the program at {}\n", pin.display())));
+    if lines.is_empty() {
+        lines.push(format!("nothing was left of a router at {}\n", arguments.socket.display()));
+    } else {
+        lines.push(format!("{}, ", counted(cleaned.settings.len(), "setting")));
+        lines.push(format!("{}\n", counted(cleaned.programs.len(), "program")));
+    }
+    print(lines.concat().as_bytes()).map(|()| OK)
+}

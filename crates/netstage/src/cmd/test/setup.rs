@@ -1,0 +1,211 @@
+//! What a router is to be told before it is tested, as the lines of its own language.
+
+use crate::exit::Failure;
+use netstage_scenario::tester::{Bgp, Labels, Operation, Port, Tester, Told, Way};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+
+/// Routers whose language is known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Linux: a batch for `ip -batch`; for labels its kernel needs mpls_router
+    Linux,
+    /// netstage router: a file of routes
+    Netstage,
+    /// Open vSwitch: flows for `ovs-ofctl add-flows`; port N of the bridge is port N of the configuration
+    Ovs,
+    /// BIRD 2: sessions with the tester, whose routes go into the kernel
+    Bird,
+    /// FRR: the same, for its bgpd
+    Frr,
+}
+
+/// One thing a router is to know.
+enum Entry {
+    /// A network, and what is pushed on the way.
+    Network(Ipv4Addr, Option<u32>),
+    /// The end of a label switched path, and what is pushed on the way.
+    Peer(Ipv4Addr, u32),
+    /// A label, and what takes its place.
+    Label(u32, Option<u32>),
+    /// A label beneath which is looked.
+    LookUp(u32),
+}
+
+/// The lines for a router. Where IP and PUSH are both tested, their networks are the same: only one of
+/// them can be told at a time, and it is said so.
+pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
+    if matches!(kind, Kind::Bird | Kind::Frr) {
+        return match tester.told {
+            Told::Bgp => Ok(sessions(kind, tester)),
+            Told::You => Err(Failure::usage("there are no sessions in this configuration")
+                .help("routes are told by BGP with by = \"bgp\" in [routes], and a table [bgp]")),
+        };
+    }
+    let does = |operation| tester.operations.contains(&operation);
+    if tester.told == Told::You && does(Operation::Push) && (does(Operation::Ip) || does(Operation::Pop)) {
+        return Err(Failure::usage("`push` needs other routes than `ip` and `pop`")
+            .help("print the lines for each: one file with operations = [\"push\"], one with the others"));
+    }
+    let mut text = String::new();
+    for way in &tester.ways {
+        for (entry, to) in entries(tester, way) {
+            let port = &tester.ports[way.to[to as usize % way.to.len()]];
+            line(&mut text, kind, tester, &entry, way.to[to as usize % way.to.len()], port.address.0);
+        }
+    }
+    Ok(text)
+}
+
+/// The router's ends of the tester's BGP sessions.
+fn sessions(kind: Kind, tester: &Tester) -> String {
+    let Bgp { own_as, router_as, md5 } = &tester.bgp;
+    let receiving: BTreeSet<usize> = tester.ways.iter().flat_map(|way| way.to.iter().copied()).collect();
+    let ports: Vec<&Port> = receiving.into_iter().map(|port| &tester.ports[port]).collect();
+    let identifier = ports.first().map_or(Ipv4Addr::UNSPECIFIED, |port| port.router);
+    let mut text = String::new();
+    let written = match kind {
+        Kind::Bird => {
+            let session = |port: &&Port| {
+                let password = md5.as_ref().map_or(String::new(), |key| format!(" password \"{key}\";"));
+                format!(
+                    "protocol bgp {} {{\n\tlocal {} as {router_as};\n\tneighbor {} as {own_as};{password}\n\
+                     \tipv4 {{ import all; export none; gateway recursive; }};\n}}\n",
+                    port.name.replace('-', "_"),
+                    port.router,
+                    port.address.0
+                )
+            };
+            let sessions: String = ports.iter().map(session).collect();
+            write!(
+                text,
+                "router id {identifier};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n\
+                 protocol kernel {{ ipv4 {{ import none; export all; }}; learn; }}\n{sessions}"
+            )
+        }
+        _ => {
+            let session = |port: &&Port| {
+                let address = port.address.0;
+                let password =
+                    md5.as_ref().map_or(String::new(), |key| format!(" neighbor {address} password {key}\n"));
+                format!(" neighbor {address} remote-as {own_as}\n{password}")
+            };
+            let sessions: String = ports.iter().map(session).collect();
+            write!(
+                text,
+                "router bgp {router_as}\n bgp router-id {identifier}\n no bgp ebgp-requires-policy\n{sessions}"
+            )
+        }
+    };
+    written.expect("writing to a string");
+    text
+}
+
+/// What a way needs, each with the peer it leads to.
+fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
+    let mut entries = Vec::new();
+    let peers = tester.labels.map_or(1, |labels| labels.peers).max(way.to.len() as u32);
+    let does = |operation: Operation| tester.operations.contains(&operation);
+    let labels = tester.labels.map(|labels| {
+        let above = way.labels_above;
+        Labels {
+            push: labels.push + above,
+            swap: labels.swap + above,
+            swap_to: labels.swap_to + above,
+            pop: labels.pop + above,
+            php: labels.php + above,
+            ..labels
+        }
+    });
+    if tester.told == Told::You && tester.operations.iter().any(|operation| operation.is_routed()) {
+        for network in 0..tester.networks {
+            let peer = network % peers;
+            let pushed = labels.filter(|_| does(Operation::Push)).map(|labels| labels.push + peer);
+            let address = Ipv4Addr::from(u32::from(way.first) + (network << 8));
+            entries.push((Entry::Network(address, pushed), peer));
+        }
+    }
+    for peer in 0..peers {
+        let Some(labels) = labels else { break };
+        if tester.told == Told::Bgp && does(Operation::Push) {
+            let end = Ipv4Addr::from(u32::from(labels.loopback) + way.labels_above + peer);
+            entries.push((Entry::Peer(end, labels.push + peer), peer));
+        }
+        if does(Operation::Swap) {
+            entries.push((Entry::Label(labels.swap + peer, Some(labels.swap_to + peer)), peer));
+        }
+        if does(Operation::Php) || does(Operation::Unlabelled) {
+            entries.push((Entry::Label(labels.php + peer, None), peer));
+        }
+        if does(Operation::Pop) {
+            entries.push((Entry::LookUp(labels.pop + peer), peer));
+        }
+    }
+    entries
+}
+
+fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usize, next: Ipv4Addr) {
+    let port_of = &tester.ports[port];
+    let interface = port_of.router_interface.clone().unwrap_or_else(|| format!("PORT-{}", port_of.name));
+    let written = match (kind, entry) {
+        (Kind::Linux, Entry::Network(network, pushed)) => {
+            let encap = pushed.map_or(String::new(), |label| format!("encap mpls {label} "));
+            writeln!(text, "route replace {network}/24 {encap}via {next}")
+        }
+        (Kind::Linux, Entry::Peer(end, label)) => {
+            writeln!(text, "route replace {end}/32 encap mpls {label} via {next}")
+        }
+        (Kind::Netstage, Entry::Peer(end, label)) => {
+            writeln!(text, "{end}/32 via {next} dev {interface} push {label}")
+        }
+        (Kind::Linux, Entry::Label(label, Some(swapped))) => {
+            writeln!(text, "-f mpls route replace {label} as {swapped} via inet {next}")
+        }
+        (Kind::Linux, Entry::Label(label, None)) => {
+            writeln!(text, "-f mpls route replace {label} via inet {next}")
+        }
+        (Kind::Linux, Entry::LookUp(label)) => writeln!(text, "-f mpls route replace {label} dev lo"),
+        (Kind::Netstage, Entry::Network(network, pushed)) => {
+            let push = pushed.map_or(String::new(), |label| format!(" push {label}"));
+            writeln!(text, "{network}/24 via {next} dev {interface}{push}")
+        }
+        (Kind::Netstage, Entry::Label(label, Some(swapped))) => {
+            writeln!(text, "label {label} swap {swapped} via {next} dev {interface}")
+        }
+        (Kind::Netstage, Entry::Label(label, None)) => {
+            writeln!(text, "label {label} via {next} dev {interface}")
+        }
+        (Kind::Netstage, Entry::LookUp(label)) => writeln!(text, "label {label} pop"),
+        (Kind::Ovs, entry) => ovs(text, entry, port + 1),
+        (Kind::Bird | Kind::Frr, _) => Ok(()),
+    };
+    written.expect("writing to a string");
+}
+
+/// Flows of OpenFlow 1.3. Who is at the other end of a port is for the user to say.
+fn ovs(text: &mut String, entry: &Entry, port: usize) -> std::fmt::Result {
+    let station = format!("mod_dl_src:ROUTER-MAC-{port},mod_dl_dst:TESTER-MAC-{port},output:{port}");
+    match entry {
+        Entry::Peer(network, label) | Entry::Network(network, Some(label)) => writeln!(
+            text,
+            "ip,nw_dst={network}/24 actions=dec_ttl,push_mpls:0x8847,set_field:{label}->mpls_label,{station}"
+        ),
+        Entry::Network(network, None) => writeln!(text, "ip,nw_dst={network}/24 actions=dec_ttl,{station}"),
+        Entry::Label(label, Some(swapped)) => {
+            writeln!(
+                text,
+                "mpls,mpls_label={label} actions=dec_mpls_ttl,set_field:{swapped}->mpls_label,{station}"
+            )
+        }
+        Entry::Label(label, None) => {
+            writeln!(
+                text,
+                "mpls,mpls_label={label},mpls_bos=1 actions=dec_mpls_ttl,pop_mpls:0x0800,{station}"
+            )
+        }
+        Entry::LookUp(label) => {
+            writeln!(text, "mpls,mpls_label={label},mpls_bos=1 actions=pop_mpls:0x0800,resubmit(,0)")
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What tests of routers share: namespaces that are joined, and addresses.
+#![allow(dead_code)]
+
+use netstage_live::netns::netlink::{Metrics, Netlink, Route, VethEnd, VethOptions, create_veth};
+use netstage_live::netns::user::{Privileges, privileges};
+use netstage_live::netns::{Namespace, ethtool};
+use std::net::IpAddr;
+
+/// Whether this process may make namespaces with programs in them; says "skipped" where it may not.
+pub fn is_privileged() -> bool {
+    let held = privileges() == Privileges::Held;
+    if !held {
+        println!("skipped: needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
+    }
+    held
+}
+
+pub fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Joins two namespaces by a veth pair without offloads, each end by its name and the last byte of its station.
+pub fn join(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8)) {
+    join_by(left, right, VethOptions::default().mtu);
+}
+
+/// The same, of packets up to so many bytes.
+pub fn join_by(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8), mtu: u32) {
+    let options = VethOptions { mtu, resolve_neighbours: true, ..VethOptions::default() };
+    let end = |(namespace, name, mac)| VethEnd { namespace, name, mac: [2, 0, 0, 0, 0, mac] };
+    create_veth(end(left), end(right), options).unwrap();
+    for (namespace, name, _) in [left, right] {
+        ethtool::offloads_off(namespace, name).unwrap();
+        Netlink::open(namespace).unwrap().set_up(name).unwrap();
+    }
+}
+
+/// A route to all addresses of the gateway's kind.
+pub fn default_route(gateway: &str, link: &'static str) -> Route<'static> {
+    let gateway = address(gateway);
+    let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
+    Route {
+        destination: (address(any), 0),
+        gateway: Some(gateway),
+        link,
+        preferred_source: None,
+        metrics: Metrics::default(),
+    }
+}

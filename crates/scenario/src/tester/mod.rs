@@ -1,0 +1,442 @@
+//! The configuration of a router tester: read and checked as a scenario is. What is searched becomes a
+//! [`Scenario`], a cell for each operation and size, so that all else is as with any scenario: methods,
+//! repeats, resuming, the record and its figures.
+
+mod cells;
+mod file;
+
+use crate::Scenario;
+use crate::error::{Errors, Place, Problems, did_you_mean};
+use crate::read::read_text;
+use crate::table::{At, Decode as _};
+use crate::tree::parse_document;
+use file::PortName;
+use netstage_core::forward::Model;
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+pub use cells::{IMIX, RECEIVER, SENDER, of_test};
+
+/// A tester, as configured.
+#[derive(Clone, Debug)]
+pub struct Tester {
+    /// What reports call the router.
+    pub router: String,
+    /// By whose rules.
+    pub profile: Profile,
+    /// What the router does with packets.
+    pub operations: Vec<Operation>,
+    /// Sizes of IP packets.
+    pub sizes: Vec<PacketSize>,
+    /// Interfaces that lead to the router.
+    pub ports: Vec<Port>,
+    /// One way, or both.
+    pub ways: Vec<Way>,
+    /// Networks of 24 bits in each way.
+    pub networks: u32,
+    /// Who tells the router of them.
+    pub told: Told,
+    /// The labels of the first way.
+    pub labels: Option<Labels>,
+    /// The sessions of [`Told::Bgp`].
+    pub bgp: Bgp,
+    /// How labels belong to what is beneath.
+    pub model: Model,
+    /// What sends.
+    pub generator: Generator,
+    /// Rate of one port.
+    pub line: BitRate,
+    /// The highest rate tried, at the IP layer.
+    pub max_rate: Option<BitRate>,
+    /// How long the router may take until it forwards what it was told of.
+    pub ready_within: Duration,
+    /// What is searched.
+    pub scenario: Scenario,
+}
+
+/// By whose rules routers are tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Those of the comparison for MPLS-IX.
+    Paper,
+    /// RFC 2544.
+    Rfc2544,
+    /// RFC 5695.
+    Rfc5695,
+    /// RFC 9971.
+    Mlrsearch,
+}
+
+/// What a router does with packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// Forwards them by address.
+    Ip,
+    /// Pushes a label.
+    Push,
+    /// Swaps one.
+    Swap,
+    /// Pops the last one and looks up what is beneath.
+    Pop,
+    /// Pops the outer one of two for the next router.
+    Php,
+    /// Pops the last one and sends what is beneath where the label says.
+    Unlabelled,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Operation; 6] = [
+        Operation::Ip,
+        Operation::Push,
+        Operation::Swap,
+        Operation::Pop,
+        Operation::Php,
+        Operation::Unlabelled,
+    ];
+
+    /// Its name in configurations, records and figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Ip => "ip",
+            Operation::Push => "push",
+            Operation::Swap => "swap",
+            Operation::Pop => "pop",
+            Operation::Php => "php",
+            Operation::Unlabelled => "unlabelled",
+        }
+    }
+
+    /// Labels of a packet that arrives at the router, and of one that leaves it.
+    pub fn labels(self) -> (u32, u32) {
+        match self {
+            Operation::Ip => (0, 0),
+            Operation::Push => (0, 1),
+            Operation::Swap => (1, 1),
+            Operation::Pop | Operation::Unlabelled => (1, 0),
+            Operation::Php => (2, 1),
+        }
+    }
+
+    /// Whether packets go to the networks the router was told of.
+    pub fn is_routed(self) -> bool {
+        matches!(self, Operation::Ip | Operation::Push | Operation::Pop)
+    }
+}
+
+/// Sizes of packets in a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketSize {
+    /// All of one size.
+    Bytes(u32),
+    /// A mix: 7 of 46 B, 4 of 552 B and 1 of 1500 B in every 12.
+    Imix,
+}
+
+/// Who tells the router of routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Its operator.
+    You,
+    /// The tester, by BGP-4.
+    Bgp,
+}
+
+/// Who tells the router of labels. (RSVP-TE, RFC 3209, would stand here too.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelsBy {
+    /// Its operator.
+    You,
+    /// The tester, by LDP.
+    Ldp,
+}
+
+/// What sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generator {
+    /// Whatever works, the fastest first.
+    Auto,
+    /// A program in the kernel.
+    Xdp,
+    /// AF_XDP.
+    AfXdp,
+    /// AF_PACKET.
+    AfPacket,
+}
+
+/// An interface that leads to the router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The interface.
+    pub interface: String,
+    /// The tester's address there, and the length of the link's prefix.
+    pub address: (Ipv4Addr, u8),
+    /// The router's.
+    pub router: Ipv4Addr,
+    /// What the router calls its end.
+    pub router_interface: Option<String>,
+}
+
+/// Packets that go one way through the router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Ports that send, as indices.
+    pub from: Vec<usize>,
+    /// Ports that receive.
+    pub to: Vec<usize>,
+    /// The first network; the others follow it.
+    pub first: Ipv4Addr,
+    /// Labels are so much above those of the first way.
+    pub labels_above: u32,
+}
+
+/// The first label of each kind, of the first peer of the first way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Labels {
+    /// Who tells the router of them.
+    pub by: LabelsBy,
+    /// Pushed by the router.
+    pub push: u32,
+    /// Swapped by it.
+    pub swap: u32,
+    /// In place of that.
+    pub swap_to: u32,
+    /// Popped by it, and looked up.
+    pub pop: u32,
+    /// Popped for the next router.
+    pub php: u32,
+    /// The address of the first peer, to which the router's label switched path leads.
+    pub loopback: Ipv4Addr,
+    /// An address of the router itself.
+    pub router_loopback: Option<Ipv4Addr>,
+    /// How many peers there are in each way.
+    pub peers: u32,
+}
+
+impl Labels {
+    /// The outer label of packets that arrive at the router for the first peer.
+    pub fn incoming(&self, operation: Operation) -> Option<u32> {
+        match operation {
+            Operation::Ip | Operation::Push => None,
+            Operation::Swap => Some(self.swap),
+            Operation::Pop => Some(self.pop),
+            Operation::Php | Operation::Unlabelled => Some(self.php),
+        }
+    }
+
+    /// The label of packets that leave it.
+    pub fn outgoing(&self, operation: Operation) -> Option<u32> {
+        match operation {
+            Operation::Push => Some(self.push),
+            Operation::Swap => Some(self.swap_to),
+            Operation::Php => Some(INNER),
+            Operation::Ip | Operation::Pop | Operation::Unlabelled => None,
+        }
+    }
+}
+
+/// The inner label of two, which no router looks at.
+pub const INNER: u32 = 16;
+
+/// Sessions by which routes are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bgp {
+    /// The tester's autonomous system.
+    pub own_as: u32,
+    /// The router's.
+    pub router_as: u32,
+    /// The key of TCP's MD5 option.
+    pub md5: Option<String>,
+}
+
+/// Reads and checks a configuration file.
+pub fn load(path: &Path) -> Result<Tester, Errors> {
+    parse(&path.display().to_string(), &read_text(path, "configuration")?)
+}
+
+/// Reads and checks a configuration.
+pub fn parse(name: &str, text: &str) -> Result<Tester, Errors> {
+    let mut problems = Problems::default();
+    problems.add_source(name, text);
+    let root = parse_document(0, &mut problems);
+    if problems.is_empty()
+        && let Some(file) = file::File::decode(&root, &mut problems)
+        && let Some(tester) = built(&file, text, &mut problems)
+        && problems.is_empty()
+    {
+        return Ok(tester);
+    }
+    if problems.is_empty() {
+        problems.push(Place::new(0, 0..0), "the configuration cannot be used");
+    }
+    Err(problems.into_errors())
+}
+
+/// The tables of a configuration, in Markdown.
+pub fn reference() -> String {
+    crate::reference::tables(&file::File::kind())
+}
+
+fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Tester> {
+    let head = &file.tester;
+    let ports = ports(file, problems);
+    let named = |names: &[At<PortName>], problems: &mut Problems| -> Vec<usize> {
+        let index = |name: &At<PortName>| {
+            let found = file.port.index(&name.0);
+            if found.is_none() {
+                let help = did_you_mean(&name.0, file.port.names());
+                problems.push_with_help(name.place, format!("there is no port `{}`", name.0), help);
+            }
+            found
+        };
+        names.iter().filter_map(index).collect()
+    };
+    let (from, to) = (named(&head.from.0, problems), named(&head.to.0, problems));
+    for name in head.to.0.iter().filter(|name| head.from.0.iter().any(|other| other.0 == name.0)) {
+        let help = "both_ways = true has the receiving ports send too";
+        problems.push_help(name.place, format!("`{}` sends and receives", name.0), help);
+    }
+    let networks = file.routes.count.0 as u32;
+    let first = v4(&file.routes.first.value.0).filter(|first| first.octets()[3] == 0);
+    let ways_count = if head.both_ways { 2 } else { 1 };
+    let last = first.map(|first| u64::from(u32::from(first)) + (u64::from(networks * ways_count) << 8));
+    if last.is_none_or(|last| last > 0xe000_0000) {
+        let help = "such as \"11.0.0.0\", with room for all of them below 224.0.0.0";
+        problems.push_help(file.routes.first.place, "expected the first of many networks of 24 bits", help);
+    }
+    let operations =
+        head.operations.as_ref().map_or(head.profile.operations(), |asked| asked.value.0.clone());
+    let labels = file.labels.as_ref().map(|labels| &labels.value);
+    if labels.is_none()
+        && let Some(asked) = &head.operations
+        && asked.value.0.iter().any(|operation| *operation != Operation::Ip)
+    {
+        problems.push_help(asked.place, "these operations have labels", "add a table [labels]");
+    }
+    if file.routes.by.value == Told::Bgp && file.bgp.is_none() {
+        let help = "add a table [bgp], with `router_as` at least";
+        problems.push_help(file.routes.by.place, "routes are told by BGP, and there is no session", help);
+    }
+    let (first, ports) = (first?, ports?);
+    let labels = labels.map(|labels| Labels {
+        by: labels.by,
+        push: labels.push.0 as u32,
+        swap: labels.swap.0 as u32,
+        swap_to: labels.swap_to.0 as u32,
+        pop: labels.pop.0 as u32,
+        php: labels.php.0 as u32,
+        loopback: v4(&labels.loopback.0).unwrap_or(Ipv4Addr::UNSPECIFIED),
+        router_loopback: labels.router_loopback.as_ref().and_then(|address| v4(&address.0)),
+        peers: labels.peers.0 as u32,
+    });
+    let mut ways = vec![Way { from: from.clone(), to: to.clone(), first, labels_above: 0 }];
+    if head.both_ways {
+        let first = Ipv4Addr::from(u32::from(first) + (networks << 8));
+        let labels_above = labels.map_or(0, |labels| labels.peers);
+        ways.push(Way { from: to, to: from, first, labels_above });
+    }
+    let sizes = head.sizes.as_ref().map_or(head.profile.sizes(), |asked| asked.value.0.clone());
+    let operations: Vec<Operation> = match labels {
+        Some(_) => operations,
+        None => operations.into_iter().filter(|operation| *operation == Operation::Ip).collect(),
+    };
+    if operations.is_empty() {
+        problems.push_help(
+            Place::new(0, 0..0),
+            "this profile has operations with labels only",
+            "add a table [labels]",
+        );
+    }
+    if !problems.is_empty() {
+        return None;
+    }
+    let scenario = cells::scenario(head, &operations, &sizes, ways[0].from.len() * ways.len(), text)?;
+    let bgp = file.bgp.as_ref().map(|bgp| &bgp.value);
+    Some(Tester {
+        router: head.router.clone(),
+        profile: head.profile,
+        operations,
+        sizes,
+        ports,
+        ways,
+        networks,
+        told: file.routes.by.value,
+        labels,
+        bgp: Bgp {
+            own_as: bgp.map_or(0, |bgp| bgp.own_as.0 as u32),
+            router_as: bgp.map_or(0, |bgp| bgp.router_as.0 as u32),
+            md5: bgp.and_then(|bgp| bgp.md5.clone()),
+        },
+        model: head.model,
+        generator: head.generator,
+        line: head.line,
+        max_rate: head.max_rate,
+        ready_within: head.ready_within.0,
+        scenario,
+    })
+}
+
+/// None where one cannot be used.
+fn ports(file: &file::File, problems: &mut Problems) -> Option<Vec<Port>> {
+    let mut ports: Vec<Port> = Vec::new();
+    for member in &file.port.0 {
+        let port = member.value.as_ref()?;
+        let interface = port.interface.value.0.clone();
+        if ports.iter().any(|known| known.interface == interface) {
+            problems.push(port.interface.place, format!("`{interface}` is named twice"));
+        }
+        let (address, length) = port.address.value.0;
+        let (Some(address), Some(router)) = (v4(&address), v4(&port.router.value.0)) else {
+            problems.push(port.address.place, "expected addresses of IPv4 on both sides of a port");
+            return None;
+        };
+        let shift = 32 - u32::from(length);
+        let network = |address: Ipv4Addr| u32::from(address).checked_shr(shift).unwrap_or(0);
+        if network(address) != network(router) || address == router {
+            let help = format!("another address of the same link than {address}/{length}");
+            problems.push_help(port.router.place, format!("{router} is not at the other end"), help);
+        }
+        ports.push(Port {
+            name: member.name.clone(),
+            interface,
+            address: (address, length),
+            router,
+            router_interface: port.router_interface.clone(),
+        });
+    }
+    Some(ports)
+}
+
+fn v4(address: &IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+impl Profile {
+    fn operations(self) -> Vec<Operation> {
+        use Operation::*;
+        match self {
+            Profile::Paper | Profile::Mlrsearch => vec![Ip, Push, Swap, Pop],
+            Profile::Rfc2544 => vec![Ip],
+            Profile::Rfc5695 => vec![Push, Swap, Pop, Unlabelled, Php],
+        }
+    }
+
+    fn sizes(self) -> Vec<PacketSize> {
+        let bytes: &[u32] = match self {
+            Profile::Paper => &[46, 66, 130, 258, 514, 1026, 1498],
+            // Frames of RFC 2544 section 9.1, without their header and check sequence.
+            _ => &[46, 110, 238, 494, 1006, 1262, 1500],
+        };
+        bytes.iter().map(|bytes| PacketSize::Bytes(*bytes)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+use super::*;
+use crate::plan::Method;
+
+const SMALL: &str = r#"
+[tester]
+router = "a box"
+from = ["west"]
+to = ["east"]
+[port.west]
+interface = "eth1"
+address = "192.0.2.2/30"
+router = "192.0.2.1"
+[port.east]
+interface = "eth2"
+address = "192.0.2.6/30"
+router = "192.0.2.5"
+[routes]
+count = 1000
+[labels]
+"#;
+
+fn with(line: &str) -> Result<Tester, Errors> {
+    parse("tester.toml", &SMALL.replace("[port.west]", &format!("{line}\n[port.west]")))
+}
+
+#[test]
+fn every_profile_gives_a_cell_for_each_operation_and_size() {
+    for (profile, cells, tests) in
+        [("paper", 4 * 7, 1), ("rfc2544", 7, 2), ("rfc5695", 5 * 7, 2), ("mlrsearch", 4 * 7, 1)]
+    {
+        let tester = with(&format!("profile = \"{profile}\"")).unwrap();
+        assert_eq!(tester.scenario.cells.len(), cells, "{profile}");
+        for cell in &tester.scenario.cells {
+            assert_eq!(cell.plan.tests.len(), tests);
+            let (operation, is_mix) = of_test(&cell.plan.tests[0].name).unwrap();
+            assert_eq!((cell.settings[0].1.as_str(), is_mix), (operation.name(), false));
+        }
+    }
+}
+
+#[test]
+fn the_line_is_the_papers() {
+    let tester = with("sizes = [\"46 B\", \"imix\"]").unwrap();
+    let rates = tester.scenario.cells.iter().map(|cell| {
+        let test = &cell.plan.tests[0];
+        let line = cell.plan.hop(test.probe.path[0]);
+        line.rate.as_f64() / 8.0 / f64::from(test.frames[0].ip + line.overhead)
+    });
+    let rates: Vec<u64> = rates.map(|rate| rate as u64).collect();
+    // 125,000,000 over 38 B and 42 B with the packet, and with a mix's mean of 335 B.
+    assert_eq!(rates, [1_488_095, 335_120, 1_420_454, 331_564, 1_420_454, 331_564, 1_420_454, 331_564]);
+}
+
+#[test]
+fn both_ways_have_networks_and_labels_of_their_own() {
+    let tester = with("both_ways = true").unwrap();
+    let [there, back] = &tester.ways[..] else { panic!("{:?}", tester.ways) };
+    assert_eq!((there.first, back.first), (Ipv4Addr::new(11, 0, 0, 0), Ipv4Addr::new(11, 3, 232, 0)));
+    // Ports are in order of name.
+    assert_eq!((&there.from[..], &back.from[..], back.labels_above), (&[1][..], &[0][..], 1));
+    let Method::Steady { max_rate: None, .. } = tester.scenario.cells[0].plan.tests[0].method else {
+        panic!()
+    };
+}
+
+#[test]
+fn what_cannot_be_tested_is_told_with_its_remedy() {
+    let told = |text: &str| parse("tester.toml", text).unwrap_err().to_string();
+    for (from, to, message) in [
+        ("to = [\"east\"]", "to = [\"eas\"]", "there is no port `eas`"),
+        ("to = [\"east\"]", "to = [\"west\"]", "`west` sends and receives"),
+        ("[labels]", "", "add a table [labels]"),
+        ("count = 1000", "by = \"bgp\"", "add a table [bgp]"),
+        ("count = 1000", "first = \"223.255.0.0\"", "with room for all of them"),
+        ("router = \"192.0.2.5\"", "router = \"192.0.2.9\"", "192.0.2.9 is not at the other end"),
+        ("interface = \"eth2\"", "interface = \"eth1\"", "`eth1` is named twice"),
+    ] {
+        let text = SMALL
+            .replace(from, to)
+            .replace("from = [\"west\"]", "from = [\"west\"]\noperations = [\"ip\", \"swap\"]");
+        let told = told(&text);
+        assert!(told.contains(message), "{message}: {told}");
+    }
+}

@@ -1,0 +1,68 @@
+//! The highest rate that is carried steadily.
+
+use super::{Probe, bits, carried, delays, gave_up, maximum, megabits, pauses};
+use crate::trials::session::{Ended, Session};
+use netstage_core::measure::steady::{Steady, SteadyConfig, Verdict};
+use netstage_core::measure::trial::{Layer, Load, Patience};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_scenario::outcome::Metric;
+
+pub fn run(
+    session: &mut Session,
+    probe: &Probe,
+    max_rate: Option<BitRate>,
+    (low, step): (BitRate, BitRate),
+    (trial, search): (Duration, Duration),
+) -> Result<(), Ended> {
+    let load = |rate| Load::of_bits(rate, Layer::Ip, probe.frame);
+    let maximum = maximum(session, probe, max_rate);
+    let mut machine = Steady::new(SteadyConfig {
+        frame: probe.frame,
+        low: Load(load(low).0.min(maximum.0)),
+        maximum,
+        step: load(step),
+        duration: trial,
+        search,
+        pauses: pauses(session),
+        patience: Patience::default(),
+    });
+    while let Some(trial) = machine.next() {
+        let (result, seconds) = session.perform_by_second(&probe.subject, &trial)?;
+        machine.record(&result, &seconds);
+    }
+    let (found, subject) = (machine.result(), &probe.subject);
+    if found.trials == 0 {
+        return Err(gave_up(subject, &found.faults));
+    }
+    let rate = |load: Load| megabits(bits(load, probe.frame));
+    let seconds = |time: f64| crate::format::quantity(time, "s");
+    if let Some((load, verdict)) = found.beyond {
+        let why = match verdict {
+            Verdict::Steady => "it was carried".to_owned(),
+            Verdict::Lost(packets) => format!("{packets} packets were lost"),
+            Verdict::Slow { worst, low } => {
+                format!("the mean delay of a second was {}, at the low rate {}", seconds(worst), seconds(low))
+            }
+            Verdict::Growing { share } => format!("the mean delay grew by {:.0} %", share * 100.0),
+        };
+        session.say(format!("{subject}: at {} {why}", rate(load)));
+    }
+    if let Some(limit) = found.tester_limit {
+        session.say(format!(
+            "{subject}: the tester sends no more than {}; the network may carry more",
+            rate(limit)
+        ));
+    }
+    if found.rate.is_none() {
+        session.say(format!("{subject}: no rate was carried steadily, down to one step"));
+    }
+    let upper = found.beyond.map_or(f64::NAN, |(load, _)| load.0);
+    let load = found.rate.unwrap_or(Load(0.0));
+    carried(session, probe, load, (load.0, upper));
+    if let Some(all) = found.trial.and_then(|trial| trial.delays) {
+        session.find(Metric::TestLatency, subject, all.mean.as_secs_f64());
+        delays(session, subject, Some(all));
+    }
+    Ok(())
+}
