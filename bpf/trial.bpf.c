@@ -69,6 +69,8 @@ struct progress {
 	u32 is_waiting;
 	u32 is_over;
 	u32 unused;
+	/* Nanoseconds in all that were late and are not made up for. */
+	u64 lost;
 };
 
 struct {
@@ -153,6 +155,8 @@ const volatile u32 BATCH = 1;
 /* What is later than this, in nanoseconds, is not made up for: a burst at full speed would be no load that was
  * asked for. */
 const volatile u64 MOST_LATE = 0;
+/* Once so much has been lost, and a quarter of the frames are made, the trial is void whatever follows. */
+const volatile u64 MOST_LOST = ~0ULL;
 const volatile u64 FRAMES = 0;
 
 static u64 (*const now)(void) = (void *)5;
@@ -240,8 +244,14 @@ INLINE int is_due(struct progress *made)
 	}
 	if (made->is_waiting)
 		goto end;
-	if (time > due + MOST_LATE)
-		made->start += time - due - MOST_LATE;
+	if (time > due + MOST_LATE) {
+		u64 lost = time - due - MOST_LATE;
+
+		made->start += lost;
+		made->lost += lost;
+		if (made->lost > MOST_LOST && made->sequence > FRAMES / 4)
+			made->is_over = 1;
+	}
 	made->batch++;
 end:
 	if (made->in_batch >= BATCH)

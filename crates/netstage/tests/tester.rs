@@ -106,6 +106,15 @@ impl World {
     }
 }
 
+/// Runs a batch of `ip`.
+fn ip(namespace: &Namespace, batch: &str) {
+    let mut command = Command::new("ip");
+    command.args(["-batch", "-"]).stdin(Stdio::piped());
+    let mut ip = spawn_in(namespace, command).unwrap();
+    ip.stdin.take().unwrap().write_all(batch.as_bytes()).unwrap();
+    assert!(ip.wait().unwrap().success());
+}
+
 /// What was found, cell by cell: operation, size, trials.
 fn trials(output: &Output) -> Vec<(String, String, Vec<Value>)> {
     let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
@@ -175,16 +184,30 @@ fn the_kernel_forwards_ip_as_every_generator_sends_it() {
              generator = \"{generator}\"\n"
         );
         let configuration = world.configure(&head, "[routes]\ncount = 50\n");
-        let mut command = Command::new("ip");
-        command.args(["-batch", "-"]).stdin(Stdio::piped());
-        let mut ip = spawn_in(&world.router, command).unwrap();
-        ip.stdin.take().unwrap().write_all(world.setup(&configuration, "linux").as_bytes()).unwrap();
-        assert!(ip.wait().unwrap().success());
+        ip(&world.router, &world.setup(&configuration, "linux"));
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), 2);
         all_came_back(&cells);
         std::fs::remove_dir_all(world.folder.join("out")).unwrap();
     }
+}
+
+#[test]
+fn an_interface_that_takes_no_live_frames_is_sent_by_otherwise() {
+    let Some(world) = World::new("tester-auto") else { return };
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    ip(&world.tester, "link add mac0 link port0 type macvlan\nlink set mac0 up\n");
+    let head = "router = \"Linux\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n";
+    let configuration = world.configure(head, "[routes]\ncount = 50\n");
+    let text = std::fs::read_to_string(&configuration).unwrap().replace("\"port0\"", "\"mac0\"");
+    std::fs::write(&configuration, text).unwrap();
+    ip(&world.router, &world.setup(&configuration, "linux"));
+    let output = world.test(&configuration);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let said = told["record"].to_string();
+    assert!(said.contains("The tester sends by AF_XDP"), "{said}");
+    assert!(said.contains("live frames of XDP do not leave by mac0"), "{said}");
+    all_came_back(&trials(&output));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! sender and receiver is a real router.
 
 use super::calibration::{Calibration, calibrate};
+use super::choice::{Choice, choose};
 use super::lsps::Lsps;
 use super::port::{LIFETIME, Port};
 use super::routes::Sessions;
@@ -28,7 +29,7 @@ pub struct Bench {
     tester: Tester,
     ports: Vec<Port>,
     namespace: Namespace,
-    generator: Generator,
+    choice: Choice,
     trials: AtomicU16,
     /// What the router was seen to do.
     ready: Mutex<BTreeSet<Operation>>,
@@ -54,11 +55,8 @@ impl Bench {
         let labels = tester.operations.iter().map(|operation| operation.labels());
         let labels = labels.map(|(arriving, leaving)| arriving.max(leaving)).max().unwrap_or(0);
         ports.iter().try_for_each(|port| port.check_length(largest.into(), labels))?;
-        let generator = match tester.generator {
-            Generator::Auto => Generator::Xdp,
-            other => other,
-        };
-        let calibration = calibrate(tester, generator)?;
+        let choice = choose(tester, &ports, &namespace);
+        let calibration = calibrate(tester, choice.generator)?;
         let lsps = Lsps::begin(tester, &ports, &namespace);
         let lsps = lsps.map_err(|error| Obstacle::system("LDP cannot begin", &error))?;
         let sessions = match tester.told {
@@ -71,7 +69,7 @@ impl Bench {
             tester: tester.clone(),
             ports,
             namespace,
-            generator,
+            choice,
             trials: AtomicU16::new(0),
             ready: Mutex::default(),
             calibration,
@@ -101,6 +99,7 @@ impl Bench {
             frames: ((sending * rate + 0.5) as u64).min(u64::from(u32::MAX)),
             drain: Duration::from_nanos(plan.duration.0.saturating_sub(flow.stop.0)),
             number: self.trials.fetch_add(1, Ordering::Relaxed),
+            ends_early: true,
         };
         self.keeping(|| {
             self.make_ready(operation, stop)?;
@@ -117,7 +116,7 @@ impl Bench {
             tester: &self.tester,
             ports: &self.ports,
             namespace: &self.namespace,
-            generator: self.generator,
+            generator: self.choice.generator,
             lsps: &self.lsps,
             is_loop: false,
         }
@@ -127,11 +126,21 @@ impl Bench {
     pub fn calibration(&self) -> String {
         let Calibration { own_delay, most } = self.calibration;
         let own_delay = own_delay.as_secs_f64() * 1e6;
+        let sends = match self.choice.generator {
+            Generator::Auto | Generator::Xdp => "a program in the kernel",
+            Generator::AfXdp => "AF_XDP",
+            Generator::AfPacket => "AF_PACKET",
+        };
         format!(
-            "The tester's own delay, {own_delay:.2} us (median over a veth pair of this machine, without a router), is \
+            "The tester sends by {sends}. Its own delay, {own_delay:.2} us (median over a veth pair of this machine, without a router), is \
              taken from every delay. There it sends at most {:.2} million frames a second.",
             most / 1e6
         )
+    }
+
+    /// Why it does not send faster, where the configuration left it the choice.
+    pub fn slower_because(&self) -> &[String] {
+        &self.choice.because
     }
 
     /// Does something while the addresses are kept.
@@ -176,6 +185,7 @@ impl Bench {
                 frames,
                 drain: Duration::from_millis(200),
                 number: 0,
+                ends_early: false,
             };
             let started = Instant::now();
             self.announce(operation);

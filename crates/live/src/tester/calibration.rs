@@ -55,7 +55,15 @@ pub fn calibrate(tester: &Tester, generator: Generator) -> Result<Calibration, O
     };
     let run = |rate: f64, frames: u64, number: u16| {
         let drain = std::time::Duration::from_millis(50);
-        let asked = Asked { operation: Operation::Ip, lengths: vec![BYTES], rate, frames, drain, number };
+        let asked = Asked {
+            operation: Operation::Ip,
+            lengths: vec![BYTES],
+            rate,
+            frames,
+            drain,
+            number,
+            ends_early: false,
+        };
         let came = means.run(&asked, &|| false);
         came.map_err(|error| Obstacle::new(error.to_string(), "run it as root; see netstage doctor"))
     };

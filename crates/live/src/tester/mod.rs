@@ -5,6 +5,7 @@
 //!
 //! - [`bench`]: the stage: ports, what the router is told, one trial after another.
 //! - [`calibration`]: the tester without a router.
+//! - [`choice`]: which generator, where that is left open.
 //! - [`form`]: how frames look before and behind the router.
 //! - [`generator`]: who sends them; [`program`], the programs in the kernel that make and check them.
 //! - [`lsps`]: labels, as configured or told by LDP.
@@ -13,6 +14,7 @@
 
 pub mod bench;
 pub mod calibration;
+pub mod choice;
 pub mod form;
 pub mod generator;
 pub mod lsps;

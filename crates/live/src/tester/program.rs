@@ -58,6 +58,8 @@ pub struct Settings<'a> {
     pub batch: u32,
     /// What is later than this is not made up for.
     pub most_late_ns: u64,
+    /// A trial that has lost more than this altogether ends.
+    pub most_lost_ns: u64,
     /// Frames of the trial.
     pub frames: u64,
 }
@@ -192,6 +194,11 @@ impl Generator {
     /// Lets it begin at a moment (CLOCK_MONOTONIC).
     pub fn start(&self, at_ns: u64) {
         start(&self.progress, at_ns);
+    }
+
+    /// Whether it makes no more.
+    pub fn is_over(&self) -> bool {
+        self.progress.words()[IS_OVER].load(Ordering::Relaxed) != 0
     }
 
     /// Lets it make no more.
@@ -359,6 +366,7 @@ fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
         .override_global("BATCH_GAP", &settings.batch_gap, true)
         .override_global("BATCH", &settings.batch, true)
         .override_global("MOST_LATE", &settings.most_late_ns, true)
+        .override_global("MOST_LOST", &settings.most_lost_ns, true)
         .override_global("FRAMES", &settings.frames, true)
         .load(OBJECT)?;
     Ok(program)

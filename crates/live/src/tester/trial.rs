@@ -35,7 +35,15 @@ pub struct Asked {
     pub drain: Duration,
     /// Told in every frame.
     pub number: u16,
+    /// Whether a trial that is void whatever follows ends there.
+    pub ends_early: bool,
 }
+
+/// Where a sender has lost this share of the trial's time, times the number of senders, all together are sure
+/// to have offered too little (`Patience::tolerance` of the searches is half of it).
+const LOST_SHARE: f64 = 0.02;
+/// Short trials go on: what they offer in the end says more of the tester than how they began.
+const LEAST_LOST_NS: u64 = 100_000_000;
 
 /// Why there is no trial.
 #[derive(Debug)]
@@ -170,6 +178,13 @@ impl Means<'_> {
     fn streams(&self, asked: &Asked) -> Result<Vec<(usize, Stream)>, String> {
         let count: usize = self.tester.ways.iter().map(|way| way.from.len()).sum();
         let mut streams = Vec::with_capacity(count);
+        let most_lost_ns = match asked.ends_early {
+            true => {
+                let share = asked.frames as f64 / asked.rate * 1e9 * LOST_SHARE * count as f64;
+                LEAST_LOST_NS.max(share as u64)
+            }
+            false => u64::MAX,
+        };
         for way in &self.tester.ways {
             for &from in &way.from {
                 let number = streams.len();
@@ -189,6 +204,7 @@ impl Means<'_> {
                         number: number as u8,
                         rate: asked.rate / count as f64,
                         // What does not divide is the first one's.
+                        most_lost_ns,
                         frames: part + if number == 0 { asked.frames % count as u64 } else { 0 },
                     },
                 ));
@@ -214,6 +230,7 @@ impl Means<'_> {
                 batch_gap: 0,
                 batch: 1,
                 most_late_ns: 0,
+                most_lost_ns: u64::MAX,
                 frames: 0,
             };
             let attached = self.namespace.run(|| Receiver::attach(&settings, port.index));
@@ -250,6 +267,21 @@ impl Means<'_> {
     }
 
     fn send(
+        &self,
+        port: usize,
+        stream: &Stream,
+        start: impl Fn() -> u64 + Copy + Send + Sync,
+        stop: &AtomicBool,
+    ) -> Result<Progress, Error> {
+        let sent = self.send_all(port, stream, start, stop);
+        // Where one of several falls short, the others need not go on.
+        if sent.as_ref().is_ok_and(|progress| progress.sent < stream.frames) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    fn send_all(
         &self,
         port: usize,
         stream: &Stream,
