@@ -27,7 +27,6 @@ enum count {
 	REORDERED,
 	WRONG,
 	STRAY,
-	OF_ANOTHER_TRIAL,
 	COUNTS,
 };
 
@@ -444,10 +443,8 @@ SECTION("xdp") int receive(struct xdp_md *frame)
 		return XDP_PASS;
 	if (ip->version_and_length != 0x45 || ip->protocol != UDP || rest->stamp.signature != SIGNATURE)
 		return XDP_PASS;
-	if (rest->stamp.trial != TRIAL) {
-		add(OF_ANOTHER_TRIAL);
+	if (rest->stamp.trial != TRIAL)
 		return XDP_DROP;
-	}
 	sequence = rest->stamp.sequence;
 	stream = rest->stamp.stream - STREAM;
 	if (stream >= STREAMS || sequence % NETWORKS % PEERS % PORTS != PORT) {

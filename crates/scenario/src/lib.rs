@@ -1,6 +1,7 @@
 //! From a scenario file to a checked plan, and the schema of what a run records.
 #![forbid(unsafe_code)]
 
+mod address;
 mod build;
 mod declare;
 mod error;

@@ -12,7 +12,7 @@ use crate::obstacle::Obstacle;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Stopped, Totals};
 use netstage_scenario::plan::{FlowGroup, Plan};
-use netstage_scenario::tester::{Generator, IMIX, Operation, PacketSize, Tester, Told, of_test};
+use netstage_scenario::tester::{Generator, Operation, PacketSize, Tester, Told, of_test};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,11 +50,9 @@ impl Bench {
     pub fn within(tester: &Tester, namespace: Namespace) -> Result<Bench, Obstacle> {
         let ports =
             tester.ports.iter().map(|port| Port::open(&namespace, port)).collect::<Result<Vec<_>, _>>()?;
-        let largest = tester.sizes.iter().map(|size| lengths_of(size.bytes(), size.name() == "imix"));
-        let largest = largest.flatten().max().unwrap_or(0);
         let labels = tester.operations.iter().map(|operation| operation.labels());
         let labels = labels.map(|(arriving, leaving)| arriving.max(leaving)).max().unwrap_or(0);
-        ports.iter().try_for_each(|port| port.check_length(largest.into(), labels))?;
+        ports.iter().try_for_each(|port| port.check_length((*tester.lengths().end()).into(), labels))?;
         let choice = choose(tester, &ports, &namespace);
         let calibration = calibrate(tester, choice.generator)?;
         let lsps = Lsps::begin(tester, &ports, &namespace);
@@ -94,7 +92,7 @@ impl Bench {
         let headers = netstage_wire::IPV4_HEADER + netstage_wire::UDP_HEADER;
         let asked = Asked {
             operation,
-            lengths: lengths_of(packet + headers, is_mix),
+            lengths: if is_mix { PacketSize::Imix } else { PacketSize::Bytes(packet + headers) }.lengths(),
             rate,
             frames: ((sending * rate + 0.5) as u64).min(u64::from(u32::MAX)),
             drain: Duration::from_nanos(plan.duration.0.saturating_sub(flow.stop.0)),
@@ -168,16 +166,9 @@ impl Bench {
         }
         let networks = u64::from(self.tester.networks) * self.tester.ways.len() as u64;
         let patience = Duration::from_nanos(self.tester.ready_within.0);
-        let mut lengths: Vec<u16> = self
-            .tester
-            .sizes
-            .iter()
-            .flat_map(|size| lengths_of(size.bytes(), *size == PacketSize::Imix))
-            .collect();
-        lengths.sort_unstable();
-        // One to each network of the smallest, then some of the largest.
-        for (length, frames) in [(lengths.first(), networks), (lengths.last(), networks.min(1_000))] {
-            let length = length.copied().unwrap_or(46);
+        let (shortest, longest) = self.tester.lengths().into_inner();
+        // One to each network of the shortest, then some of the longest.
+        for (length, frames) in [(shortest, networks), (longest, networks.min(1_000))] {
             let asked = Asked {
                 operation,
                 lengths: vec![length],
@@ -252,11 +243,6 @@ impl Bench {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Lengths of IP packets, in turn.
-fn lengths_of(bytes: u32, is_mix: bool) -> Vec<u16> {
-    if is_mix { IMIX.to_vec() } else { vec![bytes as u16] }
 }
 
 /// What a stage tells of a trial.

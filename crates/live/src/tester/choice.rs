@@ -73,7 +73,7 @@ fn by_live_frames(tester: &Tester, ports: &[Port], namespace: &Namespace, port: 
     };
     let asked = Asked {
         operation: Operation::Ip,
-        lengths: vec![tester.sizes.iter().map(|size| size.bytes()).min().unwrap_or(0) as u16],
+        lengths: vec![*tester.lengths().start()],
         rate: RATE,
         frames: FRAMES,
         drain: Duration::ZERO,

@@ -48,10 +48,9 @@ pub struct Destinations {
 }
 
 impl Destinations {
-    /// Those of a way: at least as many peers as there are ports that receive.
+    /// Those of a way.
     pub fn of(tester: &Tester, way: &Way) -> Destinations {
-        let peers = tester.labels.map_or(1, |labels| labels.peers).max(way.to.len() as u32);
-        Destinations { first: way.first, networks: tester.networks, peers }
+        Destinations { first: way.first, networks: tester.networks, peers: tester.peers(way) }
     }
 
     /// The address of the first host that is sent to.

@@ -5,7 +5,7 @@
 //! them, one for each peer; the labels that the router tells of for these, and for itself, are those
 //! packets are sent with.
 
-use super::form::Destinations;
+use super::apart;
 use super::port::Port;
 use crate::ldp::{self, Command, Interface, Place, Report};
 use crate::netns::Namespace;
@@ -18,8 +18,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Paths whose last router but one pops lead to addresses so far above the others.
 const PENULTIMATE: u32 = 128;
@@ -55,7 +54,7 @@ impl Lsps {
     ) -> Result<Vec<u32>, String> {
         let Some(labels) = tester.labels else { return Ok(Vec::new()) };
         let Some(first) = labels.incoming(operation) else { return Ok(Vec::new()) };
-        let peers = 0..Destinations::of(tester, way).peers;
+        let peers = 0..tester.peers(way);
         let Lsps::Distributed(speakers) = self else {
             return Ok(peers.map(|peer| first + way.labels_above + peer).collect());
         };
@@ -65,9 +64,9 @@ impl Lsps {
             let found = match operation {
                 Operation::Pop => speaker.of_router(labels.router_loopback.unwrap_or(port.settings.router)),
                 Operation::Php | Operation::Unlabelled => speaker.of(penultimate(tester, way, peer)),
-                _ => speaker.of(loopback(tester, way, peer)),
+                _ => speaker.of(tester.loopback(way, peer)),
             };
-            let label = found.ok_or_else(|| speaker.missing(port, operation, loopback(tester, way, peer)))?;
+            let label = found.ok_or_else(|| speaker.missing(port, operation, tester.loopback(way, peer)))?;
             match label {
                 Label::IMPLICIT_NULL => Err(format!(
                     "{} wants no label at its end of a path (implicit null), so there is nothing to pop: have it \
@@ -89,26 +88,23 @@ impl Lsps {
             _ => labels.outgoing(operation),
         };
         let Some(first) = first else { return Vec::new() };
-        let peers = 0..Destinations::of(tester, way).peers;
+        let peers = 0..tester.peers(way);
         // The inner of two labels is the same for all.
         peers.map(|peer| if first == INNER { first } else { first + way.labels_above + peer }).collect()
     }
 }
 
-/// The end of a peer's label switched path.
-pub fn loopback(tester: &Tester, way: &Way, peer: u32) -> Ipv4Addr {
-    let first = tester.labels.map_or(Ipv4Addr::UNSPECIFIED, |labels| labels.loopback);
-    Ipv4Addr::from(u32::from(first) + way.labels_above + peer)
-}
-
 /// The end of the path that the router is the last but one of.
 fn penultimate(tester: &Tester, way: &Way, peer: u32) -> Ipv4Addr {
-    Ipv4Addr::from(u32::from(loopback(tester, way, peer)) + PENULTIMATE)
+    Ipv4Addr::from(u32::from(tester.loopback(way, peer)) + PENULTIMATE)
 }
 
 /// The routers that the ports are, in order.
 #[derive(Debug)]
 pub struct Speakers(Vec<Speaker>, Option<JoinHandle<io::Result<()>>>);
+
+/// What a speaker is run with.
+type Task = (Config, Place, UnboundedReceiver<Command>, Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct Speaker {
@@ -143,26 +139,14 @@ impl Speakers {
             tasks.push((Config::new(address, address), place, received, Arc::clone(&state)));
             speakers.push(Speaker { commands, state });
         }
-        let namespace = namespace.try_clone()?;
-        let run = move || -> io::Result<()> {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let epoch = std::time::Instant::now();
-            namespace.run(|| {
-                runtime.block_on(async move {
-                    let mut running = JoinSet::new();
-                    for (config, place, received, state) in tasks {
-                        running.spawn(async move {
-                            let heard = |_, report| note(&mut lock(&state), report);
-                            if let Err(error) = ldp::run(config, place, epoch, received, heard).await {
-                                lock(&state).fault = Some(error.to_string());
-                            }
-                        });
-                    }
-                    while running.join_next().await.is_some() {}
-                });
-            })
+        let epoch = std::time::Instant::now();
+        let speak = move |(config, place, received, state): Task| async move {
+            let heard = |_, report| note(&mut lock(&state), report);
+            if let Err(error) = ldp::run(config, place, epoch, received, heard).await {
+                lock(&state).fault = Some(error.to_string());
+            }
         };
-        let thread = std::thread::Builder::new().name("tester-ldp".into()).spawn(run)?;
+        let thread = apart::run("tester-ldp", namespace, tasks, speak)?;
         Ok(Speakers(speakers, Some(thread)))
     }
 }
@@ -237,12 +221,10 @@ fn bindings(tester: &Tester, port: usize) -> Vec<(Fec, Binding)> {
     let mut bindings = Vec::new();
     for way in &tester.ways {
         let Some(place) = way.to.iter().position(|to| *to == port) else { continue };
-        for peer in
-            (0..Destinations::of(tester, way).peers).filter(|peer| *peer as usize % way.to.len() == place)
-        {
+        for peer in (0..tester.peers(way)).filter(|peer| *peer as usize % way.to.len() == place) {
             let own = Label::new(labels.push + way.labels_above + peer);
             for (address, label) in [
-                (loopback(tester, way, peer), own),
+                (tester.loopback(way, peer), own),
                 // Implicit null, which is what a speaker says of its ends by itself.
                 (penultimate(tester, way, peer), None),
             ] {

@@ -3,6 +3,7 @@
 //! A trial of a search is a plan with one flow, as on any stage; here its packets go through a real router,
 //! and each is looked at when it comes back.
 //!
+//! - [`apart`]: a thread for sessions with the router.
 //! - [`bench`]: the stage: ports, what the router is told, one trial after another.
 //! - [`calibration`]: the tester without a router.
 //! - [`choice`]: which generator, where that is left open.
@@ -12,6 +13,7 @@
 //! - [`routes`]: what the router is told by BGP.
 //! - [`trial`]: one trial; [`port`]: an interface and the router behind it.
 
+mod apart;
 pub mod bench;
 pub mod calibration;
 pub mod choice;

@@ -115,7 +115,6 @@ enum Count {
     Reordered,
     Wrong,
     Stray,
-    OfAnotherTrial,
 }
 
 /// `struct sample`: the beginning of a frame that was not as it had to be.
@@ -226,8 +225,6 @@ pub struct Tally {
     pub wrong: u64,
     /// Frames of the trial that had to come elsewhere.
     pub stray: u64,
-    /// Frames of other trials.
-    pub late: u64,
     /// Of each second, by when they were sent: frames, and the sum of their delays in nanoseconds.
     pub seconds: Vec<(u64, u64)>,
     /// How often each delay occurred, in nanoseconds, to 1 %.
@@ -271,7 +268,6 @@ impl Receiver {
             reordered: count(Count::Reordered)?,
             wrong,
             stray: count(Count::Stray)?,
-            late: count(Count::OfAnotherTrial)?,
             ..Tally::default()
         };
         for second in 0..seconds.min(SECONDS) {
@@ -305,7 +301,6 @@ impl Tally {
         self.reordered += other.reordered;
         self.wrong += other.wrong;
         self.stray += other.stray;
-        self.late += other.late;
         self.seconds.resize(self.seconds.len().max(other.seconds.len()), (0, 0));
         for (all, one) in self.seconds.iter_mut().zip(other.seconds) {
             *all = (all.0 + one.0, all.1 + one.1);

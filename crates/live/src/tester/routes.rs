@@ -1,8 +1,8 @@
 //! What the tester tells the router of by BGP-4: a session from each port that receives, and in it the
 //! networks whose packets are to leave by that port.
 
+use super::apart;
 use super::form::Destinations;
-use super::lsps::loopback;
 use super::port::Port;
 use crate::bgp::inject::Order;
 use crate::bgp::machine::{Event, Settings};
@@ -17,10 +17,9 @@ use netstage_scenario::tester::{Operation, Tester, Way};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Prefixes have this length.
 const LENGTH: u8 = 24;
@@ -33,6 +32,9 @@ pub struct Sessions {
     /// What is announced now.
     announced: Option<bool>,
 }
+
+/// What a session is run with.
+type Task = (Settings, Endpoint, UnboundedReceiver<Command>, Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct Session {
@@ -48,8 +50,6 @@ struct Session {
 #[derive(Debug, Default)]
 struct State {
     is_up: bool,
-    /// Routes the router's system has taken.
-    sent: usize,
     /// Why there is no session.
     down: Option<String>,
 }
@@ -72,22 +72,14 @@ impl Sessions {
             ));
             sessions.push(Session { way, place, port, commands, state, table: None });
         }
-        let namespace = namespace.try_clone()?;
-        let run = move || -> io::Result<()> {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let epoch = std::time::Instant::now();
-            namespace.run(|| {
-                runtime.block_on(async move {
-                    let mut running = JoinSet::new();
-                    for (settings, endpoint, received, state) in tasks {
-                        let heard = move |_, report| note(&state, report);
-                        running.spawn(speaker::run(settings, endpoint, epoch, received, heard));
-                    }
-                    while running.join_next().await.is_some() {}
-                });
-            })
+        let epoch = std::time::Instant::now();
+        let speak = move |(settings, endpoint, received, state): Task| async move {
+            let heard = |_, report| note(&mut lock(&state), report);
+            if let Err(error) = speaker::run(settings, endpoint, epoch, received, heard).await {
+                lock(&state).down = Some(error.to_string());
+            }
         };
-        let thread = std::thread::Builder::new().name("tester-bgp".into()).spawn(run)?;
+        let thread = apart::run("tester-bgp", namespace, tasks, speak)?;
         Ok(Sessions { sessions, thread: Some(thread), announced: None })
     }
 
@@ -114,7 +106,7 @@ impl Sessions {
     /// What keeps a session from being there; none if all are.
     pub fn obstacle(&self, ports: &[Port]) -> Option<String> {
         self.sessions.iter().find_map(|session| {
-            let state = session.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = lock(&session.state);
             let router = ports[session.port].settings.router;
             (!state.is_up).then(|| match &state.down {
                 Some(down) => format!("no BGP session with {router}: {down}"),
@@ -135,14 +127,16 @@ impl Drop for Sessions {
     }
 }
 
-fn note(state: &Mutex<State>, report: Report) {
-    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn note(state: &mut State, report: Report) {
     match report {
         Report::Session(Event::Established(_)) => (state.is_up, state.down) = (true, None),
         Report::Session(Event::Down(down)) => (state.is_up, state.down) = (false, Some(down.to_string())),
         Report::ConnectFailed(kind) => state.down = Some(format!("{kind}")),
-        Report::Sent(written) => state.sent += written.routes,
-        Report::Session(_) => {}
+        Report::Sent(_) | Report::Session(_) => {}
     }
 }
 
@@ -183,7 +177,7 @@ fn table(tester: &Tester, way: &Way, to: Destinations, place: usize, port: &Port
         if peer as usize % way.to.len() != place {
             continue;
         }
-        let next_hop = if by_label { loopback(tester, way, peer) } else { port.settings.address.0 };
+        let next_hop = if by_label { tester.loopback(way, peer) } else { port.settings.address.0 };
         let group = groups.entry(next_hop).or_insert_with(|| {
             let path = Path::new(next_hop.into(), as_path.clone());
             table.group(Family::Ipv4Unicast, path).expect("an address of IPv4 is a next hop of IPv4")

@@ -125,11 +125,10 @@ impl Means<'_> {
         };
         let (sent, at_ns) = std::thread::scope(|scope| {
             let (over, start) = (&over, &start);
-            let sender = |(port, stream): &'_ (usize, Stream)| {
-                let (port, stream) = (*port, stream.clone());
-                scope.spawn(move || self.send(port, &stream, start, over))
-            };
-            let senders: Vec<_> = streams.iter().map(sender).collect();
+            let senders: Vec<_> = streams
+                .iter()
+                .map(|(port, stream)| scope.spawn(move || self.send(*port, stream, start, over)))
+                .collect();
             prepared.wait();
             let at_ns = monotonic_ns() + PREPARATION_NS;
             receivers.iter().for_each(|(_, receiver)| receiver.start(at_ns));

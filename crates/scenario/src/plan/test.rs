@@ -186,17 +186,6 @@ impl Method {
             Method::Throughput(_) | Method::Mlrsearch { .. } => {
                 &[TestThroughput, TestFrameRate, TestLineShare]
             }
-            Method::Steady { .. } => &[
-                TestThroughput,
-                TestFrameRate,
-                TestLineShare,
-                TestLatency,
-                TestLatencyLeast,
-                TestLatencyMedian,
-                TestLatency99,
-                TestLatency999,
-                TestLatencyMost,
-            ],
             Method::Plateau { .. } => &[TestPlateau],
             Method::BitError { by: ErrorsBy::Loss, .. } => {
                 &[TestBitErrorRate, TestBaseLoss, TestLossRatio, TestDelivered]
@@ -213,7 +202,7 @@ impl Method {
                 TestRoundTrip,
                 TestPlateau,
             ],
-            Method::Latency { rate: None, .. } => &[
+            Method::Steady { .. } | Method::Latency { rate: None, .. } => &[
                 TestThroughput,
                 TestFrameRate,
                 TestLineShare,

@@ -1,14 +1,12 @@
 //! The tables of the configuration, as written.
 
 use super::{Counting, FastPath, WhenKilled};
-use crate::error::Problems;
-use crate::pe::file::{Class, Listen};
+use crate::address::{Listen, Loopback};
+use crate::pe::file::Class;
 use crate::scalar::{Count, FilePath, InterfaceName};
-use crate::table::{At, Decode, Kind, List, Named, choice, mismatch, table};
-use crate::tree::Node;
+use crate::table::{At, List, Named, choice, table};
 use netstage_core::forward::Model;
 use netstage_core::quantity::BitRate;
-use std::net::SocketAddr;
 
 table! {
     /// A router's configuration.
@@ -75,23 +73,6 @@ table! {
         rate: BitRate,
         /// Classes in which its packets wait, by DSCP, or by traffic class where they are labelled, as the eight class selectors; what is in no class's list belongs to the last. Left out: first in, first out.
         classes: List<Class, 0, 64>,
-    }
-}
-
-/// Where only this machine can reach it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Loopback(pub SocketAddr);
-
-impl Decode for Loopback {
-    fn kind() -> Kind {
-        Kind::Text("a loopback address and a port, such as \"127.0.0.1:2620\"")
-    }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        let address = node.text().and_then(|text| text.parse::<SocketAddr>().ok());
-        match address.filter(|address| address.ip().is_loopback()) {
-            Some(address) => Some(Loopback(address)),
-            None => mismatch(node, &Self::kind(), problems),
-        }
     }
 }
 

@@ -175,7 +175,7 @@ fn built(file: &file::File, problems: &mut Problems) -> Router {
         control: head.control.0.clone().into(),
         routes: head.routes.as_ref().map(|path| path.0.clone().into()),
         follow_kernel: head.follow_kernel,
-        fpm: head.fpm.map(|fpm| fpm.0),
+        fpm: head.fpm.as_ref().map(|fpm| fpm.0),
         fast_path: head.fast_path,
         model: head.model,
         v4_rows: head.v4_rows.0 as usize,

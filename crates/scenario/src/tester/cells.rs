@@ -9,11 +9,11 @@ use netstage_core::time::Instant;
 use std::fmt::Write as _;
 
 /// Name of the node that sends, in every cell.
-pub const SENDER: &str = "sender";
+const SENDER: &str = "sender";
 /// Name of the node that receives.
-pub const RECEIVER: &str = "receiver";
+const RECEIVER: &str = "receiver";
 /// Lengths of IP packets in a mix, in turn: of 12 packets, 7 of 46 B, 4 of 552 B, 1 of 1500 B.
-pub const IMIX: [u16; 12] = [46, 552, 46, 46, 552, 46, 1500, 46, 552, 46, 46, 552];
+const IMIX: [u16; 12] = [46, 552, 46, 46, 552, 46, 1500, 46, 552, 46, 46, 552];
 
 /// Bytes of a frame around its IP packet: header, check sequence, preamble and gap.
 const FRAMING: u32 = 38;
@@ -30,12 +30,18 @@ impl PacketSize {
         }
     }
 
+    /// Lengths of IP packets, in turn.
+    pub fn lengths(self) -> Vec<u16> {
+        match self {
+            PacketSize::Bytes(bytes) => vec![bytes as u16],
+            PacketSize::Imix => IMIX.to_vec(),
+        }
+    }
+
     /// Bytes of an IP packet, the mean of a mix.
     pub fn bytes(self) -> u32 {
-        match self {
-            PacketSize::Bytes(bytes) => bytes,
-            PacketSize::Imix => IMIX.iter().map(|bytes| u32::from(*bytes)).sum::<u32>() / IMIX.len() as u32,
-        }
+        let lengths = self.lengths();
+        lengths.iter().map(|bytes| u32::from(*bytes)).sum::<u32>() / lengths.len() as u32
     }
 }
 

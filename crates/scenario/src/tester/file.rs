@@ -1,8 +1,8 @@
 //! The tables of the configuration, as written.
 
 use super::{Generator, LabelsBy, Operation, PacketSize, Profile, Told};
+use crate::address::{Address, LabelNumber, LinkAddress};
 use crate::error::Problems;
-use crate::pe::file::{Address, LabelNumber, LinkAddress};
 use crate::scalar::{Bytes, Count, InterfaceName, Span, text};
 use crate::table::{At, Decode, Kind, List, Named, choice, mismatch, table};
 use crate::tree::Node;

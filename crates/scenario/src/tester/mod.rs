@@ -15,9 +15,10 @@ use netstage_core::forward::Model;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
-pub use cells::{IMIX, RECEIVER, SENDER, of_test};
+pub use cells::of_test;
 
 /// A tester, as configured.
 #[derive(Clone, Debug)]
@@ -54,6 +55,26 @@ pub struct Tester {
     pub ready_within: Duration,
     /// What is searched.
     pub scenario: Scenario,
+}
+
+impl Tester {
+    /// How many peers packets of a way go to: at least one behind each port that receives.
+    pub fn peers(&self, way: &Way) -> u32 {
+        self.labels.map_or(1, |labels| labels.peers).max(way.to.len() as u32)
+    }
+
+    /// The end of a peer's label switched path.
+    pub fn loopback(&self, way: &Way, peer: u32) -> Ipv4Addr {
+        let first = self.labels.map_or(Ipv4Addr::UNSPECIFIED, |labels| labels.loopback);
+        Ipv4Addr::from(u32::from(first) + way.labels_above + peer)
+    }
+
+    /// The shortest and the longest IP packet of all sizes.
+    pub fn lengths(&self) -> RangeInclusive<u16> {
+        let mut all: Vec<u16> = self.sizes.iter().flat_map(|size| size.lengths()).collect();
+        all.sort_unstable();
+        all.first().copied().unwrap_or(0)..=all.last().copied().unwrap_or(0)
+    }
 }
 
 /// By whose rules routers are tested.

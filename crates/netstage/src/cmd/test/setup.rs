@@ -23,10 +23,8 @@ pub enum Kind {
 
 /// One thing a router is to know.
 enum Entry {
-    /// A network, and what is pushed on the way.
-    Network(Ipv4Addr, Option<u32>),
-    /// The end of a label switched path, and what is pushed on the way.
-    Peer(Ipv4Addr, u32),
+    /// A prefix, and what is pushed on the way.
+    Route((Ipv4Addr, u8), Option<u32>),
     /// A label, and what takes its place.
     Label(u32, Option<u32>),
     /// A label beneath which is looked.
@@ -105,7 +103,7 @@ fn sessions(kind: Kind, tester: &Tester) -> String {
 /// What a way needs, each with the peer it leads to.
 fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
     let mut entries = Vec::new();
-    let peers = tester.labels.map_or(1, |labels| labels.peers).max(way.to.len() as u32);
+    let peers = tester.peers(way);
     let does = |operation: Operation| tester.operations.contains(&operation);
     let labels = tester.labels.map(|labels| {
         let above = way.labels_above;
@@ -123,14 +121,14 @@ fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
             let peer = network % peers;
             let pushed = labels.filter(|_| does(Operation::Push)).map(|labels| labels.push + peer);
             let address = Ipv4Addr::from(u32::from(way.first) + (network << 8));
-            entries.push((Entry::Network(address, pushed), peer));
+            entries.push((Entry::Route((address, 24), pushed), peer));
         }
     }
     for peer in 0..peers {
         let Some(labels) = labels else { break };
         if tester.told == Told::Bgp && does(Operation::Push) {
-            let end = Ipv4Addr::from(u32::from(labels.loopback) + way.labels_above + peer);
-            entries.push((Entry::Peer(end, labels.push + peer), peer));
+            let end = (tester.loopback(way, peer), 32);
+            entries.push((Entry::Route(end, Some(labels.push + peer)), peer));
         }
         if does(Operation::Swap) {
             entries.push((Entry::Label(labels.swap + peer, Some(labels.swap_to + peer)), peer));
@@ -149,15 +147,9 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
     let port_of = &tester.ports[port];
     let interface = port_of.router_interface.clone().unwrap_or_else(|| format!("PORT-{}", port_of.name));
     let written = match (kind, entry) {
-        (Kind::Linux, Entry::Network(network, pushed)) => {
+        (Kind::Linux, Entry::Route((network, length), pushed)) => {
             let encap = pushed.map_or(String::new(), |label| format!("encap mpls {label} "));
-            writeln!(text, "route replace {network}/24 {encap}via {next}")
-        }
-        (Kind::Linux, Entry::Peer(end, label)) => {
-            writeln!(text, "route replace {end}/32 encap mpls {label} via {next}")
-        }
-        (Kind::Netstage, Entry::Peer(end, label)) => {
-            writeln!(text, "{end}/32 via {next} dev {interface} push {label}")
+            writeln!(text, "route replace {network}/{length} {encap}via {next}")
         }
         (Kind::Linux, Entry::Label(label, Some(swapped))) => {
             writeln!(text, "-f mpls route replace {label} as {swapped} via inet {next}")
@@ -166,9 +158,9 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
             writeln!(text, "-f mpls route replace {label} via inet {next}")
         }
         (Kind::Linux, Entry::LookUp(label)) => writeln!(text, "-f mpls route replace {label} dev lo"),
-        (Kind::Netstage, Entry::Network(network, pushed)) => {
+        (Kind::Netstage, Entry::Route((network, length), pushed)) => {
             let push = pushed.map_or(String::new(), |label| format!(" push {label}"));
-            writeln!(text, "{network}/24 via {next} dev {interface}{push}")
+            writeln!(text, "{network}/{length} via {next} dev {interface}{push}")
         }
         (Kind::Netstage, Entry::Label(label, Some(swapped))) => {
             writeln!(text, "label {label} swap {swapped} via {next} dev {interface}")
@@ -187,11 +179,13 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
 fn ovs(text: &mut String, entry: &Entry, port: usize) -> std::fmt::Result {
     let station = format!("mod_dl_src:ROUTER-MAC-{port},mod_dl_dst:TESTER-MAC-{port},output:{port}");
     match entry {
-        Entry::Peer(network, label) | Entry::Network(network, Some(label)) => writeln!(
+        Entry::Route((network, length), Some(label)) => writeln!(
             text,
-            "ip,nw_dst={network}/24 actions=dec_ttl,push_mpls:0x8847,set_field:{label}->mpls_label,{station}"
+            "ip,nw_dst={network}/{length} actions=dec_ttl,push_mpls:0x8847,set_field:{label}->mpls_label,{station}"
         ),
-        Entry::Network(network, None) => writeln!(text, "ip,nw_dst={network}/24 actions=dec_ttl,{station}"),
+        Entry::Route((network, length), None) => {
+            writeln!(text, "ip,nw_dst={network}/{length} actions=dec_ttl,{station}")
+        }
         Entry::Label(label, Some(swapped)) => {
             writeln!(
                 text,
