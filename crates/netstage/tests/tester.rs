@@ -249,14 +249,60 @@ fn bird_hears_of_networks_and_the_kernel_forwards_to_them() {
     let refused = refusal(&world.test(&configuration));
     assert!(refused.contains("no BGP session with 192.0.2.5: connection refused"), "{refused}");
     std::fs::remove_dir_all(world.folder.join("out")).unwrap();
-    let file = world.folder.join("bird.conf");
-    std::fs::write(&file, world.setup(&configuration, "bird")).unwrap();
-    let mut command = Command::new("bird");
-    command.arg("-f").arg("-c").arg(&file).arg("-s").arg(world.folder.join("bird.ctl")).stderr(Stdio::null());
-    let _bird = Process::new(spawn_in(&world.router, command).unwrap());
+    let _bird = bird(&world, &configuration);
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 1);
     all_came_back(&cells);
+}
+
+fn bird(world: &World, configuration: &PathBuf) -> Process {
+    let file = world.folder.join("bird.conf");
+    std::fs::write(&file, world.setup(configuration, "bird")).unwrap();
+    let mut command = Command::new("bird");
+    command.arg("-f").arg("-c").arg(&file).arg("-s").arg(world.folder.join("bird.ctl")).stderr(Stdio::null());
+    Process::new(spawn_in(&world.router, command).unwrap())
+}
+
+/// What a test of a cell found, by metric.
+fn found(output: &Output, cell: usize, metric: &str) -> Option<f64> {
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = told["record"]["cells"][cell]["tests"][0]["findings"].as_array().unwrap().clone();
+    findings.iter().find(|finding| finding["metric"] == metric)?["value"].as_f64()
+}
+
+#[test]
+fn packets_follow_routes_that_go_and_come() {
+    let Some(world) = World::new("tester-convergence") else { return };
+    if Command::new("bird").arg("--version").output().is_err() {
+        println!("skipped: needs bird2");
+        return;
+    }
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    let rest = "[routes]\ncount = 500\nby = \"bgp\"\n[bgp]\nown_as = 65002\nrouter_as = 65001\n\
+                [convergence]\nrate = \"10 Mbit/s\"\nbefore = \"300 ms\"\nafter = \"3 s\"\n";
+    for to in ["\"east\"", "\"east\", \"south\""] {
+        let head = format!("router = \"BIRD\"\nready_within = \"20 s\"\nfrom = [\"west\"]\nto = [{to}]\n");
+        let configuration = world.configure(&head, rest);
+        let bird = bird(&world, &configuration);
+        let output = world.test(&configuration);
+        let cells = trials(&output);
+        let events: Vec<&str> = cells.iter().map(|(event, _, _)| event.as_str()).collect();
+        assert_eq!(events, ["withdraw", "announce"]);
+        // Where the machine stood still there are no figures, and it is said so.
+        for cell in (0..2).filter(|_| output.status.code() == Some(0)) {
+            let time =
+                |metric| found(&output, cell, metric).unwrap_or_else(|| panic!("{metric}: {output:?}"));
+            let [first, last] = ["test.convergence.first", "test.convergence"].map(time);
+            assert!((0.0..3.0).contains(&first) && first <= last && last < 3.0, "{first} {last}");
+        }
+        if to.contains("south") && output.status.code() == Some(0) {
+            // The others stood by: what is lost is lost until packets leave by them.
+            let lost = found(&output, 0, "test.lost").unwrap();
+            assert!(lost < 30_000.0, "{lost}");
+        }
+        drop(bird);
+        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    }
 }
 
 /// The router's own side of label distribution, as a routing daemon beside it would be: what it binds is what

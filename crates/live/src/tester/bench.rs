@@ -3,16 +3,17 @@
 
 use super::calibration::{Calibration, calibrate};
 use super::choice::{Choice, choose};
+use super::convergence::Forwards;
 use super::lsps::Lsps;
 use super::port::{LIFETIME, Port};
 use super::routes::Sessions;
-use super::trial::{Asked, Came, Failed, Means};
+use super::trial::{Asked, Came, Failed, Leaving, Means};
 use crate::netns::Namespace;
 use crate::obstacle::Obstacle;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Stopped, Totals};
 use netstage_scenario::plan::{FlowGroup, Plan};
-use netstage_scenario::tester::{Generator, Operation, PacketSize, Tester, Told, of_test};
+use netstage_scenario::tester::{Event, Generator, Operation, PacketSize, Tester, Told, of_test};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,8 +27,8 @@ const SLOWLY: f64 = 100_000.0;
 /// The tester, and the router that it surrounds.
 #[derive(Debug)]
 pub struct Bench {
-    tester: Tester,
-    ports: Vec<Port>,
+    pub(super) tester: Tester,
+    pub(super) ports: Vec<Port>,
     namespace: Namespace,
     choice: Choice,
     trials: AtomicU16,
@@ -82,8 +83,9 @@ impl Bench {
             return Err(Stopped::Unsupported("a router is tested by trials of packets".into()));
         };
         let name = flow.name.strip_prefix("test.").unwrap_or(&flow.name);
+        let event = Event::of_test(name);
         let (Some((operation, is_mix)), Some(Pattern::Cbr { rate, packet })) =
-            (of_test(name), flow.traffic.pattern())
+            (event.map(|_| (Operation::Ip, false)).or(of_test(name)), flow.traffic.pattern())
         else {
             return Err(Stopped::Unsupported(format!("{}: no trial of a router", flow.name)));
         };
@@ -100,6 +102,13 @@ impl Bench {
             ends_early: true,
         };
         self.keeping(|| {
+            if let (Some(event), Some(convergence)) = (event, &self.tester.convergence) {
+                let (came, times) = self.converge((event, convergence), &asked, stop)?;
+                let mut outcome = outcome(plan, flow, &asked, *packet, &came, self.calibration.own_delay);
+                let (metric, subject) = (Metric::FlowConvergence, flow.name.clone());
+                outcome.distributions.push(Distribution { metric, subject, buckets: times });
+                return Ok(outcome);
+            }
             self.make_ready(operation, stop)?;
             let came = self.means().run(&asked, stop).map_err(|error| Stopped::Failed(error.to_string()))?;
             if stop() {
@@ -109,13 +118,14 @@ impl Bench {
         })
     }
 
-    fn means(&self) -> Means<'_> {
+    pub(super) fn means(&self) -> Means<'_> {
         Means {
             tester: &self.tester,
             ports: &self.ports,
             namespace: &self.namespace,
             generator: self.choice.generator,
             lsps: &self.lsps,
+            leaving: Leaving::Spread,
             is_loop: false,
         }
     }
@@ -165,43 +175,74 @@ impl Bench {
             return Ok(());
         }
         let networks = u64::from(self.tester.networks) * self.tester.ways.len() as u64;
-        let patience = Duration::from_nanos(self.tester.ready_within.0);
         let (shortest, longest) = self.tester.lengths().into_inner();
+        self.announce(operation);
         // One to each network of the shortest, then some of the longest.
         for (length, frames) in [(shortest, networks), (longest, networks.min(1_000))] {
-            let asked = Asked {
-                operation,
-                lengths: vec![length],
-                rate: (frames as f64).clamp(1_000.0, SLOWLY),
-                frames,
-                drain: Duration::from_millis(200),
-                number: 0,
-                ends_early: false,
-            };
-            let started = Instant::now();
-            self.announce(operation);
-            loop {
-                let number = self.trials.fetch_add(1, Ordering::Relaxed);
-                let came = self.means().run(&Asked { number, ..asked.clone() }, stop);
-                if stop() {
-                    return Err(Stopped::Interrupted);
-                }
-                let why = match came {
-                    Ok(came) if came.sent == frames && came.tally.received == frames => break,
-                    Ok(came) => self.not_ready(operation, length, &came),
-                    Err(Failed::Labels(why)) => format!("{}: {why}", operation.name()),
-                    Err(Failed::Programs(error)) => return Err(Stopped::Failed(error.to_string())),
-                };
-                if started.elapsed() > patience {
-                    let sessions = self.sessions.as_ref();
-                    let session = sessions.and_then(|sessions| lock(sessions).obstacle(&self.ports));
-                    return Err(Stopped::Failed(session.unwrap_or(why)));
-                }
-                std::thread::sleep(Duration::from_millis(500));
-            }
+            self.wait_until(Forwards::By(Leaving::Spread), operation, length, frames, stop)?;
         }
         lock(&self.ready).insert(operation);
         Ok(())
+    }
+
+    /// Waits until a router does so with packets, as long as it may take.
+    pub(super) fn wait_until(
+        &self,
+        forwards: Forwards,
+        operation: Operation,
+        length: u16,
+        frames: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), Stopped> {
+        let patience = Duration::from_nanos(self.tester.ready_within.0);
+        let asked = Asked {
+            operation,
+            lengths: vec![length],
+            rate: (frames as f64).clamp(1_000.0, SLOWLY),
+            frames,
+            drain: Duration::from_millis(200),
+            number: 0,
+            ends_early: false,
+        };
+        let (leaving, forwarded) = match forwards {
+            Forwards::By(leaving) => (leaving, frames),
+            Forwards::Nothing => (Leaving::Anywhere, 0),
+        };
+        let started = Instant::now();
+        loop {
+            let number = self.trials.fetch_add(1, Ordering::Relaxed);
+            let means = Means { leaving, ..self.means() };
+            let came = means.run(&Asked { number, ..asked.clone() }, stop);
+            if stop() {
+                return Err(Stopped::Interrupted);
+            }
+            let why = match came {
+                Ok(came) if came.sent == frames && came.tally.received == forwarded => return Ok(()),
+                Ok(came) if forwards == Forwards::Nothing => format!(
+                    "{} still forwards {} of {} packets to networks whose routes were withdrawn",
+                    self.tester.router, came.tally.received, came.sent
+                ),
+                Ok(came) => self.not_ready(operation, length, &came),
+                Err(Failed::Labels(why)) => format!("{}: {why}", operation.name()),
+                Err(Failed::Programs(error)) => return Err(Stopped::Failed(error.to_string())),
+            };
+            if started.elapsed() > patience {
+                let sessions = self.sessions.as_ref();
+                let session = sessions.and_then(|sessions| lock(sessions).obstacle(&self.ports));
+                return Err(Stopped::Failed(session.unwrap_or(why)));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// The router is to be told anew of all that it was seen to do.
+    pub(super) fn forget(&self) {
+        lock(&self.ready).clear();
+    }
+
+    /// The sessions of a tester that tells routes by BGP.
+    pub(super) fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        lock(self.sessions.as_ref().expect("a configuration with [convergence] has sessions"))
     }
 
     /// Tells the router of what an operation needs. What is announced for another one is not there any more.

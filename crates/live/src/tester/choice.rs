@@ -5,7 +5,7 @@
 use super::generator;
 use super::lsps::Lsps;
 use super::port::Port;
-use super::trial::{Asked, Failed, Means};
+use super::trial::{Asked, Failed, Leaving, Means};
 use crate::netns::{Namespace, Netlink};
 use netstage_scenario::tester::{Generator, Operation, Tester, Way};
 use std::collections::BTreeSet;
@@ -69,6 +69,7 @@ fn by_live_frames(tester: &Tester, ports: &[Port], namespace: &Namespace, port: 
         namespace,
         generator: Generator::Xdp,
         lsps: &Lsps::Configured,
+        leaving: Leaving::Spread,
         is_loop: false,
     };
     let asked = Asked {

@@ -75,6 +75,7 @@ impl Stream {
             most_late_ns: self.most_late_ns(),
             most_lost_ns: self.most_lost_ns,
             frames: self.frames,
+            watches: false,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! - [`bench`]: the stage: ports, what the router is told, one trial after another.
 //! - [`calibration`]: the tester without a router.
 //! - [`choice`]: which generator, where that is left open.
+//! - `convergence`: routes that go and come while packets flow.
 //! - [`form`]: how frames look before and behind the router.
 //! - [`generator`]: who sends them; [`program`], the programs in the kernel that make and check them.
 //! - [`lsps`]: labels, as configured or told by LDP.
@@ -17,6 +18,7 @@ mod apart;
 pub mod bench;
 pub mod calibration;
 pub mod choice;
+mod convergence;
 pub mod form;
 pub mod generator;
 pub mod lsps;
