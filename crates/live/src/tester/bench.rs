@@ -110,11 +110,19 @@ impl Bench {
                 return Ok(outcome);
             }
             self.make_ready(operation, stop)?;
+            let before = self.ended().0;
             let came = self.means().run(&asked, stop).map_err(|error| Stopped::Failed(error.to_string()))?;
             if stop() {
                 return Err(Stopped::Interrupted);
             }
-            Ok(outcome(plan, flow, &asked, *packet, &came, self.calibration.own_delay))
+            let mut outcome = outcome(plan, flow, &asked, *packet, &came, self.calibration.own_delay);
+            let (after, why) = self.ended();
+            // What it was told may be gone, and after a loss like this the router itself.
+            if after > before || came.tally.received < came.sent / 2 {
+                self.forget();
+            }
+            outcome.void.extend(why.filter(|_| after > before));
+            Ok(outcome)
         })
     }
 
@@ -217,7 +225,11 @@ impl Bench {
                 return Err(Stopped::Interrupted);
             }
             let why = match came {
-                Ok(came) if came.sent == frames && came.tally.received == forwarded => return Ok(()),
+                Ok(came) if came.sent == frames && came.is_clean(forwarded) => match self.obstacle(operation)
+                {
+                    None => return Ok(()),
+                    Some(obstacle) => obstacle,
+                },
                 Ok(came) if forwards == Forwards::Nothing => format!(
                     "{} still forwards {} of {} packets to networks whose routes were withdrawn",
                     self.tester.router, came.tally.received, came.sent
@@ -227,15 +239,26 @@ impl Bench {
                 Err(Failed::Programs(error)) => return Err(Stopped::Failed(error.to_string())),
             };
             if started.elapsed() > patience {
-                let sessions = self.sessions.as_ref();
-                let session = sessions.and_then(|sessions| lock(sessions).obstacle(&self.ports));
-                return Err(Stopped::Failed(session.unwrap_or(why)));
+                return Err(Stopped::Failed(self.obstacle(operation).unwrap_or(why)));
             }
             std::thread::sleep(Duration::from_millis(500));
         }
     }
 
-    /// The router is to be told anew of all that it was seen to do.
+    /// What keeps an operation's routes from being told.
+    fn obstacle(&self, operation: Operation) -> Option<String> {
+        let sessions = self.sessions.as_ref().filter(|_| operation.is_routed())?;
+        lock(sessions).obstacle(&self.ports)
+    }
+
+    /// How many sessions with the router have ended, and of one of them why.
+    fn ended(&self) -> (u32, Option<String>) {
+        let told = self.sessions.as_ref().map(|sessions| lock(sessions).ended(&self.ports));
+        let (routes, labels) = (told.unwrap_or_default(), self.lsps.ended(&self.ports));
+        (routes.0 + labels.0, routes.1.or(labels.1))
+    }
+
+    /// Whatever the router was seen to do is to be seen again.
     pub(super) fn forget(&self) {
         lock(&self.ready).clear();
     }
@@ -267,6 +290,9 @@ impl Bench {
                 "{told} {router} sent {} to another port than the one they shall leave by",
                 tally.stray
             );
+        }
+        if tally.duplicates > 0 {
+            return format!("{told} {router} sent {} of them more than once", tally.duplicates);
         }
         if tally.received == 0 {
             return format!(

@@ -65,6 +65,9 @@ struct State {
     is_up: bool,
     /// Why there is no session.
     down: Option<String>,
+    /// How many have ended, and why the last one did.
+    ended: u32,
+    why: String,
 }
 
 impl Sessions {
@@ -145,6 +148,20 @@ impl Sessions {
         }
     }
 
+    /// How many sessions have ended, and of one of them why.
+    pub fn ended(&self, ports: &[Port]) -> (u32, Option<String>) {
+        let (mut count, mut said) = (0, None);
+        for session in &self.sessions {
+            let state = lock(&session.state);
+            count += state.ended;
+            if state.ended > 0 {
+                let router = ports[session.port].settings.router;
+                said = Some(format!("the BGP session with {router} ended: {}", state.why));
+            }
+        }
+        (count, said)
+    }
+
     /// What keeps a session from being there; none if all are.
     pub fn obstacle(&self, ports: &[Port]) -> Option<String> {
         self.sessions.iter().find_map(|session| {
@@ -176,7 +193,12 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 fn note(state: &mut State, report: Report) {
     match report {
         Report::Session(Event::Established(_)) => (state.is_up, state.down) = (true, None),
-        Report::Session(Event::Down(down)) => (state.is_up, state.down) = (false, Some(down.to_string())),
+        Report::Session(Event::Down(down)) => {
+            if state.is_up {
+                (state.ended, state.why) = (state.ended + 1, down.to_string());
+            }
+            (state.is_up, state.down) = (false, Some(down.to_string()));
+        }
         Report::ConnectFailed(kind) => state.down = Some(format!("{kind}")),
         Report::Sent(_) | Report::Session(_) => {}
     }

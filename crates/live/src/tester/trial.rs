@@ -86,6 +86,13 @@ pub struct Came {
     pub watched: Option<Watched>,
 }
 
+impl Came {
+    /// Whether so many frames came back, each once.
+    pub fn is_clean(&self, frames: u64) -> bool {
+        self.tally.received == frames && self.tally.duplicates == 0
+    }
+}
+
 /// What was seen of packets to each network after an event. Times are CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
