@@ -68,6 +68,16 @@ struct progress {
 	u32 is_waiting;
 	u32 is_over;
 	u32 unused;
+	/* Nanoseconds in all that were late and are not made up for. */
+	u64 lost;
+	/* When what networks are watched for happened, zero: not yet. */
+	u64 event;
+};
+
+/* When the first packet to a network came after the event, and the last at all. */
+struct arrival {
+	u64 first;
+	u64 last;
 };
 
 struct {
@@ -104,6 +114,14 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, u32);
 } highest SECTION(".maps");
+
+/* One for each network that is watched. */
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct arrival);
+} arrivals SECTION(".maps");
 
 struct {
 	NUMBER(type, MAP_ARRAY);
@@ -152,7 +170,11 @@ const volatile u32 BATCH = 1;
 /* What is later than this, in nanoseconds, is not made up for: a burst at full speed would be no load that was
  * asked for. */
 const volatile u64 MOST_LATE = 0;
+/* Once so much has been lost, and a quarter of the frames are made, the trial is void whatever follows. */
+const volatile u64 MOST_LOST = ~0ULL;
 const volatile u64 FRAMES = 0;
+/* Whether networks are watched. */
+const volatile u8 WATCHED = 0;
 
 static u64 (*const now)(void) = (void *)5;
 static long (*const xdp_adjust_tail)(struct xdp_md *frame, int bytes) = (void *)65;
@@ -239,8 +261,14 @@ INLINE int is_due(struct progress *made)
 	}
 	if (made->is_waiting)
 		goto end;
-	if (time > due + MOST_LATE)
-		made->start += time - due - MOST_LATE;
+	if (time > due + MOST_LATE) {
+		u64 lost = time - due - MOST_LATE;
+
+		made->start += lost;
+		made->lost += lost;
+		if (made->lost > MOST_LOST && made->sequence > FRAMES / 4)
+			made->is_over = 1;
+	}
 	made->batch++;
 end:
 	if (made->in_batch >= BATCH)
@@ -367,6 +395,19 @@ INLINE void note(u64 delay, u64 sent)
 		octave->times[(shift ? delay >> (shift - 1) : delay) & ((1 << FINE) - 1)]++;
 }
 
+INLINE void watch(u32 network, u64 time)
+{
+	u32 key = 0;
+	struct progress *trial = map_lookup(&progress, &key);
+	struct arrival *arrival = map_lookup(&arrivals, &network);
+
+	if (!trial || !arrival)
+		return;
+	arrival->last = time;
+	if (trial->event && !arrival->first)
+		arrival->first = time;
+}
+
 /* Whether a frame is as it must be, all but what follows the stamp. */
 INLINE int is_right(u8 *ethernet, struct ipv4 *ip, struct rest *rest, u32 length)
 {
@@ -461,6 +502,8 @@ SECTION("xdp") int receive(struct xdp_md *frame)
 			*seen = sequence;
 	}
 	add(RECEIVED);
+	if (WATCHED)
+		watch(sequence % NETWORKS, time);
 	note(time - rest->stamp.sent, rest->stamp.sent);
 	return XDP_DROP;
 }

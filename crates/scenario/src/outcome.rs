@@ -243,6 +243,20 @@ metrics! {
     TestTcpEfficiency = "test.tcp_efficiency", "", "", Mean;
     /// Growth of the round trip under the transfer, as a share of that of the idle path (RFC 6349).
     TestBufferDelay = "test.buffer_delay", "", "", Mean;
+    /// From the event until packets to a network followed it, network by network.
+    FlowConvergence = "flow.convergence", "s", "", Mean;
+    /// From the event until packets to all networks followed it (full convergence, RFC 6412).
+    TestConvergence = "test.convergence", "s", "", Mean;
+    /// Until those to the first network did.
+    TestConvergenceFirst = "test.convergence.first", "s", "", Mean;
+    /// Until those to half of the networks did.
+    TestConvergenceMedian = "test.convergence.median", "s", "", Mean;
+    /// Until those to 99 % of the networks did.
+    TestConvergence99 = "test.convergence.p99", "s", "", Mean;
+    /// Packets lost.
+    TestLost = "test.lost", "packets", "", Mean;
+    /// That over the rate: how long a network was cut off, on average (loss-derived, RFC 6412).
+    TestOutage = "test.outage", "s", "", Mean;
     /// Round trip of the idle path.
     TestRoundTrip = "test.round_trip", "s", "", Mean;
 }
@@ -251,6 +265,7 @@ impl Metric {
     /// Those of which a stage may tell how often each value occurs, not only the bins.
     pub const DISTRIBUTED: &'static [Metric] = &[
         Metric::FlowDelay,
+        Metric::FlowConvergence,
         Metric::FlowDelayVariation,
         Metric::FlowGap,
         Metric::FlowGapAsked,

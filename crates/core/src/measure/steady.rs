@@ -154,8 +154,14 @@ impl Steady {
                 let tried = self.tried();
                 self.bad = (libm::floor(load.0 / self.config.step.0) as u64 + 1).min(tried);
                 self.tester_limit = Some(load);
-                self.good = self.good.min(self.bad.saturating_sub(1));
-                self.go_on();
+                match self.phase {
+                    // What the tester sent for once it may not send again.
+                    Phase::Confirm(down) => self.go_down(self.bad.saturating_sub(1), down),
+                    _ => {
+                        self.good = self.good.min(self.bad.saturating_sub(1));
+                        self.go_on();
+                    }
+                }
             }
             Admission::Lowered(_) | Admission::Abandoned => self.phase = Phase::Done,
         }
@@ -213,8 +219,7 @@ impl Steady {
             (_, Phase::Confirm(down)) => {
                 self.beyond = Some((trial.load, verdict));
                 self.bad = steps;
-                self.good = steps.saturating_sub(down);
-                self.phase = if self.good == 0 { Phase::Done } else { Phase::Confirm(down * 2) };
+                self.go_down(steps, down);
                 return;
             }
             _ => {
@@ -223,6 +228,12 @@ impl Steady {
             }
         }
         self.go_on();
+    }
+
+    /// Confirms next what is so many steps below.
+    fn go_down(&mut self, from: u64, down: u64) {
+        self.good = from.saturating_sub(down);
+        self.phase = if self.good == 0 { Phase::Done } else { Phase::Confirm(down * 2) };
     }
 
     /// Once nothing lies between, the trial of full length decides.

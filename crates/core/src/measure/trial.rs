@@ -341,27 +341,33 @@ pub(crate) enum Admission {
 pub(crate) struct Referee {
     patience: Patience,
     repeated: u32,
+    /// The most offered in the trial at hand: less may be chance.
+    most: f64,
     faults: Vec<Fault>,
 }
 
 impl Referee {
     pub(crate) fn new(patience: Patience) -> Referee {
-        Referee { patience, repeated: 0, faults: Vec::new() }
+        Referee { patience, repeated: 0, most: 0.0, faults: Vec::new() }
     }
 
     pub(crate) fn admit(&mut self, trial: &Trial, result: &TrialResult) -> Admission {
         let Some(fault) = result.fault(trial, self.patience.tolerance) else {
-            self.repeated = 0;
+            (self.repeated, self.most) = (0, 0.0);
             return Admission::Counted;
         };
         self.faults.push(fault);
+        if let Fault::GeneratorShort { offered, .. } = fault {
+            self.most = self.most.max(offered.0);
+        }
         if self.repeated < self.patience.repeats {
             self.repeated += 1;
             return Admission::Repeat;
         }
+        let most = Load(core::mem::take(&mut self.most));
         self.repeated = 0;
         match fault {
-            Fault::GeneratorShort { offered, .. } => Admission::Lowered(offered),
+            Fault::GeneratorShort { .. } => Admission::Lowered(most),
             Fault::ReceiverDropped { asked, .. } => {
                 // At least 1 % down, so that a search always ends.
                 let kept = (result.received as f64 / result.sent as f64).min(0.99);

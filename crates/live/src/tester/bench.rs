@@ -2,16 +2,18 @@
 //! sender and receiver is a real router.
 
 use super::calibration::{Calibration, calibrate};
+use super::choice::{Choice, choose};
+use super::convergence::Forwards;
 use super::lsps::Lsps;
 use super::port::{LIFETIME, Port};
 use super::routes::Sessions;
-use super::trial::{Asked, Came, Failed, Means};
+use super::trial::{Asked, Came, Failed, Leaving, Means};
 use crate::netns::Namespace;
 use crate::obstacle::Obstacle;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Stopped, Totals};
 use netstage_scenario::plan::{FlowGroup, Plan};
-use netstage_scenario::tester::{Generator, Operation, PacketSize, Tester, Told, of_test};
+use netstage_scenario::tester::{Event, Generator, Operation, PacketSize, Tester, Told, of_test};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,10 +27,10 @@ const SLOWLY: f64 = 100_000.0;
 /// The tester, and the router that it surrounds.
 #[derive(Debug)]
 pub struct Bench {
-    tester: Tester,
-    ports: Vec<Port>,
+    pub(super) tester: Tester,
+    pub(super) ports: Vec<Port>,
     namespace: Namespace,
-    generator: Generator,
+    choice: Choice,
     trials: AtomicU16,
     /// What the router was seen to do.
     ready: Mutex<BTreeSet<Operation>>,
@@ -52,11 +54,8 @@ impl Bench {
         let labels = tester.operations.iter().map(|operation| operation.labels());
         let labels = labels.map(|(arriving, leaving)| arriving.max(leaving)).max().unwrap_or(0);
         ports.iter().try_for_each(|port| port.check_length((*tester.lengths().end()).into(), labels))?;
-        let generator = match tester.generator {
-            Generator::Auto => Generator::Xdp,
-            other => other,
-        };
-        let calibration = calibrate(tester, generator)?;
+        let choice = choose(tester, &ports, &namespace);
+        let calibration = calibrate(tester, choice.generator)?;
         let lsps = Lsps::begin(tester, &ports, &namespace);
         let lsps = lsps.map_err(|error| Obstacle::system("LDP cannot begin", &error))?;
         let sessions = match tester.told {
@@ -69,7 +68,7 @@ impl Bench {
             tester: tester.clone(),
             ports,
             namespace,
-            generator,
+            choice,
             trials: AtomicU16::new(0),
             ready: Mutex::default(),
             calibration,
@@ -84,8 +83,9 @@ impl Bench {
             return Err(Stopped::Unsupported("a router is tested by trials of packets".into()));
         };
         let name = flow.name.strip_prefix("test.").unwrap_or(&flow.name);
+        let event = Event::of_test(name);
         let (Some((operation, is_mix)), Some(Pattern::Cbr { rate, packet })) =
-            (of_test(name), flow.traffic.pattern())
+            (event.map(|_| (Operation::Ip, false)).or(of_test(name)), flow.traffic.pattern())
         else {
             return Err(Stopped::Unsupported(format!("{}: no trial of a router", flow.name)));
         };
@@ -99,24 +99,41 @@ impl Bench {
             frames: ((sending * rate + 0.5) as u64).min(u64::from(u32::MAX)),
             drain: Duration::from_nanos(plan.duration.0.saturating_sub(flow.stop.0)),
             number: self.trials.fetch_add(1, Ordering::Relaxed),
+            ends_early: true,
         };
         self.keeping(|| {
+            if let (Some(event), Some(convergence)) = (event, &self.tester.convergence) {
+                let (came, times) = self.converge((event, convergence), &asked, stop)?;
+                let mut outcome = outcome(plan, flow, &asked, *packet, &came, self.calibration.own_delay);
+                let (metric, subject) = (Metric::FlowConvergence, flow.name.clone());
+                outcome.distributions.push(Distribution { metric, subject, buckets: times });
+                return Ok(outcome);
+            }
             self.make_ready(operation, stop)?;
+            let before = self.ended().0;
             let came = self.means().run(&asked, stop).map_err(|error| Stopped::Failed(error.to_string()))?;
             if stop() {
                 return Err(Stopped::Interrupted);
             }
-            Ok(outcome(plan, flow, &asked, *packet, &came, self.calibration.own_delay))
+            let mut outcome = outcome(plan, flow, &asked, *packet, &came, self.calibration.own_delay);
+            let (after, why) = self.ended();
+            // What it was told may be gone, and after a loss like this the router itself.
+            if after > before || came.tally.received < came.sent / 2 {
+                self.forget();
+            }
+            outcome.void.extend(why.filter(|_| after > before));
+            Ok(outcome)
         })
     }
 
-    fn means(&self) -> Means<'_> {
+    pub(super) fn means(&self) -> Means<'_> {
         Means {
             tester: &self.tester,
             ports: &self.ports,
             namespace: &self.namespace,
-            generator: self.generator,
+            generator: self.choice.generator,
             lsps: &self.lsps,
+            leaving: Leaving::Spread,
             is_loop: false,
         }
     }
@@ -125,11 +142,21 @@ impl Bench {
     pub fn calibration(&self) -> String {
         let Calibration { own_delay, most } = self.calibration;
         let own_delay = own_delay.as_secs_f64() * 1e6;
+        let sends = match self.choice.generator {
+            Generator::Auto | Generator::Xdp => "a program in the kernel",
+            Generator::AfXdp => "AF_XDP",
+            Generator::AfPacket => "AF_PACKET",
+        };
         format!(
-            "The tester's own delay, {own_delay:.2} us (median over a veth pair of this machine, without a router), is \
+            "The tester sends by {sends}. Its own delay, {own_delay:.2} us (median over a veth pair of this machine, without a router), is \
              taken from every delay. There it sends at most {:.2} million frames a second.",
             most / 1e6
         )
+    }
+
+    /// Why it does not send faster, where the configuration left it the choice.
+    pub fn slower_because(&self) -> &[String] {
+        &self.choice.because
     }
 
     /// Does something while the addresses are kept.
@@ -156,42 +183,89 @@ impl Bench {
             return Ok(());
         }
         let networks = u64::from(self.tester.networks) * self.tester.ways.len() as u64;
-        let patience = Duration::from_nanos(self.tester.ready_within.0);
         let (shortest, longest) = self.tester.lengths().into_inner();
+        self.announce(operation);
         // One to each network of the shortest, then some of the longest.
         for (length, frames) in [(shortest, networks), (longest, networks.min(1_000))] {
-            let asked = Asked {
-                operation,
-                lengths: vec![length],
-                rate: (frames as f64).clamp(1_000.0, SLOWLY),
-                frames,
-                drain: Duration::from_millis(200),
-                number: 0,
-            };
-            let started = Instant::now();
-            self.announce(operation);
-            loop {
-                let number = self.trials.fetch_add(1, Ordering::Relaxed);
-                let came = self.means().run(&Asked { number, ..asked.clone() }, stop);
-                if stop() {
-                    return Err(Stopped::Interrupted);
-                }
-                let why = match came {
-                    Ok(came) if came.sent == frames && came.tally.received == frames => break,
-                    Ok(came) => self.not_ready(operation, length, &came),
-                    Err(Failed::Labels(why)) => format!("{}: {why}", operation.name()),
-                    Err(Failed::Programs(error)) => return Err(Stopped::Failed(error.to_string())),
-                };
-                if started.elapsed() > patience {
-                    let sessions = self.sessions.as_ref();
-                    let session = sessions.and_then(|sessions| lock(sessions).obstacle(&self.ports));
-                    return Err(Stopped::Failed(session.unwrap_or(why)));
-                }
-                std::thread::sleep(Duration::from_millis(500));
-            }
+            self.wait_until(Forwards::By(Leaving::Spread), operation, length, frames, stop)?;
         }
         lock(&self.ready).insert(operation);
         Ok(())
+    }
+
+    /// Waits until a router does so with packets, as long as it may take.
+    pub(super) fn wait_until(
+        &self,
+        forwards: Forwards,
+        operation: Operation,
+        length: u16,
+        frames: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), Stopped> {
+        let patience = Duration::from_nanos(self.tester.ready_within.0);
+        let asked = Asked {
+            operation,
+            lengths: vec![length],
+            rate: (frames as f64).clamp(1_000.0, SLOWLY),
+            frames,
+            drain: Duration::from_millis(200),
+            number: 0,
+            ends_early: false,
+        };
+        let (leaving, forwarded) = match forwards {
+            Forwards::By(leaving) => (leaving, frames),
+            Forwards::Nothing => (Leaving::Anywhere, 0),
+        };
+        let started = Instant::now();
+        loop {
+            let number = self.trials.fetch_add(1, Ordering::Relaxed);
+            let means = Means { leaving, ..self.means() };
+            let came = means.run(&Asked { number, ..asked.clone() }, stop);
+            if stop() {
+                return Err(Stopped::Interrupted);
+            }
+            let why = match came {
+                Ok(came) if came.sent == frames && came.is_clean(forwarded) => match self.obstacle(operation)
+                {
+                    None => return Ok(()),
+                    Some(obstacle) => obstacle,
+                },
+                Ok(came) if forwards == Forwards::Nothing => format!(
+                    "{} still forwards {} of {} packets to networks whose routes were withdrawn",
+                    self.tester.router, came.tally.received, came.sent
+                ),
+                Ok(came) => self.not_ready(operation, length, &came),
+                Err(Failed::Labels(why)) => format!("{}: {why}", operation.name()),
+                Err(Failed::Programs(error)) => return Err(Stopped::Failed(error.to_string())),
+            };
+            if started.elapsed() > patience {
+                return Err(Stopped::Failed(self.obstacle(operation).unwrap_or(why)));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// What keeps an operation's routes from being told.
+    fn obstacle(&self, operation: Operation) -> Option<String> {
+        let sessions = self.sessions.as_ref().filter(|_| operation.is_routed())?;
+        lock(sessions).obstacle(&self.ports)
+    }
+
+    /// How many sessions with the router have ended, and of one of them why.
+    fn ended(&self) -> (u32, Option<String>) {
+        let told = self.sessions.as_ref().map(|sessions| lock(sessions).ended(&self.ports));
+        let (routes, labels) = (told.unwrap_or_default(), self.lsps.ended(&self.ports));
+        (routes.0 + labels.0, routes.1.or(labels.1))
+    }
+
+    /// Whatever the router was seen to do is to be seen again.
+    pub(super) fn forget(&self) {
+        lock(&self.ready).clear();
+    }
+
+    /// The sessions of a tester that tells routes by BGP.
+    pub(super) fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        lock(self.sessions.as_ref().expect("a configuration with [convergence] has sessions"))
     }
 
     /// Tells the router of what an operation needs. What is announced for another one is not there any more.
@@ -216,6 +290,9 @@ impl Bench {
                 "{told} {router} sent {} to another port than the one they shall leave by",
                 tally.stray
             );
+        }
+        if tally.duplicates > 0 {
+            return format!("{told} {router} sent {} of them more than once", tally.duplicates);
         }
         if tally.received == 0 {
             return format!(

@@ -3,7 +3,7 @@
 
 use super::lsps::Lsps;
 use super::port::Port;
-use super::trial::{Asked, Means};
+use super::trial::{Asked, Leaving, Means};
 use crate::netns::netlink::{VethEnd, VethOptions, create_veth};
 use crate::netns::{Namespace, Netlink, ethtool};
 use crate::obstacle::Obstacle;
@@ -51,11 +51,20 @@ pub fn calibrate(tester: &Tester, generator: Generator) -> Result<Calibration, O
         namespace: &namespace,
         generator,
         lsps: &Lsps::Configured,
+        leaving: Leaving::Spread,
         is_loop: true,
     };
     let run = |rate: f64, frames: u64, number: u16| {
         let drain = std::time::Duration::from_millis(50);
-        let asked = Asked { operation: Operation::Ip, lengths: vec![BYTES], rate, frames, drain, number };
+        let asked = Asked {
+            operation: Operation::Ip,
+            lengths: vec![BYTES],
+            rate,
+            frames,
+            drain,
+            number,
+            ends_early: false,
+        };
         let came = means.run(&asked, &|| false);
         came.map_err(|error| Obstacle::new(error.to_string(), "run it as root; see netstage doctor"))
     };

@@ -29,6 +29,8 @@ pub struct Stream {
     pub rate: f64,
     /// Frames in all.
     pub frames: u64,
+    /// Ends early once so much time was lost that the trial is void.
+    pub most_lost_ns: u64,
 }
 
 /// A batch of the program in the kernel takes this long, about: shorter ones cost more than they give.
@@ -37,8 +39,10 @@ const BATCH_NS: f64 = 20_000.0;
 const MOST: u32 = 64;
 /// What the kernel takes, at most, until it calls the program for the first time.
 const SETTING_UP_NS: u64 = 20_000_000;
-/// Calls of the program before the tester looks whether it shall end.
-const CALLS: u32 = 1 << 22;
+/// Calls of the program before the tester looks whether it shall end, at most.
+const CALLS: u64 = 1 << 22;
+/// What a call takes at least that finds nothing due: it asks for the time over and over.
+const IDLE_NS: u64 = 1_000;
 /// Frames that are sent at once if all of them are late: what is later still is not made up for, since a burst
 /// at full speed would be no load that was asked for.
 const AT_ONCE: u64 = 64;
@@ -69,7 +73,9 @@ impl Stream {
             batch_gap: (f64::from(batch) / self.rate * 1e9 * 1024.0) as u64,
             batch,
             most_late_ns: self.most_late_ns(),
+            most_lost_ns: self.most_lost_ns,
             frames: self.frames,
+            watches: false,
         }
     }
 }
@@ -90,7 +96,7 @@ pub fn in_kernel(
     generator.start(start_ns);
     loop {
         let progress = generator.progress();
-        if progress.sent >= stream.frames || stop.load(Ordering::Relaxed) {
+        if progress.sent >= stream.frames || generator.is_over() || stop.load(Ordering::Relaxed) {
             generator.stop();
             return Ok(progress);
         }
@@ -100,7 +106,10 @@ pub fn in_kernel(
         if ahead > 2 * SETTING_UP_NS {
             std::thread::sleep(std::time::Duration::from_nanos(ahead.min(50_000_000) - SETTING_UP_NS));
         }
-        generator.run(CALLS)?;
+        // Those that are called when all is sent would hold up the end.
+        let left = stream.frames - progress.sent;
+        let idle = (left as f64 / stream.rate * 1e9) as u64 / IDLE_NS;
+        generator.run((left + idle + u64::from(stream.batch())).min(CALLS) as u32)?;
     }
 }
 
@@ -130,7 +139,7 @@ pub fn by_port<P: Port>(
     let mut start_ns = start();
     go_first();
     let (mut port, mut pacer, mut progress) = (port?, Pacer::new(), Progress::default());
-    let gap = 1e9 / stream.rate;
+    let (gap, mut lost_ns) = (1e9 / stream.rate, 0);
     while progress.sent < stream.frames && !stop.load(Ordering::Relaxed) {
         let due = start_ns + (progress.sent as f64 * gap) as u64;
         pacer.wait(due, true, None);
@@ -138,7 +147,11 @@ pub fn by_port<P: Port>(
         if now < due {
             continue;
         }
-        start_ns += (now - due).saturating_sub(stream.most_late_ns());
+        let lost = (now - due).saturating_sub(stream.most_late_ns());
+        (start_ns, lost_ns) = (start_ns + lost, lost_ns + lost);
+        if lost_ns > stream.most_lost_ns && progress.sent > stream.frames / 4 {
+            break;
+        }
         let all_due = ((now - start_ns) as f64 / gap) as u64 + 1;
         let end = all_due.min(stream.frames).min(progress.sent + AT_ONCE);
         while progress.sent < end {

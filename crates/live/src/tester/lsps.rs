@@ -79,6 +79,21 @@ impl Lsps {
         peers.map(label).collect()
     }
 
+    /// How many sessions have ended, and of one of them why.
+    pub fn ended(&self, ports: &[Port]) -> (u32, Option<String>) {
+        let Lsps::Distributed(speakers) = self else { return (0, None) };
+        let (mut count, mut said) = (0, None);
+        for (speaker, port) in speakers.0.iter().zip(ports) {
+            let state = lock(&speaker.state);
+            count += state.ended;
+            if state.ended > 0 {
+                let router = port.settings.router;
+                said = Some(format!("the LDP session with {router} ended: {}", state.why));
+            }
+        }
+        (count, said)
+    }
+
     /// The labels of packets that have left the router for each peer of a way.
     pub fn outgoing(&self, tester: &Tester, operation: Operation, way: &Way) -> Vec<u32> {
         let Some(labels) = tester.labels else { return Vec::new() };
@@ -118,6 +133,9 @@ struct State {
     /// What the router has told of prefixes.
     labels: BTreeMap<(IpAddr, u8), Label>,
     fault: Option<String>,
+    /// How many sessions have ended, and why the last one did.
+    ended: u32,
+    why: String,
 }
 
 impl Speakers {
@@ -203,7 +221,9 @@ fn note(state: &mut State, report: Report) {
         Report::Fault(fault) => state.fault = Some(fault.to_string()),
         Report::Event(Event::Up { .. }) => (state.is_up, state.fault) = (true, None),
         Report::Event(Event::Down { why, .. } | Event::Refused { why, .. }) => {
-            *state = State { fault: Some(why.to_string()), ..State::default() };
+            let ended = state.ended + u32::from(state.is_up);
+            let why = why.to_string();
+            *state = State { fault: Some(why.clone()), ended, why, ..State::default() };
         }
         Report::Event(Event::Mapping { fec: Fec::Prefix { address, length }, label, .. }) => {
             state.labels.insert((address, length), label);

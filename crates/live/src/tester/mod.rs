@@ -6,6 +6,8 @@
 //! - [`apart`]: a thread for sessions with the router.
 //! - [`bench`]: the stage: ports, what the router is told, one trial after another.
 //! - [`calibration`]: the tester without a router.
+//! - [`choice`]: which generator, where that is left open.
+//! - `convergence`: routes that go and come while packets flow.
 //! - [`form`]: how frames look before and behind the router.
 //! - [`generator`]: who sends them; [`program`], the programs in the kernel that make and check them.
 //! - [`lsps`]: labels, as configured or told by LDP.
@@ -15,6 +17,8 @@
 mod apart;
 pub mod bench;
 pub mod calibration;
+pub mod choice;
+mod convergence;
 pub mod form;
 pub mod generator;
 pub mod lsps;

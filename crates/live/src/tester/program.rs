@@ -34,6 +34,7 @@ const START: usize = 0;
 const SEQUENCE: usize = 4;
 const LAST: usize = 6;
 const IS_OVER: usize = 10;
+const EVENT: usize = 14;
 
 /// What all programs of a trial are told, and the one that is loaded.
 #[derive(Clone, Debug)]
@@ -58,8 +59,21 @@ pub struct Settings<'a> {
     pub batch: u32,
     /// What is later than this is not made up for.
     pub most_late_ns: u64,
+    /// A trial that has lost more than this altogether ends.
+    pub most_lost_ns: u64,
     /// Frames of the trial.
     pub frames: u64,
+    /// Whether it is noted for each network when its packets come.
+    pub watches: bool,
+}
+
+/// When packets to a network came (CLOCK_MONOTONIC); zero: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// The first after the event.
+    pub first_ns: u64,
+    /// The last of all.
+    pub last_ns: u64,
 }
 
 /// Why the kernel's programs cannot be used.
@@ -190,7 +204,12 @@ impl Generator {
 
     /// Lets it begin at a moment (CLOCK_MONOTONIC).
     pub fn start(&self, at_ns: u64) {
-        start(&self.progress, at_ns);
+        tell(&self.progress, START, at_ns);
+    }
+
+    /// Whether it makes no more.
+    pub fn is_over(&self) -> bool {
+        self.progress.words()[IS_OVER].load(Ordering::Relaxed) != 0
     }
 
     /// Lets it make no more.
@@ -240,7 +259,22 @@ impl Receiver {
 
     /// Lets seconds count from a moment on (CLOCK_MONOTONIC).
     pub fn start(&self, at_ns: u64) {
-        start(&self.progress, at_ns);
+        tell(&self.progress, START, at_ns);
+    }
+
+    /// Lets arrivals count from an event on (CLOCK_MONOTONIC).
+    pub fn mark(&self, at_ns: u64) {
+        tell(&self.progress, EVENT, at_ns);
+    }
+
+    /// When packets to each of so many networks came.
+    pub fn arrivals(&self, networks: u32) -> Result<Vec<Arrival>, Error> {
+        let arrivals: Array<&MapData, [u64; 2]> = map(&self.program, "arrivals")?;
+        let arrival = |network| {
+            let [first_ns, last_ns] = arrivals.get(&network, 0).map_err(maps)?;
+            Ok(Arrival { first_ns, last_ns })
+        };
+        (0..networks).map(arrival).collect()
     }
 
     /// Frames as they had to be, so far.
@@ -354,7 +388,10 @@ fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
         .override_global("BATCH_GAP", &settings.batch_gap, true)
         .override_global("BATCH", &settings.batch, true)
         .override_global("MOST_LATE", &settings.most_late_ns, true)
+        .override_global("MOST_LOST", &settings.most_lost_ns, true)
         .override_global("FRAMES", &settings.frames, true)
+        .override_global("WATCHED", &u8::from(settings.watches), true)
+        .map_max_entries("arrivals", if settings.watches { to.networks } else { 1 })
         .load(OBJECT)?;
     Ok(program)
 }
@@ -364,10 +401,11 @@ fn progress(program: &Ebpf) -> Result<Mapping, Error> {
     Mapping::of(map.fd().as_fd(), 4096, 0).map_err(Error::Maps)
 }
 
-fn start(progress: &Mapping, at_ns: u64) {
+/// Tells a program of a moment.
+fn tell(progress: &Mapping, word: usize, at_ns: u64) {
     let words = progress.words();
-    words[START + 1].store((at_ns >> 32) as u32, Ordering::Release);
-    words[START].store(at_ns as u32, Ordering::Release);
+    words[word + 1].store((at_ns >> 32) as u32, Ordering::Release);
+    words[word].store(at_ns as u32, Ordering::Release);
 }
 
 fn xdp<'a>(program: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, Error> {

@@ -30,7 +30,20 @@ pub struct Sessions {
     sessions: Vec<Session>,
     thread: Option<JoinHandle<io::Result<()>>>,
     /// What is announced now.
-    announced: Option<bool>,
+    announced: Option<Announced>,
+    /// But not by the first port of the first way.
+    is_first_silent: bool,
+}
+
+/// What the sessions announce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announced {
+    /// Each network by the port that its packets are to leave by.
+    ByAddress,
+    /// The same, with the ends of label switched paths as next hops.
+    ByLabel,
+    /// Each network by every port, the first one preferred.
+    ByAll,
 }
 
 /// What a session is run with.
@@ -52,6 +65,9 @@ struct State {
     is_up: bool,
     /// Why there is no session.
     down: Option<String>,
+    /// How many have ended, and why the last one did.
+    ended: u32,
+    why: String,
 }
 
 impl Sessions {
@@ -80,27 +96,70 @@ impl Sessions {
             }
         };
         let thread = apart::run("tester-bgp", namespace, tasks, speak)?;
-        Ok(Sessions { sessions, thread: Some(thread), announced: None })
+        Ok(Sessions { sessions, thread: Some(thread), announced: None, is_first_silent: false })
     }
 
     /// Announces what an operation needs, in place of what there was: for PUSH the next hops are the ends of
     /// label switched paths, else the tester's ports.
     pub fn announce(&mut self, tester: &Tester, ports: &[Port], operation: Operation) {
-        let by_label = operation == Operation::Push;
-        if !operation.is_routed() || self.announced == Some(by_label) {
+        if operation.is_routed() {
+            let by_label = operation == Operation::Push;
+            self.set(tester, ports, if by_label { Announced::ByLabel } else { Announced::ByAddress });
+        }
+    }
+
+    /// Announces every network by every port of the way, and then has the first one speak or be silent.
+    pub fn stage(&mut self, tester: &Tester, ports: &[Port], is_first_announced: bool) {
+        self.set(tester, ports, Announced::ByAll);
+        self.tell_first(is_first_announced);
+    }
+
+    /// Has the first port of the first way announce its routes, or withdraw them.
+    pub fn tell_first(&mut self, is_announced: bool) {
+        if self.is_first_silent != is_announced {
             return;
         }
-        self.announced = Some(by_label);
+        self.is_first_silent = !is_announced;
+        let first = self.sessions.iter().find(|session| (session.way, session.place) == (0, 0));
+        if let Some(Session { commands, table: Some(table), .. }) = first {
+            let table = Arc::clone(table);
+            // As below, one that has ended is told.
+            let _ = commands.send(match is_announced {
+                true => Command::Announce(table, Order::Packed),
+                false => Command::Withdraw(table, Order::Packed),
+            });
+        }
+    }
+
+    fn set(&mut self, tester: &Tester, ports: &[Port], what: Announced) {
+        if self.announced == Some(what) {
+            return;
+        }
+        (self.announced, self.is_first_silent) = (Some(what), false);
         for session in &mut self.sessions {
             let way = &tester.ways[session.way];
             let to = Destinations::of(tester, way);
-            let table = Arc::new(table(tester, way, to, session.place, &ports[session.port], by_label));
+            let table = Arc::new(table(tester, way, to, session.place, &ports[session.port], what));
             // A command that is not heard any more belongs to a session that has ended, which is told.
             if let Some(old) = session.table.replace(Arc::clone(&table)) {
                 let _ = session.commands.send(Command::Withdraw(old, Order::Packed));
             }
             let _ = session.commands.send(Command::Announce(table, Order::Packed));
         }
+    }
+
+    /// How many sessions have ended, and of one of them why.
+    pub fn ended(&self, ports: &[Port]) -> (u32, Option<String>) {
+        let (mut count, mut said) = (0, None);
+        for session in &self.sessions {
+            let state = lock(&session.state);
+            count += state.ended;
+            if state.ended > 0 {
+                let router = ports[session.port].settings.router;
+                said = Some(format!("the BGP session with {router} ended: {}", state.why));
+            }
+        }
+        (count, said)
     }
 
     /// What keeps a session from being there; none if all are.
@@ -134,7 +193,12 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 fn note(state: &mut State, report: Report) {
     match report {
         Report::Session(Event::Established(_)) => (state.is_up, state.down) = (true, None),
-        Report::Session(Event::Down(down)) => (state.is_up, state.down) = (false, Some(down.to_string())),
+        Report::Session(Event::Down(down)) => {
+            if state.is_up {
+                (state.ended, state.why) = (state.ended + 1, down.to_string());
+            }
+            (state.is_up, state.down) = (false, Some(down.to_string()));
+        }
         Report::ConnectFailed(kind) => state.down = Some(format!("{kind}")),
         Report::Sent(_) | Report::Session(_) => {}
     }
@@ -168,16 +232,21 @@ fn endpoint(tester: &Tester, port: &Port) -> Endpoint {
 }
 
 /// The networks whose packets leave by a port.
-fn table(tester: &Tester, way: &Way, to: Destinations, place: usize, port: &Port, by_label: bool) -> Table {
+fn table(tester: &Tester, way: &Way, to: Destinations, place: usize, port: &Port, what: Announced) -> Table {
     let mut table = Table::new();
-    let as_path = AsPath::sequence(&[]);
+    // A longer path of autonomous systems is less preferred (RFC 4271 section 9.1.2.2).
+    let further = if what == Announced::ByAll { place } else { 0 };
+    let as_path = AsPath::sequence(&vec![tester.bgp.own_as; further]);
     let mut groups = BTreeMap::new();
     for network in 0..to.networks {
         let peer = to.peer(network);
-        if peer as usize % way.to.len() != place {
+        if what != Announced::ByAll && peer as usize % way.to.len() != place {
             continue;
         }
-        let next_hop = if by_label { tester.loopback(way, peer) } else { port.settings.address.0 };
+        let next_hop = match what {
+            Announced::ByLabel => tester.loopback(way, peer),
+            Announced::ByAddress | Announced::ByAll => port.settings.address.0,
+        };
         let group = groups.entry(next_hop).or_insert_with(|| {
             let path = Path::new(next_hop.into(), as_path.clone());
             table.group(Family::Ipv4Unicast, path).expect("an address of IPv4 is a next hop of IPv4")

@@ -4,7 +4,7 @@ use super::form::{self, Destinations};
 use super::generator::{self, Stream};
 use super::lsps::Lsps;
 use super::port::Port;
-use super::program::{Error, Progress, Receiver, Settings, Tally};
+use super::program::{Arrival, Error, Progress, Receiver, Settings, Tally};
 use crate::clock::monotonic_ns;
 use crate::netns::Namespace;
 use netstage_scenario::tester::{Generator, Operation, Tester, Way};
@@ -35,7 +35,15 @@ pub struct Asked {
     pub drain: Duration,
     /// Told in every frame.
     pub number: u16,
+    /// Whether a trial that is void whatever follows ends there.
+    pub ends_early: bool,
 }
+
+/// Where a sender has lost this share of the trial's time, times the number of senders, all together are sure
+/// to have offered too little (`Patience::tolerance` of the searches is half of it).
+const LOST_SHARE: f64 = 0.02;
+/// Short trials go on: what they offer in the end says more of the tester than how they began.
+const LEAST_LOST_NS: u64 = 100_000_000;
 
 /// Why there is no trial.
 #[derive(Debug)]
@@ -74,6 +82,57 @@ pub struct Came {
     pub tally: Tally,
     /// Of the first frame that was wrong, in what.
     pub wrong: Option<String>,
+    /// Where something happened meanwhile: when, and what was seen of it.
+    pub watched: Option<Watched>,
+}
+
+impl Came {
+    /// Whether so many frames came back, each once.
+    pub fn is_clean(&self, frames: u64) -> bool {
+        self.tally.received == frames && self.tally.duplicates == 0
+    }
+}
+
+/// What was seen of packets to each network after an event. Times are CLOCK_MONOTONIC.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// When it happened.
+    pub event_ns: u64,
+    /// When the last packet was sent.
+    pub end_ns: u64,
+    /// At each port, in order.
+    pub arrivals: Vec<Vec<Arrival>>,
+}
+
+/// What happens during a trial.
+#[derive(Clone, Copy)]
+pub struct Happening<'a> {
+    /// So long after its start.
+    pub after: Duration,
+    /// What is done.
+    pub cause: &'a dyn Fn(),
+}
+
+/// By which of a way's receiving ports packets leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// By that of their network's peer.
+    Spread,
+    /// By one of them, the way's so manyth.
+    By(usize),
+    /// By any.
+    Anywhere,
+}
+
+impl Leaving {
+    /// For one of a way's receiving ports: of how many in turn it is which.
+    fn turn(self, place: usize, ports: usize) -> (u32, u32) {
+        match self {
+            Leaving::Spread => (ports as u32, place as u32),
+            Leaving::By(one) if one != place => (1, 1),
+            Leaving::By(_) | Leaving::Anywhere => (1, 0),
+        }
+    }
 }
 
 /// What a trial is carried out with.
@@ -89,6 +148,8 @@ pub struct Means<'a> {
     pub generator: Generator,
     /// Label switched paths.
     pub lsps: &'a Lsps,
+    /// By which port packets leave.
+    pub leaving: Leaving,
     /// Ports lead to each other: nothing is between.
     pub is_loop: bool,
 }
@@ -96,7 +157,7 @@ pub struct Means<'a> {
 /// What a port expects: the way, and which of its ports it is.
 struct Expected<'a> {
     way: &'a Way,
-    port: u32,
+    place: usize,
     form: form::Form,
     streams: (u8, u8),
     /// Of each stream.
@@ -106,8 +167,19 @@ struct Expected<'a> {
 impl Means<'_> {
     /// Carries out a trial.
     pub fn run(&self, asked: &Asked, stop: &dyn Fn() -> bool) -> Result<Came, Failed> {
+        self.run_while(asked, None, stop)
+    }
+
+    /// Carries out a trial in which something happens.
+    pub fn run_while(
+        &self,
+        asked: &Asked,
+        mut happening: Option<Happening<'_>>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Came, Failed> {
         let streams = self.streams(asked).map_err(Failed::Labels)?;
-        let receivers = self.receivers(asked)?;
+        let receivers = self.receivers(asked, happening.is_some())?;
+        let mut watched = happening.map(|_| Watched::default());
         let over = AtomicBool::new(false);
         let (prepared, start_ns) = (Barrier::new(streams.len() + 1), AtomicU64::new(0));
         let start = || {
@@ -132,6 +204,16 @@ impl Means<'_> {
                 if stop() || monotonic_ns() > end_ns {
                     over.store(true, Ordering::Relaxed);
                 }
+                let is_due = |happening: &mut Happening<'_>| {
+                    monotonic_ns() >= at_ns + happening.after.as_nanos() as u64
+                };
+                if let (Some(Happening { cause, .. }), Some(watched)) =
+                    (happening.take_if(is_due), &mut watched)
+                {
+                    watched.event_ns = monotonic_ns();
+                    receivers.iter().for_each(|(_, receiver)| receiver.mark(watched.event_ns));
+                    cause();
+                }
                 std::thread::sleep(Duration::from_millis(5));
             }
             let sent = senders.into_iter().map(|sender| sender.join().expect("senders do not panic"));
@@ -153,6 +235,13 @@ impl Means<'_> {
             burst: streams.iter().map(|(_, stream)| self.burst(stream)).max().unwrap_or(1),
             ..Came::default()
         };
+        if let Some(watched) = &mut watched {
+            let networks = self.tester.networks;
+            let arrivals = receivers.iter().map(|(_, receiver)| receiver.arrivals(networks));
+            watched.arrivals = arrivals.collect::<Result<_, Error>>()?;
+            watched.end_ns = sent.iter().map(|progress| progress.last_ns).max().unwrap_or(0);
+        }
+        came.watched = watched;
         let seconds = (asked.frames as f64 / asked.rate).ceil() as u32 + 1;
         for (expected, receiver) in &receivers {
             let tally = receiver.tally(seconds)?;
@@ -169,6 +258,13 @@ impl Means<'_> {
     fn streams(&self, asked: &Asked) -> Result<Vec<(usize, Stream)>, String> {
         let count: usize = self.tester.ways.iter().map(|way| way.from.len()).sum();
         let mut streams = Vec::with_capacity(count);
+        let most_lost_ns = match asked.ends_early {
+            true => {
+                let share = asked.frames as f64 / asked.rate * 1e9 * LOST_SHARE * count as f64;
+                LEAST_LOST_NS.max(share as u64)
+            }
+            false => u64::MAX,
+        };
         for way in &self.tester.ways {
             for &from in &way.from {
                 let number = streams.len();
@@ -188,6 +284,7 @@ impl Means<'_> {
                         number: number as u8,
                         rate: asked.rate / count as f64,
                         // What does not divide is the first one's.
+                        most_lost_ns,
                         frames: part + if number == 0 { asked.frames % count as u64 } else { 0 },
                     },
                 ));
@@ -197,7 +294,7 @@ impl Means<'_> {
     }
 
     /// One at every port; where nothing is to come, all that comes is astray.
-    fn receivers(&self, asked: &Asked) -> Result<Vec<(Expected<'_>, Receiver)>, Error> {
+    fn receivers(&self, asked: &Asked, watches: bool) -> Result<Vec<(Expected<'_>, Receiver)>, Error> {
         let mut receivers = Vec::new();
         for number in 0..self.ports.len() {
             let expected = self.expected(asked, number);
@@ -209,11 +306,13 @@ impl Means<'_> {
                 trial: asked.number,
                 streams: expected.streams,
                 sources: &expected.sources,
-                port: (expected.way.to.len() as u32, expected.port),
+                port: self.leaving.turn(expected.place, expected.way.to.len()),
                 batch_gap: 0,
                 batch: 1,
                 most_late_ns: 0,
+                most_lost_ns: u64::MAX,
                 frames: 0,
+                watches,
             };
             let attached = self.namespace.run(|| Receiver::attach(&settings, port.index));
             receivers.push((expected, attached.map_err(Error::Maps)??));
@@ -236,12 +335,12 @@ impl Means<'_> {
                     false => form::forwarded(operation, tester.model, labels, sources[0], macs),
                 };
                 let streams = (first, way.from.len() as u8);
-                return Expected { way, port: place as u32, form, streams, sources };
+                return Expected { way, place, form, streams, sources };
             }
             first += way.from.len() as u8;
         }
         let form = form::sent(Operation::Ip, Vec::new(), port.settings.address.0, [port.router, port.mac]);
-        Expected { way: &tester.ways[0], port: 0, form, streams: (0, 0), sources: Vec::new() }
+        Expected { way: &tester.ways[0], place: 0, form, streams: (0, 0), sources: Vec::new() }
     }
 
     fn burst(&self, stream: &Stream) -> u32 {
@@ -249,6 +348,21 @@ impl Means<'_> {
     }
 
     fn send(
+        &self,
+        port: usize,
+        stream: &Stream,
+        start: impl Fn() -> u64 + Copy + Send + Sync,
+        stop: &AtomicBool,
+    ) -> Result<Progress, Error> {
+        let sent = self.send_all(port, stream, start, stop);
+        // Where one of several falls short, the others need not go on.
+        if sent.as_ref().is_ok_and(|progress| progress.sent < stream.frames) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    fn send_all(
         &self,
         port: usize,
         stream: &Stream,

@@ -116,6 +116,15 @@ pub enum Method {
         /// How long packets are sent.
         trial: Duration,
     },
+    /// How long packets take to follow routes that go or come (RFC 7747).
+    Convergence {
+        /// The rate.
+        rate: BitRate,
+        /// Length of a trial; when in it the event is, the stage knows.
+        trial: Duration,
+        /// To how many networks packets go, in turn.
+        networks: u32,
+    },
     /// Loss at one rate.
     Loss {
         /// The rate.
@@ -175,6 +184,7 @@ impl Method {
             Method::Transfer(_) => "rfc6349",
             Method::Activation { .. } => "y1564",
             Method::Stamp { .. } => "stamp",
+            Method::Convergence { .. } => "convergence",
             Method::Loss { .. } => "loss",
         }
     }
@@ -239,6 +249,14 @@ impl Method {
                 TestLatencyMost,
                 TestDelayVariation,
                 TestClockError,
+            ],
+            Method::Convergence { .. } => &[
+                TestConvergence,
+                TestConvergenceFirst,
+                TestConvergenceMedian,
+                TestConvergence99,
+                TestLost,
+                TestOutage,
             ],
             Method::Loss { .. } => &[TestLossRatio, TestDelivered],
         }

@@ -2,8 +2,9 @@
 //! router, a receiver) and one test, so that methods know the line and its framing.
 
 use super::file::Head;
-use super::{Operation, PacketSize, Profile};
+use super::{Convergence, Operation, PacketSize, Profile};
 use crate::expect::{Against, Plot};
+use crate::plan::Method;
 use crate::{Cell, Options, Scenario, parse};
 use netstage_core::time::Instant;
 use std::fmt::Write as _;
@@ -56,13 +57,7 @@ pub fn scenario(
     let mut cells = Vec::new();
     for &operation in operations {
         for &size in sizes {
-            let name = format!("{} of {}", operation.name(), size.name());
-            // What is written here is right by construction: a test has every combination parsed.
-            let read =
-                parse(&name, &cell_text(head, operation, size, lines), None, &Options::default()).ok()?;
-            let settings =
-                vec![("operation".to_owned(), operation.name().to_owned()), ("size".to_owned(), size.name())];
-            cells.extend(read.cells.into_iter().map(|cell| Cell { settings: settings.clone(), ..cell }));
+            cells.extend(cells_of(operation.name(), size, &cell_text(head, operation, size, lines))?);
         }
     }
     Some(Scenario {
@@ -72,28 +67,68 @@ pub fn scenario(
         repeat: head.repeat.0 as u32,
         cells,
         expectations: Vec::new(),
-        plots: plots(head),
+        plots: if operations.is_empty() { Vec::new() } else { plots(head) },
         text: text.to_owned(),
         warnings: Vec::new(),
     })
 }
 
-fn cell_text(head: &Head, operation: Operation, size: PacketSize, lines: usize) -> String {
-    let (arriving, leaving) = operation.labels();
-    // The larger of both frames fills the line.
-    let overhead = FRAMING + LABEL * arriving.max(leaving);
+/// Cells of what has routes of the router go and come: trials at one rate.
+pub fn converging(head: &Head, asked: &Convergence, networks: u32, lines: usize) -> Option<Vec<Cell>> {
+    let size = PacketSize::Bytes(asked.size);
+    let (rate, trial) = (asked.rate, asked.trial());
+    let mut cells = Vec::new();
+    for event in &asked.events {
+        let text = format!(
+            "{}[test.{}]\nkind = \"loss\"\nrate = \"{} bit/s\"\ntrial = \"{} ns\"\n{}",
+            network_text(head, 0, lines),
+            event.name(),
+            rate.0,
+            trial.0,
+            packets_text(head, size)
+        );
+        let mut found = cells_of(event.name(), size, &text)?;
+        for test in found.iter_mut().flat_map(|cell| &mut cell.plan.tests) {
+            test.method = Method::Convergence { rate, trial, networks };
+        }
+        cells.extend(found);
+    }
+    Some(cells)
+}
+
+/// What is written here is right by construction: tests have every combination parsed.
+fn cells_of(what: &str, size: PacketSize, text: &str) -> Option<Vec<Cell>> {
+    let read = parse(&format!("{what} of {}", size.name()), text, None, &Options::default()).ok()?;
+    let settings = [("operation", what.to_owned()), ("size", size.name())];
+    let settings = settings.map(|(path, value)| (path.to_owned(), value)).to_vec();
+    Some(read.cells.into_iter().map(|cell| Cell { settings: settings.clone(), ..cell }).collect())
+}
+
+/// A sender, the router with its lines, and a receiver; frames have so many labels at most.
+fn network_text(head: &Head, labels: u32, lines: usize) -> String {
+    let overhead = FRAMING + LABEL * labels;
     let line = head.line.0 * lines as u64;
-    let frame = size.bytes() + ETHERNET;
-    let max_rate = head.max_rate.map_or(String::new(), |rate| format!("max_rate = \"{} bit/s\"\n", rate.0));
-    let drain = head.drain.0;
-    let common = format!(
-        "from = \"{SENDER}\"\nto = \"{RECEIVER}\"\nframe_sizes = [\"{frame} B\"]\n{max_rate}drain = \"{drain} ns\"\n"
-    );
-    let mut text = format!(
+    format!(
         "[scenario]\n[node.{SENDER}]\n[node.router]\nkind = \"router\"\n[node.{RECEIVER}]\n\
          [defaults.link]\nrate = \"{line} bit/s\"\noverhead = \"{overhead} B\"\n\
          [link.in]\nends = [\"{SENDER}\", \"router\"]\n[link.out]\nends = [\"router\", \"{RECEIVER}\"]\n"
-    );
+    )
+}
+
+/// What packets all tests of a cell send.
+fn packets_text(head: &Head, size: PacketSize) -> String {
+    let (frame, drain) = (size.bytes() + ETHERNET, head.drain.0);
+    format!(
+        "from = \"{SENDER}\"\nto = \"{RECEIVER}\"\nframe_sizes = [\"{frame} B\"]\ndrain = \"{drain} ns\"\n"
+    )
+}
+
+fn cell_text(head: &Head, operation: Operation, size: PacketSize, lines: usize) -> String {
+    let (arriving, leaving) = operation.labels();
+    let max_rate = head.max_rate.map_or(String::new(), |rate| format!("max_rate = \"{} bit/s\"\n", rate.0));
+    let common = format!("{}{max_rate}", packets_text(head, size));
+    // The larger of both frames fills the line.
+    let mut text = network_text(head, arriving.max(leaving), lines);
     let name = test_name(operation, size);
     let mut add = |name: &str, kind: &str, rest: &str| {
         write!(text, "[test.{name}]\nkind = \"{kind}\"\n{rest}{common}").expect("writing to a string");

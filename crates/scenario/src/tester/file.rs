@@ -1,6 +1,6 @@
 //! The tables of the configuration, as written.
 
-use super::{Generator, LabelsBy, Operation, PacketSize, Profile, Told};
+use super::{Event, Generator, LabelsBy, Operation, PacketSize, Profile, Told};
 use crate::address::{Address, LabelNumber, LinkAddress};
 use crate::error::Problems;
 use crate::scalar::{Bytes, Count, InterfaceName, Span, text};
@@ -23,6 +23,8 @@ table! {
         labels: Option<At<Labels>>,
         /// The sessions by which routes are told.
         bgp: Option<At<Bgp>>,
+        /// Routes that go and come while packets flow.
+        convergence: Option<At<Convergence>>,
     }
 }
 
@@ -128,6 +130,22 @@ table! {
     }
 }
 
+table! {
+    /// Trials in which the first receiving port's routes go, or come again, by BGP while packets flow. With it and without `operations`, nothing else is measured.
+    pub(crate) struct Convergence "[convergence]" {
+        /// What happens, each in a trial of its own; left out: both.
+        events: Option<List<Event, 1, 2>>,
+        /// Rate of the packets, at the IP layer. They go to the networks in turn: no time is more exact than from one packet to a network to the next.
+        rate: BitRate = "100 Mbit/s",
+        /// Size of the IP packets, their headers included.
+        size: Bytes<46, 9_000> = "46 B",
+        /// How long packets flow before it happens.
+        before: Span = "1 s",
+        /// How long they do after it: longer than the router takes.
+        after: Span = "10 s",
+    }
+}
+
 text! {
     /// A port, by name.
     PortName = "the name of a port";
@@ -159,6 +177,13 @@ choice!(Operation {
     "unlabelled" => Operation::Unlabelled,
 });
 
+choice!(Event {
+    /// All routes are withdrawn: packets stop, or leave by the other receiving ports, where the same routes stand by.
+    "withdraw" => Event::Withdraw,
+    /// They are announced again.
+    "announce" => Event::Announce,
+});
+
 choice!(Told {
     /// You: `netstage test router CONFIG --setup` prints the lines for some routers.
     "you" => Told::You,
@@ -174,7 +199,7 @@ choice!(LabelsBy {
 });
 
 choice!(Generator {
-    /// The fastest: a program in the kernel.
+    /// The fastest that the sending interfaces take; the report says which, and why none faster.
     "auto" => Generator::Auto,
     /// A program in the kernel (live frames of XDP).
     "xdp" => Generator::Xdp,

@@ -3,6 +3,7 @@
 //! repeats, resuming, the record and its figures.
 
 mod cells;
+mod convergence;
 mod file;
 
 use crate::Scenario;
@@ -19,6 +20,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 pub use cells::of_test;
+pub use convergence::{Convergence, Event};
 
 /// A tester, as configured.
 #[derive(Clone, Debug)]
@@ -43,6 +45,8 @@ pub struct Tester {
     pub labels: Option<Labels>,
     /// The sessions of [`Told::Bgp`].
     pub bgp: Bgp,
+    /// Routes that go and come while packets flow.
+    pub convergence: Option<Convergence>,
     /// How labels belong to what is beneath.
     pub model: Model,
     /// What sends.
@@ -72,6 +76,7 @@ impl Tester {
     /// The shortest and the longest IP packet of all sizes.
     pub fn lengths(&self) -> RangeInclusive<u16> {
         let mut all: Vec<u16> = self.sizes.iter().flat_map(|size| size.lengths()).collect();
+        all.extend(self.convergence.iter().map(|convergence| convergence.size as u16));
         all.sort_unstable();
         all.first().copied().unwrap_or(0)..=all.last().copied().unwrap_or(0)
     }
@@ -329,8 +334,12 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
         let help = "such as \"11.0.0.0\", with room for all of them below 224.0.0.0";
         problems.push_help(file.routes.first.place, "expected the first of many networks of 24 bits", help);
     }
-    let operations =
-        head.operations.as_ref().map_or(head.profile.operations(), |asked| asked.value.0.clone());
+    let convergence = file.convergence.as_ref().and_then(|asked| convergence(file, asked, problems));
+    let operations = match (&head.operations, &file.convergence) {
+        (Some(asked), _) => asked.value.0.clone(),
+        (None, Some(_)) => Vec::new(),
+        (None, None) => head.profile.operations(),
+    };
     let labels = file.labels.as_ref().map(|labels| &labels.value);
     if labels.is_none()
         && let Some(asked) = &head.operations
@@ -360,12 +369,15 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
         let labels_above = labels.map_or(0, |labels| labels.peers);
         ways.push(Way { from: to, to: from, first, labels_above });
     }
-    let sizes = head.sizes.as_ref().map_or(head.profile.sizes(), |asked| asked.value.0.clone());
+    let sizes = match operations[..] {
+        [] => Vec::new(),
+        _ => head.sizes.as_ref().map_or(head.profile.sizes(), |asked| asked.value.0.clone()),
+    };
     let operations: Vec<Operation> = match labels {
         Some(_) => operations,
         None => operations.into_iter().filter(|operation| *operation == Operation::Ip).collect(),
     };
-    if operations.is_empty() {
+    if operations.is_empty() && convergence.is_none() {
         problems.push_help(
             Place::new(0, 0..0),
             "this profile has operations with labels only",
@@ -375,7 +387,11 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
     if !problems.is_empty() {
         return None;
     }
-    let scenario = cells::scenario(head, &operations, &sizes, ways[0].from.len() * ways.len(), text)?;
+    let lines = ways[0].from.len() * ways.len();
+    let mut scenario = cells::scenario(head, &operations, &sizes, lines, text)?;
+    if let Some(convergence) = &convergence {
+        scenario.cells.extend(cells::converging(head, convergence, networks, lines)?);
+    }
     let bgp = file.bgp.as_ref().map(|bgp| &bgp.value);
     Some(Tester {
         router: head.router.clone(),
@@ -392,12 +408,35 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
             router_as: bgp.map_or(0, |bgp| bgp.router_as.0 as u32),
             md5: bgp.and_then(|bgp| bgp.md5.clone()),
         },
+        convergence,
         model: head.model,
         generator: head.generator,
         line: head.line,
         max_rate: head.max_rate,
         ready_within: head.ready_within.0,
         scenario,
+    })
+}
+
+fn convergence(
+    file: &file::File,
+    asked: &At<file::Convergence>,
+    problems: &mut Problems,
+) -> Option<Convergence> {
+    if file.routes.by.value != Told::Bgp {
+        let help = "by = \"bgp\" in [routes], and a table [bgp]";
+        problems.push_help(asked.place, "routes go and come by BGP, and the tester does not tell them", help);
+    }
+    if file.tester.both_ways {
+        problems.push_help(asked.place, "routes go and come in one way only", "leave both_ways out");
+    }
+    let file::Convergence { events, rate, size, before, after } = &asked.value;
+    Some(Convergence {
+        events: events.as_ref().map_or(Event::ALL.to_vec(), |events| events.0.clone()),
+        rate: *rate,
+        size: size.0 as u32,
+        before: before.0,
+        after: after.0,
     })
 }
 

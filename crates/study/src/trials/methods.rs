@@ -2,6 +2,7 @@
 
 mod activation;
 mod bit_error;
+mod convergence;
 mod rates;
 mod rfc2544;
 mod stamp;
@@ -52,6 +53,9 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
             }
             Method::Steady { max_rate, low, step, trial, search } => {
                 steady::run(session, probe, *max_rate, (*low, *step), (*trial, *search))?;
+            }
+            Method::Convergence { rate, trial, networks } => {
+                convergence::run(session, probe, *rate, *trial, *networks)?;
             }
             Method::Loss { rate, trial, repeats } => loss(session, probe, *rate, *trial, *repeats)?,
             Method::BitError { .. }

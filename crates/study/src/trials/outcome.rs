@@ -97,6 +97,13 @@ pub fn travel_times<'a>(outcome: &'a Outcome, probe: &str) -> Option<&'a [(u64, 
     of(Metric::FlowDelay).or_else(|| of(Metric::FlowRoundTrip))
 }
 
+/// For how many networks it took how long, in nanoseconds, until packets followed an event.
+pub fn convergence(outcome: Outcome, probe: &str) -> Vec<(u64, u64)> {
+    let mut told = outcome.distributions.into_iter();
+    let told = told.find(|told| told.metric == Metric::FlowConvergence && told.subject == probe);
+    told.map_or(Vec::new(), |told| told.buckets)
+}
+
 /// What became of the packets of a probe that is answered, in each direction.
 #[derive(Clone, Debug, Default)]
 pub struct Ways {

@@ -132,6 +132,19 @@ impl<'a> Session<'a> {
         Ok((result, outcome::delays_by_bin(&outcome, &self.test.probe.name, whole.max(1) as usize)))
     }
 
+    /// Performs one trial likewise, and tells for how many networks it took how long, in nanoseconds, until
+    /// their packets followed an event.
+    pub fn perform_converging(
+        &mut self,
+        subject: &str,
+        trial: &Trial,
+    ) -> Result<(TrialResult, Vec<(u64, u64)>), Ended> {
+        let derived = derive::packets(self.plan, self.test, trial);
+        let (result, outcome) = self.performed(subject, trial, &derived)?;
+        let times = outcome::convergence(outcome, &self.test.probe.name);
+        Ok((result, times))
+    }
+
     fn performed(
         &mut self,
         subject: &str,

@@ -65,5 +65,6 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         tool: TOOL.into(),
     };
     tester.scenario.description = format!("{} {}", tester.scenario.description, bench.calibration());
+    tester.scenario.warnings.extend(bench.slower_because().iter().cloned());
     to_record(&tester.scenario, &stage::router(&bench), &options, arguments.json)
 }

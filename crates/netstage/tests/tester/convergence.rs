@@ -1,0 +1,39 @@
+//! Routes that go and come while packets flow.
+
+use crate::world::{World, bird, found, trials};
+use std::process::Command;
+
+#[test]
+fn packets_follow_routes_that_go_and_come() {
+    let Some(world) = World::new("tester-convergence") else { return };
+    if Command::new("bird").arg("--version").output().is_err() {
+        println!("skipped: needs bird2");
+        return;
+    }
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    let rest = "[routes]\ncount = 500\nby = \"bgp\"\n[bgp]\nown_as = 65002\nrouter_as = 65001\n\
+                [convergence]\nrate = \"10 Mbit/s\"\nbefore = \"300 ms\"\nafter = \"3 s\"\n";
+    for to in ["\"east\"", "\"east\", \"south\""] {
+        let head = format!("router = \"BIRD\"\nready_within = \"20 s\"\nfrom = [\"west\"]\nto = [{to}]\n");
+        let configuration = world.configure(&head, rest);
+        let bird = bird(&world, &configuration);
+        let output = world.test(&configuration);
+        let cells = trials(&output);
+        let events: Vec<&str> = cells.iter().map(|(event, _, _)| event.as_str()).collect();
+        assert_eq!(events, ["withdraw", "announce"]);
+        // Where the machine stood still there are no figures, and it is said so.
+        for cell in (0..2).filter(|_| output.status.code() == Some(0)) {
+            let time =
+                |metric| found(&output, cell, metric).unwrap_or_else(|| panic!("{metric}: {output:?}"));
+            let [first, last] = ["test.convergence.first", "test.convergence"].map(time);
+            assert!((0.0..3.0).contains(&first) && first <= last && last < 3.0, "{first} {last}");
+        }
+        if to.contains("south") && output.status.code() == Some(0) {
+            // The others stood by: what is lost is lost until packets leave by them.
+            let lost = found(&output, 0, "test.lost").unwrap();
+            assert!(lost < 30_000.0, "{lost}");
+        }
+        drop(bird);
+        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    }
+}

@@ -1,0 +1,145 @@
+//! Routers that fail, and what the tester says of it.
+
+use crate::support::within;
+use crate::world::{PATIENCE, World, all_came_back, bird, ip, refusal, trials};
+use netstage_live::netns::Netlink;
+use netstage_live::ports::Port as _;
+use netstage_live::ports::af_packet::{AfPacket, Options};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const HEAD: &str =
+    "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\noperations = [\"ip\"]\n";
+/// More packets than the tester sends before it measures.
+const BEFORE: u64 = 1_000;
+
+/// Frames that have come to the router.
+fn arrived(world: &World) -> u64 {
+    Netlink::open(&world.router).unwrap().link("eth0").unwrap().statistics.received_packets
+}
+
+/// Waits until a trial is under way.
+fn wait_for_a_trial(world: &World) {
+    assert!(within(PATIENCE, || arrived(world) > BEFORE), "no trial begins");
+}
+
+#[test]
+fn a_router_that_answers_late_is_waited_for() {
+    let Some(world) = World::new("tester-late") else { return };
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
+    ip(&world.router, &world.setup(&configuration, "linux"));
+    // Nobody answers for the address until it is asked for.
+    ip(&world.router, "address delete 192.0.2.1/30 dev eth0\n");
+    let before = arrived(&world);
+    let tester = world.begin_test(&configuration);
+    assert!(within(PATIENCE, || arrived(&world) > before), "nobody asks");
+    ip(&world.router, "address add 192.0.2.1/30 dev eth0\n");
+    all_came_back(&trials(&tester.output()));
+    // And in vain.
+    ip(&world.router, "address delete 192.0.2.1/30 dev eth0\n");
+    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    let refused = refusal(&world.test(&configuration));
+    assert!(refused.contains("192.0.2.1 does not answer ARP at port0"), "{refused}");
+}
+
+/// Forwards as often as it is told, while it is told to.
+fn forward(world: &World, times: usize, until: &AtomicBool) {
+    let open = |link| AfPacket::open(&world.router, link, Options::default()).unwrap();
+    let (mut from, mut to) = (open("eth0"), open("eth1"));
+    while !until.load(Ordering::Relaxed) {
+        let mut frames = Vec::new();
+        from.receive(256, &mut |received| frames.push(received.frame.to_vec())).unwrap();
+        for mut frame in frames.into_iter().filter(|frame| frame[12..14] == [8, 0] && frame[30] == 11) {
+            frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3]);
+            frame[22] -= 1;
+            // The checksum is one's complement: what the word lost it gains (RFC 1624).
+            let sum = u32::from(u16::from_be_bytes([frame[24], frame[25]])) + 0x100;
+            let folded = (sum & 0xffff) + (sum >> 16);
+            frame[24..26].copy_from_slice(&(folded as u16).to_be_bytes());
+            for _ in 0..times {
+                while !to.send(&frame).unwrap() {
+                    to.flush().unwrap();
+                }
+            }
+        }
+        to.flush().unwrap();
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn a_router_that_drops_or_doubles_is_told_so() {
+    let Some(world) = World::new("tester-doubles") else { return };
+    let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
+    for (times, message) in [(0, "none came back from box"), (2, "box sent 50 of them more than once")] {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| forward(&world, times, &over));
+            let output = world.test(&configuration);
+            over.store(true, Ordering::Relaxed);
+            let refused = refusal(&output);
+            assert!(refused.contains(message), "{refused}");
+        });
+        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    }
+}
+
+/// A configuration whose search takes some seconds.
+const LONG: &str = "[routes]\ncount = 50\n";
+
+#[test]
+fn a_router_that_restarts_in_a_trial_is_waited_for() {
+    let Some(world) = World::new("tester-restarts") else { return };
+    let head = HEAD.replace("router =", "repeat = 3\nready_within = \"10 s\"\nrouter =");
+    let configuration = world.configure(&head, LONG);
+    let routes = world.setup(&configuration, "netstage");
+    let router = world.begin(&routes);
+    let tester = world.begin_test(&configuration);
+    wait_for_a_trial(&world);
+    drop(router);
+    let _router = world.begin(&routes);
+    let cells = trials(&tester.output());
+    let last = cells.last().unwrap().2.last().unwrap();
+    assert_eq!(last["lost"], 0, "{last}");
+}
+
+#[test]
+fn a_router_that_stops_in_a_trial_ends_the_test() {
+    let Some(world) = World::new("tester-stops") else { return };
+    let head = HEAD.replace("router =", "repeat = 5\nready_within = \"1 s\"\nrouter =");
+    let configuration = world.configure(&head, LONG);
+    let router = world.begin(&world.setup(&configuration, "netstage"));
+    let tester = world.begin_test(&configuration);
+    wait_for_a_trial(&world);
+    drop(router);
+    let refused = refusal(&tester.output());
+    assert!(refused.contains("none came back from box"), "{refused}");
+}
+
+#[test]
+fn a_session_that_ends_in_a_trial_spoils_it() {
+    let Some(world) = World::new("tester-resets") else { return };
+    if Command::new("bird").arg("--version").output().is_err() {
+        println!("skipped: needs bird2");
+        return;
+    }
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    let head = HEAD.replace("router =", "repeat = 3\nready_within = \"20 s\"\nrouter =");
+    let rest = "[routes]\ncount = 50\nby = \"bgp\"\n[bgp]\n";
+    let configuration = world.configure(&head, rest);
+    let first = bird(&world, &configuration);
+    let tester = world.begin_test(&configuration);
+    wait_for_a_trial(&world);
+    // Killed, it leaves its routes in the kernel: packets flow on.
+    drop(first);
+    let _second = bird(&world, &configuration);
+    let output = tester.output();
+    let cells = trials(&output);
+    let all = cells.iter().flat_map(|(_, _, trials)| trials);
+    let spoiled = all.filter(|trial| {
+        trial["void"].as_str().is_some_and(|why| why.contains("BGP session with 192.0.2.5 ended"))
+    });
+    assert!(spoiled.count() >= 1, "{}", String::from_utf8_lossy(&output.stdout));
+}

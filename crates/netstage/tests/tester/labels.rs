@@ -1,0 +1,106 @@
+//! Labels that the router and the tester tell each other of.
+
+use crate::world::{World, all_came_back, refusal, trials};
+use netstage_core::ldp::{Binding, Config, Null};
+use netstage_live::ldp::{self, Fec, Label};
+use netstage_live::netns::Namespace;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The router's own side of label distribution, as a routing daemon beside it would be: what it binds is what
+/// its file of routes says.
+struct Distributor {
+    commands: tokio::sync::mpsc::UnboundedSender<ldp::Command>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Distributor {
+    fn begin(router: &Namespace, bindings: Vec<(Fec, Binding)>) -> Distributor {
+        let (commands, received) = tokio::sync::mpsc::unbounded_channel();
+        let own: Ipv4Addr = [192, 0, 2, 1].into();
+        let interface = |number: u8| ldp::Interface {
+            name: format!("eth{number}"),
+            address: [192, 0, 2, 4 * number + 1].into(),
+        };
+        let place = ldp::Place {
+            namespace: router.try_clone().unwrap(),
+            interfaces: (0..3).map(interface).collect(),
+            targets: Vec::new(),
+            md5_keys: Vec::new(),
+        };
+        commands.send(ldp::Command::SetAddresses(vec![own.into()])).unwrap();
+        commands.send(ldp::Command::Bind(bindings)).unwrap();
+        let config = Config { null: Null::Explicit, ..Config::new(own, own) };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let epoch = std::time::Instant::now();
+            runtime
+                .block_on(ldp::run(config, place, epoch, received, |_, report| {
+                    if let ldp::Report::Fault(fault) = report {
+                        println!("the router: {fault}");
+                    }
+                }))
+                .unwrap();
+        });
+        Distributor { commands, thread: Some(thread) }
+    }
+}
+
+impl Drop for Distributor {
+    fn drop(&mut self) {
+        let _ = self.commands.send(ldp::Command::Stop);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+#[test]
+fn labels_are_those_the_router_has_told_of() {
+    let Some(world) = World::new("tester-ldp") else { return };
+    let head = "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n\
+                operations = [\"push\", \"swap\", \"unlabelled\", \"pop\"]\n";
+    let rest =
+        "[routes]\ncount = 100\n[labels]\nby = \"ldp\"\npeers = 2\npush = 700\nloopback = \"198.51.100.1\"\n";
+    let configuration = world.configure(head, rest);
+    let refused = refusal(&world.test(&configuration));
+    assert!(
+        refused.contains("swap: no LDP session with 192.0.2.1 yet") || refused.contains("none came back"),
+        "{refused}"
+    );
+    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    let host = |last| Fec::Prefix { address: IpAddr::from([198, 51, 100, last]), length: 32 };
+    let next = || vec![IpAddr::from([192, 0, 2, 6])];
+    let label = |number| Label::new(number).unwrap();
+    let transit = |last, number| (host(last), Binding::Transit { label: label(number), next_hops: next() });
+    let own = Fec::Prefix { address: [192, 0, 2, 1].into(), length: 32 };
+    let bindings = vec![
+        transit(1, 4100),
+        transit(2, 555),
+        transit(129, 91),
+        transit(130, 90),
+        (own, Binding::Egress { label: None }),
+    ];
+    let _distributor = Distributor::begin(&world.router, bindings);
+    let mut routes = String::from(
+        "label 4100 swap 700 via 192.0.2.6 dev eth1\nlabel 555 swap 701 via 192.0.2.6 dev eth1\n\
+         label 91 via 192.0.2.6 dev eth1\nlabel 90 via 192.0.2.6 dev eth1\n",
+    );
+    for network in 0..100 {
+        routes += &format!("11.0.{network}.0/24 via 192.0.2.6 dev eth1 push {}\n", 700 + network % 2);
+    }
+    let router = world.begin(&routes);
+    // Hellos are some seconds apart.
+    let head = format!("ready_within = \"30 s\"\n{head}");
+    let configuration = world.configure(&head.replace(", \"pop\"", ""), rest);
+    let cells = trials(&world.test(&configuration));
+    assert_eq!(cells.len(), 3);
+    all_came_back(&cells);
+    drop(router);
+    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    // Explicit null is popped, and what is beneath looked up.
+    let plain: String =
+        (0..100).map(|network| format!("11.0.{network}.0/24 via 192.0.2.6 dev eth1\n")).collect();
+    let _router = world.begin(&plain);
+    let configuration = world.configure(&head.replace("\"push\", \"swap\", \"unlabelled\", ", ""), rest);
+    let cells = trials(&world.test(&configuration));
+    assert_eq!(cells.len(), 1);
+    all_came_back(&cells);
+}

@@ -1,0 +1,143 @@
+//! The router tester around real routers, in namespaces: netstage's own and the Linux kernel, right and wrong.
+//! Rates are low: what is seen is that every packet is looked at, not how fast this machine is.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod convergence;
+mod faults;
+mod labels;
+mod world;
+
+use netstage_live::netns::Netlink;
+use serde_json::Value;
+use std::process::Command;
+use support::network::is_privileged;
+use support::{Folder, run_page};
+use world::{World, all_came_back, bird, ip, refusal, trials};
+
+#[test]
+fn a_router_does_both_ways_what_labels_and_routes_say() {
+    let Some(world) = World::new("tester-own") else { return };
+    let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nboth_ways = true\n\
+                sizes = [\"46 B\", \"imix\"]\n";
+    let operations = "operations = [\"ip\", \"swap\", \"pop\", \"php\", \"unlabelled\"]\n";
+    let rest = "[routes]\ncount = 1000\n[labels]\npeers = 4\n";
+    let configuration = world.configure(&format!("{head}{operations}"), rest);
+    let router = world.begin(&world.setup(&configuration, "netstage"));
+    let cells = trials(&world.test(&configuration));
+    assert_eq!(cells.len(), 10);
+    all_came_back(&cells);
+    // The addresses the tester lent are gone.
+    let addresses = Netlink::open(&world.tester).unwrap().addresses().unwrap();
+    assert!(!addresses.iter().any(|own| own.address.is_ipv4()), "{addresses:?}");
+    drop(router);
+    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    let configuration = world.configure(&format!("{head}operations = [\"push\"]\n"), rest);
+    let router = world.begin(&world.setup(&configuration, "netstage"));
+    let cells = trials(&world.test(&configuration));
+    assert_eq!(cells.len(), 2);
+    all_came_back(&cells);
+    drop(router);
+}
+
+#[test]
+fn the_kernel_forwards_ip_as_every_generator_sends_it() {
+    let Some(world) = World::new("tester-kernel") else { return };
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    for generator in ["xdp", "af-xdp", "af-packet"] {
+        let head = format!(
+            "router = \"Linux\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\", \"1498 B\"]\n\
+             generator = \"{generator}\"\n"
+        );
+        let configuration = world.configure(&head, "[routes]\ncount = 50\n");
+        ip(&world.router, &world.setup(&configuration, "linux"));
+        let cells = trials(&world.test(&configuration));
+        assert_eq!(cells.len(), 2);
+        all_came_back(&cells);
+        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    }
+}
+
+#[test]
+fn an_interface_that_takes_no_live_frames_is_sent_by_otherwise() {
+    let Some(world) = World::new("tester-auto") else { return };
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    ip(&world.tester, "link add mac0 link port0 type macvlan\nlink set mac0 up\n");
+    let head = "router = \"Linux\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n";
+    let configuration = world.configure(head, "[routes]\ncount = 50\n");
+    let text = std::fs::read_to_string(&configuration).unwrap().replace("\"port0\"", "\"mac0\"");
+    std::fs::write(&configuration, text).unwrap();
+    ip(&world.router, &world.setup(&configuration, "linux"));
+    let output = world.test(&configuration);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let said = told["record"].to_string();
+    assert!(said.contains("The tester sends by AF_XDP"), "{said}");
+    assert!(said.contains("live frames of XDP do not leave by mac0"), "{said}");
+    all_came_back(&trials(&output));
+}
+
+#[test]
+fn a_router_that_does_otherwise_is_told_apart() {
+    let Some(world) = World::new("tester-wrong") else { return };
+    let head = "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nsizes = [\"46 B\"]\noperations = [\"swap\"]\n";
+    let configuration = world.configure(head, "[routes]\n[labels]\n");
+    let right = world.setup(&configuration, "netstage");
+    for (from, to, message) in [
+        (
+            "swap 3000",
+            "swap 3007",
+            "box forwarded 25000 otherwise than it shall: labels 3007 (time to live 47) instead of 3000 (time to live 47)",
+        ),
+        ("eth1", "eth2", "to another port than the one they shall leave by"),
+        ("2000", "2500", "25000 came back from box: it does not know all routes or labels yet"),
+    ] {
+        let router =
+            world.begin(&right.replacen(from, to, 1).replace("192.0.2.6 dev eth2", "192.0.2.10 dev eth2"));
+        let refusal = refusal(&world.test(&configuration));
+        assert!(refusal.contains(message), "{refusal}");
+        drop(router);
+        let _ = std::fs::remove_dir_all(world.folder.join("out"));
+    }
+}
+
+#[test]
+fn bird_hears_of_networks_and_the_kernel_forwards_to_them() {
+    let Some(world) = World::new("tester-bird") else { return };
+    if Command::new("bird").arg("--version").output().is_err() {
+        println!("skipped: needs bird2");
+        return;
+    }
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    let head =
+        "router = \"Linux with BIRD\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nsizes = [\"46 B\"]\n";
+    let rest = "[routes]\ncount = 2000\nby = \"bgp\"\n[bgp]\nown_as = 65002\nrouter_as = 65001\n";
+    let configuration = world.configure(head, rest);
+    let refused = refusal(&world.test(&configuration));
+    assert!(refused.contains("no BGP session with 192.0.2.5: connection refused"), "{refused}");
+    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    let _bird = bird(&world, &configuration);
+    let cells = trials(&world.test(&configuration));
+    assert_eq!(cells.len(), 1);
+    all_came_back(&cells);
+}
+
+/// The shell blocks of docs/router-test.md, as they stand.
+#[test]
+#[ignore = "takes some minutes of measuring, and needs ethtool"]
+fn the_guide_does_what_it_says() {
+    if !is_privileged() {
+        return;
+    }
+    let folder = Folder::new("tester-guide");
+    let text = run_page("router-test.md", &folder);
+    let record = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(folder.join(name).join("record.json")).unwrap()).unwrap()
+    };
+    let (own, linux) = (record("record"), record("linux"));
+    assert_eq!((own["cells"].as_array().unwrap().len(), linux["cells"].as_array().unwrap().len()), (9, 3));
+    for name in ["record/report.html", "linux/report.html", "comparison.html"] {
+        assert!(std::fs::read_to_string(folder.join(name)).unwrap().contains("<html"), "{name}");
+    }
+    assert!(text.contains("Comparison of record and linux"), "{text}");
+}

@@ -1,0 +1,166 @@
+//! A tester around a router, in two namespaces with three links between them.
+
+use crate::support::network::{is_privileged, join_by};
+use crate::support::{Folder, Process, within};
+use netstage_live::netns::{Namespace, Netlink, ethtool, spawn_in};
+use serde_json::Value;
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Room for a label above the largest packet.
+const MTU: u32 = 1512;
+
+/// A tester and a router, with three links between them: 192.0.2.2 to .1, .6 to .5 and .10 to .9.
+pub struct World {
+    pub tester: Namespace,
+    pub router: Namespace,
+    pub folder: Folder,
+}
+
+const PORTS: [&str; 3] = ["west", "east", "south"];
+
+impl World {
+    /// Without privileges there is none.
+    pub fn new(name: &str) -> Option<World> {
+        if !is_privileged() {
+            return None;
+        }
+        let (tester, router) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        for number in 0..PORTS.len() as u8 {
+            let (here, there) = (format!("port{number}"), format!("eth{number}"));
+            join_by((&tester, &here, 2 * number), (&router, &there, 2 * number + 1), MTU);
+            // Frames that a program sends to it are lost otherwise.
+            ethtool::switch_on(&router, &there, &["rx-gro".into()]).unwrap();
+            let address: IpAddr = [192, 0, 2, 4 * number + 1].into();
+            Netlink::open(&router).unwrap().add_address(&there, address, 30).unwrap();
+            Netlink::open(&tester).unwrap().wait_until_ready(&here).unwrap();
+            Netlink::open(&router).unwrap().wait_until_ready(&there).unwrap();
+        }
+        Some(World { tester, router, folder: Folder::new(name) })
+    }
+
+    /// Writes the tester's configuration; `head` goes into its first table.
+    pub fn configure(&self, head: &str, rest: &str) -> PathBuf {
+        let mut text = format!(
+            "[tester]\ntrial = \"500 ms\"\nsearch = \"200 ms\"\nstep = \"1 Mbit/s\"\nmax_rate = \"4 Mbit/s\"\n\
+             drain = \"200 ms\"\n{head}\n{rest}\n"
+        );
+        if !head.contains("ready_within") {
+            text = text.replacen('\n', "\nready_within = \"3 s\"\n", 1);
+        }
+        for (number, name) in PORTS.iter().enumerate() {
+            let last = 4 * number + 1;
+            text += &format!(
+                "[port.{name}]\ninterface = \"port{number}\"\naddress = \"192.0.2.{}/30\"\nrouter = \"192.0.2.{last}\"\n\
+                 router_interface = \"eth{number}\"\n",
+                last + 1
+            );
+        }
+        let file = self.folder.join("tester.toml");
+        std::fs::write(&file, text).unwrap();
+        file
+    }
+
+    pub fn setup(&self, configuration: &PathBuf, kind: &str) -> String {
+        let output =
+            Command::new(PROGRAM).args(["test", "router", "--setup", kind]).arg(configuration).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Begins netstage's own router with these routes.
+    pub fn begin(&self, routes: &str) -> Process {
+        std::fs::write(self.folder.join("fib.txt"), routes).unwrap();
+        let socket = self.folder.join("router.sock");
+        let text = format!(
+            "[router]\ninterfaces = [\"eth0\", \"eth1\", \"eth2\"]\nmpls = [\"eth0\", \"eth1\", \"eth2\"]\n\
+             routes = \"fib.txt\"\nfast_path = \"xdp\"\nv6_rows = 64\ncontrol = \"{}\"\n",
+            socket.display()
+        );
+        let file = self.folder.join("router.toml");
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(["router", "run"]).arg(file).stderr(Stdio::piped());
+        let process = Process::new(spawn_in(&self.router, command).unwrap());
+        let answers = || netstage_live::router::daemon::ask(&socket).is_ok();
+        assert!(within(PATIENCE, answers), "the router does not answer");
+        process
+    }
+
+    pub fn test(&self, configuration: &PathBuf) -> Output {
+        self.begin_test(configuration).output()
+    }
+
+    /// Begins a test.
+    pub fn begin_test(&self, configuration: &PathBuf) -> Process {
+        let mut command = Command::new(PROGRAM);
+        command.args(["test", "router", "--json", "--retries", "8", "--out"]).arg(self.folder.join("out"));
+        command.arg(configuration).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Process::new(spawn_in(&self.tester, command).unwrap())
+    }
+}
+
+/// Runs a batch of `ip`.
+pub fn ip(namespace: &Namespace, batch: &str) {
+    let mut command = Command::new("ip");
+    command.args(["-batch", "-"]).stdin(Stdio::piped());
+    let mut ip = spawn_in(namespace, command).unwrap();
+    ip.stdin.take().unwrap().write_all(batch.as_bytes()).unwrap();
+    assert!(ip.wait().unwrap().success());
+}
+
+/// What was found, cell by cell: operation, size, trials.
+pub fn trials(output: &Output) -> Vec<(String, String, Vec<Value>)> {
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    // A machine that stood still voids trials, and nothing else here.
+    assert!([0, 5].contains(&told["exit"].as_u64().unwrap()), "{told:#}");
+    let cell = |cell: &Value| {
+        let setting = |place: usize| cell["settings"][place][1].as_str().unwrap().to_owned();
+        let tests = cell["tests"].as_array().unwrap().iter();
+        let trials = tests.flat_map(|test| test["trials"].as_array().unwrap().clone()).collect();
+        (setting(0), setting(1), trials)
+    };
+    told["record"]["cells"].as_array().unwrap().iter().map(cell).collect()
+}
+
+/// Everything that was sent came back, and as it had to be.
+pub fn all_came_back(cells: &[(String, String, Vec<Value>)]) {
+    for (operation, size, trials) in cells {
+        assert!(!trials.is_empty(), "{operation} {size}");
+        for trial in trials {
+            let count = |name: &str| trial[name].as_u64().unwrap();
+            assert!(count("sent") > 0, "{operation} {size}: {trial}");
+            let none = ["lost", "duplicated", "reordered", "corrupted"].map(count);
+            assert_eq!(none, [0; 4], "{operation} {size}: {trial}");
+            assert!(trial["delay_ns"].as_u64().unwrap() > 0, "{operation} {size}: {trial}");
+        }
+    }
+}
+
+pub fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told: Value = serde_json::from_slice(&output.stderr).unwrap_or_else(|_| panic!("{output:?}"));
+    told["error"]["message"].as_str().unwrap().to_owned()
+}
+
+/// What a test of a cell found, by metric.
+pub fn found(output: &Output, cell: usize, metric: &str) -> Option<f64> {
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = told["record"]["cells"][cell]["tests"][0]["findings"].as_array().unwrap().clone();
+    findings.iter().find(|finding| finding["metric"] == metric)?["value"].as_f64()
+}
+
+/// BIRD in the router, with the sessions of a tester.
+pub fn bird(world: &World, configuration: &PathBuf) -> Process {
+    let file = world.folder.join("bird.conf");
+    std::fs::write(&file, world.setup(configuration, "bird")).unwrap();
+    let mut command = Command::new("bird");
+    command.arg("-f").arg("-c").arg(&file).arg("-s").arg(world.folder.join("bird.ctl")).stderr(Stdio::null());
+    Process::new(spawn_in(&world.router, command).unwrap())
+}

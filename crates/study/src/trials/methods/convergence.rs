@@ -1,0 +1,64 @@
+//! How long routers take until packets go where routes say: network by network, by BGP (RFC 7747, in the terms
+//! of RFC 6412).
+
+use super::{Probe, gave_up, pauses};
+use crate::format::quantity;
+use crate::trials::session::{Ended, Session};
+use netstage_core::measure::Histogram;
+use netstage_core::measure::trial::{Layer, Length, Load, Patience, Trial};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_scenario::outcome::Metric;
+
+pub fn run(
+    session: &mut Session,
+    probe: &Probe,
+    rate: BitRate,
+    trial: Duration,
+    networks: u32,
+) -> Result<(), Ended> {
+    let load = Load::of_bits(rate, Layer::Ip, probe.frame);
+    let length = Length::Time(trial);
+    let trial = Trial { load, frame: probe.frame, length, pauses: pauses(session), tag_after: None };
+    let (patience, subject) = (Patience::default(), &probe.subject);
+    let mut faults = Vec::new();
+    let (result, times) = loop {
+        let (result, times) = session.perform_converging(subject, &trial)?;
+        let Some(fault) = result.fault(&trial, patience.tolerance) else { break (result, times) };
+        faults.push(fault);
+        if faults.len() as u32 > patience.repeats {
+            return Err(gave_up(subject, &faults));
+        }
+    };
+    let mut histogram = Histogram::default();
+    histogram.add(&times);
+    let converged: u64 = times.iter().map(|(_, networks)| networks).sum();
+    let all = converged == u64::from(networks);
+    if !all {
+        session.say(format!(
+            "{subject}: packets to {} of {networks} networks did not follow their routes before the trial ended",
+            u64::from(networks) - converged
+        ));
+    }
+    for (metric, share) in [
+        (Metric::TestConvergenceFirst, 0.0),
+        (Metric::TestConvergenceMedian, 0.5),
+        (Metric::TestConvergence99, 0.99),
+        (Metric::TestConvergence, 1.0),
+    ] {
+        // What has not come is later than all that has.
+        let rank = share * f64::from(networks) <= converged as f64;
+        let time = histogram.quantile((share * f64::from(networks) / (converged.max(1) as f64)).min(1.0));
+        if let (true, Some(time)) = (rank, time) {
+            session.find(metric, subject, time as f64 / 1e9);
+        }
+    }
+    session.find(Metric::TestLost, subject, result.lost() as f64);
+    session.find(Metric::TestOutage, subject, result.lost() as f64 / load.0);
+    let apart = f64::from(networks) / load.0;
+    session.say(format!(
+        "{subject}: a packet to each network every {}: no time is more exact",
+        quantity(apart, "s")
+    ));
+    Ok(())
+}
