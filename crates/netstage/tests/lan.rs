@@ -10,7 +10,7 @@ use netstage_live::ports::af_packet::{AfPacket, Options};
 use netstage_scenario::parse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use support::routing::{assert_met, can_route, namespace, router_namespace, run};
 use support::{Folder, Process, can_emulate, within};
@@ -20,52 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const BROADCAST: [u8; 6] = [0xff; 6];
 const EXCHANGE: &str = include_str!("../../../scenarios/papers/mpls-ix/exchange.toml");
 
-/// Three hosts on a LAN, and one behind a router there. Nodes are numbered in the order of their names.
-const SHARED: &str = r#"
-[scenario]
-title = "A LAN"
-duration = "6 s"
-[defaults.link]
-rate = "10 Mbit/s"
-delay = "1 ms"
-[node.a]
-[node.b]
-[node.c]
-[node.far]
-[node.lan]
-kind = "lan"
-[node.router]
-kind = "router"
-[link.a]
-ends = ["a", "lan"]
-[link.b]
-ends = ["lan", "b"]
-[link.c]
-ends = ["c", "lan"]
-[link.far]
-ends = ["router", "far"]
-[link.router]
-ends = ["lan", "router"]
-[defaults.flow]
-transport = "udp"
-traffic = { model = "cbr", rate = "64 kbit/s", packet = "160 B" }
-[flow.across]
-from = "a"
-to = "b"
-[flow.beyond]
-from = "far"
-to = "c"
-ip = "v6"
-[flow.echo]
-from = "b"
-to = "far"
-transport = "icmp-echo"
-[expect.arrives]
-metric = "flow.throughput"
-subject = "*"
-over = ["1 s", "5 s"]
-at_least = "60 kbit/s"
-"#;
+/// Three hosts on a LAN, which are nodes 0 to 2, by links of these numbers.
+const SHARED: &str = "scenarios/examples/lan.toml";
+
+fn shipped(scenario: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(scenario)
+}
 
 #[test]
 fn what_one_sends_to_all_reaches_all() {
@@ -74,8 +34,7 @@ fn what_one_sends_to_all_reaches_all() {
     }
     const FRAMES: usize = 50;
     let folder = Folder::new("lan");
-    let scenario = folder.join("lan.toml");
-    std::fs::write(&scenario, SHARED).unwrap();
+    let scenario = shipped(SHARED);
     let mut running = Process::new(run(&scenario, &folder.join("out"), &["--on", "emu"]).spawn().unwrap());
     let process = running.child().id();
     // Where namespaces can be entered, some of those on the LAN have agents.
@@ -115,7 +74,7 @@ fn the_exchange_it_replaces_is_as_it_says() {
         return;
     }
     let folder = Folder::new("lan-exchange");
-    let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/papers/mpls-ix/lan-ix.toml");
+    let scenario = shipped("scenarios/papers/mpls-ix/lan-ix.toml");
     let output = run(&scenario, &folder.join("out"), &["--on", "emu"]).output().unwrap();
     if output.status.code() == Some(4) {
         println!("skipped: {}", String::from_utf8_lossy(&output.stderr));

@@ -19,7 +19,7 @@ pub const ROUTES: &str = "\
 10.2.0.0/16 via 192.0.2.9 dev out push 101/102
 10.3.0.0/16 discard
 2001:db8:1::/48 via 2001:db8:ffff::9 dev out
-2001:db8:2::/48 via 192.0.2.9 dev out push 103
+2001:db8:2::/48 via 2001:db8:ffff::9 dev out push 103
 label 300 swap 301 via 192.0.2.9 dev out
 label 302 swap 303/304 via 192.0.2.9 dev out
 label 305 via 192.0.2.9 dev out
