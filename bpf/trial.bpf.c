@@ -6,9 +6,10 @@
  * forwarded it. Both are loaded anew for each trial; netstage_live::tester says what the settings are. */
 #include "kernel.h"
 
-/* EtherType of MPLS and IPv4, and UDP's number, as they stand in memory. */
+/* EtherTypes of MPLS, IPv4 and IPv6, and UDP's number, as they stand in memory. */
 #define MPLS 0x4788
 #define IPV4 0x0008
+#define IPV6 0xdd86
 #define UDP 17
 /* Labels that are looked beneath. */
 #define DEEPEST 4
@@ -30,6 +31,25 @@ enum count {
 	COUNTS,
 };
 
+/* The host that is sent to in a network of IPv6. */
+#define HOST 2
+/* How far the last bit of a network is from that of FIRST. */
+#define NETWORK_BIT (IS_IPV6 ? 16 : 8)
+
+struct ipv6 {
+	u32 class_and_flow;
+	u16 length;
+	u8 next;
+	u8 hops;
+	u32 source[4];
+	u64 destination[2];
+} __attribute__((packed));
+
+/* An address; one of IPv4 is its first word. */
+struct source {
+	u32 words[4];
+};
+
 #define MOST_STREAMS 8
 #define MOST_PEERS 64
 #define SECONDS 4096
@@ -42,6 +62,7 @@ enum count {
 #define SAMPLES 8
 #define SAMPLE 128
 #define SMALLEST 60
+#define SMALLEST6 80
 
 struct per_second {
 	u64 frames;
@@ -138,19 +159,21 @@ struct {
 	TYPE(value, struct progress);
 } progress SECTION(".maps");
 
-/* Headers of frames: as they are sent, or as they must arrive. Of IPv4 and UDP the lengths, the checksums and
+/* Headers of frames: as they are sent, or as they must arrive. Of IP and UDP the lengths, the checksums and
  * the destination are zero here: they are different in each. */
 const volatile u16 ETHERNET_HEADER[ETHERNET / 2] = {};
-const volatile u32 IP_HEADER[sizeof(struct ipv4) / 4] = {};
+const volatile u8 IS_IPV6 = 0;
+const volatile u32 IP_HEADER[sizeof(struct ipv6) / 4] = {};
 const volatile u32 UDP_PORTS = 0;
 /* The source address of each stream that is received. */
-const volatile u32 SOURCES[MOST_STREAMS] = {};
+const volatile struct source SOURCES[MOST_STREAMS] = {};
 /* Entries of labels, outermost first, in the host's order of bytes. The number of the first is that of the peer. */
 const volatile u32 LABELS = 0;
 const volatile u32 LABEL_ENTRIES[MOST_LABELS] = {};
 const volatile u32 PEER_LABELS[MOST_PEERS] = {};
-/* Frames go to so many networks of 24 bits one after the other, from the address FIRST on. */
-const volatile u32 FIRST = 0;
+/* Frames go to so many networks one after the other, of 24 bits from the address FIRST on, or of 48 bits, of
+ * whose addresses it is the first half. */
+const volatile u64 FIRST = 0;
 const volatile u32 NETWORKS = 1;
 /* Networks are spread over so many peers in turn. */
 const volatile u32 PEERS = 1;
@@ -223,6 +246,12 @@ INLINE u32 label_of(u32 label, u32 network)
 	return (entry & 0xfff) | (peer < MOST_PEERS ? PEER_LABELS[peer] : 0) << 12;
 }
 
+/* Where the packets to a network go, in the host's order of bytes: of IPv6 the first half. */
+INLINE u64 destination_of(u32 network)
+{
+	return FIRST + ((u64)network << NETWORK_BIT);
+}
+
 /* The length of the IP packet of this number. */
 INLINE u32 length_of(u32 sequence)
 {
@@ -232,6 +261,12 @@ INLINE u32 length_of(u32 sequence)
 	return turn < SIZES ? LENGTHS[turn] : LENGTHS[0];
 }
 
+INLINE u32 folded(u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
 INLINE u32 sum_of(const struct ipv4 *ip)
 {
 	u32 sum = 0;
@@ -239,8 +274,21 @@ INLINE u32 sum_of(const struct ipv4 *ip)
 #pragma unroll
 	for (int word = 0; word < 10; word++)
 		sum += ((u16 *)ip)[word];
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
+	return folded(sum);
+}
+
+/* Of all that the checksum of a UDP packet over IPv6 is of, as sent: what follows the stamp is zero. */
+INLINE u32 sum_of_ipv6(const struct ipv6 *ip, const struct rest *rest)
+{
+	u32 sum = (u32)rest->udp.length + to_host16(UDP);
+
+#pragma unroll
+	for (u32 word = 0; word < (2 * sizeof(u64) + sizeof(ip->source)) / 2; word++)
+		sum += ((u16 *)ip->source)[word];
+#pragma unroll
+	for (u32 word = 0; word < sizeof(*rest) / 2; word++)
+		sum += ((u16 *)rest)[word];
+	return folded(sum);
 }
 
 /* Whether the batch of the next frame is due; waits for it, though not forever. */
@@ -276,14 +324,16 @@ end:
 	return !made->is_waiting;
 }
 
+/* Bytes of the IP header. */
+#define IP_BYTES (IS_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4))
+
 SECTION("xdp") int generate(struct xdp_md *frame)
 {
-	u32 key = 0, network, length, headers = ETHERNET + LABELS * LABEL + sizeof(struct ipv4);
+	u32 key = 0, network, length, headers = ETHERNET + LABELS * LABEL;
 	struct progress *made = map_lookup(&progress, &key);
-	struct ipv4 *ip;
 	struct rest *rest;
 	u8 *ethernet;
-	void *end;
+	void *end, *ip;
 
 	if (!made || !made->start || LABELS > MOST_LABELS || made->is_over || made->sequence >= FRAMES || !is_due(made))
 		return XDP_DROP;
@@ -292,13 +342,13 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 		u32 found = (u32)((u64)frame->data_end - (u64)frame->data);
 
 		OPAQUE(found);
-		if (xdp_adjust_tail(frame, (int)(headers - sizeof(struct ipv4) + length - found)))
+		if (xdp_adjust_tail(frame, (int)(headers + length - found)))
 			return XDP_DROP;
 	}
 	end = (void *)(u64)frame->data_end;
 	ethernet = (void *)(u64)frame->data;
-	ip = (void *)(ethernet + headers - sizeof(struct ipv4));
-	rest = (void *)(ip + 1);
+	ip = ethernet + headers;
+	rest = ip + IP_BYTES;
 	if ((void *)(rest + 1) > end)
 		return XDP_DROP;
 	/* Its memory was a frame before, with whatever the router made of it: all is written anew. */
@@ -313,20 +363,37 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 		*(u32 *)(ethernet + ETHERNET + label * LABEL) = to_host32(label_of(label, network));
 	}
 #pragma unroll
-	for (u32 word = 0; word < sizeof(struct ipv4) / 4; word++)
+	for (u32 word = 0; word < sizeof(struct ipv6) / 4; word++) {
+		if (word * 4 >= IP_BYTES)
+			break;
 		((u32 *)ip)[word] = IP_HEADER[word];
-	ip->length = to_host16(length);
-	ip->destination = to_host32(FIRST + (network << 8));
-	ip->checksum = ~sum_of(ip);
+	}
 	rest->udp.ports = UDP_PORTS;
-	rest->udp.length = to_host16(length - sizeof(struct ipv4));
+	rest->udp.length = to_host16(length - IP_BYTES);
 	rest->udp.checksum = 0;
 	rest->stamp.signature = SIGNATURE;
 	rest->stamp.trial = TRIAL;
 	rest->stamp.stream = STREAM;
+	rest->stamp.unused = 0;
 	rest->stamp.sequence = (u32)made->sequence;
 	made->last = now();
 	rest->stamp.sent = made->last;
+	if (IS_IPV6) {
+		struct ipv6 *header = ip;
+		u16 sum;
+
+		header->length = to_host16(length - sizeof(*header));
+		header->destination[0] = to_host64(destination_of(network));
+		header->destination[1] = to_host64((u64)HOST);
+		sum = ~sum_of_ipv6(header, rest);
+		rest->udp.checksum = sum ? sum : 0xffff;
+	} else {
+		struct ipv4 *header = ip;
+
+		header->length = to_host16(length);
+		header->destination = to_host32((u32)destination_of(network));
+		header->checksum = ~sum_of(header);
+	}
 	made->sequence++;
 	return XDP_TX;
 }
@@ -347,6 +414,14 @@ INLINE int keep(struct xdp_md *frame, u32 stream)
 		sample->stream = stream;
 		if (length >= SAMPLE)
 			load_bytes(frame, 0, sample->bytes, SAMPLE);
+		else if (length >= SMALLEST6 + 3 * LABEL)
+			load_bytes(frame, 0, sample->bytes, SMALLEST6 + 3 * LABEL);
+		else if (length >= SMALLEST6 + 2 * LABEL)
+			load_bytes(frame, 0, sample->bytes, SMALLEST6 + 2 * LABEL);
+		else if (length >= SMALLEST6 + LABEL)
+			load_bytes(frame, 0, sample->bytes, SMALLEST6 + LABEL);
+		else if (length >= SMALLEST6)
+			load_bytes(frame, 0, sample->bytes, SMALLEST6);
 		else if (length >= SMALLEST + 3 * LABEL)
 			load_bytes(frame, 0, sample->bytes, SMALLEST + 3 * LABEL);
 		else if (length >= SMALLEST + 2 * LABEL)
@@ -408,11 +483,41 @@ INLINE void watch(u32 network, u64 time)
 		arrival->first = time;
 }
 
+INLINE u32 wrong_ipv4(struct ipv4 *ip, const volatile struct source *source, u32 network, u32 length)
+{
+	u32 wrong = 0;
+
+	/* The lengths, the checksum and the destination are zero in the template. */
+	wrong |= ((u32 *)ip)[0] ^ IP_HEADER[0] ^ (u32)to_host16(length) << 16;
+	wrong |= ((u32 *)ip)[1] ^ IP_HEADER[1];
+	wrong |= (((u32 *)ip)[2] ^ IP_HEADER[2]) & 0xffff;
+	wrong |= ip->source ^ source->words[0];
+	wrong |= ip->destination ^ to_host32((u32)destination_of(network));
+	wrong |= sum_of(ip) ^ 0xffff;
+	return wrong;
+}
+
+INLINE u32 wrong_ipv6(struct ipv6 *ip, struct rest *rest, const volatile struct source *source, u32 network, u32 length)
+{
+	u32 wrong = 0;
+
+	wrong |= ((u32 *)ip)[0] ^ IP_HEADER[0];
+	wrong |= ((u32 *)ip)[1] ^ IP_HEADER[1] ^ to_host16(length - sizeof(*ip));
+#pragma unroll
+	for (int word = 0; word < 4; word++)
+		wrong |= ip->source[word] ^ source->words[word];
+	wrong |= ip->destination[0] != to_host64(destination_of(network));
+	wrong |= ip->destination[1] != to_host64((u64)HOST);
+	wrong |= sum_of_ipv6(ip, rest) ^ 0xffff;
+	return wrong;
+}
+
 /* Whether a frame is as it must be, all but what follows the stamp. */
-INLINE int is_right(u8 *ethernet, struct ipv4 *ip, struct rest *rest, u32 length)
+INLINE int is_right(u8 *ethernet, void *ip, struct rest *rest, u32 length)
 {
 	u32 network = rest->stamp.sequence % NETWORKS;
 	u32 expected = length_of(rest->stamp.sequence);
+	const volatile struct source *source = &SOURCES[(u8)(rest->stamp.stream - STREAM) & (MOST_STREAMS - 1)];
 	u32 wrong = 0;
 
 #pragma unroll
@@ -424,16 +529,20 @@ INLINE int is_right(u8 *ethernet, struct ipv4 *ip, struct rest *rest, u32 length
 			break;
 		wrong |= *(u32 *)(ethernet + ETHERNET + label * LABEL) ^ to_host32(label_of(label, network));
 	}
-	/* The lengths, the checksum and the destination are zero in the template. */
-	wrong |= ((u32 *)ip)[0] ^ IP_HEADER[0] ^ (u32)to_host16(expected) << 16;
-	wrong |= ((u32 *)ip)[1] ^ IP_HEADER[1];
-	wrong |= (((u32 *)ip)[2] ^ IP_HEADER[2]) & 0xffff;
-	wrong |= ip->source ^ SOURCES[(u8)(rest->stamp.stream - STREAM) & (MOST_STREAMS - 1)];
-	wrong |= ip->destination ^ to_host32(FIRST + (network << 8));
-	wrong |= sum_of(ip) ^ 0xffff;
+	wrong |= IS_IPV6 ? wrong_ipv6(ip, rest, source, network, expected) : wrong_ipv4(ip, source, network, expected);
 	wrong |= rest->udp.ports ^ UDP_PORTS;
-	wrong |= rest->udp.length ^ to_host16(expected - sizeof(struct ipv4));
+	wrong |= rest->udp.length ^ to_host16(expected - IP_BYTES);
 	return !wrong && length >= expected;
+}
+
+/* Whether it is a packet of the tester's. */
+INLINE int is_own(void *ip, struct rest *rest)
+{
+	if (rest->stamp.signature != SIGNATURE)
+		return 0;
+	if (IS_IPV6)
+		return *(u8 *)ip >> 4 == 6 && ((struct ipv6 *)ip)->next == UDP;
+	return ((struct ipv4 *)ip)->version_and_length == 0x45 && ((struct ipv4 *)ip)->protocol == UDP;
 }
 
 SECTION("xdp") int receive(struct xdp_md *frame)
@@ -441,7 +550,7 @@ SECTION("xdp") int receive(struct xdp_md *frame)
 	void *end = (void *)(u64)frame->data_end;
 	u8 *ethernet = (void *)(u64)frame->data;
 	u32 at = ETHERNET, depth = 0, key, sequence, length;
-	struct ipv4 *ip;
+	void *ip;
 	struct rest *rest;
 	u64 time = now();
 	u32 *seen, stream;
@@ -460,19 +569,17 @@ SECTION("xdp") int receive(struct xdp_md *frame)
 			if (*(u32 *)entry & BOTTOM)
 				break;
 		}
-	} else if (*(u16 *)(ethernet + 12) != IPV4) {
+	} else if (*(u16 *)(ethernet + 12) != (IS_IPV6 ? IPV6 : IPV4)) {
 		return XDP_PASS;
 	}
 	OPAQUE(at);
 	if (at > ETHERNET + DEEPEST * LABEL)
 		return XDP_PASS;
-	ip = (void *)(ethernet + at);
-	if ((void *)(ip + 1) > end)
-		return XDP_PASS;
-	rest = (void *)(ip + 1);
+	ip = ethernet + at;
+	rest = ip + IP_BYTES;
 	if ((void *)(rest + 1) > end)
 		return XDP_PASS;
-	if (ip->version_and_length != 0x45 || ip->protocol != UDP || rest->stamp.signature != SIGNATURE)
+	if (!is_own(ip, rest))
 		return XDP_PASS;
 	if (rest->stamp.trial != TRIAL)
 		return XDP_DROP;
@@ -482,7 +589,7 @@ SECTION("xdp") int receive(struct xdp_md *frame)
 		add(STRAY);
 		return XDP_DROP;
 	}
-	length = (u32)(end - (void *)ip);
+	length = (u32)(end - ip);
 	if (depth != LABELS || !is_right(ethernet, ip, rest, length))
 		return keep(frame, rest->stamp.stream);
 	key = (sequence * STREAMS + stream) & (REMEMBERED - 1);

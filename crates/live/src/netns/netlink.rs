@@ -297,16 +297,12 @@ impl Netlink {
 
     /// Gives a link an address, usable at once: duplicates are not looked for.
     pub fn add_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
-        let mut message = self.address_message(link, address, prefix_len)?;
-        if address.is_ipv6() {
-            message.header.flags = AddressHeaderFlags::Nodad;
-            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        }
+        let message = self.address_message(link, address, prefix_len)?;
         let action = || format!("add address {address}/{prefix_len} to {link}");
         self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
-    /// Gives a link an address that goes by itself after a while; again, to let it stay as long once more.
+    /// Gives a link an address likewise that goes by itself after a while; again, to let it stay as long once more.
     pub fn lend_address(
         &mut self,
         link: &str,
@@ -341,6 +337,10 @@ impl Netlink {
         message.header.prefix_len = prefix_len;
         message.header.index = self.index(link)?;
         message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        if address.is_ipv6() {
+            message.header.flags = AddressHeaderFlags::Nodad;
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
         Ok(message)
     }
 

@@ -11,7 +11,6 @@ use netstage_core::measure::Histogram;
 use netstage_core::time::Duration;
 use netstage_scenario::tester::{self, Generator, Operation, Tester, Way};
 use netstage_wire::ethernet::Mac;
-use std::net::Ipv4Addr;
 
 const ENDS: [&str; 2] = ["loop0", "loop1"];
 const STATIONS: [Mac; 2] = [[2, 0x6e, 0, 0, 0xff, 0], [2, 0x6e, 0, 0, 0xff, 1]];
@@ -39,7 +38,7 @@ pub fn calibrate(tester: &Tester, generator: Generator) -> Result<Calibration, O
     let namespace = Namespace::new().map_err(failed)?;
     let ports = ports(&namespace)?;
     let alone = Tester {
-        ways: vec![Way { from: vec![0], to: vec![1], first: Ipv4Addr::new(11, 0, 0, 0), labels_above: 0 }],
+        ways: vec![Way { from: vec![0], to: vec![1], first: [11, 0, 0, 0].into(), labels_above: 0 }],
         networks: 1,
         labels: None,
         ports: ports.iter().map(|port| port.settings.clone()).collect(),
@@ -94,8 +93,8 @@ fn ports(namespace: &Namespace) -> Result<Vec<Port>, Obstacle> {
         let settings = tester::Port {
             name: (*name).into(),
             interface: (*name).into(),
-            address: (Ipv4Addr::new(192, 0, 2, 1 + number as u8), 30),
-            router: Ipv4Addr::new(192, 0, 2, 2 - number as u8),
+            address: ([192, 0, 2, 1 + number as u8].into(), 30),
+            router: [192, 0, 2, 2 - number as u8].into(),
             router_interface: None,
         };
         let link = netlink.link(name).map_err(failed)?;

@@ -1,17 +1,17 @@
 //! How the frames of a test look: as they are sent, and as they must arrive after what the router is to do
 //! with them (RFC 1812 section 5.3.1, RFC 3032 section 2.4, RFC 3443).
 
+use super::header::Header;
 use netstage_core::forward::Model;
 use netstage_scenario::tester::{INNER, Operation, Tester, Way};
 use netstage_wire::ethernet::{HEADER as ETHERNET, Mac, ethertype};
 use netstage_wire::mpls::{Entry, Label};
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bytes of every packet beyond its headers: what the tester knows it by (`struct stamp` of bpf/trial.bpf.c).
 pub const STAMP: usize = 18;
 const SIGNATURE: u16 = 0x5354;
-const IPV4: usize = 20;
 const UDP: usize = 8;
 /// The discard protocol (RFC 863), and RFC 2544's source port.
 const PORTS: [u16; 2] = [0xc020, 9];
@@ -32,15 +32,15 @@ pub struct Form {
     pub labels: Vec<Entry>,
     /// The number of the outermost one, for each peer.
     pub by_peer: Vec<u32>,
-    /// The IPv4 header.
-    pub ip: [u8; IPV4],
+    /// The IP header.
+    pub ip: Header,
 }
 
 /// Where packets come from and go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destinations {
-    /// The first network of 24 bits.
-    pub first: Ipv4Addr,
+    /// The first network, of 24 bits or of 48.
+    pub first: IpAddr,
     /// How many follow each other.
     pub networks: u32,
     /// Over how many peers they are spread, in turn.
@@ -53,14 +53,24 @@ impl Destinations {
         Destinations { first: way.first, networks: tester.networks, peers: tester.peers(way) }
     }
 
-    /// The address of the first host that is sent to.
-    pub fn first_host(self) -> u32 {
-        u32::from(self.first) | u32::from(HOST)
+    /// The address of the first host that is sent to, of IPv6 its first half: as the programs count.
+    pub fn first_host(self) -> u64 {
+        match self.first {
+            IpAddr::V4(first) => u64::from(u32::from(first) | u32::from(HOST)),
+            IpAddr::V6(first) => (u128::from(first) >> 64) as u64,
+        }
     }
 
     /// Where the packet of this number goes.
-    pub fn address(self, sequence: u32) -> Ipv4Addr {
-        Ipv4Addr::from(self.first_host() + ((sequence % self.networks) << 8))
+    pub fn address(self, sequence: u32) -> IpAddr {
+        let network = sequence % self.networks;
+        match self.first {
+            IpAddr::V4(first) => Ipv4Addr::from((u32::from(first) | u32::from(HOST)) + (network << 8)).into(),
+            IpAddr::V6(first) => {
+                let network = u128::from(network) << 80;
+                Ipv6Addr::from((u128::from(first) | u128::from(HOST)) + network).into()
+            }
+        }
     }
 
     /// The peer it goes to.
@@ -69,8 +79,19 @@ impl Destinations {
     }
 }
 
+/// Where packets to a network come from that a port sends: its address, or where that is not of their kind one
+/// for benchmarks (RFC 5180) that ends with it.
+pub fn source(address: IpAddr, first: IpAddr) -> IpAddr {
+    match (address, first) {
+        (IpAddr::V4(address), IpAddr::V6(_)) => {
+            Ipv6Addr::from(0x2001_0002_u128 << 96 | u128::from(u32::from(address))).into()
+        }
+        (address, _) => address,
+    }
+}
+
 /// Frames as they are sent to the router, with these labels for each peer.
-pub fn sent(operation: Operation, by_peer: Vec<u32>, from: Ipv4Addr, macs: [Mac; 2]) -> Form {
+pub fn sent(operation: Operation, by_peer: Vec<u32>, from: IpAddr, macs: [Mac; 2]) -> Form {
     let mut entries: Vec<Entry> = by_peer.first().map(|label| entry(*label, LABEL_TTL)).into_iter().collect();
     if operation == Operation::Php {
         entries.push(entry(INNER, IP_TTL));
@@ -83,7 +104,7 @@ pub fn forwarded(
     operation: Operation,
     model: Model,
     by_peer: Vec<u32>,
-    from: Ipv4Addr,
+    from: IpAddr,
     macs: [Mac; 2],
 ) -> Form {
     let is_uniform = model == Model::Uniform;
@@ -108,10 +129,11 @@ fn form(
     mut labels: Vec<Entry>,
     by_peer: Vec<u32>,
     ttl: u8,
-    from: Ipv4Addr,
+    from: IpAddr,
     [source, destination]: [Mac; 2],
 ) -> Form {
-    let kind = if labels.is_empty() { ethertype::IPV4 } else { ethertype::MPLS };
+    let ip = Header::new(from, ttl);
+    let kind = if labels.is_empty() { ip.ethertype() } else { ethertype::MPLS };
     if let Some(last) = labels.last_mut() {
         last.bottom = true;
     }
@@ -119,9 +141,6 @@ fn form(
     ethernet[..6].copy_from_slice(&destination);
     ethernet[6..12].copy_from_slice(&source);
     ethernet[12..].copy_from_slice(&kind.to_be_bytes());
-    let mut ip = [0; IPV4];
-    (ip[0], ip[8], ip[9]) = (0x45, ttl, 17);
-    ip[12..16].copy_from_slice(&from.octets());
     Form { ethernet, labels, by_peer, ip }
 }
 
@@ -182,27 +201,27 @@ impl Form {
             let label = own.and_then(|label| Label::new(*label)).unwrap_or(entry.label);
             frame.extend(Entry { label, ..*entry }.to_bytes());
         }
-        let mut ip = self.ip;
-        ip[2..4].copy_from_slice(&length.to_be_bytes());
-        ip[16..].copy_from_slice(&to.address(stamp.sequence).octets());
-        let checksum = netstage_wire::checksum::checksum(&ip);
-        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
-        frame.extend(ip);
-        frame.extend(ports());
-        frame.extend((length - IPV4 as u16).to_be_bytes());
-        frame.extend([0; 2]);
-        frame.extend(stamp.to_bytes());
-        frame.resize(self.around() + usize::from(length), 0);
+        let mut ip = self.ip.clone();
+        ip.complete(length, to.address(stamp.sequence));
+        let mut udp = ports().to_vec();
+        udp.extend((length - ip.bytes().len() as u16).to_be_bytes());
+        udp.extend([0; 2]);
+        udp.extend(stamp.to_bytes());
+        udp.resize(usize::from(length) - ip.bytes().len(), 0);
+        let checksum = ip.udp_checksum(&udp);
+        udp[6..8].copy_from_slice(&checksum.to_be_bytes());
+        frame.extend(ip.bytes());
+        frame.extend(udp);
         frame
     }
 
     /// In what a frame that came differs from what had to come, in words. `bytes` may be its beginning only.
-    pub fn differences(&self, bytes: &[u8], length: usize, to: Destinations, sources: &[Ipv4Addr]) -> String {
+    pub fn differences(&self, bytes: &[u8], length: usize, to: Destinations, sources: &[IpAddr]) -> String {
         let Some(found) = Found::read(bytes) else { return "it is no test packet any more".into() };
         let mut form = self.clone();
         // Each stream has its own.
-        if let Some(source) = sources.iter().find(|source| source.octets() == found.ip[12..16]) {
-            form.ip[12..16].copy_from_slice(&source.octets());
+        if let Some(source) = sources.iter().find(|source| **source == found.ip.source()) {
+            form.ip.set_source(*source);
         }
         let wanted = form.frame(found.stamp, found.length, to);
         let wanted = Found::read(&wanted).expect("what is sent can be read");
@@ -219,23 +238,23 @@ impl Form {
         if found.labels != wanted.labels {
             tell("labels", &stack(&found.labels), &stack(&wanted.labels));
         }
-        if found.ip[8] != wanted.ip[8] {
-            tell("time to live", &found.ip[8], &wanted.ip[8]);
+        let (had, has) = (&wanted.ip, &found.ip);
+        if has.ttl() != had.ttl() {
+            tell("time to live", &has.ttl(), &had.ttl());
         }
-        if found.ip[1] != wanted.ip[1] {
-            tell("traffic class", &found.ip[1], &wanted.ip[1]);
+        if has.class() != had.class() {
+            tell("traffic class", &has.class(), &had.class());
         }
-        let address = |ip: &[u8]| Ipv4Addr::from([ip[0], ip[1], ip[2], ip[3]]);
-        for (what, place) in [("source", 12), ("destination", 16)] {
-            if found.ip[place..place + 4] != wanted.ip[place..place + 4] {
-                tell(what, &address(&found.ip[place..]), &address(&wanted.ip[place..]));
-            }
+        if has.source() != had.source() {
+            tell("source", &has.source(), &had.source());
         }
-        if netstage_wire::checksum::checksum(&found.ip) != 0 {
+        if has.destination() != had.destination() {
+            tell("destination", &has.destination(), &had.destination());
+        }
+        if !has.is_intact() {
             tell("checksum", &"wrong", &"right");
         }
-        let rest = |ip: &[u8; IPV4]| [ip[0], ip[4], ip[5], ip[6], ip[7], ip[9]];
-        if rest(&found.ip) != rest(&wanted.ip) || found.udp != wanted.udp {
+        if !has.rest_is(had) || found.udp != wanted.udp {
             tell("other header fields", &"changed", &"as sent");
         }
         let room = length.saturating_sub(found.around);
@@ -254,7 +273,7 @@ struct Found {
     macs: [Mac; 2],
     labels: Vec<Entry>,
     around: usize,
-    ip: [u8; IPV4],
+    ip: Header,
     udp: [u8; UDP],
     length: u16,
     stamp: Stamp,
@@ -275,16 +294,16 @@ impl Found {
             }
         }
         let around = bytes.len() - rest.len();
-        let (ip, rest) = rest.split_first_chunk::<IPV4>()?;
+        let (ip, rest) = Header::read(rest)?;
         let (udp, rest) = rest.split_first_chunk::<UDP>()?;
         let mac = |bytes: &[u8]| bytes.first_chunk().copied();
         Some(Found {
             macs: [mac(ethernet)?, mac(&ethernet[6..])?],
             labels,
             around,
-            ip: *ip,
+            length: ip.length(),
+            ip,
             udp: *udp,
-            length: u16::from_be_bytes([ip[2], ip[3]]),
             stamp: Stamp::read(rest)?,
         })
     }

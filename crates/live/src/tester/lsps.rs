@@ -35,10 +35,10 @@ pub enum Lsps {
 impl Lsps {
     /// As a tester's configuration asks for them.
     pub fn begin(tester: &Tester, ports: &[Port], namespace: &Namespace) -> io::Result<Lsps> {
-        let by_ldp = tester.labels.is_some_and(|labels| labels.by == LabelsBy::Ldp);
-        match by_ldp {
-            false => Ok(Lsps::Configured),
-            true => Speakers::begin(tester, ports, namespace).map(Lsps::Distributed),
+        match tester.labels.map(|labels| labels.by) {
+            None | Some(LabelsBy::You) => Ok(Lsps::Configured),
+            Some(LabelsBy::Ldp) => Speakers::begin(tester, ports, namespace).map(Lsps::Distributed),
+            Some(LabelsBy::RsvpTe) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -62,7 +62,9 @@ impl Lsps {
         let port = &ports[from];
         let label = |peer: u32| {
             let found = match operation {
-                Operation::Pop => speaker.of_router(labels.router_loopback.unwrap_or(port.settings.router)),
+                Operation::Pop => {
+                    speaker.of_router(labels.router_loopback.map_or(port.settings.router, IpAddr::V4))
+                }
                 Operation::Php | Operation::Unlabelled => speaker.of(penultimate(tester, way, peer)),
                 _ => speaker.of(tester.loopback(way, peer)),
             };
@@ -142,7 +144,9 @@ impl Speakers {
     fn begin(tester: &Tester, ports: &[Port], namespace: &Namespace) -> io::Result<Speakers> {
         let (mut speakers, mut tasks) = (Vec::new(), Vec::new());
         for (number, port) in ports.iter().enumerate() {
-            let address = port.settings.address.0;
+            let IpAddr::V4(address) = port.settings.address.0 else {
+                return Err(io::ErrorKind::Unsupported.into());
+            };
             let (commands, received) = unbounded_channel();
             let state = Arc::new(Mutex::new(State::default()));
             let place = Place {
@@ -185,13 +189,13 @@ impl Speaker {
     }
 
     /// What it has told of itself: of a prefix that this address of its own is in, the longest first.
-    fn of_router(&self, address: Ipv4Addr) -> Option<Label> {
-        let is_in = |(prefix, length): &(IpAddr, u8)| match prefix {
-            IpAddr::V4(prefix) => {
+    fn of_router(&self, address: IpAddr) -> Option<Label> {
+        let is_in = |(prefix, length): &(IpAddr, u8)| match (prefix, address) {
+            (IpAddr::V4(prefix), IpAddr::V4(address)) => {
                 let free = 32 - u32::from(*length).min(32);
                 (u32::from(*prefix) ^ u32::from(address)).checked_shr(free).unwrap_or(0) == 0 && *length > 0
             }
-            IpAddr::V6(_) => false,
+            _ => false,
         };
         let state = lock(&self.state);
         let found = state.labels.iter().filter(|(prefix, _)| is_in(prefix));

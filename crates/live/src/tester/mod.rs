@@ -9,6 +9,7 @@
 //! - [`choice`]: which generator, where that is left open.
 //! - `convergence`: routes that go and come while packets flow.
 //! - [`form`]: how frames look before and behind the router.
+//! - [`header`]: their IP header, of either version.
 //! - [`generator`]: who sends them; [`program`], the programs in the kernel that make and check them.
 //! - [`lsps`]: labels, as configured or told by LDP.
 //! - [`routes`]: what the router is told by BGP.
@@ -21,6 +22,7 @@ pub mod choice;
 mod convergence;
 pub mod form;
 pub mod generator;
+pub mod header;
 pub mod lsps;
 pub mod port;
 pub mod program;

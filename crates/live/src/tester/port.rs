@@ -7,13 +7,15 @@ use crate::obstacle::Obstacle;
 use netstage_scenario::tester;
 use netstage_wire::ethernet::Mac;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// An address the tester has given goes by itself after this long, should the tester be killed.
 pub const LIFETIME: Duration = Duration::from_secs(60);
 /// What links carry beyond their MTU.
 const VLAN_TAG: u32 = netstage_wire::ethernet::TAG as u32;
+/// The port where packets are thrown away (RFC 863).
+const DISCARD: u16 = 9;
 /// How long the router may take to tell its station.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -49,7 +51,7 @@ impl Port {
         let mac = link.mac.ok_or_else(no_station)?;
         check(name, &link)?;
         let addresses = netlink.addresses().map_err(failed)?;
-        let own = IpAddr::V4(settings.address.0);
+        let own = settings.address.0;
         let is_given = !addresses.iter().any(|known| known.link == link.index && known.address == own);
         let namespace =
             namespace.try_clone().map_err(|error| Obstacle::system("the network namespace", &error))?;
@@ -89,16 +91,28 @@ impl Port {
         let (address, length) = self.settings.address;
         let mut netlink =
             Netlink::open(&self.namespace).map_err(|e| Obstacle::system(&e.action, &e.source))?;
-        let given = netlink.lend_address(&self.settings.interface, address.into(), length, LIFETIME);
+        let given = netlink.lend_address(&self.settings.interface, address, length, LIFETIME);
         given.map_err(|error| Obstacle::system(&error.action, &error.source))
     }
 
+    /// Sends something to the router that its station has to be known for. (Asked for without, the kernel solicits
+    /// from a link-local address, which not every interface has.)
+    fn provoke(&self) {
+        let (own, router) = (self.settings.address.0, self.settings.router);
+        let send = || UdpSocket::bind((own, 0))?.send_to(&[], (router, DISCARD));
+        // Where it cannot be sent nobody will answer, which is told.
+        let _ = self.namespace.run(send);
+    }
+
     fn find(&self, netlink: &mut Netlink) -> Result<Mac, Obstacle> {
-        let router = IpAddr::V4(self.settings.router);
+        let router = self.settings.router;
         let started = Instant::now();
         let failed = |error: crate::netns::netlink::Error| Obstacle::system(&error.action, &error.source);
         while started.elapsed() < PATIENCE {
-            netlink.resolve(self.index, router).map_err(failed)?;
+            match router {
+                IpAddr::V4(_) => netlink.resolve(self.index, router).map_err(failed)?,
+                IpAddr::V6(_) => self.provoke(),
+            }
             std::thread::sleep(Duration::from_millis(20));
             if let Station::Known(mac) | Station::Stale(mac) =
                 netlink.station(self.index, router).map_err(failed)?
@@ -107,8 +121,9 @@ impl Port {
             }
         }
         let name = &self.settings.interface;
+        let asked = if router.is_ipv4() { "ARP" } else { "neighbour discovery" };
         Err(Obstacle::new(
-            format!("{router} does not answer ARP at {name}"),
+            format!("{router} does not answer {asked} at {name}"),
             format!("give the router that address on its end of {name}, and set the link up"),
         ))
     }
@@ -134,7 +149,7 @@ impl Drop for Port {
         {
             let (address, length) = self.settings.address;
             // Where it has gone already, with its interface for one, all is as it was.
-            let _ = netlink.delete_address(&self.settings.interface, address.into(), length);
+            let _ = netlink.delete_address(&self.settings.interface, address, length);
         }
     }
 }

@@ -8,7 +8,7 @@ use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xd
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use std::fmt;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ const OCTAVES: u32 = 40 - FINE;
 /// Frames kept that were not as they had to be.
 const SAMPLES: u32 = 8;
 /// Bytes of a frame that are kept: the most of these that it has.
-const KEPT: [usize; 5] = [128, 72, 68, 64, 60];
+const KEPT: [usize; 9] = [128, 92, 88, 84, 80, 72, 68, 64, 60];
 /// Streams a port may receive.
 const MOST_STREAMS: usize = 8;
 /// Lengths of packets in turn, and labels of a frame.
@@ -50,7 +50,7 @@ pub struct Settings<'a> {
     /// The stream that is sent, or the first that is received and how many follow it.
     pub streams: (u8, u8),
     /// The source address of each stream that is received.
-    pub sources: &'a [Ipv4Addr],
+    pub sources: &'a [IpAddr],
     /// Of so many receiving ports in turn, which one this is.
     pub port: (u32, u32),
     /// From batch to batch, in 1024ths of a nanosecond.
@@ -351,8 +351,8 @@ fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
     for (word, bytes) in ethernet.iter_mut().zip(form.ethernet.as_chunks::<2>().0) {
         *word = u16::from_ne_bytes(*bytes);
     }
-    let mut ip = [0_u32; 5];
-    for (word, bytes) in ip.iter_mut().zip(form.ip.as_chunks::<4>().0) {
+    let mut ip = [0_u32; 10];
+    for (word, bytes) in ip.iter_mut().zip(form.ip.bytes().as_chunks::<4>().0) {
         *word = u32::from_ne_bytes(*bytes);
     }
     let mut labels = [0_u32; MOST_LABELS];
@@ -361,14 +361,19 @@ fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
     }
     let mut by_peer = [0_u32; MOST_PEERS];
     by_peer.iter_mut().zip(&form.by_peer).for_each(|(word, label)| *word = *label);
-    let mut sources = [0_u32; MOST_STREAMS];
-    for (word, source) in sources.iter_mut().zip(settings.sources) {
-        *word = u32::from_ne_bytes(source.octets());
+    // `struct source`: four words each.
+    let mut sources = [0_u8; 16 * MOST_STREAMS];
+    for (bytes, source) in sources.as_chunks_mut::<16>().0.iter_mut().zip(settings.sources) {
+        match source {
+            IpAddr::V4(source) => bytes[..4].copy_from_slice(&source.octets()),
+            IpAddr::V6(source) => *bytes = source.octets(),
+        }
     }
     let mut lengths = [0_u16; SIZES];
     lengths.iter_mut().zip(settings.lengths.iter().cycle()).for_each(|(word, length)| *word = *length);
     let program = EbpfLoader::new()
         .override_global("ETHERNET_HEADER", &ethernet[..], true)
+        .override_global("IS_IPV6", &u8::from(form.ip.is_ipv6()), true)
         .override_global("IP_HEADER", &ip[..], true)
         .override_global("UDP_PORTS", &u32::from_ne_bytes(form::ports()), true)
         .override_global("SOURCES", &sources[..], true)

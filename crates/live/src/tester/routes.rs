@@ -21,9 +21,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Prefixes have this length.
-const LENGTH: u8 = 24;
-
 /// The sessions, which last as long as this.
 #[derive(Debug)]
 pub struct Sessions {
@@ -39,11 +36,11 @@ pub struct Sessions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
     /// Each network by the port that its packets are to leave by.
-    ByAddress,
+    InTurn,
     /// The same, with the ends of label switched paths as next hops.
-    ByLabel,
+    Tunnelled,
     /// Each network by every port, the first one preferred.
-    ByAll,
+    Everywhere,
 }
 
 /// What a session is run with.
@@ -104,13 +101,13 @@ impl Sessions {
     pub fn announce(&mut self, tester: &Tester, ports: &[Port], operation: Operation) {
         if operation.is_routed() {
             let by_label = operation == Operation::Push;
-            self.set(tester, ports, if by_label { Announced::ByLabel } else { Announced::ByAddress });
+            self.set(tester, ports, if by_label { Announced::Tunnelled } else { Announced::InTurn });
         }
     }
 
     /// Announces every network by every port of the way, and then has the first one speak or be silent.
     pub fn stage(&mut self, tester: &Tester, ports: &[Port], is_first_announced: bool) {
-        self.set(tester, ports, Announced::ByAll);
+        self.set(tester, ports, Announced::Everywhere);
         self.tell_first(is_first_announced);
     }
 
@@ -209,9 +206,9 @@ fn settings(tester: &Tester, port: &Port) -> Settings {
         identity: Identity {
             local_as: tester.bgp.own_as,
             peer_as: Some(tester.bgp.router_as),
-            identifier: port.settings.address.0,
+            identifier: identifier(port),
             hold_time: Duration::from_secs(180),
-            families: vec![Family::Ipv4Unicast],
+            families: vec![family(port.settings.address.0)],
             four_octet_as: true,
         },
         connects: true,
@@ -220,10 +217,22 @@ fn settings(tester: &Tester, port: &Port) -> Settings {
     }
 }
 
+fn family(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }
+}
+
+/// Of a port with an address of IPv6 it is the end of that, which its neighbours have others of.
+fn identifier(port: &Port) -> Ipv4Addr {
+    match port.settings.address.0 {
+        IpAddr::V4(address) => address,
+        IpAddr::V6(address) => Ipv4Addr::from(u128::from(address) as u32 ^ port.index.rotate_right(8)),
+    }
+}
+
 fn endpoint(tester: &Tester, port: &Port) -> Endpoint {
     Endpoint {
-        local: port.settings.address.0.into(),
-        peer: port.settings.router.into(),
+        local: port.settings.address.0,
+        peer: port.settings.router,
         peer_port: 179,
         listen_port: None,
         md5_key: tester.bgp.md5.as_ref().map(|key| key.clone().into_bytes()),
@@ -235,25 +244,24 @@ fn endpoint(tester: &Tester, port: &Port) -> Endpoint {
 fn table(tester: &Tester, way: &Way, to: Destinations, place: usize, port: &Port, what: Announced) -> Table {
     let mut table = Table::new();
     // A longer path of autonomous systems is less preferred (RFC 4271 section 9.1.2.2).
-    let further = if what == Announced::ByAll { place } else { 0 };
+    let further = if what == Announced::Everywhere { place } else { 0 };
     let as_path = AsPath::sequence(&vec![tester.bgp.own_as; further]);
     let mut groups = BTreeMap::new();
     for network in 0..to.networks {
         let peer = to.peer(network);
-        if what != Announced::ByAll && peer as usize % way.to.len() != place {
+        if what != Announced::Everywhere && peer as usize % way.to.len() != place {
             continue;
         }
         let next_hop = match what {
-            Announced::ByLabel => tester.loopback(way, peer),
-            Announced::ByAddress | Announced::ByAll => port.settings.address.0,
+            Announced::Tunnelled => tester.loopback(way, peer).into(),
+            Announced::InTurn | Announced::Everywhere => port.settings.address.0,
         };
         let group = groups.entry(next_hop).or_insert_with(|| {
-            let path = Path::new(next_hop.into(), as_path.clone());
-            table.group(Family::Ipv4Unicast, path).expect("an address of IPv4 is a next hop of IPv4")
+            let path = Path::new(next_hop, as_path.clone());
+            table.group(family(way.first), path).expect("ports are of the kind of networks")
         });
-        let address = IpAddr::from(Ipv4Addr::from(u32::from(way.first) + (network << 8)));
-        let prefix = Prefix::new(address, LENGTH).expect("it is an address of IPv4");
-        let nlri = Nlri { family: Family::Ipv4Unicast, distinguisher: None, prefix, label: None };
+        let (address, length) = way.network(network);
+        let nlri = Nlri::unicast(Prefix::new(address, length).expect("it is a prefix"));
         table.push(*group, &nlri);
     }
     table

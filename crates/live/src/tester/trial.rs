@@ -10,7 +10,7 @@ use crate::netns::Namespace;
 use netstage_scenario::tester::{Generator, Operation, Tester, Way};
 use std::fmt;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -161,7 +161,7 @@ struct Expected<'a> {
     form: form::Form,
     streams: (u8, u8),
     /// Of each stream.
-    sources: Vec<Ipv4Addr>,
+    sources: Vec<IpAddr>,
 }
 
 impl Means<'_> {
@@ -273,7 +273,7 @@ impl Means<'_> {
                 let (operation, tester) = (asked.operation, self.tester);
                 let labels = self.lsps.incoming(tester, self.ports, operation, way, from)?;
                 let macs = [port.mac, port.router];
-                let source = port.settings.address.0;
+                let source = form::source(port.settings.address.0, way.first);
                 streams.push((
                     from,
                     Stream {
@@ -326,8 +326,8 @@ impl Means<'_> {
         let (tester, mut first) = (self.tester, 0);
         for way in &tester.ways {
             if let Some(place) = way.to.iter().position(|to| *to == number) {
-                let sources: Vec<Ipv4Addr> =
-                    way.from.iter().map(|from| self.ports[*from].settings.address.0).collect();
+                let source = |from: &usize| form::source(self.ports[*from].settings.address.0, way.first);
+                let sources: Vec<IpAddr> = way.from.iter().map(source).collect();
                 let (operation, macs) = (asked.operation, [port.router, port.mac]);
                 let labels = self.lsps.outgoing(tester, operation, way);
                 let form = match self.is_loop {
@@ -339,7 +339,8 @@ impl Means<'_> {
             }
             first += way.from.len() as u8;
         }
-        let form = form::sent(Operation::Ip, Vec::new(), port.settings.address.0, [port.router, port.mac]);
+        let source = form::source(port.settings.address.0, tester.ways[0].first);
+        let form = form::sent(Operation::Ip, Vec::new(), source, [port.router, port.mac]);
         Expected { way: &tester.ways[0], place: 0, form, streams: (0, 0), sources: Vec::new() }
     }
 

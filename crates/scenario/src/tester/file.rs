@@ -37,7 +37,7 @@ table! {
         profile: Profile = "paper",
         /// What the router does with packets; left out: all that the profile has.
         operations: Option<At<List<Operation, 1, 6>>>,
-        /// Sizes of IP packets, their headers included; left out: those of the profile.
+        /// Sizes of IP packets, their headers included, those of IPv6 from 66 B on; left out: those of the profile.
         sizes: Option<At<List<PacketSize, 1, 100>>>,
         /// Ports that send.
         from: List<At<PortName>, 1, 8>,
@@ -85,7 +85,7 @@ table! {
 table! {
     /// What the router is told of, and packets go to.
     pub(crate) struct Routes "[routes]" {
-        /// The first network of 24 bits; the others follow it.
+        /// The first network of 24 bits, such as "11.0.0.0", or of 48, such as "2001:db8::"; the others follow it. Packets are of its kind.
         first: At<Address> = "11.0.0.0",
         /// How many. Twice as many are told where packets go both ways.
         count: Count<1, 1_000_000> = 50_000,
@@ -137,8 +137,8 @@ table! {
         events: Option<List<Event, 1, 2>>,
         /// Rate of the packets, at the IP layer. They go to the networks in turn: no time is more exact than from one packet to a network to the next.
         rate: BitRate = "100 Mbit/s",
-        /// Size of the IP packets, their headers included.
-        size: Bytes<46, 9_000> = "46 B",
+        /// Size of the IP packets, their headers included; left out: 46 B, of IPv6 66 B.
+        size: Option<Bytes<46, 9_000>>,
         /// How long packets flow before it happens.
         before: Span = "1 s",
         /// How long they do after it: longer than the router takes.
@@ -196,6 +196,8 @@ choice!(LabelsBy {
     "you" => LabelsBy::You,
     /// The tester, by LDP (RFC 5036).
     "ldp" => LabelsBy::Ldp,
+    /// The tester, by RSVP-TE (RFC 3209); refused, for it is not there yet.
+    "rsvp-te" => LabelsBy::RsvpTe,
 });
 
 choice!(Generator {

@@ -15,7 +15,7 @@ use file::PortName;
 use netstage_core::forward::Model;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub struct Tester {
     pub ports: Vec<Port>,
     /// One way, or both.
     pub ways: Vec<Way>,
-    /// Networks of 24 bits in each way.
+    /// Networks in each way.
     pub networks: u32,
     /// Who tells the router of them.
     pub told: Told,
@@ -170,13 +170,15 @@ pub enum Told {
     Bgp,
 }
 
-/// Who tells the router of labels. (RSVP-TE, RFC 3209, would stand here too.)
+/// Who tells the router of labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelsBy {
     /// Its operator.
     You,
     /// The tester, by LDP.
     Ldp,
+    /// The tester, by RSVP-TE (RFC 3209); no configuration has it yet.
+    RsvpTe,
 }
 
 /// What sends.
@@ -200,9 +202,9 @@ pub struct Port {
     /// The interface.
     pub interface: String,
     /// The tester's address there, and the length of the link's prefix.
-    pub address: (Ipv4Addr, u8),
+    pub address: (IpAddr, u8),
     /// The router's.
-    pub router: Ipv4Addr,
+    pub router: IpAddr,
     /// What the router calls its end.
     pub router_interface: Option<String>,
 }
@@ -215,7 +217,7 @@ pub struct Way {
     /// Ports that receive.
     pub to: Vec<usize>,
     /// The first network; the others follow it.
-    pub first: Ipv4Addr,
+    pub first: IpAddr,
     /// Labels are so much above those of the first way.
     pub labels_above: u32,
 }
@@ -241,6 +243,16 @@ pub struct Labels {
     pub router_loopback: Option<Ipv4Addr>,
     /// How many peers there are in each way.
     pub peers: u32,
+}
+
+impl Way {
+    /// The network of this number: of 24 bits, of IPv6 48.
+    pub fn network(&self, number: u32) -> (IpAddr, u8) {
+        match self.first {
+            IpAddr::V4(first) => (Ipv4Addr::from(u32::from(first) + (number << 8)).into(), 24),
+            IpAddr::V6(first) => (Ipv6Addr::from(u128::from(first) + (u128::from(number) << 80)).into(), 48),
+        }
+    }
 }
 
 impl Labels {
@@ -327,13 +339,7 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
         problems.push_help(name.place, format!("`{}` sends and receives", name.0), help);
     }
     let networks = file.routes.count.0 as u32;
-    let first = v4(&file.routes.first.value.0).filter(|first| first.octets()[3] == 0);
-    let ways_count = if head.both_ways { 2 } else { 1 };
-    let last = first.map(|first| u64::from(u32::from(first)) + (u64::from(networks * ways_count) << 8));
-    if last.is_none_or(|last| last > 0xe000_0000) {
-        let help = "such as \"11.0.0.0\", with room for all of them below 224.0.0.0";
-        problems.push_help(file.routes.first.place, "expected the first of many networks of 24 bits", help);
-    }
+    let first = first_network(file, networks, problems);
     let convergence = file.convergence.as_ref().and_then(|asked| convergence(file, asked, problems));
     let operations = match (&head.operations, &file.convergence) {
         (Some(asked), _) => asked.value.0.clone(),
@@ -352,6 +358,7 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
         problems.push_help(file.routes.by.place, "routes are told by BGP, and there is no session", help);
     }
     let (first, ports) = (first?, ports?);
+    check_families(file, first, &ports, &operations, problems);
     let labels = labels.map(|labels| Labels {
         by: labels.by,
         push: labels.push.0 as u32,
@@ -365,13 +372,13 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
     });
     let mut ways = vec![Way { from: from.clone(), to: to.clone(), first, labels_above: 0 }];
     if head.both_ways {
-        let first = Ipv4Addr::from(u32::from(first) + (networks << 8));
+        let (first, _) = ways[0].network(networks);
         let labels_above = labels.map_or(0, |labels| labels.peers);
         ways.push(Way { from: to, to: from, first, labels_above });
     }
     let sizes = match operations[..] {
         [] => Vec::new(),
-        _ => head.sizes.as_ref().map_or(head.profile.sizes(), |asked| asked.value.0.clone()),
+        _ => head.sizes.as_ref().map_or(head.profile.sizes(first), |asked| asked.value.0.clone()),
     };
     let operations: Vec<Operation> = match labels {
         Some(_) => operations,
@@ -418,6 +425,86 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
     })
 }
 
+/// None where they do not all fit.
+fn first_network(file: &file::File, networks: u32, problems: &mut Problems) -> Option<IpAddr> {
+    let ways = if file.tester.both_ways { 2 } else { 1 };
+    let first = file.routes.first.value.0;
+    let (fits, help) = match first {
+        IpAddr::V4(first) => (
+            first.octets()[3] == 0
+                && (u64::from(u32::from(first)) + (u64::from(networks * ways) << 8)) <= 0xe000_0000,
+            "such as \"11.0.0.0\", with room for all of them below 224.0.0.0",
+        ),
+        IpAddr::V6(first) => {
+            let first = u128::from(first);
+            let room = (u128::from(u16::MAX) << 112) - first.min(u128::from(u16::MAX) << 112);
+            let fits = first << 48 == 0 && u128::from(networks * ways) << 80 <= room;
+            (fits, "such as \"2001:db8::\", with zeros behind its first 48 bits")
+        }
+    };
+    if !fits {
+        problems.push_help(
+            file.routes.first.place,
+            "expected the first of many networks of 24 bits, of IPv6 48",
+            help,
+        );
+    }
+    fits.then_some(first)
+}
+
+/// Whether ports, packets and who tells of them are of kinds that go together.
+fn check_families(
+    file: &file::File,
+    first: IpAddr,
+    ports: &[Port],
+    operations: &[Operation],
+    problems: &mut Problems,
+) {
+    let place = file.routes.first.place;
+    let other = ports.iter().find(|port| port.router.is_ipv6() != first.is_ipv6());
+    let by_address = operations.iter().any(|operation| matches!(operation, Operation::Ip | Operation::Pop));
+    let by_bgp = file.routes.by.value == Told::Bgp;
+    if let Some(port) = other
+        && (first.is_ipv4() || by_address || by_bgp)
+    {
+        let kind = if first.is_ipv4() { "IPv4" } else { "IPv6" };
+        let message = format!("the next hop of these networks, {}, is of another kind", port.address.0);
+        problems.push_help(place, message, format!("give `{}` addresses of {kind}", port.name));
+    }
+    if first.is_ipv6() && by_bgp && operations.contains(&Operation::Push) {
+        let help = "leave `push` out, or by = \"bgp\"";
+        problems.push_help(place, "routes of IPv6 told by BGP have no label", help);
+    }
+    if let Some(labels) = &file.labels {
+        if labels.value.by == LabelsBy::RsvpTe {
+            let help = "by = \"ldp\", or by = \"you\" with what --setup prints";
+            problems.push_help(labels.place, "label switched paths are not set up by RSVP-TE yet", help);
+        }
+        if labels.value.by == LabelsBy::Ldp && ports.iter().any(|port| port.router.is_ipv6()) {
+            problems.push_help(labels.place, "LDP is spoken over IPv4", "give all ports addresses of IPv4");
+        }
+    }
+    if first.is_ipv6()
+        && let Some(sizes) = &file.tester.sizes
+        && sizes
+            .value
+            .0
+            .iter()
+            .any(|size| size.lengths().iter().any(|length| u32::from(*length) < LEAST_IPV6))
+    {
+        let help = "packets of IPv6 have 66 B and more: 40 B, UDP's 8 B, and 18 B by which they are known";
+        problems.push_help(sizes.place, "a size is too small for IPv6", help);
+    }
+}
+
+/// Bytes of the smallest packet of IPv6.
+const LEAST_IPV6: u32 = 66;
+
+/// Bytes of the smallest packet to these networks.
+fn least(first: IpAddr) -> u32 {
+    if first.is_ipv4() { 46 } else { LEAST_IPV6 }
+}
+
 fn convergence(
     file: &file::File,
     asked: &At<file::Convergence>,
@@ -434,7 +521,7 @@ fn convergence(
     Some(Convergence {
         events: events.as_ref().map_or(Event::ALL.to_vec(), |events| events.0.clone()),
         rate: *rate,
-        size: size.0 as u32,
+        size: size.as_ref().map_or(least(file.routes.first.value.0), |size| size.0 as u32),
         before: before.0,
         after: after.0,
     })
@@ -450,13 +537,14 @@ fn ports(file: &file::File, problems: &mut Problems) -> Option<Vec<Port>> {
             problems.push(port.interface.place, format!("`{interface}` is named twice"));
         }
         let (address, length) = port.address.value.0;
-        let (Some(address), Some(router)) = (v4(&address), v4(&port.router.value.0)) else {
-            problems.push(port.address.place, "expected addresses of IPv4 on both sides of a port");
-            return None;
+        let router = port.router.value.0;
+        let network = |address: IpAddr| match address {
+            IpAddr::V4(address) => {
+                u128::from(u32::from(address).checked_shr(32 - u32::from(length)).unwrap_or(0))
+            }
+            IpAddr::V6(address) => u128::from(address).checked_shr(128 - u32::from(length)).unwrap_or(0),
         };
-        let shift = 32 - u32::from(length);
-        let network = |address: Ipv4Addr| u32::from(address).checked_shr(shift).unwrap_or(0);
-        if network(address) != network(router) || address == router {
+        if address.is_ipv4() != router.is_ipv4() || network(address) != network(router) || address == router {
             let help = format!("another address of the same link than {address}/{length}");
             problems.push_help(port.router.place, format!("{router} is not at the other end"), help);
         }
@@ -488,13 +576,15 @@ impl Profile {
         }
     }
 
-    fn sizes(self) -> Vec<PacketSize> {
+    fn sizes(self, first: IpAddr) -> Vec<PacketSize> {
         let bytes: &[u32] = match self {
             Profile::Paper => &[46, 66, 130, 258, 514, 1026, 1498],
             // Frames of RFC 2544 section 9.1, without their header and check sequence.
             _ => &[46, 110, 238, 494, 1006, 1262, 1500],
         };
-        bytes.iter().map(|bytes| PacketSize::Bytes(*bytes)).collect()
+        let mut bytes: Vec<u32> = bytes.iter().map(|bytes| (*bytes).max(least(first))).collect();
+        bytes.dedup();
+        bytes.into_iter().map(PacketSize::Bytes).collect()
     }
 }
 

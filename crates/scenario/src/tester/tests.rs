@@ -55,7 +55,7 @@ fn the_line_is_the_papers() {
 fn both_ways_have_networks_and_labels_of_their_own() {
     let tester = with("both_ways = true").unwrap();
     let [there, back] = &tester.ways[..] else { panic!("{:?}", tester.ways) };
-    assert_eq!((there.first, back.first), (Ipv4Addr::new(11, 0, 0, 0), Ipv4Addr::new(11, 3, 232, 0)));
+    assert_eq!((there.first, back.first), (IpAddr::from([11, 0, 0, 0]), IpAddr::from([11, 3, 232, 0])));
     // Ports are in order of name.
     assert_eq!((&there.from[..], &back.from[..], back.labels_above), (&[1][..], &[0][..], 1));
     let Method::Steady { max_rate: None, .. } = tester.scenario.cells[0].plan.tests[0].method else {
@@ -73,6 +73,9 @@ fn what_cannot_be_tested_is_told_with_its_remedy() {
         ("count = 1000", "by = \"bgp\"", "add a table [bgp]"),
         ("count = 1000", "first = \"223.255.0.0\"", "with room for all of them"),
         ("router = \"192.0.2.5\"", "router = \"192.0.2.9\"", "192.0.2.9 is not at the other end"),
+        ("[labels]", "[labels]\nby = \"rsvp-te\"", "not set up by RSVP-TE yet"),
+        ("count = 1000", "first = \"2001:db8::\"", "give `east` addresses of IPv6"),
+        ("[labels]", "[labels]\n[convergence]", "by = \"bgp\" in [routes]"),
         ("interface = \"eth2\"", "interface = \"eth1\"", "`eth1` is named twice"),
     ] {
         let text = SMALL
@@ -81,4 +84,21 @@ fn what_cannot_be_tested_is_told_with_its_remedy() {
         let told = told(&text);
         assert!(told.contains(message), "{message}: {told}");
     }
+}
+
+#[test]
+fn packets_of_ipv6_have_66_bytes_at_least() {
+    let text = SMALL
+        .replace("192.0.2.2/30", "2001:db8:ffff::2/64")
+        .replace("192.0.2.1", "2001:db8:ffff::1")
+        .replace("192.0.2.6/30", "2001:db8:fffe::2/64")
+        .replace("192.0.2.5", "2001:db8:fffe::1")
+        .replace("count = 1000", "count = 70_000\nfirst = \"2001:db8::\"");
+    let tester = parse("tester.toml", &text).unwrap();
+    assert_eq!(tester.sizes[0], PacketSize::Bytes(66));
+    assert_eq!(tester.sizes.len(), 6);
+    assert_eq!(tester.ways[0].network(65_537), ("2001:db9:1::".parse().unwrap(), 48));
+    let small = text.replace("[port.west]", "sizes = [\"46 B\"]\n[port.west]");
+    let told = parse("tester.toml", &small).unwrap_err().to_string();
+    assert!(told.contains("a size is too small for IPv6"), "{told}");
 }

@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use netstage_scenario::tester::{Bgp, Labels, Operation, Port, Tester, Told, Way};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Routers whose language is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -24,7 +24,7 @@ pub enum Kind {
 /// One thing a router is to know.
 enum Entry {
     /// A prefix, and what is pushed on the way.
-    Route((Ipv4Addr, u8), Option<u32>),
+    Route((IpAddr, u8), Option<u32>),
     /// A label, and what takes its place.
     Label(u32, Option<u32>),
     /// A label beneath which is looked.
@@ -61,7 +61,12 @@ fn sessions(kind: Kind, tester: &Tester) -> String {
     let Bgp { own_as, router_as, md5 } = &tester.bgp;
     let receiving: BTreeSet<usize> = tester.ways.iter().flat_map(|way| way.to.iter().copied()).collect();
     let ports: Vec<&Port> = receiving.into_iter().map(|port| &tester.ports[port]).collect();
-    let identifier = ports.first().map_or(Ipv4Addr::UNSPECIFIED, |port| port.router);
+    let identifier = match ports.first().map(|port| port.router) {
+        Some(IpAddr::V4(router)) => router,
+        // An identifier has four bytes; any that the tester does not take.
+        _ => Ipv4Addr::new(192, 0, 2, 255),
+    };
+    let family = if tester.ways[0].first.is_ipv4() { "ipv4" } else { "ipv6" };
     let mut text = String::new();
     let written = match kind {
         Kind::Bird => {
@@ -69,7 +74,7 @@ fn sessions(kind: Kind, tester: &Tester) -> String {
                 let password = md5.as_ref().map_or(String::new(), |key| format!(" password \"{key}\";"));
                 format!(
                     "protocol bgp {} {{\n\tlocal {} as {router_as};\n\tneighbor {} as {own_as};{password}\n\
-                     \tipv4 {{ import all; export none; gateway recursive; }};\n}}\n",
+                     \t{family} {{ import all; export none; gateway recursive; }};\n}}\n",
                     port.name.replace('-', "_"),
                     port.router,
                     port.address.0
@@ -78,8 +83,8 @@ fn sessions(kind: Kind, tester: &Tester) -> String {
             let sessions: String = ports.iter().map(session).collect();
             write!(
                 text,
-                "router id {identifier};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n\
-                 protocol kernel {{ ipv4 {{ import none; export all; }}; learn; }}\n{sessions}"
+                "router id {identifier};\nprotocol device {{}}\nprotocol direct {{ {family}; }}\n\
+                 protocol kernel {{ {family} {{ import none; export all; }}; learn; }}\n{sessions}"
             )
         }
         _ => {
@@ -90,9 +95,15 @@ fn sessions(kind: Kind, tester: &Tester) -> String {
                 format!(" neighbor {address} remote-as {own_as}\n{password}")
             };
             let sessions: String = ports.iter().map(session).collect();
+            let activated = |port: &&Port| format!("  neighbor {} activate\n", port.address.0);
+            let activated: String = ports.iter().map(activated).collect();
+            let families = match family {
+                "ipv4" => String::new(),
+                _ => format!(" address-family ipv6 unicast\n{activated} exit-address-family\n"),
+            };
             write!(
                 text,
-                "router bgp {router_as}\n bgp router-id {identifier}\n no bgp ebgp-requires-policy\n{sessions}"
+                "router bgp {router_as}\n bgp router-id {identifier}\n no bgp ebgp-requires-policy\n{sessions}{families}"
             )
         }
     };
@@ -120,14 +131,13 @@ fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
         for network in 0..tester.networks {
             let peer = network % peers;
             let pushed = labels.filter(|_| does(Operation::Push)).map(|labels| labels.push + peer);
-            let address = Ipv4Addr::from(u32::from(way.first) + (network << 8));
-            entries.push((Entry::Route((address, 24), pushed), peer));
+            entries.push((Entry::Route(way.network(network), pushed), peer));
         }
     }
     for peer in 0..peers {
         let Some(labels) = labels else { break };
         if tester.told == Told::Bgp && does(Operation::Push) {
-            let end = (tester.loopback(way, peer), 32);
+            let end = (tester.loopback(way, peer).into(), 32);
             entries.push((Entry::Route(end, Some(labels.push + peer)), peer));
         }
         if does(Operation::Swap) {
@@ -143,19 +153,24 @@ fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
     entries
 }
 
-fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usize, next: Ipv4Addr) {
+fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usize, next: IpAddr) {
     let port_of = &tester.ports[port];
     let interface = port_of.router_interface.clone().unwrap_or_else(|| format!("PORT-{}", port_of.name));
+    let family = if next.is_ipv4() { "inet" } else { "inet6" };
     let written = match (kind, entry) {
         (Kind::Linux, Entry::Route((network, length), pushed)) => {
             let encap = pushed.map_or(String::new(), |label| format!("encap mpls {label} "));
-            writeln!(text, "route replace {network}/{length} {encap}via {next}")
+            writeln!(
+                text,
+                "route replace {network}/{length} {encap}via {}{next}",
+                if network.is_ipv4() == next.is_ipv4() { "" } else { "inet " }
+            )
         }
         (Kind::Linux, Entry::Label(label, Some(swapped))) => {
-            writeln!(text, "-f mpls route replace {label} as {swapped} via inet {next}")
+            writeln!(text, "-f mpls route replace {label} as {swapped} via {family} {next}")
         }
         (Kind::Linux, Entry::Label(label, None)) => {
-            writeln!(text, "-f mpls route replace {label} via inet {next}")
+            writeln!(text, "-f mpls route replace {label} via {family} {next}")
         }
         (Kind::Linux, Entry::LookUp(label)) => writeln!(text, "-f mpls route replace {label} dev lo"),
         (Kind::Netstage, Entry::Route((network, length), pushed)) => {
@@ -169,22 +184,24 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
             writeln!(text, "label {label} via {next} dev {interface}")
         }
         (Kind::Netstage, Entry::LookUp(label)) => writeln!(text, "label {label} pop"),
-        (Kind::Ovs, entry) => ovs(text, entry, port + 1),
+        (Kind::Ovs, entry) => ovs(text, entry, port + 1, tester.ways[0].first.is_ipv4()),
         (Kind::Bird | Kind::Frr, _) => Ok(()),
     };
     written.expect("writing to a string");
 }
 
 /// Flows of OpenFlow 1.3. Who is at the other end of a port is for the user to say.
-fn ovs(text: &mut String, entry: &Entry, port: usize) -> std::fmt::Result {
+fn ovs(text: &mut String, entry: &Entry, port: usize, is_ipv4: bool) -> std::fmt::Result {
+    let (ip, to, ethertype) =
+        if is_ipv4 { ("ip", "nw_dst", "0x0800") } else { ("ipv6", "ipv6_dst", "0x86dd") };
     let station = format!("mod_dl_src:ROUTER-MAC-{port},mod_dl_dst:TESTER-MAC-{port},output:{port}");
     match entry {
         Entry::Route((network, length), Some(label)) => writeln!(
             text,
-            "ip,nw_dst={network}/{length} actions=dec_ttl,push_mpls:0x8847,set_field:{label}->mpls_label,{station}"
+            "{ip},{to}={network}/{length} actions=dec_ttl,push_mpls:0x8847,set_field:{label}->mpls_label,{station}"
         ),
         Entry::Route((network, length), None) => {
-            writeln!(text, "ip,nw_dst={network}/{length} actions=dec_ttl,{station}")
+            writeln!(text, "{ip},{to}={network}/{length} actions=dec_ttl,{station}")
         }
         Entry::Label(label, Some(swapped)) => {
             writeln!(
@@ -195,11 +212,11 @@ fn ovs(text: &mut String, entry: &Entry, port: usize) -> std::fmt::Result {
         Entry::Label(label, None) => {
             writeln!(
                 text,
-                "mpls,mpls_label={label},mpls_bos=1 actions=dec_mpls_ttl,pop_mpls:0x0800,{station}"
+                "mpls,mpls_label={label},mpls_bos=1 actions=dec_mpls_ttl,pop_mpls:{ethertype},{station}"
             )
         }
         Entry::LookUp(label) => {
-            writeln!(text, "mpls,mpls_label={label},mpls_bos=1 actions=pop_mpls:0x0800,resubmit(,0)")
+            writeln!(text, "mpls,mpls_label={label},mpls_bos=1 actions=pop_mpls:{ethertype},resubmit(,0)")
         }
     }
 }

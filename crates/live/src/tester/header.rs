@@ -1,0 +1,192 @@
+//! The IP header of a test packet, of either version: what is the same in both by name.
+
+use netstage_wire::checksum::checksum;
+use netstage_wire::ethernet::ethertype;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// UDP's number.
+const UDP: u8 = 17;
+
+/// An IP header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    bytes: Vec<u8>,
+}
+
+/// Where fields are.
+struct Layout {
+    header: usize,
+    length: usize,
+    protocol: usize,
+    ttl: usize,
+    source: usize,
+    address: usize,
+}
+
+const IPV4: Layout = Layout { header: 20, length: 2, protocol: 9, ttl: 8, source: 12, address: 4 };
+const IPV6: Layout = Layout { header: 40, length: 4, protocol: 6, ttl: 7, source: 8, address: 16 };
+/// Where IPv4 has its checksum.
+const CHECKSUM: usize = 10;
+
+impl Header {
+    /// What UDP packets of a source begin with; lengths, the checksum and the destination are zero.
+    pub fn new(source: IpAddr, ttl: u8) -> Header {
+        let (layout, first) = if source.is_ipv4() { (IPV4, 0x45) } else { (IPV6, 0x60) };
+        let mut header = Header { bytes: vec![0; layout.header] };
+        header.bytes[0] = first;
+        header.bytes[layout.protocol] = UDP;
+        header.bytes[layout.ttl] = ttl;
+        header.set_source(source);
+        header
+    }
+
+    /// The header that bytes begin with, and what follows it.
+    pub fn read(bytes: &[u8]) -> Option<(Header, &[u8])> {
+        let layout = if bytes.first()? >> 4 == 6 { IPV6 } else { IPV4 };
+        let (header, rest) = bytes.split_at_checked(layout.header)?;
+        Some((Header { bytes: header.to_vec() }, rest))
+    }
+
+    fn layout(&self) -> Layout {
+        if self.is_ipv6() { IPV6 } else { IPV4 }
+    }
+
+    /// Of which version it is.
+    pub fn is_ipv6(&self) -> bool {
+        self.bytes[0] >> 4 == 6
+    }
+
+    /// What an Ethernet frame says of it.
+    pub fn ethertype(&self) -> u16 {
+        if self.is_ipv6() { ethertype::IPV6 } else { ethertype::IPV4 }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Time to live, or hop limit.
+    pub fn ttl(&self) -> u8 {
+        self.bytes[self.layout().ttl]
+    }
+
+    /// Type of service, or traffic class.
+    pub fn class(&self) -> u8 {
+        match self.is_ipv6() {
+            true => self.bytes[0] << 4 | self.bytes[1] >> 4,
+            false => self.bytes[1],
+        }
+    }
+
+    /// Bytes of the packet, as it says.
+    pub fn length(&self) -> u16 {
+        let Layout { header, length, .. } = self.layout();
+        let told = u16::from_be_bytes([self.bytes[length], self.bytes[length + 1]]);
+        told + if self.is_ipv6() { header as u16 } else { 0 }
+    }
+
+    /// Where it comes from.
+    pub fn source(&self) -> IpAddr {
+        self.address(self.layout().source)
+    }
+
+    /// Where it goes.
+    pub fn destination(&self) -> IpAddr {
+        self.address(self.layout().source + self.layout().address)
+    }
+
+    fn address(&self, at: usize) -> IpAddr {
+        let bytes = &self.bytes[at..at + self.layout().address];
+        match bytes.first_chunk::<16>() {
+            Some(bytes) => Ipv6Addr::from(*bytes).into(),
+            None => Ipv4Addr::from([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
+        }
+    }
+
+    /// Makes it that of another sender.
+    pub fn set_source(&mut self, source: IpAddr) {
+        self.set_address(self.layout().source, source);
+    }
+
+    fn set_address(&mut self, at: usize, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => self.bytes[at..at + 4].copy_from_slice(&address.octets()),
+            IpAddr::V6(address) => self.bytes[at..at + 16].copy_from_slice(&address.octets()),
+        }
+    }
+
+    /// Fills in what differs from packet to packet. Panics unless the destination is of its version.
+    pub fn complete(&mut self, length: u16, destination: IpAddr) {
+        let Layout { header, length: place, source, address, .. } = self.layout();
+        assert_eq!(destination.is_ipv6(), self.is_ipv6());
+        let told = if self.is_ipv6() { length - header as u16 } else { length };
+        self.bytes[place..place + 2].copy_from_slice(&told.to_be_bytes());
+        self.set_address(source + address, destination);
+        if !self.is_ipv6() {
+            let sum = checksum(&self.bytes);
+            self.bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+
+    /// The checksum of a UDP packet of which these are the bytes, its own field zero; IPv4 needs none.
+    pub fn udp_checksum(&self, packet: &[u8]) -> u16 {
+        if !self.is_ipv6() {
+            return 0;
+        }
+        // RFC 8200 section 8.1.
+        let mut all = self.bytes[IPV6.source..].to_vec();
+        all.extend((packet.len() as u32).to_be_bytes());
+        all.extend([0, 0, 0, UDP]);
+        all.extend(packet);
+        match checksum(&all) {
+            0 => u16::MAX,
+            sum => sum,
+        }
+    }
+
+    /// Whether its checksum is right, where it has one.
+    pub fn is_intact(&self) -> bool {
+        self.is_ipv6() || checksum(&self.bytes) == 0
+    }
+
+    /// Whether another is the same in all that has no name here.
+    pub fn rest_is(&self, other: &Header) -> bool {
+        let rest = |header: &Header| {
+            let mut bytes = header.bytes.clone();
+            match header.is_ipv6() {
+                true => (bytes[0], bytes[1]) = (0x60, bytes[1] & 0xf),
+                false => {
+                    (bytes[1], bytes[2], bytes[3], bytes[CHECKSUM], bytes[CHECKSUM + 1]) = (0, 0, 0, 0, 0)
+                }
+            }
+            let layout = header.layout();
+            bytes[layout.ttl] = 0;
+            bytes[layout.length..layout.length + 2].fill(0);
+            bytes.truncate(layout.source);
+            bytes
+        };
+        rest(self) == rest(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_tell_what_was_put_into_them() {
+        for (source, destination) in [("192.0.2.1", "11.0.0.2"), ("2001:db8::1", "2001:db8:7::2")] {
+            let mut header = Header::new(source.parse().unwrap(), 64);
+            header.complete(100, destination.parse().unwrap());
+            let bytes = header.bytes().to_vec();
+            let (read, rest) = Header::read(&bytes).unwrap();
+            assert_eq!((read.length(), read.ttl(), read.class()), (100, 64, 0));
+            assert_eq!(
+                (read.source().to_string(), read.destination().to_string()),
+                (source.into(), destination.into())
+            );
+            assert!(read.is_intact() && rest.is_empty() && read.rest_is(&header));
+        }
+    }
+}
