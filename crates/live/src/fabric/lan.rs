@@ -74,3 +74,33 @@ pub fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
     }
     settings
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::fabric::layout::Layout;
+    use crate::fabric::spec::Spec;
+    use netstage_scenario::{Options, parse};
+
+    #[test]
+    fn stations_send_to_each_other_and_the_lan_has_no_say() {
+        const TEXT: &str = include_str!("../../../../scenarios/examples/lan.toml");
+        let scenario = parse("lan.toml", TEXT, None, &Options::default()).unwrap();
+        let plan = &scenario.cells[0].plan;
+        let spec = Spec::new(plan, &Layout::new(plan).unwrap(), &Default::default());
+        let node = |name: &str| spec.nodes.iter().find(|node| node.name == name).unwrap();
+        assert!(node("lan").is_lan && node("lan").addresses.is_empty() && node("lan").routes.is_empty());
+        // By their links' names: a, b, c, router.
+        let gateways = |name: &str| {
+            let v4 = node(name).routes.iter().filter(|route| route.destination.is_ipv4());
+            v4.map(|route| route.gateway.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(gateways("a"), ["100.96.0.2"]);
+        assert_eq!(gateways("c"), ["100.96.0.4"]);
+        let on_lan = node("router").addresses.iter().filter(|address| address.link.is_some());
+        let on_lan: Vec<String> =
+            on_lan.map(|address| format!("{}/{}", address.address, address.length)).collect();
+        assert_eq!(on_lan, ["100.96.0.4/29", "fd6e:7376::4/64", "fe80::4/64"]);
+        let resolving = spec.links.iter().filter(|link| link.resolves).count();
+        assert_eq!((resolving, spec.links.iter().filter(|link| link.is_tun).count()), (4, 1));
+    }
+}

@@ -178,7 +178,7 @@ impl Spec {
             let (address, length) = address::on_link(link, end);
             nodes[node].addresses.push(AddressSpec { address, length, link: Some(link) });
         }
-        for link in 0..plan.links.len() {
+        for link in (0..plan.links.len()).filter(|link| layout.used[*link]) {
             let Some(lan) = plan.lan_of(link) else { continue };
             let station = &mut nodes[lan::station(plan, lan, link)];
             let on_lan = lan::addresses(plan, link).into_iter();
