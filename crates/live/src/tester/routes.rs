@@ -36,7 +36,7 @@ pub struct Sessions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
     /// Each network by the port that its packets are to leave by.
-    InTurn,
+    Spread,
     /// The same, with the ends of label switched paths as next hops.
     Tunnelled,
     /// Each network by every port, the first one preferred.
@@ -101,7 +101,7 @@ impl Sessions {
     pub fn announce(&mut self, tester: &Tester, ports: &[Port], operation: Operation) {
         if operation.is_routed() {
             let by_label = operation == Operation::Push;
-            self.set(tester, ports, if by_label { Announced::Tunnelled } else { Announced::InTurn });
+            self.set(tester, ports, if by_label { Announced::Tunnelled } else { Announced::Spread });
         }
     }
 
@@ -254,7 +254,7 @@ fn table(tester: &Tester, way: &Way, to: Destinations, place: usize, port: &Port
         }
         let next_hop = match what {
             Announced::Tunnelled => tester.loopback(way, peer).into(),
-            Announced::InTurn | Announced::Everywhere => port.settings.address.0,
+            Announced::Spread | Announced::Everywhere => port.settings.address.0,
         };
         let group = groups.entry(next_hop).or_insert_with(|| {
             let path = Path::new(next_hop, as_path.clone());

@@ -6,7 +6,9 @@ mod support;
 
 mod convergence;
 mod faults;
+mod frr;
 mod labels;
+mod ovs;
 mod world;
 
 use netstage_live::netns::Netlink;

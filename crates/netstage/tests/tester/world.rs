@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Room for a label above the largest packet.
 const MTU: u32 = 1512;

@@ -92,7 +92,12 @@ fn sessions(kind: Kind, tester: &Tester) -> String {
                 let address = port.address.0;
                 let password =
                     md5.as_ref().map_or(String::new(), |key| format!(" neighbor {address} password {key}\n"));
-                format!(" neighbor {address} remote-as {own_as}\n{password}")
+                // The ends of label switched paths are next hops beyond the neighbour.
+                let beyond = match tester.operations.contains(&Operation::Push) {
+                    true => format!(" neighbor {address} disable-connected-check\n"),
+                    false => String::new(),
+                };
+                format!(" neighbor {address} remote-as {own_as}\n{password}{beyond}")
             };
             let sessions: String = ports.iter().map(session).collect();
             let activated = |port: &&Port| format!("  neighbor {} activate\n", port.address.0);

@@ -1,0 +1,115 @@
+//! FRR tells netstage's router what it and the tester have told each other by LDP and BGP: labels to swap and
+//! pop, and which to push towards the next hops of BGP's routes.
+
+use crate::support::{Process, within};
+use crate::world::{PROGRAM, World, all_came_back, ip, trials};
+use netstage_live::netns::spawn_in;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const FOLDER: &str = "/usr/lib/frr";
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What has zebra keep labels on a kernel without MPLS.
+const LABELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../live/src/fabric/services/frr/labels.c");
+/// The ends of the tester's paths, beyond its ports.
+const ENDS: [(&str, &str); 2] = [("198.51.100.1", "192.0.2.6"), ("198.51.100.2", "192.0.2.10")];
+
+/// The router that forwards, and what drives it.
+struct Driven {
+    _router: Process,
+    _daemons: Process,
+}
+
+fn begin(world: &World, sessions: &str) -> Driven {
+    ip(&world.router, "link set lo up\n");
+    let here = world.folder.display();
+    let write = |name: &str, text: &str| std::fs::write(world.folder.join(name), text).unwrap();
+    write(
+        "router.toml",
+        &format!(
+            "[router]\ninterfaces = [\"eth0\", \"eth1\", \"eth2\"]\nmpls = [\"eth0\", \"eth1\", \"eth2\"]\n\
+             fpm = \"127.0.0.1:2620\"\nv6_rows = 64\ncontrol = \"{here}/router.sock\"\n"
+        ),
+    );
+    let mut command = Command::new(PROGRAM);
+    command.args(["router", "run"]).arg(world.folder.join("router.toml")).stderr(Stdio::null());
+    let router = Process::new(spawn_in(&world.router, command).unwrap());
+    let socket = world.folder.join("router.sock");
+    assert!(within(PATIENCE, || netstage_live::router::daemon::ask(&socket).is_ok()), "no router");
+    write(
+        "zebra.conf",
+        "no zebra nexthop kernel enable\nno fpm use-next-hop-groups\nfpm address 127.0.0.1 port 2620\n",
+    );
+    let routes: String = ENDS.iter().map(|(end, via)| format!("ip route {end}/32 {via}\n")).collect();
+    write("staticd.conf", &routes);
+    // Hellos reach no peer before all labels are bound: interfaces are named later.
+    write(
+        "ldpd.conf",
+        "mpls ldp\n router-id 192.0.2.1\n discovery hello interval 1\n discovery hello holdtime 3\n \
+         address-family ipv4\n  discovery transport-address 192.0.2.1\n  label local advertise explicit-null\n \
+         exit-address-family\nexit\n",
+    );
+    write("bgpd.conf", sessions);
+    let shim = match Path::new("/proc/sys/net/mpls").exists() {
+        true => String::new(),
+        false => format!("cc -shared -fPIC -O2 -o {here}/labels.so {LABELS}\nexport SHIM={here}/labels.so"),
+    };
+    let common = format!("-d -u root -g root -z {here}/zserv.api --vty_socket {here} -A 127.0.0.1 -P 0");
+    // FRR's daemons stay root, which has to be of the group of its sockets.
+    let script = format!(
+        "{shim}
+         sed 's/^\\(frrvty:.*:\\)[^:]*$/\\1root/' /etc/group > {here}/group
+         mount --bind {here}/group /etc/group
+         LD_PRELOAD=$SHIM {FOLDER}/zebra {common} -M dplane_fpm_nl -f {here}/zebra.conf -i {here}/zebra.pid
+         for daemon in staticd bgpd; do
+           {FOLDER}/$daemon {common} -f {here}/$daemon.conf -i {here}/$daemon.pid
+         done
+         {FOLDER}/ldpd {common} -f {here}/ldpd.conf -i {here}/ldpd.pid --ctl_socket {here}
+         exec sleep infinity"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", &script]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let daemons = Process::new(spawn_in(&world.router, command).unwrap());
+    let bound = || ENDS.iter().all(|(end, _)| says(world, &["show mpls ldp binding"]).contains(end));
+    assert!(within(PATIENCE, bound), "no labels: {}", says(world, &["show mpls ldp binding"]));
+    let mut lines = vec!["configure terminal", "mpls ldp", "address-family ipv4"];
+    for interface in ["interface eth0", "interface eth1", "interface eth2"] {
+        lines.extend([interface, "exit"]);
+    }
+    says(world, &lines);
+    Driven { _router: router, _daemons: daemons }
+}
+
+/// What FRR says to commands.
+fn says(world: &World, commands: &[&str]) -> String {
+    let mut vtysh = Command::new("vtysh");
+    vtysh.arg("--vty_socket").arg(&*world.folder).args(["-d", "ldpd"]).stderr(Stdio::null());
+    for command in commands {
+        vtysh.args(["-c", command]);
+    }
+    String::from_utf8_lossy(&vtysh.output().unwrap().stdout).into_owned()
+}
+
+#[test]
+fn frr_drives_the_router_by_ldp_and_bgp() {
+    let Some(world) = World::new("tester-frr") else { return };
+    if !Path::new(FOLDER).join("ldpd").exists() {
+        println!("skipped: needs frr");
+        return;
+    }
+    let head = "router = \"FRR\"\nready_within = \"60 s\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
+                sizes = [\"46 B\"]\noperations = [\"swap\", \"push\"]\n";
+    let rest = "[routes]\ncount = 500\nby = \"bgp\"\n[bgp]\n\
+                [labels]\nby = \"ldp\"\npeers = 2\npush = 700\nloopback = \"198.51.100.1\"\n";
+    let configuration = world.configure(head, rest);
+    let _driven = begin(&world, &world.setup(&configuration, "frr"));
+    let cells = trials(&world.test(&configuration));
+    assert_eq!(cells.len(), 2);
+    all_came_back(&cells);
+    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    // What leaves without a label again has its own port's address as next hop.
+    let configuration = world.configure(&head.replace("\"swap\", \"push\"", "\"pop\""), rest);
+    all_came_back(&trials(&world.test(&configuration)));
+}

@@ -1,0 +1,104 @@
+//! Open vSwitch as the router under test: MPLS by its data path in user space, told by what `--setup ovs` prints.
+
+use crate::support::{Process, within};
+use crate::world::{PATIENCE, World, trials};
+use netstage_live::netns::spawn_in;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// It runs in the router, and ends with this.
+struct Switch<'a> {
+    world: &'a World,
+    _daemons: [Process; 2],
+}
+
+impl Switch<'_> {
+    /// Port N of the bridge is the tester's port N by name: east, south, west.
+    fn begin(world: &World) -> Switch<'_> {
+        let database = world.folder.join("conf.db");
+        let socket = format!("unix:{}", world.folder.join("db.sock").display());
+        run(world, "ovsdb-tool", &["create", &database.display().to_string(), SCHEMA]);
+        let server =
+            begin(world, "ovsdb-server", &[&database.display().to_string(), &format!("--remote=p{socket}")]);
+        assert!(within(PATIENCE, || world.folder.join("db.sock").exists()), "no database");
+        let daemon = begin(world, "ovs-vswitchd", &[&socket]);
+        let switch = Switch { world, _daemons: [server, daemon] };
+        let mut bridge =
+            "--timeout=10 add-br br0 -- set bridge br0 datapath_type=netdev fail-mode=secure".to_owned();
+        for (number, port) in [(1, "eth1"), (2, "eth2"), (3, "eth0")] {
+            bridge += &format!(" -- add-port br0 {port} -- set interface {port} ofport_request={number}");
+        }
+        let mut arguments = vec![format!("--db={socket}")];
+        arguments.extend(bridge.split(' ').map(str::to_owned));
+        run(world, "ovs-vsctl", &arguments);
+        switch
+    }
+
+    /// Replaces all flows by what the tester prints, stations filled in as a user would.
+    fn set(&self, flows: &str) {
+        let mut flows = flows.to_owned();
+        for (port, number) in [(1, 1), (2, 2), (3, 0)] {
+            let station = |last: u8| format!("02:00:00:00:00:{last:02x}");
+            flows = flows
+                .replace(&format!("ROUTER-MAC-{port},"), &format!("{},", station(2 * number + 1)))
+                .replace(&format!("TESTER-MAC-{port},"), &format!("{},", station(2 * number)));
+        }
+        let file = self.world.folder.join("flows");
+        std::fs::write(&file, flows).unwrap();
+        run(self.world, "ovs-ofctl", &["del-flows", "br0"]);
+        run(self.world, "ovs-ofctl", &["-O", "OpenFlow13", "add-flows", "br0", &file.display().to_string()]);
+    }
+}
+
+fn command(world: &World, program: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) -> Command {
+    let mut command = Command::new(program);
+    for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
+        command.env(variable, &*world.folder);
+    }
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn begin(world: &World, program: &str, arguments: &[&str]) -> Process {
+    let mut command = command(world, program, arguments);
+    command.stderr(Stdio::null()).stdout(Stdio::null());
+    Process::new(spawn_in(&world.router, command).unwrap())
+}
+
+fn run(world: &World, program: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) {
+    let command = command(world, program, arguments);
+    let output: Output = spawn_in(&world.router, command).unwrap().wait_with_output().unwrap();
+    assert!(output.status.success(), "{program}: {output:?}");
+}
+
+#[test]
+fn open_vswitch_pushes_swaps_and_pops() {
+    let Some(world) = World::new("tester-ovs") else { return };
+    if !Path::new(SCHEMA).exists() {
+        println!("skipped: needs openvswitch-switch");
+        return;
+    }
+    let switch = Switch::begin(&world);
+    // It copies times to live into labels, but not out of them.
+    for (operations, model) in
+        [("\"push\", \"swap\"", "uniform"), ("\"swap\", \"pop\", \"unlabelled\"", "pipe")]
+    {
+        let head = format!(
+            "router = \"OVS\"\nready_within = \"10 s\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n\
+             model = \"{model}\"\noperations = [{operations}]\n"
+        );
+        let configuration = world.configure(&head, "[routes]\ncount = 20\n[labels]\npeers = 2\n");
+        switch.set(&world.setup(&configuration, "ovs"));
+        let cells = trials(&world.test(&configuration));
+        assert_eq!(cells.len(), operations.split(',').count());
+        // That it does what it shall with a packet to each network was seen before the trials; how many it
+        // carries is the machine's affair.
+        for trial in cells.iter().flat_map(|(_, _, trials)| trials) {
+            let count = |name: &str| trial[name].as_u64().unwrap();
+            assert!(count("lost") < count("sent") && count("corrupted") == 0, "{trial}");
+        }
+        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    }
+}
