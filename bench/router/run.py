@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""What routers carry, into docs/results/mpls-ix.md and the pictures beside it. README.md says how it is measured.
+
+    bench/router/run.py                    # an hour, on a machine that does nothing else; as root
+    bench/router/run.py --trial 60 --step 1 --search 2      # as the paper has it: a day
+    bench/router/run.py --page             # the page again, from what was measured last
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BENCH = pathlib.Path(__file__).resolve().parent.parent
+REPOSITORY = BENCH.parent
+sys.path.append(str(REPOSITORY / "scripts"))
+
+from results_page import table, write  # noqa: E402
+import under_test  # noqa: E402
+
+TARGET = BENCH / "target" / "router"
+RELEASE = REPOSITORY / "target/release"
+RESULTS = REPOSITORY / "docs/results"
+OPERATIONS = ["ip", "push", "swap", "pop"]
+# A record for each set of operations that one set of routes can serve.
+UNDER_TEST = {
+    "netstage": [(["ip", "swap", "pop"], under_test.netstage, {}), (["push"], under_test.netstage, {})],
+    "Linux": [(["ip"], under_test.linux, {})],
+    # It takes no time to live out of a label, and a flow for each network.
+    "Open vSwitch": [(["ip", "swap", "pop"], under_test.open_vswitch, {"model": "pipe", "networks": 1_000}),
+                     (["push"], under_test.open_vswitch, {"networks": 1_000})],
+}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trial", type=float, default=10, help="seconds of a trial that decides")
+    parser.add_argument("--search", type=float, default=0.5, help="seconds of one that looks for where that is")
+    parser.add_argument("--step", type=float, default=5, help="Mbit/s of IP")
+    parser.add_argument("--sizes", nargs="*", help="sizes of packets, such as '46 B'")
+    parser.add_argument("--rounds", type=int, default=5, help="of the rates side by side")
+    parser.add_argument("--page", action="store_true", help="measure nothing")
+    return parser.parse_args()
+
+
+def measure(asked):
+    TARGET.mkdir(parents=True, exist_ok=True)
+    subprocess.run([RELEASE / "examples/router_rates", "--rounds", str(asked.rounds), "--json", TARGET / "rates.json"],
+                   check=True)
+    memory = subprocess.run([RELEASE / "examples/forward_rates"], check=True, text=True, stdout=subprocess.PIPE).stdout
+    (TARGET / "memory.txt").write_text(memory)
+    print(memory)
+    for router, sets in UNDER_TEST.items():
+        for operations, start, more in sets:
+            with under_test.Bench(RELEASE / "netstage", TARGET) as bench:
+                bench.test(router, operations, asked, record_of(router, operations), start, **more)
+    (TARGET / "asked.json").write_text(json.dumps(vars(asked)))
+
+
+def record_of(router: str, operations: list) -> pathlib.Path:
+    return TARGET / f"{router.lower().replace(' ', '-')}-{'-'.join(operations)}"
+
+
+def rates() -> str:
+    ways = json.loads((TARGET / "rates.json").read_text())["ways"]
+    lengths = sorted({way["bytes"] for way in ways})
+    names = list(dict.fromkeys(way["way"] for way in ways))
+    of = {(way["way"], way["bytes"]): way["median"] for way in ways}
+    kernel = next(name for name in names if name.startswith("kernel"))
+    rows = []
+    for name in names:
+        row = [name]
+        for length in lengths:
+            rate = of[name, length]
+            is_router = names.index(name) >= names.index(kernel)
+            row += [f"{rate / 1e6:.2f}", f"{rate / of[kernel, length]:.2f}" if is_router else ""]
+        rows.append(row)
+    return table([""] + [text for length in lengths for text in (f"{length} B, Mpps", "against the kernel")], rows)
+
+
+def ratios() -> str:
+    goals = json.loads((TARGET / "rates.json").read_text())["goals"]
+    lengths = sorted({goal["bytes"] for goal in goals})
+    pairs = list(dict.fromkeys((goal["of"], goal["to"], goal["least"]) for goal in goals))
+    of = {(goal["of"], goal["to"], goal["bytes"]): goal["ratio"] for goal in goals}
+    rows = []
+    for one, other, least in pairs:
+        found = [of[one, other, length] for length in lengths]
+        rows.append([f"{one} to {other}", f"{least:g}", *(f"{ratio:.2f}" if ratio >= least else f"**{ratio:.2f}**"
+                                                          for ratio in found)])
+    return table(["ratio, the median of those within rounds; bold: missed", "goal"] + [f"{length} B" for length in lengths], rows)
+
+
+def memory() -> str:
+    found = re.findall(r"^(\w+) +([\d.]+) Mpps +\(([\d.]+) to ([\d.]+)\)", (TARGET / "memory.txt").read_text(), re.M)
+    return table(["in memory", "Mpps", "from", "to"], found)
+
+
+class Tested:
+    """All records of one router."""
+
+    def __init__(self, router: str):
+        self.cells = {}
+        for operations, _, _ in UNDER_TEST[router]:
+            file = record_of(router, operations) / "record.json"
+            if not file.exists():
+                continue
+            record = json.loads(file.read_text())
+            self.description = record["description"]
+            for cell in record["cells"]:
+                settings = dict(cell["settings"])
+                for entry in cell["summary"]:
+                    self.cells[settings["operation"], settings["size"], entry["metric"]] = entry["mean"]
+
+    def of(self, operation: str, size: str, metric: str):
+        return self.cells.get((operation, size, metric))
+
+
+def by_size(metric: str, show) -> str:
+    """A row for each router and operation, a column for each size."""
+    tested = {router: Tested(router) for router in UNDER_TEST}
+    sizes = sorted({size for one in tested.values() for _, size, _ in one.cells}, key=lambda size: int(size.split()[0]))
+    rows = []
+    for router, one in tested.items():
+        for operation in OPERATIONS:
+            values = [one.of(operation, size, metric) for size in sizes]
+            if any(value is not None for value in values):
+                rows.append([router, operation.upper(), *("–" if value is None else show(value) for value in values)])
+    return table(["", ""] + sizes, rows, left=2)
+
+
+def pictures():
+    for router, sets in UNDER_TEST.items():
+        for operations, _, _ in sets:
+            record = record_of(router, operations)
+            if not (record / "record.json").exists():
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                subprocess.run([RELEASE / "netstage", "report", record, "--svg", folder], check=True, stdout=subprocess.DEVNULL)
+                for name in ("share", "delay"):
+                    picture = pathlib.Path(folder) / f"{name}.svg"
+                    if picture.exists():
+                        shutil.copy(picture, RESULTS / f"mpls-ix-{record.name}-{name}.svg")
+
+
+def page():
+    asked = json.loads((TARGET / "asked.json").read_text())
+    tested = Tested("netstage")
+    said = f"Trials of {asked['trial']:g} s decided, in steps of {asked['step']:g} Mbit/s of IP; {asked['search']:g} s looked for where. {tested.description}\n"
+    write(RESULTS / "mpls-ix.md", {
+        "rates": rates(), "ratios": ratios(), "memory": memory(), "asked": said,
+        "share": by_size("test.line_share", lambda share: f"{share * 100:.1f}"),
+        "frames": by_size("test.frame_rate", lambda rate: f"{rate / 1e3:.0f}"),
+        "delay": by_size("test.latency", lambda delay: f"{delay * 1e6:.1f}"),
+        "median": by_size("test.latency.median", lambda delay: f"{delay * 1e6:.1f}"),
+        "tail": by_size("test.latency.p999", lambda delay: f"{delay * 1e6:.0f}"),
+    })
+    pictures()
+
+
+def main():
+    asked = arguments()
+    if not asked.page:
+        measure(asked)
+    page()
+
+
+main()
