@@ -10,7 +10,7 @@ use crate::delay::Delays;
 use crate::edge::{Edge, PUBLISH_EVERY};
 use crate::host::{Hosts, Target};
 use crate::packet::{Body, Packet};
-use crate::route::{Routes, Step, is_plain};
+use crate::route::{Routes, Step, channel, channels_of, is_plain};
 use crate::stamp::Session;
 use crate::tournament::Tournament;
 pub(crate) use damage::Damage;
@@ -19,7 +19,7 @@ use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
 use netstage_core::{link, tcp};
 use netstage_scenario::outcome::Totals;
-use netstage_scenario::plan::{Hop, Plan};
+use netstage_scenario::plan::{Plan, Tunnel};
 use netstage_wire as wire;
 
 /// Stands for "this channel has no line".
@@ -41,6 +41,8 @@ pub struct World<'a> {
     timers: Tournament,
     pub(crate) hosts: Hosts,
     pub(crate) edges: Vec<Edge>,
+    /// Per tunnel: bytes it puts around a packet.
+    tunnel_overheads: Vec<u32>,
     pub(crate) tcp_bytes: Vec<u64>,
     pub(crate) udp_bytes: Vec<Bins>,
     pub(crate) udp_offered: Vec<Bins>,
@@ -95,6 +97,7 @@ impl<'a> World<'a> {
             pulls: Vec::new(),
             lines: Tournament::new(0),
             timers: Tournament::new(timers),
+            tunnel_overheads: plan.tunnels.iter().map(Tunnel::overhead).collect(),
             edges: plan.vpns.iter().map(|vpn| Edge::new(vpn, grid)).collect(),
             tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
@@ -131,12 +134,10 @@ impl<'a> World<'a> {
     }
 
     fn build_channels(&mut self, seed: u64) {
-        for index in 0..2 * self.plan.links.len() {
-            let hop = Hop { link: index / 2, direction: index % 2 };
-            let config = self.plan.hop(hop);
-            let plain = is_plain(config);
-            let name = format!("link.{}", self.plan.hop_name(hop));
-            self.channels.push(Channel::new(config, plain, seed, &name, self.grid));
+        for index in 0..channels_of(self.plan) {
+            let (name, config) = channel(self.plan, index);
+            let plain = is_plain(&config);
+            self.channels.push(Channel::new(&config, plain, seed, &name, self.grid));
             let needed = self.routes.used[index] && (!plain || self.routes.needs_line[index]);
             self.line_of.push(if needed { self.channel_of.len() as u32 } else { NO_LINE });
             if needed {
@@ -332,6 +333,14 @@ impl<'a> World<'a> {
                 }
                 Step::Decapsulate(vpn) => {
                     packet.size -= self.edges[vpn as usize].encapsulation.overhead();
+                    packet.step += 1;
+                }
+                Step::Protect(tunnel) => {
+                    packet.size += self.tunnel_overheads[tunnel as usize];
+                    packet.step += 1;
+                }
+                Step::Unprotect(tunnel) => {
+                    packet.size -= self.tunnel_overheads[tunnel as usize];
                     packet.step += 1;
                 }
                 Step::Receiver => return self.handle_data(now, &packet),

@@ -26,6 +26,7 @@ fn random_plan(stream: &mut Stream) -> Plan {
         vpns: Vec::new(),
         flows: Vec::new(),
         tests: Vec::new(),
+        tunnels: Vec::new(),
         routing: None,
         measure: Measure { interval: Duration::from_millis(100), flow_detail: below(2) == 0, delay: true },
     };

@@ -138,10 +138,12 @@ impl Gathered {
     }
 
     /// Packets lost per bin on the links of a TCP flow; unknown where the kernel works one of
-    /// them.
+    /// them, or a tunnel hides whose they are.
     fn lost_of_tcp(&self, plan: &Plan, group: &FlowGroup, lost: Option<&Vec<u64>>) -> Vec<f64> {
         let by_kernel = |hop: &Hop| self.by_kernel.contains(&plan.links[hop.link].name);
+        let hidden = |path: &[Hop]| !plan.crossings(path).is_empty();
         match lost {
+            _ if hidden(&group.path) || hidden(&group.reverse) => Vec::new(),
             _ if group.path.iter().chain(&group.reverse).any(by_kernel) => Vec::new(),
             Some(lost) => lost.iter().map(|count| *count as f64).collect(),
             None => vec![0.0; self.bins],

@@ -4,6 +4,7 @@
 //! namespaces and interfaces.
 
 use super::services::frr::RoutingSpec;
+use super::services::gateways::GatewaysSpec;
 use super::services::{ServiceResult, ServiceSpec};
 use super::spec::Spec;
 use crate::clock::Epoch;
@@ -47,6 +48,8 @@ pub struct Build {
     pub services: Vec<ServiceSpec>,
     /// Routers that routing daemons drive.
     pub routing: Option<RoutingSpec>,
+    /// Gateways and their tunnels.
+    pub gateways: Option<GatewaysSpec>,
 }
 
 /// An agent to start in a node.
@@ -81,7 +84,7 @@ pub struct Finished {
     pub emulator: emulator::Report,
     /// What came of the services, in their order.
     pub services: Vec<ServiceResult>,
-    /// Routers and daemons that ended before the run did.
+    /// Routers, daemons and gateways that ended before the run did.
     pub ended: Vec<String>,
 }
 

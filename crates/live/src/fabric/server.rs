@@ -5,6 +5,7 @@ use super::links::Links;
 use super::network::Network;
 use super::process::{AgentSpec, Answer, Build, Failed, Finished, Order};
 use super::services::frr::run::Routing;
+use super::services::gateways::run::Gateways;
 use super::services::run::Service;
 use crate::clock::Epoch;
 use crate::emulator::Report;
@@ -77,6 +78,7 @@ struct Stage {
     agents: Vec<Child>,
     services: Vec<Service>,
     routing: Option<Routing>,
+    gateways: Option<Gateways>,
     /// Carries frames before the run, where routers have to find each other first.
     before: Option<Before>,
     stop: Arc<AtomicBool>,
@@ -117,15 +119,21 @@ impl Stage {
             agents: Vec::new(),
             services: Vec::new(),
             routing: None,
+            gateways: None,
             before: None,
             stop: Arc::new(AtomicBool::new(false)),
             running: None,
             network,
         };
-        if let Some(spec) = build.routing {
+        if build.routing.is_some() || build.gateways.is_some() {
             stage.before = stage.links.take().map(Before::begin);
+        }
+        if let Some(spec) = build.routing {
             let nodes = &stage.network.nodes;
             stage.routing = Some(Routing::start(spec, nodes, &program)?);
+        }
+        if let Some(spec) = build.gateways {
+            stage.gateways = Some(Gateways::start(spec, &stage.network.nodes, &program)?);
         }
         for agent in &build.agents {
             stage.start_agent(&program, agent)?;
@@ -155,7 +163,8 @@ impl Stage {
                 Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
                 Event::Finished(emulator) => {
                     let services = self.services.drain(..).map(Service::finish).collect();
-                    let ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
+                    let mut ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
+                    ended.extend(self.gateways.as_mut().map_or(Vec::new(), Gateways::ended));
                     answer(&Answer::Finished(Box::new(Finished { emulator: *emulator, services, ended })));
                 }
                 Event::Order(Order::Build(_)) | Event::End => break,

@@ -8,6 +8,7 @@ mod multicast;
 mod routing;
 mod services;
 mod tests;
+mod tunnels;
 mod vpns;
 mod weights;
 
@@ -60,6 +61,7 @@ impl Builder<'_, '_> {
         let mut flows = self.flows(&network, &vpns, end);
         flows.extend(self.services(&network, &vpns, end));
         let tests = self.tests(&network, &vpns);
+        let tunnels = self.tunnels(&network, &vpns, &flows, &tests);
         let routing = self.routing(&network);
         if self.file.flow.0.is_empty() && !self.has_programs() && self.file.test.0.is_empty() {
             self.problems.push_help(
@@ -86,6 +88,7 @@ impl Builder<'_, '_> {
             vpns,
             flows,
             tests,
+            tunnels,
             routing: routing?,
             measure: measure?,
         };

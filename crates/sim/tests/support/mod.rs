@@ -101,6 +101,7 @@ impl Dumbbell {
             vpns: Vec::new(),
             flows: Vec::new(),
             tests: Vec::new(),
+            tunnels: Vec::new(),
             routing: None,
             measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
         };
@@ -217,6 +218,7 @@ pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -
         vpns: Vec::new(),
         flows: Vec::new(),
         tests: Vec::new(),
+        tunnels: Vec::new(),
         routing: None,
         measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
     };

@@ -103,6 +103,7 @@ fn alone(plan: &Plan, test: &Test, probes: Vec<FlowGroup>, end: Instant, measure
         vpns: plan.vpns.clone(),
         flows,
         tests: Vec::new(),
+        tunnels: plan.tunnels.clone(),
         routing: plan.routing.clone(),
         measure,
     }
