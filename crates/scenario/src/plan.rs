@@ -367,6 +367,8 @@ pub struct Measure {
     pub interval: Duration,
     /// Series of every flow's window, round trip and retransmissions, not only its throughput.
     pub flow_detail: bool,
+    /// What happens to the windows of TCP flows, and why.
+    pub tcp_events: bool,
     /// Delays of the packets of UDP flows, as series and distributions.
     pub delay: bool,
 }

@@ -415,6 +415,7 @@ impl From<Metric> for MetricEntry {
             Aggregation::Mean => "mean",
             Aggregation::Sum => "sum",
             Aggregation::Last => "last",
+            Aggregation::Max => "max",
         };
         MetricEntry {
             name: info.name.into(),

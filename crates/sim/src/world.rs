@@ -13,6 +13,7 @@ use crate::packet::{Body, Packet};
 use crate::route::{Routes, Step, channel, channels_of, is_plain};
 use crate::stamp::Session;
 use crate::tournament::Tournament;
+use crate::watch::Watch;
 pub(crate) use damage::Damage;
 use netstage_core::fair::Transmit;
 use netstage_core::packet::Ecn;
@@ -59,6 +60,8 @@ pub struct World<'a> {
     /// Per TCP flow, then per UDP flow, then per dialogue: packets lost, in each bin; empty
     /// unless asked for.
     pub(crate) flow_lost: Vec<Vec<u64>>,
+    /// What happens to the windows of TCP flows.
+    pub(crate) watch: Watch,
     pub(crate) totals: Totals,
     /// Packets whose end was worked out but lies beyond the end of the run.
     beyond_end: u64,
@@ -108,6 +111,10 @@ impl<'a> World<'a> {
             sessions: Session::all(plan, grid),
             damage: Damage::new(plan, seed, grid, &hosts.udp),
             flow_lost: Vec::new(),
+            watch: match plan.measure.tcp_events {
+                true => Watch::new(grid, hosts.pattern_senders),
+                false => Watch::default(),
+            },
             totals: Totals::default(),
             beyond_end: 0,
             end: Instant::ZERO + plan.duration,
@@ -537,7 +544,9 @@ impl<'a> World<'a> {
         let Body::Ack(ack) = packet.body else { unreachable!("only acknowledgements end at a TCP sender") };
         let slot = &mut self.hosts.senders[packet.flow as usize];
         let config = config_of(&self.hosts.groups, slot.group);
+        self.watch.acknowledged(now, packet.flow, &slot.tcp, config);
         slot.tcp.handle_ack(config, now, &ack);
+        self.watch.changed(now, packet.flow, &mut slot.tcp, config);
         self.pump_sender(now, packet.flow);
         if packet.flow as usize >= self.hosts.pattern_senders {
             self.handle_stream_ack(now, packet.flow);
@@ -566,6 +575,7 @@ impl<'a> World<'a> {
             self.proceed(now, packet);
         }
         let slot = &mut self.hosts.senders[flow as usize];
+        self.watch.changed(now, flow, &mut slot.tcp, config_of(&self.hosts.groups, slot.group));
         let wanted = slot.tcp.poll_timeout();
         if wanted < slot.wake {
             slot.wake = wanted;
@@ -601,6 +611,7 @@ impl<'a> World<'a> {
                 let config = config_of(&self.hosts.groups, slot.group);
                 if slot.started && slot.tcp.poll_timeout() <= now {
                     slot.tcp.handle_timeout(config, now);
+                    self.watch.changed(now, flow, &mut slot.tcp, config);
                 }
                 slot.started = true;
                 self.pump_sender(now, flow);

@@ -117,7 +117,12 @@ pub fn plan() -> Plan {
         tests: Vec::new(),
         tunnels: Vec::new(),
         routing: None,
-        measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
+        measure: Measure {
+            interval: Duration::from_secs(1),
+            flow_detail: false,
+            tcp_events: false,
+            delay: false,
+        },
     }
 }
 

@@ -85,6 +85,12 @@ impl Cause {
         Cause::ApplicationLimited,
     ];
 
+    /// Whether it is a sign of congestion, here or on the way.
+    pub const fn is_congestion(self) -> bool {
+        use Cause::*;
+        matches!(self, LocalDevice | Ecn | FastRetransmit | TailLossProbe | Timeout)
+    }
+
     /// Its name, as events carry it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -209,10 +215,10 @@ impl Snapshot {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const SNAPSHOT: Snapshot = Snapshot {
+    pub const SNAPSHOT: Snapshot = Snapshot {
         state: State::Open,
         segment: 1_000,
         cwnd: 10_000,
