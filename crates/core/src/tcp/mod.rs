@@ -13,6 +13,7 @@
 mod congestion;
 mod cubic;
 pub mod event;
+mod limited;
 mod prr;
 mod rack;
 mod ranges;
@@ -22,6 +23,7 @@ mod scoreboard;
 mod sender;
 
 pub use event::{Cause, Event};
+pub use limited::Limited;
 pub use receiver::Receiver;
 pub use sender::Sender;
 
