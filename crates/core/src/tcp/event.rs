@@ -64,10 +64,10 @@ pub enum Cause {
     Undo,
     /// The flow sent nothing for longer than a timeout and begins anew (RFC 5681 section 4.1).
     IdleRestart,
-    /// The receiver advertised less than the congestion window.
+    /// The receiver advertised less than the congestion window, and that is full.
     ReceiverWindow,
-    /// The application had too little to send to use the window for longer than a timeout, and the unused
-    /// part decays (RFC 2861).
+    /// For a whole round trip the application wrote too little to fill the window, or the unused part of it
+    /// decays (RFC 2861).
     ApplicationLimited,
 }
 

@@ -3,6 +3,7 @@
 use super::event::{Cause, FlowEvent, Kind, Limit};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
 
 /// One flow's history. Hand it the flow's events in order, then call [`finish`](History::finish).
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +15,7 @@ pub struct History {
 }
 
 /// What happened in a bin.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bin {
     /// The largest congestion window, segments; none where nothing happened.
     pub peak: Option<f64>,

@@ -14,6 +14,7 @@ mod congestion;
 mod cubic;
 pub mod event;
 pub mod history;
+mod limited;
 mod prr;
 mod rack;
 mod ranges;
@@ -23,6 +24,7 @@ mod scoreboard;
 mod sender;
 
 pub use event::{Cause, Event};
+pub use limited::Limited;
 pub use receiver::Receiver;
 pub use sender::Sender;
 

@@ -84,6 +84,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         services: services::specs(plan, &members, folder.path()),
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
         gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
+        watch: assignments::watched(plan, &members),
     };
     let mut sockets = Vec::new();
     for &node in assignments.keys() {
@@ -110,13 +111,14 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         return Err(Stopped::Interrupted);
     }
     fabric.stop()?;
-    let Finished { emulator, services, ended } = fabric.finish()?;
+    let Finished { emulator, services, ended, watched } = fabric.finish()?;
     let found = Findings {
         plan,
         members: &members,
         reports: &collected.reports,
         emulator: &emulator,
         services: &services,
+        watched: &watched,
     };
     let mut outcome = outcome::outcome(&found);
     outcome.differences = differences(plan).into_iter().chain(told).collect();

@@ -7,6 +7,7 @@ use super::services::frr::RoutingSpec;
 use super::services::gateways::GatewaysSpec;
 use super::services::{ServiceResult, ServiceSpec};
 use super::spec::Spec;
+use super::watch::{WatchSpec, Watched};
 use crate::clock::Epoch;
 use crate::emulator;
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,8 @@ pub struct Build {
     pub routing: Option<RoutingSpec>,
     /// Gateways and their tunnels.
     pub gateways: Option<GatewaysSpec>,
+    /// TCP flows whose windows are watched.
+    pub watch: Option<WatchSpec>,
 }
 
 /// An agent to start in a node.
@@ -86,6 +89,8 @@ pub struct Finished {
     pub services: Vec<ServiceResult>,
     /// Routers, daemons and gateways that ended before the run did.
     pub ended: Vec<String>,
+    /// What happened to the windows that are watched.
+    pub watched: Watched,
 }
 
 /// Why there is no network.

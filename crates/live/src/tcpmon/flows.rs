@@ -8,7 +8,8 @@
 
 use super::record::{Happened, Record};
 use super::symbols::Function;
-use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, Snapshot, State};
+use netstage_core::tcp::Limited;
+use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Snapshot, State};
 use netstage_core::time::Instant;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -47,8 +48,7 @@ struct Tracked {
     cwnd: u64,
     /// The state after `last`.
     state: State,
-    /// The peer's window holds it back, and that was told.
-    is_held_by_peer: bool,
+    limited: Limited,
 }
 
 impl Flows {
@@ -96,8 +96,8 @@ impl Flows {
         }
         match record.happened {
             Happened::Acknowledged => {
-                if tracked.becomes_held_by_peer(&record.snapshot) {
-                    tell(Kind::Window(Cause::ReceiverWindow));
+                if let Some(cause) = tracked.limited.observe(&record.snapshot) {
+                    tell(Kind::Window(cause));
                 }
                 tell(Kind::Acknowledged);
             }
@@ -128,7 +128,7 @@ pub enum Told {
 impl Tracked {
     fn new(id: usize, record: &Record) -> Tracked {
         let snapshot = &record.snapshot;
-        Tracked { id, last: *record, cwnd: snapshot.cwnd, state: snapshot.state, is_held_by_peer: false }
+        Tracked { id, last: *record, cwnd: snapshot.cwnd, state: snapshot.state, limited: Limited::default() }
     }
 
     fn state_after(&self, record: &Record) -> State {
@@ -198,21 +198,6 @@ impl Tracked {
         let idle = record.cwnd_changed.wrapping_sub(last.last_sent) as i32;
         let timeout = last.timeout.min(record.timeout) as i32;
         Some(if idle > timeout { Cause::IdleRestart } else { Cause::ApplicationLimited })
-    }
-
-    /// Whether the peer's window is what holds the sender back, and was not when last told.
-    fn becomes_held_by_peer(&mut self, snapshot: &Snapshot) -> bool {
-        match snapshot.limit() {
-            Limit::PeerWindow if !self.is_held_by_peer && snapshot.peer_window < snapshot.cwnd => {
-                self.is_held_by_peer = true;
-                true
-            }
-            Limit::CongestionWindow => {
-                self.is_held_by_peer = false;
-                false
-            }
-            _ => false,
-        }
     }
 }
 

@@ -14,7 +14,6 @@ use netstage_live::ports::af_packet::{AfPacket, Options};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time;
 
 /// Two namespaces whose packets to each other pass a third one, where the emulator's ports are.
 pub struct Apart {

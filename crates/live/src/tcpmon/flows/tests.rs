@@ -126,18 +126,6 @@ fn a_window_that_falls_in_silence_was_idle_or_unused() {
 }
 
 #[test]
-fn a_small_peer_window_is_told_once() {
-    let mut held = record(0, 10);
-    held.snapshot.in_flight = 4 * SEGMENT;
-    held.snapshot.outstanding = 4 * SEGMENT;
-    held.snapshot.peer_window = 4 * SEGMENT;
-    let later = Record { time_ns: 5_000_000, ..held };
-    let free = record(10, 10);
-    let told = [held, later, free, Record { time_ns: 20_000_000, ..held }].map(|r| (r, Told::Unknown));
-    assert_eq!(kinds(&told), [Kind::Window(Cause::ReceiverWindow); 2]);
-}
-
-#[test]
 fn flows_are_numbered_and_end() {
     let mut flows = Flows::new(1_000_000);
     let mut told = Vec::new();
