@@ -12,6 +12,7 @@ pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer};
 
 use crate::routes::Topology;
 use netstage_core::fair::Control;
+use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Carriage;
 use netstage_core::traffic::{Pattern, Traffic};
@@ -94,6 +95,17 @@ pub struct Node {
     pub name: String,
     /// What it is.
     pub kind: NodeKind,
+    /// Of a host: its network device, where that may limit it.
+    pub device: Option<Device>,
+}
+
+/// A host's network device, whose full queue TCP is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// How fast it sends, bytes at the IP layer.
+    pub rate: BitRate,
+    /// Bytes that may wait in its queue.
+    pub buffer: u64,
 }
 
 /// What a node is.

@@ -6,7 +6,7 @@
 //! event where paths join, where a decision depends on feedback, or at an endpoint.
 
 use netstage_core::fair::Control;
-use netstage_core::quantity::Capacity;
+use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::Duration;
 use netstage_core::{link, queue};
 use netstage_scenario::plan::{Crossing, FlowGroup, Hop, Plan, Transport};
@@ -102,9 +102,21 @@ const ENGINES: usize = 4;
 /// Packets that wait for a gateway's program: the queue of Linux's TUN devices.
 const ENGINE_QUEUE: u32 = 500;
 
-/// Number of channels of a plan.
+/// Number of channels of a plan: links, then what gateways do, then devices of hosts.
 pub fn channels_of(plan: &Plan) -> usize {
+    first_device(plan) + plan.nodes.iter().filter(|node| node.device.is_some()).count()
+}
+
+/// The first channel that is a host's device.
+pub fn first_device(plan: &Plan) -> usize {
     2 * plan.links.len() + ENGINES * plan.tunnels.len()
+}
+
+/// The channel that is the device of a node, where it has one.
+pub fn device(plan: &Plan, node: usize) -> Option<u32> {
+    plan.nodes[node].device?;
+    let before = plan.nodes[..node].iter().filter(|node| node.device.is_some()).count();
+    Some((first_device(plan) + before) as u32)
 }
 
 fn engine(plan: &Plan, tunnel: usize, end: usize, unprotects: bool) -> u32 {
@@ -117,12 +129,24 @@ pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::Config>) {
         let hop = Hop { link: index / 2, direction: index % 2 };
         return (format!("link.{}", plan.hop_name(hop)), Cow::Borrowed(plan.hop(hop)));
     };
+    if let Some(number) = index.checked_sub(first_device(plan)) {
+        let mut nodes = plan.nodes.iter().filter_map(|node| Some((&node.name, node.device?)));
+        let (name, device) = nodes.nth(number).expect("as many channels as devices");
+        return (format!("device.{name}"), Cow::Owned(line(device.rate, Capacity::Bytes(device.buffer))));
+    }
     let tunnel = &plan.tunnels[engine / ENGINES];
     let end = engine % ENGINES / 2;
-    let config = link::Config {
-        rate: tunnel.service_rates[end],
+    let config = line(tunnel.service_rates[end], Capacity::Packets(ENGINE_QUEUE));
+    let does = ["protect", "unprotect"][engine % 2];
+    (format!("gateway.{}.{does}", plan.nodes[tunnel.ends[end]].name), Cow::Owned(config))
+}
+
+/// A line within a node.
+fn line(rate: BitRate, buffer: Capacity) -> link::Config {
+    link::Config {
+        rate,
         delay: Duration::ZERO,
-        buffer: Capacity::Packets(ENGINE_QUEUE),
+        buffer,
         queue: queue::Config::DropTail,
         overhead: 0,
         loss: 0.0,
@@ -134,9 +158,7 @@ pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::Config>) {
         },
         duplicate: 0.0,
         schedule: Vec::new(),
-    };
-    let does = ["protect", "unprotect"][engine % 2];
-    (format!("gateway.{}.{does}", plan.nodes[tunnel.ends[end]].name), Cow::Owned(config))
+    }
 }
 
 /// A channel whose arrivals are known when packets enter it.
@@ -304,6 +326,8 @@ impl Carrier {
 fn steps(plan: &Plan, path: &[Hop], carrier: Option<Carrier>, end: Step) -> Vec<Step> {
     let mut steps = Vec::new();
     let crossings = plan.crossings(path);
+    let sender = path.first().map(|hop| plan.ends(*hop)[0]);
+    steps.extend(sender.and_then(|node| device(plan, node)).map(Step::Channel));
     for (at, hop) in path.iter().enumerate() {
         let [from, to] = plan.ends(*hop);
         for Crossing { tunnel, entry, .. } in crossings.iter().filter(|crossing| crossing.behind == at) {

@@ -10,7 +10,7 @@ use crate::delay::Delays;
 use crate::edge::{Edge, PUBLISH_EVERY};
 use crate::host::{Hosts, Target};
 use crate::packet::{Body, Packet};
-use crate::route::{Routes, Step, channel, channels_of, is_plain};
+use crate::route::{Routes, Step, channel, channels_of, first_device, is_plain};
 use crate::stamp::Session;
 use crate::tournament::Tournament;
 use crate::watch::Watch;
@@ -42,6 +42,8 @@ pub struct World<'a> {
     timers: Tournament,
     pub(crate) hosts: Hosts,
     pub(crate) edges: Vec<Edge>,
+    /// The first channel that is a host's device.
+    first_device: usize,
     /// Per tunnel: bytes it puts around a packet.
     tunnel_overheads: Vec<u32>,
     pub(crate) tcp_bytes: Vec<u64>,
@@ -100,6 +102,7 @@ impl<'a> World<'a> {
             pulls: Vec::new(),
             lines: Tournament::new(0),
             timers: Tournament::new(timers),
+            first_device: first_device(plan),
             tunnel_overheads: plan.tunnels.iter().map(Tunnel::overhead).collect(),
             edges: plan.vpns.iter().map(|vpn| Edge::new(vpn, grid)).collect(),
             tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
@@ -378,7 +381,9 @@ impl<'a> World<'a> {
                 return None;
             }
         };
-        let Some(at) = plain.enter(&mut channel.counts, now, packet) else {
+        // What a device refuses of TCP stays with the host, which is told by `handle_refusal`.
+        let kept = index as usize >= self.first_device && matches!(packet.body, Body::Data(_));
+        let Some(at) = plain.enter(&mut channel.counts, now, packet, kept) else {
             self.lose(now, packet);
             return None;
         };
@@ -560,6 +565,12 @@ impl<'a> World<'a> {
             if now >= group.stop {
                 return;
             }
+            if let Some(until) = self.device_full_until(now, group.device) {
+                self.wake_sender(flow, until);
+                return;
+            }
+            let group = &self.hosts.groups[self.hosts.senders[flow as usize].group as usize];
+            let slot = &mut self.hosts.senders[flow as usize];
             let config = config_of(&self.hosts.groups, slot.group);
             let Some(data) = slot.tcp.poll_transmit(config, now) else { break };
             let packet = Packet {
@@ -571,16 +582,39 @@ impl<'a> World<'a> {
                 background: group.background,
                 body: Body::Data(data),
             };
+            let device = group.device;
             self.totals.sent += 1;
             self.proceed(now, packet);
+            if self.device_full_until(now, device).is_some() {
+                let slot = &mut self.hosts.senders[flow as usize];
+                let config = config_of(&self.hosts.groups, slot.group);
+                slot.tcp.handle_refusal(config);
+                self.watch.changed(now, flow, &mut slot.tcp, config);
+            }
         }
         let slot = &mut self.hosts.senders[flow as usize];
         self.watch.changed(now, flow, &mut slot.tcp, config_of(&self.hosts.groups, slot.group));
         let wanted = slot.tcp.poll_timeout();
-        if wanted < slot.wake {
-            slot.wake = wanted;
+        self.wake_sender(flow, wanted);
+    }
+
+    /// Looks after a sender then, at the latest.
+    #[inline]
+    fn wake_sender(&mut self, flow: u32, at: Instant) {
+        let slot = &mut self.hosts.senders[flow as usize];
+        if at < slot.wake {
+            slot.wake = at;
             let index = self.timer_index(Timer::Sender(flow));
-            self.timers.set(index, wanted);
+            self.timers.set(index, at);
+        }
+    }
+
+    /// Until when the device of a sender's host is full; `None` where it is not, or there is none.
+    #[inline]
+    fn device_full_until(&mut self, now: Instant, device: Option<u32>) -> Option<Instant> {
+        match &mut self.channels[device? as usize].kind {
+            Kind::Plain(plain) => plain.full_until(now),
+            Kind::Full(_) => None,
         }
     }
 

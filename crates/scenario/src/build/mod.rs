@@ -13,13 +13,13 @@ mod vpns;
 mod weights;
 
 use crate::error::{Place, Problems, did_you_mean};
-use crate::file::network::Link;
+use crate::file::network::{Link, NodeTable};
 use crate::file::service::Service;
 use crate::file::{File, Head};
-use crate::plan::{Hop, Measure, Node, NodeKind, Plan};
+use crate::plan::{Device, Hop, Measure, Node, NodeKind, Plan};
 use crate::routes::{NoPath, Topology};
 use crate::scalar::{NodeName, Span};
-use crate::table::{At, Decode, List, Named};
+use crate::table::{At, Decode, List, Member, Named};
 use crate::trace::Traces;
 use netstage_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +56,7 @@ impl Builder<'_, '_> {
         };
         let duration = head.and_then(|(head, place)| self.duration(head, place));
         let network = self.network();
+        self.devices_are_of_hosts(&network);
         let end = duration.map(|d| if d == Duration::ZERO { Instant::NEVER } else { Instant(d.0) });
         let vpns = self.vpns(&network);
         let mut flows = self.flows(&network, &vpns, end);
@@ -79,11 +80,10 @@ impl Builder<'_, '_> {
         let weights = self.weights(&vpns, &flows)?;
         let vpns = self.finish_vpns(vpns, &weights)?;
         let links = self.links(&network, &weights, end)?;
-        let nodes = network.names.iter().zip(&network.kinds);
         let plan = Plan {
             title: head?.0.title.clone(),
             duration: duration?,
-            nodes: nodes.map(|(name, kind)| Node { name: name.clone(), kind: *kind }).collect(),
+            nodes: self.nodes(&network),
             links,
             vpns,
             flows,
@@ -119,6 +119,30 @@ impl Builder<'_, '_> {
     fn has_programs(&self) -> bool {
         let mut services = self.file.service.0.iter();
         services.any(|member| !matches!(member.value, Some(Service::Frr(_))))
+    }
+
+    fn nodes(&self, network: &Network) -> Vec<Node> {
+        let nodes = self.file.node.0.iter().zip(&network.kinds);
+        let device = |node: &NodeTable| {
+            let device = &node.device.as_ref()?.value;
+            Some(Device { rate: device.rate, buffer: device.buffer.0 })
+        };
+        let node = |(member, kind): (&Member<NodeTable>, &NodeKind)| Node {
+            name: member.name.clone(),
+            kind: *kind,
+            device: member.value.as_ref().and_then(device),
+        };
+        nodes.map(node).collect()
+    }
+
+    fn devices_are_of_hosts(&mut self, network: &Network) {
+        for (member, kind) in self.file.node.0.iter().zip(&network.kinds) {
+            let device = member.value.as_ref().and_then(|node| node.device.as_ref());
+            if let Some(device) = device.filter(|_| *kind != NodeKind::Host) {
+                let message = format!("`{}` is no host: the queues of its ports are its links'", member.name);
+                self.problems.push_help(device.place, message, "give its links `rate` and `buffer`");
+            }
+        }
     }
 
     fn network(&mut self) -> Network {

@@ -20,10 +20,22 @@ table! {
         queue: Option<Queue>,
         /// Buffer of its ports, for links that give none themselves.
         buffer: Option<Capacity>,
+        /// Of a host: its network device, when it is what limits the host. TCP is told when its queue is full.
+        device: Option<At<DeviceTable>>,
         /// Of a gateway: what protects packets. Both ends of a tunnel have the same. Left out: aes-128-gcm; WireGuard knows chacha20-poly1305 alone.
         cipher: Option<At<Cipher>>,
         /// Of a gateway, on `sim`: how fast it protects packets, and as fast those of the other direction. Left out: as its program did it on a core of its own.
         service_rate: Option<At<BitRate>>,
+    }
+}
+
+table! {
+    /// A host's network device.
+    pub(crate) struct DeviceTable "a device" {
+        /// How fast it sends IP packets.
+        rate: BitRate,
+        /// What may wait in its queue.
+        buffer: Bytes<1_514, 1_000_000_000> = "100 kB",
     }
 }
 

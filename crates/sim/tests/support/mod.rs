@@ -179,7 +179,7 @@ pub trait Build {
 
 impl Build for Plan {
     fn node(&mut self, name: &str, kind: NodeKind) -> usize {
-        self.nodes.push(Node { name: name.into(), kind });
+        self.nodes.push(Node { name: name.into(), kind, device: None });
         self.nodes.len() - 1
     }
 
