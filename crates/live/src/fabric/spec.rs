@@ -50,6 +50,17 @@ pub struct NodeSpec {
     pub circuits: Vec<usize>,
     /// Kernel settings that are its own.
     pub settings: Vec<(String, String)>,
+    /// How fast its interfaces send, where that may limit it.
+    pub device: Option<DeviceSpec>,
+}
+
+/// A network device. Sizes count at the IP layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSpec {
+    /// Bits a second.
+    pub rate_bps: u64,
+    /// Bytes that may wait.
+    pub buffer: u64,
 }
 
 /// An address of a node.
@@ -153,6 +164,9 @@ impl Spec {
             routes: Vec::new(),
             multicast: multicast(plan, layout, index),
             settings: settings(plan, index, routers.get(&index)),
+            device: plan.nodes[index]
+                .device
+                .map(|device| DeviceSpec { rate_bps: device.rate.0, buffer: device.buffer }),
         };
         let mut nodes: Vec<NodeSpec> = (0..plan.nodes.len()).map(node).collect();
         for (&pe, router) in routers {
