@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod analyse;
+mod correlate;
 mod distribution;
 mod environment;
 mod error;
