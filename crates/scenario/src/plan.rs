@@ -4,8 +4,10 @@
 //! scenario was refused before one exists. Tables keep the order of their names, so
 //! equal scenarios give equal plans.
 
+mod gateway;
 mod test;
 
+pub use gateway::{Crossing, Software, Tunnel};
 pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer};
 
 use crate::routes::Topology;
@@ -36,6 +38,8 @@ pub struct Plan {
     pub flows: Vec<FlowGroup>,
     /// Measurements made of trials, ordered by name; they follow the run of the flows.
     pub tests: Vec<Test>,
+    /// Tunnels between gateways, ordered by the first of their ends.
+    pub tunnels: Vec<Tunnel>,
     /// Routers whose routes another project's daemons find, if any.
     pub routing: Option<Routing>,
     /// What is recorded.
@@ -101,6 +105,20 @@ pub enum NodeKind {
     Router,
     /// A provider edge router: forwards, and controls the VPNs that enter at it.
     Pe,
+    /// Forwards, through tunnels that it and another gateway are the ends of.
+    Gateway(Software),
+}
+
+impl NodeKind {
+    /// Its name in scenarios.
+    pub fn name(self) -> &'static str {
+        match self {
+            NodeKind::Host => "host",
+            NodeKind::Router => "router",
+            NodeKind::Pe => "pe",
+            NodeKind::Gateway(software) => software.kind(),
+        }
+    }
 }
 
 /// A full-duplex link between two nodes.
@@ -349,6 +367,8 @@ pub struct Measure {
     pub interval: Duration,
     /// Series of every flow's window, round trip and retransmissions, not only its throughput.
     pub flow_detail: bool,
+    /// What happens to the windows of TCP flows, and why.
+    pub tcp_events: bool,
     /// Delays of the packets of UDP flows, as series and distributions.
     pub delay: bool,
 }

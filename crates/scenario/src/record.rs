@@ -9,7 +9,7 @@ mod layout;
 
 use crate::finding::TestOutcome;
 use crate::outcome::{Aggregation, Metric, Totals};
-use crate::plan::{NodeKind, Plan};
+use crate::plan::Plan;
 use layout::Layout;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -415,6 +415,7 @@ impl From<Metric> for MetricEntry {
             Aggregation::Mean => "mean",
             Aggregation::Sum => "sum",
             Aggregation::Last => "last",
+            Aggregation::Max => "max",
         };
         MetricEntry {
             name: info.name.into(),
@@ -443,13 +444,8 @@ impl TotalsEntry {
 impl From<&Plan> for Topology {
     fn from(plan: &Plan) -> Topology {
         let node = |index: usize| plan.nodes[index].name.clone();
-        let kind = |kind| match kind {
-            NodeKind::Host => "host",
-            NodeKind::Router => "router",
-            NodeKind::Pe => "pe",
-        };
         let nodes =
-            plan.nodes.iter().map(|n| TopologyNode { name: n.name.clone(), kind: kind(n.kind).into() });
+            plan.nodes.iter().map(|n| TopologyNode { name: n.name.clone(), kind: n.kind.name().into() });
         let links = plan.links.iter().map(|l| TopologyLink {
             name: l.name.clone(),
             ends: (node(l.ends[0]), node(l.ends[1])),

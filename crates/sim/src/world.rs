@@ -10,16 +10,17 @@ use crate::delay::Delays;
 use crate::edge::{Edge, PUBLISH_EVERY};
 use crate::host::{Hosts, Target};
 use crate::packet::{Body, Packet};
-use crate::route::{Routes, Step, is_plain};
+use crate::route::{Routes, Step, channel, channels_of, is_plain};
 use crate::stamp::Session;
 use crate::tournament::Tournament;
+use crate::watch::Watch;
 pub(crate) use damage::Damage;
 use netstage_core::fair::Transmit;
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
 use netstage_core::{link, tcp};
 use netstage_scenario::outcome::Totals;
-use netstage_scenario::plan::{Hop, Plan};
+use netstage_scenario::plan::{Plan, Tunnel};
 use netstage_wire as wire;
 
 /// Stands for "this channel has no line".
@@ -41,6 +42,8 @@ pub struct World<'a> {
     timers: Tournament,
     pub(crate) hosts: Hosts,
     pub(crate) edges: Vec<Edge>,
+    /// Per tunnel: bytes it puts around a packet.
+    tunnel_overheads: Vec<u32>,
     pub(crate) tcp_bytes: Vec<u64>,
     pub(crate) udp_bytes: Vec<Bins>,
     pub(crate) udp_offered: Vec<Bins>,
@@ -57,6 +60,8 @@ pub struct World<'a> {
     /// Per TCP flow, then per UDP flow, then per dialogue: packets lost, in each bin; empty
     /// unless asked for.
     pub(crate) flow_lost: Vec<Vec<u64>>,
+    /// What happens to the windows of TCP flows.
+    pub(crate) watch: Watch,
     pub(crate) totals: Totals,
     /// Packets whose end was worked out but lies beyond the end of the run.
     beyond_end: u64,
@@ -95,6 +100,7 @@ impl<'a> World<'a> {
             pulls: Vec::new(),
             lines: Tournament::new(0),
             timers: Tournament::new(timers),
+            tunnel_overheads: plan.tunnels.iter().map(Tunnel::overhead).collect(),
             edges: plan.vpns.iter().map(|vpn| Edge::new(vpn, grid)).collect(),
             tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
@@ -105,6 +111,10 @@ impl<'a> World<'a> {
             sessions: Session::all(plan, grid),
             damage: Damage::new(plan, seed, grid, &hosts.udp),
             flow_lost: Vec::new(),
+            watch: match plan.measure.tcp_events {
+                true => Watch::new(grid, hosts.pattern_senders),
+                false => Watch::default(),
+            },
             totals: Totals::default(),
             beyond_end: 0,
             end: Instant::ZERO + plan.duration,
@@ -131,12 +141,10 @@ impl<'a> World<'a> {
     }
 
     fn build_channels(&mut self, seed: u64) {
-        for index in 0..2 * self.plan.links.len() {
-            let hop = Hop { link: index / 2, direction: index % 2 };
-            let config = self.plan.hop(hop);
-            let plain = is_plain(config);
-            let name = format!("link.{}", self.plan.hop_name(hop));
-            self.channels.push(Channel::new(config, plain, seed, &name, self.grid));
+        for index in 0..channels_of(self.plan) {
+            let (name, config) = channel(self.plan, index);
+            let plain = is_plain(&config);
+            self.channels.push(Channel::new(&config, plain, seed, &name, self.grid));
             let needed = self.routes.used[index] && (!plain || self.routes.needs_line[index]);
             self.line_of.push(if needed { self.channel_of.len() as u32 } else { NO_LINE });
             if needed {
@@ -334,6 +342,14 @@ impl<'a> World<'a> {
                     packet.size -= self.edges[vpn as usize].encapsulation.overhead();
                     packet.step += 1;
                 }
+                Step::Protect(tunnel) => {
+                    packet.size += self.tunnel_overheads[tunnel as usize];
+                    packet.step += 1;
+                }
+                Step::Unprotect(tunnel) => {
+                    packet.size -= self.tunnel_overheads[tunnel as usize];
+                    packet.step += 1;
+                }
                 Step::Receiver => return self.handle_data(now, &packet),
                 Step::Sender => return self.handle_ack(now, &packet),
                 Step::Sink => return self.handle_datagram(now, &packet),
@@ -528,7 +544,9 @@ impl<'a> World<'a> {
         let Body::Ack(ack) = packet.body else { unreachable!("only acknowledgements end at a TCP sender") };
         let slot = &mut self.hosts.senders[packet.flow as usize];
         let config = config_of(&self.hosts.groups, slot.group);
+        self.watch.acknowledged(now, packet.flow, &slot.tcp, config);
         slot.tcp.handle_ack(config, now, &ack);
+        self.watch.changed(now, packet.flow, &mut slot.tcp, config);
         self.pump_sender(now, packet.flow);
         if packet.flow as usize >= self.hosts.pattern_senders {
             self.handle_stream_ack(now, packet.flow);
@@ -557,6 +575,7 @@ impl<'a> World<'a> {
             self.proceed(now, packet);
         }
         let slot = &mut self.hosts.senders[flow as usize];
+        self.watch.changed(now, flow, &mut slot.tcp, config_of(&self.hosts.groups, slot.group));
         let wanted = slot.tcp.poll_timeout();
         if wanted < slot.wake {
             slot.wake = wanted;
@@ -592,6 +611,7 @@ impl<'a> World<'a> {
                 let config = config_of(&self.hosts.groups, slot.group);
                 if slot.started && slot.tcp.poll_timeout() <= now {
                     slot.tcp.handle_timeout(config, now);
+                    self.watch.changed(now, flow, &mut slot.tcp, config);
                 }
                 slot.started = true;
                 self.pump_sender(now, flow);

@@ -115,8 +115,14 @@ pub fn plan() -> Plan {
         vpns: vec![vpn("a", 1.0), vpn("b", 2.0)],
         flows: vec![group("bulka", Some(0), 2, 1), group("bulkb", Some(1), 2, 2), group("noise", None, 1, 0)],
         tests: Vec::new(),
+        tunnels: Vec::new(),
         routing: None,
-        measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
+        measure: Measure {
+            interval: Duration::from_secs(1),
+            flow_detail: false,
+            tcp_events: false,
+            delay: false,
+        },
     }
 }
 

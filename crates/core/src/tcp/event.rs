@@ -85,6 +85,12 @@ impl Cause {
         Cause::ApplicationLimited,
     ];
 
+    /// Whether it is a sign of congestion, here or on the way.
+    pub const fn is_congestion(self) -> bool {
+        use Cause::*;
+        matches!(self, LocalDevice | Ecn | FastRetransmit | TailLossProbe | Timeout)
+    }
+
     /// Its name, as events carry it.
     pub const fn name(self) -> &'static str {
         match self {

@@ -13,6 +13,7 @@
 mod congestion;
 mod cubic;
 pub mod event;
+pub mod history;
 mod limited;
 mod prr;
 mod rack;

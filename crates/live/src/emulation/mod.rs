@@ -60,7 +60,7 @@ pub struct Means {
 pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
     if let Some(absent) = services::missing(plan) {
         return Err(Stopped::Missing {
-            message: format!("service.{}: {} is not installed", absent.service, absent.program),
+            message: format!("{}: {} is not installed", absent.by, absent.program),
             remedy: format!("sudo apt-get install {} (Debian)", absent.package),
         });
     }
@@ -83,6 +83,8 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         agents: Vec::new(),
         services: services::specs(plan, &members, folder.path()),
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
+        gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
+        watch: assignments::watched(plan, &members),
     };
     let mut sockets = Vec::new();
     for &node in assignments.keys() {
@@ -109,13 +111,14 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         return Err(Stopped::Interrupted);
     }
     fabric.stop()?;
-    let Finished { emulator, services, ended } = fabric.finish()?;
+    let Finished { emulator, services, ended, watched } = fabric.finish()?;
     let found = Findings {
         plan,
         members: &members,
         reports: &collected.reports,
         emulator: &emulator,
         services: &services,
+        watched: &watched,
     };
     let mut outcome = outcome::outcome(&found);
     outcome.differences = differences(plan).into_iter().chain(told).collect();

@@ -10,7 +10,7 @@ use super::routing;
 use crate::emulator::netem::Stages;
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
-use netstage_scenario::plan::{Family, FlowGroup, Hop, NodeKind, Plan, Transport};
+use netstage_scenario::plan::{Family, FlowGroup, Hop, NodeKind, Plan, Transport, Tunnel};
 use netstage_wire::Encapsulation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -251,7 +251,9 @@ fn mtu(plan: &Plan, routers: &Routers) -> u32 {
         }
     };
     let customers = plan.flows.iter().map(largest).fold(ETHERNET_MTU, u32::max);
-    (customers + around + labels).min(65_535)
+    let protected = |tunnel: &Tunnel| tunnel.mtu + tunnel.overhead();
+    let tunnels = plan.tunnels.iter().map(protected).max().unwrap_or(0);
+    (customers + around + labels).max(tunnels).min(65_535)
 }
 
 fn links_to_customers(router: &Router) -> Vec<usize> {

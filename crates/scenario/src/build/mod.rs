@@ -8,6 +8,7 @@ mod multicast;
 mod routing;
 mod services;
 mod tests;
+mod tunnels;
 mod vpns;
 mod weights;
 
@@ -60,6 +61,7 @@ impl Builder<'_, '_> {
         let mut flows = self.flows(&network, &vpns, end);
         flows.extend(self.services(&network, &vpns, end));
         let tests = self.tests(&network, &vpns);
+        let tunnels = self.tunnels(&network, &vpns, &flows, &tests);
         let routing = self.routing(&network);
         if self.file.flow.0.is_empty() && !self.has_programs() && self.file.test.0.is_empty() {
             self.problems.push_help(
@@ -86,6 +88,7 @@ impl Builder<'_, '_> {
             vpns,
             flows,
             tests,
+            tunnels,
             routing: routing?,
             measure: measure?,
         };
@@ -209,14 +212,24 @@ impl Builder<'_, '_> {
 
     fn measure(&mut self, duration: Option<Duration>) -> Option<Measure> {
         let Some(measure) = &self.file.measure else {
-            return Some(Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false });
+            return Some(Measure {
+                interval: Duration::from_secs(1),
+                flow_detail: false,
+                tcp_events: false,
+                delay: false,
+            });
         };
         let measure = measure.0.as_ref()?;
         let interval = measure.interval.value.0;
         if duration.is_some_and(|d| d > Duration::ZERO && interval > d) {
             self.problems.push(measure.interval.place, "the interval is longer than the run");
         }
-        Some(Measure { interval, flow_detail: measure.flow_detail, delay: measure.delay })
+        Some(Measure {
+            interval,
+            flow_detail: measure.flow_detail,
+            tcp_events: measure.tcp.is_some(),
+            delay: measure.delay,
+        })
     }
 
     /// Refuses what no memory would hold.
@@ -228,7 +241,9 @@ impl Builder<'_, '_> {
         };
         let members: u64 = plan.flows.iter().map(|f| f.count as u64 * endpoints(f)).sum();
         let bins = plan.duration.0.div_ceil(plan.measure.interval.0);
-        let per_flow = if plan.measure.flow_detail { 6 } else { 2 } + if plan.measure.delay { 3 } else { 0 };
+        let per_flow = if plan.measure.flow_detail { 6 } else { 2 }
+            + if plan.measure.tcp_events { 16 } else { 0 }
+            + if plan.measure.delay { 3 } else { 0 };
         let series = members * per_flow + 12 * plan.vpns.len() as u64 + 16 * plan.links.len() as u64;
         let need = (members * PER_FLOW).saturating_add(bins.saturating_mul(series).saturating_mul(8));
         if need > MOST {

@@ -1,7 +1,7 @@
 //! `[node.NAME]` and `[link.NAME]`.
 
 use crate::error::{Problems, did_you_mean};
-use crate::plan::NodeKind;
+use crate::plan::{NodeKind, Software};
 use crate::scalar::{Bytes, Count, NodeName, Positive, Probability, Span, Weighting, number};
 use crate::table::{At, Decode, Kind, List, NoFields, choice, merge, mismatch, table, tagged};
 use crate::tree::{Node, Value};
@@ -9,6 +9,7 @@ use netstage_core::link::JitterDistribution;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue::{CodelConfig, FqCodelConfig};
 use netstage_core::time::Duration;
+use netstage_wire::Cipher;
 
 table! {
     /// A node of the network. An empty table is a host.
@@ -19,15 +20,32 @@ table! {
         queue: Option<Queue>,
         /// Buffer of its ports, for links that give none themselves.
         buffer: Option<Capacity>,
+        /// Of a gateway: what protects packets. Both ends of a tunnel have the same. Left out: aes-128-gcm; WireGuard knows chacha20-poly1305 alone.
+        cipher: Option<At<Cipher>>,
+        /// Of a gateway, on `sim`: how fast it protects packets, and as fast those of the other direction. Left out: as its program did it on a core of its own.
+        service_rate: Option<At<BitRate>>,
     }
 }
+
+choice!(Cipher {
+    /// AES-GCM with a key of 128 bits.
+    "aes-128-gcm" => Cipher::Aes128Gcm,
+    /// AES-GCM with a key of 256 bits.
+    "aes-256-gcm" => Cipher::Aes256Gcm,
+    /// ChaCha20 and Poly1305.
+    "chacha20-poly1305" => Cipher::ChaCha20Poly1305,
+    /// Triple DES and HMAC-SHA-1, of `ipsec` alone: what routers of 2006 had.
+    "3des-sha1" => Cipher::TripleDesSha1,
+});
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Role(pub NodeKind);
 
 /// Kinds that will come: refused by name, so that nobody looks for a misspelling.
-const NOT_YET: &[&str] = &["ipsec", "wireguard", "openvpn", "external"];
+const NOT_YET: &[&str] = &["external"];
+/// Those there are.
+const KINDS: [&str; 6] = ["host", "router", "pe", "ipsec", "wireguard", "openvpn"];
 
 impl Decode for Role {
     fn kind() -> Kind {
@@ -35,6 +53,12 @@ impl Decode for Role {
             ("host", "Sends and receives traffic; forwards none."),
             ("router", "Forwards."),
             ("pe", "A provider edge router: forwards, and controls the VPNs that enter at it."),
+            (
+                "ipsec",
+                "A gateway by strongSwan: between two of them on a flow's way its packets are in a tunnel.",
+            ),
+            ("wireguard", "A gateway by WireGuard: the kernel's where it has it, else wireguard-go."),
+            ("openvpn", "A gateway by OpenVPN."),
         ])
     }
 
@@ -43,13 +67,16 @@ impl Decode for Role {
             Some("host") => NodeKind::Host,
             Some("router") => NodeKind::Router,
             Some("pe") => NodeKind::Pe,
+            Some("ipsec") => NodeKind::Gateway(Software::StrongSwan),
+            Some("wireguard") => NodeKind::Gateway(Software::WireGuard),
+            Some("openvpn") => NodeKind::Gateway(Software::OpenVpn),
             Some(kind) if NOT_YET.contains(&kind) => {
                 let message = format!("nodes of kind \"{kind}\" are not available yet");
-                problems.push_help(node.place, message, "available: host, router, pe");
+                problems.push_help(node.place, message, format!("available: {}", KINDS.join(", ")));
                 return None;
             }
             Some(kind) => {
-                let help = did_you_mean(kind, ["host", "router", "pe"]);
+                let help = did_you_mean(kind, KINDS);
                 let message = format!("unknown kind of node `{}`", kind.escape_debug());
                 problems.push_with_help(node.place, message, help);
                 return None;
