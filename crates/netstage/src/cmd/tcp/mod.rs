@@ -1,6 +1,7 @@
 //! `netstage tcp`: what TCP senders of this machine do, and why.
 
 mod filter;
+mod record;
 mod view;
 mod watch;
 

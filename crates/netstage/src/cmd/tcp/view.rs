@@ -75,7 +75,7 @@ impl View {
         let bits = |row: &Row| row.last.acknowledged.saturating_sub(row.acknowledged) as f64 * 8.0 / seconds;
         let mut rows: Vec<&Row> = self.flows.values().collect();
         rows.sort_by(|a, b| bits(b).total_cmp(&bits(a)));
-        let total: f64 = rows.iter().map(|row| bits(row)).sum();
+        let total = rows.iter().map(|row| bits(row)).fold(0.0, |sum, bits| sum + bits);
         let mut text =
             format!("{}, {} ended, {} in all", counted(rows.len(), "flow"), self.ended, rate(total));
         if lost > 0 {

@@ -1,18 +1,23 @@
 //! `netstage tcp watch`.
 
 use super::filter::Options;
+use super::record::Keeper;
 use super::refused;
 use super::view::View;
 use crate::cmd::measure::units;
-use crate::cmd::run::watch_interrupt;
+use crate::cmd::run::{REPORT, TOOL, watch_interrupt};
 use crate::exit::{Failure, INTERRUPTED, OK, print};
+use crate::html;
 use netstage_core::tcp::event::FlowEvent;
 use netstage_core::time::{Duration, Instant};
 use netstage_live::clock::monotonic_ns;
 use netstage_live::tcpmon::flows::{Flow, Flows};
 use netstage_live::tcpmon::programs::Programs;
+use netstage_study::observed::Place;
+use netstage_study::report;
 use serde::Serialize;
 use std::io::{self, BufWriter, IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 /// How often records are taken, and how often it is looked which sockets processes have.
@@ -30,6 +35,12 @@ pub struct Arguments {
     /// Write every event as a line of JSON, in place of the view
     #[arg(long)]
     ndjson: bool,
+    /// Keep a record, with a report, in this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Width of a bin of the record
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::time)]
+    interval: Duration,
     /// Time between two looks of the view
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = units::time)]
     every: Duration,
@@ -59,6 +70,9 @@ struct Over {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let filter = arguments.filter.filter()?;
+    if arguments.interval < Duration::from_millis(1) {
+        return Err(Failure::usage("--interval: expected 1ms or more"));
+    }
     let processes = filter.processes.clone();
     let mut programs = Programs::load(filter).map_err(refused)?;
     for missing in programs.missing() {
@@ -67,11 +81,17 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     if let Some(process) = programs.refresh().first() {
         return Err(Failure::run(format!("there is no {process}")));
     }
+    let title = "TCP, watched";
+    let place = match &arguments.out {
+        Some(folder) => Some(Place::take(folder, TOOL, title)?),
+        None => None,
+    };
     let interrupted = watch_interrupt()?;
     let start = monotonic_ns();
     let since_start = || Instant(monotonic_ns().saturating_sub(start));
     let mut flows = Flows::new(start);
     let mut view = View::default();
+    let mut keeper = place.as_ref().map(|_| Keeper::new(arguments.interval));
     let mut out = BufWriter::new(io::stdout().lock());
     let (mut refreshed, mut shown) = (Instant::ZERO, Instant::ZERO);
     let clear = if io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
@@ -80,6 +100,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         let mut written = Ok(());
         programs.poll(|record, told| {
             flows.handle(record, told, &mut |flow, event| {
+                if let Some(keeper) = &mut keeper {
+                    keeper.handle(flow, event);
+                }
                 if !arguments.ndjson {
                     view.handle(flow, event);
                 } else if written.is_ok() {
@@ -120,6 +143,17 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     }
     if lost > 0 {
         eprintln!("warning: {lost} records were lost: the flows were too many for this machine; filter them");
+    }
+    if let (Some(place), Some(keeper)) = (place, keeper) {
+        let mut warnings: Vec<String> = Vec::new();
+        if lost > 0 {
+            warnings.push(format!("{lost} records of the kernel's were lost"));
+        }
+        warnings.extend(programs.missing().iter().map(|missing| format!("not told here: {missing}")));
+        let record = place.keep(keeper.finish(title.into(), since_start(), warnings))?;
+        let page = record.folder.join(REPORT);
+        html::write(&page, &report::report(&record))?;
+        eprintln!("report: {}", page.display());
     }
     Ok(code)
 }
