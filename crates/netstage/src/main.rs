@@ -47,6 +47,9 @@ enum Command {
     /// Test a device
     #[command(subcommand)]
     Test(cmd::test::Command),
+    /// Watch TCP senders of this machine
+    #[command(subcommand)]
+    Tcp(cmd::tcp::Command),
     /// Put back what a killed router left: settings of the kernel, programs in it
     Clean(cmd::clean::Arguments),
     /// Hold an emulated network, for `netstage run --on emu`
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Command::Pe(command) => cmd::pe::run(&command),
         Command::Router(command) => cmd::router::run(&command),
         Command::Test(command) => cmd::test::run(&command),
+        Command::Tcp(command) => cmd::tcp::run(&command),
         Command::Clean(arguments) => cmd::clean::run(&arguments),
         Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),

@@ -31,6 +31,7 @@ pub mod compare;
 pub mod derive;
 pub mod figure;
 pub mod format;
+pub mod observed;
 pub mod plot;
 pub mod report;
 pub mod select;

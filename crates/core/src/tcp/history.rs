@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct History {
     interval: Duration,
     bins: Vec<Bin>,
+    /// Bins at most.
+    most: usize,
     /// The last event, and what then held the sender back.
     since: Option<(Instant, Limit)>,
 }
@@ -38,7 +40,12 @@ impl Bin {
 impl History {
     /// Of so many bins; what comes later is not kept.
     pub fn new(interval: Duration, bins: usize) -> History {
-        History { interval, bins: alloc::vec![Bin::default(); bins], since: None }
+        History { interval, bins: alloc::vec![Bin::default(); bins], most: bins, since: None }
+    }
+
+    /// Of as many bins as it takes, up to this many.
+    pub fn growing(interval: Duration, most: usize) -> History {
+        History { interval, bins: Vec::new(), most, since: None }
     }
 
     /// Something happened.
@@ -53,7 +60,7 @@ impl History {
             self.spread(from, event.time, limit);
         }
         self.since = (event.kind != Kind::Ended).then_some((event.time, limit));
-        let Some(bin) = self.bins.get_mut((event.time.0 / self.interval.0) as usize) else { return };
+        let Some(bin) = self.bin(event.time) else { return };
         let segments = |bytes: u64| bytes as f64 / f64::from(snapshot.segment.max(1));
         let cwnd = segments(snapshot.cwnd);
         bin.peak = Some(bin.peak.map_or(cwnd, |peak| peak.max(cwnd)));
@@ -71,12 +78,19 @@ impl History {
         self.bins
     }
 
+    fn bin(&mut self, at: Instant) -> Option<&mut Bin> {
+        let index = (at.0 / self.interval.0) as usize;
+        if index >= self.bins.len() && index < self.most {
+            self.bins.resize(index + 1, Bin::default());
+        }
+        self.bins.get_mut(index)
+    }
+
     fn spread(&mut self, from: Instant, to: Instant, limit: Limit) {
         let mut start = from;
         while start < to {
-            let index = start.0 / self.interval.0;
-            let edge = Instant((index + 1) * self.interval.0).min(to);
-            let Some(bin) = self.bins.get_mut(index as usize) else { return };
+            let edge = Instant((start.0 / self.interval.0 + 1) * self.interval.0).min(to);
+            let Some(bin) = self.bin(start) else { return };
             let held = &mut bin.limited[limit as usize];
             *held = *held + edge.since(start);
             start = edge;

@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Flow {
     /// Its number among those seen.
+    #[serde(rename = "flow")]
     pub id: usize,
     /// The kernel's number of the socket.
     #[serde(skip)]
