@@ -99,6 +99,7 @@ impl Place {
             failures: outcome.failures,
             differences: outcome.differences,
             expectations: Vec::new(),
+            correlations: Vec::new(),
             cells: vec![cell],
             metrics: metrics.into_iter().map(MetricEntry::from).collect(),
             topology: Topology::default(),
