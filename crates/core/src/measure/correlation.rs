@@ -123,9 +123,14 @@ mod tests {
 
     #[test]
     fn values_that_resemble_those_before_them_count_less() {
-        let steps: Vec<(f64, f64)> = (0..100).map(|n| (f64::from(n / 20), f64::from(n / 25))).collect();
-        let found = correlation_in_time(&steps).unwrap();
-        assert!(found.independent < 20.0 && found.count == 100, "{found:?}");
+        let mut stream = Stream::new(3, "pairs");
+        let drawn: Vec<(f64, f64)> = (0..50).map(|_| (stream.uniform(), stream.uniform())).collect();
+        let held: Vec<(f64, f64)> = drawn.iter().flat_map(|pair| [*pair; 4]).collect();
+        let found = correlation_in_time(&held).unwrap();
+        // Each of both is three times in four what it was before.
+        assert_eq!(found.count, 200);
+        assert!((30.0..90.0).contains(&found.independent), "{found:?}");
+        assert_eq!(correlation(&held).unwrap().independent, 200.0);
     }
 
     #[test]
