@@ -17,6 +17,7 @@ use crate::fabric::layout::Layout;
 use crate::fabric::process::{AgentSpec, Build, Fabric, Failed, Finished};
 use crate::fabric::services::{self, ServiceResult};
 use crate::fabric::spec::Spec;
+use crate::netns::user::{Privileges, privileges};
 use crate::task::{Assignment, EdgeTask};
 pub use backend::Backend;
 use folder::Folder;
@@ -62,6 +63,15 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         return Err(Stopped::Missing {
             message: format!("{}: {} is not installed", absent.by, absent.program),
             remedy: format!("sudo apt-get install {} (Debian)", absent.package),
+        });
+    }
+    if let Some(tunnel) = plan.tunnels.first()
+        && !matches!(privileges(), Privileges::Held)
+    {
+        let name = &plan.nodes[tunnel.ends[0]].name;
+        return Err(Stopped::Missing {
+            message: format!("node.{name}: programs of gateways make network devices, which is forbidden"),
+            remedy: "run it as root".into(),
         });
     }
     let layout = Layout::new(plan).map_err(|e| Stopped::Unsupported(e.to_string()))?;
