@@ -1,4 +1,4 @@
-//! `netstage clean`: puts back what a killed router left.
+//! `netstage clean`: puts back what a killed router or `tcp limit` left.
 
 use super::router::SOCKET;
 use super::table::counted;
@@ -26,6 +26,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     } else {
         lines.push(format!("{}, ", counted(cleaned.settings.len(), "setting")));
         lines.push(format!("{}\n", counted(cleaned.programs.len(), "program")));
+    }
+    match super::tcp::limit::clean()? {
+        0 => {}
+        count => lines.push(format!("put back the windows of {}\n", counted(count, "connection"))),
     }
     print(lines.concat().as_bytes()).map(|()| OK)
 }
