@@ -23,7 +23,7 @@ struct {
 } orders SECTION(".maps");
 
 /* Of each socket that was limited, by its cookie, its limits before: of congestion window, and of the window it
- * advertises. */
+ * advertises. Zero: it was left alone. */
 struct before {
 	u32 cwnd;
 	u32 window;
@@ -67,6 +67,8 @@ static long (*const seq_write)(void *sequence, const void *data, u32 length) = (
 #define WINDOW_CLAMP 10
 #define BPF_SNDCWND_CLAMP 1002
 #define UNLIMITED 0x7fffffff
+/* What a socket that listens takes for no limit; zero, which it has at first, cannot be set. */
+#define UNCLAMPED (0xffff << 14)
 
 struct bpf_iter_meta {
 	void *seq;
@@ -98,7 +100,7 @@ INLINE void limit(struct tcp_sock *tcp, u64 cookie, struct order *order)
 	if (order->cwnd)
 		before.cwnd = tcp->snd_cwnd_clamp;
 	if (order->window)
-		before.window = tcp->window_clamp;
+		before.window = tcp->window_clamp ? tcp->window_clamp : UNCLAMPED;
 	map_update(&limited, &cookie, &before, IF_NEW);
 	/* Setting it sets the slow-start threshold, too, which a loss may have lowered since. */
 	if (order->cwnd && tcp->snd_cwnd_clamp != order->cwnd) {

@@ -12,7 +12,7 @@ use aya::maps::{Array, HashMap, MapData};
 use aya::programs::Iter;
 use aya::{Ebpf, Pod};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::SocketAddr;
@@ -101,8 +101,9 @@ impl Limiter {
         folder: &Path,
     ) -> Result<Limiter, Obstacle> {
         let (ebpf, selection) = Selection::load(OBJECT, filter, &types()?)?;
-        let note =
-            Note::new(folder).map_err(|error| Obstacle::system(format!("{}", folder.display()), &error))?;
+        let numbers = namespaces.iter().filter_map(|namespace| namespace.number().ok()).collect();
+        let note = Note::new(folder, numbers)
+            .map_err(|error| Obstacle::system(format!("{}", folder.display()), &error))?;
         Ok(Limiter { limits, selection, kernel: Kernel::load(ebpf)?, namespaces, note })
     }
 
@@ -151,13 +152,15 @@ pub fn clean(folder: &Path) -> Result<usize, Obstacle> {
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(failed)?;
         // A kill in the middle of writing leaves a line that ends early.
+        let (first, rest) = text.split_once('\n').unwrap_or_default();
         let noted: Vec<(u64, Before)> =
-            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+            rest.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         if !noted.is_empty() {
             let (ebpf, _) = Selection::load(OBJECT, Filter::default(), &types()?)?;
             let mut kernel = Kernel::load(ebpf)?;
             kernel.remember(&noted)?;
-            kernel.order(Order { is_undo: 1, ..Order::default() }, &all_namespaces())?;
+            let numbers = serde_json::from_str(first).unwrap_or_default();
+            kernel.order(Order { is_undo: 1, ..Order::default() }, &namespaces(&numbers))?;
             count += noted.len();
         }
         fs::remove_file(entry.path()).map_err(failed)?;
@@ -165,16 +168,30 @@ pub fn clean(folder: &Path) -> Result<usize, Obstacle> {
     Ok(count)
 }
 
-/// The network namespaces of all processes.
-fn all_namespaces() -> Vec<Namespace> {
-    let mut seen = BTreeSet::new();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let is_new = |number: &u32| {
-        fs::metadata(format!("/proc/{number}/ns/net")).is_ok_and(|namespace| seen.insert(namespace.ino()))
+/// Those of some namespaces that are still there: they are held by names, processes, or open files.
+fn namespaces(numbers: &BTreeSet<u64>) -> Vec<Namespace> {
+    let entries =
+        |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let of_process = |process: PathBuf| {
+        let is_namespace = |file: &PathBuf| {
+            fs::read_link(file).is_ok_and(|target| target.to_string_lossy().starts_with("net:["))
+        };
+        let open = entries(process.join("fd")).filter(is_namespace);
+        std::iter::once(process.join("ns/net")).chain(open.collect::<Vec<_>>())
     };
-    let new: Vec<u32> = numbers.filter(is_new).collect();
-    new.into_iter().filter_map(|number| Namespace::of_process(number).ok()).collect()
+    let processes = entries("/proc".into()).filter(|path| path.join("fd").exists());
+    let places = entries("/run/netns".into()).chain(processes.flat_map(of_process));
+    let mut found = BTreeMap::new();
+    for place in places {
+        let number = fs::metadata(&place).map_or(0, |namespace| namespace.ino());
+        if numbers.contains(&number)
+            && !found.contains_key(&number)
+            && let Ok(namespace) = Namespace::at(&place)
+        {
+            found.insert(number, namespace);
+        }
+    }
+    found.into_values().collect()
 }
 
 /// The program in the kernel.
@@ -228,28 +245,31 @@ fn iterator(ebpf: &mut Ebpf) -> &mut Iter {
     program.try_into().expect("it is of this kind")
 }
 
-/// What is written down, a line for each connection; locked as long as its process lives.
+/// What is written down: a line of the numbers of namespaces, then one for each connection. Locked as long as its
+/// process lives.
 struct Note {
     path: PathBuf,
     file: File,
+    namespaces: BTreeSet<u64>,
     known: Vec<(u64, Before)>,
 }
 
 impl Note {
-    fn new(folder: &Path) -> io::Result<Note> {
+    fn new(folder: &Path, namespaces: BTreeSet<u64>) -> io::Result<Note> {
         fs::create_dir_all(folder)?;
         let path = folder.join(std::process::id().to_string());
         let file = File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
         file.try_lock().map_err(|_| io::Error::other("it is in use"))?;
-        Ok(Note { path, file, known: Vec::new() })
+        Ok(Note { path, file, namespaces, known: Vec::new() })
     }
 
     fn write(&mut self, before: &[(u64, Before)]) -> io::Result<()> {
         if self.known == before {
             return Ok(());
         }
-        let lines: String =
-            before.iter().map(|entry| serde_json::to_string(entry).expect("only numbers") + "\n").collect();
+        let line = |value: serde_json::Result<String>| value.expect("only numbers") + "\n";
+        let mut lines = line(serde_json::to_string(&self.namespaces));
+        lines.extend(before.iter().map(|entry| line(serde_json::to_string(entry))));
         self.file.rewind()?;
         self.file.write_all(lines.as_bytes())?;
         self.file.set_len(lines.len() as u64)?;
