@@ -124,6 +124,12 @@ fn every_event_is_a_line_and_a_record_is_kept() {
     }
     assert!(text(&report(&[]).stdout).contains("> 10.0.0.2:7000"));
     assert!(Path::new(&out).join("report.html").exists());
+    // Without programs in the kernel there is less, of the same kind.
+    let arguments = ["watch", "--port", "7000", "--by", "polling", "--for", "0.5", "--ndjson"];
+    let output = world.while_sending(|| world.tcp(&arguments));
+    let said = text(&output.stdout);
+    assert!(said.contains("\"remote\":\"10.0.0.2:7000\"") && said.contains("acknowledged"), "{said}");
+    assert!(text(&output.stderr).contains("looks a second"), "{}", text(&output.stderr));
     // The same folder is not written to again, and other namespaces' connections are not told of.
     let again = world.tcp(&["watch", "--for", "0.1", "--out", out.to_str().unwrap()]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
@@ -205,7 +211,7 @@ fn who_may_not_is_told_what_it_takes() {
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
-    command.arg(env!("CARGO_BIN_EXE_netstage")).args(["tcp", "watch"]);
+    command.arg(env!("CARGO_BIN_EXE_netstage")).args(["tcp", "watch", "--by", "kernel"]);
     let output = command.output().unwrap();
     let said = text(&output.stderr);
     if output.status.code() == Some(126) || output.status.code() == Some(127) {

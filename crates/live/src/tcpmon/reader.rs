@@ -38,6 +38,15 @@ impl<'a> Reader<'a> {
         Some(words)
     }
 
+    /// As sock_diag lays it out: four words, of which IPv4 uses the first.
+    pub fn diag_address(&mut self, is_v4: bool) -> Option<IpAddr> {
+        let octets = self.take::<16>()?;
+        Some(match is_v4 {
+            true => IpAddr::from([octets[0], octets[1], octets[2], octets[3]]),
+            false => Ipv6Addr::from(octets).to_canonical(),
+        })
+    }
+
     pub fn address(&mut self) -> Option<IpAddr> {
         self.take::<16>().map(|octets| Ipv6Addr::from(octets).to_canonical())
     }

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 const RECORD: usize = 168;
 const DEPTH: usize = 16;
 /// The kernel's "no threshold yet".
-const NO_THRESHOLD: u32 = 0x7fff_ffff;
+pub(super) const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
