@@ -47,10 +47,10 @@ enum Command {
     /// Test a device
     #[command(subcommand)]
     Test(cmd::test::Command),
-    /// Watch TCP senders of this machine
+    /// Watch the TCP connections of this machine, and limit their windows
     #[command(subcommand)]
     Tcp(cmd::tcp::Command),
-    /// Put back what a killed router left: settings of the kernel, programs in it
+    /// Put back what a killed router or `tcp limit` left: settings of the kernel, programs in it, limits
     Clean(cmd::clean::Arguments),
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]

@@ -103,13 +103,18 @@ impl Network {
     }
 }
 
-/// The network namespace that a name of `ip netns`, the number of a process or a path stands for.
-pub fn namespace(text: &str) -> Result<u32, String> {
-    let path = match text.parse::<u32>() {
+/// Where the network namespace is that a name of `ip netns`, the number of a process or a path stands for.
+pub fn namespace_path(text: &str) -> PathBuf {
+    match text.parse::<u32>() {
         Ok(process) => PathBuf::from(format!("/proc/{process}/ns/net")),
         Err(_) if text.contains('/') => PathBuf::from(text),
         Err(_) => Path::new("/run/netns").join(text),
-    };
+    }
+}
+
+/// The number of that network namespace.
+pub fn namespace(text: &str) -> Result<u32, String> {
+    let path = namespace_path(text);
     let found =
         fs::metadata(&path).map_err(|error| format!("no namespace at {}: {error}", path.display()))?;
     u32::try_from(found.ino()).map_err(|_| format!("{} is no namespace", path.display()))
@@ -186,22 +191,37 @@ impl Filter {
         all.filter_map(|folder| fs::metadata(folder).ok()).map(|found| found.ino()).collect()
     }
 
+    /// All processes that are watched, by number, and those of the cgroups.
+    pub fn process_numbers(&self) -> Vec<u32> {
+        let folders = self.cgroups.iter().flat_map(|cgroup| folders(cgroup));
+        let lists = folders.filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok());
+        let listed =
+            lists.flat_map(|list| list.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>());
+        self.processes.iter().flat_map(Process::numbers).chain(listed).collect()
+    }
+
     /// Inodes of the sockets of all processes that are watched, and those of which there is no process.
     pub(super) fn sockets(&self) -> (BTreeSet<u64>, Vec<Process>) {
         let mut sockets = BTreeSet::new();
         let mut gone = Vec::new();
         for process in &self.processes {
-            let numbers = match process {
-                Process::Number(number) => vec![*number],
-                Process::Name(name) => numbers_of(name),
-            };
-            let found: Vec<_> = numbers.into_iter().filter_map(|number| sockets_of(number).ok()).collect();
+            let found: Vec<_> =
+                process.numbers().into_iter().filter_map(|number| sockets_of(number).ok()).collect();
             if found.is_empty() {
                 gone.push(process.clone());
             }
             sockets.extend(found.into_iter().flatten());
         }
         (sockets, gone)
+    }
+}
+
+impl Process {
+    fn numbers(&self) -> Vec<u32> {
+        match self {
+            Process::Number(number) => vec![*number],
+            Process::Name(name) => numbers_of(name),
+        }
     }
 }
 

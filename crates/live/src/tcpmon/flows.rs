@@ -122,6 +122,11 @@ impl Flows {
 pub enum Told {
     /// The kernel does not tell where its functions are.
     Unknown,
+    /// It was found changed between two looks.
+    Polled {
+        /// Marks were echoed in between.
+        is_marked: bool,
+    },
     /// By this function, if any that is known.
     By(Option<Function>),
 }
@@ -163,6 +168,8 @@ impl Tracked {
                 Told::By(Some(Function::Transmit)) => Cause::LocalDevice,
                 Told::By(Some(Function::ProcessProbeAck)) => Cause::TailLossProbe,
                 Told::By(Some(Function::TryToOpen)) => Cause::Ecn,
+                Told::Polled { is_marked: true } => Cause::Ecn,
+                Told::Polled { is_marked: false } => Cause::LocalDevice,
                 // The ACK before this is the one that is being looked at, if it came by one.
                 _ if self.last.is_probing && !record.is_probing => Cause::TailLossProbe,
                 _ if self.last.happened == Happened::Acknowledged

@@ -1,15 +1,16 @@
 //! What the programs in the kernel tell: `struct record` and `struct turn` of bpf/tcp.bpf.c, read from bytes.
 
+use super::reader::Reader;
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp::event::{Snapshot, State};
 use netstage_core::time::Duration;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Bytes of a record, and of the addresses that follow one of congestion control.
 const RECORD: usize = 168;
 const DEPTH: usize = 16;
 /// The kernel's "no threshold yet".
-const NO_THRESHOLD: u32 = 0x7fff_ffff;
+pub(super) const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,14 +66,14 @@ pub struct Record {
 
 /// A record, and whence congestion control was told, where that is what happened: the innermost call first.
 pub(super) fn read(bytes: &[u8]) -> Option<(Record, [u64; DEPTH])> {
-    let mut at = Reader { bytes };
+    let mut at = Reader::of(bytes);
     let (time_ns, cookie, acknowledged, pacing) = (at.u64()?, at.u64()?, at.u64()?, at.u64()?);
     let local = at.address()?;
     let remote = at.address()?;
     let namespace = at.u32()?;
     let local = SocketAddr::new(local, at.u16()?);
     let remote = SocketAddr::new(remote, at.u16()?);
-    let [kind, old, old_connection, new] = at.take::<4>()?;
+    let [kind, old, _, new] = at.take::<4>()?;
     let is_modelled = at.u32()? != 0;
     let [segment, cwnd, ssthresh, peer_window, outstanding, unsent] = at.words()?;
     let [packets_out, sacked_out, lost_out, retrans_out] = at.words()?;
@@ -86,7 +87,6 @@ pub(super) fn read(bytes: &[u8]) -> Option<(Record, [u64; DEPTH])> {
         (3, _) => Happened::Closed,
         _ => return None,
     };
-    let _ = old_connection;
     let bytes_of = |segments: u32| u64::from(segments) * u64::from(segment);
     let round_trip = |us: u32| (us > 0 && us < u32::MAX).then(|| Duration::from_micros(us.into()));
     let left_network = sacked_out.saturating_add(lost_out);
@@ -142,43 +142,6 @@ pub(super) fn state(number: u8) -> Option<State> {
         4 => State::Loss,
         _ => return None,
     })
-}
-
-/// Takes numbers off the front of bytes.
-struct Reader<'a> {
-    bytes: &'a [u8],
-}
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.bytes.split_first_chunk::<N>()?;
-        self.bytes = rest;
-        Some(*taken)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.take().map(u16::from_ne_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_ne_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_ne_bytes)
-    }
-
-    fn words<const N: usize>(&mut self) -> Option<[u32; N]> {
-        let mut words = [0; N];
-        for word in &mut words {
-            *word = self.u32()?;
-        }
-        Some(words)
-    }
-
-    fn address(&mut self) -> Option<IpAddr> {
-        self.take::<16>().map(|octets| Ipv6Addr::from(octets).to_canonical())
-    }
 }
 
 #[cfg(test)]

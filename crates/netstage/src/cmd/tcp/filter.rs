@@ -1,7 +1,10 @@
 //! Which connections: options that several commands have.
 
 use crate::exit::Failure;
+use netstage_live::netns::Namespace;
 use netstage_live::tcpmon::filter::{self, Filter, Network, Process};
+use std::collections::BTreeSet;
+use std::io;
 
 /// Options. Several of one kind widen the choice, those of different kinds narrow it.
 #[derive(clap::Args)]
@@ -27,6 +30,33 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether every connection is meant.
+    pub fn is_empty(&self) -> bool {
+        let Options { process, port, address, namespace, cgroup, container } = self;
+        let texts = [namespace, cgroup, container];
+        process.is_empty()
+            && port.is_empty()
+            && address.is_empty()
+            && texts.iter().all(|texts| texts.is_empty())
+    }
+
+    /// The network namespaces connections are looked for in: those given, or else our own and those of the
+    /// processes meant.
+    pub fn namespaces(&self, filter: &Filter) -> Result<Vec<Namespace>, Failure> {
+        let failed = |error: io::Error| Failure::run(format!("cannot open a network namespace: {error}"));
+        if !self.namespace.is_empty() {
+            let open = |text: &String| Namespace::at(&filter::namespace_path(text));
+            return self.namespace.iter().map(open).collect::<Result<_, _>>().map_err(failed);
+        }
+        let own = Namespace::of_this_thread().map_err(failed)?;
+        let number = |namespace: &Namespace| namespace.number().ok();
+        let mut seen = BTreeSet::from([number(&own)]);
+        let others =
+            filter.process_numbers().into_iter().filter_map(|process| Namespace::of_process(process).ok());
+        let others: Vec<Namespace> = others.filter(|namespace| seen.insert(number(namespace))).collect();
+        Ok(std::iter::once(own).chain(others).collect())
+    }
+
     /// The filter they are.
     pub fn filter(&self) -> Result<Filter, Failure> {
         let all = |given: &[String], find: fn(&str) -> Result<_, String>| {

@@ -1,6 +1,7 @@
-//! `netstage tcp`: what TCP senders of this machine do, and why.
+//! `netstage tcp`: what TCP senders of this machine do, and why; and limits of their windows.
 
 mod filter;
+pub mod limit;
 mod record;
 mod view;
 mod watch;
@@ -13,12 +14,15 @@ use netstage_live::obstacle::Obstacle;
 pub enum Command {
     /// Tell each change of a TCP sender's window, and its cause
     Watch(watch::Arguments),
+    /// Limit the windows of connections that run, as long as this command does
+    Limit(limit::Arguments),
 }
 
 /// Runs the command.
 pub fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Watch(arguments) => watch::run(arguments),
+        Command::Limit(arguments) => limit::run(arguments),
     }
 }
 

@@ -12,7 +12,7 @@ use netstage_core::tcp::event::FlowEvent;
 use netstage_core::time::{Duration, Instant};
 use netstage_live::clock::monotonic_ns;
 use netstage_live::tcpmon::flows::{Flow, Flows};
-use netstage_live::tcpmon::programs::Programs;
+use netstage_live::tcpmon::source::{By, Source};
 use netstage_study::observed::Place;
 use netstage_study::report;
 use serde::Serialize;
@@ -29,6 +29,9 @@ const REFRESH: Duration = Duration::from_millis(200);
 pub struct Arguments {
     #[command(flatten)]
     filter: Options,
+    /// Who tells: programs in the kernel, or its list of sockets, which tells less [default: the first that can]
+    #[arg(long, value_name = "WHO")]
+    by: Option<Teller>,
     /// End after so long
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     span: Option<Duration>,
@@ -47,6 +50,14 @@ pub struct Arguments {
     /// Show so many flows at most, those that send most
     #[arg(long, value_name = "N", default_value = "20")]
     flows: usize,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Teller {
+    /// Programs in the kernel
+    Kernel,
+    /// The kernel's list of sockets, again and again
+    Polling,
 }
 
 /// An event as a line.
@@ -74,11 +85,17 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         return Err(Failure::usage("--interval: expected 1ms or more"));
     }
     let processes = filter.processes.clone();
-    let mut programs = Programs::load(filter).map_err(refused)?;
-    for missing in programs.missing() {
+    let by = match arguments.by {
+        None => By::Any,
+        Some(Teller::Kernel) => By::Programs,
+        Some(Teller::Polling) => By::Polling,
+    };
+    let namespaces = arguments.filter.namespaces(&filter)?;
+    let mut source = Source::open(by, filter, &namespaces).map_err(refused)?;
+    for missing in source.missing() {
         eprintln!("note: not told here: {missing}");
     }
-    if let Some(process) = programs.refresh().first() {
+    if let Some(process) = source.refresh().first() {
         return Err(Failure::run(format!("there is no {process}")));
     }
     let title = "TCP, watched";
@@ -98,7 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let (is_over, code) = loop {
         std::thread::sleep(std::time::Duration::from_nanos(POLL.0));
         let mut written = Ok(());
-        programs.poll(|record, told| {
+        let polled = source.poll(|record, told| {
             flows.handle(record, told, &mut |flow, event| {
                 if let Some(keeper) = &mut keeper {
                     keeper.handle(flow, event);
@@ -110,18 +127,19 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
                 }
             });
         });
+        polled.map_err(refused)?;
         // A reader that has gone away has seen enough.
         if written.and_then(|()| out.flush()).is_err() {
             break (None, OK);
         }
         let now = since_start();
         if now.since(shown) >= arguments.every && !arguments.ndjson {
-            let page = view.page(now, now.since(shown), programs.lost(), arguments.flows);
+            let page = view.page(now, now.since(shown), source.lost(), arguments.flows);
             print(format!("{clear}{page}\n").as_bytes())?;
             shown = now;
         }
         if now.since(refreshed) >= REFRESH {
-            let gone = programs.refresh();
+            let gone = source.refresh();
             if !gone.is_empty() && gone.len() == processes.len() {
                 break (gone.first().cloned(), OK);
             }
@@ -134,7 +152,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
             break (None, OK);
         }
     };
-    let lost = programs.lost();
+    let lost = source.lost();
     if arguments.ndjson {
         let _ = line(&mut out, &Over { flows: flows.all().len(), lost }).and_then(|()| out.flush());
     }
@@ -149,7 +167,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         if lost > 0 {
             warnings.push(format!("{lost} records of the kernel's were lost"));
         }
-        warnings.extend(programs.missing().iter().map(|missing| format!("not told here: {missing}")));
+        warnings.extend(source.missing().iter().map(|missing| format!("not told here: {missing}")));
         let record = place.keep(keeper.finish(title.into(), since_start(), warnings))?;
         let page = record.folder.join(REPORT);
         html::write(&page, &report::report(&record))?;
