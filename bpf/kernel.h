@@ -17,9 +17,11 @@ typedef unsigned long long u64;
 #define TYPE(name, type) type *name
 
 enum map_kind {
+	MAP_HASH = 1,
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
 	MAP_DEVMAP = 14,
+	MAP_RINGBUF = 27,
 };
 #define MAP_MMAPABLE (1 << 10)
 

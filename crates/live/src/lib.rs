@@ -23,6 +23,7 @@
 //! - [`stamp`]: STAMP between any two hosts.
 //! - [`task`]: what an agent is asked to do, and [`results`], what it found: the contents
 //!   of the messages between agents and their controller.
+//! - [`tcpmon`]: what the kernel's TCP senders do, and why.
 //! - [`traffic`]: the engine that sends and receives flows.
 //!
 //! What to send and when is decided in `netstage_core`; here are the sockets, threads and
@@ -57,6 +58,7 @@ pub mod router;
 pub mod signals;
 pub mod stamp;
 pub mod task;
+pub mod tcpmon;
 pub mod tester;
 pub mod traffic;
 mod wait;

@@ -10,7 +10,9 @@ mod summary;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use exit::Failure;
+use netstage_live::netns::hold;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Stages a network, proves how it performs, and keeps it fair.
@@ -45,14 +47,20 @@ enum Command {
     /// Test a device
     #[command(subcommand)]
     Test(cmd::test::Command),
-    /// Put back what a killed router left: settings of the kernel, programs in it
+    /// Watch the TCP connections of this machine, and limit their windows
+    #[command(subcommand)]
+    Tcp(cmd::tcp::Command),
+    /// Put back what a killed router or `tcp limit` left: settings of the kernel, programs in it, limits
     Clean(cmd::clean::Arguments),
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]
     Fabric,
     /// Run another project's program so that nothing it starts outlives us, for `fabric`
-    #[command(name = netstage_live::netns::hold::COMMAND, hide = true)]
+    #[command(name = hold::COMMAND, hide = true)]
     Held {
+        /// A folder to have in place of /run
+        #[arg(long)]
+        run: Option<PathBuf>,
         /// The program
         program: OsString,
         /// Its arguments
@@ -90,12 +98,13 @@ fn main() -> ExitCode {
             netstage_live::fabric::server::serve();
             Ok(exit::OK)
         }
-        Command::Held { program, arguments } => netstage_live::netns::hold::hold(&program, &arguments)
+        Command::Held { run, program, arguments } => hold::hold(&program, &arguments, run.as_deref())
             .map_err(|e| Failure::run(format!("cannot hold {}: {e}", program.display()))),
         Command::Measure(command) => cmd::measure::run(&command),
         Command::Pe(command) => cmd::pe::run(&command),
         Command::Router(command) => cmd::router::run(&command),
         Command::Test(command) => cmd::test::run(&command),
+        Command::Tcp(command) => cmd::tcp::run(&command),
         Command::Clean(arguments) => cmd::clean::run(&arguments),
         Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),

@@ -8,7 +8,7 @@ use std::path::Path;
 const MOST_ROWS: usize = 60;
 
 /// Tables shown here, by what their titles begin with.
-const WANTED: [&str; 4] = ["Results", "Tests", "What the tests say", "Comparison"];
+const WANTED: [&str; 5] = ["Results", "Tests", "What the tests say", "What throughput follows", "Comparison"];
 
 /// Title, results, verdicts and warnings; and where the page is.
 pub fn text(data: &ReportData, page: Option<&Path>) -> String {

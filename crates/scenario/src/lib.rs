@@ -31,6 +31,7 @@ mod table;
 pub mod tester;
 mod trace;
 mod tree;
+pub mod window;
 
 pub use error::{Errors, Problem, Source};
 pub use read::{Options, load, parse};

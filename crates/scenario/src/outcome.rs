@@ -13,6 +13,8 @@ pub enum Aggregation {
     Sum,
     /// Value at the end of the bin.
     Last,
+    /// Largest value in the bin.
+    Max,
 }
 
 /// A metric's entry in the registry, copied into every record.
@@ -105,6 +107,38 @@ metrics! {
     FlowLateness = "flow.lateness", "s", "", Mean;
     /// Congestion window of a TCP sender.
     FlowWindow = "flow.window", "packets", "", Last;
+    /// Largest congestion window of a TCP sender in the bin.
+    FlowWindowPeak = "flow.window.peak", "packets", "", Max;
+    /// What a TCP sender may have in flight: the smaller of its congestion window and its peer's window.
+    FlowWindowUsable = "flow.window.usable", "packets", "", Last;
+    /// Times a TCP sender reduced its window for congestion: any of the first five causes.
+    FlowReductions = "flow.reductions", "", "", Sum;
+    /// Times a queue of the sender's own host refused a segment, and its window fell.
+    FlowCauseLocalDevice = "flow.cause.local_device", "", "", Sum;
+    /// Times a TCP sender's window fell for an echoed congestion mark.
+    FlowCauseEcn = "flow.cause.ecn", "", "", Sum;
+    /// Times a TCP sender's window fell for duplicate or selective acknowledgements.
+    FlowCauseFastRetransmit = "flow.cause.fast_retransmit", "", "", Sum;
+    /// Times a TCP sender's window fell for a loss that a tail-loss probe repaired.
+    FlowCauseTailLossProbe = "flow.cause.tail_loss_probe", "", "", Sum;
+    /// Times a TCP sender's window fell for a retransmission timeout.
+    FlowCauseTimeout = "flow.cause.timeout", "", "", Sum;
+    /// Times a TCP sender took a needless reduction back.
+    FlowCauseUndo = "flow.cause.undo", "", "", Sum;
+    /// Times a TCP sender began anew after it had sent nothing for long.
+    FlowCauseIdleRestart = "flow.cause.idle_restart", "", "", Sum;
+    /// Times the receiver's window began to hold a TCP sender back.
+    FlowCauseReceiverWindow = "flow.cause.receiver_window", "", "", Sum;
+    /// Times the application began to hold a TCP sender back.
+    FlowCauseApplicationLimited = "flow.cause.application_limited", "", "", Sum;
+    /// Share of the time in which the congestion window held a TCP sender back.
+    FlowLimitedCongestionWindow = "flow.limited.congestion_window", "", "", Mean;
+    /// Share of the time in which the receiver's window held a TCP sender back.
+    FlowLimitedPeerWindow = "flow.limited.peer_window", "", "", Mean;
+    /// Share of the time in which the application had nothing more to send.
+    FlowLimitedApplication = "flow.limited.application", "", "", Mean;
+    /// Share of the time in which pacing, or a queue of the host's, held a TCP sender back.
+    FlowLimitedPacing = "flow.limited.pacing", "", "", Mean;
     /// Slow-start threshold of a TCP sender.
     FlowSlowStartThreshold = "flow.slow_start_threshold", "packets", "", Last;
     /// Window a TCP sender's peer advertises.

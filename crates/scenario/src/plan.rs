@@ -4,12 +4,15 @@
 //! scenario was refused before one exists. Tables keep the order of their names, so
 //! equal scenarios give equal plans.
 
+mod gateway;
 mod test;
 
+pub use gateway::{Crossing, Software, Tunnel};
 pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer};
 
 use crate::routes::Topology;
 use netstage_core::fair::Control;
+use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Carriage;
 use netstage_core::traffic::{Pattern, Traffic};
@@ -36,6 +39,8 @@ pub struct Plan {
     pub flows: Vec<FlowGroup>,
     /// Measurements made of trials, ordered by name; they follow the run of the flows.
     pub tests: Vec<Test>,
+    /// Tunnels between gateways, ordered by the first of their ends.
+    pub tunnels: Vec<Tunnel>,
     /// Routers whose routes another project's daemons find, if any.
     pub routing: Option<Routing>,
     /// What is recorded.
@@ -92,6 +97,20 @@ pub struct Node {
     pub name: String,
     /// What it is.
     pub kind: NodeKind,
+    /// Of a host: its network device, where that may limit it.
+    pub device: Option<Device>,
+    /// Of a LAN: how long its stations take an answer of address resolution for true, if not as long as their
+    /// systems do.
+    pub arp_timeout: Option<Duration>,
+}
+
+/// A host's network device, whose full queue TCP is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// How fast it sends, bytes at the IP layer.
+    pub rate: BitRate,
+    /// Bytes that may wait in its queue.
+    pub buffer: u64,
 }
 
 /// What a node is.
@@ -103,11 +122,23 @@ pub enum NodeKind {
     Router,
     /// A provider edge router: forwards, and controls the VPNs that enter at it.
     Pe,
+    /// Forwards, through tunnels that it and another gateway are the ends of.
+    Gateway(Software),
     /// An Ethernet switch: those joined to it share a subnet.
-    Lan {
-        /// How long they take an answer of address resolution for true, if not as long as their systems do.
-        arp_timeout: Option<Duration>,
-    },
+    Lan,
+}
+
+impl NodeKind {
+    /// Its name in scenarios.
+    pub fn name(self) -> &'static str {
+        match self {
+            NodeKind::Host => "host",
+            NodeKind::Router => "router",
+            NodeKind::Pe => "pe",
+            NodeKind::Gateway(software) => software.kind(),
+            NodeKind::Lan => "lan",
+        }
+    }
 }
 
 /// What a link's ends are where packets are real.
@@ -368,6 +399,8 @@ pub struct Measure {
     pub interval: Duration,
     /// Series of every flow's window, round trip and retransmissions, not only its throughput.
     pub flow_detail: bool,
+    /// What happens to the windows of TCP flows, and why.
+    pub tcp_events: bool,
     /// Delays of the packets of UDP flows, as series and distributions.
     pub delay: bool,
 }
@@ -423,7 +456,7 @@ impl Plan {
 
     /// Whether a node is a LAN.
     pub fn is_lan(&self, node: usize) -> bool {
-        matches!(self.nodes[node].kind, NodeKind::Lan { .. })
+        matches!(self.nodes[node].kind, NodeKind::Lan)
     }
 
     /// Whether flows run by themselves: not if all of them are there only beside tests.

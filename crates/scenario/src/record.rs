@@ -9,7 +9,7 @@ mod layout;
 
 use crate::finding::TestOutcome;
 use crate::outcome::{Aggregation, Metric, Totals};
-use crate::plan::{NodeKind, Plan};
+use crate::plan::Plan;
 use layout::Layout;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,7 +17,7 @@ use std::fmt;
 /// Major version of the schema: readers refuse a newer one.
 pub const MAJOR: u32 = 1;
 /// Minor version of the schema.
-pub const MINOR: u32 = 1;
+pub const MINOR: u32 = 2;
 
 /// Everything in `record.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +54,9 @@ pub struct Record {
     /// What was expected, and what came of it.
     #[serde(default)]
     pub expectations: Vec<ExpectationEntry>,
+    /// How strongly throughput follows what holds TCP back, where that was watched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub correlations: Vec<CorrelationEntry>,
     /// The cells of the sweep.
     pub cells: Vec<CellEntry>,
     /// The metrics that occur.
@@ -68,6 +71,26 @@ pub struct Record {
     pub distributions: Option<SeriesFile>,
     /// The scenario as run.
     pub scenario: String,
+}
+
+/// The rank correlation of a flow's throughput with another metric of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CorrelationEntry {
+    /// Index of the cell, whose bins are compared; none: the means of all cells are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<usize>,
+    /// The flow.
+    pub subject: String,
+    /// The metric, by its name in the registry.
+    pub metric: String,
+    /// Spearman's rho: from -1 to 1.
+    pub coefficient: f64,
+    /// Lower end of its 95 % interval.
+    pub low: f64,
+    /// Upper end of its 95 % interval.
+    pub high: f64,
+    /// Bins or cells compared.
+    pub count: usize,
 }
 
 /// A file of values, as this record was written with it.
@@ -415,6 +438,7 @@ impl From<Metric> for MetricEntry {
             Aggregation::Mean => "mean",
             Aggregation::Sum => "sum",
             Aggregation::Last => "last",
+            Aggregation::Max => "max",
         };
         MetricEntry {
             name: info.name.into(),
@@ -443,14 +467,8 @@ impl TotalsEntry {
 impl From<&Plan> for Topology {
     fn from(plan: &Plan) -> Topology {
         let node = |index: usize| plan.nodes[index].name.clone();
-        let kind = |kind| match kind {
-            NodeKind::Host => "host",
-            NodeKind::Router => "router",
-            NodeKind::Pe => "pe",
-            NodeKind::Lan { .. } => "lan",
-        };
         let nodes =
-            plan.nodes.iter().map(|n| TopologyNode { name: n.name.clone(), kind: kind(n.kind).into() });
+            plan.nodes.iter().map(|n| TopologyNode { name: n.name.clone(), kind: n.kind.name().into() });
         let links = plan.links.iter().map(|l| TopologyLink {
             name: l.name.clone(),
             ends: (node(l.ends[0]), node(l.ends[1])),

@@ -155,6 +155,7 @@ impl Reference {
                 Aggregation::Mean => "mean",
                 Aggregation::Sum => "sum",
                 Aggregation::Last => "last",
+                Aggregation::Max => "max",
             };
             let row = [info.unit, info.layer, aggregation, info.help].join(" | ");
             self.text.push_str(&format!("| `{}` | {row} |\n", info.name));

@@ -88,7 +88,13 @@ const CASES: &[(&str, &str)] = &[
     ("subject = \"tcp[*]\"", "reference_lines = [{ valeu = 1 }]"),
     // Unknown words.
     ("kind = \"router\"", "kind = \"ruoter\""),
+    ("kind = \"router\"", "kind = \"external\""),
+    // Gateways and devices.
     ("kind = \"router\"", "kind = \"wireguard\""),
+    ("kind = \"router\"", "kind = \"router\"\ncipher = \"aes-128-gcm\""),
+    ("kind = \"router\"", "kind = \"wireguard\"\ncipher = \"3des-sha1\""),
+    ("kind = \"router\"", "kind = \"ipsec\"\ncipher = \"3des\""),
+    ("kind = \"router\"", "kind = \"router\"\ndevice = { rate = \"1 Gbit/s\" }"),
     ("delay = \"5 ms\"", "queue = \"fqcodel\""),
     ("kind = \"i2vfc\", decrease = 0.1", "kind = \"i2fvc\", decrease = 0.1"),
     ("count = 3", "tcp = { algorithm = \"new-reno\" }"),

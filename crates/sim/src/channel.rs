@@ -110,19 +110,49 @@ impl Plain {
         time
     }
 
-    /// A packet enters at `now`; when it arrives, or `None` if it found no room.
+    /// When no more waits than there is room for; `None` if that is so at `now`.
+    pub fn full_until(&mut self, now: Instant) -> Option<Instant> {
+        self.begin_those_due(now);
+        let (mut packets, mut bytes, mut until) = (self.waiting.len(), self.waiting_bytes, None);
+        for &(begins, size) in &self.waiting {
+            let room = match self.buffer {
+                Capacity::Packets(most) => packets <= most as usize,
+                Capacity::Bytes(most) => bytes <= most,
+            };
+            if room {
+                break;
+            }
+            (packets, bytes, until) = (packets - 1, bytes - u64::from(size), Some(begins));
+        }
+        until
+    }
+
+    /// Those whose turn has come wait no more.
     #[inline]
-    pub fn enter(&mut self, counts: &mut Counts, now: Instant, packet: &Packet) -> Option<Instant> {
+    fn begin_those_due(&mut self, now: Instant) {
+        while let Some(&(begins, size)) = self.waiting.front() {
+            if begins > now {
+                break;
+            }
+            self.waiting.pop_front();
+            self.waiting_bytes -= u64::from(size);
+        }
+    }
+
+    /// A packet enters at `now`; when it arrives, or `None` if it found no room. One that is `kept` waits
+    /// where it comes from, which costs no room.
+    #[inline]
+    pub fn enter(
+        &mut self,
+        counts: &mut Counts,
+        now: Instant,
+        packet: &Packet,
+        kept: bool,
+    ) -> Option<Instant> {
         let mut start = now;
         if self.free_at > now {
-            while let Some(&(begins, size)) = self.waiting.front() {
-                if begins > now {
-                    break;
-                }
-                self.waiting.pop_front();
-                self.waiting_bytes -= u64::from(size);
-            }
-            if !self.buffer.admits(self.waiting.len(), self.waiting_bytes, packet.size) {
+            self.begin_those_due(now);
+            if !kept && !self.buffer.admits(self.waiting.len(), self.waiting_bytes, packet.size) {
                 counts.drops.add(now, 1);
                 return None;
             }
@@ -293,7 +323,7 @@ mod tests {
                     background,
                     body: Body::Datagram { sent: Instant::ZERO, wrong_bits: 0 },
                 };
-                if let Some(at) = plain.enter(&mut channel.counts, now, &packet) {
+                if let Some(at) = plain.enter(&mut channel.counts, now, &packet, false) {
                     ours.push((at, number));
                 }
                 link.handle_timeout(now);

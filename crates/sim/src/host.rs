@@ -10,7 +10,7 @@ use netstage_wire as wire;
 
 use crate::bins::Grid;
 use crate::dialogue::{Dialogue, answering};
-use crate::route::Routes;
+use crate::route::{Routes, device};
 
 /// What all members of a flow group share.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct Group {
     pub header: u32,
     /// What the target of a probe answers.
     pub answer: Option<Answer>,
+    /// The channel that is its sender's device, where there is one.
+    pub device: Option<u32>,
 }
 
 /// What the target of a probe answers.
@@ -190,6 +192,7 @@ impl Hosts {
             tcp: self.groups[index].tcp.as_ref().map(answering),
             forward: routes.answers[index],
             reverse: routes.answer_acks[index],
+            device: device(plan, group.to),
             ..self.groups[index]
         };
         let groups = [index as u32, self.groups.len() as u32];
@@ -238,6 +241,7 @@ impl Hosts {
             stop: group.stop,
             header,
             answer,
+            device: device(plan, group.from),
         });
         let Some(pattern) = group.traffic.pattern() else { return };
         for member in 0..group.count {

@@ -15,6 +15,7 @@ mod recorder;
 mod route;
 mod stamp;
 mod tournament;
+mod watch;
 mod world;
 
 use netstage_core::queue;

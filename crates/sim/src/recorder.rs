@@ -8,7 +8,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
 use netstage_scenario::outcome::{Distribution, Metric, Outcome, Series};
 use netstage_scenario::plan::{Hop, Transport};
-use netstage_scenario::quality;
+use netstage_scenario::{quality, window};
 
 /// Values sampled at the end of each bin.
 #[derive(Debug)]
@@ -154,6 +154,11 @@ fn record_flows(
                 push(Metric::FlowWindow, window.clone());
                 push(Metric::FlowRoundTrip, round_trip.clone());
                 push(Metric::FlowRetransmissions, differences(sent_again, 1.0));
+            }
+            if let Some(history) = world.watch.of(tcp) {
+                let end = Instant::ZERO + world.plan.duration;
+                let bins = history.clone().finish(end);
+                series.extend(window::series(&subject, world.grid.interval, &bins));
             }
             tcp += 1;
         }

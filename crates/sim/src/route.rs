@@ -6,8 +6,11 @@
 //! event where paths join, where a decision depends on feedback, or at an endpoint.
 
 use netstage_core::fair::Control;
+use netstage_core::quantity::{BitRate, Capacity};
+use netstage_core::time::Duration;
 use netstage_core::{link, queue};
-use netstage_scenario::plan::{FlowGroup, Hop, Plan, Transport};
+use netstage_scenario::plan::{Crossing, FlowGroup, Hop, Plan, Transport};
+use std::borrow::Cow;
 
 /// What a packet meets on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,10 @@ pub enum Step {
     Encapsulate(u32),
     /// Is what it was before, on the way back.
     Decapsulate(u32),
+    /// Gets a tunnel's headers around it.
+    Protect(u32),
+    /// Loses them.
+    Unprotect(u32),
     /// Is counted by the egress PE of a VPN; a query takes the count along.
     Egress(u32),
     /// Ends at a TCP receiver.
@@ -89,6 +96,71 @@ pub fn channel_of(hop: Hop) -> u32 {
     (2 * hop.link + hop.direction) as u32
 }
 
+/// Channels of each tunnel: what protects and what unprotects packets at its first end, then at its second. What
+/// it does to a packet takes a gateway time, so it is a line of its own, to itself.
+const ENGINES: usize = 4;
+/// Packets that wait for a gateway's program: the queue of Linux's TUN devices.
+const ENGINE_QUEUE: u32 = 500;
+
+/// Number of channels of a plan: links, then what gateways do, then devices of hosts.
+pub fn channels_of(plan: &Plan) -> usize {
+    first_device(plan) + plan.nodes.iter().filter(|node| node.device.is_some()).count()
+}
+
+/// The first channel that is a host's device.
+pub fn first_device(plan: &Plan) -> usize {
+    2 * plan.links.len() + ENGINES * plan.tunnels.len()
+}
+
+/// The channel that is the device of a node, where it has one.
+pub fn device(plan: &Plan, node: usize) -> Option<u32> {
+    plan.nodes[node].device?;
+    let before = plan.nodes[..node].iter().filter(|node| node.device.is_some()).count();
+    Some((first_device(plan) + before) as u32)
+}
+
+fn engine(plan: &Plan, tunnel: usize, end: usize, unprotects: bool) -> u32 {
+    (2 * plan.links.len() + ENGINES * tunnel + 2 * end + usize::from(unprotects)) as u32
+}
+
+/// The name of a channel, which selects its random stream, and what it does.
+pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::Config>) {
+    let Some(engine) = index.checked_sub(2 * plan.links.len()) else {
+        let hop = Hop { link: index / 2, direction: index % 2 };
+        return (format!("link.{}", plan.hop_name(hop)), Cow::Borrowed(plan.hop(hop)));
+    };
+    if let Some(number) = index.checked_sub(first_device(plan)) {
+        let mut nodes = plan.nodes.iter().filter_map(|node| Some((&node.name, node.device?)));
+        let (name, device) = nodes.nth(number).expect("as many channels as devices");
+        return (format!("device.{name}"), Cow::Owned(line(device.rate, Capacity::Bytes(device.buffer))));
+    }
+    let tunnel = &plan.tunnels[engine / ENGINES];
+    let end = engine % ENGINES / 2;
+    let config = line(tunnel.service_rates[end], Capacity::Packets(ENGINE_QUEUE));
+    let does = ["protect", "unprotect"][engine % 2];
+    (format!("gateway.{}.{does}", plan.nodes[tunnel.ends[end]].name), Cow::Owned(config))
+}
+
+/// A line within a node.
+fn line(rate: BitRate, buffer: Capacity) -> link::Config {
+    link::Config {
+        rate,
+        delay: Duration::ZERO,
+        buffer,
+        queue: queue::Config::DropTail,
+        overhead: 0,
+        loss: 0.0,
+        bit_error_rate: 0.0,
+        jitter: link::Jitter {
+            amount: Duration::ZERO,
+            distribution: link::JitterDistribution::Uniform,
+            reorder: false,
+        },
+        duplicate: 0.0,
+        schedule: Vec::new(),
+    }
+}
+
 /// A channel whose arrivals are known when packets enter it.
 pub fn is_plain(config: &link::Config) -> bool {
     config.queue == queue::Config::DropTail
@@ -153,7 +225,7 @@ impl Routes {
     }
 
     fn find_merges(&mut self, plan: &Plan, merge: bool) {
-        let channels = 2 * plan.links.len();
+        let channels = channels_of(plan);
         let mut feeders_of_channel = vec![Vec::new(); channels];
         let mut feeders_of_egress = vec![Vec::new(); plan.vpns.len()];
         let feeders = self.feeders_of_steps();
@@ -167,10 +239,7 @@ impl Routes {
                 list.push(*feeder);
             }
         }
-        let plain = |channel: u32| {
-            let hop = Hop { link: channel as usize / 2, direction: channel as usize % 2 };
-            is_plain(plan.hop(hop))
-        };
+        let plain = |index: u32| is_plain(&channel(plan, index as usize).1);
         self.needs_line = vec![false; channels];
         for (at, feeder) in self.steps.iter_mut().zip(&feeders) {
             at.merged = merge
@@ -256,8 +325,19 @@ impl Carrier {
 
 fn steps(plan: &Plan, path: &[Hop], carrier: Option<Carrier>, end: Step) -> Vec<Step> {
     let mut steps = Vec::new();
-    for hop in path {
+    let crossings = plan.crossings(path);
+    let sender = path.first().map(|hop| plan.ends(*hop)[0]);
+    steps.extend(sender.and_then(|node| device(plan, node)).map(Step::Channel));
+    for (at, hop) in path.iter().enumerate() {
         let [from, to] = plan.ends(*hop);
+        for Crossing { tunnel, entry, .. } in crossings.iter().filter(|crossing| crossing.behind == at) {
+            let engine = engine(plan, *tunnel, 1 - entry, true);
+            steps.extend([Step::Unprotect(*tunnel as u32), Step::Channel(engine)]);
+        }
+        for Crossing { tunnel, entry, .. } in crossings.iter().filter(|crossing| crossing.first == at) {
+            let engine = engine(plan, *tunnel, *entry, false);
+            steps.extend([Step::Channel(engine), Step::Protect(*tunnel as u32)]);
+        }
         let entered = carrier.as_ref().filter(|carrier| from == carrier.from);
         steps.extend(entered.and_then(|carrier| carrier.enter));
         steps.push(Step::Channel(channel_of(*hop)));

@@ -10,16 +10,17 @@ use crate::delay::Delays;
 use crate::edge::{Edge, PUBLISH_EVERY};
 use crate::host::{Hosts, Target};
 use crate::packet::{Body, Packet};
-use crate::route::{Routes, Step, is_plain};
+use crate::route::{Routes, Step, channel, channels_of, first_device, is_plain};
 use crate::stamp::Session;
 use crate::tournament::Tournament;
+use crate::watch::Watch;
 pub(crate) use damage::Damage;
 use netstage_core::fair::Transmit;
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
 use netstage_core::{link, tcp};
 use netstage_scenario::outcome::Totals;
-use netstage_scenario::plan::{Hop, Plan};
+use netstage_scenario::plan::{Plan, Tunnel};
 use netstage_wire as wire;
 
 /// Stands for "this channel has no line".
@@ -41,6 +42,10 @@ pub struct World<'a> {
     timers: Tournament,
     pub(crate) hosts: Hosts,
     pub(crate) edges: Vec<Edge>,
+    /// The first channel that is a host's device.
+    first_device: usize,
+    /// Per tunnel: bytes it puts around a packet.
+    tunnel_overheads: Vec<u32>,
     pub(crate) tcp_bytes: Vec<u64>,
     pub(crate) udp_bytes: Vec<Bins>,
     pub(crate) udp_offered: Vec<Bins>,
@@ -57,6 +62,8 @@ pub struct World<'a> {
     /// Per TCP flow, then per UDP flow, then per dialogue: packets lost, in each bin; empty
     /// unless asked for.
     pub(crate) flow_lost: Vec<Vec<u64>>,
+    /// What happens to the windows of TCP flows.
+    pub(crate) watch: Watch,
     pub(crate) totals: Totals,
     /// Packets whose end was worked out but lies beyond the end of the run.
     beyond_end: u64,
@@ -95,6 +102,8 @@ impl<'a> World<'a> {
             pulls: Vec::new(),
             lines: Tournament::new(0),
             timers: Tournament::new(timers),
+            first_device: first_device(plan),
+            tunnel_overheads: plan.tunnels.iter().map(Tunnel::overhead).collect(),
             edges: plan.vpns.iter().map(|vpn| Edge::new(vpn, grid)).collect(),
             tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
@@ -105,6 +114,10 @@ impl<'a> World<'a> {
             sessions: Session::all(plan, grid),
             damage: Damage::new(plan, seed, grid, &hosts.udp),
             flow_lost: Vec::new(),
+            watch: match plan.measure.tcp_events {
+                true => Watch::new(grid, hosts.pattern_senders),
+                false => Watch::default(),
+            },
             totals: Totals::default(),
             beyond_end: 0,
             end: Instant::ZERO + plan.duration,
@@ -131,12 +144,10 @@ impl<'a> World<'a> {
     }
 
     fn build_channels(&mut self, seed: u64) {
-        for index in 0..2 * self.plan.links.len() {
-            let hop = Hop { link: index / 2, direction: index % 2 };
-            let config = self.plan.hop(hop);
-            let plain = is_plain(config);
-            let name = format!("link.{}", self.plan.hop_name(hop));
-            self.channels.push(Channel::new(config, plain, seed, &name, self.grid));
+        for index in 0..channels_of(self.plan) {
+            let (name, config) = channel(self.plan, index);
+            let plain = is_plain(&config);
+            self.channels.push(Channel::new(&config, plain, seed, &name, self.grid));
             let needed = self.routes.used[index] && (!plain || self.routes.needs_line[index]);
             self.line_of.push(if needed { self.channel_of.len() as u32 } else { NO_LINE });
             if needed {
@@ -334,6 +345,14 @@ impl<'a> World<'a> {
                     packet.size -= self.edges[vpn as usize].encapsulation.overhead();
                     packet.step += 1;
                 }
+                Step::Protect(tunnel) => {
+                    packet.size += self.tunnel_overheads[tunnel as usize];
+                    packet.step += 1;
+                }
+                Step::Unprotect(tunnel) => {
+                    packet.size -= self.tunnel_overheads[tunnel as usize];
+                    packet.step += 1;
+                }
                 Step::Receiver => return self.handle_data(now, &packet),
                 Step::Sender => return self.handle_ack(now, &packet),
                 Step::Sink => return self.handle_datagram(now, &packet),
@@ -362,7 +381,9 @@ impl<'a> World<'a> {
                 return None;
             }
         };
-        let Some(at) = plain.enter(&mut channel.counts, now, packet) else {
+        // What a device refuses of TCP stays with the host, which is told by `handle_refusal`.
+        let kept = index as usize >= self.first_device && matches!(packet.body, Body::Data(_));
+        let Some(at) = plain.enter(&mut channel.counts, now, packet, kept) else {
             self.lose(now, packet);
             return None;
         };
@@ -528,7 +549,9 @@ impl<'a> World<'a> {
         let Body::Ack(ack) = packet.body else { unreachable!("only acknowledgements end at a TCP sender") };
         let slot = &mut self.hosts.senders[packet.flow as usize];
         let config = config_of(&self.hosts.groups, slot.group);
+        self.watch.acknowledged(now, packet.flow, &slot.tcp, config);
         slot.tcp.handle_ack(config, now, &ack);
+        self.watch.changed(now, packet.flow, &mut slot.tcp, config);
         self.pump_sender(now, packet.flow);
         if packet.flow as usize >= self.hosts.pattern_senders {
             self.handle_stream_ack(now, packet.flow);
@@ -542,6 +565,12 @@ impl<'a> World<'a> {
             if now >= group.stop {
                 return;
             }
+            if let Some(until) = self.device_full_until(now, group.device) {
+                self.wake_sender(flow, until);
+                return;
+            }
+            let group = &self.hosts.groups[self.hosts.senders[flow as usize].group as usize];
+            let slot = &mut self.hosts.senders[flow as usize];
             let config = config_of(&self.hosts.groups, slot.group);
             let Some(data) = slot.tcp.poll_transmit(config, now) else { break };
             let packet = Packet {
@@ -553,15 +582,39 @@ impl<'a> World<'a> {
                 background: group.background,
                 body: Body::Data(data),
             };
+            let device = group.device;
             self.totals.sent += 1;
             self.proceed(now, packet);
+            if self.device_full_until(now, device).is_some() {
+                let slot = &mut self.hosts.senders[flow as usize];
+                let config = config_of(&self.hosts.groups, slot.group);
+                slot.tcp.handle_refusal(config);
+                self.watch.changed(now, flow, &mut slot.tcp, config);
+            }
         }
         let slot = &mut self.hosts.senders[flow as usize];
+        self.watch.changed(now, flow, &mut slot.tcp, config_of(&self.hosts.groups, slot.group));
         let wanted = slot.tcp.poll_timeout();
-        if wanted < slot.wake {
-            slot.wake = wanted;
+        self.wake_sender(flow, wanted);
+    }
+
+    /// Looks after a sender then, at the latest.
+    #[inline]
+    fn wake_sender(&mut self, flow: u32, at: Instant) {
+        let slot = &mut self.hosts.senders[flow as usize];
+        if at < slot.wake {
+            slot.wake = at;
             let index = self.timer_index(Timer::Sender(flow));
-            self.timers.set(index, wanted);
+            self.timers.set(index, at);
+        }
+    }
+
+    /// Until when the device of a sender's host is full; `None` where it is not, or there is none.
+    #[inline]
+    fn device_full_until(&mut self, now: Instant, device: Option<u32>) -> Option<Instant> {
+        match &mut self.channels[device? as usize].kind {
+            Kind::Plain(plain) => plain.full_until(now),
+            Kind::Full(_) => None,
         }
     }
 
@@ -592,6 +645,7 @@ impl<'a> World<'a> {
                 let config = config_of(&self.hosts.groups, slot.group);
                 if slot.started && slot.tcp.poll_timeout() <= now {
                     slot.tcp.handle_timeout(config, now);
+                    self.watch.changed(now, flow, &mut slot.tcp, config);
                 }
                 slot.started = true;
                 self.pump_sender(now, flow);

@@ -20,8 +20,14 @@ fn empty(seconds: u64) -> Plan {
         vpns: Vec::new(),
         flows: Vec::new(),
         tests: Vec::new(),
+        tunnels: Vec::new(),
         routing: None,
-        measure: Measure { interval: Duration::from_secs(1), flow_detail: true, delay: false },
+        measure: Measure {
+            interval: Duration::from_secs(1),
+            flow_detail: true,
+            tcp_events: false,
+            delay: false,
+        },
     }
 }
 

@@ -26,8 +26,14 @@ fn random_plan(stream: &mut Stream) -> Plan {
         vpns: Vec::new(),
         flows: Vec::new(),
         tests: Vec::new(),
+        tunnels: Vec::new(),
         routing: None,
-        measure: Measure { interval: Duration::from_millis(100), flow_detail: below(2) == 0, delay: true },
+        measure: Measure {
+            interval: Duration::from_millis(100),
+            flow_detail: below(2) == 0,
+            tcp_events: below(2) == 0,
+            delay: true,
+        },
     };
     let routers = 2 + below(3) as usize;
     let core: Vec<usize> = (0..routers).map(|k| plan.node(&format!("c{k}"), NodeKind::Router)).collect();

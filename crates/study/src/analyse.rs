@@ -1,5 +1,6 @@
 //! What all runs together come to: summary, verdicts and figures, in one pass over the runs.
 
+use crate::correlate::Correlations;
 use crate::derive::measured;
 use crate::distribution::{Collector, summary};
 use crate::figure::Figure;
@@ -25,6 +26,7 @@ pub struct Analysis<'a> {
     metrics: BTreeSet<Metric>,
     /// The cell being collected.
     summary: Option<Summary<'a>>,
+    correlations: Correlations,
     tests: Vec<TestEntry>,
     totals: TotalsEntry,
     bins: usize,
@@ -47,6 +49,7 @@ impl<'a> Analysis<'a> {
             plotters: plots(scenario).map(|plot| Plotter::new(plot, &scenario.cells)).collect(),
             metrics: BTreeSet::new(),
             summary: None,
+            correlations: Correlations::default(),
             tests: Vec::new(),
             totals: TotalsEntry::default(),
             bins: 0,
@@ -68,6 +71,7 @@ impl<'a> Analysis<'a> {
         }
         self.metrics.extend(outcome.series.iter().map(|s| s.metric));
         self.summary.get_or_insert_with(|| Summary::new(&self.scenario.cells[cell].plan)).add(outcome);
+        self.correlations.add(&self.scenario.cells[cell].plan, outcome);
         self.totals.add(&outcome.totals);
         self.bins = outcome.bins;
         self.collector.get_or_insert_with(|| Collector::new(&self.scenario.cells[cell].plan)).add(outcome);
@@ -84,6 +88,7 @@ impl<'a> Analysis<'a> {
         let interval = cell.plan.measure.interval;
         let first = (Instant::ZERO + interval * measured(&cell.plan, self.bins).start as u64).0;
         let collected = self.collector.take().map(Collector::finish).unwrap_or_default();
+        self.correlations.end_cell(index);
         for plotter in &mut self.plotters {
             plotter.end_cell(index, &collected);
         }
@@ -140,6 +145,7 @@ impl<'a> Analysis<'a> {
             expectations: self.judge.finish(),
             metrics,
             topology: self.scenario.cells.first().map(|c| Topology::from(&c.plan)).unwrap_or_default(),
+            correlations: self.correlations.finish(self.scenario),
             cells: self.cells,
             series,
             distributions,

@@ -68,6 +68,9 @@ pub struct Series {
     /// Drawn dashed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dashed: bool,
+    /// Drawn as marks that no line joins: each stands for itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub points: bool,
     /// Series of one group stand together in the legend.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,

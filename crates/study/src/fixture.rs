@@ -84,7 +84,7 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
 /// h – pe1 – pe2 – r with a core of 10 Mbit/s; VPNs a and b of weights 1 and 2, of two flows
 /// each, b's starting at 2 s; background from the start. Ten bins of a second.
 pub fn plan() -> Plan {
-    let node = |name: &str, kind| Node { name: name.into(), kind };
+    let node = |name: &str, kind| Node { name: name.into(), kind, device: None, arp_timeout: None };
     let link = |name: &str, a, b, rate| Link {
         name: name.into(),
         ends: [a, b],
@@ -116,8 +116,14 @@ pub fn plan() -> Plan {
         vpns: vec![vpn("a", 1.0), vpn("b", 2.0)],
         flows: vec![group("bulka", Some(0), 2, 1), group("bulkb", Some(1), 2, 2), group("noise", None, 1, 0)],
         tests: Vec::new(),
+        tunnels: Vec::new(),
         routing: None,
-        measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
+        measure: Measure {
+            interval: Duration::from_secs(1),
+            flow_detail: false,
+            tcp_events: false,
+            delay: false,
+        },
     }
 }
 

@@ -174,7 +174,9 @@ impl Folder {
     /// Removes what only an unfinished study needs.
     pub fn tidy(&self) -> Result<(), Error> {
         let (runs, plan) = (self.file(RUNS), self.file(PLAN));
-        fs::remove_dir_all(&runs).map_err(Error::io("remove", &runs))?;
+        if runs.exists() {
+            fs::remove_dir_all(&runs).map_err(Error::io("remove", &runs))?;
+        }
         fs::remove_file(&plan).map_err(Error::io("remove", &plan))
     }
 }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod analyse;
+mod correlate;
 mod distribution;
 mod environment;
 mod error;
@@ -30,6 +31,7 @@ pub mod compare;
 pub mod derive;
 pub mod figure;
 pub mod format;
+pub mod observed;
 pub mod plot;
 pub mod report;
 pub mod select;

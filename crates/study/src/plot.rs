@@ -8,10 +8,12 @@ use crate::select::{bins_within, cell_matches, cell_value, matches, metric, per_
 use crate::spread::{self, Spread};
 use crate::statistics::estimate;
 use netstage_core::measure::Histogram;
+use netstage_core::tcp::Cause;
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Against, Plot};
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Metric, Outcome, Series as Bins};
 use netstage_scenario::record::Estimate;
+use netstage_scenario::window::by_cause;
 use std::collections::BTreeMap;
 
 /// Lines a figure shows at most.
@@ -26,6 +28,33 @@ pub struct Plotter<'a> {
     runs: Vec<Vec<(String, Vec<f64>)>>,
     seconds: f64,
     lines: Vec<Line>,
+    /// Of windows over time: when they changed in another way than by growing.
+    marks: Marks,
+}
+
+/// Metrics in whose figures the causes of changes are marked.
+const WINDOWS: [Metric; 3] = [Metric::FlowWindow, Metric::FlowWindowPeak, Metric::FlowWindowUsable];
+/// Marks a figure shows at most of each cause.
+const MOST_MARKS: usize = 2_000;
+
+/// Changes of windows by cause: when, and how large the window was.
+type Marks = BTreeMap<Cause, Vec<(f64, f64)>>;
+
+/// Adds the changes of a window, where they were watched.
+fn mark(marks: &mut Marks, window: &Bins, outcome: &Outcome) {
+    let seconds = outcome.interval.as_secs_f64();
+    for cause in Cause::ALL {
+        let mut changes = of(outcome, by_cause(cause)).iter();
+        let Some(changes) = changes.find(|changes| changes.subject == window.subject) else { continue };
+        let bins = changes.values.iter().zip(&window.values).enumerate();
+        let changed = bins.filter(|(_, (count, window))| **count > 0.0 && !window.is_nan());
+        let found = changed.map(|(bin, (_, window))| (bin as f64 * seconds, *window));
+        let known = marks.get(&cause).map_or(0, Vec::len);
+        let mut found = found.take(MOST_MARKS.saturating_sub(known)).peekable();
+        if found.peek().is_some() {
+            marks.entry(cause).or_default().extend(found);
+        }
+    }
 }
 
 /// Name and values, by row, of a heat map.
@@ -51,6 +80,7 @@ impl<'a> Plotter<'a> {
             runs: Vec::new(),
             seconds: 0.0,
             lines: Vec::new(),
+            marks: BTreeMap::new(),
         }
     }
 
@@ -66,6 +96,12 @@ impl<'a> Plotter<'a> {
             Against::Time if is_whole_span(metric) => 0..outcome.bins,
             Against::Time => {
                 let chosen = of(outcome, metric).iter().filter(|s| matches(subject, &s.subject));
+                let chosen: Vec<_> = chosen.collect();
+                // Of several runs, marks of the first one alone can be told apart.
+                if self.runs.is_empty() && WINDOWS.contains(&metric) {
+                    chosen.iter().for_each(|window| mark(&mut self.marks, window, outcome));
+                }
+                let chosen = chosen.into_iter();
                 self.runs.push(chosen.map(|s| (s.subject.clone(), s.values.clone())).collect());
                 return;
             }
@@ -128,6 +164,7 @@ impl<'a> Plotter<'a> {
             .filter_map(|e| e.mean)
             .fold(0.0, |a: f64, v| a.max(v.abs()));
         let (factor, unit) = format::scale(largest, info.map_or("", |i| i.unit));
+        self.marks.values_mut().flatten().for_each(|(_, window)| *window /= factor);
         for value in self.lines.iter_mut().flat_map(|l| &mut l.values) {
             for number in [&mut value.mean, &mut value.low, &mut value.high] {
                 *number = number.map(|v| v / factor);
@@ -211,6 +248,13 @@ impl<'a> Plotter<'a> {
             figure.series.push(series);
         }
         figure.shared_x = shared.then_some(first);
+        figure.series.extend(self.marks.iter().map(|(cause, marks)| Series {
+            name: cause.name().into(),
+            x: Some(marks.iter().map(|(time, _)| rounded(*time)).collect()),
+            y: marks.iter().map(|(_, window)| Some(rounded(*window))).collect(),
+            points: true,
+            ..Series::default()
+        }));
         figure
     }
 

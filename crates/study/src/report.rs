@@ -5,7 +5,9 @@ use crate::figure::Figure;
 use crate::format;
 use crate::overview::{cell_name, overview};
 use crate::trials;
-use netstage_scenario::record::{CellEntry, DistributionEntry, MetricEntry, Record as Data};
+use netstage_scenario::record::{
+    CellEntry, CorrelationEntry, DistributionEntry, MetricEntry, Record as Data,
+};
 use serde::Serialize;
 
 /// Everything on the page.
@@ -147,6 +149,7 @@ pub fn report(record: &Record) -> ReportData {
         tables.extend(family_table(data, family, title));
     }
     tables.extend(trials::tables(data));
+    tables.extend(correlation_table(data));
     tables.extend(distribution_table(data));
     tables.extend(load_table(data));
     tables.extend(differences_table(data));
@@ -274,6 +277,31 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
         }
     }
     (!metrics.is_empty() && !table.rows.is_empty()).then_some(table)
+}
+
+/// How strongly throughput follows what else was seen of TCP flows.
+fn correlation_table(data: &Data) -> Option<Table> {
+    let name = |cell: Option<usize>| match cell {
+        Some(index) => data.cells.get(index).map_or(String::new(), |cell| cell_name(data, cell)),
+        None => "across all cells".to_owned(),
+    };
+    let row = |entry: &CorrelationEntry| {
+        let number = |value: f64| format!("{value:.2}");
+        let interval = format!("{} … {}", number(entry.low), number(entry.high));
+        let (subject, metric) = (entry.subject.clone(), entry.metric.clone());
+        vec![name(entry.cell), subject, metric, number(entry.coefficient), interval, entry.count.to_string()]
+    };
+    let left = ["cell", "flow", "throughput follows"].map(Column::left);
+    let right = ["rank correlation", "95 % interval", "bins or cells"].map(Column::right);
+    (!data.correlations.is_empty()).then(|| Table {
+        title: "What throughput follows".into(),
+        note:
+            "1: throughput always rises with it; -1: it always falls; an interval around 0: nothing is seen \
+               of that. Bins of a run that resemble those before them count less."
+                .into(),
+        columns: left.into_iter().chain(right).collect(),
+        rows: data.correlations.iter().map(row).collect(),
+    })
 }
 
 /// A row per cell, metric and subject that has a distribution.

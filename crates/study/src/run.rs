@@ -291,13 +291,13 @@ fn finish(
 }
 
 /// What a record says of a file of values.
-fn written(folder: &Folder, name: &str, rows: u64) -> Result<SeriesFile, Error> {
+pub(crate) fn written(folder: &Folder, name: &str, rows: u64) -> Result<SeriesFile, Error> {
     let path = folder.file(name);
     let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(Error::io("read", &path))?;
     Ok(SeriesFile { rows, bytes, xxh64: format!("{hash:016x}") })
 }
 
-fn io_error(error: ParquetError) -> io::Error {
+pub(crate) fn io_error(error: ParquetError) -> io::Error {
     // Keep the system's own words, and its kind, where it was the system that failed.
     match error {
         ParquetError::External(source) => match source.downcast::<io::Error>() {

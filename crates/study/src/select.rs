@@ -99,6 +99,7 @@ pub fn per_subject(
     }
     let statistic = match metric.info().aggregation {
         Aggregation::Sum => Statistic::Sum,
+        Aggregation::Max => Statistic::Max,
         Aggregation::Mean | Aggregation::Last => Statistic::Mean,
     };
     let chosen = of(outcome, metric).iter().filter(|s| matches(subject, &s.subject));

@@ -55,7 +55,7 @@ impl<'a> Summary<'a> {
                 let value = match metric.info().aggregation {
                     _ if n == 0 => f64::NAN,
                     Aggregation::Sum => sum,
-                    Aggregation::Mean | Aggregation::Last => sum / n as f64,
+                    Aggregation::Mean | Aggregation::Last | Aggregation::Max => sum / n as f64,
                 };
                 entry(entries, metric, subject).values.push(value);
             }

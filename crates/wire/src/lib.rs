@@ -20,12 +20,15 @@ pub mod mpls;
 pub mod mpls_in_udp;
 pub mod neighbour_discovery;
 pub mod probe;
+mod protection;
 pub mod reference;
 pub mod segmentation;
 pub mod stamp;
 pub mod tcp;
 mod timestamp;
 pub mod udp;
+
+pub use protection::{Cipher, Protection};
 
 /// IPv4 header without options (RFC 791).
 pub const IPV4_HEADER: u32 = 20;

@@ -22,6 +22,7 @@ export interface Trace extends Look {
   name: string;
   group: string | null;
   dashed: boolean;
+  points: boolean;
   x: ArrayLike<number>;
   y: ArrayLike<number | null>;
   low: ArrayLike<number | null> | null;
@@ -81,7 +82,7 @@ function trace(figure: FigureData, s: Series, index: number, look: Look, positio
     low = low && pick(low);
     high = high && pick(high);
   }
-  return { index, name: s.name, group: s.group || null, dashed: s.dashed ?? false, ...look, x, y, low, high };
+  return { index, name: s.name, group: s.group || null, dashed: s.dashed ?? false, points: s.points ?? false, ...look, x, y, low, high };
 }
 
 function ascending(x: ArrayLike<number>): boolean {

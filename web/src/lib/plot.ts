@@ -95,7 +95,7 @@ export class Plot {
         const [from, to] = this.barSpan(shown.indexOf(t), shown.length, t.x[sample]!);
         distance = x < from ? this.pixelX(from) - left : x > to ? left - this.pixelX(to) : 0;
       } else {
-        const passing = valueAt(t, x) ?? own;
+        const passing = t.points ? own : valueAt(t, x) ?? own;
         distance = Math.min(
           Math.abs(this.pixelY(passing) - top),
           Math.hypot(this.pixelX(t.x[sample]!) - left, this.pixelY(own) - top),
@@ -278,6 +278,7 @@ export class Plot {
     const visible = this.inOrder();
     this.clipped((ctx) => {
       for (const t of visible) {
+        if (t.points) continue;
         const [from, to] = sampleWindow(t.x, this.x[0], this.x[1]);
         // Rounded corners cost most of the time where lines are all corners, and do not show.
         const crowded = to - from > box.width;
@@ -294,7 +295,7 @@ export class Plot {
     this.clipped((ctx) => {
       for (const t of visible) {
         const [from, to] = sampleWindow(t.x, this.x[0], this.x[1]);
-        if (to - from > MARKED) continue;
+        if (to - from > MARKED && !t.points) continue;
         ctx.globalAlpha = this.alpha(t);
         ctx.fillStyle = seriesColour(this.state.mode, t.slot);
         ctx.strokeStyle = PAPER[this.state.mode].paper;

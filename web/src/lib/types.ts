@@ -88,6 +88,8 @@ export interface Series {
   low?: (number | null)[];
   high?: (number | null)[];
   dashed?: boolean;
+  /** Marks that no line joins. */
+  points?: boolean;
   /** Series of one group stand together in the legend; see `looks` for what it does to colours. */
   group?: string;
 }

@@ -7,6 +7,7 @@ pub mod bit_error;
 mod clock_offset;
 mod confidence;
 mod convergence;
+mod correlation;
 pub mod delay_variation;
 pub mod emodel;
 mod fairness;
@@ -27,6 +28,7 @@ pub use binomial::{Interval, chi_square_tail, clopper_pearson, incomplete_beta, 
 pub use clock_offset::{ClockOffset, Exchange, OffsetEstimator};
 pub use confidence::{Summary, student_t_975};
 pub use convergence::{Bound, converged_from};
+pub use correlation::{Correlation, correlation, correlation_in_time};
 pub use fairness::{jain, weighted_fairness};
 pub use histogram::Histogram;
 pub use kolmogorov::{KolmogorovSmirnov, kolmogorov_smirnov, poisson_gaps};

@@ -12,6 +12,9 @@
 
 mod congestion;
 mod cubic;
+pub mod event;
+pub mod history;
+mod limited;
 mod prr;
 mod rack;
 mod ranges;
@@ -20,6 +23,8 @@ mod rtt;
 mod scoreboard;
 mod sender;
 
+pub use event::{Cause, Event};
+pub use limited::Limited;
 pub use receiver::Receiver;
 pub use sender::Sender;
 
@@ -155,26 +160,4 @@ impl Data {
     pub fn ecn_capable(&self, config: &Config) -> bool {
         config.ecn && !self.syn && !self.retransmission
     }
-}
-
-/// What a sender tells about its congestion control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The window was reduced.
-    Reduced(Cause),
-    /// Everything outstanding at the last loss is acknowledged.
-    Recovered,
-}
-
-/// Why a congestion window was reduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// Duplicate or selective acknowledgements told of a loss, or time since them (RFC 8985).
-    FastRetransmit,
-    /// The retransmission timer expired.
-    Timeout,
-    /// A tail-loss probe repaired a loss (RFC 8985 section 7.4).
-    TailLossProbe,
-    /// The receiver echoed a congestion mark.
-    Ecn,
 }

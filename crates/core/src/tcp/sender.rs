@@ -5,6 +5,7 @@
 mod newreno;
 mod rack;
 mod sack;
+mod snapshot;
 mod transmit;
 
 use alloc::boxed::Box;
@@ -61,7 +62,7 @@ pub struct Sender {
     partial: bool,
     /// The first unacknowledged segment has timed out before.
     head_timed_out: bool,
-    reduced_by_mark: bool,
+    reduced_without_loss: bool,
     tell_reduced: bool,
     event: Option<Event>,
 }
@@ -116,7 +117,7 @@ impl Sender {
             retransmit_head: false,
             partial: false,
             head_timed_out: false,
-            reduced_by_mark: false,
+            reduced_without_loss: false,
             tell_reduced: false,
             event: None,
         }
@@ -178,6 +179,16 @@ impl Sender {
             self.handle_new_ack(config, now, advanced);
         } else if same_window && self.highest > self.unacknowledged {
             self.handle_duplicate(config);
+        }
+    }
+
+    /// A queue of the sender's own host is full: the window is reduced once for the data of one window, as
+    /// for a mark. What did not fit is not lost, since the host still has it.
+    pub fn handle_refusal(&mut self, config: &Config) {
+        if self.phase == Phase::Open && self.unacknowledged >= self.reduced_until {
+            self.window.reduce(config, self.flight());
+            self.window.set_to_threshold();
+            self.reduced(Cause::LocalDevice);
         }
     }
 
@@ -402,7 +413,7 @@ impl Sender {
         if after_timeout && self.unacknowledged >= self.recover {
             self.finish_recovery();
         }
-        let marked = self.reduced_by_mark && self.unacknowledged <= self.reduced_until;
+        let marked = self.reduced_without_loss && self.unacknowledged <= self.reduced_until;
         if self.unacknowledged <= self.limited_until && !marked {
             self.window.grow(config, now, self.round_trip.smoothed_ns(), advanced, after_timeout);
         } else {
@@ -444,10 +455,10 @@ impl Sender {
         }
     }
 
-    /// Begin of a fast recovery: the threshold falls, unless a mark from the same window of data
-    /// has brought it down already.
+    /// Begin of a fast recovery: the threshold falls, unless a mark or a refusal from the same window
+    /// of data has brought it down already.
     fn reduce_for_loss(&mut self, config: &Config, flight: u64, cause: Cause) {
-        if !(self.reduced_by_mark && self.unacknowledged < self.reduced_until) {
+        if !(self.reduced_without_loss && self.unacknowledged < self.reduced_until) {
             self.window.reduce(config, flight);
         }
         self.reduced(cause);
@@ -455,7 +466,7 @@ impl Sender {
 
     fn reduced(&mut self, cause: Cause) {
         self.reduced_until = self.highest;
-        self.reduced_by_mark = cause == Cause::Ecn;
+        self.reduced_without_loss = matches!(cause, Cause::Ecn | Cause::LocalDevice);
         self.tell_reduced = true;
         self.event = Some(Event::Reduced(cause));
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use netstage_core::tcp::{Ack, Cause, Config, Data, Event, Receiver, Sender};
+use netstage_core::tcp::{Ack, Config, Data, Event, Receiver, Sender};
 use netstage_core::time::{Duration, Instant};
 
 enum Packet {
@@ -113,10 +113,7 @@ impl Path {
     fn send(&mut self, fate: &mut impl FnMut(&Data) -> Fate) {
         if let Some(event) = self.sender.poll_event() {
             let name = match event {
-                Event::Reduced(Cause::FastRetransmit) => "fast-retransmit",
-                Event::Reduced(Cause::Timeout) => "timeout",
-                Event::Reduced(Cause::Ecn) => "ecn",
-                Event::Reduced(Cause::TailLossProbe) => "tail-loss-probe",
+                Event::Reduced(cause) => cause.name(),
                 Event::Recovered => "recovered",
             };
             let _ = write!(self.line, " [{name}]");

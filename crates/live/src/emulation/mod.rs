@@ -17,6 +17,7 @@ use crate::fabric::layout::Layout;
 use crate::fabric::process::{AgentSpec, Build, Fabric, Failed, Finished};
 use crate::fabric::services::{self, ServiceResult};
 use crate::fabric::spec::Spec;
+use crate::netns::user::{Privileges, privileges};
 use crate::task::{Assignment, EdgeTask};
 pub use backend::Backend;
 use folder::Folder;
@@ -60,8 +61,17 @@ pub struct Means {
 pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
     if let Some(absent) = services::missing(plan) {
         return Err(Stopped::Missing {
-            message: format!("service.{}: {} is not installed", absent.service, absent.program),
+            message: format!("{}: {} is not installed", absent.by, absent.program),
             remedy: format!("sudo apt-get install {} (Debian)", absent.package),
+        });
+    }
+    if let Some(tunnel) = plan.tunnels.first()
+        && !matches!(privileges(), Privileges::Held)
+    {
+        let name = &plan.nodes[tunnel.ends[0]].name;
+        return Err(Stopped::Missing {
+            message: format!("node.{name}: programs of gateways make network devices, which is forbidden"),
+            remedy: "run it as root".into(),
         });
     }
     let layout = Layout::new(plan).map_err(|e| Stopped::Unsupported(e.to_string()))?;
@@ -83,6 +93,8 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         agents: Vec::new(),
         services: services::specs(plan, &members, folder.path()),
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
+        gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
+        watch: assignments::watched(plan, &members),
     };
     let mut sockets = Vec::new();
     for &node in assignments.keys() {
@@ -109,13 +121,14 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         return Err(Stopped::Interrupted);
     }
     fabric.stop()?;
-    let Finished { emulator, services, ended } = fabric.finish()?;
+    let Finished { emulator, services, ended, watched } = fabric.finish()?;
     let found = Findings {
         plan,
         members: &members,
         reports: &collected.reports,
         emulator: &emulator,
         services: &services,
+        watched: &watched,
     };
     let mut outcome = outcome::outcome(&found);
     outcome.differences = differences(plan).into_iter().chain(told).collect();

@@ -4,12 +4,13 @@
 use crate::emulator;
 use crate::fabric::assignments::{Member, is_one_ended};
 use crate::fabric::services::ServiceResult;
+use crate::fabric::watch::Watched;
 use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample, Usage, VpnResult, WindowSample};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
 use netstage_scenario::plan::{Direction, FlowGroup, Hop, NodeKind, Plan, Transport};
-use netstage_scenario::quality;
+use netstage_scenario::{quality, window};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything that was found in one run.
@@ -24,6 +25,8 @@ pub struct Findings<'a> {
     pub emulator: &'a emulator::Report,
     /// What came of services.
     pub services: &'a [ServiceResult],
+    /// What happened to the windows that were watched.
+    pub watched: &'a Watched,
 }
 
 /// The outcome, its series in the registry's order.
@@ -48,6 +51,11 @@ pub fn outcome(found: &Findings) -> Outcome {
             continue;
         }
         gathered.add_flow(plan, member, &sides, lost);
+    }
+    for (id, bins) in &found.watched.flows {
+        let member = &found.members[*id];
+        let name = plan.flow_name(member.group, member.index);
+        gathered.outcome.series.extend(window::series(&name, plan.measure.interval, bins));
     }
     for (index, vpn) in plan.vpns.iter().enumerate() {
         let own = found.reports.iter().flat_map(|report| &report.vpns).find(|own| own.vpn == vpn.name);
@@ -141,10 +149,12 @@ impl Gathered {
     }
 
     /// Packets lost per bin on the links of a TCP flow; unknown where the kernel works one of
-    /// them.
+    /// them, or a tunnel hides whose they are.
     fn lost_of_tcp(&self, plan: &Plan, group: &FlowGroup, lost: Option<&Vec<u64>>) -> Vec<f64> {
         let by_kernel = |hop: &Hop| self.by_kernel.contains(&plan.links[hop.link].name);
+        let hidden = |path: &[Hop]| !plan.crossings(path).is_empty();
         match lost {
+            _ if hidden(&group.path) || hidden(&group.reverse) => Vec::new(),
             _ if group.path.iter().chain(&group.reverse).any(by_kernel) => Vec::new(),
             Some(lost) => lost.iter().map(|count| *count as f64).collect(),
             None => vec![0.0; self.bins],
@@ -385,6 +395,12 @@ impl Gathered {
             });
         }
         outcome.warnings.extend(emulator.warnings.iter().cloned());
+        if found.watched.lost > 0 {
+            let lost = found.watched.lost;
+            outcome.warnings.push(format!("{lost} events of TCP flows came faster than they were read"));
+        }
+        let untold = |missing: &String| format!("the kernel does not tell of TCP flows: {missing}");
+        outcome.warnings.extend(found.watched.missing.iter().map(untold));
         outcome.void.extend(emulator.void.iter().cloned());
         for report in found.reports {
             let named = |text: &String| format!("node.{}: {text}", report.node);

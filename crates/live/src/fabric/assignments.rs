@@ -2,6 +2,7 @@
 
 use super::address;
 use super::layout::Layout;
+use super::watch::{FlowSpec, WatchSpec};
 use crate::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
@@ -64,6 +65,21 @@ pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows
         }
     }
     Ok(members)
+}
+
+/// The flows whose windows are watched, where a plan asks for it: those of one connection, whose ends are known.
+pub fn watched(asked: &Plan, members: &[Member]) -> Option<WatchSpec> {
+    let flow = |(id, member): (usize, &Member)| {
+        let group = &asked.flows[member.group];
+        let single =
+            matches!(group.transport, plan::Transport::Tcp(_)) && group.traffic.application().is_none();
+        let (node, source, destination) = (group.from, member.source, member.destination);
+        single.then_some(FlowSpec { id, node, source, destination })
+    };
+    let flows: Vec<FlowSpec> = members.iter().enumerate().filter_map(flow).collect();
+    let interval = asked.measure.interval;
+    let bins = (asked.duration.0 / interval.0) as usize;
+    (asked.measure.tcp_events && !flows.is_empty()).then_some(WatchSpec { flows, interval, bins })
 }
 
 /// What each node that has flows is asked to do, by index of the node. Services are not the agents'.

@@ -6,7 +6,7 @@
 
 use super::address::{self, FAMILIES};
 use super::network::node_interface;
-use netstage_scenario::plan::{Family, NodeKind, Plan};
+use netstage_scenario::plan::{Family, Plan};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The bridge of a LAN, in the namespace of its node.
@@ -64,7 +64,7 @@ pub fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
         // Of its addresses those on the LAN alone are asked for there, and asked by.
         settings.push((format!("net.ipv4.conf.{interface}.arp_ignore"), "1".into()));
         settings.push((format!("net.ipv4.conf.{interface}.arp_announce"), "2".into()));
-        if let NodeKind::Lan { arp_timeout: Some(timeout) } = plan.nodes[lan].kind {
+        if let Some(timeout) = plan.nodes[lan].arp_timeout {
             let milliseconds = (timeout.0 / 1_000_000).max(1);
             settings.extend(["ipv4", "ipv6"].map(|version| {
                 let name = format!("net.{version}.neigh.{interface}.base_reachable_time_ms");

@@ -27,6 +27,8 @@ pub struct Layout {
     /// The ends of the tunnels between PEs one of which tells the other of a reference, by their nodes;
     /// the source is at the first.
     pub tellings: BTreeMap<(usize, usize), Placement>,
+    /// The outer ends of each tunnel between gateways; the source is the first of its ends.
+    pub gateways: Vec<Placement>,
     /// How the packets of each multicast flow group spread.
     pub trees: Vec<Option<Tree>>,
     /// Whether a link carries anything.
@@ -40,6 +42,8 @@ pub struct Address {
     pub treatment: Treatment,
     /// From each node on a way to this address, the hop to take.
     pub routes: BTreeMap<usize, Hop>,
+    /// At each gateway on a way to this address where a tunnel is entered: which one.
+    pub tunnels: BTreeMap<usize, usize>,
 }
 
 /// What packets to or from one address have in common.
@@ -145,12 +149,14 @@ impl fmt::Display for Unplaceable {
 impl Layout {
     /// Places a plan's flows.
     pub fn new(plan: &Plan) -> Result<Layout, Unplaceable> {
-        let own = || Address { treatment: Treatment::default(), routes: BTreeMap::new() };
+        let own =
+            || Address { treatment: Treatment::default(), routes: BTreeMap::new(), tunnels: BTreeMap::new() };
         let mut layout = Layout {
             addresses: plan.nodes.iter().map(|_| vec![own()]).collect(),
             groups: Vec::new(),
             tunnels: Vec::new(),
             tellings: BTreeMap::new(),
+            gateways: Vec::new(),
             trees: distribution::trees(plan)?,
             used: vec![false; plan.links.len()],
         };
@@ -199,6 +205,13 @@ impl Layout {
             let source = layout.place(plan, first, second, &mirrored(&path), &treatment)?;
             layout.tellings.insert((first, second), Placement { source, destination });
         }
+        for tunnel in &plan.tunnels {
+            let [first, second] = tunnel.ends;
+            let treatment = Treatment::default();
+            let destination = layout.place(plan, second, first, &tunnel.path, &treatment)?;
+            let source = layout.place(plan, first, second, &tunnel.reverse, &treatment)?;
+            layout.gateways.push(Placement { source, destination });
+        }
         // Daemons choose among all links of their routers.
         for (index, link) in plan.links.iter().enumerate() {
             layout.used[index] |= link.ends.iter().any(|end| routing::drives(plan, *end));
@@ -237,9 +250,18 @@ impl Layout {
     ) -> Result<usize, Unplaceable> {
         debug_assert_eq!(path.first().map(|hop| plan.ends(*hop)[0]), Some(from), "a path has a start");
         debug_assert_eq!(path.last().map(|hop| plan.ends(*hop)[1]), Some(to), "a path leads to its end");
-        let mut wanted = BTreeMap::new();
-        for &hop in path {
+        let (mut wanted, mut tunnels) = (BTreeMap::new(), BTreeMap::new());
+        let crossings = plan.crossings(path);
+        for (at, &hop) in path.iter().enumerate() {
             self.used[hop.link] = true;
+            let crossing = crossings.iter().find(|crossing| (crossing.first..crossing.behind).contains(&at));
+            if let Some(crossing) = crossing {
+                // Inside a tunnel nobody sees where a packet goes.
+                if crossing.first == at {
+                    tunnels.insert(plan.ends(hop)[0], crossing.tunnel);
+                }
+                continue;
+            }
             // What a tunnel carries is known to the PEs at its ends, and to no kernel there.
             let [node, _] = plan.ends(hop);
             if plan.nodes[to].kind == NodeKind::Pe || !edges::route(plan, treatment.vpn, node, hop) {
@@ -248,8 +270,15 @@ impl Layout {
         }
         let addresses = &mut self.addresses[to];
         let agrees = |address: &Address| {
-            address.treatment == *treatment
-                && wanted.iter().all(|(node, hop)| address.routes.get(node).is_none_or(|other| other == hop))
+            let same = |(node, hop)| {
+                address.routes.get(node).is_none_or(|other| other == hop)
+                    && !address.tunnels.contains_key(node)
+            };
+            let entered = |(node, tunnel)| {
+                address.tunnels.get(node).is_none_or(|other| other == tunnel)
+                    && !address.routes.contains_key(node)
+            };
+            address.treatment == *treatment && wanted.iter().all(same) && tunnels.iter().all(entered)
         };
         let number = match addresses.iter().skip(1).position(agrees) {
             Some(position) => position + 1,
@@ -257,11 +286,16 @@ impl Layout {
                 return Err(Unplaceable::TooManyPaths { host: plan.nodes[to].name.clone() });
             }
             None => {
-                addresses.push(Address { treatment: treatment.clone(), routes: BTreeMap::new() });
+                addresses.push(Address {
+                    treatment: treatment.clone(),
+                    routes: BTreeMap::new(),
+                    tunnels: BTreeMap::new(),
+                });
                 addresses.len() - 1
             }
         };
         addresses[number].routes.extend(wanted);
+        addresses[number].tunnels.extend(tunnels);
         Ok(number)
     }
 }

@@ -8,6 +8,7 @@
 //! - [`network`]: namespaces, interfaces, addresses and routes.
 //! - [`links`]: who works its links: the emulator, the kernel, or each some of them.
 //! - [`services`]: other people's programs in its nodes.
+//! - [`watch`]: what happens to the windows of its TCP flows.
 //! - [`differences`]: in what the kernel differs from the plan.
 
 pub mod address;
@@ -25,3 +26,4 @@ pub mod routing;
 pub mod server;
 pub mod services;
 pub mod spec;
+pub mod watch;

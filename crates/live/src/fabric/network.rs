@@ -5,14 +5,21 @@
 use super::address::{self, Side};
 use super::lan::BRIDGE;
 use super::process::Failed;
-use super::spec::{AddressSpec, LinkSpec, MulticastSpec, NodeSpec, RouteSpec, Spec};
+use super::spec::{AddressSpec, DeviceSpec, LinkSpec, MulticastSpec, NodeSpec, RouteSpec, Spec};
 use crate::emulator::netem::chain;
 use crate::netns::multicast::MulticastRoutes;
 use crate::netns::netlink::{Metrics, Route, VethEnd, VethOptions, create_veth};
+use crate::netns::qdiscs::TokenBucket;
 use crate::netns::{Namespace, Netlink, ethtool};
 use crate::ports::tun::{Layer, Tun};
 use std::collections::BTreeMap;
 use std::io;
+
+/// A full packet, and the header the kernel counts with it.
+const ETHERNET_MTU: u64 = 1500;
+const ETHERNET_HEADER: u64 = 14;
+/// What a host's device sends at once at most, so that the kernel need not wake for each packet: ten of them.
+const DEVICE_BURST: u32 = 15_140;
 
 /// The namespaces of a network.
 #[derive(Debug)]
@@ -99,6 +106,9 @@ impl Network {
                 ethtool::offloads_off(namespace, name).map_err(|e| broken("switch offloads off", &e))?;
                 Netlink::open(namespace).and_then(|mut n| n.set_up(name)).map_err(failed)?;
             }
+            if let Some(device) = spec.nodes[node].device {
+                self.limit(node, &inner, device, &spec.nodes[node].name)?;
+            }
         }
         Ok(())
     }
@@ -116,6 +126,25 @@ impl Network {
         let prepared = netlink.set_mtu(&name, mtu).and_then(|()| netlink.generate_no_addresses(&name));
         prepared.and_then(|()| netlink.set_up(&name)).map_err(failed)?;
         Ok(tun)
+    }
+
+    /// Makes a node's interface as fast as its device.
+    fn limit(&self, node: usize, interface: &str, device: DeviceSpec, name: &str) -> Result<(), Failed> {
+        // The kernel counts Ethernet's header as well: as if all packets were full.
+        let framed = |bytes: u64| bytes * (ETHERNET_MTU + ETHERNET_HEADER) / ETHERNET_MTU;
+        let bucket = TokenBucket {
+            rate: framed(device.rate_bps / 8),
+            burst: DEVICE_BURST,
+            limit: u32::try_from(framed(device.buffer)).unwrap_or(u32::MAX),
+        };
+        let set = Netlink::open(self.node(node)).and_then(|mut n| n.set_token_bucket(interface, bucket));
+        set.map_err(|error| match error.source.raw_os_error() {
+            Some(libc::ENOENT) => Failed::missing(
+                format!("node.{name}: this kernel has no token bucket for `device`"),
+                "modprobe sch_tbf (CONFIG_NET_SCH_TBF)",
+            ),
+            _ => failed(error),
+        })
     }
 
     /// Where the kernel works a link: everything between its ends.

@@ -4,8 +4,10 @@
 //! namespaces and interfaces.
 
 use super::services::frr::RoutingSpec;
+use super::services::gateways::GatewaysSpec;
 use super::services::{ServiceResult, ServiceSpec};
 use super::spec::Spec;
+use super::watch::{WatchSpec, Watched};
 use crate::clock::Epoch;
 use crate::emulator;
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,10 @@ pub struct Build {
     pub services: Vec<ServiceSpec>,
     /// Routers that routing daemons drive.
     pub routing: Option<RoutingSpec>,
+    /// Gateways and their tunnels.
+    pub gateways: Option<GatewaysSpec>,
+    /// TCP flows whose windows are watched.
+    pub watch: Option<WatchSpec>,
 }
 
 /// An agent to start in a node.
@@ -81,8 +87,10 @@ pub struct Finished {
     pub emulator: emulator::Report,
     /// What came of the services, in their order.
     pub services: Vec<ServiceResult>,
-    /// Routers and daemons that ended before the run did.
+    /// Routers, daemons and gateways that ended before the run did.
     pub ended: Vec<String>,
+    /// What happened to the windows that are watched.
+    pub watched: Watched,
 }
 
 /// Why there is no network.

@@ -5,7 +5,9 @@ use super::links::Links;
 use super::network::Network;
 use super::process::{AgentSpec, Answer, Build, Failed, Finished, Order};
 use super::services::frr::run::Routing;
+use super::services::gateways::run::Gateways;
 use super::services::run::Service;
+use super::watch::{Watch, Watched};
 use crate::clock::Epoch;
 use crate::emulator::Report;
 use crate::netns::{spawn_in, user};
@@ -77,6 +79,8 @@ struct Stage {
     agents: Vec<Child>,
     services: Vec<Service>,
     routing: Option<Routing>,
+    gateways: Option<Gateways>,
+    watch: Option<Watch>,
     /// Carries frames before the run, where routers have to find each other first.
     before: Option<Before>,
     stop: Arc<AtomicBool>,
@@ -117,15 +121,25 @@ impl Stage {
             agents: Vec::new(),
             services: Vec::new(),
             routing: None,
+            gateways: None,
+            watch: None,
             before: None,
             stop: Arc::new(AtomicBool::new(false)),
             running: None,
             network,
         };
-        if let Some(spec) = build.routing {
+        if build.routing.is_some() || build.gateways.is_some() {
             stage.before = stage.links.take().map(Before::begin);
+        }
+        if let Some(spec) = build.routing {
             let nodes = &stage.network.nodes;
             stage.routing = Some(Routing::start(spec, nodes, &program)?);
+        }
+        if let Some(spec) = build.gateways {
+            stage.gateways = Some(Gateways::start(spec, &stage.network.nodes, &program)?);
+        }
+        if let Some(spec) = build.watch {
+            stage.watch = Some(Watch::start(spec, &stage.network.nodes)?);
         }
         for agent in &build.agents {
             stage.start_agent(&program, agent)?;
@@ -155,8 +169,12 @@ impl Stage {
                 Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
                 Event::Finished(emulator) => {
                     let services = self.services.drain(..).map(Service::finish).collect();
-                    let ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
-                    answer(&Answer::Finished(Box::new(Finished { emulator: *emulator, services, ended })));
+                    let mut ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
+                    ended.extend(self.gateways.as_mut().map_or(Vec::new(), Gateways::ended));
+                    self.stop.store(true, Ordering::Relaxed);
+                    let watched = self.watch.as_mut().map_or(Watched::default(), Watch::finish);
+                    let emulator = *emulator;
+                    answer(&Answer::Finished(Box::new(Finished { emulator, services, ended, watched })));
                 }
                 Event::Order(Order::Build(_)) | Event::End => break,
             }
@@ -183,6 +201,9 @@ impl Stage {
         self.running = Some(std::thread::spawn(work));
         for service in &mut self.services {
             service.run(epoch, &self.stop);
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.run(epoch, &self.stop);
         }
     }
 }

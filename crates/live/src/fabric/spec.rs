@@ -10,7 +10,7 @@ use super::{lan, routing};
 use crate::emulator::netem::Stages;
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
-use netstage_scenario::plan::{Family, FlowGroup, Hop, LinkKind, NodeKind, Plan, Transport};
+use netstage_scenario::plan::{Family, FlowGroup, Hop, LinkKind, NodeKind, Plan, Transport, Tunnel};
 use netstage_wire::Encapsulation;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +52,17 @@ pub struct NodeSpec {
     pub circuits: Vec<usize>,
     /// Kernel settings that are its own.
     pub settings: Vec<(String, String)>,
+    /// How fast its interfaces send, where that may limit it.
+    pub device: Option<DeviceSpec>,
+}
+
+/// A network device. Sizes count at the IP layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSpec {
+    /// Bits a second.
+    pub rate_bps: u64,
+    /// Bytes that may wait.
+    pub buffer: u64,
 }
 
 /// An address of a node.
@@ -160,6 +171,9 @@ impl Spec {
             routes: Vec::new(),
             multicast: multicast(plan, layout, index),
             settings: settings(plan, index, routers.get(&index)),
+            device: plan.nodes[index]
+                .device
+                .map(|device| DeviceSpec { rate_bps: device.rate.0, buffer: device.buffer }),
         };
         let mut nodes: Vec<NodeSpec> = (0..plan.nodes.len()).map(node).collect();
         for (&pe, router) in routers {
@@ -277,7 +291,9 @@ fn mtu(plan: &Plan, routers: &Routers) -> u32 {
         }
     };
     let customers = plan.flows.iter().map(largest).fold(ETHERNET_MTU, u32::max);
-    (customers + around + labels).min(65_535)
+    let protected = |tunnel: &Tunnel| tunnel.mtu + tunnel.overhead();
+    let tunnels = plan.tunnels.iter().map(protected).max().unwrap_or(0);
+    (customers + around + labels).max(tunnels).min(65_535)
 }
 
 fn links_to_customers(router: &Router) -> Vec<usize> {

@@ -11,6 +11,7 @@
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
@@ -29,6 +30,9 @@ use super::{Namespace, spawn_in};
 /// The command of netstage that [`hold`]s.
 pub const COMMAND: &str = "held";
 
+/// Its option: the folder that is /run for the program.
+pub const RUN: &str = "--run";
+
 /// Starts a program inside a network namespace; `netstage` is this program's own file. What it
 /// starts ends when the process returned here does, and that ends with ours.
 pub fn spawn_held(
@@ -43,17 +47,43 @@ pub fn spawn_held(
     spawn_in(namespace, command)
 }
 
+/// As [`spawn_held`], and `run` is /run for the program and what it starts: programs that keep their sockets
+/// there under a name of their own can then run several times.
+pub fn spawn_held_apart(
+    namespace: &Namespace,
+    netstage: &Path,
+    program: &Path,
+    run: &Path,
+    dress: impl FnOnce(&mut Command),
+) -> io::Result<Child> {
+    let mut command = Command::new(netstage);
+    command.arg(COMMAND).arg(RUN).arg(run).arg(program);
+    dress(&mut command);
+    spawn_in(namespace, command)
+}
+
 /// Runs a program to its end in a process namespace of its own; returns its exit code. Call it
 /// before any thread starts. Needs CAP_SYS_ADMIN.
-pub fn hold(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
+pub fn hold(program: &OsStr, arguments: &[OsString], run: Option<&Path>) -> io::Result<u8> {
     match getpid() == Pid::from_raw(1) {
         true => run_as_first(program, arguments),
-        false => start_first(program, arguments),
+        false => start_first(program, arguments, run),
     }
 }
 
+/// Puts a folder in place of /run, for this process and those it starts.
+fn put_in_place_of_run(folder: &Path) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none: Option<&Path> = None;
+    // What is mounted here shall not be seen by others.
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    mount(Some(folder), "/run", none, MsFlags::MS_BIND, none)?;
+    Ok(())
+}
+
 /// The first process of a new namespace: this program again.
-fn start_first(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
+fn start_first(program: &OsStr, arguments: &[OsString], run: Option<&Path>) -> io::Result<u8> {
+    run.map_or(Ok(()), put_in_place_of_run)?;
     unshare(CloneFlags::CLONE_NEWPID)?;
     let (alive, ours) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     let mut command = Command::new(std::env::current_exe()?);

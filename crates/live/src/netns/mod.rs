@@ -30,6 +30,7 @@ pub use netlink::Netlink;
 pub use spawn::spawn_in;
 
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::fstat;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,9 +58,19 @@ impl Namespace {
         Ok(Namespace { fd: File::open("/proc/thread-self/ns/net")?.into() })
     }
 
+    /// The one that is at a path, as below /run/netns.
+    pub fn at(path: &Path) -> io::Result<Namespace> {
+        Ok(Namespace { fd: File::open(path)?.into() })
+    }
+
     /// The one a process is in.
     pub fn of_process(process: u32) -> io::Result<Namespace> {
         Ok(Namespace { fd: File::open(format!("/proc/{process}/ns/net"))?.into() })
+    }
+
+    /// Its number: no other has the same while it lives.
+    pub fn number(&self) -> io::Result<u64> {
+        Ok(fstat(&self.fd)?.st_ino)
     }
 
     /// Another handle of the same namespace.

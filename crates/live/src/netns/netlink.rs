@@ -257,13 +257,6 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sets how large an IP packet a link takes, bytes.
-    pub fn set_mtu(&mut self, link: &str, mtu: u32) -> Result<(), Error> {
-        let mut message = self.link_message(link)?;
-        message.attributes = vec![LinkAttribute::Mtu(mtu)];
-        self.change(Message::SetLink(message), 0, || format!("set the MTU of {link}"))
-    }
-
     /// Takes a link down.
     pub fn set_down(&mut self, link: &str) -> Result<(), Error> {
         self.set_flags(link, LinkFlags::empty(), "take down")
@@ -280,6 +273,24 @@ impl Netlink {
         ];
         let action = || format!("create the bridge {name}");
         self.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL, action)
+    }
+
+    /// Creates an interface of the kernel's WireGuard, down.
+    pub fn create_wireguard(&mut self, name: &str) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName(name.into()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Wireguard)]),
+        ];
+        let action = || format!("create the WireGuard interface {name}");
+        self.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL, action)
+    }
+
+    /// Sets the largest packet a link takes.
+    pub fn set_mtu(&mut self, link: &str, mtu: u32) -> Result<(), Error> {
+        let mut message = self.link_message(link)?;
+        message.attributes = vec![LinkAttribute::Mtu(mtu)];
+        self.change(Message::SetLink(message), 0, || format!("set the MTU of {link} to {mtu}"))
     }
 
     /// Makes a link one of a bridge's.

@@ -19,6 +19,43 @@ pub struct QueueStatistics {
     pub dropped: u32,
 }
 
+/// A token bucket. Sizes count from the Ethernet header on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBucket {
+    /// Bytes a second.
+    pub rate: u64,
+    /// Bytes sent at once at most.
+    pub burst: u32,
+    /// Bytes that may wait.
+    pub limit: u32,
+}
+
+impl TokenBucket {
+    /// `tc_tbf_qopt`, and the attributes that say what has no room in it (linux/pkt_sched.h).
+    fn options(self) -> Vec<u8> {
+        const PARAMETERS: u16 = 1;
+        const RATE: u16 = 4;
+        const BURST: u16 = 6;
+        const ETHERNET: u8 = 1;
+        // Two `tc_ratespec`, of which the second one, of peaks, is not used.
+        let mut parameters = [0; 36];
+        parameters[1] = ETHERNET;
+        let rate = u32::try_from(self.rate).unwrap_or(u32::MAX);
+        parameters[8..12].copy_from_slice(&rate.to_ne_bytes());
+        parameters[24..28].copy_from_slice(&self.limit.to_ne_bytes());
+        let attribute = |kind: u16, value: &[u8]| {
+            let length = 4 + value.len() as u16;
+            [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
+        };
+        [
+            attribute(PARAMETERS, &parameters),
+            attribute(RATE, &self.rate.to_ne_bytes()),
+            attribute(BURST, &self.burst.to_ne_bytes()),
+        ]
+        .concat()
+    }
+}
+
 impl Netlink {
     /// Gives a link a queueing discipline by the kernel's name for it, in place of the one it
     /// has. `options` are laid out as the discipline reads them.
@@ -31,6 +68,11 @@ impl Netlink {
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
         let action = || format!("give {link} the queueing discipline {kind}");
         self.change(Message::NewQueueDiscipline(message), flags, action)
+    }
+
+    /// Has a link send no faster than a token bucket allows (tc-tbf(8)). Its queue tells TCP of what it drops.
+    pub fn set_token_bucket(&mut self, link: &str, bucket: TokenBucket) -> Result<(), Error> {
+        self.set_queue_discipline(link, "tbf", bucket.options())
     }
 
     /// Whether the kernel has a queueing discipline of this name. Asked for without its

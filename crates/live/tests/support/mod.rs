@@ -1,6 +1,8 @@
 //! What tests of real packets share: skipping by name, and two namespaces joined by a link.
 #![allow(dead_code)]
 
+pub mod apart;
+
 use netstage_live::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_live::netns::user::{Privileges, privileges};
 use netstage_live::netns::{Namespace, ethtool};

@@ -1,4 +1,4 @@
-//! `netstage clean`: puts back what a killed router left.
+//! `netstage clean`: puts back what a killed router or `tcp limit` left.
 
 use super::router::SOCKET;
 use super::table::counted;
@@ -21,11 +21,15 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let mut lines: Vec<String> = Vec::new();
     lines.extend(cleaned.settings.iter().map(|name| format!("put back {name}\n")));
     lines.extend(cleaned.programs.iter().map(|pin| format!("ended the program at {}\n", pin.display())));
-    if lines.is_empty() {
+    let connections = super::tcp::limit::clean()?;
+    if lines.is_empty() && connections == 0 {
         lines.push(format!("nothing was left of a router at {}\n", arguments.socket.display()));
-    } else {
+    } else if !lines.is_empty() {
         lines.push(format!("{}, ", counted(cleaned.settings.len(), "setting")));
         lines.push(format!("{}\n", counted(cleaned.programs.len(), "program")));
+    }
+    if connections > 0 {
+        lines.push(format!("put back the windows of {}\n", counted(connections, "connection")));
     }
     print(lines.concat().as_bytes()).map(|()| OK)
 }

@@ -11,6 +11,7 @@ pub mod router;
 pub mod run;
 pub mod schema;
 mod table;
+pub mod tcp;
 pub mod test;
 pub mod traffic;
 

@@ -8,6 +8,7 @@ mod multicast;
 mod routing;
 mod services;
 mod tests;
+mod tunnels;
 mod vpns;
 mod weights;
 
@@ -15,10 +16,10 @@ use crate::error::{Place, Problems, did_you_mean};
 use crate::file::network::{Link, NodeTable};
 use crate::file::service::Service;
 use crate::file::{File, Head};
-use crate::plan::{Hop, LinkKind, Measure, Node, NodeKind, Plan};
+use crate::plan::{Device, Hop, LinkKind, Measure, Node, NodeKind, Plan};
 use crate::routes::{NoPath, Topology};
 use crate::scalar::{NodeName, Span};
-use crate::table::{At, Decode, List, Named};
+use crate::table::{At, Decode, List, Member, Named};
 use crate::trace::Traces;
 use netstage_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,11 +56,13 @@ impl Builder<'_, '_> {
         };
         let duration = head.and_then(|(head, place)| self.duration(head, place));
         let network = self.network();
+        self.settings_fit(&network);
         let end = duration.map(|d| if d == Duration::ZERO { Instant::NEVER } else { Instant(d.0) });
         let vpns = self.vpns(&network);
         let mut flows = self.flows(&network, &vpns, end);
         flows.extend(self.services(&network, &vpns, end));
         let tests = self.tests(&network, &vpns);
+        let tunnels = self.tunnels(&network, &vpns, &flows, &tests);
         let routing = self.routing(&network);
         if self.file.flow.0.is_empty() && !self.has_programs() && self.file.test.0.is_empty() {
             self.problems.push_help(
@@ -77,15 +80,15 @@ impl Builder<'_, '_> {
         let weights = self.weights(&vpns, &flows)?;
         let vpns = self.finish_vpns(vpns, &weights)?;
         let links = self.links(&network, &weights, end)?;
-        let nodes = network.names.iter().zip(&network.kinds);
         let plan = Plan {
             title: head?.0.title.clone(),
             duration: duration?,
-            nodes: nodes.map(|(name, kind)| Node { name: name.clone(), kind: *kind }).collect(),
+            nodes: self.nodes(&network),
             links,
             vpns,
             flows,
             tests,
+            tunnels,
             routing: routing?,
             measure: measure?,
         };
@@ -118,13 +121,42 @@ impl Builder<'_, '_> {
         services.any(|member| !matches!(member.value, Some(Service::Frr(_))))
     }
 
+    fn nodes(&self, network: &Network) -> Vec<Node> {
+        let nodes = self.file.node.0.iter().zip(&network.kinds);
+        let device = |node: &NodeTable| {
+            let device = &node.device.as_ref()?.value;
+            Some(Device { rate: device.rate, buffer: device.buffer.0 })
+        };
+        let node = |(member, kind): (&Member<NodeTable>, &NodeKind)| Node {
+            name: member.name.clone(),
+            kind: *kind,
+            device: member.value.as_ref().and_then(device),
+            arp_timeout: member.value.as_ref().and_then(|node| Some(node.arp_timeout.as_ref()?.value.0)),
+        };
+        nodes.map(node).collect()
+    }
+
+    /// What is of one kind of node only.
+    fn settings_fit(&mut self, network: &Network) {
+        for (member, kind) in self.file.node.0.iter().zip(&network.kinds) {
+            let Some(node) = &member.value else { continue };
+            if let Some(device) = node.device.as_ref().filter(|_| *kind != NodeKind::Host) {
+                let message = format!("`{}` is no host: the queues of its ports are its links'", member.name);
+                self.problems.push_help(device.place, message, "give its links `rate` and `buffer`");
+            }
+            if let Some(timeout) = node.arp_timeout.as_ref().filter(|_| *kind != NodeKind::Lan) {
+                self.problems.push_help(timeout.place, "only a LAN has `arp_timeout`", "kind = \"lan\"");
+            }
+        }
+    }
+
     fn network(&mut self) -> Network {
         let nodes = &self.file.node;
         let kinds: Vec<NodeKind> = nodes
             .0
             .iter()
             // A node that could not be read may be anything; as a router it raises no further problems.
-            .map(|member| member.value.as_ref().map_or(NodeKind::Router, NodeTable::role))
+            .map(|member| member.value.as_ref().map_or(NodeKind::Router, |node| node.kind.value.0))
             .collect();
         let mut joined = Vec::new();
         for (index, member) in self.file.link.0.iter().enumerate() {
@@ -132,13 +164,6 @@ impl Builder<'_, '_> {
             if let Some(ends) = self.ends(link) {
                 self.check_lan(link, ends.map(|end| kinds[end]));
                 joined.push((index, ends));
-            }
-        }
-        for node in nodes.0.iter().filter_map(|member| member.value.as_ref()) {
-            if let Some(timeout) = &node.arp_timeout
-                && !matches!(node.role(), NodeKind::Lan { .. })
-            {
-                self.problems.push_help(timeout.place, "only a LAN has `arp_timeout`", "kind = \"lan\"");
             }
         }
         let names = nodes.names().map(str::to_owned).collect();
@@ -159,7 +184,7 @@ impl Builder<'_, '_> {
 
     /// A LAN joins stations by Ethernet.
     fn check_lan(&mut self, link: &Link, kinds: [NodeKind; 2]) {
-        let lans = kinds.iter().filter(|kind| matches!(kind, NodeKind::Lan { .. })).count();
+        let lans = kinds.iter().filter(|kind| matches!(kind, NodeKind::Lan)).count();
         if lans == 2 {
             let help = "join the stations of both to one of them, or put a router between";
             self.problems.push_help(link.ends[1].place, "this link joins two LANs", help);
@@ -230,14 +255,24 @@ impl Builder<'_, '_> {
 
     fn measure(&mut self, duration: Option<Duration>) -> Option<Measure> {
         let Some(measure) = &self.file.measure else {
-            return Some(Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false });
+            return Some(Measure {
+                interval: Duration::from_secs(1),
+                flow_detail: false,
+                tcp_events: false,
+                delay: false,
+            });
         };
         let measure = measure.0.as_ref()?;
         let interval = measure.interval.value.0;
         if duration.is_some_and(|d| d > Duration::ZERO && interval > d) {
             self.problems.push(measure.interval.place, "the interval is longer than the run");
         }
-        Some(Measure { interval, flow_detail: measure.flow_detail, delay: measure.delay })
+        Some(Measure {
+            interval,
+            flow_detail: measure.flow_detail,
+            tcp_events: measure.tcp.is_some(),
+            delay: measure.delay,
+        })
     }
 
     /// Refuses what no memory would hold.
@@ -249,7 +284,9 @@ impl Builder<'_, '_> {
         };
         let members: u64 = plan.flows.iter().map(|f| f.count as u64 * endpoints(f)).sum();
         let bins = plan.duration.0.div_ceil(plan.measure.interval.0);
-        let per_flow = if plan.measure.flow_detail { 6 } else { 2 } + if plan.measure.delay { 3 } else { 0 };
+        let per_flow = if plan.measure.flow_detail { 6 } else { 2 }
+            + if plan.measure.tcp_events { 16 } else { 0 }
+            + if plan.measure.delay { 3 } else { 0 };
         let series = members * per_flow + 12 * plan.vpns.len() as u64 + 16 * plan.links.len() as u64;
         let need = (members * PER_FLOW).saturating_add(bins.saturating_mul(series).saturating_mul(8));
         if need > MOST {

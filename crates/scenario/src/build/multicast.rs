@@ -81,7 +81,7 @@ impl Builder<'_, '_> {
     ) -> Option<()> {
         for hop in path {
             let node = self.end_of(*hop)?;
-            if matches!(network.kinds[node], NodeKind::Lan { .. }) {
+            if matches!(network.kinds[node], NodeKind::Lan) {
                 let message =
                     format!("the way to `{}` leads through the LAN `{}`", named.value.0, network.names[node]);
                 let help = "multicast goes by links between two nodes: put a router there, or join the LAN's stations to one";

@@ -96,7 +96,7 @@ impl Builder<'_, '_> {
     /// The LAN all edges are joined to.
     fn common_lan(&mut self, frr: &Frr, edges: &[Edge], network: &Network) -> Option<usize> {
         let joined = self.joined_nodes();
-        let is_lan = |node: &usize| matches!(network.kinds[*node], NodeKind::Lan { .. });
+        let is_lan = |node: &usize| matches!(network.kinds[*node], NodeKind::Lan);
         let lans = (0..network.kinds.len()).filter(is_lan);
         let lacks = |lan: usize| {
             let on =
@@ -129,8 +129,8 @@ impl Builder<'_, '_> {
         let driven = core.iter().copied().chain(edges.iter().map(|edge| edge.node));
         for node in driven {
             let others = joined.iter().filter(|ends| ends.contains(&node)).flatten();
-            let mut others = others
-                .filter(|end| matches!(network.kinds[**end], NodeKind::Lan { .. }) && lan != Some(**end));
+            let mut others =
+                others.filter(|end| matches!(network.kinds[**end], NodeKind::Lan) && lan != Some(**end));
             if let Some(other) = others.next() {
                 let [node, other] = [node, *other].map(|node| &network.names[node]);
                 let message = format!("`{node}` is joined to the LAN `{other}`, which no daemon knows");

@@ -1,7 +1,7 @@
 //! `[node.NAME]` and `[link.NAME]`.
 
 use crate::error::{Problems, did_you_mean};
-use crate::plan::{LinkKind, NodeKind};
+use crate::plan::{LinkKind, NodeKind, Software};
 use crate::scalar::{Bytes, Count, NodeName, Positive, Probability, Span, Weighting, number};
 use crate::table::{At, Decode, Kind, List, NoFields, choice, merge, mismatch, table, tagged};
 use crate::tree::{Node, Value};
@@ -9,6 +9,7 @@ use netstage_core::link::JitterDistribution;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue::{CodelConfig, FqCodelConfig};
 use netstage_core::time::Duration;
+use netstage_wire::Cipher;
 
 table! {
     /// A node of the network. An empty table is a host.
@@ -21,32 +22,44 @@ table! {
         buffer: Option<Capacity>,
         /// Of a LAN, on `emu`: how long its stations take an answer of ARP or neighbour discovery for true, each between half and three halves of it; left out, as their kernels do (30 s).
         arp_timeout: Option<At<Span>>,
+        /// Of a host: its network device, when it is what limits the host. TCP is told when its queue is full.
+        device: Option<At<DeviceTable>>,
+        /// Of a gateway: what protects packets. Both ends of a tunnel have the same. Left out: aes-128-gcm; WireGuard knows chacha20-poly1305 alone.
+        cipher: Option<At<Cipher>>,
+        /// Of a gateway, on `sim`: how fast it protects packets, and as fast those of the other direction. Left out: as its program did it on a core of its own.
+        service_rate: Option<At<BitRate>>,
     }
 }
+
+table! {
+    /// A host's network device.
+    pub(crate) struct DeviceTable "a device" {
+        /// How fast it sends IP packets.
+        rate: BitRate,
+        /// What may wait in its queue.
+        buffer: Bytes<1_514, 1_000_000_000> = "100 kB",
+    }
+}
+
+choice!(Cipher {
+    /// AES-GCM with a key of 128 bits.
+    "aes-128-gcm" => Cipher::Aes128Gcm,
+    /// AES-GCM with a key of 256 bits.
+    "aes-256-gcm" => Cipher::Aes256Gcm,
+    /// ChaCha20 and Poly1305.
+    "chacha20-poly1305" => Cipher::ChaCha20Poly1305,
+    /// Triple DES and HMAC-SHA-1, of `ipsec` alone: what routers of 2006 had.
+    "3des-sha1" => Cipher::TripleDesSha1,
+});
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Role {
-    Host,
-    Router,
-    Pe,
-    Lan,
-}
-
-impl NodeTable {
-    /// What it is in a plan.
-    pub fn role(&self) -> NodeKind {
-        match self.kind.value {
-            Role::Host => NodeKind::Host,
-            Role::Router => NodeKind::Router,
-            Role::Pe => NodeKind::Pe,
-            Role::Lan => NodeKind::Lan { arp_timeout: self.arp_timeout.as_ref().map(|span| span.value.0) },
-        }
-    }
-}
+pub(crate) struct Role(pub NodeKind);
 
 /// Kinds that will come: refused by name, so that nobody looks for a misspelling.
-const NOT_YET: &[&str] = &["ipsec", "wireguard", "openvpn", "external"];
+const NOT_YET: &[&str] = &["external"];
+/// Those there are.
+const KINDS: [&str; 7] = ["host", "router", "pe", "lan", "ipsec", "wireguard", "openvpn"];
 
 impl Decode for Role {
     fn kind() -> Kind {
@@ -58,16 +71,24 @@ impl Decode for Role {
                 "lan",
                 "An Ethernet switch: those that links join to it share one subnet, and what is broadcast reaches all of them. On `sim` it forwards, and nothing is broadcast.",
             ),
+            (
+                "ipsec",
+                "A gateway by strongSwan: between two of them on a flow's way its packets are in a tunnel.",
+            ),
+            ("wireguard", "A gateway by WireGuard: the kernel's where it has it, else wireguard-go."),
+            ("openvpn", "A gateway by OpenVPN."),
         ])
     }
 
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        const KINDS: [&str; 4] = ["host", "router", "pe", "lan"];
-        Some(match node.text() {
-            Some("host") => Role::Host,
-            Some("router") => Role::Router,
-            Some("pe") => Role::Pe,
-            Some("lan") => Role::Lan,
+        let kind = match node.text() {
+            Some("host") => NodeKind::Host,
+            Some("router") => NodeKind::Router,
+            Some("pe") => NodeKind::Pe,
+            Some("lan") => NodeKind::Lan,
+            Some("ipsec") => NodeKind::Gateway(Software::StrongSwan),
+            Some("wireguard") => NodeKind::Gateway(Software::WireGuard),
+            Some("openvpn") => NodeKind::Gateway(Software::OpenVpn),
             Some(kind) if NOT_YET.contains(&kind) => {
                 let message = format!("nodes of kind \"{kind}\" are not available yet");
                 problems.push_help(node.place, message, format!("available: {}", KINDS.join(", ")));
@@ -80,7 +101,8 @@ impl Decode for Role {
                 return None;
             }
             None => return mismatch(node, &Self::kind(), problems),
-        })
+        };
+        Some(Role(kind))
     }
 }
 

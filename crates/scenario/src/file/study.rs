@@ -14,10 +14,23 @@ table! {
         interval: At<Span> = "1 s",
         /// Record every flow's window, round trip and retransmissions, not only its throughput.
         flow_detail: bool = false,
+        /// With "events", record what happens to the window of every TCP flow, and why.
+        tcp: Option<TcpWatch>,
         /// Record the one-way delays of every UDP flow's packets and how often each occurs.
         delay: bool = false,
     }
 }
+
+/// What is watched of TCP flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TcpWatch {
+    Events,
+}
+
+choice!(TcpWatch {
+    /// Each change of a window and its cause: metrics `flow.window.*`, `flow.reductions`, `flow.cause.*`, `flow.limited.*`.
+    "events" => TcpWatch::Events,
+});
 
 /// A path and what it is set to.
 #[derive(Clone, Debug)]

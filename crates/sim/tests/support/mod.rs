@@ -101,8 +101,14 @@ impl Dumbbell {
             vpns: Vec::new(),
             flows: Vec::new(),
             tests: Vec::new(),
+            tunnels: Vec::new(),
             routing: None,
-            measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
+            measure: Measure {
+                interval: Duration::from_secs(1),
+                flow_detail: false,
+                tcp_events: false,
+                delay: false,
+            },
         };
         let access = plain_link(self.access_rate, Duration::ZERO, 1000);
         let core = [plan.node("core1", NodeKind::Router), plan.node("core2", NodeKind::Router)];
@@ -173,7 +179,7 @@ pub trait Build {
 
 impl Build for Plan {
     fn node(&mut self, name: &str, kind: NodeKind) -> usize {
-        self.nodes.push(Node { name: name.into(), kind });
+        self.nodes.push(Node { name: name.into(), kind, device: None, arp_timeout: None });
         self.nodes.len() - 1
     }
 
@@ -218,8 +224,14 @@ pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -
         vpns: Vec::new(),
         flows: Vec::new(),
         tests: Vec::new(),
+        tunnels: Vec::new(),
         routing: None,
-        measure: Measure { interval: Duration::from_secs(1), flow_detail: false, delay: false },
+        measure: Measure {
+            interval: Duration::from_secs(1),
+            flow_detail: false,
+            tcp_events: false,
+            delay: false,
+        },
     };
     let access = plain_link(1_000_000_000, Duration::ZERO, 1000);
     let core: Vec<usize> = (1..=4).map(|k| plan.node(&format!("core{k}"), NodeKind::Router)).collect();

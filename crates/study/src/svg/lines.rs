@@ -62,8 +62,11 @@ where
         }
         for part in parts(xs, &series.y).into_iter().map(inside) {
             // A lone point between gaps would leave no trace as a line.
-            if part.len() == 1 || xs.len() <= 12 {
+            if part.len() == 1 || xs.len() <= 12 || series.points {
                 chart.draw_series(part.iter().map(|p| Circle::new(*p, 3, colour.filled())))?;
+            }
+            if series.points {
+                continue;
             }
             let _: &mut SeriesAnno<_> = match pattern(round, series.dashed) {
                 Some((dash, gap)) => {

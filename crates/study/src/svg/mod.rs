@@ -152,6 +152,8 @@ fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Dra
         let (colour, round) = look(figure, index);
         if figure.kind == Kind::Bar {
             area.draw(&Rectangle::new([(x, y - 5), (x + 11, y + 6)], colour.filled()))?;
+        } else if series.points {
+            area.draw(&Circle::new((x + 12, y), 3, colour.filled()))?;
         } else {
             for (from, to) in dashes(round, series.dashed, 24) {
                 let points = vec![(x + from, y), (x + to, y)];

@@ -19,7 +19,7 @@ pub fn together(plan: &Plan, test: &Test, trials: &[(String, Trial)]) -> Plan {
     let drain = trials.iter().map(|(_, trial)| trial.pauses.drain).max().unwrap_or(Duration::ZERO);
     let end = probes.iter().map(|probe| probe.stop).max().unwrap_or(Instant::ZERO) + drain;
     // All that is asked of it are totals: a bin as long as the run.
-    let measure = Measure { interval: Duration(end.0), flow_detail: true, delay: true };
+    let measure = Measure { interval: Duration(end.0), flow_detail: true, tcp_events: false, delay: true };
     alone(plan, test, probes, end, measure)
 }
 
@@ -69,7 +69,8 @@ pub fn trickle(plan: &Plan, test: &Test, config: &tcp::Config) -> Plan {
         ..test.probe.clone()
     };
     let end = probe.stop + test.drain;
-    let measure = Measure { interval: Duration::from_millis(100), flow_detail: true, delay: false };
+    let measure =
+        Measure { interval: Duration::from_millis(100), flow_detail: true, tcp_events: false, delay: false };
     alone(plan, test, vec![probe], end, measure)
 }
 
@@ -81,7 +82,13 @@ pub fn transfer(plan: &Plan, test: &Test, asked: &Transfer) -> Plan {
     let probe = FlowGroup { traffic, start, stop: end, ..test.probe.clone() };
     // Fine enough to see when the last byte arrives.
     let interval = Duration::from_millis(10).min(asked.trial);
-    alone(plan, test, vec![probe], end, Measure { interval, flow_detail: true, delay: false })
+    alone(
+        plan,
+        test,
+        vec![probe],
+        end,
+        Measure { interval, flow_detail: true, tcp_events: false, delay: false },
+    )
 }
 
 /// The network with probes and the load, and no tests.
@@ -103,6 +110,7 @@ fn alone(plan: &Plan, test: &Test, probes: Vec<FlowGroup>, end: Instant, measure
         vpns: plan.vpns.clone(),
         flows,
         tests: Vec::new(),
+        tunnels: plan.tunnels.clone(),
         routing: plan.routing.clone(),
         measure,
     }

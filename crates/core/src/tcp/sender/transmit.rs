@@ -2,7 +2,7 @@
 //! timeout.
 
 use super::{Phase, Sender};
-use crate::tcp::{Config, Data};
+use crate::tcp::{Cause, Config, Data, Event};
 use crate::time::Instant;
 
 impl Sender {
@@ -133,8 +133,12 @@ impl Sender {
 
     fn restart_if_idle(&mut self, config: &Config, now: Instant) {
         if self.next > 0 && self.phase == Phase::Open && now.since(self.last_sent) > self.round_trip.rto() {
+            let before = self.window.bytes();
             self.window.restart(config);
             self.window.pause(config, now);
+            if self.window.bytes() < before {
+                self.event = Some(Event::Reduced(Cause::IdleRestart));
+            }
         }
     }
 }

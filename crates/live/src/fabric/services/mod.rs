@@ -3,10 +3,15 @@
 //! - here: what a plan asks for, and what came of it;
 //! - [`ftp`]: how its programs are told what to do, and what their words mean;
 //! - [`run`]: their processes;
+//! - [`gateways`]: the ends of tunnels, which are nodes;
+//! - [`processes`]: programs that last as long as a run; [`reach`]: whether packets arrive;
 //! - [`frr`]: routing daemons, which are there before the run and have no flow of their own.
 
 pub mod frr;
 mod ftp;
+pub mod gateways;
+mod processes;
+mod reach;
 pub(super) mod run;
 
 use super::assignments::Member;
@@ -63,8 +68,8 @@ pub struct ServiceResult {
 /// A program that is not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotInstalled {
-    /// The service that needs it.
-    pub service: String,
+    /// Who needs it: `service.web`, `node.west`.
+    pub by: String,
     /// The program.
     pub program: &'static str,
     /// The Debian package that has it.
@@ -81,19 +86,23 @@ fn programs(program: Program) -> &'static [(&'static str, &'static str)] {
 /// The first program of a plan's services that is not installed.
 pub fn missing(plan: &Plan) -> Option<NotInstalled> {
     if let Some((service, program)) = frr::missing(plan) {
-        return Some(NotInstalled { service: service.to_owned(), program, package: "frr" });
+        return Some(NotInstalled { by: format!("service.{service}"), program, package: "frr" });
+    }
+    if let Some(absent) = gateways::missing(plan) {
+        return Some(absent);
     }
     plan.flows.iter().find_map(|group| {
         let mut programs = programs(group.program?).iter();
         let &(program, package) = programs.find(|(program, _)| find(program).is_none())?;
-        Some(NotInstalled { service: group.name.clone(), program, package })
+        Some(NotInstalled { by: format!("service.{}", group.name), program, package })
     })
 }
 
-/// Where a program is: in PATH, or where Debian keeps those of administrators.
+/// Where a program is: in PATH, or where Debian keeps those of administrators and strongSwan's.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    let also = ["/usr/sbin", "/sbin", "/usr/lib/ipsec"].map(PathBuf::from);
+    let folders = std::env::split_paths(&path).chain(also);
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 

@@ -7,7 +7,7 @@ mod serve;
 mod show;
 mod stamp;
 mod text;
-mod units;
+pub(super) mod units;
 
 use crate::exit::{FAILED, Failure, INTERRUPTED, OK, VOID};
 use netstage_live::controller::Error;

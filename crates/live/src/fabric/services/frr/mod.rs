@@ -3,13 +3,13 @@
 //! - here: what a plan asks for;
 //! - [`configuration`]: what daemons and routers are told;
 //! - [`labels`]: how zebra keeps labels where the kernel has none;
-//! - [`run`]: their processes; [`reach`]: whether packets arrive.
+//! - [`run`]: their processes.
 
 mod configuration;
 mod labels;
-mod reach;
 pub(in crate::fabric) mod run;
 
+use super::reach::{self, Probe};
 use crate::fabric::assignments::Member;
 use crate::fabric::layout::{Layout, Unplaceable};
 use crate::fabric::network::node_interface;
@@ -19,7 +19,6 @@ use netstage_core::time::Duration;
 use netstage_scenario::plan::{Family, Hop, Plan, Routing};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// The nodes behind each edge, with its hop to each.
@@ -66,19 +65,6 @@ pub struct Wave {
     pub daemons: Vec<(Daemon, String)>,
     /// Prefixes to which the router knows a way in the end; an LSP, where so told.
     pub expects: Vec<(String, bool)>,
-}
-
-/// A flow's ends.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Probe {
-    /// Index of the sender's node.
-    pub node: usize,
-    /// The sender's address.
-    pub source: IpAddr,
-    /// The receiver's address.
-    pub destination: IpAddr,
-    /// Name of the flow.
-    pub flow: String,
 }
 
 /// One of FRR's daemons.
@@ -146,19 +132,10 @@ pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> 
             waves: waves.into(),
         }
     });
-    let probes: BTreeSet<Probe> = members
-        .iter()
-        .filter(|member| !member.destination.ip().is_multicast())
-        .map(|member| {
-            let flow = &plan.flows[member.group];
-            let (source, destination) = (member.source, member.destination.ip());
-            Probe { node: flow.from, source, destination, flow: flow.name.clone() }
-        })
-        .collect();
     Some(RoutingSpec {
         name: routing.name.clone(),
         routers: routers.collect(),
-        probes: probes.into_iter().collect(),
+        probes: reach::probes(plan, members),
         patience: routing.patience,
         folder,
     })

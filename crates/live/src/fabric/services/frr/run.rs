@@ -1,15 +1,17 @@
 //! The processes: a router and its daemons in each node, started before the run, which begins when all of
 //! them know where packets go.
 
-use super::{Daemon, RouterSpec, RoutingSpec, configuration, labels, reach};
+use super::{Daemon, RouterSpec, RoutingSpec, configuration, labels};
 use crate::fabric::process::Failed;
+use crate::fabric::services::processes::{self, Processes, last_words};
+use crate::fabric::services::reach;
 use crate::netns::hold::spawn_held;
 use crate::netns::{Namespace, spawn_in};
 use crate::router::daemon::routes;
 use crate::router::daemon::state::RouteFilter;
 use nix::unistd::{User, chown};
 use std::collections::BTreeSet;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -30,21 +32,14 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 /// Routers that run.
 pub struct Routing {
     spec: RoutingSpec,
-    processes: Vec<Process>,
-}
-
-struct Process {
-    /// As whom it is spoken of: `node.west: zebra`.
-    name: String,
-    child: Child,
-    log: PathBuf,
+    processes: Processes,
 }
 
 impl Routing {
     /// Starts all of them, and waits until every router knows where packets go and those of every flow arrive.
     /// `nodes` are the network's namespaces, between which frames are carried meanwhile.
     pub fn start(spec: RoutingSpec, nodes: &[Option<Namespace>], netstage: &Path) -> Result<Routing, Failed> {
-        let mut routing = Routing { spec, processes: Vec::new() };
+        let mut routing = Routing { spec, processes: Processes::default() };
         routing.prepare()?;
         let routers = routing.spec.routers.clone();
         let has_labels = routers.iter().any(|router| !router.label_interfaces.is_empty());
@@ -88,18 +83,7 @@ impl Routing {
             })?;
         }
         let mut probes = routing.spec.probes.clone();
-        routing.wait_until(limit, |_| {
-            let mut lacking = Vec::new();
-            probes.retain(|probe| {
-                let namespace = nodes[probe.node].as_ref().expect("a node with a flow is used");
-                let arrives = reach::arrives(namespace, probe);
-                if !arrives {
-                    lacking.push(format!("flow.{}: {} does not answer", probe.flow, probe.destination));
-                }
-                !arrives
-            });
-            lacking
-        })?;
+        routing.wait_until(limit, |_| reach::lacking(&mut probes, nodes))?;
         Ok(routing)
     }
 
@@ -159,14 +143,7 @@ impl Routing {
     /// Who of them has ended by itself, and what it said last.
     pub fn ended(&mut self) -> Vec<String> {
         let service = &self.spec.name;
-        let ended = self.processes.iter_mut().filter_map(|process| match process.child.try_wait() {
-            Ok(Some(_)) => {
-                let words = last_words(&process.log);
-                Some(format!("service.{service}: {} has ended: {words}", process.name))
-            }
-            _ => None,
-        });
-        ended.collect()
+        self.processes.ended().into_iter().map(|ended| format!("service.{service}: {ended}")).collect()
     }
 
     /// Whereto a router does not know how, of what it is to learn by a wave of daemons.
@@ -263,11 +240,7 @@ impl Routing {
     }
 
     fn log(&self, router: &RouterSpec, program: &str, command: &mut Command) -> Result<PathBuf, Failed> {
-        let path = self.folder(router).join(format!("{program}.log"));
-        let cannot = |error: io::Error| Failed::broken(format!("{}: {error}", path.display()));
-        let file = File::create(&path).map_err(cannot)?;
-        command.stdin(Stdio::null()).stdout(file.try_clone().map_err(cannot)?).stderr(file);
-        Ok(path)
+        processes::log_to(self.folder(router).join(format!("{program}.log")), command)
     }
 
     fn keep(
@@ -281,7 +254,7 @@ impl Routing {
         let child = child.map_err(|error| {
             Failed::broken(format!("service.{}: {name} cannot be started: {error}", self.spec.name))
         })?;
-        self.processes.push(Process { name, child, log });
+        self.processes.keep(name, child, log);
         Ok(())
     }
 
@@ -301,18 +274,6 @@ impl Routing {
     }
 }
 
-impl Drop for Routing {
-    fn drop(&mut self) {
-        // All at once, then each is buried. What they started goes with them.
-        for process in &mut self.processes {
-            let _ = process.child.kill();
-        }
-        for process in &mut self.processes {
-            let _ = process.child.wait();
-        }
-    }
-}
-
 fn namespace<'a>(nodes: &'a [Option<Namespace>], router: &RouterSpec) -> &'a Namespace {
     nodes[router.node].as_ref().expect("a router that is driven is used")
 }
@@ -321,10 +282,4 @@ fn namespace<'a>(nodes: &'a [Option<Namespace>], router: &RouterSpec) -> &'a Nam
 fn with_socket(router: &RouterSpec, folder: &Path) -> String {
     let socket = format!("control = \"{}\"", folder.join("router.sock").display());
     router.configuration.replace("control = \"router.sock\"", &socket)
-}
-
-fn last_words(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let last = text.lines().rev().find(|line| !line.trim().is_empty());
-    last.unwrap_or("it said nothing").trim().to_owned()
 }

@@ -1,0 +1,95 @@
+//! The programs in the kernel (bpf/tcp.bpf.c): one for each tracepoint, which does without the others. They end
+//! with this process, whatever ends it.
+
+use super::filter::{Filter, Process};
+use super::flows::Told;
+use super::record::{self, Record};
+use super::selection::{Selection, refused, types};
+use super::symbols::Symbols;
+use crate::obstacle::Obstacle;
+use aya::Ebpf;
+use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
+use aya::programs::BtfTracePoint;
+
+static OBJECT: &[u8] = include_bytes!("../../../../bpf/tcp.bpf.o");
+
+/// The tracepoints, and what is not told without each.
+const TRACEPOINTS: [(&str, &str); 4] = [
+    ("tcp_probe", "how flows stand at each ACK"),
+    ("tcp_cong_state_set", "reductions and their causes"),
+    ("tcp_retransmit_skb", "single retransmissions"),
+    ("inet_sock_set_state", "beginnings and ends of flows"),
+];
+
+/// The programs, running.
+pub struct Programs {
+    selection: Selection,
+    symbols: Symbols,
+    missing: Vec<String>,
+    records: RingBuf<MapData>,
+    kernel: Ebpf,
+}
+
+impl Programs {
+    /// Loads them.
+    pub fn load(filter: Filter) -> Result<Programs, Obstacle> {
+        let btf = types()?;
+        let (mut kernel, selection) = Selection::load(OBJECT, filter, &btf)?;
+        let mut missing = Vec::new();
+        let mut running = 0;
+        for (tracepoint, tells) in TRACEPOINTS {
+            let program = kernel.program_mut(tracepoint).expect("it is in the object");
+            let program: &mut BtfTracePoint = program.try_into().expect("it is of this kind");
+            match program.load(tracepoint, &btf).and_then(|()| program.attach()) {
+                Ok(_) => running += 1,
+                Err(error) => missing.push(format!("{tracepoint}, which tells {tells}: {error}")),
+            }
+        }
+        if running == 0 {
+            return Err(refused(missing.join("; ")));
+        }
+        let records = match kernel.take_map("records") {
+            Some(map @ Map::RingBuf(_)) => RingBuf::try_from(map).map_err(refused)?,
+            _ => panic!("records is a ring"),
+        };
+        let symbols = Symbols::of_kernel().unwrap_or_default();
+        if symbols.is_empty() {
+            let note = "addresses of the kernel's functions, which tell local devices, ECN and tail-loss probes \
+                apart for certain: sysctl kernel.kptr_restrict=1 and CAP_SYSLOG";
+            missing.push(note.into());
+        }
+        let mut programs = Programs { selection, symbols, missing, records, kernel };
+        programs.refresh();
+        Ok(programs)
+    }
+
+    /// What cannot be told here, and why.
+    pub fn missing(&self) -> &[String] {
+        &self.missing
+    }
+
+    /// Looks which sockets processes have now, and which cgroups there are. Call it a few times a second;
+    /// yields the processes of which there is none.
+    pub fn refresh(&mut self) -> Vec<Process> {
+        self.selection.refresh(&mut self.kernel)
+    }
+
+    /// Takes the records that have come, in the order of time.
+    pub fn poll(&mut self, mut take: impl FnMut(&Record, Told)) {
+        while let Some(bytes) = self.records.next() {
+            let Some((record, stack)) = record::read(&bytes) else { continue };
+            let told = match self.symbols.is_empty() {
+                true => Told::Unknown,
+                false => Told::By(self.symbols.innermost(&stack)),
+            };
+            take(&record, told);
+        }
+    }
+
+    /// Records for which there was no room.
+    pub fn lost(&self) -> u64 {
+        let map = self.kernel.map("lost").expect("it is in the object");
+        let counts = PerCpuArray::<&MapData, u64>::try_from(map).and_then(|map| map.get(&0, 0));
+        counts.map_or(0, |counts| counts.iter().sum())
+    }
+}

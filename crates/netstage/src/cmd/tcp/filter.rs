@@ -1,0 +1,76 @@
+//! Which connections: options that several commands have.
+
+use crate::exit::Failure;
+use netstage_live::netns::Namespace;
+use netstage_live::tcpmon::filter::{self, Filter, Network, Process};
+use std::collections::BTreeSet;
+use std::io;
+
+/// Options. Several of one kind widen the choice, those of different kinds narrow it.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Connections of a process, by its number or name
+    #[arg(long, value_name = "PID|NAME")]
+    process: Vec<Process>,
+    /// Connections with this local or remote port
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Vec<u16>,
+    /// Connections whose local or remote address is this, or in this network
+    #[arg(long, value_name = "ADDRESS[/BITS]")]
+    address: Vec<Network>,
+    /// Connections in a network namespace: its name, the number of a process in it, or a path
+    #[arg(long, value_name = "NAME|PID|PATH")]
+    namespace: Vec<String>,
+    /// Connections of a cgroup and those below it
+    #[arg(long, value_name = "PATH")]
+    cgroup: Vec<String>,
+    /// Connections of a container, by the first characters of its id
+    #[arg(long, value_name = "ID")]
+    container: Vec<String>,
+}
+
+impl Options {
+    /// Whether every connection is meant.
+    pub fn is_empty(&self) -> bool {
+        let Options { process, port, address, namespace, cgroup, container } = self;
+        let texts = [namespace, cgroup, container];
+        process.is_empty()
+            && port.is_empty()
+            && address.is_empty()
+            && texts.iter().all(|texts| texts.is_empty())
+    }
+
+    /// The network namespaces connections are looked for in: those given, or else our own and those of the
+    /// processes meant.
+    pub fn namespaces(&self, filter: &Filter) -> Result<Vec<Namespace>, Failure> {
+        let failed = |error: io::Error| Failure::run(format!("cannot open a network namespace: {error}"));
+        if !self.namespace.is_empty() {
+            let open = |text: &String| Namespace::at(&filter::namespace_path(text));
+            return self.namespace.iter().map(open).collect::<Result<_, _>>().map_err(failed);
+        }
+        let own = Namespace::of_this_thread().map_err(failed)?;
+        let number = |namespace: &Namespace| namespace.number().ok();
+        let mut seen = BTreeSet::from([number(&own)]);
+        let others =
+            filter.process_numbers().into_iter().filter_map(|process| Namespace::of_process(process).ok());
+        let others: Vec<Namespace> = others.filter(|namespace| seen.insert(number(namespace))).collect();
+        Ok(std::iter::once(own).chain(others).collect())
+    }
+
+    /// The filter they are.
+    pub fn filter(&self) -> Result<Filter, Failure> {
+        let all = |given: &[String], find: fn(&str) -> Result<_, String>| {
+            given.iter().map(|text| find(text)).collect::<Result<Vec<_>, _>>().map_err(Failure::run)
+        };
+        let mut cgroups = all(&self.cgroup, filter::cgroup)?;
+        cgroups.extend(all(&self.container, filter::container)?);
+        let namespaces = self.namespace.iter().map(|text| filter::namespace(text));
+        Ok(Filter {
+            processes: self.process.clone(),
+            ports: self.port.clone(),
+            addresses: self.address.clone(),
+            namespaces: namespaces.collect::<Result<_, _>>().map_err(Failure::run)?,
+            cgroups,
+        })
+    }
+}

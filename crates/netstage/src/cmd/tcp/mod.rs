@@ -1,0 +1,33 @@
+//! `netstage tcp`: what TCP senders of this machine do, and why; and limits of their windows.
+
+mod filter;
+pub mod limit;
+mod record;
+mod view;
+mod watch;
+
+use crate::exit::Failure;
+use netstage_live::obstacle::Obstacle;
+
+/// Subcommands of `tcp`.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Tell each change of a TCP sender's window, and its cause
+    Watch(watch::Arguments),
+    /// Limit the windows of connections that run, as long as this command does
+    Limit(limit::Arguments),
+}
+
+/// Runs the command.
+pub fn run(command: &Command) -> Result<u8, Failure> {
+    match command {
+        Command::Watch(arguments) => watch::run(arguments),
+        Command::Limit(arguments) => limit::run(arguments),
+    }
+}
+
+/// What stands in the way.
+fn refused(obstacle: Obstacle) -> Failure {
+    let kind = if obstacle.is_missing { Failure::missing } else { Failure::run };
+    kind(obstacle.message).help(obstacle.remedy)
+}

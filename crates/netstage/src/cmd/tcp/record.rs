@@ -1,0 +1,272 @@
+//! What `tcp watch` keeps: the values of each flow, and figures of those that sent most.
+
+use crate::cmd::run::TOOL;
+use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, Snapshot};
+use netstage_core::tcp::history::{Bin, History};
+use netstage_core::time::{Duration, Instant};
+use netstage_live::tcpmon::flows::Flow;
+use netstage_scenario::outcome::{Metric, Outcome, Series};
+use netstage_scenario::window;
+use netstage_study::figure::{Axis, Figure, Kind as Form, Series as Line};
+use netstage_study::format::rounded;
+use netstage_study::observed::Observation;
+use std::collections::BTreeMap;
+
+/// Flows that are kept, bins of each, and marks in a figure.
+const MOST_FLOWS: usize = 1_000;
+const MOST_BINS: usize = 36_000;
+const MOST_MARKS: usize = 5_000;
+/// Flows that are drawn.
+const DRAWN: usize = 6;
+
+/// Collects events.
+#[derive(Debug)]
+pub struct Keeper {
+    interval: Duration,
+    flows: BTreeMap<usize, Kept>,
+    /// Flows beyond those kept.
+    beyond: usize,
+}
+
+#[derive(Debug)]
+struct Kept {
+    flow: Flow,
+    history: History,
+    /// Acknowledged in each bin.
+    acknowledged: Vec<u64>,
+    last: u64,
+    total: u64,
+    /// When the window changed, and what might then be in flight, segments.
+    marks: Vec<(Instant, Cause, f64)>,
+}
+
+impl Keeper {
+    /// Nothing yet; values are kept by bins of this width.
+    pub fn new(interval: Duration) -> Keeper {
+        Keeper { interval, flows: BTreeMap::new(), beyond: 0 }
+    }
+
+    /// Takes an event.
+    pub fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
+        if !self.flows.contains_key(&flow.id) {
+            if self.flows.len() == MOST_FLOWS {
+                self.beyond += usize::from(event.kind == Kind::Began);
+                return;
+            }
+            let kept = Kept {
+                flow: *flow,
+                history: History::growing(self.interval, MOST_BINS),
+                acknowledged: Vec::new(),
+                last: event.snapshot.acknowledged,
+                total: 0,
+                marks: Vec::new(),
+            };
+            self.flows.insert(flow.id, kept);
+        }
+        let kept = self.flows.get_mut(&flow.id).expect("it is there now");
+        kept.history.handle(event);
+        let bin = (event.time.0 / self.interval.0) as usize;
+        if bin < MOST_BINS {
+            if bin >= kept.acknowledged.len() {
+                kept.acknowledged.resize(bin + 1, 0);
+            }
+            let more = event.snapshot.acknowledged.saturating_sub(kept.last);
+            kept.acknowledged[bin] += more;
+            kept.total += more;
+        }
+        kept.last = kept.last.max(event.snapshot.acknowledged);
+        if let Kind::Window(cause) = event.kind
+            && kept.marks.len() < MOST_MARKS
+        {
+            kept.marks.push((event.time, cause, segments(&event.snapshot)));
+        }
+    }
+
+    /// All of it, after so long.
+    pub fn finish(self, title: String, end: Instant, mut warnings: Vec<String>) -> Observation {
+        let interval = self.interval;
+        let bins = (end.0.div_ceil(interval.0) as usize).min(MOST_BINS);
+        if self.beyond > 0 {
+            warnings.push(format!("{} flows beyond the first {MOST_FLOWS} were not kept", self.beyond));
+        }
+        let names = names(self.flows.values());
+        let mut drawn = Vec::new();
+        for (kept, name) in self.flows.into_values().zip(names) {
+            let mut values = kept.history.finish(end);
+            values.resize(bins, Bin::default());
+            let mut acknowledged = kept.acknowledged;
+            acknowledged.resize(bins, 0);
+            drawn.push(Drawn { name, bins: values, acknowledged, total: kept.total, marks: kept.marks });
+        }
+        let mut series = Vec::new();
+        for flow in &drawn {
+            series.push(Series {
+                metric: Metric::FlowThroughput,
+                subject: flow.name.clone(),
+                values: flow.rates(interval),
+            });
+            series.extend(window::series(&flow.name, interval, &flow.bins));
+        }
+        series.sort_by_key(|series| series.metric);
+        let count = drawn.len();
+        drawn.sort_by_key(|flow| std::cmp::Reverse(flow.total));
+        drawn.truncate(DRAWN);
+        Observation {
+            tool: TOOL.into(),
+            title,
+            description: format!("{count} TCP flows, watched by their sender's kernel."),
+            duration: end.since(Instant::ZERO),
+            outcome: Outcome { interval, bins, series, warnings, ..Outcome::default() },
+            figures: figures(&drawn, interval),
+        }
+    }
+}
+
+/// A flow that is drawn.
+struct Drawn {
+    name: String,
+    bins: Vec<Bin>,
+    acknowledged: Vec<u64>,
+    total: u64,
+    marks: Vec<(Instant, Cause, f64)>,
+}
+
+impl Drawn {
+    fn rates(&self, interval: Duration) -> Vec<f64> {
+        self.acknowledged.iter().map(|bytes| *bytes as f64 * 8.0 / interval.as_secs_f64()).collect()
+    }
+}
+
+/// Both addresses; with a number where two flows have the same, one after the other or in two namespaces.
+fn names<'a>(flows: impl Iterator<Item = &'a Kept>) -> Vec<String> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let name = |kept: &Kept| {
+        let name = format!("{} > {}", kept.flow.local, kept.flow.remote);
+        let times = seen.entry(name.clone()).or_default();
+        *times += 1;
+        if *times > 1 { format!("{name} #{times}") } else { name }
+    };
+    flows.map(name).collect()
+}
+
+fn segments(snapshot: &Snapshot) -> f64 {
+    snapshot.window() as f64 / f64::from(snapshot.segment.max(1))
+}
+
+fn figures(flows: &[Drawn], interval: Duration) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for (number, flow) in flows.iter().enumerate() {
+        figures.push(windows(number, flow, interval));
+        figures.push(throughput(number, flow, interval));
+    }
+    figures.extend(causes(flows, interval));
+    figures.extend(limits(flows));
+    figures
+}
+
+fn time_axis() -> Axis {
+    Axis { label: "time".into(), unit: "s".into(), ..Axis::default() }
+}
+
+/// Middles of bins, seconds.
+fn times(bins: usize, interval: Duration) -> Vec<f64> {
+    (0..bins).map(|bin| rounded(bin as f64 * interval.as_secs_f64())).collect()
+}
+
+/// The windows over time, and a mark in the cause's colour wherever they changed.
+fn windows(number: usize, flow: &Drawn, interval: Duration) -> Figure {
+    let line = |name: &str, value: fn(&Bin) -> Option<f64>| Line {
+        name: name.into(),
+        x: Some(times(flow.bins.len(), interval)),
+        y: flow.bins.iter().map(|bin| value(bin).map(rounded)).collect(),
+        ..Line::default()
+    };
+    let mut series = vec![line("congestion window, largest of each bin", |bin| bin.peak)];
+    series.push(Line { dashed: false, ..line("usable: the smaller of both windows", |bin| bin.usable) });
+    for cause in Cause::ALL {
+        let marks = flow.marks.iter().filter(|(_, of, _)| *of == cause);
+        let (x, y): (Vec<f64>, Vec<Option<f64>>) =
+            marks.map(|(time, _, window)| (rounded(time.as_secs_f64()), Some(rounded(*window)))).unzip();
+        if !x.is_empty() {
+            series.push(Line { name: cause.name().into(), x: Some(x), y, points: true, ..Line::default() });
+        }
+    }
+    Figure {
+        name: format!("windows-{}", number + 1),
+        title: format!("Windows of {}", flow.name),
+        caption:
+            "A mark stands where the window changed in another way than by growing, in its cause's colour."
+                .into(),
+        x: time_axis(),
+        y: Axis { label: "window".into(), unit: "packets".into(), min: Some(0.0), ..Axis::default() },
+        series,
+        ..Figure::default()
+    }
+}
+
+fn throughput(number: usize, flow: &Drawn, interval: Duration) -> Figure {
+    let y = flow.rates(interval).into_iter().map(|rate| Some(rounded(rate))).collect();
+    Figure {
+        name: format!("throughput-{}", number + 1),
+        title: format!("Throughput of {}", flow.name),
+        caption: "Acknowledged payload; beside the windows above.".into(),
+        x: time_axis(),
+        y: Axis { label: "throughput".into(), unit: "bit/s".into(), min: Some(0.0), ..Axis::default() },
+        series: vec![Line {
+            name: "payload".into(),
+            x: Some(times(flow.bins.len(), interval)),
+            y,
+            ..Line::default()
+        }],
+        ..Figure::default()
+    }
+}
+
+/// How often each cause occurred, over time, of the flows drawn together.
+fn causes(flows: &[Drawn], interval: Duration) -> Option<Figure> {
+    let bins = flows.first()?.bins.len();
+    let series = Cause::ALL.into_iter().filter_map(|cause| {
+        let mut total = 0;
+        let so_far = (0..bins).map(|bin| {
+            total += flows.iter().map(|flow| u64::from(flow.bins[bin].causes[cause as usize])).sum::<u64>();
+            Some(total as f64)
+        });
+        let y: Vec<Option<f64>> = so_far.collect();
+        (total > 0).then(|| Line { name: cause.name().into(), y, ..Line::default() })
+    });
+    let series: Vec<Line> = series.collect();
+    (!series.is_empty()).then(|| Figure {
+        name: "causes".into(),
+        title: "Causes over time".into(),
+        caption: "How often each occurred so far, all flows drawn here together.".into(),
+        x: time_axis(),
+        y: Axis { label: "so far".into(), ..Axis::default() },
+        shared_x: Some(times(bins, interval)),
+        series,
+        ..Figure::default()
+    })
+}
+
+/// What held each flow back, as shares of the time.
+fn limits(flows: &[Drawn]) -> Option<Figure> {
+    let share = |flow: &Drawn, limit: Limit| {
+        let total = |of: Limit| flow.bins.iter().map(|bin| bin.limited[of as usize].0).sum::<u64>();
+        let all: u64 = Limit::ALL.into_iter().map(total).sum();
+        (all > 0).then(|| rounded(100.0 * total(limit) as f64 / all as f64))
+    };
+    let series = Limit::ALL.map(|limit| Line {
+        name: limit.name().into(),
+        y: flows.iter().map(|flow| share(flow, limit)).collect(),
+        ..Line::default()
+    });
+    (!flows.is_empty()).then(|| Figure {
+        name: "limits".into(),
+        title: "What held the sender back".into(),
+        caption: "Shares of the time in which each kept it from sending more.".into(),
+        kind: Form::Bar,
+        y: Axis { label: "share of the time".into(), unit: "%".into(), ..Axis::default() },
+        categories: flows.iter().map(|flow| flow.name.clone()).collect(),
+        series: series.into(),
+        ..Figure::default()
+    })
+}

@@ -1,0 +1,192 @@
+//! What `tcp watch` shows on a terminal: the flows that send most, and why their windows fell of late.
+
+use crate::cmd::table::{Table, counted, rate, time};
+use crate::sparkline::sparkline;
+use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, Snapshot};
+use netstage_core::time::{Duration, Instant};
+use netstage_live::tcpmon::flows::Flow;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Causes are counted over so long.
+const OF_LATE: Duration = Duration::from_secs(60);
+/// Bars of a sparkline.
+const BARS: usize = 24;
+
+/// The flows, as they are now.
+#[derive(Debug, Default)]
+pub struct View {
+    flows: BTreeMap<usize, Row>,
+    ended: usize,
+}
+
+#[derive(Debug)]
+struct Row {
+    flow: Flow,
+    last: Snapshot,
+    /// Acknowledged at the look before.
+    acknowledged: u64,
+    /// Windows in segments, one for each look.
+    windows: VecDeque<f64>,
+    /// The largest since the last look.
+    peak: f64,
+    changes: VecDeque<(Instant, Cause)>,
+    /// ACKs since the last look, by what held the sender back.
+    limits: [u64; Limit::ALL.len()],
+}
+
+impl View {
+    /// Takes an event.
+    pub fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
+        if event.kind == Kind::Ended {
+            self.ended += usize::from(self.flows.remove(&flow.id).is_some());
+            return;
+        }
+        let row = self.flows.entry(flow.id).or_insert_with(|| Row {
+            flow: *flow,
+            last: event.snapshot,
+            acknowledged: event.snapshot.acknowledged,
+            windows: VecDeque::new(),
+            peak: 0.0,
+            changes: VecDeque::new(),
+            limits: Default::default(),
+        });
+        row.last = event.snapshot;
+        row.peak = row.peak.max(segments(&event.snapshot, event.snapshot.cwnd));
+        match event.kind {
+            Kind::Acknowledged => row.limits[event.snapshot.limit() as usize] += 1,
+            Kind::Window(cause) => row.changes.push_back((event.time, cause)),
+            _ => {}
+        }
+    }
+
+    /// A page of so many flows at most, after so long since the page before.
+    pub fn page(&mut self, now: Instant, interval: Duration, lost: u64, most: usize) -> String {
+        let seconds = interval.as_secs_f64().max(1e-9);
+        for row in self.flows.values_mut() {
+            while row.changes.front().is_some_and(|(time, _)| now.since(*time) > OF_LATE) {
+                row.changes.pop_front();
+            }
+            let window = if row.peak > 0.0 { row.peak } else { segments(&row.last, row.last.cwnd) };
+            row.windows.push_back(window);
+            if row.windows.len() > BARS {
+                row.windows.pop_front();
+            }
+        }
+        let bits = |row: &Row| row.last.acknowledged.saturating_sub(row.acknowledged) as f64 * 8.0 / seconds;
+        let mut rows: Vec<&Row> = self.flows.values().collect();
+        rows.sort_by(|a, b| bits(b).total_cmp(&bits(a)));
+        let total = rows.iter().map(|row| bits(row)).fold(0.0, |sum, bits| sum + bits);
+        let mut text =
+            format!("{}, {} ended, {} in all", counted(rows.len(), "flow"), self.ended, rate(total));
+        if lost > 0 {
+            text.push_str(&format!(", {} LOST", counted(lost as usize, "record")));
+        }
+        let heads = [
+            "flow",
+            ">rate",
+            ">cwnd",
+            ">peer",
+            ">round trip",
+            ">again",
+            "held by",
+            "cwnd, a bar a look",
+            "causes/min",
+        ];
+        let mut table = Table::new(&heads);
+        for row in rows.iter().take(most) {
+            let Row { flow, last, .. } = row;
+            let windows: Vec<f64> = row.windows.iter().copied().collect();
+            table.row([
+                format!("{} > {}", flow.local, flow.remote),
+                rate(bits(row)),
+                format!("{:.0}", segments(last, last.cwnd)),
+                format!("{:.0}", segments(last, last.peer_window)),
+                last.smoothed_round_trip.map_or("-".into(), |trip| time(trip.0)),
+                last.retransmissions.to_string(),
+                row.held_by().map_or(String::new(), |limit| limit.name().to_owned()),
+                sparkline(&windows, BARS),
+                row.causes(),
+            ]);
+        }
+        let hidden = rows.len().saturating_sub(most);
+        let rest = if hidden > 0 { format!("and {hidden} more (--flows)\n") } else { String::new() };
+        let text = format!("{text}\n\n{}{rest}", table.text());
+        for row in self.flows.values_mut() {
+            (row.acknowledged, row.peak) = (row.last.acknowledged, 0.0);
+            row.limits = Default::default();
+        }
+        text
+    }
+}
+
+impl Row {
+    /// What held the sender back most often since the last look.
+    fn held_by(&self) -> Option<Limit> {
+        let most = Limit::ALL.into_iter().max_by_key(|limit| self.limits[*limit as usize])?;
+        (self.limits[most as usize] > 0).then_some(most)
+    }
+
+    fn causes(&self) -> String {
+        let count = |cause| self.changes.iter().filter(|(_, of)| *of == cause).count();
+        let counts =
+            Cause::ALL.into_iter().map(|cause| (cause, count(cause))).filter(|(_, count)| *count > 0);
+        counts.map(|(cause, count)| format!("{} {count}", cause.name())).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn segments(snapshot: &Snapshot, bytes: u64) -> f64 {
+    bytes as f64 / f64::from(snapshot.segment.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::tcp::event::State;
+
+    fn event(seconds: u64, kind: Kind, acknowledged: u64, cwnd: u64) -> FlowEvent {
+        let snapshot = Snapshot {
+            state: State::Open,
+            segment: 1_000,
+            cwnd,
+            ssthresh: None,
+            in_flight: cwnd,
+            outstanding: cwnd,
+            unsent: 1 << 20,
+            peer_window: 64_000,
+            smoothed_round_trip: Some(Duration::from_millis(20)),
+            min_round_trip: None,
+            pacing_rate: None,
+            delivery_rate: None,
+            acknowledged,
+            retransmissions: 3,
+        };
+        FlowEvent { time: Instant(seconds * 1_000_000_000), kind, snapshot }
+    }
+
+    #[test]
+    fn a_page_has_rates_windows_and_causes_of_the_last_minute() {
+        let flow = |id| Flow {
+            id,
+            cookie: id as u64,
+            namespace: 1,
+            local: "10.0.0.1:5000".parse().unwrap(),
+            remote: "10.0.0.2:80".parse().unwrap(),
+        };
+        let mut view = View::default();
+        let second = Duration::from_secs(1);
+        view.handle(&flow(0), &event(0, Kind::Began, 0, 10_000));
+        view.handle(&flow(1), &event(0, Kind::Began, 0, 10_000));
+        view.handle(&flow(0), &event(1, Kind::Window(Cause::Ecn), 125_000, 20_000));
+        view.handle(&flow(0), &event(1, Kind::Acknowledged, 125_000, 20_000));
+        let page = view.page(Instant(1_000_000_000), second, 0, 1);
+        assert!(page.starts_with("2 flows, 0 ended, 1.00 Mbit/s in all\n"), "{page}");
+        for part in ["ecn 1", "congestion-window", "20.00 ms", "and 1 more", "  20    64  "] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        view.handle(&flow(1), &event(61, Kind::Ended, 0, 10_000));
+        view.handle(&flow(0), &event(62, Kind::Acknowledged, 125_000, 10_000));
+        let page = view.page(Instant(62_000_000_000), second, 7, 1);
+        assert!(page.starts_with("1 flow, 1 ended, 0 bit/s in all, 7 records LOST\n"), "{page}");
+        assert!(!page.contains("ecn") && page.contains("█▄"), "{page}");
+    }
+}

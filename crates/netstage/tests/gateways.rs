@@ -1,0 +1,150 @@
+//! VPN gateways: the same file on real programs and on their models.
+
+mod support;
+
+use netstage_live::netns::user::{Privileges, privileges};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use support::{Folder, within};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+
+/// A pair of each kind, a slow line between them, and a flow through each that nothing holds back.
+fn scenario() -> String {
+    let mut text = String::from(
+        r#"
+[scenario]
+duration = "4 s"
+[defaults.link]
+rate = "100 Mbit/s"
+[defaults.flow]
+transport = "udp"
+traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
+stop = "2 s"
+[node.a]
+[node.b]
+"#,
+    );
+    for kind in ["ipsec", "wireguard", "openvpn"] {
+        let cipher = if kind == "ipsec" { "cipher = \"3des-sha1\"" } else { "" };
+        text.push_str(&format!(
+            r#"
+[node.{kind}1]
+kind = "{kind}"
+{cipher}
+[node.{kind}2]
+kind = "{kind}"
+{cipher}
+[link.{kind}-a]
+ends = ["a", "{kind}1"]
+[link.{kind}]
+ends = ["{kind}1", "{kind}2"]
+delay = "2 ms"
+[link.{kind}-b]
+ends = ["{kind}2", "b"]
+[flow.{kind}]
+from = "a"
+to = "b"
+via = ["{kind}1", "{kind}2"]
+[flow.{kind}-six]
+from = "b"
+to = "a"
+ip = "v6"
+via = ["{kind}2", "{kind}1"]
+"#
+        ));
+    }
+    text
+}
+
+fn command(folder: &Folder, stage: &str) -> Command {
+    fs::write(folder.join("gateways.toml"), scenario()).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.current_dir(folder).args(["run", "gateways.toml", "--json", "--on", stage, "--out", stage]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(folder: &Folder, stage: &str) -> Value {
+    let Output { stdout, stderr, .. } = command(folder, stage).output().unwrap();
+    serde_json::from_slice(&stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&stderr)))
+}
+
+/// Mean of a metric.
+fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
+    let summary = result["record"]["cells"][0]["summary"].as_array().unwrap();
+    let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
+    found.unwrap_or_else(|| panic!("no {metric} of {subject}"))["mean"].as_f64().unwrap()
+}
+
+/// Gateways run as root.
+fn can_run() -> bool {
+    let can = matches!(privileges(), Privileges::Held);
+    if !can {
+        println!("skipped: gateways need root");
+    }
+    can
+}
+
+/// Processes whose command has a word in it.
+fn processes(mark: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let commands = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    commands.filter(|command| String::from_utf8_lossy(command).contains(mark)).count()
+}
+
+#[test]
+fn real_gateways_carry_what_their_models_do_and_leave_nothing_behind() {
+    if !can_run() {
+        return;
+    }
+    let folder = Folder::new("gateways");
+    let simulated = run(&folder, "sim");
+    let child = command(&folder, "emu").spawn().unwrap();
+    let mark = format!("netstage-{}-", child.id());
+    let gateways = || processes(&mark) >= 6;
+    assert!(within(Duration::from_secs(60), gateways), "the gateways run");
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let emulated: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
+    for kind in ["ipsec", "wireguard", "openvpn"] {
+        for (metric, subject) in [
+            ("flow.throughput", kind.to_owned()),
+            ("flow.throughput", format!("{kind}-six")),
+            ("link.throughput", format!("{kind}-a.forward")),
+        ] {
+            let (real, model) = (mean(&emulated, metric, &subject), mean(&simulated, metric, &subject));
+            assert!((real / model - 1.0).abs() < 0.01, "{metric} of {subject}: {real}, model {model}");
+        }
+        // On the line are what the model puts around each packet, but for the padding of smaller ones, and
+        // what the gateways have to say to each other.
+        let [real, model] =
+            [&emulated, &simulated].map(|result| mean(result, "link.throughput", &format!("{kind}.forward")));
+        assert!((real / model - 1.0).abs() < 0.02, "{kind}: {real} bit/s on the line, model {model}");
+    }
+    assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "they end with the run");
+    assert!(
+        !Path::new("/tmp")
+            .read_dir()
+            .unwrap()
+            .flatten()
+            .any(|entry| { entry.file_name().to_string_lossy().starts_with(&mark) })
+    );
+}
+
+#[test]
+fn a_gateway_whose_program_is_missing_ends_the_run_before_it_begins() {
+    if !can_run() {
+        return;
+    }
+    let folder = Folder::new("no-gateway");
+    let output = command(&folder, "emu").env("PATH", "").output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("node.wireguard1: wg is not installed"), "{said}");
+    assert!(said.contains("apt-get install wireguard-tools"), "{said}");
+}

@@ -1,0 +1,223 @@
+//! `netstage tcp`: connections between two namespaces, watched and limited by the program.
+
+mod support;
+
+use netstage_live::netns::netlink::Netlink;
+use netstage_live::netns::{Namespace, spawn_in};
+use netstage_live::tcpmon::filter::Filter;
+use netstage_live::tcpmon::programs::Programs;
+use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use support::network::{address, is_privileged, join};
+use support::{Folder, Process, within};
+
+const PORT: u16 = 7_000;
+
+fn may_watch() -> bool {
+    if !is_privileged() {
+        return false;
+    }
+    let refused = Programs::load(Filter::default()).err();
+    if let Some(obstacle) = &refused {
+        println!("skipped: {obstacle}");
+    }
+    refused.is_none()
+}
+
+/// Two joined namespaces.
+struct World {
+    left: Namespace,
+    right: Namespace,
+}
+
+impl World {
+    fn new() -> World {
+        let (left, right) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        join((&left, "eth0", 1), (&right, "eth0", 2));
+        for (namespace, own) in [(&left, "10.0.0.1"), (&right, "10.0.0.2")] {
+            let mut netlink = Netlink::open(namespace).unwrap();
+            netlink.add_address("eth0", address(own), 24).unwrap();
+            netlink.wait_until_ready("eth0").unwrap();
+        }
+        World { left, right }
+    }
+
+    /// Sends a little every millisecond from left to right while `task` runs.
+    fn while_sending<T>(&self, task: impl FnOnce() -> T) -> T {
+        let listener = self.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut stream = listener.accept().unwrap().0;
+                let mut buffer = vec![0; 1 << 16];
+                while stream.read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
+            });
+            let mut stream = self.left.run(|| TcpStream::connect(("10.0.0.2", PORT)).unwrap()).unwrap();
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) && stream.write_all(&[0; 20_000]).is_ok() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(task));
+            over.store(true, Ordering::Relaxed);
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
+        command.arg("tcp").args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn tcp(&self, arguments: &[&str]) -> Output {
+        spawn_in(&self.left, self.command(arguments)).unwrap().wait_with_output().unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn every_event_is_a_line_and_a_record_is_kept() {
+    if !may_watch() {
+        return;
+    }
+    let (world, folder) = (World::new(), Folder::new("tcp-watch"));
+    let out = folder.join("record");
+    let namespace = std::process::id().to_string();
+    let arguments =
+        ["watch", "--port", "7000", "--address", "10.0.0.0/24", "--for", "0.7", "--ndjson", "--out"];
+    let output = world.while_sending(|| world.tcp(&[&arguments[..], &[out.to_str().unwrap()]].concat()));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (last, events) = lines.split_last().unwrap();
+    assert_eq!((&last["lost"], last["flows"].as_u64().unwrap() > 0), (&0.into(), true));
+    let first = events.iter().find(|event| event["remote"] == "10.0.0.2:7000").unwrap();
+    assert_eq!(first["event"], "began");
+    for field in
+        ["time", "cwnd", "in_flight", "peer_window", "state", "retransmissions", "smoothed_round_trip"]
+    {
+        assert!(!first[field].is_null(), "{field}: {first}");
+    }
+    let limited = events.iter().any(|event| event["cause"] == "application-limited");
+    assert!(limited, "twenty segments a millisecond leave the window open");
+
+    let report = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_netstage")).arg("report").arg(&out).args(arguments).output().unwrap()
+    };
+    let json: Value = serde_json::from_slice(&report(&["--json"]).stdout).unwrap();
+    let names: Vec<&str> =
+        json["figures"].as_array().unwrap().iter().map(|figure| figure["name"].as_str().unwrap()).collect();
+    for figure in ["windows-1", "throughput-1", "causes", "limits"] {
+        assert!(names.contains(&figure), "{names:?}");
+    }
+    assert!(text(&report(&[]).stdout).contains("> 10.0.0.2:7000"));
+    assert!(Path::new(&out).join("report.html").exists());
+    // Without programs in the kernel there is less, of the same kind.
+    let arguments = ["watch", "--port", "7000", "--by", "polling", "--for", "0.5", "--ndjson"];
+    let output = world.while_sending(|| world.tcp(&arguments));
+    let said = text(&output.stdout);
+    assert!(said.contains("\"remote\":\"10.0.0.2:7000\"") && said.contains("acknowledged"), "{said}");
+    assert!(text(&output.stderr).contains("looks a second"), "{}", text(&output.stderr));
+    // The same folder is not written to again, and other namespaces' connections are not told of.
+    let again = world.tcp(&["watch", "--for", "0.1", "--out", out.to_str().unwrap()]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    let elsewhere = ["watch", "--namespace", &namespace, "--for", "0.2", "--ndjson"];
+    let output = world.while_sending(|| world.tcp(&elsewhere));
+    assert!(!text(&output.stdout).contains("10.0.0.2:7000"));
+}
+
+#[test]
+fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one() {
+    if !may_watch() {
+        return;
+    }
+    let (world, folder) = (World::new(), Folder::new("tcp-limit"));
+    let state = folder.join("state");
+    let state = state.to_str().unwrap();
+    let windows = |limit: &[&str]| -> String {
+        let output =
+            world.tcp(&[&["limit", "--port", "7000", "--state", state, "--for", "0.6"], limit].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    world.while_sending(|| {
+        let said = windows(&["--cwnd", "7", "--every", "0.2"]);
+        let row = said.lines().filter(|line| line.contains("> 10.0.0.2:7000")).next_back().unwrap();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(cells[4], "7", "{said}");
+        assert!(said.contains("put back"), "{said}");
+        // Nothing is left of it.
+        let said = windows(&["--window", "1G"]);
+        let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
+        assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");
+
+        let arguments = ["limit", "--port", "7000", "--state", state, "--cwnd", "9"];
+        let mut killed = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
+        let noted =
+            || std::fs::read_dir(state).unwrap().flatten().any(|file| file.metadata().unwrap().len() > 0);
+        assert!(within(Duration::from_secs(20), noted));
+        killed.signal("-KILL");
+        killed.output();
+        assert!(noted());
+        let cleaned = netstage_live::tcpmon::limit::clean(Path::new(state)).unwrap();
+        assert!(cleaned > 0);
+        assert!(!noted());
+        let said = windows(&["--window", "1G"]);
+        let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
+        assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");
+    });
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    if !may_watch() {
+        return;
+    }
+    let world = World::new();
+    for (arguments, code, part) in [
+        (&["watch", "--process", "4194999"][..], 1, "there is no process 4194999"),
+        (&["watch", "--namespace", "no-such"], 1, "no namespace at /run/netns/no-such"),
+        (&["watch", "--container", "0123456789ab"], 1, "no container"),
+        (&["watch", "--cgroup", "no/such"], 1, "no cgroup"),
+        (&["watch", "--address", "10.0.0.300"], 2, "is no address"),
+        (&["watch", "--interval", "1us"], 2, "expected 1ms or more"),
+        (&["limit", "--port", "1"], 2, "nothing to limit"),
+        (&["limit", "--cwnd", "10"], 2, "say which"),
+        (&["limit", "--cwnd", "10", "--process", "4194999"], 1, "there is no process 4194999"),
+    ] {
+        let output = world.tcp(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn who_may_not_is_told_what_it_takes() {
+    if !may_watch() {
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
+    command.arg(env!("CARGO_BIN_EXE_netstage")).args(["tcp", "watch", "--by", "kernel"]);
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    if output.status.code() == Some(126) || output.status.code() == Some(127) {
+        println!("skipped: nobody may run the program here: {said}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("CAP_BPF"), "{said}");
+}

@@ -1,0 +1,180 @@
+//! A record of what was seen of flows that nobody planned: one cell, one run, no scenario.
+
+use crate::environment::Watch;
+use crate::figure::Figure;
+use crate::folder::{Folder, Manifest, RECORD};
+use crate::open::{self, FIGURES, SERIES};
+use crate::run::{io_error, written};
+use crate::series::{Joiner, encode_run};
+use crate::{Error, Record, checksum};
+use netstage_core::time::Duration;
+use netstage_scenario::outcome::{Aggregation, Outcome, Series};
+use netstage_scenario::record::{
+    CellEntry, Estimate, MAJOR, MINOR, MetricEntry, Record as Data, SummaryEntry, Topology, TotalsEntry,
+};
+use std::collections::BTreeSet;
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// Name and version of the tool.
+    pub tool: String,
+    /// The headline.
+    pub title: String,
+    /// A few sentences.
+    pub description: String,
+    /// How long.
+    pub duration: Duration,
+    /// The values.
+    pub outcome: Outcome,
+    /// What is drawn of them.
+    pub figures: Vec<Figure>,
+}
+
+/// The folder a record is going to be in, from the beginning on: so that nothing is watched in vain.
+pub struct Place {
+    folder: Folder,
+    manifest: Manifest,
+    watch: Watch,
+}
+
+impl Place {
+    /// Takes a folder, a new or an empty one.
+    pub fn take(path: &Path, tool: &str, title: &str) -> Result<Place, Error> {
+        let watch = Watch::start();
+        let identity = format!("{tool}{title}{:?}", std::time::SystemTime::now());
+        let manifest = Manifest {
+            schema: format!("{MAJOR}.{MINOR}"),
+            tool: tool.into(),
+            stage: "live".into(),
+            title: title.into(),
+            plan: format!("{:016x}", checksum(identity.as_bytes())),
+            cells: 1,
+            seed: 0,
+            repeat: 1,
+        };
+        Ok(Place { folder: Folder::take(path, &manifest)?, manifest, watch })
+    }
+
+    /// Writes the record.
+    pub fn keep(self, observation: Observation) -> Result<Record, Error> {
+        let Place { folder, manifest, watch } = self;
+        let Observation { tool, title, description, duration, outcome, figures } = observation;
+        let mut rows = 0;
+        folder.write(SERIES, |file| {
+            let bytes = encode_run(0, manifest.seed, &outcome).map_err(io_error)?;
+            let mut joiner = Joiner::new(BufWriter::new(file)).map_err(io_error)?;
+            joiner.push(&bytes.into()).map_err(io_error)?;
+            let (mut sink, count) = joiner.finish().map_err(io_error)?;
+            rows = count;
+            sink.flush()
+        })?;
+        let series = written(&folder, SERIES, rows)?;
+        let metrics: BTreeSet<_> = outcome.series.iter().map(|series| series.metric).collect();
+        let cell = CellEntry {
+            variant: String::new(),
+            settings: Vec::new(),
+            duration_ns: duration.0,
+            interval_ns: outcome.interval.0,
+            measured_ns: (0, duration.0),
+            summary: outcome.series.iter().map(summary).collect(),
+            distributions: Vec::new(),
+            loads: Vec::new(),
+            tests: Vec::new(),
+            totals: TotalsEntry::default(),
+        };
+        let data = Data {
+            schema: manifest.schema,
+            tool,
+            stage: manifest.stage,
+            title,
+            description,
+            plan: manifest.plan,
+            seed: manifest.seed,
+            repeat: manifest.repeat,
+            warnings: outcome.warnings,
+            void: outcome.void,
+            failures: outcome.failures,
+            differences: outcome.differences,
+            expectations: Vec::new(),
+            correlations: Vec::new(),
+            cells: vec![cell],
+            metrics: metrics.into_iter().map(MetricEntry::from).collect(),
+            topology: Topology::default(),
+            series,
+            distributions: None,
+            scenario: String::new(),
+        };
+        let environment = watch.stop(1, 1, 0);
+        let write = |name: &str, bytes: serde_json::Result<Vec<u8>>| {
+            let bytes = bytes.expect("only text and numbers");
+            folder.write(name, |file: &mut std::fs::File| -> io::Result<()> { file.write_all(&bytes) })
+        };
+        write(open::ENVIRONMENT, serde_json::to_vec_pretty(&environment))?;
+        write(FIGURES, serde_json::to_vec(&figures))?;
+        folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
+        folder.tidy()?;
+        Ok(Record { folder: folder.file(""), data, figures, environment })
+    }
+}
+
+fn summary(series: &Series) -> SummaryEntry {
+    let values: Vec<f64> = series.values.iter().copied().filter(|value| !value.is_nan()).collect();
+    let sum: f64 = values.iter().sum();
+    let value = match series.metric.info().aggregation {
+        Aggregation::Sum => sum,
+        Aggregation::Mean | Aggregation::Last | Aggregation::Max => sum / values.len() as f64,
+    };
+    let is_known = !values.is_empty();
+    SummaryEntry {
+        metric: series.metric.info().name.into(),
+        subject: series.subject.clone(),
+        value: Estimate { mean: is_known.then_some(value), runs: u32::from(is_known), ..Estimate::default() },
+        min: values.iter().copied().reduce(f64::min),
+        max: values.iter().copied().reduce(f64::max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_scenario::outcome::Metric;
+
+    #[test]
+    fn what_was_seen_is_read_back_as_any_record() {
+        let path = std::env::temp_dir().join(format!("netstage-observed-{}", std::process::id()));
+        let place = Place::take(&path, "netstage test", "seen").unwrap();
+        let series =
+            |metric, values: [f64; 3]| Series { metric, subject: "a > b".into(), values: values.into() };
+        let outcome = Outcome {
+            interval: Duration::from_secs(1),
+            bins: 3,
+            series: vec![
+                series(Metric::FlowThroughput, [1e6, 3e6, f64::NAN]),
+                series(Metric::FlowReductions, [1.0, 0.0, 2.0]),
+            ],
+            warnings: vec!["seven records were lost".into()],
+            ..Outcome::default()
+        };
+        let observation = Observation {
+            tool: "netstage test".into(),
+            title: "seen".into(),
+            description: String::new(),
+            duration: Duration::from_secs(3),
+            outcome,
+            figures: vec![Figure { name: "windows".into(), ..Figure::default() }],
+        };
+        place.keep(observation).unwrap();
+        let record = Record::open(&path).unwrap();
+        let mean = |metric| record.data.cells[0].summary(metric, "a > b").unwrap().value.mean;
+        assert_eq!((mean("flow.throughput"), mean("flow.reductions")), (Some(2e6), Some(3.0)));
+        assert_eq!(record.data.warnings, ["seven records were lost"]);
+        assert_eq!(record.figures[0].name, "windows");
+        let blocks = record.series().unwrap().next_blocks().unwrap().unwrap();
+        assert_eq!(blocks.iter().map(|block| block.values.len()).sum::<usize>(), 5);
+        assert!(Place::take(&path, "netstage test", "seen").is_err());
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+}
