@@ -480,11 +480,11 @@ fn labelled_packets_pass_an_interface_without_ethernet() {
     // What is no packet of IP by its first bits is none for that.
     for (kind, first) in [([0x88, 0x47], 0), ([0x88, 0x47], 0x45), ([0x08, 0x00], 0x45), ([0x86, 0xdd], 0x60)]
     {
-        let frame = [&[0; 12][..], &kind, &[first], &[9; 1499]].concat();
-        send_all(&mut port, &[frame.clone()]);
-        assert_eq!(of_kind(&mut tun, &kind), [frame.clone()]);
-        send_all(&mut tun, &[frame.clone()]);
-        assert_eq!(of_kind(&mut port, &kind), [frame]);
+        let sent = [[&[0; 12][..], &kind, &[first], &[9; 1499]].concat()];
+        send_all(&mut port, &sent);
+        assert_eq!(of_kind(&mut tun, &kind), sent);
+        send_all(&mut tun, &sent);
+        assert_eq!(of_kind(&mut port, &kind), sent);
     }
 }
 

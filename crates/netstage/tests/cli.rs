@@ -107,6 +107,18 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
+fn what_routers_would_be_told_is_written_to_a_folder() {
+    let place = Place::new("cli-routers");
+    let exchange = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/papers/mpls-ix/lan-ix.toml");
+    place.expect(0, &["check", exchange.to_str().unwrap(), "--routers", "told"]);
+    let told = |file: &str| fs::read_to_string(place.0.join("told/edge20").join(file)).unwrap();
+    assert!(told("bgpd.conf").starts_with("router bgp 65020\n"));
+    assert!(told("addresses").lines().any(|line| line == "link39 100.96.0.20/27"), "{}", told("addresses"));
+    let (_, stderr) = place.expect(2, &["check", "line.toml", "--routers", "none"]);
+    assert!(stderr.contains("no routers") && !place.0.join("none").exists(), "{stderr}");
+}
+
+#[test]
 fn a_run_leaves_a_record_a_report_and_a_summary() {
     let place = Place::new("run");
     let (stdout, stderr) = place.expect(0, &["run", "line.toml"]);

@@ -129,6 +129,11 @@ const CASES: &[(&str, &str)] = &[
         "[node.ix]\nkind = \"lan\"\n[link.r]\nends = [\"ix\", \"r\"]\n[node.q]\nkind = \"router\"\n\
          [service.x]\nprogram = \"frr\"\nedges = { q = 1, r = 2 }\n[flow.tcp]",
     ),
+    (
+        "[flow.tcp]",
+        "[node.ix]\nkind = \"lan\"\n[link.r]\nends = [\"ix\", \"r\"]\n[node.q]\nkind = \"router\"\n[link.q]\n\
+         ends = [\"q\", \"ix\"]\n[service.x]\nprogram = \"frr\"\nedges = { q = 1, r = 2 }\ndead = \"2 s\"\n[flow.tcp]",
+    ),
     // LANs.
     ("[node.r]\nkind = \"router\"", "[node.r]\nkind = \"router\"\narp_timeout = \"2 s\""),
     (

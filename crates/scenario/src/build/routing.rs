@@ -8,6 +8,9 @@ use crate::scalar::NodeName;
 use crate::table::{At, List};
 use netstage_core::time::Duration;
 
+/// BGP's shortest hold time.
+const LEAST_HOLD: Duration = Duration::from_secs(3);
+
 impl Builder<'_, '_> {
     /// The routing there is, if any; `None` once what is wrong with it has been said.
     pub(super) fn routing(&mut self, network: &Network) -> Option<Option<Routing>> {
@@ -80,6 +83,10 @@ impl Builder<'_, '_> {
         if frr.dead.value.0 <= frr.hello.value.0 {
             let help = "four greetings that are not heard are usual";
             self.problems.push_help(frr.dead.place, "a neighbour would be gone between two greetings", help);
+        }
+        if lan.is_some() && frr.dead.value.0 < LEAST_HOLD {
+            let help = "BGP's hold time is 3 s or longer (RFC 4271 section 4.2)";
+            self.problems.push_help(frr.dead.place, "BGP waits longer for a peer than this", help);
         }
         Routing {
             name: name.into(),

@@ -16,6 +16,9 @@ use std::net::IpAddr;
 const MANAGER: &str = "127.0.0.1:2620";
 /// Links an LSP may cross, and then some.
 const MOST_HOPS: u32 = 64;
+/// For how long a peer of label distribution that is not heard is still there, seconds, at least: what RFC 5036
+/// (section 3.5.2) has. OSPF finds out about links, and labels that are kept do no harm.
+const LABEL_PEER_HOLD: u64 = 15;
 /// From sign of life to sign of life between edges, and the longest silence: a core link that fails breaks no
 /// session.
 const BGP_TIMERS: &str = "10 60";
@@ -128,7 +131,7 @@ fn ldp(routing: &Routing, node: usize) -> String {
          label local allocate for edges",
         own = own(node),
         hello = seconds(routing.hello),
-        hold = 3 * seconds(routing.hello),
+        hold = (3 * seconds(routing.hello)).max(LABEL_PEER_HOLD),
     );
     text.push_str("\n exit-address-family\nexit\n");
     text
