@@ -272,7 +272,6 @@ fn of_info(mut record: Record, info: &[u8]) -> Option<Record> {
         retransmissions: word(100)?.into(),
     };
     record.marks = word(196).unwrap_or(0);
-    record.may_undo = state >= State::Recovery;
     // In milliseconds, where the programs tell jiffies: only differences count.
     record.last_sent = now_ms.wrapping_sub(word(44)?);
     record.timeout = word(8)? / 1_000;
