@@ -4,7 +4,7 @@
 use super::address;
 use super::distribution::Tree;
 use super::edges::{Circuit, Router, Routers};
-use super::layout::{Layout, Placement, RouteOptions};
+use super::layout::{Address, Layout, Placement, RouteOptions};
 use super::network::node_interface;
 use super::routing;
 use crate::emulator::netem::Stages;
@@ -117,6 +117,8 @@ pub struct RouteSpec {
     pub end: usize,
     /// The neighbour's own address.
     pub gateway: IpAddr,
+    /// The address of those that send there and choose none themselves.
+    pub source: Option<IpAddr>,
     /// Initial congestion window, segments.
     pub initial_window: Option<u32>,
     /// Lower bound of the retransmission timeout, milliseconds.
@@ -196,7 +198,8 @@ impl Spec {
                 for (&from, &hop) in own {
                     for family in address::FAMILIES {
                         let route = route(plan, family, (owner, number), hop, address.treatment.tcp.as_ref());
-                        nodes[from].routes.push(route);
+                        let source = source(plan, layout, family, from, address);
+                        nodes[from].routes.push(RouteSpec { source, ..route });
                     }
                 }
             }
@@ -243,6 +246,7 @@ fn route(
         link: hop.link,
         end: hop.direction,
         gateway: address::of(family, neighbour, 0),
+        source: None,
         initial_window: options.map(|o| o.initial_window),
         min_rto_ms: options.map(|o| u32::try_from(o.min_rto.0 / 1_000_000).unwrap_or(u32::MAX).max(1)),
         ecn: options.is_some_and(|o| o.ecn),
@@ -251,6 +255,12 @@ fn route(
         mtu: socket.map(|s| if family == Family::V6 { s.mtu.max(1280) } else { s.mtu }),
         congestion_control: socket.map(|s| s.congestion_control.clone()),
     }
+}
+
+/// The address a service's client sends from: not every program lets that be said.
+fn source(plan: &Plan, layout: &Layout, family: Family, from: usize, to: &Address) -> Option<IpAddr> {
+    let service = to.treatment.service.filter(|service| plan.flows[*service].from == from)?;
+    Some(address::of(family, from, layout.groups[service].source))
 }
 
 /// Large enough that nothing a flow sends has to be fragmented, with whatever is around it.
