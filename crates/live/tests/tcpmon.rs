@@ -364,6 +364,30 @@ fn may_watch() -> bool {
 }
 
 #[test]
+#[ignore = "takes ten minutes"]
+fn causes_are_those_that_were_made_on_every_path() {
+    if !may_watch() {
+        return;
+    }
+    let mut total = (0, 0);
+    for algorithm in ["cubic", "reno"] {
+        for delay in [1, 10, 40] {
+            println!("{algorithm}, {} ms of round trip", 2 * delay);
+            for case in cases() {
+                let line = link::Config { delay: Duration::from_millis(delay), ..case.line.clone() };
+                let case = Case { line, algorithm, ..case };
+                let seen = run(&case, time::Duration::from_secs(8));
+                assert_eq!(seen.lost, 0, "{}", case.name);
+                let (all, wrong) = judge(&case, &seen);
+                total = (total.0 + all, total.1 + wrong);
+            }
+        }
+    }
+    println!("{} changes, {} told wrongly", total.0, total.1);
+    assert!(total.1 * 100 <= total.0, "{} of {} are wrong", total.1, total.0);
+}
+
+#[test]
 fn causes_are_those_that_were_made() {
     if !may_watch() {
         return;
@@ -373,6 +397,6 @@ fn causes_are_those_that_were_made() {
         let (all, wrong) = examine(&case, time::Duration::from_secs(4));
         total = (total.0 + all, total.1 + wrong);
     }
-    println!("{} reductions, {} told wrongly", total.0, total.1);
+    println!("{} changes, {} told wrongly", total.0, total.1);
     assert!(total.1 * 100 <= total.0, "{} of {} are wrong", total.1, total.0);
 }

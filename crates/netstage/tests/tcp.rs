@@ -154,7 +154,7 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
     };
     world.while_sending(|| {
         let said = windows(&["--cwnd", "7", "--every", "0.2"]);
-        let row = said.lines().filter(|line| line.contains("> 10.0.0.2:7000")).next_back().unwrap();
+        let row = said.lines().rfind(|line| line.contains("> 10.0.0.2:7000")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(cells[4], "7", "{said}");
         assert!(said.contains("put back"), "{said}");

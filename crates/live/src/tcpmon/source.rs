@@ -26,7 +26,7 @@ pub enum Source {
     /// The kernel's list of sockets.
     Polling {
         /// The list.
-        polling: Polling,
+        polling: Box<Polling>,
         /// What it does not tell, and why it is asked at all.
         missing: Vec<String>,
     },
@@ -43,7 +43,7 @@ impl Source {
                 Err(obstacle) => return Err(obstacle),
             },
         };
-        let polling = Polling::new(filter, namespaces)?;
+        let polling = Polling::new(filter, namespaces)?.into();
         let looks = std::time::Duration::from_secs(1).as_millis() / EVERY.as_millis();
         let mut missing = vec![format!(
             "what comes and goes between {looks} looks a second: causes are what these suggest"
