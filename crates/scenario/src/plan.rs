@@ -241,6 +241,8 @@ pub struct FlowGroup {
 pub enum Program {
     /// An FTP server and client (RFC 959): one file to the client.
     Ftp,
+    /// An iSCSI target and initiator (RFC 7143): blocks read by the client.
+    Iscsi,
 }
 
 impl FlowGroup {

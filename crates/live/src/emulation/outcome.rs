@@ -269,12 +269,17 @@ impl Gathered {
         self.push(Metric::FlowThroughput, name, values);
         let mut client = vec![Quality::default(); self.bins];
         let bin = |at: Instant| ((at.0 as f64 / 1e9 / self.seconds) as usize).min(self.bins.max(1) - 1);
+        for (noticed, (reads, took)) in client.iter_mut().zip(&found.reads) {
+            (noticed.transactions, noticed.transaction_ns) = (*reads, took.0);
+        }
         match (found.finished, &found.error) {
             (Some((at, took)), _) => {
                 let noticed = &mut client[bin(at)];
                 (noticed.transactions, noticed.transaction_ns) = (1, took.0);
             }
             (None, Some(_)) => client[0].failures = 1,
+            // What reads to the end of the run is never over.
+            (None, None) if !found.reads.is_empty() => {}
             (None, None) => self.outcome.warnings.push(format!(
                 "service.{name}: not over at the end of the run, after {} bytes",
                 found.received.iter().sum::<u64>()

@@ -248,7 +248,7 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed>
             destination: (route.destination, route.length),
             gateway: Some(route.gateway),
             link: &node_interface(route.link),
-            preferred_source: None,
+            preferred_source: route.source,
             metrics: Metrics {
                 initial_window: route.initial_window,
                 rto_min_ms: route.min_rto_ms,

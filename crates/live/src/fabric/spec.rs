@@ -4,7 +4,7 @@
 use super::address;
 use super::distribution::Tree;
 use super::edges::{Circuit, Router, Routers};
-use super::layout::{Layout, Placement, RouteOptions};
+use super::layout::{Address, Layout, Placement, RouteOptions};
 use super::network::node_interface;
 use super::{lan, routing};
 use crate::emulator::netem::Stages;
@@ -121,6 +121,8 @@ pub struct RouteSpec {
     pub end: usize,
     /// The neighbour's own address.
     pub gateway: IpAddr,
+    /// The address of those that send there and choose none themselves.
+    pub source: Option<IpAddr>,
     /// Initial congestion window, segments.
     pub initial_window: Option<u32>,
     /// Lower bound of the retransmission timeout, milliseconds.
@@ -214,7 +216,8 @@ impl Spec {
                     for family in address::FAMILIES {
                         let route = route(plan, family, (owner, number), hop, address.treatment.tcp.as_ref());
                         let gateway = next_router(plan, family, &address.routes, hop);
-                        nodes[from].routes.push(RouteSpec { gateway, ..route });
+                        let source = source(plan, layout, family, from, address);
+                        nodes[from].routes.push(RouteSpec { gateway, source, ..route });
                     }
                 }
             }
@@ -269,6 +272,7 @@ fn route(
         link: hop.link,
         end: hop.direction,
         gateway: address::of(family, neighbour, 0),
+        source: None,
         initial_window: options.map(|o| o.initial_window),
         min_rto_ms: options.map(|o| u32::try_from(o.min_rto.0 / 1_000_000).unwrap_or(u32::MAX).max(1)),
         ecn: options.is_some_and(|o| o.ecn),
@@ -277,6 +281,12 @@ fn route(
         mtu: socket.map(|s| if family == Family::V6 { s.mtu.max(1280) } else { s.mtu }),
         congestion_control: socket.map(|s| s.congestion_control.clone()),
     }
+}
+
+/// The address a service's client sends from: not every program lets that be said.
+fn source(plan: &Plan, layout: &Layout, family: Family, from: usize, to: &Address) -> Option<IpAddr> {
+    let service = to.treatment.service.filter(|service| plan.flows[*service].from == from)?;
+    Some(address::of(family, from, layout.groups[service].source))
 }
 
 /// Large enough that nothing a flow sends has to be fragmented, with whatever is around it.

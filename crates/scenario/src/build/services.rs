@@ -3,15 +3,33 @@
 use super::flows::{Ends, Way};
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
-use crate::file::service::{Ftp, Service};
+use crate::file::flow::Tcp;
+use crate::file::service::{Ftp, Iscsi, Service};
 use crate::plan::{Datagrams, Family, FlowGroup, Program, Transport};
+use crate::table::At;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Traffic;
-use netstage_core::traffic::application::{Application, Spread, Transfers, Way as FileWay};
+use netstage_core::traffic::application::{Application, BlockStorage, Spread, Transfers, Way as FileWay};
+
+/// Bytes of a disk's sector.
+const SECTOR: u64 = 512;
 
 impl<'a> From<&'a Ftp> for Ends<'a> {
     fn from(ftp: &'a Ftp) -> Ends<'a> {
         let Ftp { client, server, vpn, via, reverse_via, .. } = ftp;
+        Ends {
+            from: client,
+            to: server,
+            vpn: vpn.as_ref(),
+            via: via.as_ref(),
+            reverse_via: reverse_via.as_ref(),
+        }
+    }
+}
+
+impl<'a> From<&'a Iscsi> for Ends<'a> {
+    fn from(iscsi: &'a Iscsi) -> Ends<'a> {
+        let Iscsi { client, server, vpn, via, reverse_via, .. } = iscsi;
         Ends {
             from: client,
             to: server,
@@ -39,6 +57,9 @@ impl Builder<'_, '_> {
             }
             match &member.value {
                 Some(Service::Ftp(ftp)) => services.push(self.ftp(&member.name, ftp, network, vpns, end)),
+                Some(Service::Iscsi(iscsi)) => {
+                    services.push(self.iscsi(&member.name, iscsi, network, vpns, end));
+                }
                 Some(Service::Frr(_)) => {}
                 None => services.push(None),
             }
@@ -54,11 +75,55 @@ impl Builder<'_, '_> {
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
-        let way = self.way(&Ends::from(ftp), network, vpns);
-        let tcp = self.tcp(ftp.tcp.as_ref(), ftp.client.place);
-        let start = Instant(ftp.start.value.0);
-        if end.is_some_and(|end| start >= end) {
-            self.problems.push(ftp.start.place, "this service would start after the end of the run");
+        let application = Application::Transfers(Transfers {
+            size: Spread::constant(ftp.size.0 as u32),
+            think: Duration::ZERO,
+            way: FileWay::Download,
+            files: Some(1),
+        });
+        let run = (Program::Ftp, application, &ftp.start);
+        self.program(name, &Ends::from(ftp), ftp.tcp.as_ref(), run, network, vpns, end)
+    }
+
+    fn iscsi(
+        &mut self,
+        name: &str,
+        iscsi: &Iscsi,
+        network: &Network,
+        vpns: &[Option<PlacedVpn>],
+        end: Option<Instant>,
+    ) -> Option<FlowGroup> {
+        if !iscsi.block.value.0.is_multiple_of(SECTOR) {
+            let help = "a multiple of 512 B, such as \"64 KiB\"";
+            self.problems.push_help(iscsi.block.place, "disks are read in whole sectors", help);
+        }
+        let application = Application::BlockStorage(BlockStorage {
+            block: iscsi.block.value.0 as u32,
+            reads: 1.0,
+            queue_depth: iscsi.queue_depth.0 as u32,
+            server: Duration::from_micros(100),
+        });
+        let run = (Program::Iscsi, application, &iscsi.start);
+        self.program(name, &Ends::from(iscsi), iscsi.tcp.as_ref(), run, network, vpns, end)
+    }
+
+    /// A flow that a program carries, what a model of it does, and when it starts.
+    #[allow(clippy::too_many_arguments)]
+    fn program(
+        &mut self,
+        name: &str,
+        ends: &Ends,
+        tcp: Option<&At<Tcp>>,
+        (program, application, start): (Program, Application, &At<Duration>),
+        network: &Network,
+        vpns: &[Option<PlacedVpn>],
+        end: Option<Instant>,
+    ) -> Option<FlowGroup> {
+        let way = self.way(ends, network, vpns);
+        let tcp = self.tcp(tcp, ends.from.place);
+        let begins = Instant(start.value.0);
+        if end.is_some_and(|end| begins >= end) {
+            self.problems.push(start.place, "this service would start after the end of the run");
             return None;
         }
         let Way { from, to, vpn, path, reverse } = way?;
@@ -70,21 +135,16 @@ impl Builder<'_, '_> {
             transport: Transport::Tcp(tcp?),
             family: Family::V4,
             datagrams: Datagrams::default(),
-            traffic: Traffic::Application(Application::Transfers(Transfers {
-                size: Spread::constant(ftp.size.0 as u32),
-                think: Duration::ZERO,
-                way: FileWay::Download,
-                files: Some(1),
-            })),
+            traffic: Traffic::Application(application),
             count: 1,
-            start,
+            start: begins,
             stagger: Duration::ZERO,
             stop: end?,
             background: false,
             path,
             reverse,
             branches: Vec::new(),
-            program: Some(Program::Ftp),
+            program: Some(program),
         })
     }
 }

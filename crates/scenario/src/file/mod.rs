@@ -130,7 +130,10 @@ pub(crate) fn apply_defaults(root: &mut Node) {
             }
             let carried_by_tcp = match name {
                 "flow" => entry.node.get("transport").is_none_or(|t| t.text() == Some("tcp")),
-                "service" => entry.node.get("program").is_some_and(|program| program.text() == Some("ftp")),
+                "service" => {
+                    let program = entry.node.get("program");
+                    program.is_some_and(|program| matches!(program.text(), Some("ftp" | "iscsi")))
+                }
                 "test" => entry.node.get("kind").is_some_and(|kind| kind.text() == Some("rfc6349")),
                 _ => false,
             };

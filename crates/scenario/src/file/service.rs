@@ -12,6 +12,9 @@ tagged! {
         /// A file by FTP: `vsftpd` serves it and `curl` gets it. On `sim`, a TCP transfer of as
         /// many bytes.
         Ftp(Ftp) = "ftp",
+        /// Blocks of a disk by iSCSI: `tgtd` serves them and `iscsi-perf` reads them, one after the other, to the
+        /// end of the run. On `sim`, the block-storage model.
+        Iscsi(Iscsi) = "iscsi",
         /// An exchange or provider whose routers FRR's daemons drive: OSPF finds ways between the core
         /// routers, LDP makes LSPs of them from edge to edge, and edges peer by BGP-4 over these. Without a
         /// core, edges peer over the LAN they share. All of them forward by netstage's router; flows through
@@ -35,6 +38,30 @@ table! {
         dead: At<Span> = "4 s",
         /// Longest wait for all routes to be there before the run begins.
         patience: Span = "90 s",
+    }
+}
+
+table! {
+    /// A disk that is read.
+    pub(crate) struct Iscsi "service \"iscsi\"" {
+        /// The host that reads (the initiator).
+        client: At<NodeName>,
+        /// The host that has the disk (the target).
+        server: At<NodeName>,
+        /// Size of a read; whole sectors of 512 B.
+        block: At<Bytes<512, 16_777_216>> = "64 KiB",
+        /// Commands under way at once.
+        queue_depth: Count<1, 1_000> = 8,
+        /// When the client begins.
+        start: At<Duration> = "0 s",
+        /// The VPN that carries the client's packets.
+        vpn: Option<At<VpnName>>,
+        /// How its TCP behaves, as far as hosts let routes decide: window, segment size, algorithm.
+        tcp: Option<At<Tcp>>,
+        /// Nodes between client and server, in order, instead of the shortest path.
+        via: Option<At<List<At<NodeName>>>>,
+        /// Nodes on the way back, in order; left out: the same way.
+        reverse_via: Option<At<List<At<NodeName>>>>,
     }
 }
 

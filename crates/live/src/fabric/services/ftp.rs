@@ -1,7 +1,7 @@
 //! FTP (RFC 959) by vsftpd and curl: both run without privileges, in the foreground, and keep
 //! to the addresses and files they are given.
 
-use super::ServiceSpec;
+use super::{ServiceSpec, Task};
 use netstage_core::time::Duration;
 use serde::Deserialize;
 use std::fs::File;
@@ -26,7 +26,8 @@ pub fn dress_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()>
     let files = spec.folder.join("files");
     std::fs::create_dir_all(&files)?;
     // All of it is a hole: it takes no room, and no disk is read.
-    File::create(files.join(FILE))?.set_len(spec.size)?;
+    let Task::Ftp { size } = spec.task else { unreachable!("FTP's programs have a file") };
+    File::create(files.join(FILE))?.set_len(size)?;
     let configuration = spec.folder.join("vsftpd.conf");
     std::fs::write(&configuration, configure(spec))?;
     let words = File::options().create(true).append(true).read(true).open(spec.folder.join(SERVER_WORDS))?;
@@ -109,7 +110,6 @@ pub fn logs(spec: &ServiceSpec) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use netstage_core::time::Instant;
-    use netstage_scenario::plan::Program;
 
     #[test]
     fn the_clients_words_are_understood() {
@@ -117,12 +117,11 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let spec = ServiceSpec {
             name: "ftp".into(),
-            program: Program::Ftp,
+            task: Task::Ftp { size: 3_000_000 },
             client: 0,
             server: 1,
             source: "10.0.0.2".parse().unwrap(),
             destination: "10.0.1.2:5001".parse().unwrap(),
-            size: 3_000_000,
             start: Instant::ZERO,
             duration: Duration::from_secs(1),
             interval: Duration::from_secs(1),

@@ -1,7 +1,7 @@
 //! Services: other people's programs in the nodes of a network.
 //!
 //! - here: what a plan asks for, and what came of it;
-//! - [`ftp`]: how its programs are told what to do, and what their words mean;
+//! - [`ftp`], [`iscsi`]: how their programs are told what to do, and what their words mean;
 //! - [`run`]: their processes;
 //! - [`gateways`]: the ends of tunnels, which are nodes;
 //! - [`processes`]: programs that last as long as a run; [`reach`]: whether packets arrive;
@@ -10,6 +10,7 @@
 pub mod frr;
 mod ftp;
 pub mod gateways;
+mod iscsi;
 mod processes;
 mod reach;
 pub(super) mod run;
@@ -17,7 +18,7 @@ pub(super) mod run;
 use super::assignments::Member;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
-use netstage_scenario::plan::{Plan, Program};
+use netstage_scenario::plan::{FlowGroup, Plan, Program};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -27,8 +28,8 @@ use std::path::{Path, PathBuf};
 pub struct ServiceSpec {
     /// Its name.
     pub name: String,
-    /// Which programs.
-    pub program: Program,
+    /// Which programs, and what they do.
+    pub task: Task,
     /// Index of the client's node.
     pub client: usize,
     /// Index of the server's node.
@@ -37,8 +38,6 @@ pub struct ServiceSpec {
     pub source: IpAddr,
     /// Where the server listens.
     pub destination: SocketAddr,
-    /// Bytes of the file.
-    pub size: u64,
     /// When the client begins.
     pub start: Instant,
     /// How long the run lasts.
@@ -49,6 +48,38 @@ pub struct ServiceSpec {
     pub folder: PathBuf,
 }
 
+/// What the programs of a service do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// FTP: one file.
+    Ftp {
+        /// Bytes of the file.
+        size: u64,
+    },
+    /// iSCSI: reads to the end of the run.
+    Iscsi {
+        /// Bytes of a read.
+        block: u32,
+        /// Reads under way at once.
+        queue_depth: u32,
+    },
+}
+
+impl Task {
+    fn new(group: &FlowGroup) -> Option<Task> {
+        match (group.program?, group.traffic.application()?) {
+            (Program::Ftp, Application::Transfers(transfers)) => {
+                Some(Task::Ftp { size: transfers.size.mean as u64 })
+            }
+            (Program::Iscsi, Application::BlockStorage(storage)) => {
+                Some(Task::Iscsi { block: storage.block, queue_depth: storage.queue_depth })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// What came of a service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServiceResult {
@@ -56,6 +87,8 @@ pub struct ServiceResult {
     pub name: String,
     /// Bytes of the file that came to the client in each bin.
     pub received: Vec<u64>,
+    /// Reads that were answered in each bin, and the time they took together; of iSCSI.
+    pub reads: Vec<(u64, Duration)>,
     /// When the file was there, and how long it took since the client asked for it; none
     /// where it was not there by the end of the run.
     pub finished: Option<(Instant, Duration)>,
@@ -80,6 +113,7 @@ pub struct NotInstalled {
 fn programs(program: Program) -> &'static [(&'static str, &'static str)] {
     match program {
         Program::Ftp => &[(ftp::SERVER, "vsftpd"), (ftp::CLIENT, "curl")],
+        Program::Iscsi => &[(iscsi::SERVER, "tgt"), (iscsi::TELLER, "tgt"), (iscsi::CLIENT, "libiscsi-bin")],
     }
 }
 
@@ -110,15 +144,13 @@ fn find(program: &str) -> Option<PathBuf> {
 pub fn specs(plan: &Plan, members: &[Member], folder: &Path) -> Vec<ServiceSpec> {
     let spec = |member: &Member| {
         let group = &plan.flows[member.group];
-        let Some(Application::Transfers(transfers)) = group.traffic.application() else { return None };
         Some(ServiceSpec {
             name: group.name.clone(),
-            program: group.program?,
+            task: Task::new(group)?,
             client: group.from,
             server: group.to,
             source: member.source,
             destination: member.destination,
-            size: transfers.size.mean as u64,
             start: group.start,
             duration: plan.duration,
             interval: plan.measure.interval,

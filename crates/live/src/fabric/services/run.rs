@@ -1,16 +1,15 @@
 //! The processes of services: servers before the run, clients during it.
 
-use super::{ServiceResult, ServiceSpec, find, ftp};
+use super::{ServiceResult, ServiceSpec, Task, find, ftp, iscsi};
 use crate::clock::{Epoch, monotonic_ns};
 use crate::fabric::process::Failed;
 use crate::netns::Namespace;
-use crate::netns::hold::spawn_held;
-use netstage_core::time::Instant;
-use netstage_scenario::plan::Program;
+use crate::netns::hold::{spawn_held, spawn_held_apart};
+use netstage_core::time::{Duration, Instant};
 use std::io::{self, Read as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -40,11 +39,34 @@ impl Service {
         let broken =
             |e: io::Error| Failed::broken(format!("service.{}: cannot start its server: {e}", spec.name));
         let client = node(spec.client).try_clone().map_err(broken)?;
-        let server =
-            launch(node(spec.server), netstage, spec.program, Role::Server, &spec).map_err(broken)?;
+        let server = launch(node(spec.server), netstage, Role::Server, &spec).map_err(broken)?;
         let mut service = Service { spec, client, netstage: netstage.to_owned(), server, running: None };
-        service.wait_until_it_listens(node(service.spec.server))?;
+        let namespace = node(service.spec.server);
+        service.wait_until_it_listens(namespace)?;
+        service.tell_server(namespace)?;
         Ok(service)
+    }
+
+    /// Tells the server what it serves, where that is not said when it starts.
+    fn tell_server(&self, namespace: &Namespace) -> Result<(), Failed> {
+        let Task::Iscsi { .. } = self.spec.task else { return Ok(()) };
+        let name = &self.spec.name;
+        let cannot =
+            |e: io::Error| Failed::broken(format!("service.{name}: cannot run {}: {e}", iscsi::TELLER));
+        for order in iscsi::orders(&self.spec) {
+            let program = located(iscsi::TELLER).map_err(cannot)?;
+            let run = iscsi::run_folder(&self.spec);
+            let child = spawn_held_apart(namespace, &self.netstage, &program, &run, |command| {
+                command.args(&order).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+            });
+            let output = child.and_then(Child::wait_with_output).map_err(cannot)?;
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let words = said.trim();
+                return Err(Failed::broken(format!("service.{name}: {} has failed: {words}", iscsi::TELLER)));
+            }
+        }
+        Ok(())
     }
 
     fn wait_until_it_listens(&mut self, namespace: &Namespace) -> Result<(), Failed> {
@@ -108,28 +130,37 @@ enum Role {
     Client,
 }
 
-fn launch(
-    namespace: &Namespace,
-    netstage: &Path,
-    program: Program,
-    role: Role,
-    spec: &ServiceSpec,
-) -> io::Result<Child> {
-    let Program::Ftp = program;
-    let name = match role {
-        Role::Server => ftp::SERVER,
-        Role::Client => ftp::CLIENT,
-    };
-    let path =
-        find(name).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name} is not there")))?;
+fn launch(namespace: &Namespace, netstage: &Path, role: Role, spec: &ServiceSpec) -> io::Result<Child> {
     let mut dressed = Ok(());
-    let child = spawn_held(namespace, netstage, &path, |command: &mut Command| {
-        dressed = match role {
-            Role::Server => ftp::dress_server(spec, command),
-            Role::Client => ftp::dress_client(spec, command),
-        };
-    });
+    let child = match (spec.task, role) {
+        (Task::Ftp { .. }, Role::Server) => {
+            spawn_held(namespace, netstage, &located(ftp::SERVER)?, |command: &mut Command| {
+                dressed = ftp::dress_server(spec, command);
+            })
+        }
+        (Task::Ftp { .. }, Role::Client) => {
+            spawn_held(namespace, netstage, &located(ftp::CLIENT)?, |command: &mut Command| {
+                dressed = ftp::dress_client(spec, command);
+            })
+        }
+        (Task::Iscsi { .. }, Role::Server) => {
+            let (program, run) = (located(iscsi::SERVER)?, iscsi::run_folder(spec));
+            spawn_held_apart(namespace, netstage, &program, &run, |command| {
+                dressed = iscsi::dress_server(spec, command);
+            })
+        }
+        (Task::Iscsi { .. }, Role::Client) => {
+            spawn_held(namespace, netstage, &located(iscsi::CLIENT)?, |command: &mut Command| {
+                dressed = iscsi::dress_client(spec, command);
+            })
+        }
+    };
     dressed.and(child)
+}
+
+/// Where a program is.
+fn located(name: &str) -> io::Result<PathBuf> {
+    find(name).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name} is not there")))
 }
 
 /// A client from its start to its end.
@@ -150,7 +181,7 @@ fn attend(
         }
         thread::sleep(LOOK.min(std::time::Duration::from_nanos(left)));
     }
-    let mut child = match launch(namespace, netstage, spec.program, Role::Client, spec) {
+    let mut child = match launch(namespace, netstage, Role::Client, spec) {
         Ok(child) => child,
         Err(error) => {
             return ServiceResult { error: Some(format!("cannot start its client: {error}")), ..result };
@@ -158,15 +189,30 @@ fn attend(
     };
     let mut output = child.stdout.take().expect("it is piped");
     let (interval, bins) = (spec.interval, (spec.duration.0 / spec.interval.0) as usize);
+    let task = spec.task;
     let reader = thread::spawn(move || {
         let (mut received, mut buffer) = (vec![0; bins], vec![0; READ]);
+        let (mut reads, mut progress) = (Vec::new(), iscsi::Progress::default());
+        if let Task::Iscsi { .. } = task {
+            reads.resize(bins, (0, Duration::ZERO));
+        }
         while let Ok(count @ 1..) = output.read(&mut buffer) {
             let bin = (epoch.now().0 / interval.0) as usize;
-            if let Some(sum) = received.get_mut(bin) {
-                *sum += count as u64;
+            if bin >= bins {
+                continue;
+            }
+            match task {
+                Task::Ftp { .. } => received[bin] += count as u64,
+                Task::Iscsi { block, queue_depth } => progress.take(&buffer[..count], |answered| {
+                    received[bin] += answered * u64::from(block);
+                    // As many are always under way: Little's law.
+                    let took =
+                        Duration::from_secs(u64::from(queue_depth).min(answered * u64::from(queue_depth)));
+                    reads[bin] = (reads[bin].0 + answered, reads[bin].1 + took);
+                }),
             }
         }
-        (received, epoch.now())
+        (received, reads, epoch.now())
     });
     let status = loop {
         match child.try_wait() {
@@ -179,13 +225,17 @@ fn attend(
         let _ = child.kill();
         let _ = child.wait();
     }
-    let (received, last) = reader.join().unwrap_or_default();
-    result.received = received;
-    if status.is_some() {
-        match ftp::took(spec) {
+    let (received, reads, last) = reader.join().unwrap_or_default();
+    (result.received, result.reads) = (received, reads);
+    match (status, spec.task) {
+        (Some(_), Task::Ftp { .. }) => match ftp::took(spec) {
             Ok(took) => result.finished = Some((last, took)),
             Err(error) => result.error = Some(error),
+        },
+        (Some(status), Task::Iscsi { .. }) => {
+            result.error = Some(format!("{} has ended before the run: {status}", iscsi::CLIENT));
         }
+        (None, _) => {}
     }
     result
 }
@@ -193,7 +243,11 @@ fn attend(
 /// What the programs of a service said, one after the other.
 fn log(spec: &ServiceSpec) -> String {
     let mut text = String::new();
-    for path in ftp::logs(spec) {
+    let logs = match spec.task {
+        Task::Ftp { .. } => ftp::logs(spec),
+        Task::Iscsi { .. } => iscsi::logs(spec),
+    };
+    for path in logs {
         let Ok(bytes) = std::fs::read(&path) else { continue };
         let kept = &bytes[bytes.len().saturating_sub(LOG)..];
         let name = path.file_name().unwrap_or_default().to_string_lossy();
