@@ -3,7 +3,7 @@
 
 mod support;
 
-use netstage_core::link::{self};
+use netstage_core::link;
 use netstage_core::quantity::Capacity;
 use netstage_core::time::Duration;
 use netstage_live::clock::monotonic_ns;
