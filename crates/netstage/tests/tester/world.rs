@@ -143,6 +143,18 @@ pub fn all_came_back(cells: &[(String, String, Vec<Value>)]) {
     }
 }
 
+/// Of what came back all was as it had to be. That the router does so with a packet to each network was seen
+/// before the trials; how many it carries is the machine's affair.
+pub fn came_back_right(cells: &[(String, String, Vec<Value>)]) {
+    for (operation, size, trials) in cells {
+        assert!(!trials.is_empty(), "{operation} {size}");
+        for trial in trials {
+            let count = |name: &str| trial[name].as_u64().unwrap();
+            assert!(count("lost") < count("sent") && count("corrupted") == 0, "{operation} {size}: {trial}");
+        }
+    }
+}
+
 pub fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let told: Value = serde_json::from_slice(&output.stderr).unwrap_or_else(|_| panic!("{output:?}"));
