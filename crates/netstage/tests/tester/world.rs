@@ -170,8 +170,13 @@ pub fn found(output: &Output, cell: usize, metric: &str) -> Option<f64> {
 
 /// BIRD in the router, with the sessions of a tester.
 pub fn bird(world: &World, configuration: &PathBuf) -> Process {
+    bird_of(world, &world.setup(configuration, "bird"))
+}
+
+/// The same, told this.
+pub fn bird_of(world: &World, text: &str) -> Process {
     let file = world.folder.join("bird.conf");
-    std::fs::write(&file, world.setup(configuration, "bird")).unwrap();
+    std::fs::write(&file, text).unwrap();
     let mut command = Command::new("bird");
     command.arg("-f").arg("-c").arg(&file).arg("-s").arg(world.folder.join("bird.ctl")).stderr(Stdio::null());
     Process::new(spawn_in(&world.router, command).unwrap())
