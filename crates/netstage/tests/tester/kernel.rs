@@ -1,7 +1,7 @@
 //! The Linux kernel's own MPLS as the router under test: independent of all that is tested elsewhere. Kernels
 //! without it have a virtual machine that does (scripts/vm.sh).
 
-use crate::world::{World, came_back_right, ip, trials};
+use crate::world::{World, came_back_right, ip, ip_with, trials};
 use std::path::Path;
 use std::process::Command;
 
@@ -29,6 +29,7 @@ fn the_kernel_pushes_swaps_and_pops() {
         );
         let configuration = world.configure(&head, "[routes]\ncount = 20\n[labels]\npeers = 2\n");
         ip(&world.router, &world.setup(&configuration, "linux"));
+        ip_with(&world.router, &["-f", "mpls"], &world.setup(&configuration, "linux-mpls"));
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), operations.split(',').count());
         came_back_right(&cells);

@@ -108,8 +108,13 @@ impl World {
 
 /// Runs a batch of `ip`.
 pub fn ip(namespace: &Namespace, batch: &str) {
+    ip_with(namespace, &[], batch);
+}
+
+/// The same with options.
+pub fn ip_with(namespace: &Namespace, options: &[&str], batch: &str) {
     let mut command = Command::new("ip");
-    command.args(["-batch", "-"]).stdin(Stdio::piped());
+    command.args(options).args(["-batch", "-"]).stdin(Stdio::piped());
     let mut ip = spawn_in(namespace, command).unwrap();
     ip.stdin.take().unwrap().write_all(batch.as_bytes()).unwrap();
     assert!(ip.wait().unwrap().success());
