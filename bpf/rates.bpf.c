@@ -3,7 +3,7 @@
  *
  * `scatter` makes frames of a template that the kernel runs it on (BPF_PROG_TEST_RUN with live frames), to so
  * many networks in an order that is none of theirs; `bare` sends the template as it lies there, which is the
- * most that can be sent. `forward` is the least that a program can do to forward IPv4 by the kernel's own
+ * most that can be sent. `receive` counts what arrives. `forward` is the least that a program can do to forward IPv4 by the kernel's own
  * routes: it asks for the next hop, lowers the time to live and redirects. */
 #include "kernel.h"
 
@@ -36,6 +36,13 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, u32);
 } last SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, u64);
+} seen SECTION(".maps");
 
 /* Frames go to so many networks: IPv4 prefixes of 24 bits from that of the template on, each so many further
  * than the one before, around the end. */
@@ -86,6 +93,16 @@ SECTION("xdp") int scatter(struct xdp_md *frame)
 SECTION("xdp") int bare(struct xdp_md *frame __attribute__((unused)))
 {
 	return XDP_TX;
+}
+
+SECTION("xdp") int receive(struct xdp_md *frame __attribute__((unused)))
+{
+	u32 key = 0;
+	u64 *count = map_lookup(&seen, &key);
+
+	if (count)
+		(*count)++;
+	return XDP_DROP;
 }
 
 SECTION("xdp") int forward(struct xdp_md *frame)

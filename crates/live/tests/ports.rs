@@ -465,6 +465,40 @@ fn tun_and_tap_reach_the_kernel() {
     reflect_through(Layer::Ethernet);
 }
 
+#[test]
+fn labelled_packets_pass_an_interface_without_ethernet() {
+    if !may_make_namespaces() {
+        return;
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return skip("the kernel has no /dev/net/tun");
+    }
+    let namespace = Namespace::new().unwrap();
+    let mut tun = Tun::create(&namespace, "tun0", Layer::Ip).unwrap();
+    Netlink::open(&namespace).unwrap().set_up("tun0").unwrap();
+    let mut port = AfPacket::open(&namespace, "tun0", Options::default()).unwrap();
+    // What is no packet of IP by its first bits is none for that.
+    for (kind, first) in [([0x88, 0x47], 0), ([0x88, 0x47], 0x45), ([0x08, 0x00], 0x45), ([0x86, 0xdd], 0x60)]
+    {
+        let frame = [&[0; 12][..], &kind, &[first], &[9; 1499]].concat();
+        send_all(&mut port, &[frame.clone()]);
+        assert_eq!(of_kind(&mut tun, &kind), [frame.clone()]);
+        send_all(&mut tun, &[frame.clone()]);
+        assert_eq!(of_kind(&mut port, &kind), [frame]);
+    }
+}
+
+/// The next frame of this kind; the kernel may have something of its own to say.
+fn of_kind(port: &mut impl Port, kind: &[u8; 2]) -> Vec<Vec<u8>> {
+    loop {
+        let frames = receive(port, 1).into_iter().map(|(frame, _)| frame);
+        let ours: Vec<Vec<u8>> = frames.filter(|frame| frame[12..14] == *kind && frame[15] == 9).collect();
+        if !ours.is_empty() {
+            return ours;
+        }
+    }
+}
+
 /// A file of its own for each test, removed at the end.
 struct Scratch(PathBuf);
 

@@ -3,21 +3,19 @@
 
 mod support;
 
-use netstage_live::netns::Namespace;
-use netstage_live::netns::user::{Privileges, privileges};
 use netstage_live::ports::Port as _;
 use netstage_live::ports::af_packet::{AfPacket, Options};
 use netstage_live::router::daemon::state::{Label, Route, RouteFilter};
 use netstage_live::router::daemon::{State, ask, labels, routes};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 use std::time::Duration;
+use support::routing::{assert_met, can_route, namespace, run, sockets};
 use support::{Folder, Process, within};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Three members, two sites. Nodes and links are numbered in the order of their names.
+/// Three members, two sites, lines of Ethernet and of TUN interfaces in the core, to an edge and to a member.
+/// Nodes and links are numbered in the order of their names.
 const SMALL: &str = r#"
 [scenario]
 title = "Three members"
@@ -45,14 +43,17 @@ kind = "router"
 ends = ["a", "edge-a"]
 [link.b]
 ends = ["b", "edge-b"]
+kind = "tun"
 [link.c]
 ends = ["c", "edge-c"]
 [link.core]
 ends = ["core1", "core2"]
+kind = "tun"
 [link.edge-a]
 ends = ["edge-a", "core1"]
 [link.edge-b]
 ends = ["edge-b", "core1"]
+kind = "tun"
 [link.edge-c]
 ends = ["edge-c", "core2"]
 
@@ -89,37 +90,6 @@ at_least = "60 kbit/s"
 const CORES: [usize; 2] = [3, 4];
 const EDGES: [usize; 3] = [5, 6, 7];
 
-/// Whether routing daemons can run here.
-fn can_route() -> bool {
-    if privileges() != Privileges::Held {
-        println!("skipped: needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
-        return false;
-    }
-    true
-}
-
-fn run(scenario: &Path, out: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.arg("run").arg(scenario).arg("--out").arg(out).args(arguments);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// Met, or run on a machine too busy to tell.
-fn assert_met(output: &Output) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.code() {
-        Some(0) => {}
-        Some(5) => println!("the machine was too busy to tell: {said}"),
-        _ => panic!("{:?}\n{}{said}", output.status.code(), String::from_utf8_lossy(&output.stdout)),
-    }
-}
-
-/// The folder of a run's sockets.
-fn sockets(run: u32) -> PathBuf {
-    std::env::temp_dir().join(format!("netstage-{run}-0"))
-}
-
 fn socket(run: u32, node: usize) -> PathBuf {
     sockets(run).join(format!("routing/{node}/router.sock"))
 }
@@ -146,18 +116,6 @@ fn told_labels(run: u32, node: usize) -> Vec<Label> {
     all.map(|()| told).unwrap()
 }
 
-/// The namespace of a host, in which its agent is.
-fn namespace(run: u32, node: usize) -> Option<Namespace> {
-    let socket = sockets(run).join(format!("{node}.sock"));
-    let socket = socket.to_str().unwrap();
-    let mut processes = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
-        let process: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
-        line.split('\0').any(|word| word == socket).then_some(process)
-    });
-    Namespace::of_process(processes.next()?).ok()
-}
-
 fn counted(state: &State, name: &str) -> u64 {
     state
         .counters
@@ -172,14 +130,14 @@ fn lsp<'a>(routes: &'a [Route], prefix: &str) -> Option<&'a str> {
     route.to.split_once(" push ").map(|(_, labels)| labels)
 }
 
-/// An Ethernet frame of member a.
+/// A member's frame, of which a line of TUN interfaces carries what follows the addresses.
 fn frame(to: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
     [&to[..], &[0x02, 0x6e, 0, 0, 0, 0], &kind.to_be_bytes(), payload].concat()
 }
 
-/// A UDP packet without a checksum.
-fn packet(to: [u8; 4]) -> Vec<u8> {
-    let mut bytes = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2];
+/// A member's UDP packet without a checksum.
+fn packet(member: u8, to: [u8; 4]) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, member, 2];
     bytes.extend(to);
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     let folded = !((sum & 0xffff) + (sum >> 16)) as u16;
@@ -202,12 +160,12 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
     let process = running.child().id();
     let began =
         within(PATIENCE, || running.child().try_wait().unwrap().is_some() || namespace(process, 0).is_some());
-    let Some(member) = namespace(process, 0) else {
+    if namespace(process, 0).is_none() {
         let output = running.output();
         assert!(output.status.code() == Some(4) && began, "{}", String::from_utf8_lossy(&output.stderr));
         println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
         return;
-    };
+    }
 
     // Members have exchanged routes of both versions, each by an LSP to the other's edge.
     let edges = EDGES.map(|edge| told_routes(process, edge));
@@ -231,37 +189,42 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
         assert_eq!((labels.len(), ends), (EDGES.len(), if core == CORES[0] { 2 } else { 1 }));
     }
 
-    // A member's own labels are taken from nobody, and its broadcasts go nowhere.
+    // A member's own labels are taken from nobody, and its broadcasts go nowhere: neither by Ethernet nor by a
+    // line of TUN interfaces.
     std::thread::sleep(Duration::from_secs(5));
-    let before = [EDGES[0], CORES[0]].map(|node| state(process, node));
-    let known = told_routes(process, EDGES[0]);
-    let label = lsp(&known, "10.0.2.0/24");
-    let Some(label) = label.and_then(|label| label.parse::<u32>().ok()) else {
-        panic!("{known:?}\n{}", String::from_utf8_lossy(&running.output().stderr));
-    };
-    let mut port = AfPacket::open(&member, "link0", Options::default()).unwrap();
-    let edge = [0x02, 0x6e, 0, 0, 1, 0];
-    let entry = (label << 12 | 1 << 8 | 64).to_be_bytes();
-    for _ in 0..FRAMES {
-        let injected = frame(edge, 0x8847, &[&entry[..], &packet([10, 0, 2, 2])].concat());
-        let broadcast = frame([0xff; 6], 0x0800, &packet([255; 4]));
-        for bytes in [injected, broadcast] {
-            assert!(port.send(&bytes).unwrap() || (port.flush().is_ok() && port.send(&bytes).unwrap()));
+    for (number, edge) in EDGES.into_iter().enumerate().take(2) {
+        let nodes = [edge, CORES[0]];
+        let before = nodes.map(|node| state(process, node));
+        let known = told_routes(process, edge);
+        let label = lsp(&known, "10.0.2.0/24");
+        let Some(label) = label.and_then(|label| label.parse::<u32>().ok()) else {
+            panic!("{known:?}\n{}", String::from_utf8_lossy(&running.output().stderr));
+        };
+        let member = namespace(process, number).unwrap();
+        let mut port = AfPacket::open(&member, &format!("link{number}"), Options::default()).unwrap();
+        let station = [0x02, 0x6e, 0, number as u8, 1, 0];
+        let entry = (label << 12 | 1 << 8 | 64).to_be_bytes();
+        let source = number as u8;
+        for _ in 0..FRAMES {
+            let injected = frame(station, 0x8847, &[&entry[..], &packet(source, [10, 0, 2, 2])].concat());
+            let broadcast = frame([0xff; 6], 0x0800, &packet(source, [255; 4]));
+            for bytes in [injected, broadcast] {
+                assert!(port.send(&bytes).unwrap() || (port.flush().is_ok() && port.send(&bytes).unwrap()));
+            }
+            port.flush().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
         }
-        port.flush().unwrap();
-        std::thread::sleep(Duration::from_millis(1));
+        let refused = |state: &State| counted(state, "unexpected_label") + counted(state, "unknown_label");
+        let all =
+            within(Duration::from_secs(5), || refused(&state(process, edge)) - refused(&before[0]) == FRAMES);
+        let after = nodes.map(|node| state(process, node));
+        assert!(all, "{:?}", after[0].counters);
+        for (before, after) in before.iter().zip(&after) {
+            // What daemons say to each other goes on.
+            let forwarded = counted(after, "forwarded") - counted(before, "forwarded");
+            assert!(forwarded < FRAMES / 4, "{forwarded} of {FRAMES}");
+        }
     }
-    let refused = |state: &State| counted(state, "unexpected_label") + counted(state, "unknown_label");
-    let all =
-        within(Duration::from_secs(5), || refused(&state(process, EDGES[0])) - refused(&before[0]) == FRAMES);
-    let after = [EDGES[0], CORES[0]].map(|node| state(process, node));
-    assert!(all, "{:?}", after[0].counters);
-    for (before, after) in before.iter().zip(&after) {
-        // What daemons say to each other goes on.
-        let forwarded = counted(after, "forwarded") - counted(before, "forwarded");
-        assert!(forwarded < FRAMES / 4, "{forwarded} of {FRAMES}");
-    }
-    drop(port);
     assert_met(&running.output());
 }
 

@@ -178,6 +178,9 @@ metrics! {
     LinkLost = "link.lost", "packets", "", Sum;
     /// Packets a link's queue marked for congestion.
     LinkMarks = "link.marks", "packets", "", Sum;
+    /// Frames to all stations that came to a link, in one direction: ARP's questions, and whatever else is
+    /// broadcast. Of `emu`, on LANs and where routing daemons run.
+    LinkBroadcast = "link.broadcast", "frames", "", Sum;
     /// How long after its time the emulator handed a packet on.
     LinkLateness = "link.lateness", "s", "", Mean;
     /// Weighted fairness index F of the VPNs' throughputs.

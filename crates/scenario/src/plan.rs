@@ -43,13 +43,15 @@ pub struct Plan {
 }
 
 /// An exchange or provider that FRR's daemons drive: OSPF between core routers, LDP among all, BGP-4 between
-/// edges.
+/// edges; or BGP-4 alone, between edges on a LAN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
     /// Its name, as in `[service.NAME]`.
     pub name: String,
-    /// Node indices of the core routers.
+    /// Node indices of the core routers; none where edges peer over a LAN.
     pub core: Vec<usize>,
+    /// The LAN over which edges peer where there is no core.
+    pub lan: Option<usize>,
     /// Routers at the edge.
     pub edges: Vec<Edge>,
     /// Edges tell each other of IPv6 too.
@@ -101,6 +103,21 @@ pub enum NodeKind {
     Router,
     /// A provider edge router: forwards, and controls the VPNs that enter at it.
     Pe,
+    /// An Ethernet switch: those joined to it share a subnet.
+    Lan {
+        /// How long they take an answer of address resolution for true, if not as long as their systems do.
+        arp_timeout: Option<Duration>,
+    },
+}
+
+/// What a link's ends are where packets are real.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// Ethernet's.
+    #[default]
+    Ethernet,
+    /// TUN interfaces: packets without a link's header.
+    Tun,
 }
 
 /// A full-duplex link between two nodes.
@@ -110,6 +127,8 @@ pub struct Link {
     pub name: String,
     /// Indices of its two nodes.
     pub ends: [usize; 2],
+    /// What its ends are.
+    pub kind: LinkKind,
     /// From `ends[0]` to `ends[1]`, then the other way.
     pub directions: [link::Config; 2],
 }
@@ -395,6 +414,16 @@ impl Plan {
         let subject = |node: usize| format!("{name}@{}", self.nodes[node].name);
         let further = flow.branches.iter().map(|branch| branch.to);
         std::iter::once(flow.to).chain(further).map(|node| (node, subject(node))).collect()
+    }
+
+    /// The LAN a link leads to, if one of its ends is.
+    pub fn lan_of(&self, link: usize) -> Option<usize> {
+        self.links[link].ends.into_iter().find(|end| self.is_lan(*end))
+    }
+
+    /// Whether a node is a LAN.
+    pub fn is_lan(&self, node: usize) -> bool {
+        matches!(self.nodes[node].kind, NodeKind::Lan { .. })
     }
 
     /// Whether flows run by themselves: not if all of them are there only beside tests.

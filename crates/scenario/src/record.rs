@@ -447,6 +447,7 @@ impl From<&Plan> for Topology {
             NodeKind::Host => "host",
             NodeKind::Router => "router",
             NodeKind::Pe => "pe",
+            NodeKind::Lan { .. } => "lan",
         };
         let nodes =
             plan.nodes.iter().map(|n| TopologyNode { name: n.name.clone(), kind: kind(n.kind).into() });

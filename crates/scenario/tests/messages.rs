@@ -117,6 +117,26 @@ const CASES: &[(&str, &str)] = &[
         "[flow.tcp]",
         "[service.x]\nprogram = \"frr\"\ncore = [\"r\"]\nedges = { in = 1 }\ndead = \"1 s\"\nhello = \"1500 ms\"\n[flow.tcp]",
     ),
+    ("[flow.tcp]", "[service.x]\nprogram = \"frr\"\nedges = { in = 1, r = 2 }\n[flow.tcp]"),
+    (
+        "[flow.tcp]",
+        "[node.ix]\nkind = \"lan\"\n[link.r]\nends = [\"ix\", \"r\"]\n[node.q]\nkind = \"router\"\n\
+         [service.x]\nprogram = \"frr\"\nedges = { q = 1, r = 2 }\n[flow.tcp]",
+    ),
+    // LANs.
+    ("[node.r]\nkind = \"router\"", "[node.r]\nkind = \"router\"\narp_timeout = \"2 s\""),
+    (
+        "[node.r]\nkind = \"router\"",
+        "[node.r]\nkind = \"lan\"\n[node.s]\nkind = \"lan\"\n[link.rs]\nends = [\"r\", \"s\"]",
+    ),
+    (
+        "[node.r]\nkind = \"router\"",
+        "[node.r]\nkind = \"lan\"\n[link.ra]\nends = [\"r\", \"a\"]\nkind = \"tun\"",
+    ),
+    (
+        "[node.r]\nkind = \"router\"",
+        "[node.r]\nkind = \"lan\"\n[link.ra]\nends = [\"r\", \"a\"]\nkind = \"serial\"",
+    ),
     // Units.
     ("rate = \"100 Mbit/s\"", "rate = \"100 Mbps\""),
     ("rate = \"100 Mbit/s\"", "rate = \"12.5 MB/s\""),

@@ -88,6 +88,7 @@ pub fn plan() -> Plan {
     let link = |name: &str, a, b, rate| Link {
         name: name.into(),
         ends: [a, b],
+        kind: Default::default(),
         directions: [direction(rate), direction(rate)],
     };
     let vpn = |name: &str, weight| Vpn {

@@ -34,10 +34,9 @@ impl Sum {
     /// The sum in 16 bits: 0xffff over data whose own checksum is right.
     #[inline]
     pub const fn folded(self) -> u16 {
-        let sum = (self.0 & 0xffff_ffff) + (self.0 >> 32);
-        let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-        let sum = (sum & 0xffff) + (sum >> 16);
-        u16::from_be(((sum & 0xffff) + (sum >> 16)) as u16)
+        // A half plus the other: its own sum in the upper half has the carry of the lower one.
+        let sum = (self.0.wrapping_add(self.0.rotate_right(32)) >> 32) as u32;
+        u16::from_be((sum.wrapping_add(sum.rotate_right(16)) >> 16) as u16)
     }
 
     /// What belongs into a checksum field that was summed as zero.
@@ -57,8 +56,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 #[inline]
 pub const fn updated(checksum: u16, before: u16, after: u16) -> u16 {
     let sum = !checksum as u32 + !before as u32 + after as u32;
-    let sum = (sum & 0xffff) + (sum >> 16);
-    !((sum & 0xffff) + (sum >> 16)) as u16
+    !(sum.wrapping_add(sum.rotate_right(16)) >> 16) as u16
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@ pub const MAX_TAGS: usize = 4;
 /// A station's address.
 pub type Mac = [u8; 6];
 
+/// All stations.
+pub const BROADCAST: Mac = [0xff; 6];
+
 /// What follows the header. Values below 0x0600 are lengths (IEEE 802.3).
 pub mod ethertype {
     /// IPv4.

@@ -208,7 +208,8 @@ impl<P> Ingress<P> {
 
         let confirmed = received - self.counters.received;
         let settled = query.packets_sent.saturating_sub(self.settled);
-        let lost = (query.packets_sent - received).saturating_sub(self.counters.lost);
+        // A restarted PE may answer a query older than what is known to have come.
+        let lost = query.packets_sent.saturating_sub(received).saturating_sub(self.counters.lost);
         self.counters.received = received;
         self.counters.lost += lost;
         self.settled = self.settled.max(query.packets_sent);

@@ -80,6 +80,26 @@ pub enum Target {
     Discard,
 }
 
+/// A target, with its hop beside it where there is only one: a load less for nearly every packet.
+#[derive(Debug)]
+struct Leading {
+    only: u32,
+    target: Target,
+}
+
+/// No hop has this number.
+const NO_HOP: u32 = u32::MAX;
+
+impl Leading {
+    fn new(target: Target) -> Leading {
+        let only = match &target {
+            Target::Hops(hops) if hops.len() == 1 => hops[0],
+            _ => NO_HOP,
+        };
+        Leading { only, target }
+    }
+}
+
 /// What is done with a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -217,7 +237,7 @@ pub struct Router<M> {
     incoming: Vec<Incoming>,
     /// Places there that no label has any more.
     free: Vec<usize>,
-    targets: Vec<Target>,
+    targets: Vec<Leading>,
     hops: Vec<Hop>,
     tables: Vec<Table<M>>,
     /// The table of each interface.
@@ -265,13 +285,13 @@ impl<M: Memory> Router<M> {
     /// Panics if it names a hop that is not there.
     pub fn add_target(&mut self, target: Target) -> u32 {
         self.check(&target);
-        self.targets.push(target);
+        self.targets.push(Leading::new(target));
         self.targets.len() as u32
     }
 
     /// A target.
     pub fn target(&self, number: u32) -> &Target {
-        &self.targets[number as usize - 1]
+        &self.targets[number as usize - 1].target
     }
 
     /// Another target in the place of one: all that led there leads on.
@@ -279,7 +299,7 @@ impl<M: Memory> Router<M> {
     /// Panics if it names a hop that is not there.
     pub fn set_target(&mut self, number: u32, target: Target) {
         self.check(&target);
-        self.targets[number as usize - 1] = target;
+        self.targets[number as usize - 1] = Leading::new(target);
     }
 
     fn check(&self, target: &Target) {
@@ -411,7 +431,7 @@ impl<M: Memory> Router<M> {
         Verdict::Drop(Reason::TooDeep)
     }
 
-    #[inline]
+    #[inline(always)]
     fn meaning(&self, top: Entry, interface: u32) -> Meaning {
         if !top.label.is_reserved() {
             return match self.given.get(top.label).map(|number| self.incoming[number]) {
@@ -430,7 +450,7 @@ impl<M: Memory> Router<M> {
     }
 
     /// The labels of a hop take the place of the top one, whose time to live is as it counts here.
-    #[inline]
+    #[inline(always)]
     fn swap(&self, packet: &mut Packet<'_>, top: Entry, model: Model, target: u32) -> Verdict {
         let number = match self.choose(target, || label_hash(&packet.bytes[packet.start..], self.seed)) {
             Ok(number) => number,
@@ -469,7 +489,7 @@ impl<M: Memory> Router<M> {
         Verdict::Send { hop, start: packet.start, kind: packet.kind }
     }
 
-    #[inline]
+    #[inline(always)]
     fn route_v4(&self, packet: &mut Packet<'_>, table: u32, limit: u8) -> Verdict {
         let Ok(view) = v4::View::new(&packet.bytes[packet.start..]) else {
             return Verdict::Drop(Reason::Malformed);
@@ -484,7 +504,7 @@ impl<M: Memory> Router<M> {
             class: view.traffic_class(),
             target: self.tables[table as usize].v4.get_v4(view.destination().into()),
         };
-        self.leave(packet, &ip)
+        self.leave(packet, Kind::V4, &ip)
     }
 
     fn route_v6(&self, packet: &mut Packet<'_>, table: u32, limit: u8) -> Verdict {
@@ -498,12 +518,12 @@ impl<M: Memory> Router<M> {
             class: view.traffic_class(),
             target: self.tables[table as usize].v6.get(view.destination().into()),
         };
-        self.leave(packet, &ip)
+        self.leave(packet, Kind::V6, &ip)
     }
 
     /// An IP packet leaves, with the labels of its hop.
-    #[inline]
-    fn leave(&self, packet: &mut Packet<'_>, ip: &Ip) -> Verdict {
+    #[inline(always)]
+    fn leave(&self, packet: &mut Packet<'_>, kind: Kind, ip: &Ip) -> Verdict {
         if ip.target == 0 {
             return Verdict::Refuse(Fault::NoRoute);
         }
@@ -513,7 +533,7 @@ impl<M: Memory> Router<M> {
         };
         let number = match self.choose(ip.target, hash) {
             Ok(number) => number,
-            Err(Chosen::Local) => return Verdict::Local { start: packet.start, kind: packet.kind },
+            Err(Chosen::Local) => return Verdict::Local { start: packet.start, kind },
             Err(Chosen::Drop(reason)) => return Verdict::Drop(reason),
         };
         if ip.ttl <= 1 {
@@ -528,9 +548,9 @@ impl<M: Memory> Router<M> {
                 false => Verdict::Refuse(Fault::TooBig(mtu)),
             };
         }
-        lower_hops(packet.kind, &mut packet.bytes[packet.start..], ip.ttl - 1);
+        lower_hops(kind, &mut packet.bytes[packet.start..], ip.ttl - 1);
         let Some((innermost, outer)) = hop.labels().split_last() else {
-            return Verdict::Send { hop: number, start: packet.start, kind: packet.kind };
+            return Verdict::Send { hop: number, start: packet.start, kind };
         };
         let ttl = if hop.model == Model::Uniform { ip.ttl - 1 } else { 255 };
         // The class selector, the upper half of the DSCP (RFC 3270 section 4.2.1 lets it be mapped so).
@@ -544,7 +564,7 @@ impl<M: Memory> Router<M> {
     }
 
     /// Puts further labels on top.
-    #[inline]
+    #[inline(always)]
     fn push(&self, packet: &mut Packet<'_>, hop: u32, outer: &[Label], ttl: u8, class: u8) -> Verdict {
         for label in outer.iter().rev() {
             let entry = Entry { label: *label, traffic_class: class, bottom: false, ttl };
@@ -557,14 +577,15 @@ impl<M: Memory> Router<M> {
     }
 
     /// The hop of a target, which is numbered from one on.
-    #[inline]
+    #[inline(always)]
     fn choose(&self, target: u32, hash: impl FnOnce() -> u32) -> Result<u32, Chosen> {
-        match &self.targets[target as usize - 1] {
-            Target::Hops(hops) => match hops.as_slice() {
-                [] => Err(Chosen::Drop(Reason::NoHop)),
-                [hop] => Ok(*hop),
-                hops => Ok(hops[((u64::from(hash()) * hops.len() as u64) >> 32) as usize]),
-            },
+        let leading = &self.targets[target as usize - 1];
+        if leading.only != NO_HOP {
+            return Ok(leading.only);
+        }
+        match &leading.target {
+            Target::Hops(hops) if hops.is_empty() => Err(Chosen::Drop(Reason::NoHop)),
+            Target::Hops(hops) => Ok(hops[((u64::from(hash()) * hops.len() as u64) >> 32) as usize]),
             Target::Local => Err(Chosen::Local),
             Target::Discard => Err(Chosen::Drop(Reason::Discarded)),
         }
@@ -607,7 +628,7 @@ fn version(bytes: &[u8]) -> Option<Kind> {
 }
 
 /// The time to live of what begins here becomes this, unless it is less already.
-#[inline]
+#[inline(always)]
 fn lower_hops(kind: Kind, bytes: &mut [u8], ttl: u8) {
     let at = match kind {
         Kind::Mpls => ENTRY - 1,

@@ -41,8 +41,8 @@ const GOALS: &[Goal] = &[
     goal(Way::Push, Way::SwitchPush, 10.0),
     goal(Way::Swap, Way::SwitchSwap, 10.0),
     goal(Way::Pop, Way::SwitchPop, 10.0),
-    goal(Way::Numbered, Way::Bare, 0.85),
-    goal(Way::Numbered, Way::Trafgen, 5.0),
+    goal(Way::Stamped, Way::Bare, 0.85),
+    goal(Way::Stamped, Way::Trafgen, 5.0),
 ];
 
 struct Asked {
@@ -100,10 +100,17 @@ fn main() -> Outcome<()> {
         print(&measured, *length);
     }
     if let Some(file) = asked.json {
-        let rows = measured.iter().map(|one| {
+        let ways = measured.iter().map(|one| {
             json!({"way": one.way.name(), "bytes": one.length, "rates": one.rates, "median": median(&one.rates)})
         });
-        std::fs::write(file, serde_json::to_string_pretty(&rows.collect::<Vec<_>>())?)?;
+        let goals = asked.lengths.iter().flat_map(|length| {
+            let reached = move |goal: &Goal, ratio| {
+                json!({"of": goal.of.name(), "to": goal.to.name(), "bytes": length, "least": goal.least, "ratio": ratio})
+            };
+            ratios(&measured, *length).into_iter().map(move |(goal, ratio)| reached(goal, ratio))
+        });
+        let all = json!({"ways": ways.collect::<Vec<_>>(), "goals": goals.collect::<Vec<_>>()});
+        std::fs::write(file, serde_json::to_string_pretty(&all)?)?;
     }
     Ok(())
 }
@@ -117,9 +124,22 @@ fn median(rates: &[f64]) -> f64 {
     }
 }
 
+fn found(measured: &[Measured], way: Way, length: usize) -> Option<&Measured> {
+    measured.iter().find(|one| (one.way, one.length) == (way, length))
+}
+
+/// The median of each ratio that has a goal, round by round: each compares what was measured within seconds.
+fn ratios(measured: &[Measured], length: usize) -> Vec<(&'static Goal, f64)> {
+    let ratio = |goal: &'static Goal| {
+        let (of, to) = (found(measured, goal.of, length)?, found(measured, goal.to, length)?);
+        let ratios: Vec<f64> = of.rates.iter().zip(&to.rates).map(|(one, other)| one / other).collect();
+        Some((goal, median(&ratios)))
+    };
+    GOALS.iter().filter_map(ratio).collect()
+}
+
 fn print(measured: &[Measured], length: usize) {
-    let of = |way: Way| measured.iter().find(|one| (one.way, one.length) == (way, length));
-    let kernel = of(Way::Kernel).map_or(f64::NAN, |one| median(&one.rates));
+    let kernel = found(measured, Way::Kernel, length).map_or(f64::NAN, |one| median(&one.rates));
     println!("\n{length} bytes\n{:<34}{:>7}  {:>15}  {:>8}", "", "Mpps", "from to", "/ kernel");
     for one in measured.iter().filter(|one| one.length == length) {
         let [least, most] =
@@ -128,12 +148,8 @@ fn print(measured: &[Measured], length: usize) {
         let range = format!("{:.2} {:.2}", least / 1e6, most / 1e6);
         println!("{:<34}{:>7.2}  {range:>15}  {:>8.2}", one.way.name(), middle / 1e6, middle / kernel);
     }
-    for Goal { of: way, to, least } in GOALS {
-        let (Some(one), Some(other)) = (of(*way), of(*to)) else { continue };
-        // Ratios of a round compare what was measured within seconds of each other.
-        let ratios: Vec<f64> = one.rates.iter().zip(&other.rates).map(|(one, other)| one / other).collect();
-        let ratio = median(&ratios);
+    for (Goal { of, to, least }, ratio) in ratios(measured, length) {
         let word = if ratio >= *least { "reached" } else { "missed" };
-        println!("{} / {}: {ratio:.2}, goal {least}: {word}", way.name(), to.name());
+        println!("{} / {}: {ratio:.2}, goal {least}: {word}", of.name(), to.name());
     }
 }

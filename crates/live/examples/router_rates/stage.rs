@@ -12,7 +12,6 @@ use netstage_wire::mpls::{Entry, Label};
 use std::any::Any;
 use std::time::{Duration, Instant};
 
-static TESTER: &[u8] = include_bytes!("../../../../bpf/tester.bpf.o");
 pub static RATES: &[u8] = include_bytes!("../../../../bpf/rates.bpf.o");
 
 pub const SENDER: Mac = [2, 0, 0, 0, 0, 1];
@@ -85,7 +84,7 @@ impl Frames {
         frame
     }
 
-    fn load(&self, object: &[u8], names: &[&str], frame: &[u8]) -> Outcome<Ebpf> {
+    fn load(&self, names: &[&str], frame: &[u8]) -> Outcome<Ebpf> {
         let mut beginning = [0_u64; 6];
         for (word, bytes) in beginning.iter_mut().zip(frame.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
@@ -96,10 +95,10 @@ impl Frames {
         let step = step % self.networks;
         let mut program = EbpfLoader::new()
             .override_global("NETWORKS", &self.networks, true)
-            .override_global("STEP", &step, false)
+            .override_global("STEP", &step, true)
             .override_global("LABELS", &labels, true)
             .override_global("BEGINNING", &beginning[..], true)
-            .load(object)?;
+            .load(RATES)?;
         for name in names {
             let xdp: &mut Xdp = program.program_mut(name).ok_or(*name)?.try_into()?;
             xdp.load()?;
@@ -114,8 +113,7 @@ pub fn rate(tester: &Namespace, frames: Frames) -> Outcome<f64> {
     tester.run(|| {
         let frame = frames.template();
         let receiver = receive(tester)?;
-        let object = if frames.generator == "generate" { TESTER } else { RATES };
-        let mut program = frames.load(object, &[frames.generator], &frame)?;
+        let mut program = frames.load(&[frames.generator], &frame)?;
         let mut run = || generate(&mut program, frames.generator, &frame, from);
         run()?;
         let (before, start) = (seen(&receiver)?, Instant::now());
@@ -134,7 +132,7 @@ pub fn rate(tester: &Namespace, frames: Frames) -> Outcome<f64> {
 pub fn receive(tester: &Namespace) -> Outcome<Ebpf> {
     let to = Netlink::open(tester)?.link("to")?.index;
     let none = Frames { generator: "", networks: 1, label: None, length: 64 };
-    let mut program = none.load(TESTER, &["receive"], &none.template())?;
+    let mut program = none.load(&["receive"], &none.template())?;
     let xdp: &mut Xdp = program.program_mut("receive").ok_or("receive")?.try_into()?;
     tester.run(|| xdp.attach_to_if_index(to, XdpMode::Driver))??;
     Ok(program)

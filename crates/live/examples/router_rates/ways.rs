@@ -2,20 +2,25 @@
 
 use super::Outcome;
 use super::open_vswitch::{self, Task};
-use super::stage::{Frames, IN, OUT, RATES, RECEIVER, Stage, rate, receive, seen};
+use super::stage::{Frames, IN, OUT, RATES, RECEIVER, SENDER, Stage, rate, receive, seen};
 use aya::EbpfLoader;
 use aya::programs::{Xdp, XdpMode};
 use netstage_core::forward::Model;
 use netstage_core::forward::lpm::Shape;
+use netstage_live::clock::monotonic_ns;
 use netstage_live::netns::netlink::{Metrics, Netlink, Route};
 use netstage_live::netns::{Namespace, ethtool, spawn_in};
 use netstage_live::router::fast_path::FastPath;
 use netstage_live::router::fib::{Change, Destination, Fib, Interface, Meaning, Path};
 use netstage_live::router::tables::{Sizes, Tables};
+use netstage_live::tester::form::{self, Destinations};
+use netstage_live::tester::generator::{self, Stream};
+use netstage_scenario::tester::Operation;
 use netstage_wire::mpls::Label;
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Networks that packets go to: as usual, few, and as many as the Internet has.
@@ -34,8 +39,8 @@ const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
 pub enum Way {
     /// The most there can be: frames as they are.
     Bare,
-    /// The generator of the router tester.
-    Numbered,
+    /// The generator of the router tester: numbers, times and checksums.
+    Stamped,
     /// The one used here for routers.
     Scattered,
     Trafgen,
@@ -53,7 +58,7 @@ pub enum Way {
 impl Way {
     pub const ALL: &[Way] = &[
         Way::Bare,
-        Way::Numbered,
+        Way::Stamped,
         Way::Scattered,
         Way::Trafgen,
         Way::Kernel,
@@ -72,7 +77,7 @@ impl Way {
     pub fn name(self) -> &'static str {
         match self {
             Way::Bare => "bare live frames",
-            Way::Numbered => "generator of the tester",
+            Way::Stamped => "generator of the tester",
             Way::Scattered => "generator of these rates",
             Way::Trafgen => "trafgen",
             Way::Kernel => "kernel IPv4, 50,000 routes",
@@ -91,11 +96,11 @@ impl Way {
 
     /// Makes the stage it is measured on.
     pub fn prepare(self) -> Outcome<Stage> {
-        let is_direct = matches!(self, Way::Bare | Way::Numbered | Way::Scattered | Way::Trafgen);
+        let is_direct = matches!(self, Way::Bare | Way::Stamped | Way::Scattered | Way::Trafgen);
         let mut stage = Stage::new(is_direct)?;
         let router = &stage.router;
         let between: Box<dyn Any> = match self {
-            Way::Bare | Way::Numbered | Way::Scattered => Box::new(()),
+            Way::Bare | Way::Stamped | Way::Scattered => Box::new(()),
             Way::Trafgen => Box::new(open_vswitch::installed("trafgen", "netsniff-ng")?),
             Way::Kernel => Box::new(by_kernel(router)?),
             Way::FibLookup => Box::new(by_fib_lookup(router)?),
@@ -116,14 +121,45 @@ impl Way {
         };
         let is_labelled = matches!(self, Way::Swap | Way::Pop | Way::SwitchSwap | Way::SwitchPop);
         let label = Label::new(LABEL).filter(|_| is_labelled);
-        let generator = match self {
-            Way::Bare => "bare",
-            Way::Numbered => "generate",
-            _ => "scatter",
-        };
+        let generator = if self == Way::Bare { "bare" } else { "scatter" };
         let frames = Frames { generator, networks, label, length };
-        if self == Way::Trafgen { by_trafgen(stage, frames) } else { rate(&stage.tester, frames) }
+        match self {
+            Way::Stamped => by_tester(stage, length),
+            Way::Trafgen => by_trafgen(stage, frames),
+            _ => rate(&stage.tester, frames),
+        }
     }
+}
+
+/// What the tester's generator sends if it is to send more than it can.
+fn by_tester(stage: &Stage, length: usize) -> Outcome<f64> {
+    let receiver = receive(&stage.tester)?;
+    let from = Netlink::open(&stage.tester)?.link("from")?.index;
+    let stream = Stream {
+        form: form::sent(Operation::Ip, Vec::new(), Ipv4Addr::new(10, 0, 0, 2).into(), [SENDER, IN]),
+        to: Destinations { first: Ipv4Addr::from(FIRST).into(), networks: USUAL, peers: 1 },
+        // Without the header and the check sequence of Ethernet.
+        lengths: vec![(length - 18) as u16],
+        trial: 0,
+        number: 0,
+        rate: 50e6,
+        frames: 1 << 20,
+        most_lost_ns: u64::MAX,
+    };
+    let (before, stop) = (seen(&receiver)?, AtomicBool::new(false));
+    let mut start_ns = 0;
+    let start = || {
+        // The kernel takes some milliseconds until it makes the first frame.
+        start_ns = monotonic_ns() + 25_000_000;
+        start_ns
+    };
+    let sent = stage.tester.run(|| generator::in_kernel(&stream, from, start, &stop))??;
+    std::thread::sleep(Duration::from_millis(20));
+    let arrived = seen(&receiver)? - before;
+    if arrived < sent.sent {
+        return Err(format!("{} of {} frames arrived", arrived, sent.sent).into());
+    }
+    Ok(sent.sent as f64 * 1e9 / (sent.last_ns - start_ns) as f64)
 }
 
 /// What trafgen sends of the same frame, for a second.

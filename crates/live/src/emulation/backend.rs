@@ -74,6 +74,9 @@ fn by_netem(plan: &Plan, link: &LinkSpec) -> Result<[Stages; 2], Vec<&'static st
         }
     };
     let both = [stages(&link.directions[0]), stages(&link.directions[1])];
+    if link.is_tun {
+        differences.push("a link of TUN interfaces");
+    }
     let here = |hop: &Hop| hop.link == link.index;
     if plan.vpns.iter().any(|vpn| vpn.path.last().is_some_and(here)) {
         differences.push("counting a VPN's traffic where it leaves");

@@ -56,6 +56,9 @@ pub fn outcome(found: &Findings) -> Outcome {
     found.reports.iter().for_each(|report| gathered.add_usage(report));
     for link in &found.emulator.links {
         link.directions.iter().for_each(|direction| gathered.add_link(direction));
+        if tells_of_broadcast(plan, &link.name) {
+            link.directions.iter().for_each(|direction| gathered.add_broadcast(direction));
+        }
     }
     gathered.add_remarks(found);
     let mut outcome = gathered.outcome;
@@ -366,6 +369,11 @@ impl Gathered {
         self.push(Metric::LinkMarks, name, scaled(&direction.marks, 1.0));
     }
 
+    fn add_broadcast(&mut self, direction: &emulator::report::DirectionReport) {
+        let frames = direction.broadcast.iter().map(|frames| *frames as f64).collect();
+        self.push(Metric::LinkBroadcast, &direction.name, frames);
+    }
+
     fn add_remarks(&mut self, found: &Findings) {
         let outcome = &mut self.outcome;
         let emulator = found.emulator;
@@ -397,6 +405,13 @@ impl Gathered {
         }
         outcome.totals = totals(found);
     }
+}
+
+/// Frames to all stations are told of where neighbours ask for each other: on LANs, and among routers that
+/// daemons drive.
+fn tells_of_broadcast(plan: &Plan, link: &str) -> bool {
+    let index = plan.links.iter().position(|other| other.name == link);
+    plan.routing.is_some() || index.is_some_and(|index| plan.lan_of(index).is_some())
 }
 
 fn per_bin(side: Option<&&FlowResult>, value: impl Fn(&Counts) -> u64, scale: f64) -> Vec<f64> {

@@ -12,6 +12,7 @@ use netstage_core::packet::Packet;
 use netstage_core::queue;
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
+use netstage_wire::ethernet::BROADCAST;
 use std::collections::BTreeMap;
 
 /// What all directions share.
@@ -60,6 +61,8 @@ pub struct Counts {
     pub delivered: BTreeMap<u16, Bins>,
     /// Packets waiting times nanoseconds.
     pub waiting: Bins,
+    /// Frames to all stations.
+    pub broadcast: Bins,
     /// Packets dropped by the queue.
     pub drops: Bins,
     /// Packets lost on the line.
@@ -100,6 +103,7 @@ impl Direction {
                 background: bins(),
                 delivered: delivers.iter().map(|class| (*class, bins())).collect(),
                 waiting: bins(),
+                broadcast: bins(),
                 drops: bins(),
                 lost: bins(),
                 busy: Growth::new(grid),
@@ -121,6 +125,19 @@ impl Direction {
         self.account(at);
         self.link.handle_packet(at, frame);
         self.settle(at, shared);
+    }
+
+    /// A frame came in at `at`, whatever becomes of it.
+    pub fn notice(&mut self, at: Instant, frame: &[u8]) {
+        if frame.starts_with(&BROADCAST) {
+            self.counts.broadcast.add(at, 1);
+        }
+    }
+
+    /// Whether the link is there at `at`, for what passes beside it.
+    pub fn is_up(&mut self, at: Instant, shared: &mut Shared) -> bool {
+        self.handle_timeout(at, shared);
+        self.link.is_up()
     }
 
     /// The time is `now`: every change of the queue and the line by then is done at its own time.

@@ -86,6 +86,9 @@ impl Links {
     /// A frame comes to a direction.
     pub fn handle_frame(&mut self, index: usize, arrived: Arrived, bytes: &[u8]) {
         let direction = &mut self.directions[index];
+        if let Arrived::At(at) = arrived {
+            direction.notice(at, bytes);
+        }
         let buffer = match self.shared.pool.keep(bytes) {
             Ok(buffer) => buffer,
             Err(refused) => {
@@ -104,9 +107,18 @@ impl Links {
                 direction.handle_frame(at, frame, &mut self.shared);
                 self.wake[index] = direction.poll_timeout();
             }
-            _ => {
+            (arrived, _) => {
                 direction.totals.beside += 1;
-                self.beside.push_back(Beside { direction: index, buffer, length: bytes.len() });
+                let passes = match arrived {
+                    Arrived::BeforeStart => true,
+                    Arrived::At(at) => direction.is_up(at, &mut self.shared),
+                };
+                self.wake[index] = direction.poll_timeout();
+                let beside = Beside { direction: index, buffer, length: bytes.len() };
+                match passes {
+                    true => self.beside.push_back(beside),
+                    false => self.give_back(beside),
+                }
             }
         }
     }

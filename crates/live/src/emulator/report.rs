@@ -57,6 +57,8 @@ pub struct DirectionReport {
     pub waiting_ns: Vec<u64>,
     /// Nanoseconds spent sending.
     pub busy_ns: Vec<u64>,
+    /// Frames to all stations that came to it.
+    pub broadcast: Vec<u64>,
     /// Packets dropped by the queue.
     pub drops: Vec<u64>,
     /// Packets lost on the line, those with bit errors among them: no receiver takes these.

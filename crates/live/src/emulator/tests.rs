@@ -394,18 +394,22 @@ fn without_reordering_jitter_keeps_the_order() {
 }
 
 #[test]
-fn what_serves_the_wire_passes_beside_the_link() {
+fn what_serves_the_wire_passes_beside_the_link_while_that_is_there() {
     let mut request = vec![0xff; 12];
     request.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     request.resize(60, 0);
     let down = Change { up: Some(false), ..Change::default() };
-    let direction = link::Config { schedule: vec![(Instant::ZERO, down)], ..perfect() };
-    let mut bench =
-        Bench::new(config(direction), vec![(Instant(5), request.clone()), (Instant(5), udp(100, 1, 0))]);
+    let direction =
+        link::Config { delay: Duration::from_secs(1), schedule: vec![(Instant(10), down)], ..perfect() };
+    let arrivals = [5, 15].map(|at| [(Instant(at), request.clone()), (Instant(at), udp(100, 1, 0))]);
+    let mut bench = Bench::new(config(direction), arrivals.concat());
     bench.turn(Instant(5));
+    assert_eq!(bench.far.0.borrow().left, [request.clone()]);
+    bench.turn(Instant(15));
     assert_eq!(bench.far.0.borrow().left, [request]);
-    let totals = bench.report().links[0].directions[0].totals;
-    assert_eq!((totals.beside, totals.entered, totals.lost), (1, 1, 1));
+    let direction = bench.report().links[0].directions[0].clone();
+    assert_eq!((direction.totals.beside, direction.totals.entered, direction.totals.lost), (2, 2, 2));
+    assert_eq!(direction.broadcast.iter().sum::<u64>(), 2);
 }
 
 #[test]

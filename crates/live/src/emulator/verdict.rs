@@ -71,6 +71,7 @@ fn direction_report(name: String, direction: Direction, timing: &mut Timing, bin
         delivered: counts.delivered.into_iter().map(|(class, bytes)| (class, bytes.into_values())).collect(),
         waiting_ns: counts.waiting.into_values(),
         busy_ns: closed(counts.busy.into_values()),
+        broadcast: counts.broadcast.into_values(),
         drops: counts.drops.into_values(),
         lost: counts.lost.into_values(),
         marks: closed(counts.marks.into_values()),

@@ -11,6 +11,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const NODES: usize = 1 << 16;
 /// Circuits there are addresses for.
 pub const CIRCUITS: usize = 1 << 14;
+/// LANs there are addresses for.
+pub const LANS: usize = 512;
+/// Stations of a LAN there are addresses for.
+pub const STATIONS: usize = (1 << 12) - 2;
 /// Addresses a node may have.
 pub const PER_NODE: usize = 254;
 
@@ -53,6 +57,24 @@ pub fn on_link(link: usize, end: usize) -> (IpAddr, u8) {
     (Ipv4Addr::from(shared + 4 * link as u32 + 1 + end as u32).into(), 30)
 }
 
+/// Address of a station of a LAN, and the length of the prefix that holds so many: IPv4 from 100.96.0.0/11
+/// (RFC 6598), IPv6 from fd6e:7376::/32.
+pub fn on_lan(family: Family, lan: usize, number: usize, stations: usize) -> (IpAddr, u8) {
+    debug_assert!(lan < LANS && number < stations && stations <= STATIONS);
+    match family {
+        Family::V4 => {
+            let first = u32::from(Ipv4Addr::new(100, 96, 0, 0)) + ((STATIONS + 2) * lan) as u32;
+            // The prefix's own address and the one to all of them are nobody's.
+            let length = 32 - (stations + 2).next_power_of_two().ilog2() as u8;
+            (Ipv4Addr::from(first + 1 + number as u32).into(), length)
+        }
+        Family::V6 => {
+            let last = number as u16 + 1;
+            (Ipv6Addr::new(0xfd6e, 0x7376, lan as u16, 0, 0, 0, 0, last).into(), 64)
+        }
+    }
+}
+
 /// The prefix of all addresses of a node.
 pub fn prefix(family: Family, node: usize) -> (IpAddr, u8) {
     debug_assert!(node < NODES);
@@ -91,6 +113,12 @@ mod tests {
         assert_eq!(on_circuit(Family::V4, 65, 1), ("169.254.1.6".parse().unwrap(), 30));
         assert_eq!(on_circuit(Family::V6, 65, 0), ("fd6e:7375::1:5".parse().unwrap(), 126));
         assert_eq!(on_link(65_535, 1), ("100.67.255.254".parse().unwrap(), 30));
+        let v4 = |number, stations| on_lan(Family::V4, 1, number, stations);
+        assert_eq!(v4(0, 14), ("100.96.16.1".parse().unwrap(), 28));
+        assert_eq!(v4(14, 15), ("100.96.16.15".parse().unwrap(), 27));
+        let last = on_lan(Family::V4, LANS - 1, STATIONS - 1, STATIONS);
+        assert_eq!(last, ("100.127.255.254".parse().unwrap(), 20));
+        assert_eq!(on_lan(Family::V6, 1, 14, 15), ("fd6e:7376:1::f".parse().unwrap(), 64));
         assert_eq!(prefix(Family::V4, 258), ("10.1.2.0".parse().unwrap(), 24));
         assert_eq!(prefix(Family::V6, 258), ("fd6e:7374::102:0".parse().unwrap(), 112));
         assert_ne!(mac(1, 0, Side::Node), mac(1, 1, Side::Node));

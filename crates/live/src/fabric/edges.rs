@@ -13,7 +13,7 @@ use super::layout::Layout;
 use super::network::node_interface;
 use netstage_core::fair::{Config, Control, Decrease, Reference};
 use netstage_scenario::pe;
-use netstage_scenario::plan::{Family, Hop, NodeKind, Plan, Vpn};
+use netstage_scenario::plan::{Family, Hop, LinkKind, NodeKind, Plan, Vpn};
 use netstage_wire::Encapsulation;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,6 +109,13 @@ pub enum Unroutable {
         /// Name of the PE.
         node: String,
     },
+    /// A link of a PE is no Ethernet between two nodes.
+    Medium {
+        /// Name of the link.
+        link: String,
+        /// Name of the PE.
+        node: String,
+    },
     /// A PE cannot be told of a reference.
     NoWay {
         /// Name of the VPN.
@@ -135,6 +142,11 @@ impl fmt::Display for Unroutable {
             Unroutable::SharedLink { link, node } => write!(
                 f,
                 "link.{link}: leads from the PE {node} both to customers and to the core; give each a link of its own"
+            ),
+            Unroutable::Medium { link, node } => write!(
+                f,
+                "link.{link}: joins the PE {node} to a LAN or by TUN interfaces, and its VPNs need Ethernet between \
+                 two nodes; put a router between them, or run it --on sim"
             ),
             Unroutable::NoWay { vpn, reference, nodes: [own, other] } => write!(
                 f,
@@ -210,6 +222,13 @@ pub fn routers(plan: &Plan, layout: &Layout) -> Result<Routers, Unroutable> {
             }
             routers.entry(node).or_default().there.entry(vpn).or_default().insert(other);
         }
+    }
+    let circuits = attached.keys().map(|(node, link, _)| (*node, *link));
+    let cores = routers.iter().flat_map(|(node, router)| router.core.iter().map(|link| (*node, *link)));
+    let is_other = |link: usize| plan.lan_of(link).is_some() || plan.links[link].kind != LinkKind::Ethernet;
+    if let Some((node, link)) = circuits.chain(cores).find(|(_, link)| is_other(*link)) {
+        let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
+        return Err(Unroutable::Medium { link, node });
     }
     let mut number = 0;
     for (&(node, link, vpn), addresses) in &attached {

@@ -5,9 +5,9 @@
 //! routes lead along the way back. Groups share an address as long as their paths to it
 //! never part, and the kernel and the emulator shall treat them alike.
 
-use super::address::PER_NODE;
+use super::address::{LANS, PER_NODE, STATIONS};
 use super::distribution::{self, Tree};
-use super::{edges, routing};
+use super::{edges, lan, routing};
 use crate::netns::multicast::MOST_LINKS;
 use crate::task::TcpOptions;
 use netstage_core::time::Duration;
@@ -114,6 +114,11 @@ pub enum Unplaceable {
         /// Name of the router.
         router: String,
     },
+    /// A LAN has more stations, or there are more LANs, than there are addresses.
+    TooManyStations {
+        /// Name of the LAN.
+        lan: String,
+    },
 }
 
 impl fmt::Display for Unplaceable {
@@ -122,6 +127,11 @@ impl fmt::Display for Unplaceable {
             Unplaceable::TooManyPaths { host } => write!(
                 f,
                 "node.{host}: its flows take more than {PER_NODE} different ways; spread them over several hosts"
+            ),
+            Unplaceable::TooManyStations { lan } => write!(
+                f,
+                "node.{lan}: there are addresses for {LANS} LANs of {STATIONS} stations; put a router between \
+                 some of them"
             ),
             Unplaceable::TooManyLinks { router } => write!(
                 f,
@@ -144,6 +154,13 @@ impl Layout {
             trees: distribution::trees(plan)?,
             used: vec![false; plan.links.len()],
         };
+        let lans = (0..plan.nodes.len()).filter(|node| plan.is_lan(*node));
+        let mut crowded = lans
+            .enumerate()
+            .filter(|(number, node)| *number >= LANS || lan::links(plan, *node).nth(STATIONS).is_some());
+        if let Some((_, node)) = crowded.next() {
+            return Err(Unplaceable::TooManyStations { lan: plan.nodes[node].name.clone() });
+        }
         for (index, group) in plan.flows.iter().enumerate() {
             let treatment = Treatment {
                 vpn: group.vpn,

@@ -1,21 +1,24 @@
 //! Who works the links of a network: the emulator, the kernel's netems, or each some of them.
 
-use super::network::{chain_names, emulator_interface};
+use super::network::{Network, chain_names, emulator_interface};
 use super::process::Failed;
 use super::spec::Spec;
 use crate::clock::Epoch;
 use crate::emulator::netem::{KernelLink, Watch, Watched};
 use crate::emulator::report::LinkReport;
 use crate::emulator::{Config, Emulator, Report};
-use crate::netns::Namespace;
 use crate::ports::af_packet::{AfPacket, Options};
+use crate::ports::tun::Tun;
+use crate::ports::{Port, Received};
 use netstage_core::time::Duration;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 
 /// All links of a network.
 #[derive(Debug)]
 pub struct Links {
-    emulator: Emulator<AfPacket>,
+    emulator: Emulator<LinkPort>,
     watch: Option<Watch>,
     /// Of each link, whether the kernel works it.
     by_kernel: Vec<bool>,
@@ -24,8 +27,9 @@ pub struct Links {
 }
 
 impl Links {
-    /// Of a network that is there, whose emulator's interfaces lie in `namespace`.
-    pub fn new(spec: &Spec, mut config: Config, namespace: &Namespace) -> Result<Links, Failed> {
+    /// Of a network that is there.
+    pub fn new(spec: &Spec, mut config: Config, network: &mut Network) -> Result<Links, Failed> {
+        let namespace = &network.emulator;
         let (interval, duration) = (config.interval, config.duration);
         let (mut ports, mut own, mut kernel) = (Vec::new(), Vec::new(), Vec::new());
         for (link, config) in spec.links.iter().zip(config.links) {
@@ -33,13 +37,18 @@ impl Links {
                 kernel.push(KernelLink { config, names: chain_names(link.index) });
                 continue;
             }
+            own.push(config);
+            if let Some(tuns) = network.tuns.remove(&link.index) {
+                ports.push(tuns.map(LinkPort::Tun));
+                continue;
+            }
             let port = |end| {
                 let name = emulator_interface(link.index, end);
                 AfPacket::open(namespace, &name, Options::default())
+                    .map(LinkPort::Ethernet)
                     .map_err(|e| Failed::broken(format!("cannot open the emulator's port {name}: {e}")))
             };
             ports.push([port(0)?, port(1)?]);
-            own.push(config);
         }
         config.links = own;
         let watch = (!kernel.is_empty()).then(|| Watch::new(namespace, kernel)).transpose();
@@ -71,6 +80,49 @@ impl Links {
             });
             joined(report, watched, &by_kernel)
         })
+    }
+}
+
+/// The emulator's side of a link's end.
+#[derive(Debug)]
+enum LinkPort {
+    /// A veth's far end.
+    Ethernet(AfPacket),
+    /// The far side of a TUN interface.
+    Tun(Tun),
+}
+
+impl LinkPort {
+    fn port(&mut self) -> &mut dyn Port {
+        match self {
+            LinkPort::Ethernet(port) => port,
+            LinkPort::Tun(port) => port,
+        }
+    }
+}
+
+impl Port for LinkPort {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        self.port().receive(limit, each)
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        self.port().send(frame)
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        self.port().flush()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            LinkPort::Ethernet(port) => port.fd(),
+            LinkPort::Tun(port) => port.fd(),
+        }
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.port().missed()
     }
 }
 

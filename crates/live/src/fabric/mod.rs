@@ -2,6 +2,7 @@
 //! that the emulator works.
 //!
 //! - [`layout`], [`distribution`], [`edges`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
+//! - [`lan`]: who is joined to shared LANs, and with which addresses.
 //! - [`routing`]: what of a plan is left to routing daemons.
 //! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
 //! - [`network`]: namespaces, interfaces, addresses and routes.
@@ -15,6 +16,7 @@ pub mod differences;
 pub mod distribution;
 pub mod edges;
 pub mod labels;
+pub mod lan;
 pub mod layout;
 pub mod links;
 pub mod network;

@@ -3,12 +3,15 @@
 //! removes everything in them.
 
 use super::address::{self, Side};
+use super::lan::BRIDGE;
 use super::process::Failed;
 use super::spec::{AddressSpec, LinkSpec, MulticastSpec, NodeSpec, RouteSpec, Spec};
 use crate::emulator::netem::chain;
 use crate::netns::multicast::MulticastRoutes;
 use crate::netns::netlink::{Metrics, Route, VethEnd, VethOptions, create_veth};
 use crate::netns::{Namespace, Netlink, ethtool};
+use crate::ports::tun::{Layer, Tun};
+use std::collections::BTreeMap;
 use std::io;
 
 /// The namespaces of a network.
@@ -18,6 +21,8 @@ pub struct Network {
     pub nodes: Vec<Option<Namespace>>,
     /// Where the emulator's ends of the links lie, named by [`emulator_interface`].
     pub emulator: Namespace,
+    /// The far sides of TUN links, by the link's index in the plan.
+    pub tuns: BTreeMap<usize, [Tun; 2]>,
     /// What the nodes do with packets to multicast groups, as long as this is here.
     pub multicast: Vec<MulticastRoutes>,
 }
@@ -44,10 +49,15 @@ impl Network {
         let emulator = namespace()?;
         let nodes = spec.nodes.iter().map(|node| node.used.then(namespace).transpose());
         let nodes = nodes.collect::<Result<_, _>>()?;
-        let mut network = Network { nodes, emulator, multicast: Vec::new() };
+        let mut network = Network { nodes, emulator, tuns: BTreeMap::new(), multicast: Vec::new() };
         // The emulator's ends carry frames, never packets of their own.
         network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
         for link in &spec.links {
+            if link.is_tun {
+                let tuns = [network.add_tun(link, 0, spec.mtu)?, network.add_tun(link, 1, spec.mtu)?];
+                network.tuns.insert(link.index, tuns);
+                continue;
+            }
             network.add_link(link, spec)?;
             network.hand_to_kernel(link, spec.mtu)?;
         }
@@ -93,6 +103,21 @@ impl Network {
         Ok(())
     }
 
+    /// One end of a link whose packets have no header of the link's.
+    fn add_tun(&self, link: &LinkSpec, end: usize, mtu: u32) -> Result<Tun, Failed> {
+        let (namespace, name) = (self.node(link.ends[end]), node_interface(link.index));
+        let tun = Tun::create(namespace, &name, Layer::Ip).map_err(|error| {
+            Failed::missing(
+                format!("link.{}: {error}", link.name),
+                "modprobe tun (CONFIG_TUN), with /dev/net/tun readable and writable; or kind = \"ethernet\"",
+            )
+        })?;
+        let mut netlink = Netlink::open(namespace).map_err(failed)?;
+        let prepared = netlink.set_mtu(&name, mtu).and_then(|()| netlink.generate_no_addresses(&name));
+        prepared.and_then(|()| netlink.set_up(&name)).map_err(failed)?;
+        Ok(tun)
+    }
+
     /// Where the kernel works a link: everything between its ends.
     fn hand_to_kernel(&self, link: &LinkSpec, mtu: u32) -> Result<(), Failed> {
         let Some(directions) = &link.netem else { return Ok(()) };
@@ -116,6 +141,9 @@ impl Network {
         }
         let mut netlink = Netlink::open(namespace).map_err(failed)?;
         netlink.set_up("lo").map_err(failed)?;
+        if node.is_lan {
+            bridge(&mut netlink, node)?;
+        }
         for &AddressSpec { address, length, link } in &node.addresses {
             let interface = link.map_or("lo".to_owned(), node_interface);
             netlink.add_address(&interface, address, length).map_err(failed)?;
@@ -126,7 +154,7 @@ impl Network {
     /// Tells both ends of a link who is at the other. A PE asks its customers itself, and routers with
     /// addresses on the link ask each other.
     fn introduce(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Failed> {
-        if link.resolves {
+        if link.resolves || link.is_tun {
             return Ok(());
         }
         for (end, &node) in link.ends.iter().enumerate() {
@@ -146,11 +174,9 @@ impl Network {
     /// Interfaces drop frames for a moment after they come up.
     fn wait_until_ready(&self, link: &LinkSpec) -> Result<(), Failed> {
         for (end, &node) in link.ends.iter().enumerate() {
-            let ends = [
-                (self.node(node), node_interface(link.index)),
-                (&self.emulator, emulator_interface(link.index, end)),
-            ];
-            for (namespace, name) in ends {
+            let near = (self.node(node), node_interface(link.index));
+            let far = (&self.emulator, emulator_interface(link.index, end));
+            for (namespace, name) in [Some(near), (!link.is_tun).then_some(far)].into_iter().flatten() {
                 Netlink::open(namespace).and_then(|mut n| n.wait_until_ready(&name)).map_err(failed)?;
             }
         }
@@ -168,6 +194,22 @@ impl Network {
             other => other.map_err(|e| broken("configure a node", &e)),
         }
     }
+}
+
+/// Joins all links of a LAN.
+fn bridge(netlink: &mut Netlink, lan: &NodeSpec) -> Result<(), Failed> {
+    netlink.create_bridge(BRIDGE).map_err(|error| match error.source.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Failed::missing(
+            format!("node.{}: this kernel has no bridges, so there can be no LAN", lan.name),
+            "modprobe bridge (CONFIG_BRIDGE)",
+        ),
+        _ => failed(error),
+    })?;
+    let links = netlink.links().map_err(failed)?;
+    for link in links.iter().filter(|link| link.is_veth) {
+        netlink.set_bridge(&link.name, BRIDGE).map_err(failed)?;
+    }
+    netlink.set_up(BRIDGE).map_err(failed)
 }
 
 fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed> {

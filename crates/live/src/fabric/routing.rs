@@ -14,6 +14,11 @@ pub fn is_inside(plan: &Plan, link: usize) -> bool {
     plan.links[link].ends.iter().all(|end| drives(plan, *end))
 }
 
+/// Whether edges peer over this LAN.
+fn is_between(plan: &Plan, lan: usize) -> bool {
+    plan.routing.as_ref().is_some_and(|routing| routing.lan == Some(lan))
+}
+
 /// The ends of all these links: nodes, and the links there.
 pub fn interfaces(plan: &Plan) -> impl Iterator<Item = (usize, usize)> {
     let inside = (0..plan.links.len()).filter(|link| is_inside(plan, *link));
@@ -35,7 +40,11 @@ fn behind_one(plan: &Plan, used: &[bool], edge: usize) -> BTreeMap<usize, Hop> {
             links.filter_map(|(index, link)| Some((index, link.ends.iter().position(|end| *end == node)?)))
         {
             let next = plan.links[link].ends[1 - direction];
-            if next == edge || drives(plan, next) || found.contains_key(&next) {
+            if next == edge
+                || plan.lan_of(link).is_some_and(|lan| is_between(plan, lan))
+                || drives(plan, next)
+                || found.contains_key(&next)
+            {
                 continue;
             }
             let hop = by.unwrap_or(Hop { link, direction });
@@ -43,5 +52,6 @@ fn behind_one(plan: &Plan, used: &[bool], edge: usize) -> BTreeMap<usize, Hop> {
             reached.push_back((next, Some(hop)));
         }
     }
+    found.retain(|node, _| !plan.is_lan(*node));
     found
 }

@@ -108,8 +108,8 @@ impl Before {
 
 impl Stage {
     fn build(build: Build) -> Result<Stage, Failed> {
-        let network = Network::build(&build.spec)?;
-        let links = Links::new(&build.spec, build.emulator, &network.emulator)?;
+        let mut network = Network::build(&build.spec)?;
+        let links = Links::new(&build.spec, build.emulator, &mut network)?;
         let program =
             std::env::current_exe().map_err(|e| Failed::broken(format!("cannot find myself: {e}")))?;
         let mut stage = Stage {

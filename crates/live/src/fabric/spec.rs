@@ -6,14 +6,14 @@ use super::distribution::Tree;
 use super::edges::{Circuit, Router, Routers};
 use super::layout::{Layout, Placement, RouteOptions};
 use super::network::node_interface;
-use super::routing;
+use super::{lan, routing};
 use crate::emulator::netem::Stages;
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
-use netstage_scenario::plan::{Family, FlowGroup, Hop, NodeKind, Plan, Transport};
+use netstage_scenario::plan::{Family, FlowGroup, Hop, LinkKind, NodeKind, Plan, Transport};
 use netstage_wire::Encapsulation;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Smallest MTU of an interface: Ethernet's.
@@ -46,6 +46,8 @@ pub struct NodeSpec {
     pub routes: Vec<RouteSpec>,
     /// Where it sends what goes to multicast groups.
     pub multicast: Vec<MulticastSpec>,
+    /// Whether it is a LAN: a bridge joins its links.
+    pub is_lan: bool,
     /// Indices, in the plan, of the links at which it is a provider edge router with customers.
     pub circuits: Vec<usize>,
     /// Kernel settings that are its own.
@@ -89,8 +91,10 @@ pub struct LinkSpec {
     pub directions: [link::Config; 2],
     /// What the kernel's netems are told, where they work this link.
     pub netem: Option<[Stages; 2]>,
-    /// Its ends are routers that find each other themselves.
+    /// Its ends find each other themselves.
     pub resolves: bool,
+    /// Its ends are TUN interfaces, whose far sides are the emulator's.
+    pub is_tun: bool,
 }
 
 /// A route.
@@ -131,7 +135,8 @@ impl Spec {
                 ends: link.ends,
                 directions: link.directions.clone(),
                 netem: None,
-                resolves: routing::is_inside(plan, index),
+                resolves: routing::is_inside(plan, index) || plan.lan_of(index).is_some(),
+                is_tun: link.kind == LinkKind::Tun,
             })
             .collect();
         let on_a_way: BTreeSet<usize> = links.iter().flat_map(|link| link.ends).collect();
@@ -139,8 +144,10 @@ impl Spec {
             circuits: routers.get(&index).map_or(Vec::new(), links_to_customers),
             name: plan.nodes[index].name.clone(),
             used: on_a_way.contains(&index),
+            is_lan: plan.is_lan(index),
             addresses: address::FAMILIES
                 .into_iter()
+                .filter(|_| !plan.is_lan(index))
                 .flat_map(|family| {
                     let placed = layout.addresses[index].iter().enumerate();
                     placed.map(move |(number, placed)| {
@@ -171,6 +178,13 @@ impl Spec {
             let (address, length) = address::on_link(link, end);
             nodes[node].addresses.push(AddressSpec { address, length, link: Some(link) });
         }
+        for link in (0..plan.links.len()).filter(|link| layout.used[*link]) {
+            let Some(lan) = plan.lan_of(link) else { continue };
+            let station = &mut nodes[lan::station(plan, lan, link)];
+            let on_lan = lan::addresses(plan, link).into_iter();
+            let placed = on_lan.map(|(address, length)| AddressSpec { address, length, link: Some(link) });
+            station.addresses.extend(placed);
+        }
         for (edge, behind) in routing::behind(plan, &layout.used) {
             nodes[edge].routes.extend(behind.iter().flat_map(|(owner, hop)| {
                 address::FAMILIES.map(|family| route_to_all(plan, family, *owner, *hop))
@@ -178,11 +192,15 @@ impl Spec {
         }
         for (owner, addresses) in layout.addresses.iter().enumerate() {
             for (number, address) in addresses.iter().enumerate() {
-                let own = address.routes.iter().filter(|(from, _)| !routing::drives(plan, **from));
+                let own = address
+                    .routes
+                    .iter()
+                    .filter(|(from, _)| !routing::drives(plan, **from) && !plan.is_lan(**from));
                 for (&from, &hop) in own {
                     for family in address::FAMILIES {
                         let route = route(plan, family, (owner, number), hop, address.treatment.tcp.as_ref());
-                        nodes[from].routes.push(route);
+                        let gateway = next_router(plan, family, &address.routes, hop);
+                        nodes[from].routes.push(RouteSpec { gateway, ..route });
                     }
                 }
             }
@@ -211,6 +229,14 @@ fn multicast(plan: &Plan, layout: &Layout, node: usize) -> Vec<MulticastSpec> {
 fn route_to_all(plan: &Plan, family: Family, owner: usize, hop: Hop) -> RouteSpec {
     let (destination, length) = address::prefix(family, owner);
     RouteSpec { destination, length, ..route(plan, family, (owner, 0), hop, None) }
+}
+
+/// Whom a hop leads to: the station beyond, where it leads to a LAN.
+fn next_router(plan: &Plan, family: Family, routes: &BTreeMap<usize, Hop>, hop: Hop) -> IpAddr {
+    let [_, neighbour] = plan.ends(hop);
+    let onward = routes.get(&neighbour).filter(|_| plan.is_lan(neighbour));
+    let on_lan = onward.and_then(|onward| lan::address(plan, family, onward.link));
+    on_lan.map_or_else(|| address::of(family, neighbour, 0), |(address, _)| address)
 }
 
 fn route(
@@ -281,7 +307,7 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
         // Where the kernel knows labels, it has room for those the daemons bind.
         settings.push(("net.mpls.platform_labels", "1048575"));
     }
-    if plan.nodes[node].kind != NodeKind::Host && router.is_none() {
+    if plan.nodes[node].kind != NodeKind::Host && !plan.is_lan(node) && router.is_none() {
         settings.push(("net.ipv4.ip_forward", "1"));
         settings.push(("net.ipv6.conf.all.forwarding", "1"));
     }
@@ -297,6 +323,7 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
     }
     let mut settings: Vec<(String, String)> =
         settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    settings.extend(lan::settings(plan, node));
     // The interfaces of circuits are the router's alone.
     for link in router.into_iter().flat_map(links_to_customers) {
         let interface = node_interface(link);

@@ -14,7 +14,7 @@ use netlink_packet_route::address::{
 };
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute,
-    LinkFlags, LinkInfo, LinkMessage, State,
+    LinkFlags, LinkInfo, LinkLayerType, LinkMessage, State,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
@@ -198,6 +198,8 @@ pub struct Link {
     pub running: bool,
     /// Whether it is an end of a veth pair.
     pub is_veth: bool,
+    /// Whether packets pass it without a link's header, as they do a TUN interface.
+    pub is_bare: bool,
     /// What passed it since it was created.
     pub statistics: Statistics,
 }
@@ -253,6 +255,13 @@ impl Netlink {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
+    }
+
+    /// Sets how large an IP packet a link takes, bytes.
+    pub fn set_mtu(&mut self, link: &str, mtu: u32) -> Result<(), Error> {
+        let mut message = self.link_message(link)?;
+        message.attributes = vec![LinkAttribute::Mtu(mtu)];
+        self.change(Message::SetLink(message), 0, || format!("set the MTU of {link}"))
     }
 
     /// Takes a link down.
@@ -466,7 +475,7 @@ impl Netlink {
 
     /// No IPv6 link-local address: what nobody sent does not flow. Where the kernel has no
     /// IPv6 there is nothing to do.
-    fn generate_no_addresses(&mut self, link: &str) -> Result<(), Error> {
+    pub fn generate_no_addresses(&mut self, link: &str) -> Result<(), Error> {
         let mut message = self.link_message(link)?;
         message.attributes =
             vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(
@@ -549,6 +558,7 @@ fn link_of(message: Message) -> Option<Link> {
         up: message.header.flags.contains(LinkFlags::Up),
         running: false,
         is_veth: false,
+        is_bare: message.header.link_layer_type == LinkLayerType::None,
         statistics: Statistics::default(),
     };
     let mut state = State::Unknown;

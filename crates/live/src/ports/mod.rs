@@ -15,8 +15,19 @@ pub mod ring;
 pub(crate) mod tcp_protection;
 pub mod tun;
 
+use netstage_wire::ethernet::{HEADER, Mac};
 use std::io;
 use std::os::fd::BorrowedFd;
+
+/// Both addresses in the header a port puts before packets of an interface that has none (a TUN interface):
+/// from there on they are frames as all others are.
+pub const NO_STATION: Mac = [0; 6];
+
+/// Such a header, before packets of this type.
+pub(crate) fn bare_header(ethertype: u16) -> [u8; HEADER] {
+    let [first, second] = ethertype.to_be_bytes();
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, first, second]
+}
 
 /// A frame as it came in.
 #[derive(Clone, Copy, Debug)]

@@ -6,13 +6,14 @@ use super::kernel::{self, about};
 use super::{Port, Received};
 use crate::clock;
 use crate::netns::{Namespace, Netlink};
+use netstage_wire::ethernet::HEADER;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Ethernet header, put before packets of an interface that has none.
-const ETHERNET: usize = 14;
+/// What the kernel puts before each packet of a TUN interface (`struct tun_pi`): flags, and its ethertype.
+const INFORMATION: usize = 4;
 /// Most frames taken before a flush.
 const BATCH: usize = 64;
 
@@ -21,7 +22,7 @@ const BATCH: usize = 64;
 pub enum Layer {
     /// TAP: Ethernet frames.
     Ethernet,
-    /// TUN: IP packets. The port adds an Ethernet header with addresses of zeros to what is
+    /// TUN: packets of IP, or labelled ones. The port adds an Ethernet header ([`super::NO_STATION`]) to what is
     /// received, and takes it off what is sent.
     Ip,
 }
@@ -45,8 +46,12 @@ impl Tun {
         let failed = |error| about(link, "create a TUN/TAP interface", error);
         let open = || {
             let mut request = kernel::interface_request(link)?;
-            let kind = if layer == Layer::Ethernet { libc::IFF_TAP } else { libc::IFF_TUN };
-            request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI) as libc::c_short;
+            // Only what is before them tells labelled packets from IP.
+            let kind = match layer {
+                Layer::Ethernet => libc::IFF_TAP | libc::IFF_NO_PI,
+                Layer::Ip => libc::IFF_TUN,
+            };
+            request.ifr_ifru.ifru_flags = kind as libc::c_short;
             let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
             let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
             // SAFETY: the kernel reads and writes within `request`.
@@ -61,7 +66,7 @@ impl Tun {
             layer,
             file,
             netlink: Netlink::open(namespace)?,
-            buffer: vec![0; ETHERNET + (1 << 16)],
+            buffer: vec![0; HEADER + (1 << 16)],
             taken: Vec::new(),
             spare: Vec::new(),
         })
@@ -80,27 +85,31 @@ impl Tun {
     }
 }
 
+/// Bytes of a frame that an interface has not: the ethertype of a packet stands where its Ethernet header has it.
+fn before(layer: Layer) -> usize {
+    match layer {
+        Layer::Ethernet => 0,
+        Layer::Ip => HEADER - INFORMATION,
+    }
+}
+
 impl Port for Tun {
     fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         for count in 0..limit {
-            // Packets are read behind the place of the header they lack.
-            let length = match (&self.file).read(&mut self.buffer[ETHERNET..]) {
+            let start = before(self.layer);
+            let length = match (&self.file).read(&mut self.buffer[start..]) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(count),
                 Err(error) => return Err(self.lost("receive", error)),
             };
-            let end = ETHERNET + length;
-            let start = match self.layer {
-                Layer::Ethernet => ETHERNET,
-                Layer::Ip => {
-                    let protocol: u16 = if self.buffer[ETHERNET] >> 4 == 6 { 0x86dd } else { 0x0800 };
-                    self.buffer[12..14].copy_from_slice(&protocol.to_be_bytes());
-                    0
-                }
-            };
+            let end = start + length;
+            if self.layer == Layer::Ip {
+                // Where flags stood is the end of an address.
+                self.buffer[start..HEADER - 2].fill(0);
+            }
             let now = clock::monotonic_ns();
             let at_ns = now;
-            each(Received { frame: &self.buffer[start..end], at_ns });
+            each(Received { frame: &self.buffer[..end], at_ns });
         }
         Ok(limit)
     }
@@ -111,8 +120,12 @@ impl Port for Tun {
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
-        let start = if self.layer == Layer::Ip { ETHERNET } else { 0 };
-        bytes.extend_from_slice(frame.get(start..).unwrap_or_default());
+        bytes.extend_from_slice(frame.get(before(self.layer)..).unwrap_or_default());
+        if self.layer == Layer::Ip
+            && let Some(flags) = bytes.get_mut(..INFORMATION - 2)
+        {
+            flags.fill(0);
+        }
         self.taken.push(bytes);
         Ok(true)
     }

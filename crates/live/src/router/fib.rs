@@ -10,6 +10,7 @@ mod neighbours;
 
 use super::slow_path::Neighbour;
 use super::tables::{NextHop, NoRoom, Stations, Tables};
+use crate::ports::NO_STATION;
 use interned::Interned;
 pub(super) use neighbours::holds;
 use neighbours::host;
@@ -115,7 +116,7 @@ impl From<Reserved> for Refused {
 /// One of the router's interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its station.
+    /// Its station; [`NO_STATION`] where neighbours have none.
     pub mac: Mac,
     /// Bytes of the largest packet its link takes.
     pub mtu: u16,
@@ -378,6 +379,9 @@ impl Fib {
     fn next_hop(&self, path: &Path) -> NextHop {
         let station = path.via.and_then(|via| self.neighbours.get(&(path.interface, via)));
         let from = self.interfaces[path.interface as usize].mac;
+        if from == NO_STATION {
+            return NextHop { via: path.via, stations: Some(Stations { to: NO_STATION, from }) };
+        }
         NextHop { via: path.via, stations: station.map(|to| Stations { to: *to, from }) }
     }
 }

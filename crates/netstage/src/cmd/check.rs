@@ -3,15 +3,21 @@
 use super::Chosen;
 use crate::exit::{self, Failure, OK};
 use crate::summary;
+use netstage_live::fabric::services::frr::configurations;
 use netstage_scenario::{Cell, Scenario};
 use netstage_study::report::{Column, Table};
 use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Options of `check`.
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     chosen: Chosen,
+    /// Write what the routers of routing daemons would be told into this folder, one for each router
+    #[arg(long, value_name = "DIR")]
+    routers: Option<PathBuf>,
     /// Print the result, or the errors, as JSON
     #[arg(long)]
     json: bool,
@@ -20,9 +26,31 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let scenario = arguments.chosen.load()?;
+    if let Some(folder) = &arguments.routers {
+        write_routers(&scenario, folder)?;
+    }
     let text = if arguments.json { format!("{:#}\n", as_json(&scenario)) } else { as_text(&scenario) };
     exit::print(text.as_bytes())?;
     Ok(OK)
+}
+
+/// The files of each router, as the first cell has them.
+fn write_routers(scenario: &Scenario, folder: &Path) -> Result<(), Failure> {
+    let Some(plan) = scenario.cells.first().map(|cell| &cell.plan).filter(|plan| plan.routing.is_some())
+    else {
+        let help = "[service.NAME] program = \"frr\" has routers that daemons drive";
+        return Err(Failure::usage("this scenario has no routers that are told anything").help(help));
+    };
+    let routers = configurations(plan).map_err(|error| Failure::usage(error.to_string()))?;
+    for (name, files) in routers {
+        let folder = folder.join(name);
+        let failed = |error| Failure::write(&folder, &error);
+        fs::create_dir_all(&folder).map_err(failed)?;
+        for (file, text) in files {
+            fs::write(folder.join(file), text).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 fn as_json(scenario: &Scenario) -> Value {

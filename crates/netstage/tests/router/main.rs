@@ -13,7 +13,7 @@ mod world;
 use netstage_live::netns::spawn_in;
 use std::process::{Command, Stdio};
 use support::{Folder, Process};
-use world::{PROGRAM, World, counted, label, route, socket, state};
+use world::{PROGRAM, World, counted, interface, label, route, socket, state};
 
 fn sites_reach_each_other(fast_path: &str) {
     let Some(world) = World::new() else { return };
@@ -59,6 +59,25 @@ fn sites_reach_each_other_by_the_program_in_the_kernel() {
 #[test]
 fn sites_reach_each_other_by_the_slow_path() {
     sites_reach_each_other("off");
+}
+
+#[test]
+fn labels_pass_a_line_without_ethernet() {
+    let Some(world) = World::new() else { return };
+    let folder = Folder::new("router-tun");
+    let line = world.join_core_by_tun();
+    // The program in the kernel has the Ethernet of the sites.
+    let _routers = [0, 1].map(|site| {
+        world.configure(&folder, site, "", "");
+        world.begin(&folder, site)
+    });
+    world.transfer();
+    let state = state(&folder, 0);
+    assert!(counted(&state, "program", "forwarded") > 1400);
+    assert_eq!(route(&folder, 0, "10.0.1.0/24").unwrap().to, "via 192.0.2.2 dev core0 push 301");
+    let slow = |name| interface(&folder, 0, name).slow;
+    assert!(slow("core0").is_some_and(|why| why.contains("Ethernet")), "{:?}", slow("core0"));
+    assert!(line.labelled() > 700);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use crate::support::network::{address, default_route, is_privileged, join};
 use crate::support::{Folder, Process, within};
 use netstage_live::netns::{Namespace, Netlink, ethtool, spawn_in};
+use netstage_live::ports::Port as _;
+use netstage_live::ports::tun::{Layer, Tun};
 use netstage_live::router::daemon::state::{Interface, Label, Route, RouteFilter};
 use netstage_live::router::daemon::{State, ask, labels, routes};
 use std::collections::BTreeSet;
@@ -60,6 +62,21 @@ impl World {
             let own = address(&format!("192.0.2.{}", site + 1));
             Netlink::open(router).unwrap().add_address("core0", own, 24).unwrap();
         }
+    }
+
+    /// The same link, of TUN interfaces.
+    pub fn join_core_by_tun(&self) -> Line {
+        Netlink::open(&self.routers[0]).unwrap().delete_link("core0").unwrap();
+        let mut site = 0;
+        let ends = self.routers.each_ref().map(|router| {
+            let tun = Tun::create(router, "core0", Layer::Ip).unwrap();
+            let mut netlink = Netlink::open(router).unwrap();
+            netlink.set_up("core0").unwrap();
+            site += 1;
+            netlink.add_address("core0", address(&format!("192.0.2.{site}")), 24).unwrap();
+            tun
+        });
+        Line::begin(ends)
     }
 
     /// Writes the configuration of a router whose file leads to the other site by a label, which the other
@@ -150,6 +167,48 @@ impl World {
         }
         let mut received = vec![0; 1 << 16];
         matches!(far.recv(&mut received), Ok(found) if received[..found] == sent)
+    }
+}
+
+/// A line between two TUN interfaces, until it is dropped.
+pub struct Line {
+    carrying: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    labelled: Arc<AtomicU32>,
+}
+
+impl Line {
+    fn begin(mut ends: [Tun; 2]) -> Line {
+        let (stop, labelled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&labelled));
+        let carrying = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                for (near, far) in [(0, 1), (1, 0)] {
+                    let mut frames = Vec::new();
+                    ends[near].receive(64, &mut |received| frames.push(received.frame.to_vec())).unwrap();
+                    for frame in frames {
+                        counted.fetch_add(u32::from(frame[12..14] == [0x88, 0x47]), Ordering::Relaxed);
+                        assert!(ends[far].send(&frame).unwrap());
+                    }
+                    ends[far].flush().unwrap();
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        Line { carrying: Some(carrying), stop, labelled }
+    }
+
+    /// How many labelled packets it carried.
+    pub fn labelled(&self) -> u32 {
+        self.labelled.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.carrying.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || ended.is_none_or(|ended| ended.is_ok()));
     }
 }
 

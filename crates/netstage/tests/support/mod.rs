@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod network;
+pub mod routing;
 
 use std::fs;
 use std::ops::Deref;

@@ -24,7 +24,12 @@ impl Builder<'_, '_> {
                 self.direction(&member.name, &link.directions[d], &network.names[ends[d]], weights, end)
             });
             let [Some(forward), Some(reverse)] = directions else { continue };
-            links.push(Link { name: member.name.clone(), ends, directions: [forward, reverse] });
+            links.push(Link {
+                name: member.name.clone(),
+                ends,
+                kind: link.kind.value,
+                directions: [forward, reverse],
+            });
         }
         (links.len() == self.file.link.0.len()).then_some(links)
     }

@@ -12,10 +12,10 @@ mod vpns;
 mod weights;
 
 use crate::error::{Place, Problems, did_you_mean};
-use crate::file::network::Link;
+use crate::file::network::{Link, NodeTable};
 use crate::file::service::Service;
 use crate::file::{File, Head};
-use crate::plan::{Hop, Measure, Node, NodeKind, Plan};
+use crate::plan::{Hop, LinkKind, Measure, Node, NodeKind, Plan};
 use crate::routes::{NoPath, Topology};
 use crate::scalar::{NodeName, Span};
 use crate::table::{At, Decode, List, Named};
@@ -124,13 +124,21 @@ impl Builder<'_, '_> {
             .0
             .iter()
             // A node that could not be read may be anything; as a router it raises no further problems.
-            .map(|member| member.value.as_ref().map_or(NodeKind::Router, |node| node.kind.value.0))
+            .map(|member| member.value.as_ref().map_or(NodeKind::Router, NodeTable::role))
             .collect();
         let mut joined = Vec::new();
         for (index, member) in self.file.link.0.iter().enumerate() {
             let Some(link) = &member.value else { continue };
             if let Some(ends) = self.ends(link) {
+                self.check_lan(link, ends.map(|end| kinds[end]));
                 joined.push((index, ends));
+            }
+        }
+        for node in nodes.0.iter().filter_map(|member| member.value.as_ref()) {
+            if let Some(timeout) = &node.arp_timeout
+                && !matches!(node.role(), NodeKind::Lan { .. })
+            {
+                self.problems.push_help(timeout.place, "only a LAN has `arp_timeout`", "kind = \"lan\"");
             }
         }
         let names = nodes.names().map(str::to_owned).collect();
@@ -147,6 +155,19 @@ impl Builder<'_, '_> {
             return None;
         }
         Some([a, b])
+    }
+
+    /// A LAN joins stations by Ethernet.
+    fn check_lan(&mut self, link: &Link, kinds: [NodeKind; 2]) {
+        let lans = kinds.iter().filter(|kind| matches!(kind, NodeKind::Lan { .. })).count();
+        if lans == 2 {
+            let help = "join the stations of both to one of them, or put a router between";
+            self.problems.push_help(link.ends[1].place, "this link joins two LANs", help);
+        }
+        if lans > 0 && link.kind.value == LinkKind::Tun {
+            let help = "leave `kind` out, or join two nodes by it";
+            self.problems.push_help(link.kind.place, "a LAN takes frames of Ethernet", help);
+        }
     }
 
     fn node(&mut self, name: &At<NodeName>) -> Option<usize> {

@@ -3,7 +3,7 @@
 use super::flows::Way;
 use super::{Builder, Network};
 use crate::file::flow::{self, Flow};
-use crate::plan::{Branch, Hop};
+use crate::plan::{Branch, Hop, NodeKind};
 use crate::scalar::NodeName;
 use crate::table::At;
 use std::collections::BTreeMap;
@@ -81,6 +81,13 @@ impl Builder<'_, '_> {
     ) -> Option<()> {
         for hop in path {
             let node = self.end_of(*hop)?;
+            if matches!(network.kinds[node], NodeKind::Lan { .. }) {
+                let message =
+                    format!("the way to `{}` leads through the LAN `{}`", named.value.0, network.names[node]);
+                let help = "multicast goes by links between two nodes: put a router there, or join the LAN's stations to one";
+                self.problems.push_help(named.place, message, help);
+                return None;
+            }
             if *arrivals.entry(node).or_insert(*hop) != *hop {
                 let name = &network.names[node];
                 let message = format!(

@@ -31,7 +31,7 @@ impl Builder<'_, '_> {
 
     fn frr(&mut self, name: &str, frr: &Frr, network: &Network) -> Routing {
         let mut core = Vec::new();
-        for named in &frr.core.0 {
+        for named in frr.core.iter().flat_map(|core| &core.value.0) {
             let Some(node) = self.node(named) else { continue };
             if core.contains(&node) {
                 self.problems.push(named.place, format!("`{}` is named twice", named.value.0));
@@ -55,7 +55,7 @@ impl Builder<'_, '_> {
             let Some(system) = &member.value else { continue };
             edges.push(Edge { node, system: system.0 as u32 });
             let joins = |ends: &[usize; 2]| ends.contains(&node) && ends.iter().any(|end| core.contains(end));
-            if !self.joined_nodes().iter().any(joins) {
+            if !core.is_empty() && !self.joined_nodes().iter().any(joins) {
                 let message = format!("no link joins `{}` to the core", member.name);
                 self.problems.push_help(
                     member.place,
@@ -66,6 +66,10 @@ impl Builder<'_, '_> {
         }
         if frr.edges.0.len() < 2 {
             self.problems.push(frr.edges.place, "LSPs lead from edge to edge: name two at least");
+        }
+        let lan = if frr.core.is_none() { self.common_lan(frr, &edges, network) } else { None };
+        if lan.is_some() || frr.core.is_some() {
+            self.no_other_lan(&core, &edges, lan, frr.edges.place, network);
         }
         let whole = |span: Duration| span >= Duration::from_secs(1) && span.0.is_multiple_of(1_000_000_000);
         for span in [&frr.hello, &frr.dead] {
@@ -80,11 +84,58 @@ impl Builder<'_, '_> {
         Routing {
             name: name.into(),
             core,
+            lan,
             edges,
             ipv6: frr.ipv6,
             hello: frr.hello.value.0,
             dead: frr.dead.value.0,
             patience: frr.patience.0,
+        }
+    }
+
+    /// The LAN all edges are joined to.
+    fn common_lan(&mut self, frr: &Frr, edges: &[Edge], network: &Network) -> Option<usize> {
+        let joined = self.joined_nodes();
+        let is_lan = |node: &usize| matches!(network.kinds[*node], NodeKind::Lan { .. });
+        let lans = (0..network.kinds.len()).filter(is_lan);
+        let lacks = |lan: usize| {
+            let on =
+                |edge: &&Edge| joined.iter().any(|ends| ends.contains(&edge.node) && ends.contains(&lan));
+            edges.iter().find(|edge| !on(edge))
+        };
+        let nearest = lans.map(|lan| (lan, lacks(lan))).min_by_key(|(_, lacks)| lacks.is_some());
+        let message = match nearest {
+            Some((lan, None)) => return Some(lan),
+            Some((lan, Some(edge))) => {
+                format!("no link joins `{}` to the LAN `{}`", network.names[edge.node], network.names[lan])
+            }
+            None => "these edges have neither a core nor a LAN in common".to_owned(),
+        };
+        let help = "name the routers between them as `core`, or join every edge to one node of kind \"lan\"";
+        self.problems.push_help(frr.edges.place, message, help);
+        None
+    }
+
+    /// Daemons look for no way through a LAN but the one edges peer over.
+    fn no_other_lan(
+        &mut self,
+        core: &[usize],
+        edges: &[Edge],
+        lan: Option<usize>,
+        place: Place,
+        network: &Network,
+    ) {
+        let joined = self.joined_nodes();
+        let driven = core.iter().copied().chain(edges.iter().map(|edge| edge.node));
+        for node in driven {
+            let others = joined.iter().filter(|ends| ends.contains(&node)).flatten();
+            let mut others = others
+                .filter(|end| matches!(network.kinds[**end], NodeKind::Lan { .. }) && lan != Some(**end));
+            if let Some(other) = others.next() {
+                let [node, other] = [node, *other].map(|node| &network.names[node]);
+                let message = format!("`{node}` is joined to the LAN `{other}`, which no daemon knows");
+                self.problems.push_help(place, message, "put a router between them");
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! `[node.NAME]` and `[link.NAME]`.
 
 use crate::error::{Problems, did_you_mean};
-use crate::plan::NodeKind;
+use crate::plan::{LinkKind, NodeKind};
 use crate::scalar::{Bytes, Count, NodeName, Positive, Probability, Span, Weighting, number};
 use crate::table::{At, Decode, Kind, List, NoFields, choice, merge, mismatch, table, tagged};
 use crate::tree::{Node, Value};
@@ -19,12 +19,31 @@ table! {
         queue: Option<Queue>,
         /// Buffer of its ports, for links that give none themselves.
         buffer: Option<Capacity>,
+        /// Of a LAN, on `emu`: how long its stations take an answer of ARP or neighbour discovery for true, each between half and three halves of it; left out, as their kernels do (30 s).
+        arp_timeout: Option<At<Span>>,
     }
 }
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Role(pub NodeKind);
+pub(crate) enum Role {
+    Host,
+    Router,
+    Pe,
+    Lan,
+}
+
+impl NodeTable {
+    /// What it is in a plan.
+    pub fn role(&self) -> NodeKind {
+        match self.kind.value {
+            Role::Host => NodeKind::Host,
+            Role::Router => NodeKind::Router,
+            Role::Pe => NodeKind::Pe,
+            Role::Lan => NodeKind::Lan { arp_timeout: self.arp_timeout.as_ref().map(|span| span.value.0) },
+        }
+    }
+}
 
 /// Kinds that will come: refused by name, so that nobody looks for a misspelling.
 const NOT_YET: &[&str] = &["ipsec", "wireguard", "openvpn", "external"];
@@ -35,28 +54,33 @@ impl Decode for Role {
             ("host", "Sends and receives traffic; forwards none."),
             ("router", "Forwards."),
             ("pe", "A provider edge router: forwards, and controls the VPNs that enter at it."),
+            (
+                "lan",
+                "An Ethernet switch: those that links join to it share one subnet, and what is broadcast reaches all of them. On `sim` it forwards, and nothing is broadcast.",
+            ),
         ])
     }
 
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        let kind = match node.text() {
-            Some("host") => NodeKind::Host,
-            Some("router") => NodeKind::Router,
-            Some("pe") => NodeKind::Pe,
+        const KINDS: [&str; 4] = ["host", "router", "pe", "lan"];
+        Some(match node.text() {
+            Some("host") => Role::Host,
+            Some("router") => Role::Router,
+            Some("pe") => Role::Pe,
+            Some("lan") => Role::Lan,
             Some(kind) if NOT_YET.contains(&kind) => {
                 let message = format!("nodes of kind \"{kind}\" are not available yet");
-                problems.push_help(node.place, message, "available: host, router, pe");
+                problems.push_help(node.place, message, format!("available: {}", KINDS.join(", ")));
                 return None;
             }
             Some(kind) => {
-                let help = did_you_mean(kind, ["host", "router", "pe"]);
+                let help = did_you_mean(kind, KINDS);
                 let message = format!("unknown kind of node `{}`", kind.escape_debug());
                 problems.push_with_help(node.place, message, help);
                 return None;
             }
             None => return mismatch(node, &Self::kind(), problems),
-        };
-        Some(Role(kind))
+        })
     }
 }
 
@@ -66,6 +90,8 @@ table! {
     pub(crate) struct LinkTable "a link" {
         /// The two nodes it joins; forward is from the first to the second.
         ends: List<At<NodeName>, 2, 2>,
+        /// What its ends are where packets are real.
+        kind: At<LinkKind> = "ethernet",
         /// Values that differ on the way from the second end to the first.
         reverse: Option<Overrides>,
         ..forward: Direction
@@ -127,6 +153,13 @@ table! {
         reorder: bool = false,
     }
 }
+
+choice!(LinkKind {
+    /// Interfaces of Ethernet.
+    "ethernet" => LinkKind::Ethernet,
+    /// TUN interfaces, which carry packets without a link's header. For hosts and routers.
+    "tun" => LinkKind::Tun,
+});
 
 choice!(JitterDistribution {
     /// Evenly between none and `amount`.
@@ -280,6 +313,7 @@ impl Decode for Overrides {
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub ends: [At<NodeName>; 2],
+    pub kind: At<LinkKind>,
     pub directions: [Direction; 2],
 }
 
@@ -295,6 +329,7 @@ impl Decode for Link {
             let mut under = node.clone();
             if let Value::Table(table) = &mut under.value {
                 table.remove("ends");
+                table.remove("kind");
                 table.remove("reverse");
                 // What the link as a whole says is as much its own on the way back.
                 let kind = Direction::kind();
@@ -318,12 +353,12 @@ impl Decode for Link {
             over.place = node.place;
             Direction::decode(&over, problems)
         });
-        let LinkTable { ends, forward, .. } = link?;
+        let LinkTable { ends, kind, forward, .. } = link?;
         let reverse = match back {
             Some(reverse) => reverse?,
             None => forward.clone(),
         };
         let ends: [At<NodeName>; 2] = ends.0.try_into().expect("a list of two");
-        Some(Link { ends, directions: [forward, reverse] })
+        Some(Link { ends, kind, directions: [forward, reverse] })
     }
 }

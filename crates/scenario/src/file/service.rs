@@ -13,8 +13,9 @@ tagged! {
         /// many bytes.
         Ftp(Ftp) = "ftp",
         /// An exchange or provider whose routers FRR's daemons drive: OSPF finds ways between the core
-        /// routers, LDP makes LSPs of them from edge to edge, and edges peer by BGP-4 over these. All of them
-        /// forward by netstage's router; flows through them have no `via`. For `emu` as root.
+        /// routers, LDP makes LSPs of them from edge to edge, and edges peer by BGP-4 over these. Without a
+        /// core, edges peer over the LAN they share. All of them forward by netstage's router; flows through
+        /// them have no `via`. For `emu` as root.
         Frr(Frr) = "frr",
     }
 }
@@ -22,15 +23,15 @@ tagged! {
 table! {
     /// Routers that FRR's daemons drive.
     pub(crate) struct Frr "service \"frr\"" {
-        /// Routers of the core, of kind \"router\": they switch labels, run OSPF on the links between them and LDP on all, and hear of no network but the edges' own addresses.
-        core: At<List<At<NodeName>, 1, 1_000>>,
+        /// Routers of the core, of kind \"router\": they switch labels, run OSPF on the links between them and LDP on all, and hear of no network but the edges' own addresses. Left out: all edges are joined to one node of kind \"lan\", and peer over it.
+        core: Option<At<List<At<NodeName>, 1, 1_000>>>,
         /// Routers at the edge, each with the number of its autonomous system. They push and pop, and announce to each other the addresses of the nodes behind them.
         edges: At<Named<Count<1, 4_294_967_294>>>,
-        /// IPv6 between edges, over the LSPs of IPv4 (6PE, RFC 4798).
+        /// IPv6 between edges: over the LSPs of IPv4 (6PE, RFC 4798), or on the LAN.
         ipv6: bool = true,
-        /// Routers of the core, and edges, greet their neighbours this often.
+        /// Routers of the core, and edges, greet their neighbours this often; on a LAN, BGP's sign of life.
         hello: At<Span> = "1 s",
-        /// A neighbour of the core that is not heard for so long is gone.
+        /// A neighbour of the core, or on the LAN, that is not heard for so long is gone.
         dead: At<Span> = "4 s",
         /// Longest wait for all routes to be there before the run begins.
         patience: Span = "90 s",

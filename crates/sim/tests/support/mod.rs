@@ -178,7 +178,8 @@ impl Build for Plan {
     }
 
     fn link(&mut self, name: &str, ends: [usize; 2], config: link::Config) -> usize {
-        self.links.push(Link { name: name.into(), ends, directions: [config.clone(), config] });
+        let (name, kind) = (name.into(), Default::default());
+        self.links.push(Link { name, ends, kind, directions: [config.clone(), config] });
         self.links.len() - 1
     }
 

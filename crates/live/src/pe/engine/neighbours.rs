@@ -13,8 +13,6 @@ use netstage_wire::ip::{v4, v6};
 use netstage_wire::neighbour_discovery::{self, Message, group_mac, solicited_node};
 use std::net::{IpAddr, Ipv6Addr};
 
-const BROADCAST: Mac = [0xff; 6];
-
 /// What a station says.
 struct Said {
     /// Who it is and which address it has.
@@ -211,7 +209,7 @@ impl State {
                     arp::Message { operation, sender_mac: own_mac, sender, target_mac: [0; 6], target };
                 let mut bytes = vec![0; arp::MESSAGE];
                 let _ = question.write(&mut bytes);
-                (known.unwrap_or(BROADCAST), ethertype::ARP, bytes)
+                (known.unwrap_or(ethernet::BROADCAST), ethertype::ARP, bytes)
             }
             IpAddr::V6(target) => {
                 let Some(IpAddr::V6(source)) = own.find(IpAddr::is_ipv6) else { return };

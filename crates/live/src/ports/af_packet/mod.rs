@@ -10,6 +10,9 @@
 //! What a host of this machine leaves to its interface is done here: super-packets are cut into
 //! the frames of a wire, and checksums finished.
 //!
+//! Where an interface has no header of its own (ARPHRD_NONE: TUN), frames have one with [`super::NO_STATION`],
+//! and what it says of the packet goes to the kernel and comes from it beside the packet.
+//!
 //! - [`receive`]: frames in. [`send`]: frames out.
 
 mod receive;
@@ -66,7 +69,7 @@ impl AfPacket {
             set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)?;
             set(libc::PACKET_IGNORE_OUTGOING, 1)?;
             set(libc::PACKET_QDISC_BYPASS, 1)?;
-            let receiver = Receiver::new(fd, frame_len, options.receive_frames)?;
+            let receiver = Receiver::new(fd, frame_len, options.receive_frames, interface.is_bare)?;
             // Only now do frames arrive: none of other interfaces, all of this one.
             bind(fd, index)?;
             add_membership(fd, index)?;
@@ -75,7 +78,7 @@ impl AfPacket {
         let receiving = configure().map_err(|error| about(link, "set up AF_PACKET", error))?;
         Ok(AfPacket {
             link: link.into(),
-            sending: SendBatch::new(frame_len),
+            sending: SendBatch::new(frame_len, interface.is_bare.then(|| link_address(index))),
             socket,
             receiving,
             clock: ArrivalClock::new(),

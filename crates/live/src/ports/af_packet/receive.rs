@@ -4,6 +4,7 @@
 //! Places of the ring hold what the interface's MTU allows. A super-packet is longer: the kernel marks
 //! its place and keeps it whole for the socket to read.
 
+use super::super::bare_header;
 use super::super::kernel::{self, Mapping};
 use netstage_wire::ethernet;
 use netstage_wire::segmentation::{self, Offload, Segments};
@@ -14,6 +15,8 @@ use std::sync::atomic::Ordering;
 
 /// Room before a frame in the ring: header, socket address, alignment, and what is left to be done.
 const RING_HEADER: usize = 96 + segmentation::HEADER;
+/// Where a place has the sender's address: behind its header.
+const ADDRESS: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
 /// Smallest piece of ring memory.
 const BLOCK: usize = 1 << 16;
 /// Bytes of super-packets that may wait, where the system's limits allow it.
@@ -48,7 +51,13 @@ pub(super) enum Came {
 impl Receiver {
     /// Prepares `socket`, to which nothing may have come yet. `frame_len` is the longest frame of
     /// the interface, and `frames` may wait.
-    pub fn new(socket: BorrowedFd<'_>, frame_len: usize, frames: usize) -> io::Result<Receiver> {
+    /// `is_bare`: packets come without a header.
+    pub fn new(
+        socket: BorrowedFd<'_>,
+        frame_len: usize,
+        frames: usize,
+        is_bare: bool,
+    ) -> io::Result<Receiver> {
         let set = |option, value: libc::c_int| kernel::set_option(socket, libc::SOL_PACKET, option, &value);
         // What is left to be done is told in front of each frame, here and when sending.
         set(libc::PACKET_VNET_HDR, 1)?;
@@ -57,7 +66,7 @@ impl Receiver {
         let force =
             |option| kernel::set_option(socket, libc::SOL_SOCKET, option, &(SUPER_PACKETS as libc::c_int));
         force(libc::SO_RCVBUFFORCE).or_else(|_| force(libc::SO_RCVBUF))?;
-        let ring = Ring::new(socket, frame_len, frames)?;
+        let ring = Ring::new(socket, frame_len, frames, is_bare)?;
         Ok(Receiver { ring, whole: Vec::new(), segment: Vec::new() })
     }
 
@@ -153,10 +162,11 @@ struct Ring {
     place_len: usize,
     places: usize,
     head: usize,
+    is_bare: bool,
 }
 
 impl Ring {
-    fn new(socket: BorrowedFd<'_>, frame_len: usize, frames: usize) -> io::Result<Ring> {
+    fn new(socket: BorrowedFd<'_>, frame_len: usize, frames: usize, is_bare: bool) -> io::Result<Ring> {
         // A power of two divides every block, so that places follow each other without gaps.
         let place_len = (frame_len + RING_HEADER).next_power_of_two();
         let block_len = place_len.max(BLOCK);
@@ -170,7 +180,7 @@ impl Ring {
         };
         kernel::set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let memory = Mapping::of(socket, blocks * block_len, 0)?;
-        Ok(Ring { memory, place_len, places, head: 0 })
+        Ok(Ring { memory, place_len, places, head: 0, is_bare })
     }
 
     /// The oldest frame, where there is one; to be released before the next is asked for.
@@ -184,10 +194,21 @@ impl Ring {
         let at_ns = u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec);
         let tag = tag(&header);
         if header.tp_snaplen < header.tp_len {
-            let is_kept = header.tp_status & libc::TP_STATUS_COPY != 0;
+            // Of an interface without a header nothing comes in super-packets.
+            let is_kept = header.tp_status & libc::TP_STATUS_COPY != 0 && !self.is_bare;
             return Some(if is_kept { Entry::Apart { tag, at_ns } } else { Entry::Cut });
         }
         let (offset, length) = (start + usize::from(header.tp_mac), header.tp_snaplen as usize);
+        if self.is_bare {
+            // SAFETY: the place is ours until it is released, and the kernel has filled the address.
+            let address = unsafe { self.memory.at::<libc::sockaddr_ll>(start + ADDRESS).read() };
+            // SAFETY: the place is ours until it is released; the kernel leaves room for a longer header.
+            let frame = unsafe { self.memory.bytes(offset - ethernet::HEADER, ethernet::HEADER + length) };
+            let left = &frame[ethernet::HEADER - segmentation::HEADER..];
+            let offload = *left.first_chunk().expect("a header is longer");
+            frame[..ethernet::HEADER].copy_from_slice(&bare_header(u16::from_be(address.sll_protocol)));
+            return Some(Entry::Frame { frame, moved: ethernet::HEADER, offload, at_ns });
+        }
         let before = offset - segmentation::HEADER;
         // SAFETY: the place is ours until it is released; its beginning is longer than that header.
         let bytes = unsafe { self.memory.bytes(before, segmentation::HEADER + length) };

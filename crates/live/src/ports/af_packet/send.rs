@@ -1,6 +1,6 @@
 //! Frames out, a batch at a time.
 
-use netstage_wire::segmentation;
+use netstage_wire::{ethernet, segmentation};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -15,12 +15,16 @@ pub(super) struct SendBatch {
     /// A place for each, which begins with the header of [`segmentation`]: nothing is left to be done.
     bytes: Vec<u8>,
     lengths: Vec<usize>,
+    /// Where packets go without their header, which the interface has not; of what kind they are stands in
+    /// the address.
+    bare: Option<libc::sockaddr_ll>,
 }
 
 impl SendBatch {
-    pub fn new(frame_len: usize) -> SendBatch {
+    pub fn new(frame_len: usize, bare: Option<libc::sockaddr_ll>) -> SendBatch {
         SendBatch {
             frame_len,
+            bare,
             bytes: vec![0; BATCH * (segmentation::HEADER + frame_len)],
             lengths: Vec::with_capacity(BATCH),
         }
@@ -47,15 +51,26 @@ impl SendBatch {
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
         // SAFETY: zeros are valid message headers.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let mut addresses = [self.bare; BATCH];
         let mut count = 0;
         for (place, &length) in self.lengths.iter().enumerate() {
             if length > self.frame_len {
                 refused += 1;
                 continue;
             }
-            let start = self.place(place);
+            let mut start = self.place(place);
+            let mut length = segmentation::HEADER + length;
+            if let Some(address) = &mut addresses[count] {
+                // What is left to be done, nothing, stands before the packet then.
+                let header = &mut self.bytes[start + segmentation::HEADER..][..ethernet::HEADER];
+                address.sll_protocol = u16::from_ne_bytes([header[12], header[13]]);
+                header.fill(0);
+                (start, length) = (start + ethernet::HEADER, length.saturating_sub(ethernet::HEADER));
+                messages[count].msg_hdr.msg_name = (&raw mut *address).cast();
+                messages[count].msg_hdr.msg_namelen = size_of_val(address) as libc::socklen_t;
+            }
             vectors[count].iov_base = self.bytes[start..].as_mut_ptr().cast();
-            vectors[count].iov_len = segmentation::HEADER + length;
+            vectors[count].iov_len = length;
             messages[count].msg_hdr.msg_iov = &mut vectors[count];
             messages[count].msg_hdr.msg_iovlen = 1;
             count += 1;
@@ -64,8 +79,8 @@ impl SendBatch {
         let mut next = 0;
         while next < count {
             let left = &mut messages[next..count];
-            // SAFETY: each message points to one vector, which points into `bytes`; none of
-            // them moves until the call returns.
+            // SAFETY: each message points to one vector, which points into `bytes`, and an address; none
+            // of them moves until the call returns.
             let sent = unsafe {
                 libc::sendmmsg(socket.as_raw_fd(), left.as_mut_ptr(), left.len() as u32, libc::MSG_DONTWAIT)
             };

@@ -10,8 +10,8 @@ use crate::log::{Level, Log};
 use crate::memory;
 use crate::netns::settings::Settings;
 use crate::obstacle::Obstacle;
-use crate::ports::Port as _;
 use crate::ports::tun::Tun;
+use crate::ports::{NO_STATION, Port as _, bare_header};
 use crate::router::fib::{Fib, Refused};
 use crate::router::slow_path::{Neighbour, SlowPath};
 use crate::router::source::kernel::{Kernel, News};
@@ -20,7 +20,7 @@ use crate::router::source::{Key, Ranked, Sources};
 use crate::wait::Waiter;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::router::{Counting, Router};
-use netstage_wire::ethernet;
+use netstage_wire::ethernet::{self, ethertype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -161,7 +161,8 @@ impl Loop {
         let failed = |error: io::Error| Obstacle::system("forwarding cannot begin", &error);
         let mut machine = Machine::here()?;
         let seen = machine.look(&router.interfaces).map_err(|error| refused(&error))?;
-        let mac = seen.iter().flatten().next().map_or([0; 6], |seen| seen.mac);
+        let mut stations = seen.iter().flatten().map(|seen| seen.mac);
+        let mac = stations.find(|mac| *mac != NO_STATION).unwrap_or(NO_STATION);
         let tables = tables(router, mac, &|line| log(Level::Note, line))?;
         let mut waiter = Waiter::sparing(MODERATION_NS).map_err(failed)?;
         waiter.add(BELL, Some(bell.as_fd())).map_err(failed)?;
@@ -365,7 +366,9 @@ impl Loop {
     fn deliver(&mut self) {
         while let Some(packet) = self.slow_path.poll_delivered() {
             let Some(tun) = &mut self.delivery else { continue };
-            let frame = [&[0; 14], &packet[..]].concat();
+            let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+            let header = bare_header(if is_v6 { ethertype::IPV6 } else { ethertype::IPV4 });
+            let frame = [&header[..], &packet].concat();
             // What it does not take is lost, as on any interface; it counts there.
             let _ = tun.send(&frame).and_then(|_| tun.flush());
         }

@@ -5,7 +5,7 @@ use super::forward::{Loop, OWN};
 use super::machine::{Seen, Slot, is_of, no_interface, not_in_the_kernel};
 use crate::log::Level;
 use crate::obstacle::Obstacle;
-use crate::ports::Port as _;
+use crate::ports::{NO_STATION, Port as _};
 use crate::router::attachment::Pin;
 use crate::router::fib;
 use crate::router::shaper::Shaper;
@@ -159,6 +159,10 @@ impl Loop {
 
     fn attach(&mut self, number: u32) -> Result<(), crate::router::fast_path::Error> {
         let Some(seen) = &self.seen[number as usize] else { return Ok(()) };
+        // The program reads headers of Ethernet.
+        if seen.mac == NO_STATION {
+            return Ok(());
+        }
         let interface = &self.router.interfaces[number as usize];
         let is_kept = self.router.when_killed == WhenKilled::Forward;
         let pin = Pin::new(&self.remains.pins(&self.router.pins), &interface.name, is_kept);

@@ -7,7 +7,7 @@ use crate::netns::{Namespace, Netlink};
 use crate::obstacle::Obstacle;
 use crate::ports::af_packet::{AfPacket, Options};
 use crate::ports::tun::{Layer, Tun};
-use crate::ports::{Port, Received};
+use crate::ports::{NO_STATION, Port, Received};
 use crate::router::fast_path::FastPath;
 use crate::router::source::route::Names;
 use crate::router::tables::{Sizes, Tables};
@@ -33,6 +33,7 @@ const LOCAL: u32 = 255;
 pub(super) struct Seen {
     /// The kernel's number of it, another one if it is removed and made again.
     pub index: u32,
+    /// [`NO_STATION`] where packets have no link's header.
     pub mac: Mac,
     pub mtu: u16,
     pub v4: Option<Ipv4Addr>,
@@ -65,7 +66,7 @@ impl Machine {
         self.namespace.try_clone().map_err(|error| Obstacle::system("the network namespace", &error))
     }
 
-    /// Interfaces by their names; none where there is no such interface of Ethernet's.
+    /// Interfaces by their names; none where there is no such interface, of Ethernet's or without a header.
     pub fn look(&mut self, interfaces: &[router::Interface]) -> Result<Vec<Option<Seen>>, Error> {
         let addresses = self.netlink.addresses()?;
         let links = self.netlink.links()?;
@@ -74,7 +75,7 @@ impl Machine {
             let own = || addresses.iter().filter(|own| own.link == link.index).map(|own| own.address);
             Some(Seen {
                 index: link.index,
-                mac: link.mac?,
+                mac: if link.is_bare { NO_STATION } else { link.mac? },
                 mtu: link.mtu.min(u16::MAX.into()) as u16,
                 v4: own().find_map(|own| if let IpAddr::V4(own) = own { Some(own) } else { None }),
                 v6: own().find_map(|own| if let IpAddr::V6(own) = own { Some(own) } else { None }),
@@ -149,7 +150,7 @@ pub(super) fn refused(error: &Error) -> Obstacle {
 
 pub(super) fn no_interface(name: &str) -> Obstacle {
     Obstacle::new(
-        format!("there is no interface {name} that has a station's address"),
+        format!("there is no interface {name} of Ethernet or TUN"),
         "`ip link` lists those there are",
     )
 }

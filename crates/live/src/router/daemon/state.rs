@@ -1,6 +1,7 @@
 //! How a router stands, as it is told to who asks; routes and labels apart, since there may be millions.
 
 use super::forward::Loop;
+use crate::ports::NO_STATION;
 use crate::router::counter::{self, Counter};
 use crate::router::fast_path::{FastPath, Total};
 use crate::router::fib::{Destination, Meaning, Path};
@@ -219,6 +220,9 @@ impl Loop {
     fn why_slow(&self, number: u32) -> &'static str {
         match () {
             () if self.router.interfaces[number as usize].shaping.is_some() => "its frames wait for its line",
+            () if self.seen[number as usize].as_ref().is_some_and(|seen| seen.mac == NO_STATION) => {
+                "its packets have no header of Ethernet"
+            }
             () if self.egress.is_lost(number) => {
                 "what is redirected there is lost: ethtool -K INTERFACE gro on at the other end"
             }

@@ -2,12 +2,12 @@
 //! is anybody's text but names and numbers that were checked.
 
 use super::{Behind, Daemon};
-use crate::fabric::address;
 use crate::fabric::layout::Layout;
 use crate::fabric::network::node_interface;
 use crate::fabric::routing::is_inside;
+use crate::fabric::{address, lan};
 use netstage_core::time::Duration;
-use netstage_scenario::plan::{Family, Hop, Plan, Routing};
+use netstage_scenario::plan::{Edge, Family, Hop, Plan, Routing};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -40,13 +40,13 @@ pub fn router(plan: &Plan, layout: &Layout, node: usize) -> String {
 
 /// The daemons at a node.
 pub fn daemons(plan: &Plan, routing: &Routing, node: usize, behind: &Behind) -> Vec<(Daemon, String)> {
-    let mut daemons = vec![
-        (Daemon::Zebra, zebra()),
-        (Daemon::Static, static_routes(plan, routing, node)),
-        (Daemon::Ldp, ldp(routing, node)),
-    ];
+    let mut daemons = vec![(Daemon::Zebra, zebra())];
+    if routing.lan.is_none() {
+        daemons.push((Daemon::Static, static_routes(plan, routing, node)));
+        daemons.push((Daemon::Ldp, ldp(routing, node)));
+    }
     match routing.edge(node) {
-        Some(edge) => daemons.push((Daemon::Bgp, bgp(routing, node, edge.system, &behind[&node]))),
+        Some(edge) => daemons.push((Daemon::Bgp, bgp(plan, routing, edge, &behind[&node]))),
         None => daemons.push((Daemon::Ospf, ospf(plan, routing, node))),
     }
     daemons
@@ -148,18 +148,31 @@ pub fn label_peers(interfaces: &[String]) -> Vec<String> {
     begin.into_iter().chain(each).collect()
 }
 
-fn bgp(routing: &Routing, node: usize, system: u32, behind: &BTreeMap<usize, Hop>) -> String {
+/// The address by which an edge's peers know it.
+fn peering(plan: &Plan, routing: &Routing, family: Family, edge: usize) -> IpAddr {
+    let link = routing.lan.and_then(|lan| lan::link_to(plan, lan, edge));
+    let on_lan = link.and_then(|link| lan::address(plan, family, link));
+    on_lan.map_or_else(|| address::of(family, edge, 0), |(address, _)| address)
+}
+
+fn bgp(plan: &Plan, routing: &Routing, edge: &Edge, behind: &BTreeMap<usize, Hop>) -> String {
+    let Edge { node, system } = *edge;
     let own_address = own(node);
+    let source = peering(plan, routing, Family::V4, node);
+    let timers = match routing.lan {
+        Some(_) => format!("{} {}", seconds(routing.hello), seconds(routing.dead)),
+        None => BGP_TIMERS.to_owned(),
+    };
     let mut text = format!(
         "router bgp {system}\n bgp router-id {own_address}\n no bgp ebgp-requires-policy\n \
-         no bgp default ipv4-unicast\n neighbor members peer-group\n neighbor members update-source {own_address}\n \
-         neighbor members timers {BGP_TIMERS}\n neighbor members timers connect 2\n"
+         no bgp default ipv4-unicast\n neighbor members peer-group\n neighbor members update-source {source}\n \
+         neighbor members timers {timers}\n neighbor members timers connect 2\n"
     );
     for peer in routing.edges.iter().filter(|edge| edge.node != node) {
-        let address = own(peer.node);
+        let address = peering(plan, routing, Family::V4, peer.node);
         let _ = writeln!(text, " neighbor {address} remote-as {}", peer.system);
         let _ = writeln!(text, " neighbor {address} peer-group members");
-        if peer.system != system {
+        if peer.system != system && routing.lan.is_none() {
             let _ = writeln!(text, " neighbor {address} ebgp-multihop {MOST_HOPS}");
         }
     }
@@ -178,13 +191,17 @@ fn bgp(routing: &Routing, node: usize, system: u32, behind: &BTreeMap<usize, Hop
     };
     family("ipv4", Family::V4, false);
     if routing.ipv6 {
-        family("ipv6", Family::V6, true);
+        family("ipv6", Family::V6, routing.lan.is_none());
     }
-    // The address an LSP leads to, as one of IPv6 (RFC 4798 section 2).
+    let next_hop = match routing.lan {
+        Some(_) => peering(plan, routing, Family::V6, node).to_string(),
+        // The address an LSP leads to, as one of IPv6 (RFC 4798 section 2).
+        None => format!("::ffff:{own_address}"),
+    };
     let _ = writeln!(
         text,
         "exit\nbgp as-path access-list own permit ^$\nroute-map own-ipv4 permit 10\n match as-path own\nexit\n\
-         route-map own-ipv6 permit 10\n match as-path own\n set ipv6 next-hop global ::ffff:{own_address}\nexit"
+         route-map own-ipv6 permit 10\n match as-path own\n set ipv6 next-hop global {next_hop}\nexit"
     );
     text
 }

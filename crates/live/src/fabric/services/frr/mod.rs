@@ -11,7 +11,9 @@ mod reach;
 pub(in crate::fabric) mod run;
 
 use crate::fabric::assignments::Member;
-use crate::fabric::layout::Layout;
+use crate::fabric::layout::{Layout, Unplaceable};
+use crate::fabric::network::node_interface;
+use crate::fabric::spec::Spec;
 use crate::fabric::{address, routing};
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{Family, Hop, Plan, Routing};
@@ -162,11 +164,33 @@ pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> 
     })
 }
 
+/// What each router of a plan is told, by its name: files by their names, the addresses of its interfaces
+/// among them.
+pub fn configurations(plan: &Plan) -> Result<BTreeMap<String, BTreeMap<String, String>>, Unplaceable> {
+    let layout = Layout::new(plan)?;
+    let Some(routing) = spec(plan, &layout, &[], Path::new("")) else { return Ok(BTreeMap::new()) };
+    let network = Spec::new(plan, &layout, &Default::default());
+    let files = |router: RouterSpec| {
+        let addresses = network.nodes[router.node].addresses.iter().map(|address| {
+            let interface = address.link.map_or("lo".to_owned(), node_interface);
+            format!("{interface} {}/{}\n", address.address, address.length)
+        });
+        let mut files = BTreeMap::from([("addresses".to_owned(), addresses.collect())]);
+        files.insert("router.toml".into(), router.configuration);
+        let daemons = router.waves.into_iter().flat_map(|wave| wave.daemons);
+        files.extend(daemons.map(|(daemon, text)| (format!("{}.conf", daemon.program()), text)));
+        (router.name, files)
+    };
+    Ok(routing.routers.into_iter().map(files).collect())
+}
+
 /// What a router knows once a wave of daemons has done its work.
 fn expects(routing: &Routing, node: usize, behind: &Behind, wave: &[Daemon]) -> Vec<(String, bool)> {
     let own = |node: usize| format!("{}/32", address::of(Family::V4, node, 0));
     let edges = routing.edges.iter().map(|edge| edge.node).filter(|edge| *edge != node);
     match wave {
+        // All are on one LAN.
+        [Daemon::Static | Daemon::Ldp, ..] if routing.lan.is_some() => Vec::new(),
         [Daemon::Static, ..] => {
             let core = routing.core.iter().filter(|core| **core != node && routing.edge(node).is_none());
             core.map(|core| (own(*core), false)).collect()
@@ -180,7 +204,7 @@ fn expects(routing: &Routing, node: usize, behind: &Behind, wave: &[Daemon]) -> 
             let families: &[Family] = if routing.ipv6 { &address::FAMILIES } else { &[Family::V4] };
             let prefix = |family, node| {
                 let (address, length) = address::prefix(family, node);
-                (format!("{address}/{length}"), true)
+                (format!("{address}/{length}"), routing.lan.is_none())
             };
             families.iter().flat_map(|family| others.iter().map(|other| prefix(*family, *other))).collect()
         }
@@ -192,7 +216,6 @@ fn expects(routing: &Routing, node: usize, behind: &Behind, wave: &[Daemon]) -> 
 mod tests {
     use super::*;
     use crate::fabric::assignments::members;
-    use crate::fabric::spec::Spec;
     use netstage_scenario::{Options, parse};
 
     /// a (0) and b (1) behind edges (4 and 5), a kernel's router (6) and c (2) behind it at the second, and

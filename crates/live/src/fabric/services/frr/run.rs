@@ -46,8 +46,9 @@ impl Routing {
     pub fn start(spec: RoutingSpec, nodes: &[Option<Namespace>], netstage: &Path) -> Result<Routing, Failed> {
         let mut routing = Routing { spec, processes: Vec::new() };
         routing.prepare()?;
-        let library = labels::library(&routing.spec.folder)?;
         let routers = routing.spec.routers.clone();
+        let has_labels = routers.iter().any(|router| !router.label_interfaces.is_empty());
+        let library = if has_labels { labels::library(&routing.spec.folder)? } else { None };
         for router in &routers {
             let (namespace, folder) = (namespace(nodes, router), routing.folder(router));
             let mut command = Command::new(netstage);
@@ -66,7 +67,7 @@ impl Routing {
                     routing.start_daemon(router, *daemon, namespace(nodes, router), netstage, &library)?;
                 }
             }
-            if Daemon::WAVES[wave].contains(&Daemon::Ldp) {
+            if has_labels && Daemon::WAVES[wave].contains(&Daemon::Ldp) {
                 thread::sleep(BINDING);
                 routers.iter().try_for_each(|router| routing.find_label_peers(router))?;
             }

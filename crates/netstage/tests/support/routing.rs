@@ -1,0 +1,59 @@
+//! Scenarios with routing daemons: whether they can run here, and where their nodes are.
+
+use netstage_live::netns::Namespace;
+use netstage_live::netns::user::{Privileges, privileges};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+
+/// Whether routing daemons can run here.
+pub fn can_route() -> bool {
+    if privileges() != Privileges::Held {
+        println!("skipped: needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
+        return false;
+    }
+    true
+}
+
+pub fn run(scenario: &Path, out: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("run").arg(scenario).arg("--out").arg(out).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Met, or run on a machine too busy to tell.
+pub fn assert_met(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) => {}
+        Some(5) => println!("the machine was too busy to tell: {said}"),
+        _ => panic!("{:?}\n{}{said}", output.status.code(), String::from_utf8_lossy(&output.stdout)),
+    }
+}
+
+/// The folder of a run's sockets.
+pub fn sockets(run: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("netstage-{run}-0"))
+}
+
+/// The namespace of a host, in which its agent is.
+pub fn namespace(run: u32, node: usize) -> Option<Namespace> {
+    of_word(sockets(run).join(format!("{node}.sock")).to_str().unwrap())
+}
+
+/// The namespace of a router, there before its daemons are.
+pub fn router_namespace(run: u32, node: usize) -> Option<Namespace> {
+    of_word(sockets(run).join(format!("routing/{node}/router.toml")).to_str().unwrap())
+}
+
+/// The namespace of the process that was given this argument.
+fn of_word(argument: &str) -> Option<Namespace> {
+    let mut processes = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let process: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        line.split('\0').any(|word| word == argument).then_some(process)
+    });
+    Namespace::of_process(processes.next()?).ok()
+}
