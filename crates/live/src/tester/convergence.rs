@@ -3,7 +3,7 @@
 //! systems; else packets have nowhere to go.
 
 use super::bench::Bench;
-use super::trial::{Asked, Came, Happening, Leaving, Watched};
+use super::trial::{Asked, Came, Happening, Leaving, Means, Watched};
 use netstage_scenario::outcome::Stopped;
 use netstage_scenario::tester::{Convergence, Event};
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Bench {
         let cause = || self.sessions().tell_first(!is_announced);
         let after = Duration::from_nanos(convergence.before.0);
         let happening = Happening { after, cause: &cause };
-        let means = super::trial::Means { leaving: Leaving::Anywhere, ..self.means() };
+        let means = Means { leaving: Leaving::Anywhere, ..self.means() };
         let came = means.run_while(asked, Some(happening), stop);
         let came = came.map_err(|error| Stopped::Failed(error.to_string()))?;
         if stop() {

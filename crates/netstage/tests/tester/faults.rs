@@ -1,11 +1,20 @@
 //! Routers that fail, and what the tester says of it.
 
+use crate::labels::{Distributor, transit};
 use crate::support::within;
-use crate::world::{PATIENCE, World, all_came_back, bird, ip, refusal, trials};
+use crate::world::{PATIENCE, World, all_came_back, bird, bird_of, came_back_right, ip, refusal, trials};
+use netstage_live::bgp::inject::Order;
+use netstage_live::bgp::machine::Settings;
+use netstage_live::bgp::nlri::Family;
+use netstage_live::bgp::open::Identity;
+use netstage_live::bgp::path::AsPath;
+use netstage_live::bgp::speaker::{self, Command, Endpoint, Report};
+use netstage_live::bgp::table::{Pattern, Spread, Table};
 use netstage_live::netns::Netlink;
 use netstage_live::ports::Port as _;
 use netstage_live::ports::af_packet::{AfPacket, Options};
-use std::process::Command;
+use std::process;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -121,7 +130,7 @@ fn a_router_that_stops_in_a_trial_ends_the_test() {
 #[test]
 fn a_session_that_ends_in_a_trial_spoils_it() {
     let Some(world) = World::new("tester-resets") else { return };
-    if Command::new("bird").arg("--version").output().is_err() {
+    if process::Command::new("bird").arg("--version").output().is_err() {
         println!("skipped: needs bird2");
         return;
     }
@@ -142,4 +151,110 @@ fn a_session_that_ends_in_a_trial_spoils_it() {
         trial["void"].as_str().is_some_and(|why| why.contains("BGP session with 192.0.2.5 ended"))
     });
     assert!(spoiled.count() >= 1, "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_peer_that_holds_is_named() {
+    let Some(world) = World::new("tester-holds") else { return };
+    if process::Command::new("bird").arg("--version").output().is_err() {
+        println!("skipped: needs bird2");
+        return;
+    }
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    // More than enough trials for the hold timer to run out in one of them.
+    let head = HEAD.replace("router =", "repeat = 30\nready_within = \"2 s\"\nrouter =");
+    let configuration = world.configure(&head, "[routes]\ncount = 50\nby = \"bgp\"\n[bgp]\n");
+    let held = world.setup(&configuration, "bird").replace("neighbor", "hold time 3;\n\tneighbor");
+    let mut bird = bird_of(&world, &held);
+    let tester = world.begin_test(&configuration);
+    wait_for_a_trial(&world);
+    bird.signal("-STOP");
+    let refused = refusal(&tester.output());
+    assert!(refused.contains("no BGP session with 192.0.2.5"), "{refused}");
+}
+
+#[test]
+fn a_peer_that_floods_is_read_and_no_more() {
+    let Some(world) = World::new("tester-floods") else { return };
+    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    let told = world.configure(HEAD, "[routes]\ncount = 50\n");
+    ip(&world.router, &world.setup(&told, "linux"));
+    let configuration = world.configure(HEAD, "[routes]\ncount = 50\nby = \"bgp\"\n[bgp]\n");
+    let pattern = Pattern {
+        family: Family::Ipv4Unicast,
+        first: "20.0.0.0/24".parse().unwrap(),
+        count: 100_000,
+        next_hops: vec![[192, 0, 2, 5].into()],
+        spread: Spread::InTurn,
+        as_path: AsPath::default(),
+        first_label: None,
+        distinguisher: None,
+    };
+    let mut table = Table::new();
+    pattern.append_to(&mut table).unwrap();
+    let table = Arc::new(table);
+    let (commands, received) = tokio::sync::mpsc::unbounded_channel();
+    let settings = Settings {
+        identity: Identity {
+            local_as: 65_001,
+            peer_as: Some(65_002),
+            identifier: [192, 0, 2, 5].into(),
+            hold_time: netstage_core::time::Duration::from_secs(90),
+            families: vec![Family::Ipv4Unicast],
+            four_octet_as: true,
+        },
+        connects: false,
+        connect_retry: netstage_core::time::Duration::from_secs(1),
+        restart: Some(netstage_core::time::Duration::from_secs(1)),
+    };
+    let endpoint = Endpoint {
+        local: [192, 0, 2, 5].into(),
+        peer: [192, 0, 2, 6].into(),
+        peer_port: 179,
+        listen_port: Some(179),
+        md5_key: None,
+        security_hops: None,
+    };
+    commands.send(Command::Announce(Arc::clone(&table), Order::Packed)).unwrap();
+    let again = commands.clone();
+    let mut sent = 0;
+    let flood = move |_, report| {
+        // Whatever was sent goes again, and again.
+        if let Report::Sent(written) = report
+            && written.routes > 0
+        {
+            sent += 1;
+            let table = Arc::clone(&table);
+            let next = [Command::Announce, Command::Withdraw][sent % 2];
+            let _ = again.send(next(table, Order::Packed));
+        }
+    };
+    let router = world.router.try_clone().unwrap();
+    let peer = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let epoch = std::time::Instant::now();
+        let speak = speaker::run(settings, endpoint, epoch, received, flood);
+        router.run(|| runtime.block_on(speak)).unwrap().unwrap();
+    });
+    let cells = trials(&world.test(&configuration));
+    commands.send(Command::Stop).unwrap();
+    peer.join().unwrap();
+    came_back_right(&cells);
+}
+
+#[test]
+fn labels_of_a_session_that_ends_are_not_used() {
+    let Some(world) = World::new("tester-forgets") else { return };
+    let head = HEAD
+        .replace("router =", "repeat = 30\nready_within = \"30 s\"\nrouter =")
+        .replace("\"ip\"", "\"swap\"");
+    let rest = "[routes]\n[labels]\nby = \"ldp\"\npush = 700\nloopback = \"198.51.100.1\"\n";
+    let configuration = world.configure(&head, rest);
+    let _router = world.begin("label 4100 swap 700 via 192.0.2.6 dev eth1\n");
+    let distributor = Distributor::begin(&world.router, vec![transit(1, 4100)]);
+    let tester = world.begin_test(&configuration);
+    wait_for_a_trial(&world);
+    drop(distributor);
+    let refused = refusal(&tester.output());
+    assert!(refused.contains("swap: no LDP session with 192.0.2.1"), "{refused}");
 }

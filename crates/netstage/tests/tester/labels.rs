@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// The router's own side of label distribution, as a routing daemon beside it would be: what it binds is what
 /// its file of routes says.
-struct Distributor {
+pub struct Distributor {
     commands: tokio::sync::mpsc::UnboundedSender<ldp::Command>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Distributor {
-    fn begin(router: &Namespace, bindings: Vec<(Fec, Binding)>) -> Distributor {
+    pub fn begin(router: &Namespace, bindings: Vec<(Fec, Binding)>) -> Distributor {
         let (commands, received) = tokio::sync::mpsc::unbounded_channel();
         let own: Ipv4Addr = [192, 0, 2, 1].into();
         let interface = |number: u8| ldp::Interface {
@@ -45,6 +45,13 @@ impl Distributor {
     }
 }
 
+/// The label by which the router takes packets to the end of a path beyond the tester's second port.
+pub fn transit(last: u8, label: u32) -> (Fec, Binding) {
+    let end = Fec::Prefix { address: IpAddr::from([198, 51, 100, last]), length: 32 };
+    let next_hops = vec![IpAddr::from([192, 0, 2, 6])];
+    (end, Binding::Transit { label: Label::new(label).unwrap(), next_hops })
+}
+
 impl Drop for Distributor {
     fn drop(&mut self) {
         let _ = self.commands.send(ldp::Command::Stop);
@@ -66,10 +73,6 @@ fn labels_are_those_the_router_has_told_of() {
         "{refused}"
     );
     std::fs::remove_dir_all(world.folder.join("out")).unwrap();
-    let host = |last| Fec::Prefix { address: IpAddr::from([198, 51, 100, last]), length: 32 };
-    let next = || vec![IpAddr::from([192, 0, 2, 6])];
-    let label = |number| Label::new(number).unwrap();
-    let transit = |last, number| (host(last), Binding::Transit { label: label(number), next_hops: next() });
     let own = Fec::Prefix { address: [192, 0, 2, 1].into(), length: 32 };
     let bindings = vec![
         transit(1, 4100),

@@ -7,6 +7,7 @@ mod support;
 mod convergence;
 mod faults;
 mod frr;
+mod kernel;
 mod labels;
 mod ovs;
 mod world;

@@ -108,8 +108,13 @@ impl World {
 
 /// Runs a batch of `ip`.
 pub fn ip(namespace: &Namespace, batch: &str) {
+    ip_with(namespace, &[], batch);
+}
+
+/// The same with options.
+pub fn ip_with(namespace: &Namespace, options: &[&str], batch: &str) {
     let mut command = Command::new("ip");
-    command.args(["-batch", "-"]).stdin(Stdio::piped());
+    command.args(options).args(["-batch", "-"]).stdin(Stdio::piped());
     let mut ip = spawn_in(namespace, command).unwrap();
     ip.stdin.take().unwrap().write_all(batch.as_bytes()).unwrap();
     assert!(ip.wait().unwrap().success());
@@ -143,6 +148,18 @@ pub fn all_came_back(cells: &[(String, String, Vec<Value>)]) {
     }
 }
 
+/// Of what came back all was as it had to be. That the router does so with a packet to each network was seen
+/// before the trials; how many it carries is the machine's affair.
+pub fn came_back_right(cells: &[(String, String, Vec<Value>)]) {
+    for (operation, size, trials) in cells {
+        assert!(!trials.is_empty(), "{operation} {size}");
+        for trial in trials {
+            let count = |name: &str| trial[name].as_u64().unwrap();
+            assert!(count("lost") < count("sent") && count("corrupted") == 0, "{operation} {size}: {trial}");
+        }
+    }
+}
+
 pub fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let told: Value = serde_json::from_slice(&output.stderr).unwrap_or_else(|_| panic!("{output:?}"));
@@ -158,8 +175,13 @@ pub fn found(output: &Output, cell: usize, metric: &str) -> Option<f64> {
 
 /// BIRD in the router, with the sessions of a tester.
 pub fn bird(world: &World, configuration: &PathBuf) -> Process {
+    bird_of(world, &world.setup(configuration, "bird"))
+}
+
+/// The same, told this.
+pub fn bird_of(world: &World, text: &str) -> Process {
     let file = world.folder.join("bird.conf");
-    std::fs::write(&file, world.setup(configuration, "bird")).unwrap();
+    std::fs::write(&file, text).unwrap();
     let mut command = Command::new("bird");
     command.arg("-f").arg("-c").arg(&file).arg("-s").arg(world.folder.join("bird.ctl")).stderr(Stdio::null());
     Process::new(spawn_in(&world.router, command).unwrap())

@@ -9,8 +9,10 @@ use std::net::{IpAddr, Ipv4Addr};
 /// Routers whose language is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Linux: a batch for `ip -batch`; for labels its kernel needs mpls_router
+    /// Linux: a batch for `ip -batch`, its routes
     Linux,
+    /// Linux: a batch for `ip -f mpls -batch`, its labels; the kernel needs mpls_router
+    LinuxMpls,
     /// netstage router: a file of routes
     Netstage,
     /// Open vSwitch: flows for `ovs-ofctl add-flows`; port N of the bridge is port N of the configuration
@@ -171,13 +173,13 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
                 if network.is_ipv4() == next.is_ipv4() { "" } else { "inet " }
             )
         }
-        (Kind::Linux, Entry::Label(label, Some(swapped))) => {
-            writeln!(text, "-f mpls route replace {label} as {swapped} via {family} {next}")
+        (Kind::LinuxMpls, Entry::Label(label, Some(swapped))) => {
+            writeln!(text, "route replace {label} as {swapped} via {family} {next}")
         }
-        (Kind::Linux, Entry::Label(label, None)) => {
-            writeln!(text, "-f mpls route replace {label} via {family} {next}")
+        (Kind::LinuxMpls, Entry::Label(label, None)) => {
+            writeln!(text, "route replace {label} via {family} {next}")
         }
-        (Kind::Linux, Entry::LookUp(label)) => writeln!(text, "-f mpls route replace {label} dev lo"),
+        (Kind::LinuxMpls, Entry::LookUp(label)) => writeln!(text, "route replace {label} dev lo"),
         (Kind::Netstage, Entry::Route((network, length), pushed)) => {
             let push = pushed.map_or(String::new(), |label| format!(" push {label}"));
             writeln!(text, "{network}/{length} via {next} dev {interface}{push}")
@@ -190,6 +192,7 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
         }
         (Kind::Netstage, Entry::LookUp(label)) => writeln!(text, "label {label} pop"),
         (Kind::Ovs, entry) => ovs(text, entry, port + 1, tester.ways[0].first.is_ipv4()),
+        (Kind::Linux, Entry::Label(..) | Entry::LookUp(_)) | (Kind::LinuxMpls, Entry::Route(..)) => Ok(()),
         (Kind::Bird | Kind::Frr, _) => Ok(()),
     };
     written.expect("writing to a string");

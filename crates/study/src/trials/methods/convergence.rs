@@ -33,11 +33,10 @@ pub fn run(
     let mut histogram = Histogram::default();
     histogram.add(&times);
     let converged: u64 = times.iter().map(|(_, networks)| networks).sum();
-    let all = converged == u64::from(networks);
-    if !all {
+    let left = u64::from(networks).saturating_sub(converged);
+    if left > 0 {
         session.say(format!(
-            "{subject}: packets to {} of {networks} networks did not follow their routes before the trial ended",
-            u64::from(networks) - converged
+            "{subject}: packets to {left} of {networks} networks did not follow their routes before the trial ended"
         ));
     }
     for (metric, share) in [
@@ -46,10 +45,9 @@ pub fn run(
         (Metric::TestConvergence99, 0.99),
         (Metric::TestConvergence, 1.0),
     ] {
-        // What has not come is later than all that has.
-        let rank = share * f64::from(networks) <= converged as f64;
-        let time = histogram.quantile((share * f64::from(networks) / (converged.max(1) as f64)).min(1.0));
-        if let (true, Some(time)) = (rank, time) {
+        // Whatever has not come is later than all that has.
+        let reached = share * f64::from(networks) / converged.max(1) as f64;
+        if let Some(time) = histogram.quantile(reached).filter(|_| reached <= 1.0) {
             session.find(metric, subject, time as f64 / 1e9);
         }
     }
