@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
@@ -20,7 +21,12 @@ pub struct World {
     pub tester: Namespace,
     pub router: Namespace,
     pub folder: Folder,
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// The generator in the kernel takes a core for itself: two tests at once would take from each other what
+/// they measure with.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const PORTS: [&str; 3] = ["west", "east", "south"];
 
@@ -30,6 +36,7 @@ impl World {
         if !is_privileged() {
             return None;
         }
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (tester, router) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         for number in 0..PORTS.len() as u8 {
             let (here, there) = (format!("port{number}"), format!("eth{number}"));
@@ -41,7 +48,7 @@ impl World {
             Netlink::open(&tester).unwrap().wait_until_ready(&here).unwrap();
             Netlink::open(&router).unwrap().wait_until_ready(&there).unwrap();
         }
-        Some(World { tester, router, folder: Folder::new(name) })
+        Some(World { tester, router, folder: Folder::new(name), _alone: alone })
     }
 
     /// Writes the tester's configuration; `head` goes into its first table.
