@@ -3,18 +3,15 @@
 
 mod support;
 
-use netstage_core::link::{self, Jitter, JitterDistribution};
-use netstage_core::quantity::{BitRate, Capacity};
-use netstage_core::queue;
+use netstage_core::link;
+use netstage_core::quantity::Capacity;
 use netstage_core::time::Duration;
-use netstage_live::clock::{Epoch, monotonic_ns};
-use netstage_live::emulator::{Config, Emulator, LinkConfig, Report, Tolerance, netem};
-use netstage_live::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
-use netstage_live::netns::{Namespace, ethtool};
-use netstage_live::ports::af_packet::{AfPacket, Options};
+use netstage_live::clock::monotonic_ns;
+use netstage_live::emulator::netem;
+use netstage_live::netns::Namespace;
+use netstage_live::netns::netlink::Netlink;
 use netstage_live::realtime::{Grants, Rank};
-use std::net::{IpAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::UdpSocket;
 use std::thread;
 use std::time;
 use support::apart::{Apart, address, line};

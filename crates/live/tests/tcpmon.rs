@@ -239,6 +239,8 @@ impl Seen {
 fn run(case: &Case, span: time::Duration) -> Seen {
     let apart = Apart::new();
     for namespace in [&apart.left, &apart.right] {
+        // Enough that the receiver's window is in nobody's way.
+        namespace.sysctl("net.ipv4.tcp_rmem", "4096 4194304 8388608").unwrap();
         for (name, value) in case.settings {
             namespace.sysctl(name, value).unwrap();
         }

@@ -5,16 +5,17 @@ mod support;
 use netstage_live::netns::netlink::Netlink;
 use netstage_live::netns::{Namespace, spawn_in};
 use netstage_live::tcpmon::filter::Filter;
+use netstage_live::tcpmon::polling::Polling;
 use netstage_live::tcpmon::programs::Programs;
 use serde_json::Value;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use support::network::{address, is_privileged, join};
+use support::network::{address, default_route, is_privileged, join};
 use support::{Folder, Process, within};
 
 const PORT: u16 = 7_000;
@@ -181,6 +182,78 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
 }
 
 #[test]
+fn a_gateway_limits_what_hosts_advertise_through_it() {
+    if !may_watch() {
+        return;
+    }
+    const LIMIT: u64 = 30_000;
+    let (left, gateway, right) =
+        (Namespace::new().unwrap(), Namespace::new().unwrap(), Namespace::new().unwrap());
+    join((&left, "eth0", 1), (&gateway, "eth0", 2));
+    join((&gateway, "eth1", 3), (&right, "eth0", 4));
+    let ends = [
+        (&left, "eth0", "10.0.0.1", Some("10.0.0.2")),
+        (&gateway, "eth0", "10.0.0.2", None),
+        (&gateway, "eth1", "10.0.1.2", None),
+        (&right, "eth0", "10.0.1.1", Some("10.0.1.2")),
+    ];
+    for (namespace, link, own, by) in ends {
+        let mut netlink = Netlink::open(namespace).unwrap();
+        netlink.add_address(link, address(own), 24).unwrap();
+        netlink.wait_until_ready(link).unwrap();
+        if let Some(by) = by {
+            netlink.add_route(&default_route(by, link)).unwrap();
+        }
+    }
+    gateway.sysctl("net.ipv4.ip_forward", "1").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
+    command.args([
+        "tcp",
+        "limit",
+        "--gateway",
+        "eth1",
+        "--window",
+        "30000B",
+        "--port",
+        "7000",
+        "--every",
+        "0.1",
+    ]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut limiting = Process::new(spawn_in(&gateway, command).unwrap());
+    let mut said = std::io::BufReader::new(limiting.child().stdout.take().unwrap()).lines();
+    assert!(said.next().is_some_and(|line| line.unwrap().contains("lowered")));
+
+    let listener = right.run(|| TcpListener::bind(("10.0.1.1", PORT)).unwrap()).unwrap();
+    let mut stream = left.run(|| TcpStream::connect(("10.0.1.1", PORT)).unwrap()).unwrap();
+    let number = left.number().unwrap() as u32;
+    let filter = Filter { namespaces: vec![number], ..Filter::default() };
+    let mut polling = Polling::new(filter, &[left.try_clone().unwrap()]).unwrap();
+    let mut windows = Vec::new();
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let mut stream = listener.accept().unwrap().0;
+            std::io::copy(&mut stream, &mut std::io::sink()).unwrap()
+        });
+        for _ in 0..30 {
+            stream.write_all(&[0; 100_000]).unwrap();
+            thread::sleep(Duration::from_millis(10));
+            polling.poll(|record, _| windows.push(record.snapshot.peer_window)).unwrap();
+        }
+        drop(stream);
+        // All of it arrives: checksums are right.
+        assert_eq!(receiver.join().unwrap(), 3_000_000);
+    });
+    // The window scale rounds up.
+    assert!(windows.len() > 3 && windows.iter().all(|window| *window <= LIMIT + 2_048), "{windows:?}");
+    assert!(windows.iter().any(|window| *window > LIMIT / 2), "{windows:?}");
+    limiting.signal("-INT");
+    let last = said.map_while(Result::ok).last().unwrap();
+    assert!(!last.contains("lowered: 0,") && last.ends_with("began before: 0"), "{last}");
+    assert!(limiting.output().status.success());
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     if !may_watch() {
         return;
@@ -195,6 +268,8 @@ fn what_is_wrong_is_said() {
         (&["watch", "--interval", "1us"], 2, "expected 1ms or more"),
         (&["limit", "--port", "1"], 2, "nothing to limit"),
         (&["limit", "--cwnd", "10"], 2, "say which"),
+        (&["limit", "--gateway", "eth7", "--window", "30K"], 1, "no interface eth7"),
+        (&["limit", "--gateway", "eth0", "--window", "30K", "--process", "1"], 1, "knows no processes"),
         (&["limit", "--cwnd", "10", "--process", "4194999"], 1, "there is no process 4194999"),
     ] {
         let output = world.tcp(arguments);
@@ -209,10 +284,13 @@ fn who_may_not_is_told_what_it_takes() {
     if !may_watch() {
         return;
     }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
-    command.arg(env!("CARGO_BIN_EXE_netstage")).args(["tcp", "watch", "--by", "kernel"]);
-    let output = command.output().unwrap();
+    let nobody = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
+        command.arg(env!("CARGO_BIN_EXE_netstage")).args(["tcp", "watch", "--for", "0.2"]).args(arguments);
+        command.output().unwrap()
+    };
+    let output = nobody(&["--by", "kernel"]);
     let said = text(&output.stderr);
     if output.status.code() == Some(126) || output.status.code() == Some(127) {
         println!("skipped: nobody may run the program here: {said}");
@@ -220,4 +298,9 @@ fn who_may_not_is_told_what_it_takes() {
     }
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("CAP_BPF"), "{said}");
+    // Left to itself it tells what anybody may see.
+    let output = nobody(&[]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("CAP_BPF") && said.contains("looks a second"), "{said}");
 }

@@ -188,10 +188,9 @@ impl Tracked {
         if record.is_modelled {
             return None;
         }
-        // Entering a reduction forgets the one before, and sets a threshold of its own.
+        // A reduction that begins forgets the one before; else only an undo does.
         let reduces = matches!(record.happened, Happened::Congestion { to } if to > State::Disorder);
-        let threshold = |snapshot: &Snapshot| snapshot.ssthresh.unwrap_or(u64::MAX);
-        if last.may_undo && !record.may_undo && threshold(snapshot) > threshold(&last.snapshot) && !reduces {
+        if last.may_undo && !record.may_undo && !reduces {
             return Some(Cause::Undo);
         }
         let is_calm = self.state <= State::Disorder && snapshot.state <= State::Disorder;

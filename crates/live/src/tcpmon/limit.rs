@@ -100,7 +100,7 @@ impl Limiter {
         namespaces: Vec<Namespace>,
         folder: &Path,
     ) -> Result<Limiter, Obstacle> {
-        let (ebpf, selection) = Selection::load(OBJECT, filter, &types()?)?;
+        let (ebpf, selection) = Selection::load(OBJECT, &[], filter, &types()?)?;
         let numbers = namespaces.iter().filter_map(|namespace| namespace.number().ok()).collect();
         let note = Note::new(folder, numbers)
             .map_err(|error| Obstacle::system(format!("{}", folder.display()), &error))?;
@@ -156,7 +156,7 @@ pub fn clean(folder: &Path) -> Result<usize, Obstacle> {
         let noted: Vec<(u64, Before)> =
             rest.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         if !noted.is_empty() {
-            let (ebpf, _) = Selection::load(OBJECT, Filter::default(), &types()?)?;
+            let (ebpf, _) = Selection::load(OBJECT, &[], Filter::default(), &types()?)?;
             let mut kernel = Kernel::load(ebpf)?;
             kernel.remember(&noted)?;
             let numbers = serde_json::from_str(first).unwrap_or_default();

@@ -1,10 +1,11 @@
 //! Watches the kernel's TCP senders, each change of their windows and its cause, and limits their windows.
 //!
 //! [`filter`] says whom; [`source`] has the kernel tell, by [`programs`] or [`polling`]; [`flows`] makes events of what it tells
-//! (`netstage_core::tcp::event`). Only [`limit`] changes what a connection does.
+//! (`netstage_core::tcp::event`). Only [`limit`] and [`gateway`] change what a connection does.
 
 pub mod filter;
 pub mod flows;
+pub mod gateway;
 pub mod limit;
 pub mod polling;
 pub mod programs;

@@ -34,7 +34,7 @@ impl Programs {
     /// Loads them.
     pub fn load(filter: Filter) -> Result<Programs, Obstacle> {
         let btf = types()?;
-        let (mut kernel, selection) = Selection::load(OBJECT, filter, &btf)?;
+        let (mut kernel, selection) = Selection::load(OBJECT, &[], filter, &btf)?;
         let mut missing = Vec::new();
         let mut running = 0;
         for (tracepoint, tells) in TRACEPOINTS {

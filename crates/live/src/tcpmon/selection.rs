@@ -33,10 +33,15 @@ pub(super) fn refused(error: impl std::fmt::Display) -> Obstacle {
 }
 
 impl Selection {
-    /// Hands an object to the kernel, with the filter in it.
-    pub fn load(object: &[u8], filter: Filter, btf: &Btf) -> Result<(Ebpf, Selection), Obstacle> {
+    /// Hands an object to the kernel, with the filter in it and constants by their names.
+    pub fn load(
+        object: &[u8],
+        constants: &[(&str, u32)],
+        filter: Filter,
+        btf: &Btf,
+    ) -> Result<(Ebpf, Selection), Obstacle> {
         filter.check()?;
-        let kernel = load(object, &filter, btf).map_err(refused)?;
+        let kernel = load(object, constants, &filter, btf).map_err(refused)?;
         let (sockets, cgroups) = Default::default();
         Ok((kernel, Selection { filter, sockets, cgroups }))
     }
@@ -66,7 +71,7 @@ fn change(kernel: &mut Ebpf, name: &str, known: &mut BTreeSet<u64>, wanted: BTre
     *known = wanted;
 }
 
-fn load(object: &[u8], filter: &Filter, btf: &Btf) -> Result<Ebpf, EbpfError> {
+fn load(object: &[u8], constants: &[(&str, u32)], filter: &Filter, btf: &Btf) -> Result<Ebpf, EbpfError> {
     let mut addresses = [0_u64; MOST * 2];
     let mut masks = [0_u64; MOST * 2];
     for (at, network) in filter.addresses.iter().enumerate() {
@@ -74,7 +79,11 @@ fn load(object: &[u8], filter: &Filter, btf: &Btf) -> Result<Ebpf, EbpfError> {
         addresses[2 * at..][..2].copy_from_slice(&address);
         masks[2 * at..][..2].copy_from_slice(&mask);
     }
-    EbpfLoader::new()
+    let mut loader = EbpfLoader::new();
+    for (name, value) in constants {
+        loader.override_global(name, value, true);
+    }
+    loader
         .btf(Some(btf))
         .override_global("PORTS", &(filter.ports.len() as u32), true)
         .override_global("PORT", &filled(&filter.ports)[..], true)

@@ -8,6 +8,7 @@ use crate::cmd::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
 use netstage_core::time::{Duration, Instant};
 use netstage_live::clock::monotonic_ns;
+use netstage_live::tcpmon::gateway::{Gateway, Passed};
 use netstage_live::tcpmon::limit::{FOLDER, Limiter, Limits, Standing};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,10 @@ pub struct Arguments {
     /// Windows advertised to peers of at most so many bytes
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     window: Option<u64>,
+    /// Limit what hosts advertise to each other by segments that pass this interface, in place of connections of
+    /// this machine; goes with --window, and choices by --port and --address
+    #[arg(long, value_name = "INTERFACE", requires = "window", conflicts_with = "cwnd")]
+    gateway: Option<String>,
     /// End after so long
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     span: Option<Duration>,
@@ -48,6 +53,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let limits = Limits { cwnd: arguments.cwnd, window };
     if limits == Limits::default() {
         return Err(Failure::usage("nothing to limit").help("--cwnd SEGMENTS, --window SIZE, or both"));
+    }
+    if let (Some(interface), Some(window)) = (&arguments.gateway, window) {
+        return pass(arguments, interface, window);
     }
     if arguments.filter.is_empty() {
         return Err(Failure::usage("every connection of this machine would be limited")
@@ -80,6 +88,32 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     }
     let count = limiter.undo().map_err(refused)?;
     print(format!("put back {}\n", counted(count, "connection")).as_bytes()).map(|()| OK)
+}
+
+/// Limits what passes an interface.
+fn pass(arguments: &Arguments, interface: &str, window: u32) -> Result<u8, Failure> {
+    let interrupted = watch_interrupt()?;
+    let gateway = Gateway::new(interface, window, arguments.filter.filter()?).map_err(refused)?;
+    let start = monotonic_ns();
+    let mut shown = Instant::ZERO;
+    loop {
+        std::thread::sleep(std::time::Duration::from_nanos(LOOK.0));
+        let now = Instant(monotonic_ns().saturating_sub(start));
+        let is_over =
+            interrupted.load(Ordering::Relaxed) || arguments.span.is_some_and(|span| now.0 >= span.0);
+        if is_over || now.since(shown) >= arguments.every {
+            let Passed { lowered, unchanged, unknown } = gateway.passed();
+            let text = format!(
+                "segments whose window was lowered: {lowered}, was small enough: {unchanged}, of connections that \
+                 began before: {unknown}\n"
+            );
+            print(text.as_bytes())?;
+            shown = now;
+        }
+        if is_over {
+            return Ok(OK);
+        }
+    }
 }
 
 /// Puts back what killed ones left; how many connections.
