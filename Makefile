@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router audit bpf web fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router audit bpf web fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -36,6 +36,9 @@ figures: build ## Run every paper scenario and write docs/results
 
 figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour of real time)
 	scripts/results-stage.sh $(PROGRAM)
+
+figures-vpn-tcp: build ## Run the VPN paper's scenarios on both stages, as root (15 minutes of real time)
+	scripts/results-vpn-tcp.sh $(PROGRAM)
 
 figures-two-stages: build ## Run examples on both stages and compare (an hour of real time)
 	scripts/results-two-stages.sh $(PROGRAM)

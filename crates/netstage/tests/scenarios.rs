@@ -84,6 +84,13 @@ fn figures_2_and_3_of_the_i2vfc_paper_hold() {
 }
 
 #[test]
+fn the_vpn_papers_figures_hold() {
+    for name in ["fig3", "fig4", "fig5", "fig6", "direct-windows", "iscsi"] {
+        assert_met(&scenarios().join(format!("papers/vpn-tcp/{name}.toml")));
+    }
+}
+
+#[test]
 fn the_stage_papers_line_is_as_its_tests_say() {
     let name = scenarios().join("papers/stage/line.toml");
     assert_met(&name);

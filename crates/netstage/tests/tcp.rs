@@ -284,10 +284,13 @@ fn who_may_not_is_told_what_it_takes() {
     if !may_watch() {
         return;
     }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
-    command.arg(env!("CARGO_BIN_EXE_netstage")).args(["tcp", "watch", "--by", "kernel"]);
-    let output = command.output().unwrap();
+    let nobody = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
+        command.arg(env!("CARGO_BIN_EXE_netstage")).args(["tcp", "watch", "--for", "0.2"]).args(arguments);
+        command.output().unwrap()
+    };
+    let output = nobody(&["--by", "kernel"]);
     let said = text(&output.stderr);
     if output.status.code() == Some(126) || output.status.code() == Some(127) {
         println!("skipped: nobody may run the program here: {said}");
@@ -295,4 +298,9 @@ fn who_may_not_is_told_what_it_takes() {
     }
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("CAP_BPF"), "{said}");
+    // Left to itself it tells what anybody may see.
+    let output = nobody(&[]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("CAP_BPF") && said.contains("looks a second"), "{said}");
 }

@@ -187,6 +187,6 @@ mod tests {
         view.handle(&flow(0), &event(62, Kind::Acknowledged, 125_000, 10_000));
         let page = view.page(Instant(62_000_000_000), second, 7, 1);
         assert!(page.starts_with("1 flow, 1 ended, 0 bit/s in all, 7 records LOST\n"), "{page}");
-        assert!(!page.contains("ecn") && page.contains("█▄"), "{page}");
+        assert!(!page.contains("ecn") && page.contains("█▅"), "{page}");
     }
 }

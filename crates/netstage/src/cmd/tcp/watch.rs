@@ -91,6 +91,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         Some(Teller::Polling) => By::Polling,
     };
     let namespaces = arguments.filter.namespaces(&filter)?;
+    // What comes before the first look is told too.
+    let start = monotonic_ns();
     let mut source = Source::open(by, filter, &namespaces).map_err(refused)?;
     for missing in source.missing() {
         eprintln!("note: not told here: {missing}");
@@ -104,7 +106,6 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         None => None,
     };
     let interrupted = watch_interrupt()?;
-    let start = monotonic_ns();
     let since_start = || Instant(monotonic_ns().saturating_sub(start));
     let mut flows = Flows::new(start);
     let mut view = View::default();
