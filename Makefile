@@ -71,12 +71,10 @@ bench-bgp: need-build ## A million routes through BIRD, FRR, GoBGP and OpenBGPD 
 	scripts/packages.sh bench/bgp/packages.txt
 	python3 bench/bgp/run.py
 
-bench-router: need-build ## The router beside the kernel, an XDP FIB lookup, Open vSwitch and trafgen (root)
+bench-router: build ## What routers carry, side by side and under test, into docs/results (root, an hour)
 	$(CARGO) build --release --locked -p netstage-live -p netstage-core --example router_rates --example forward_rates
 	scripts/packages.sh bench/router/packages.txt
-	mkdir -p bench/target/router
-	target/release/examples/router_rates --rounds 5 --json bench/target/router/bench-router.json
-	target/release/examples/forward_rates
+	bench/router/run.py
 
 audit: ## Licences, bans and sources of what we depend on, by cargo-deny
 	scripts/audit.sh
