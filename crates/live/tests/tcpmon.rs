@@ -123,7 +123,7 @@ fn cases() -> Vec<Case> {
     vec![
         Case {
             device: Some("tbf rate 60mbit burst 15000 limit 6000"),
-            ..Case::new("a queue of the device that is too small", wide(), Cause::LocalDevice, 5)
+            ..Case::new("a queue of the device that is too small", wide(), Cause::LocalDevice, 2)
         },
         Case {
             settings: &[("net.ipv4.tcp_ecn", "1")],
@@ -135,12 +135,12 @@ fn cases() -> Vec<Case> {
                     ..clean()
                 },
                 Cause::Ecn,
-                3,
+                2,
             )
         },
         Case {
             others: EVERY_LOSS,
-            ..Case::new("random loss", link::Config { loss: 0.005, ..clean() }, Cause::FastRetransmit, 3)
+            ..Case::new("random loss", link::Config { loss: 0.005, ..clean() }, Cause::FastRetransmit, 2)
         },
         Case {
             others: EVERY_LOSS,
@@ -166,7 +166,7 @@ fn cases() -> Vec<Case> {
                     ..clean()
                 },
                 Cause::Timeout,
-                2,
+                1,
             )
         },
         Case {

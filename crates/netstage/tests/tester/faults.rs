@@ -34,6 +34,7 @@ fn wait_for_a_trial(world: &World) {
 }
 
 #[test]
+#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_router_that_answers_late_is_waited_for() {
     let Some(world) = World::new("tester-late") else { return };
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
@@ -79,6 +80,7 @@ fn forward(world: &World, times: usize, until: &AtomicBool) {
 }
 
 #[test]
+#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_router_that_drops_or_doubles_is_told_so() {
     let Some(world) = World::new("tester-doubles") else { return };
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
@@ -115,6 +117,7 @@ fn a_router_that_restarts_in_a_trial_is_waited_for() {
 }
 
 #[test]
+#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_router_that_stops_in_a_trial_ends_the_test() {
     let Some(world) = World::new("tester-stops") else { return };
     let head = HEAD.replace("router =", "repeat = 5\nready_within = \"1 s\"\nrouter =");
@@ -154,6 +157,7 @@ fn a_session_that_ends_in_a_trial_spoils_it() {
 }
 
 #[test]
+#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_peer_that_holds_is_named() {
     let Some(world) = World::new("tester-holds") else { return };
     if process::Command::new("bird").arg("--version").output().is_err() {
@@ -174,6 +178,7 @@ fn a_peer_that_holds_is_named() {
 }
 
 #[test]
+#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_peer_that_floods_is_read_and_no_more() {
     let Some(world) = World::new("tester-floods") else { return };
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
@@ -243,6 +248,7 @@ fn a_peer_that_floods_is_read_and_no_more() {
 }
 
 #[test]
+#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn labels_of_a_session_that_ends_are_not_used() {
     let Some(world) = World::new("tester-forgets") else { return };
     let head = HEAD

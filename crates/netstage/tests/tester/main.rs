@@ -105,6 +105,7 @@ fn a_router_that_does_otherwise_is_told_apart() {
 }
 
 #[test]
+#[ignore = "convergence is tested with BIRD, too: make test-full"]
 fn bird_hears_of_networks_and_the_kernel_forwards_to_them() {
     let Some(world) = World::new("tester-bird") else { return };
     if Command::new("bird").arg("--version").output().is_err() {

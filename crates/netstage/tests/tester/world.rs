@@ -41,8 +41,11 @@ impl World {
         for number in 0..PORTS.len() as u8 {
             let (here, there) = (format!("port{number}"), format!("eth{number}"));
             join_by((&tester, &here, 2 * number), (&router, &there, 2 * number + 1), MTU);
-            // Frames that a program sends to it are lost otherwise.
-            ethtool::switch_on(&router, &there, &["rx-gro".into()]).unwrap();
+            // Frames that a program sends there are lost otherwise; a router that finds it off at the tester's
+            // end sends by its slow path until a trial begins.
+            for (namespace, name) in [(&tester, &here), (&router, &there)] {
+                ethtool::switch_on(namespace, name, &["rx-gro".into()]).unwrap();
+            }
             let address: IpAddr = [192, 0, 2, 4 * number + 1].into();
             Netlink::open(&router).unwrap().add_address(&there, address, 30).unwrap();
             Netlink::open(&tester).unwrap().wait_until_ready(&here).unwrap();
