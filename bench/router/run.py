@@ -11,6 +11,7 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -163,6 +164,8 @@ def page():
 
 
 def main():
+    # What was begun is ended, also on a signal.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     asked = arguments()
     if not asked.page:
         measure(asked)

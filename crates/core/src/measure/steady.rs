@@ -11,8 +11,11 @@ use super::trial::{
 use crate::time::Duration;
 use alloc::vec::Vec;
 
-/// A mean delay beyond so many times that at a low rate is of another order.
+/// A mean delay beyond so many times that at a low rate, and [`BURST`] more, is of another order.
 pub const ANOTHER_ORDER: f64 = 10.0;
+/// Senders send back to back, at most, what is due in this time. Packets of a burst wait for each other, which
+/// is no router's delay.
+pub const BURST: Duration = Duration(20_000);
 /// A rise over a trial by less than this share of the mean is none.
 const LEAST_RISE: f64 = 0.1;
 /// Fewer seconds tell no trend.
@@ -252,7 +255,7 @@ pub fn judge(result: &TrialResult, seconds: &[f64], low: Option<f64>) -> Verdict
     let seconds: Vec<f64> = seconds.iter().copied().filter(|delay| delay.is_finite()).collect();
     let worst = seconds.iter().copied().fold(0.0, f64::max);
     if let Some(low) = low
-        && worst > ANOTHER_ORDER * low
+        && worst > ANOTHER_ORDER * low + BURST.as_secs_f64()
     {
         return Verdict::Slow { worst, low };
     }

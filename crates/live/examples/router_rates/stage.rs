@@ -20,7 +20,7 @@ pub const OUT: Mac = [2, 0, 0, 0, 0, 3];
 pub const RECEIVER: Mac = [2, 0, 0, 0, 0, 4];
 const SECONDS: f64 = 0.5;
 /// Frames of one run of the generator, whose preparation takes milliseconds, and of one batch there.
-const RUN: u32 = 1 << 17;
+pub const RUN: u32 = 1 << 20;
 const BATCH: u32 = 64;
 
 /// What is between generator and receiver, as long as it is kept.

@@ -9,6 +9,7 @@ use crate::ports::Port;
 use crate::ports::af_packet::{self, AfPacket};
 use crate::ports::af_xdp::{self, AfXdp};
 use crate::traffic::pace::Pacer;
+use netstage_core::measure::steady::BURST;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,13 +35,14 @@ pub struct Stream {
 }
 
 /// A batch of the program in the kernel takes this long, about: shorter ones cost more than they give.
-const BATCH_NS: f64 = 20_000.0;
+const BATCH_NS: f64 = BURST.0 as f64;
 /// Most frames of a batch.
 const MOST: u32 = 64;
-/// What the kernel takes, at most, until it calls the program for the first time.
-const SETTING_UP_NS: u64 = 20_000_000;
-/// Calls of the program before the tester looks whether it shall end, at most.
-const CALLS: u64 = 1 << 22;
+/// What the kernel takes, at most, until it calls the program for the first time: it waits until no processor
+/// runs what was there before (an RCU grace period, tens of milliseconds on some kernels).
+pub const SETTING_UP_NS: u64 = 100_000_000;
+/// Calls of the program, at most, before that is to be gone through again.
+const CALLS: u64 = 1 << 31;
 /// What a call takes at least that finds nothing due: it asks for the time over and over.
 const IDLE_NS: u64 = 1_000;
 /// Frames that are sent at once if all of them are late: what is later still is not made up for, since a burst
@@ -104,11 +106,12 @@ pub fn in_kernel(
         let next = start_ns + (progress.sent as f64 / stream.rate * 1e9) as u64;
         let ahead = next.saturating_sub(monotonic_ns());
         if ahead > 2 * SETTING_UP_NS {
-            std::thread::sleep(std::time::Duration::from_nanos(ahead.min(50_000_000) - SETTING_UP_NS));
+            std::thread::sleep(std::time::Duration::from_nanos(ahead - SETTING_UP_NS));
         }
         // Those that are called when all is sent would hold up the end.
         let left = stream.frames - progress.sent;
-        let idle = (left as f64 / stream.rate * 1e9) as u64 / IDLE_NS;
+        let sending = (left as f64 / stream.rate * 1e9) as u64;
+        let idle = (next.saturating_sub(monotonic_ns()) + sending) / IDLE_NS;
         generator.run((left + idle + u64::from(stream.batch())).min(CALLS) as u32)?;
     }
 }

@@ -33,8 +33,8 @@ const MOST_PEERS: usize = 64;
 const START: usize = 0;
 const SEQUENCE: usize = 4;
 const LAST: usize = 6;
-const IS_OVER: usize = 10;
-const EVENT: usize = 14;
+const IS_OVER: usize = 9;
+const EVENT: usize = 12;
 
 /// What all programs of a trial are told, and the one that is loaded.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// From when all is prepared to the first frame.
-const PREPARATION_NS: u64 = 25_000_000;
+const PREPARATION_NS: u64 = generator::SETTING_UP_NS + 10_000_000;
 /// How much longer than asked for frames are sent, by senders that are late.
 const OVERTIME_NS: u64 = 20_000_000;
 

@@ -122,7 +122,7 @@ table! {
 
 table! {
     /// Rates in whole steps: by halves in short trials, then a trial of full length, and down until one is
-    /// carried. The mean delay of no second may be more than ten times that at the low rate, and none may
+    /// carried. The mean delay of no second may be more than ten times that at the low rate and 20 us, and none may
     /// tell a trend upwards.
     pub(crate) struct Steady "test \"steady-rate\"" {
         /// Length of the trial that decides.
