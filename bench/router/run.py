@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = BENCH.parent
@@ -151,9 +152,10 @@ def pictures():
 def page():
     asked = json.loads((TARGET / "asked.json").read_text())
     tested = Tested("netstage")
-    said = f"Trials of {asked['trial']:g} s decided, in steps of {asked['step']:g} Mbit/s of IP; {asked['search']:g} s looked for where. {tested.description}\n"
+    said = (f"Trials of {asked['trial']:g} s decided, in steps of {asked['step']:g} Mbit/s of IP; {asked['search']:g} s looked for "
+            f"where. {tested.description}")
     write(RESULTS / "mpls-ix.md", {
-        "rates": rates(), "ratios": ratios(), "memory": memory(), "asked": said,
+        "rates": rates(), "ratios": ratios(), "memory": memory(), "asked": textwrap.fill(said, 136) + "\n",
         "share": by_size("test.line_share", lambda share: f"{share * 100:.1f}"),
         "frames": by_size("test.frame_rate", lambda rate: f"{rate / 1e3:.0f}"),
         "delay": by_size("test.latency", lambda delay: f"{delay * 1e6:.1f}"),
