@@ -43,18 +43,7 @@ const NO_JITTER: Jitter =
 
 /// 10 Mbit/s, 5 ms, unlimited: 1250 bytes take 1 ms.
 fn config() -> Config {
-    Config {
-        rate: BitRate(10_000_000),
-        delay: Duration::from_millis(5),
-        buffer: Capacity::Packets(u32::MAX),
-        queue: queue::Config::DropTail,
-        overhead: 0,
-        loss: 0.0,
-        bit_error_rate: 0.0,
-        jitter: NO_JITTER,
-        duplicate: 0.0,
-        schedule: Vec::new(),
-    }
+    Config::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(u32::MAX))
 }
 
 fn link(config: &Config) -> Link<Numbered> {

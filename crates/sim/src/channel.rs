@@ -259,25 +259,9 @@ mod tests {
     use super::*;
     use crate::packet::Body;
     use netstage_core::packet::Ecn;
-    use netstage_core::queue;
 
     fn config(rate: u64, delay: u64, buffer: Capacity) -> link::Config {
-        link::Config {
-            rate: BitRate(rate),
-            delay: Duration(delay),
-            buffer,
-            queue: queue::Config::DropTail,
-            overhead: 18,
-            loss: 0.0,
-            bit_error_rate: 0.0,
-            jitter: link::Jitter {
-                amount: Duration::ZERO,
-                distribution: link::JitterDistribution::Uniform,
-                reorder: false,
-            },
-            duplicate: 0.0,
-            schedule: Vec::new(),
-        }
+        link::Config { overhead: 18, ..link::Config::plain(BitRate(rate), Duration(delay), buffer) }
     }
 
     #[test]

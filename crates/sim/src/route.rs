@@ -143,22 +143,7 @@ pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::Config>) {
 
 /// A line within a node.
 fn line(rate: BitRate, buffer: Capacity) -> link::Config {
-    link::Config {
-        rate,
-        delay: Duration::ZERO,
-        buffer,
-        queue: queue::Config::DropTail,
-        overhead: 0,
-        loss: 0.0,
-        bit_error_rate: 0.0,
-        jitter: link::Jitter {
-            amount: Duration::ZERO,
-            distribution: link::JitterDistribution::Uniform,
-            reorder: false,
-        },
-        duplicate: 0.0,
-        schedule: Vec::new(),
-    }
+    link::Config::plain(rate, Duration::ZERO, buffer)
 }
 
 /// A channel whose arrivals are known when packets enter it.

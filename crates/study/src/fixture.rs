@@ -5,7 +5,7 @@ use netstage_core::fair::Control;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::{link, queue, tcp, traffic};
+use netstage_core::{link, tcp, traffic};
 use netstage_scenario::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
 use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
 use netstage_scenario::plan::{
@@ -20,23 +20,7 @@ pub fn at(seconds: u64) -> Instant {
 }
 
 fn direction(rate: u64) -> link::Config {
-    let jitter = link::Jitter {
-        amount: Duration::ZERO,
-        distribution: link::JitterDistribution::Uniform,
-        reorder: false,
-    };
-    link::Config {
-        rate: BitRate(rate),
-        delay: Duration::from_millis(10),
-        buffer: Capacity::Packets(50),
-        queue: queue::Config::DropTail,
-        overhead: 0,
-        loss: 0.0,
-        bit_error_rate: 0.0,
-        jitter,
-        duplicate: 0.0,
-        schedule: Vec::new(),
-    }
+    link::Config::plain(BitRate(rate), Duration::from_millis(10), Capacity::Packets(50))
 }
 
 fn tcp_config() -> tcp::Config {

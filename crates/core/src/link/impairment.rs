@@ -108,26 +108,10 @@ impl Impairment {
 mod tests {
     use super::*;
     use crate::quantity::{BitRate, Capacity};
-    use crate::queue;
     use alloc::vec::Vec;
 
     fn config() -> Config {
-        Config {
-            rate: BitRate(1_000_000),
-            delay: Duration::ZERO,
-            buffer: Capacity::Packets(1),
-            queue: queue::Config::DropTail,
-            overhead: 0,
-            loss: 0.0,
-            bit_error_rate: 0.0,
-            jitter: Jitter {
-                amount: Duration::ZERO,
-                distribution: JitterDistribution::Uniform,
-                reorder: false,
-            },
-            duplicate: 0.0,
-            schedule: Vec::new(),
-        }
+        Config::plain(BitRate(1_000_000), Duration::ZERO, Capacity::Packets(1))
     }
 
     #[test]

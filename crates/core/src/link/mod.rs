@@ -41,6 +41,28 @@ pub struct Config {
     pub schedule: Vec<(Instant, Change)>,
 }
 
+impl Config {
+    /// A drop-tail line without framing, impairments or changes.
+    pub fn plain(rate: BitRate, delay: Duration, buffer: Capacity) -> Config {
+        Config {
+            rate,
+            delay,
+            buffer,
+            queue: queue::Config::DropTail,
+            overhead: 0,
+            loss: 0.0,
+            bit_error_rate: 0.0,
+            jitter: Jitter {
+                amount: Duration::ZERO,
+                distribution: JitterDistribution::Uniform,
+                reorder: false,
+            },
+            duplicate: 0.0,
+            schedule: Vec::new(),
+        }
+    }
+}
+
 /// Random extra delay of each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Jitter {

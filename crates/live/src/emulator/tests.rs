@@ -78,16 +78,8 @@ const END: Instant = Instant(10_000_000_000);
 
 fn perfect() -> link::Config {
     link::Config {
-        rate: BitRate(10_000_000),
-        delay: Duration::from_millis(5),
-        buffer: Capacity::Packets(10),
-        queue: queue::Config::DropTail,
         overhead: 18,
-        loss: 0.0,
-        bit_error_rate: 0.0,
-        jitter: Jitter { amount: Duration::ZERO, distribution: JitterDistribution::Uniform, reorder: false },
-        duplicate: 0.0,
-        schedule: Vec::new(),
+        ..link::Config::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(10))
     }
 }
 

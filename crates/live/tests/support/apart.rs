@@ -2,9 +2,8 @@
 #![allow(dead_code)]
 
 use super::{LEFT_MAC, RIGHT_MAC};
-use netstage_core::link::{self, Jitter, JitterDistribution};
+use netstage_core::link;
 use netstage_core::quantity::{BitRate, Capacity};
-use netstage_core::queue;
 use netstage_core::time::Duration;
 use netstage_live::clock::{Epoch, monotonic_ns};
 use netstage_live::emulator::{Config, Emulator, LinkConfig, Report, Tolerance};
@@ -84,18 +83,7 @@ impl Apart {
 
 /// A line without impairments and a buffer of 100 packets.
 pub fn line(rate: u64, delay: Duration) -> link::Config {
-    link::Config {
-        rate: BitRate(rate),
-        delay,
-        buffer: Capacity::Packets(100),
-        queue: queue::Config::DropTail,
-        overhead: 0,
-        loss: 0.0,
-        bit_error_rate: 0.0,
-        jitter: Jitter { amount: Duration::ZERO, distribution: JitterDistribution::Uniform, reorder: false },
-        duplicate: 0.0,
-        schedule: Vec::new(),
-    }
+    link::Config::plain(BitRate(rate), delay, Capacity::Packets(100))
 }
 
 /// Address of a side: 0 is left, 1 right.

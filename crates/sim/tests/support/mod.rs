@@ -5,7 +5,7 @@ use netstage_core::fair::Control;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
-use netstage_core::{link, queue, tcp};
+use netstage_core::{link, tcp};
 use netstage_scenario::plan::*;
 use netstage_wire::Encapsulation;
 
@@ -31,22 +31,7 @@ pub fn tcp_config() -> tcp::Config {
 
 /// A drop-tail link with nothing special.
 pub fn plain_link(rate: u64, delay: Duration, packets: u32) -> link::Config {
-    link::Config {
-        rate: BitRate(rate),
-        delay,
-        buffer: Capacity::Packets(packets),
-        queue: queue::Config::DropTail,
-        overhead: 0,
-        loss: 0.0,
-        bit_error_rate: 0.0,
-        jitter: link::Jitter {
-            amount: Duration::ZERO,
-            distribution: link::JitterDistribution::Uniform,
-            reorder: false,
-        },
-        duplicate: 0.0,
-        schedule: Vec::new(),
-    }
+    link::Config::plain(BitRate(rate), delay, Capacity::Packets(packets))
 }
 
 /// The single bottleneck of the I2VFC paper, section 3.1.

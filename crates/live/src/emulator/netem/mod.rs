@@ -153,20 +153,14 @@ mod tests {
 
     pub(super) fn config() -> Config {
         Config {
-            rate: BitRate(10_000_000),
-            delay: Duration::from_millis(5),
-            buffer: Capacity::Packets(10),
-            queue: queue::Config::DropTail,
             overhead: 18,
             loss: 0.25,
-            bit_error_rate: 0.0,
             jitter: Jitter {
                 amount: Duration::from_millis(2),
                 distribution: JitterDistribution::Uniform,
                 reorder: true,
             },
-            duplicate: 0.0,
-            schedule: Vec::new(),
+            ..Config::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(10))
         }
     }
 
