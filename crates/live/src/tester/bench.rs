@@ -94,7 +94,7 @@ impl Bench {
         let headers = netstage_wire::IPV4_HEADER + netstage_wire::UDP_HEADER;
         let asked = Asked {
             operation,
-            lengths: if is_mix { PacketSize::Imix } else { PacketSize::Bytes(packet + headers) }.lengths(),
+            lengths: if is_mix { self.tester.mix() } else { PacketSize::Bytes(packet + headers) }.lengths(),
             rate,
             frames: ((sending * rate + 0.5) as u64).min(u64::from(u32::MAX)),
             drain: Duration::from_nanos(plan.duration.0.saturating_sub(flow.stop.0)),

@@ -135,7 +135,7 @@ fn packets_of_ipv6_are_forwarded_with_and_without_labels() {
             ip(&world.router, &format!("address add {address}/64 dev eth{number} nodad\n"));
         }
     }
-    let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"66 B\", \"1498 B\"]\n";
+    let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"66 B\", \"imix\"]\n";
     let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\n[labels]\npeers = 3\n";
     let to_ipv6 = |configuration: &std::path::PathBuf| {
         let mut text = std::fs::read_to_string(configuration).unwrap();

@@ -73,6 +73,12 @@ impl Tester {
         Ipv4Addr::from(u32::from(first) + way.labels_above + peer)
     }
 
+    /// The sizes of packets in a mix.
+    pub fn mix(&self) -> PacketSize {
+        let first = self.ways.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |way| way.first);
+        PacketSize::Imix { smallest: least(first) }
+    }
+
     /// The shortest and the longest IP packet of all sizes.
     pub fn lengths(&self) -> RangeInclusive<u16> {
         let mut all: Vec<u16> = self.sizes.iter().flat_map(|size| size.lengths()).collect();
@@ -157,8 +163,11 @@ impl Operation {
 pub enum PacketSize {
     /// All of one size.
     Bytes(u32),
-    /// A mix: 7 of 46 B, 4 of 552 B and 1 of 1500 B in every 12.
-    Imix,
+    /// A mix: 7 of the smallest, 4 of 552 B and 1 of 1500 B in every 12.
+    Imix {
+        /// Bytes of the smallest.
+        smallest: u16,
+    },
 }
 
 /// Who tells the router of routes.
@@ -378,7 +387,9 @@ fn built(file: &file::File, text: &str, problems: &mut Problems) -> Option<Teste
     }
     let sizes = match operations[..] {
         [] => Vec::new(),
-        _ => head.sizes.as_ref().map_or(head.profile.sizes(first), |asked| asked.value.0.clone()),
+        _ => head.sizes.as_ref().map_or(head.profile.sizes(first), |asked| {
+            asked.value.0.iter().map(|size| size.for_networks(first)).collect()
+        }),
     };
     let operations: Vec<Operation> = match labels {
         Some(_) => operations,
@@ -490,19 +501,31 @@ fn check_families(
             .value
             .0
             .iter()
-            .any(|size| size.lengths().iter().any(|length| u32::from(*length) < LEAST_IPV6))
+            .any(|size| matches!(size, PacketSize::Bytes(bytes) if *bytes < u32::from(LEAST_IPV6)))
     {
         let help = "packets of IPv6 have 66 B and more: 40 B, UDP's 8 B, and 18 B by which they are known";
         problems.push_help(sizes.place, "a size is too small for IPv6", help);
     }
 }
 
+/// Bytes of the smallest packet of IPv4: that of the smallest frame.
+const LEAST_IPV4: u16 = 46;
 /// Bytes of the smallest packet of IPv6.
-const LEAST_IPV6: u32 = 66;
+const LEAST_IPV6: u16 = 66;
 
 /// Bytes of the smallest packet to these networks.
-fn least(first: IpAddr) -> u32 {
-    if first.is_ipv4() { 46 } else { LEAST_IPV6 }
+fn least(first: IpAddr) -> u16 {
+    if first.is_ipv4() { LEAST_IPV4 } else { LEAST_IPV6 }
+}
+
+impl PacketSize {
+    /// A mix with the smallest packets there are to these networks.
+    fn for_networks(self, first: IpAddr) -> PacketSize {
+        match self {
+            PacketSize::Bytes(_) => self,
+            PacketSize::Imix { .. } => PacketSize::Imix { smallest: least(first) },
+        }
+    }
 }
 
 fn convergence(
@@ -521,7 +544,7 @@ fn convergence(
     Some(Convergence {
         events: events.as_ref().map_or(Event::ALL.to_vec(), |events| events.0.clone()),
         rate: *rate,
-        size: size.as_ref().map_or(least(file.routes.first.value.0), |size| size.0 as u32),
+        size: size.as_ref().map_or(least(file.routes.first.value.0).into(), |size| size.0 as u32),
         before: before.0,
         after: after.0,
     })
@@ -582,7 +605,7 @@ impl Profile {
             // Frames of RFC 2544 section 9.1, without their header and check sequence.
             _ => &[46, 110, 238, 494, 1006, 1262, 1500],
         };
-        let mut bytes: Vec<u32> = bytes.iter().map(|bytes| (*bytes).max(least(first))).collect();
+        let mut bytes: Vec<u32> = bytes.iter().map(|bytes| (*bytes).max(least(first).into())).collect();
         bytes.dedup();
         bytes.into_iter().map(PacketSize::Bytes).collect()
     }

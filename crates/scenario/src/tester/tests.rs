@@ -101,4 +101,8 @@ fn packets_of_ipv6_have_66_bytes_at_least() {
     let small = text.replace("[port.west]", "sizes = [\"46 B\"]\n[port.west]");
     let told = parse("tester.toml", &small).unwrap_err().to_string();
     assert!(told.contains("a size is too small for IPv6"), "{told}");
+    let mixed = parse("tester.toml", &small.replace("46 B", "imix")).unwrap();
+    assert_eq!(mixed.sizes[0], mixed.mix());
+    assert_eq!(mixed.mix().lengths(), [66, 552, 66, 66, 552, 66, 1500, 66, 552, 66, 66, 552]);
+    assert_eq!(mixed.scenario.cells[0].plan.tests[0].frames[0].ip, 347);
 }
