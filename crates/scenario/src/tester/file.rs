@@ -218,7 +218,7 @@ impl Decode for PacketSize {
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
         match node.text() {
             None => mismatch(node, &Self::kind(), problems),
-            Some("imix") => Some(PacketSize::Imix { smallest: super::LEAST_IPV4 }),
+            Some("imix") => Some(PacketSize::Imix { smallest: super::build::LEAST_IPV4 }),
             Some(_) => {
                 Bytes::<46, 9_000>::decode(node, problems).map(|bytes| PacketSize::Bytes(bytes.0 as u32))
             }
