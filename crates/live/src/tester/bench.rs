@@ -296,8 +296,8 @@ impl Bench {
         }
         if tally.received == 0 {
             return format!(
-                "{told} none came back from {router}: see its routes and labels (netstage test router CONFIG --setup \
-                 prints what it needs), the MTU of its links (a label takes 4 B), and that GRO is on at its ends of veth \
+                "{told} none came back from {router}: see that it forwards at all, its routes and labels (netstage test \
+                 router CONFIG --setup prints what it needs), the MTU of its links (a label takes 4 B), and that GRO is on at its ends of veth \
                  pairs (ethtool -K NAME gro on)"
             );
         }
