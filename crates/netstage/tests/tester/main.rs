@@ -169,12 +169,19 @@ fn packets_of_ipv6_are_forwarded_with_and_without_labels() {
         return;
     }
     world.router.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
-    let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\nby = \"bgp\"\n[bgp]\n";
+    let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\nby = \"bgp\"\n[bgp]\nbeside = \"table.txt\"\n";
+    // Those of the first 200 are parts of networks that are tested.
+    let beside = (0..1200).map(|number| format!("2001:db8:{number:x}:8000::/49 2001:db8:ffff::9\n"));
+    std::fs::write(world.folder.join("table.txt"), beside.collect::<String>()).unwrap();
     let configuration =
         world.configure(&format!("ready_within = \"20 s\"\n{head}operations = [\"ip\"]\n"), rest);
     to_ipv6(&configuration);
     let _bird = bird(&world, &configuration);
-    all_came_back(&trials(&world.test(&configuration)));
+    let output = world.test(&configuration);
+    all_came_back(&trials(&output));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let description = told["record"]["description"].as_str().unwrap();
+    assert!(description.contains("1000 routes of table.txt (200 left out)"), "{description}");
 }
 
 /// The shell blocks of docs/router-test.md, as they stand.

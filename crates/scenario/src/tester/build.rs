@@ -47,6 +47,15 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
         let help = "add a table [bgp], with `router_as` at least";
         problems.push_help(file.routes.by.place, "routes are told by BGP, and there is no session", help);
     }
+    if file.routes.by.value != Told::Bgp
+        && let Some(beside) = file.bgp.as_ref().and_then(|bgp| bgp.value.beside.as_ref())
+    {
+        problems.push_help(
+            beside.place,
+            "there is no session to tell of these routes",
+            "by = \"bgp\" in [routes]",
+        );
+    }
     let (first, ports) = (first?, ports?);
     check_families(file, first, &ports, &operations, problems);
     let labels = labels.map(|labels| Labels {
@@ -106,6 +115,7 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
             own_as: bgp.map_or(0, |bgp| bgp.own_as.0 as u32),
             router_as: bgp.map_or(0, |bgp| bgp.router_as.0 as u32),
             md5: bgp.and_then(|bgp| bgp.md5.clone()),
+            beside: bgp.and_then(|bgp| bgp.beside.as_ref()).map(|file| file.value.0.clone().into()),
         },
         convergence,
         model: head.model,

@@ -17,7 +17,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use cells::of_test;
 pub use convergence::{Convergence, Event};
@@ -298,6 +298,8 @@ pub struct Bgp {
     pub router_as: u32,
     /// The key of TCP's MD5 option.
     pub md5: Option<String>,
+    /// A file of routes that are told beside those of the networks.
+    pub beside: Option<PathBuf>,
 }
 
 /// Reads and checks a configuration file.
@@ -312,9 +314,11 @@ pub fn parse(name: &str, text: &str) -> Result<Tester, Errors> {
     let root = parse_document(0, &mut problems);
     if problems.is_empty()
         && let Some(file) = file::File::decode(&root, &mut problems)
-        && let Some(tester) = build::tester(&file, text, &mut problems)
+        && let Some(mut tester) = build::tester(&file, text, &mut problems)
         && problems.is_empty()
     {
+        let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+        tester.bgp.beside = tester.bgp.beside.map(|file| folder.join(file));
         return Ok(tester);
     }
     if problems.is_empty() {

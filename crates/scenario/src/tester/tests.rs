@@ -76,6 +76,7 @@ fn what_cannot_be_tested_is_told_with_its_remedy() {
         ("[labels]", "[labels]\nby = \"rsvp-te\"", "not set up by RSVP-TE yet"),
         ("count = 1000", "first = \"2001:db8::\"", "give `east` addresses of IPv6"),
         ("[labels]", "[labels]\n[convergence]", "by = \"bgp\" in [routes]"),
+        ("[labels]", "[labels]\n[bgp]\nbeside = \"rib\"", "there is no session to tell of these routes"),
         ("interface = \"eth2\"", "interface = \"eth1\"", "`eth1` is named twice"),
     ] {
         let text = SMALL
