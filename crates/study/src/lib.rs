@@ -4,7 +4,8 @@
 //! leaves a record: a folder with `record.json`, `series.parquet`, `figures.json`,
 //! `environment.json` and, where any were taken, `distributions.parquet`. Until the last run is done the folder holds `plan.json` and a file
 //! per finished run instead, and the same study takes it up where it stopped. docs/record.md
-//! describes both.
+//! describes both. Who performs runs elsewhere than on threads of this process drives a [`Study`]
+//! and a [`Performer`] by itself.
 #![forbid(unsafe_code)]
 
 mod analyse;
@@ -18,10 +19,12 @@ mod folder;
 mod judge;
 mod open;
 mod overview;
+mod perform;
 mod remarks;
 mod run;
 mod spread;
 mod statistics;
+mod study;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -43,7 +46,9 @@ pub use environment::Environment;
 pub use error::{Error, OpenError};
 pub use netstage_scenario::outcome::Stopped;
 pub use open::Record;
-pub use run::{Observer, Options, Progress, Runner, run};
+pub use perform::{Performer, Run, Runner};
+pub use run::{Observer, Options, Progress, run};
+pub use study::{Study, identity};
 
 use netstage_scenario::plan::Plan;
 use std::hash::Hasher;
