@@ -35,6 +35,7 @@ pub mod derive;
 pub mod figure;
 pub mod format;
 pub mod observed;
+pub mod page;
 pub mod plot;
 pub mod report;
 pub mod select;
@@ -53,6 +54,9 @@ pub use study::{Study, identity};
 use netstage_scenario::plan::Plan;
 use std::hash::Hasher;
 use std::io::Read;
+
+/// Name and version, as records tell them.
+pub const TOOL: &str = concat!("netstage ", env!("CARGO_PKG_VERSION"));
 
 /// What a flow's subject is a part of.
 #[derive(Clone, Debug)]
