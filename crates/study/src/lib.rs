@@ -46,7 +46,7 @@ pub mod svg;
 pub use environment::Environment;
 pub use error::{Error, OpenError};
 pub use netstage_scenario::outcome::Stopped;
-pub use open::Record;
+pub use open::{Record, SERIES};
 pub use perform::{Performer, Run, Runner};
 pub use run::{Observer, Options, Progress, run};
 pub use study::{Study, identity};

@@ -30,15 +30,15 @@ pub struct Study<S: Borrow<Scenario>> {
 }
 
 /// Identity of all that decides a study's results: equal here and there, runs can be performed there.
-pub fn identity(scenario: &Scenario, options: &Options) -> String {
-    Manifest::new(scenario, options).plan
+pub fn identity(scenario: &Scenario, stage: &str, tool: &str) -> String {
+    Manifest::new(scenario, stage, tool).plan
 }
 
 impl<S: Borrow<Scenario>> Study<S> {
     /// Takes a new or empty folder, or one that holds the same study, unfinished.
     pub fn take(scenario: S, options: &Options) -> Result<Study<S>, Error> {
         let watch = Watch::start();
-        let manifest = Manifest::new(scenario.borrow(), options);
+        let manifest = Manifest::new(scenario.borrow(), &options.stage, &options.tool);
         let folder = Folder::take(&options.out, &manifest)?;
         let finished = folder.finished_runs()?;
         let pending = runs(scenario.borrow()).filter(|run| !finished.contains_key(run)).collect();
