@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 
@@ -72,23 +72,21 @@ def perform(source: Source, runs: list[Run]) -> tuple[list[bytes], float]:
 
 
 def spread(
-    checked: _netstage.Checked,
-    out: Path,
-    scenario: tuple[Any, ...],
-    files: dict[str, bytes],
-    jobs: int | None,
-    retries: int,
-    listener: Listener | None,
+    checked: _netstage.Checked, out: Path, source: Source, jobs: int | None, listener: Listener | None
 ) -> None:
     """Performs all that is pending on the cluster this process is connected to, or starts one here."""
     study = _netstage.Study(checked, out, "sim")
     try:
         if not ray.is_initialized():
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        jobs = jobs or max(1, int(resources.get("CPU", 1)))
-        source = ray.put(Source(study.identity, scenario, files, retries))
-        Spread(study, source, jobs, listener).run()
+            ray.init(
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                # Nobody else need reach it.
+                _node_ip_address="127.0.0.1",
+            )
+        jobs = jobs or max(1, int(cast(Any, ray).cluster_resources().get("CPU", 1)))
+        Spread(study, ray.put(source), jobs, listener).run()
         study.finish(jobs)
     finally:
         study.close()

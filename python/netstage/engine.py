@@ -42,14 +42,15 @@ def run_on_ray(
     if on != "sim":
         raise ValueError(f'engine="ray" spreads simulations; on={on!r} needs a machine to itself')
     try:
-        from netstage.cluster import spread
+        from netstage.cluster import Source, spread
     except ImportError as error:
         raise MissingError(f"Ray cannot be used ({error})", "pip install netstage[ray]") from error
     files = {str(name): ((base or Path()) / name).read_bytes() for name in checked.files}
+    needed = Source(checked.identity(on), source, files, retries)
 
     def run(progress: bool | Callable[[Progress], object] | None) -> None:
         with listening(progress) as listener:
-            spread(checked, out, source, files, jobs, retries, listener)
+            spread(checked, out, needed, jobs, listener)
 
     return run
 

@@ -292,7 +292,8 @@ class Record:
 
     def __repr__(self) -> str:
         cells = len(self.data["cells"])
-        return f"<netstage.Record {self.folder}: {self.title}, {cells} × {self.data['repeat']} runs on {self.stage}>"
+        runs = f"{cells} × {self.data['repeat']} runs"
+        return f"<netstage.Record {self.folder}: {self.title}, {runs} on {self.stage}>"
 
 
 class Comparison:
@@ -336,7 +337,8 @@ def _page(data: dict[str, Any]) -> str:
     parts += [f"<p>{escape(warning)}</p>" for warning in data["warnings"]]
     verdicts = [
         f"<li>{'✓' if verdict['pass'] else '✗'} {escape(verdict['name'])}: {escape(verdict['metric'])} "
-        f"{escape(verdict['condition'])} — {escape(verdict['achieved'])} {escape(verdict.get('cell', ''))}</li>"
+        f"{escape(verdict['condition'])} — {escape(verdict['achieved'])} "
+        f"{escape(verdict.get('cell', ''))}</li>"
         for verdict in data["expectations"]
     ]
     parts += ["<ul>", *verdicts, "</ul>"] if verdicts else []
