@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router audit bpf web fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-python audit bpf web python deb fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -18,6 +18,7 @@ build: need-build ## Build target/release/netstage
 test: need-test lint ## What CI runs, from nothing: installs the Debian packages it lacks
 	$(CARGO) test --release --locked --workspace
 	$(MAKE) --no-print-directory fuzz-replay
+	scripts/python.sh test $(abspath $(PROGRAM))
 	scripts/web.sh verify
 	scripts/bpf.sh verify
 
@@ -26,10 +27,12 @@ check: need-build lint ## Every few minutes: formatting, clippy, unit tests; no 
 
 test-full: test need-vm audit ## Long matrices and every scenario with all its repeats
 	NETSTAGE_TEST_FULL=1 $(CARGO) test --release --locked --workspace -- --include-ignored --skip measures_
+	scripts/python.sh test-full $(abspath $(PROGRAM))
 
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(CARGO) fmt --manifest-path python/Cargo.toml --check
 
 figures: build ## Run every paper scenario and write docs/results
 	scripts/figures.sh $(PROGRAM)
@@ -75,6 +78,18 @@ bench-router: build ## What routers carry, side by side and under test, into doc
 	$(CARGO) build --release --locked -p netstage-live -p netstage-core --example router_rates --example forward_rates
 	scripts/packages.sh bench/router/packages.txt
 	bench/router/run.py
+
+deb: build ## Make a Debian package, in target/debian
+	@scripts/packages.sh scripts/packages-deb.txt
+	@scripts/deb.sh $(PROGRAM) target/debian
+
+python: build ## Build the Python package's wheel, install it into python/.venv, and test it
+	@scripts/packages.sh scripts/packages-python.txt
+	scripts/python.sh test $(abspath $(PROGRAM))
+
+bench-python: build ## What the Python package costs over the program, and Ray over threads
+	@scripts/packages.sh scripts/packages-python.txt
+	scripts/python.sh bench $(abspath $(PROGRAM))
 
 audit: ## Licences, bans and sources of what we depend on, by cargo-deny
 	scripts/audit.sh

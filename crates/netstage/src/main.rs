@@ -4,7 +4,6 @@
 
 mod cmd;
 mod exit;
-mod html;
 mod sparkline;
 mod summary;
 
@@ -77,6 +76,8 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write a manual page for every command
+    Man(cmd::man::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
         Command::Clean(arguments) => cmd::clean::run(&arguments),
         Command::Traffic(command) => cmd::traffic::run(&command),
         Command::Schema => cmd::schema::run(),
+        Command::Man(arguments) => cmd::man::run(&arguments, Arguments::command()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "netstage", &mut script);

@@ -3,7 +3,6 @@
 //! A file is written beside its place and renamed. The name of a run's file carries the
 //! checksum of its bytes, so a damaged one is never taken for a result.
 
-use crate::run::Options;
 use crate::{Error, checksum};
 use bytes::Bytes;
 use netstage_scenario::Scenario;
@@ -45,18 +44,18 @@ pub struct Manifest {
 
 impl Manifest {
     /// The manifest of a study.
-    pub fn new(scenario: &Scenario, options: &Options) -> Manifest {
+    pub fn new(scenario: &Scenario, stage: &str, tool: &str) -> Manifest {
         let mut all = format!("{:?}", (&scenario.text, scenario.seed, scenario.repeat));
         for cell in &scenario.cells {
             // The plan as well as the text: it holds what other files gave it.
             write!(all, "{:?}", (&cell.variant, &cell.settings, &cell.plan)).expect("writing to a string");
         }
         let schema = format!("{MAJOR}.{MINOR}");
-        write!(all, "{schema}{}{}", options.stage, options.tool).expect("writing to a string");
+        write!(all, "{schema}{stage}{tool}").expect("writing to a string");
         Manifest {
             schema,
-            tool: options.tool.clone(),
-            stage: options.stage.clone(),
+            tool: tool.to_owned(),
+            stage: stage.to_owned(),
             title: scenario.title.clone(),
             plan: format!("{:016x}", checksum(all.as_bytes())),
             cells: scenario.cells.len(),

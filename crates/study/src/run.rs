@@ -1,21 +1,8 @@
 //! Runs every cell under every seed, on several threads, and keeps each finished run.
 
-use crate::analyse::Analysis;
-use crate::derive::derive;
-use crate::environment::{Environment, Watch};
-use crate::figure::Figure;
-use crate::folder::{Folder, Manifest, RECORD, read_checked};
-use crate::open::{self, DISTRIBUTIONS, FIGURES, SERIES};
-use crate::series::{Joiner, encode_run, read_run, write_distributions};
-use crate::{Error, Record, Stopped, checksum_of, trials};
-use netstage_scenario::outcome::Outcome;
-use netstage_scenario::plan::Plan;
-use netstage_scenario::record::SeriesFile;
-use netstage_scenario::{Cell, Scenario};
-use parquet::errors::ParquetError;
-use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::perform::{Performer, Run, Runner};
+use crate::{Error, Record, Study};
+use netstage_scenario::Scenario;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -60,9 +47,6 @@ impl Observer for () {
     fn progress(&mut self, _: Progress) {}
 }
 
-/// Runs one plan under one seed; asks its last argument whether to stop.
-pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync + 'a;
-
 /// Runs a scenario to its record, or goes on with what the folder holds of it.
 ///
 /// `interrupted` may be set at any time, by a signal handler for one; finished runs are
@@ -75,44 +59,28 @@ pub fn run(
     observer: &mut dyn Observer,
     interrupted: &AtomicBool,
 ) -> Result<Record, Error> {
-    let watch = Watch::start();
-    let manifest = Manifest::new(scenario, options);
-    let folder = Folder::take(&options.out, &manifest)?;
-    let finished = folder.finished_runs()?;
-    let all = (0..scenario.cells.len()).flat_map(|cell| seeds(scenario).map(move |seed| (cell, seed)));
-    let pending: Vec<(usize, u64)> = all.filter(|run| !finished.contains_key(run)).collect();
-    let jobs = options.jobs.clamp(1, pending.len().max(1));
-    let resumed = finished.len();
+    let study = Study::take(scenario, options)?;
+    let jobs = options.jobs.clamp(1, study.pending().len().max(1));
     let work = Work {
-        scenario,
+        study: &study,
         runner,
-        folder: &folder,
-        pending: &pending,
         interrupted,
         retries: options.retries,
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
         doing: Mutex::new(String::new()),
     };
-    let done = work.run(jobs, resumed, observer)?;
-    if done < pending.len() {
-        let (done, total) = (resumed + done, manifest.total());
-        return Err(Error::Interrupted { folder: options.out.clone(), done, total });
+    let done = work.run(jobs, observer)?;
+    if done < study.pending().len() {
+        return Err(study.interrupted(done));
     }
-    finish(scenario, &manifest, &folder, || watch.stop(jobs, pending.len(), resumed))
-}
-
-fn seeds(scenario: &Scenario) -> impl Iterator<Item = u64> + use<> {
-    let first = scenario.seed;
-    (0..u64::from(scenario.repeat)).map(move |k| first.wrapping_add(k))
+    study.finish(jobs)
 }
 
 /// What the worker threads share.
 struct Work<'a> {
-    scenario: &'a Scenario,
+    study: &'a Study<&'a Scenario>,
     runner: &'a Runner<'a>,
-    folder: &'a Folder,
-    pending: &'a [(usize, u64)],
     interrupted: &'a AtomicBool,
     retries: u32,
     next: AtomicUsize,
@@ -123,8 +91,8 @@ struct Work<'a> {
 impl Work<'_> {
     /// Works until nothing is pending, an error, or an interruption; returns how many runs
     /// were finished.
-    fn run(&self, jobs: usize, resumed: usize, observer: &mut dyn Observer) -> Result<usize, Error> {
-        let total = resumed + self.pending.len();
+    fn run(&self, jobs: usize, observer: &mut dyn Observer) -> Result<usize, Error> {
+        let (total, resumed) = (self.study.total(), self.study.resumed());
         let started = Instant::now();
         let mut done = 0;
         let mut error = None;
@@ -137,7 +105,7 @@ impl Work<'_> {
             drop(sender);
             loop {
                 let left =
-                    (done > 0).then(|| started.elapsed() / done as u32 * (self.pending.len() - done) as u32);
+                    (done > 0).then(|| started.elapsed() / done as u32 * (total - resumed - done) as u32);
                 let doing = self.doing().clone();
                 observer.progress(Progress { done: resumed + done, total, left, doing });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
@@ -162,8 +130,8 @@ impl Work<'_> {
     fn worker(&self, results: &Sender<Result<(), Error>>) {
         while !self.stopping() {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(&(cell, seed)) = self.pending.get(index) else { return };
-            match self.one(cell, seed) {
+            let Some(&run) = self.study.pending().get(index) else { return };
+            match self.one(run) {
                 Ok(true) => drop(results.send(Ok(()))),
                 Ok(false) => return,
                 Err(error) => {
@@ -174,136 +142,16 @@ impl Work<'_> {
         }
     }
 
-    /// The flows of a plan, then its tests.
-    fn perform(&self, plan: &Plan, seed: u64) -> Result<Outcome, Stopped> {
-        let stop = || self.stopping();
-        let doing = |what: &str| what.clone_into(&mut self.doing());
-        doing("flows");
-        let mut outcome = match plan.has_run() {
-            true => self.flows(plan, seed, &stop)?,
-            false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
-        };
-        outcome.tests = trials::run(plan, (seed, self.retries), self.runner, &stop, &doing)?;
-        for test in &outcome.tests {
-            let why = test.void.iter().map(|why| format!("test.{why}"));
-            outcome.void.extend(why);
-        }
-        Ok(outcome)
-    }
-
-    /// The flows of a plan, begun anew where the stage itself fell short. Each attempt counts for
-    /// itself, and the outcome says how many there were.
-    fn flows(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
-        let mut spoiled = Vec::new();
-        loop {
-            let mut outcome = (self.runner)(plan, seed, stop)?;
-            if outcome.void.is_empty() || spoiled.len() == self.retries as usize {
-                let said =
-                    |(attempt, why): (usize, &String)| format!("attempt {} was void: {why}", attempt + 1);
-                outcome.warnings.extend(spoiled.iter().enumerate().map(said));
-                return Ok(outcome);
-            }
-            spoiled.push(outcome.void.swap_remove(0));
-        }
-    }
-
     /// One run; false if it was stopped.
-    fn one(&self, index: usize, seed: u64) -> Result<bool, Error> {
-        let cell = &self.scenario.cells[index];
-        let failed = |message| Error::Run { cell: label(cell), seed, message };
-        let run = || self.perform(&cell.plan, seed);
-        let mut outcome = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(Stopped::Interrupted)) => return Ok(false),
-            Ok(Err(Stopped::Failed(message))) => return Err(failed(message)),
-            Ok(Err(Stopped::Unsupported(message))) => return Err(Error::Unsupported(message)),
-            Ok(Err(Stopped::Missing { message, remedy })) => {
-                return Err(Error::Missing { message, remedy });
-            }
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
-                return Err(failed(format!("internal error: {text}")));
-            }
+    fn one(&self, run: Run) -> Result<bool, Error> {
+        let performer = Performer {
+            runner: self.runner,
+            retries: self.retries,
+            stop: &|| self.stopping(),
+            doing: &|what| what.clone_into(&mut self.doing()),
         };
-        derive(&cell.plan, &mut outcome);
-        let bytes = encode_run(index as u32, seed, &outcome).map_err(|e| failed(e.to_string()))?;
-        self.folder.keep_run(index, seed, &bytes)?;
+        let Some(file) = performer.perform(self.study.scenario(), run)? else { return Ok(false) };
+        self.study.keep(run, &file)?;
         Ok(true)
-    }
-}
-
-/// A cell in words; empty where there is only one.
-fn label(cell: &Cell) -> String {
-    let settings = cell.settings.iter().map(|(path, value)| format!("{path}={value}"));
-    let variant = (!cell.variant.is_empty()).then(|| cell.variant.clone());
-    variant.into_iter().chain(settings).collect::<Vec<_>>().join(" ")
-}
-
-/// Joins the runs, works out what they come to, and writes the record.
-fn finish(
-    scenario: &Scenario,
-    manifest: &Manifest,
-    folder: &Folder,
-    environment: impl Fn() -> Environment,
-) -> Result<Record, Error> {
-    let runs = folder.finished_runs()?;
-    let mut analysis = Analysis::new(scenario);
-    let mut rows = 0;
-    folder.write(SERIES, |file| {
-        let mut joiner = Joiner::new(BufWriter::with_capacity(1 << 20, file)).map_err(io_error)?;
-        for cell in 0..scenario.cells.len() {
-            for seed in seeds(scenario) {
-                let missing =
-                    || io::Error::new(io::ErrorKind::NotFound, "the file of a finished run has vanished");
-                let bytes = read_checked(runs.get(&(cell, seed)).ok_or_else(missing)?)?;
-                joiner.push(&bytes).map_err(io_error)?;
-                let (_, _, outcome) = read_run(&bytes).map_err(io_error)?;
-                analysis.add(cell, seed, &outcome);
-            }
-            analysis.end_cell(cell);
-        }
-        let (mut sink, count) = joiner.finish().map_err(io_error)?;
-        rows = count;
-        sink.flush()
-    })?;
-    let series = written(folder, SERIES, rows)?;
-    let distributions = if analysis.distributions().iter().all(Vec::is_empty) {
-        None
-    } else {
-        let mut rows = 0;
-        folder.write(DISTRIBUTIONS, |file| {
-            rows = write_distributions(BufWriter::new(file), analysis.distributions()).map_err(io_error)?;
-            Ok(())
-        })?;
-        Some(written(folder, DISTRIBUTIONS, rows)?)
-    };
-    let (data, figures): (_, Vec<Figure>) = analysis.finish(manifest, series, distributions);
-    let environment = environment();
-    let json = |value: serde_json::Result<Vec<u8>>| value.expect("only text and numbers");
-    let text = json(serde_json::to_vec_pretty(&environment));
-    folder.write(open::ENVIRONMENT, |file| file.write_all(&text))?;
-    let text = json(serde_json::to_vec(&figures));
-    folder.write(FIGURES, |file| file.write_all(&text))?;
-    folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
-    folder.tidy()?;
-    Ok(Record { folder: folder.file(""), data, figures, environment })
-}
-
-/// What a record says of a file of values.
-pub(crate) fn written(folder: &Folder, name: &str, rows: u64) -> Result<SeriesFile, Error> {
-    let path = folder.file(name);
-    let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(Error::io("read", &path))?;
-    Ok(SeriesFile { rows, bytes, xxh64: format!("{hash:016x}") })
-}
-
-pub(crate) fn io_error(error: ParquetError) -> io::Error {
-    // Keep the system's own words, and its kind, where it was the system that failed.
-    match error {
-        ParquetError::External(source) => match source.downcast::<io::Error>() {
-            Ok(source) => *source,
-            Err(source) => io::Error::other(source),
-        },
-        other => io::Error::other(other),
     }
 }

@@ -234,7 +234,7 @@ fn a_damaged_run_is_done_again() {
     interrupted_after(&scenario, &out, 1);
     let kept = run_files(&out).remove(0);
     let whole = fs::read(&kept).unwrap();
-    let manifest = crate::folder::Manifest::new(&scenario, &options(&out, 1));
+    let manifest = crate::folder::Manifest::new(&scenario, "sim", "netstage test");
     for length in 0..whole.len() {
         fs::write(&kept, &whole[..length]).unwrap();
         let folder = Folder::take(&out, &manifest).unwrap();
@@ -319,7 +319,7 @@ fn only_one_process_works_in_a_folder() {
     let scratch = Scratch::new("lock");
     let out = scratch.join("out");
     let scenario = scenario();
-    let manifest = crate::folder::Manifest::new(&scenario, &options(&out, 1));
+    let manifest = crate::folder::Manifest::new(&scenario, "sim", "netstage test");
     let held = Folder::take(&out, &manifest).unwrap();
     assert!(matches!(Folder::take(&out, &manifest), Err(Error::InUse { .. })));
     drop(held);

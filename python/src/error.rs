@@ -1,0 +1,38 @@
+//! Errors as Python's exceptions; `netstage/errors.py` declares them.
+
+use netstage_scenario::Errors;
+use netstage_study::{Error, OpenError};
+use pyo3::PyErr;
+use pyo3::import_exception;
+
+import_exception!(netstage.errors, FolderError);
+import_exception!(netstage.errors, InterruptedStudy);
+import_exception!(netstage.errors, MissingError);
+import_exception!(netstage.errors, RecordError);
+import_exception!(netstage.errors, RunError);
+import_exception!(netstage.errors, ScenarioError);
+
+pub fn scenario(errors: &Errors) -> PyErr {
+    let problem = |p: &netstage_scenario::Problem| {
+        (errors.source_of(p).name.clone(), p.line, p.column, p.message.clone(), p.help.clone())
+    };
+    let problems: Vec<_> = errors.problems.iter().map(problem).collect();
+    ScenarioError::new_err((errors.to_string().trim_end().to_owned(), problems))
+}
+
+pub fn study(error: Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        Error::Occupied { .. } => FolderError::new_err(format!("{message}; name another with out=")),
+        Error::InUse { .. } => FolderError::new_err(message),
+        Error::Missing { remedy, .. } => MissingError::new_err((message, remedy)),
+        Error::Unsupported(_) => ScenarioError::new_err((message, Vec::<()>::new())),
+        Error::Interrupted { .. } => InterruptedStudy::new_err(message),
+        Error::Run { .. } => RunError::new_err(message),
+        Error::Io { .. } => RunError::new_err(format!("{message}; what is finished is kept")),
+    }
+}
+
+pub fn open(error: OpenError) -> PyErr {
+    RecordError::new_err(error.to_string())
+}

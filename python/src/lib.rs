@@ -1,0 +1,36 @@
+//! What netstage's Python package has of Rust: scenarios checked, studies run, records read.
+//!
+//! Objects here are thin; what users see, with its documentation, is in `netstage/`.
+#![forbid(unsafe_code)]
+// The macros of PyO3 make items that carry no documentation.
+#![allow(missing_docs)]
+
+mod error;
+mod learn;
+mod listen;
+mod record;
+mod run;
+mod scenario;
+mod toml_text;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _netstage {
+    #[pymodule_export]
+    use super::learn::learn;
+    #[pymodule_export]
+    use super::record::{Recorded, compare};
+    #[pymodule_export]
+    use super::run::{Study, perform, run};
+    #[pymodule_export]
+    use super::scenario::{Checked, check, schema};
+    #[pymodule_export]
+    use super::toml_text::document;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("TOOL", netstage_study::TOOL)
+    }
+}

@@ -1,0 +1,90 @@
+//! Records read back.
+
+use crate::error;
+use netstage_study::report::{ReportData, report};
+use netstage_study::{Record, compare as comparison, page, svg};
+use pyo3::prelude::*;
+use std::path::{Path, PathBuf};
+
+/// A finished study.
+#[pyclass(frozen, module = "netstage._netstage")]
+pub struct Recorded(Record);
+
+#[pymethods]
+impl Recorded {
+    /// Reads a record's folder.
+    #[new]
+    fn new(py: Python<'_>, folder: PathBuf) -> PyResult<Recorded> {
+        py.detach(|| Record::open(&folder)).map(Recorded).map_err(error::open)
+    }
+
+    #[getter]
+    fn folder(&self) -> &Path {
+        &self.0.folder
+    }
+
+    #[getter]
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    #[getter]
+    fn passes(&self) -> bool {
+        self.0.data.passes()
+    }
+
+    /// The text of `record.json`.
+    fn data(&self) -> String {
+        self.0.data.to_json()
+    }
+
+    /// The text of `environment.json`.
+    fn environment(&self) -> String {
+        json(&self.0.environment)
+    }
+
+    /// The figures' numbers.
+    fn figures(&self) -> String {
+        json(&self.0.figures)
+    }
+
+    /// A figure as a picture.
+    fn svg(&self, py: Python<'_>, figure: usize) -> Option<String> {
+        let figure = self.0.figures.get(figure)?;
+        Some(py.detach(|| svg::svg(figure)))
+    }
+
+    /// What a report shows, as data.
+    fn report(&self, py: Python<'_>) -> String {
+        py.detach(|| json(&report(&self.0)))
+    }
+
+    /// Writes the report as a page that opens without a network.
+    fn write_page(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        Ok(py.detach(|| page::write(&path, &report(&self.0)))?)
+    }
+
+    /// The file of all values, once its bytes are known to be those the record was written with.
+    fn series_file(&self, py: Python<'_>) -> PyResult<PathBuf> {
+        py.detach(|| self.0.series()).map_err(error::open)?;
+        Ok(self.0.folder.join(netstage_study::SERIES))
+    }
+}
+
+/// What a comparison of records shows, as data; written as a page, too, where `path` is given.
+#[pyfunction]
+#[pyo3(signature = (records, path=None))]
+pub fn compare(py: Python<'_>, records: Vec<PyRef<'_, Recorded>>, path: Option<PathBuf>) -> PyResult<String> {
+    let records: Vec<Record> = records.iter().map(|record| record.0.clone()).collect();
+    py.detach(|| {
+        let data: ReportData = comparison::compare(&records);
+        if let Some(path) = path {
+            page::write(&path, &data)?;
+        }
+        Ok(json(&data))
+    })
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("only text and numbers")
+}

@@ -1,0 +1,181 @@
+//! Studies: run here, or run by run for an engine that spreads them.
+
+use crate::error::{self, RunError};
+use crate::listen::Listener;
+use crate::scenario::Checked;
+use netstage_scenario::Scenario;
+use netstage_study::stage::{self, Backend, Means};
+use netstage_study::{Error, Options, Performer, Record, Runner, TOOL, page, report};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Runs everything on threads of this process; `progress` hears of it. The record is in `out`.
+#[pyfunction]
+#[pyo3(signature = (checked, out, stage="sim", program=None, jobs=None, retries=0, progress=None))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub fn run(
+    py: Python<'_>,
+    checked: &Checked,
+    out: PathBuf,
+    stage: &str,
+    program: Option<PathBuf>,
+    jobs: Option<usize>,
+    retries: u32,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // Runs in real time take the processor from each other, so those go one by one.
+    let (default_jobs, runner): (_, Box<Runner>) = match (stage, program) {
+        ("sim", _) => (cores, Box::new(stage::sim)),
+        ("emu", Some(program)) => {
+            let means = Means { program, logs: out.join("logs"), backend: Backend::Own };
+            (1, Box::new(stage::emu(means)))
+        }
+        ("emu", None) => return Err(PyValueError::new_err("the emulated stage needs the program netstage")),
+        _ => return Err(PyValueError::new_err(format!("there is no stage `{stage}`: sim or emu"))),
+    };
+    let options = options(out, stage, jobs.unwrap_or(default_jobs), retries);
+    let interrupted = AtomicBool::new(false);
+    let mut listener = Listener::new(progress, &interrupted);
+    let scenario = &*checked.0;
+    let result = py.detach(|| {
+        let record = netstage_study::run(scenario, &*runner, &options, &mut listener, &interrupted)?;
+        write_page(&record)
+    });
+    let Err(error) = result else { return Ok(()) };
+    let raised = listener.raised(py, &error.to_string());
+    Err(raised.unwrap_or_else(|| error::study(error)))
+}
+
+fn options(out: PathBuf, stage: &str, jobs: usize, retries: u32) -> Options {
+    Options { out, jobs, retries, stage: stage.into(), tool: TOOL.into() }
+}
+
+fn write_page(record: &Record) -> Result<(), Error> {
+    let path = record.folder.join(page::NAME);
+    page::write(&path, &report::report(record)).map_err(|source| Error::Io { doing: "write", path, source })
+}
+
+/// The bytes of one simulated run's file, for `Study.keep`.
+#[pyfunction]
+#[pyo3(signature = (checked, cell, seed, retries=0))]
+pub fn perform<'py>(
+    py: Python<'py>,
+    checked: &Checked,
+    cell: usize,
+    seed: u64,
+    retries: u32,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let scenario = &*checked.0;
+    if cell >= scenario.cells.len() {
+        return Err(PyValueError::new_err(format!("there is no cell {cell}")));
+    }
+    let (file, raised) = py.detach(|| {
+        let signals = Signals::default();
+        let runner: &Runner = &stage::sim;
+        let performer = Performer { runner, retries, stop: &|| signals.raised(), doing: &|_| () };
+        let file = performer.perform(scenario, (cell, seed));
+        (file, signals.error.into_inner())
+    });
+    match file.map_err(error::study)? {
+        Some(file) => Ok(PyBytes::new(py, &file)),
+        None => Err(raised.unwrap_or_else(|| RunError::new_err("the run was stopped"))),
+    }
+}
+
+/// Looks for Python's signals, though not every time it is asked.
+struct Signals {
+    looked: Cell<Instant>,
+    error: RefCell<Option<PyErr>>,
+}
+
+impl Default for Signals {
+    fn default() -> Signals {
+        Signals { looked: Cell::new(Instant::now()), error: RefCell::default() }
+    }
+}
+
+impl Signals {
+    fn raised(&self) -> bool {
+        let mut error = self.error.borrow_mut();
+        if error.is_none() && self.looked.get().elapsed() > Duration::from_millis(200) {
+            self.looked.set(Instant::now());
+            *error = Python::attach(|py| py.check_signals()).err();
+        }
+        error.is_some()
+    }
+}
+
+/// A study whose runs are performed elsewhere.
+#[pyclass(frozen, module = "netstage._netstage")]
+pub struct Study(Mutex<Option<netstage_study::Study<Arc<Scenario>>>>);
+
+impl Study {
+    fn with<T>(&self, ask: impl FnOnce(&netstage_study::Study<Arc<Scenario>>) -> T) -> PyResult<T> {
+        let study = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        study.as_ref().map(ask).ok_or_else(over)
+    }
+}
+
+fn over() -> PyErr {
+    PyValueError::new_err("this study is over")
+}
+
+#[pymethods]
+impl Study {
+    /// Takes the folder `out`.
+    #[new]
+    #[pyo3(signature = (checked, out, stage="sim"))]
+    fn new(py: Python<'_>, checked: &Checked, out: PathBuf, stage: &str) -> PyResult<Study> {
+        let options = options(out, stage, 1, 0);
+        let scenario = Arc::clone(&checked.0);
+        let study = py.detach(|| netstage_study::Study::take(scenario, &options)).map_err(error::study)?;
+        Ok(Study(Mutex::new(Some(study))))
+    }
+
+    /// Cell and seed of every run that is still to be performed.
+    #[getter]
+    fn pending(&self) -> PyResult<Vec<(usize, u64)>> {
+        self.with(|study| study.pending().to_vec())
+    }
+
+    /// Runs in all.
+    #[getter]
+    fn total(&self) -> PyResult<usize> {
+        self.with(netstage_study::Study::total)
+    }
+
+    /// What `Checked.identity` gives where the same is run.
+    #[getter]
+    fn identity(&self) -> PyResult<String> {
+        self.with(|study| study.identity().to_owned())
+    }
+
+    /// Keeps a run's file, if it is that run's.
+    fn keep(&self, py: Python<'_>, cell: usize, seed: u64, file: &[u8]) -> PyResult<()> {
+        let file = file.to_vec();
+        py.detach(|| self.with(|study| study.keep_foreign((cell, seed), file)))?.map_err(error::study)
+    }
+
+    /// What of the study is kept, in words, once `kept` runs were.
+    fn interrupted(&self, kept: usize) -> PyResult<String> {
+        self.with(|study| study.interrupted(kept).to_string())
+    }
+
+    /// Lets go of the folder.
+    fn close(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Joins all runs to the record and its page; `jobs` of them went on at a time.
+    fn finish(&self, py: Python<'_>, jobs: usize) -> PyResult<()> {
+        let study = self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(over)?;
+        py.detach(|| write_page(&study.finish(jobs)?)).map_err(error::study)
+    }
+}

@@ -1,0 +1,87 @@
+"""Records as tables and figures."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pytest
+
+import netstage
+
+
+@pytest.fixture
+def record(line: netstage.Scenario) -> netstage.Record:
+    return line.run(vary={"link.line.delay": ["5 ms", "50 ms"], "flow.up.count": [2, 3]}, out="record")
+
+
+def test_series_are_what_is_asked(record: netstage.Record) -> None:
+    whole = record.series()
+    assert whole.num_rows == record.data["series"]["rows"]
+    assert whole.column_names == ["cell", "seed", "time_ns", "subject", "metric", "value"]
+    assert set(whole["metric"].to_pylist()) <= set(record.metrics)
+    some = record.series("flow.throughput", ["up[0]", "up[1]"], cell=[0, 3], seed=1)
+    assert some.num_rows == 2 * 2 * 3
+    assert set(some["cell"].to_pylist()) == {0, 3} and set(some["seed"].to_pylist()) == {1}
+    assert record.series(subject="up[*]")["subject"].unique().to_pylist() == ["up[0]", "up[1]", "up[2]"]
+    assert record.series("no.such.metric").num_rows == 0
+    # Any library that speaks Arrow takes it.
+    assert pa.RecordBatchReader.from_stream(some).read_all() == some
+    assert record.metrics["flow.throughput"].unit == "bit/s"
+    assert record.metrics["flow.throughput"].layer == "payload"
+
+
+def test_a_data_frame_has_what_was_varied(record: netstage.Record) -> None:
+    pytest.importorskip("pandas")
+    frame = record.to_pandas("flow.throughput", "up[*]")
+    assert list(frame.columns[:5]) == ["cell", "link.line.delay", "flow.up.count", "seed", "time_s"]
+    means = frame.groupby(["link.line.delay", "flow.up.count"]).value.mean()
+    summary = record.summary().to_pandas().query("metric == 'flow.throughput' and subject == 'up'")
+    assert sorted(means) == pytest.approx(sorted(summary["mean"]))
+    assert set(frame["flow.up.count"]) == {2.0, 3.0}
+    assert set(frame.time_s) == {0.0, 1.0, 2.0}
+
+
+def test_expectations_tell_what_came_of_them(record: netstage.Record) -> None:
+    used = record.expectations["used"]
+    assert used.passes and record.passes and used.claim == "the line is used"
+    assert [cell for cell, _, holds in used.achieved if holds] == [0, 1, 2, 3]
+
+
+def test_figures_are_pictures_in_a_notebook(record: netstage.Record) -> None:
+    figure = record.figures["shares"]
+    assert ElementTree.fromstring(figure._repr_svg_()).tag.endswith("svg")
+    assert figure.title == "Shares <of> the line" and "Shares &lt;of&gt; the line" in figure.svg
+    figure.save("shares.svg")
+    assert Path("shares.svg").read_text() == figure.svg
+    assert figure.svg in record.figures._repr_html_()
+    with pytest.raises(KeyError, match="the figures are shares"):
+        record.figures["share"]
+
+
+def test_a_notebook_shows_the_record_and_runs_no_script_of_it(line: netstage.Scenario) -> None:
+    line["scenario.title"] = "<script>alert(1)</script>"
+    shown = line.run(out="hostile")._repr_html_()
+    assert "<script" not in shown and "&lt;script" in shown and "✓ used" in shown
+
+
+def test_records_are_compared(record: netstage.Record, line: netstage.Scenario) -> None:
+    other = line.run(
+        seed=9, vary={"link.line.delay": ["5 ms", "50 ms"], "flow.up.count": [2, 3]}, out="other"
+    )
+    comparison = netstage.compare(record, other)
+    assert comparison.data["title"] == "Comparison of record, other"
+    assert "<table>" in comparison._repr_html_()
+    comparison.write_report("both.html")
+    assert Path("both.html").stat().st_size > 10_000
+
+
+def test_a_damaged_record_is_not_read(record: netstage.Record) -> None:
+    file = record.folder / "series.parquet"
+    file.write_bytes(file.read_bytes().replace(b"up[0]", b"up[9]"))
+    with pytest.raises(netstage.RecordError, match="not those the record was written with"):
+        record.series()
+    (record.folder / "record.json").write_text("{}")
+    with pytest.raises(netstage.RecordError, match=r"record\.json"):
+        netstage.Record.open(record.folder)
+    with pytest.raises(netstage.RecordError, match="holds no record"):
+        netstage.Record.open("nowhere")

@@ -1,0 +1,155 @@
+"""Running: the same bytes as the program, progress, interruption, folders."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import LINE, ROOT
+
+import netstage
+from netstage.engine import find_program
+
+FILES = ("record.json", "series.parquet", "figures.json")
+
+
+@pytest.fixture
+def program() -> Path:
+    try:
+        return find_program()
+    except netstage.MissingError as missing:
+        pytest.skip(str(missing))
+
+
+def test_a_record_is_the_programs_byte_for_byte(program: Path) -> None:
+    scenario = ROOT / "scenarios/examples/fair-two-vpns.toml"
+    varied = [
+        "--vary",
+        "vpn.*.weight=1,2",
+        "--set",
+        'scenario.duration="5 s"',
+        "--seed",
+        "3",
+        "--repeat",
+        "2",
+    ]
+    # An expectation may fail on so short a run: that is exit code 3.
+    status = subprocess.run(
+        [program, "run", scenario, *varied, "--out", "program"], stdout=subprocess.DEVNULL
+    )
+    assert status.returncode in (0, 3)
+    netstage.Scenario.load(scenario).run(
+        set={"scenario.duration": "5 s"}, vary={"vpn.*.weight": [1, 2]}, seed=3, repeat=2, out="python"
+    )
+    for name in FILES:
+        assert Path("python", name).read_bytes() == Path("program", name).read_bytes(), name
+
+
+def test_real_packets_are_sent_between_namespaces(program: Path, line: netstage.Scenario) -> None:
+    try:
+        record = line.run(on="emu", repeat=1, retries=2, out="emu")
+    except netstage.MissingError as missing:
+        pytest.skip(str(missing))
+    assert record.stage == "emu"
+    assert record.series("flow.throughput").num_rows == 9
+
+
+def test_progress_is_told_until_all_is_done(line: netstage.Scenario) -> None:
+    told: list[netstage.Progress] = []
+    line.run(progress=told.append, repeat=5)
+    assert (told[0].done, told[0].total, told[0].left_s) == (0, 5, None)
+    assert told[-1].done == 5 and [p.done for p in told] == sorted(p.done for p in told)
+
+
+def test_what_a_listener_raises_stops_the_study(long_line: netstage.Scenario) -> None:
+    def refuse(_: netstage.Progress) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough") as caught:
+        long_line.run(progress=refuse, repeat=50, out="stopped")
+    assert "of 50 runs are kept in stopped" in caught.value.__notes__[0]
+
+
+def test_other_threads_go_on_while_it_runs(long_line: netstage.Scenario) -> None:
+    counted = 0
+    over = threading.Event()
+
+    def count() -> None:
+        nonlocal counted
+        while not over.is_set():
+            counted += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        # It ends by what it hears of the other thread, so no clock decides.
+        def enough(_: netstage.Progress) -> None:
+            if counted > 20:
+                raise StopIteration
+
+        with pytest.raises(StopIteration):
+            long_line.run(progress=enough, repeat=1000, jobs=1)
+    finally:
+        over.set()
+        thread.join()
+
+
+STUDY = """
+import netstage, sys
+scenario = netstage.Scenario.load("line.toml")
+runs = int(sys.argv[1])
+def told(progress):
+    print(progress.done, flush=True)
+scenario.run(repeat=runs, jobs=1, out="record", progress=told)
+"""
+
+
+def test_ctrl_c_leaves_a_folder_that_goes_on() -> None:
+    Path("line.toml").write_text(LINE.replace('"3 s"', '"60 s"'))
+    started = subprocess.Popen(
+        [sys.executable, "-c", STUDY, "200"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert started.stdout and started.stderr
+    while int(started.stdout.readline()) < 2:
+        pass
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate()
+    assert "KeyboardInterrupt" in errors and "of 200 runs are kept in record" in errors, errors
+    kept = len(list(Path("record/runs").glob("*.parquet")))
+    assert 2 <= kept < 200
+    with pytest.raises(netstage.RecordError, match="unfinished"):
+        netstage.Record.open("record")
+    record = netstage.Scenario.load("line.toml").run(repeat=200, out="record")
+    assert record.environment["resumed_runs"] == kept
+    whole = netstage.Scenario.load("line.toml").run(repeat=200, out="whole")
+    assert record.data == whole.data
+
+
+def test_a_folder_that_is_taken_is_left_alone(line: netstage.Scenario) -> None:
+    first = line.run()
+    assert first.folder == Path("out/line")
+    with pytest.raises(netstage.FolderError, match="already holds this study"):
+        line.run()
+    again = line.run(reuse=True)
+    assert again.data == first.data
+    with pytest.raises(netstage.FolderError, match="another study"):
+        line.run(seed=5, reuse=True)
+
+
+def test_what_there_is_not_is_said(line: netstage.Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="there is no engine"):
+        line.run(engine="slurm")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="there is no stage"):
+        line.run(on="moon")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="needs a machine to itself"):
+        line.run(on="emu", engine="ray")
+    monkeypatch.setenv("NETSTAGE", "/nowhere/netstage")
+    with pytest.raises(netstage.MissingError, match="does not run"):
+        line.run(on="emu")
+    monkeypatch.setenv("NETSTAGE", sys.executable)
+    with pytest.raises(netstage.MissingError, match="this package is netstage"):
+        line.run(on="emu")

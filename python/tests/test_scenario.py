@@ -1,0 +1,100 @@
+"""Scenarios loaded, built, edited and checked."""
+
+from pathlib import Path
+
+import pytest
+from conftest import LINE, ROOT
+
+import netstage
+
+
+def test_a_scenario_built_in_code_runs_like_its_text() -> None:
+    built = netstage.Scenario(
+        {
+            "scenario": {"title": "One line", "duration": "3 s"},
+            "node": {"a": {}, "b": {}},
+            "link": {"line": {"ends": ("a", "b"), "rate": "10 Mbit/s", "delay": "5 ms"}},
+            "flow": {"up": {"from": "a", "to": "b"}},
+        }
+    )
+    assert built.check().title == "One line"
+    same = netstage.Scenario.from_text(built.text)
+    assert built.run(out="built").data["series"] == same.run(out="text").data["series"]
+
+
+def test_paths_are_read_and_set(line: netstage.Scenario) -> None:
+    assert line["link.line.rate"] == "10 Mbit/s"
+    assert line["link.line.ends.1"] == "b"
+    line["link.*.delay"] = "50 ms"
+    line["flow.down"] = {"from": "b", "to": "a"}
+    assert line["link.line.delay"] == "50 ms"
+    assert list(line.tables()["flow"]) == ["up", "down"]
+    with pytest.raises(KeyError, match=r"flow\.sideways"):
+        line["flow.sideways"]
+    untouched = line.copy()
+    untouched["link.line.delay"] = "1 ms"
+    assert line["link.line.delay"] == "50 ms"
+
+
+def test_faults_are_told_with_line_and_column() -> None:
+    text = LINE.replace('rate = "10 Mbit/s"', 'rte = "10 Mbit/s"').replace('to = "b"', 'to = "c"')
+    with pytest.raises(netstage.ScenarioError) as caught:
+        netstage.Scenario.from_text(text, name="line.toml").check()
+    places = [(p.file, p.line, p.column, p.help) for p in caught.value.problems]
+    assert ("line.toml", 11, 1, "did you mean `rate`?") in places
+    assert ("line.toml", 17, 6, "known here: a, b") in places
+    assert "line.toml:11:1" in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_wrong_edit_is_told_and_taken_back(line: netstage.Scenario) -> None:
+    line["link.line.dely"] = "5 ms"
+    with pytest.raises(netstage.ScenarioError, match="did you mean `delay`") as caught:
+        line.check()
+    assert caught.value.problems[0].file == "command line"
+    del line.edits["link.line.dely"]
+    line.check()
+
+
+def test_what_no_scenario_can_hold_is_refused(line: netstage.Scenario) -> None:
+    line["link.line.delay"] = object()
+    with pytest.raises(TypeError, match="cannot stand in a scenario"):
+        line.check()
+    with pytest.raises(TypeError):
+        netstage.Scenario({"scenario": {"title": None}})
+
+
+def test_what_is_varied_makes_cells(line: netstage.Scenario) -> None:
+    numpy = pytest.importorskip("numpy")
+    check = line.check(
+        seed=7,
+        repeat=3,
+        vary={"flow.up.count": numpy.arange(1, 3), "link.line.loss": (0.0, numpy.float64(0.01))},
+    )
+    assert check.seeds == range(7, 10)
+    assert [list(cell.settings.values()) for cell in check.cells] == [
+        ["1", "0"],
+        ["1", "0.01"],
+        ["2", "0"],
+        ["2", "0.01"],
+    ]
+    assert {cell.duration_s for cell in check.cells} == {3.0}
+    assert (check.expectations, check.figures) == (["used"], ["shares"])
+
+
+def test_files_a_scenario_names_are_found_beside_it() -> None:
+    scenario = netstage.Scenario.load(ROOT / "scenarios/examples/traffic-patterns.toml")
+    assert scenario.name == "traffic-patterns"
+    assert scenario._checked({}, {}, None, None).files == [Path("traffic-patterns.csv")]
+    nowhere = netstage.Scenario.from_text(scenario.text)
+    with pytest.raises(netstage.ScenarioError, match="cannot name trace files"):
+        nowhere.check()
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing() -> None:
+    with pytest.raises(FileNotFoundError):
+        netstage.Scenario.load("nowhere.toml")
+
+
+def test_the_schema_is_the_one_of_the_documentation() -> None:
+    assert netstage.schema().strip() == (ROOT / "docs/scenario.schema.json").read_text().strip()

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# The Python package: `build` makes its wheel and puts it into python/.venv, `test` tests it,
+# `test-full` runs the long tests, too, `bench` measures it. The program is given, for comparison.
+set -euo pipefail
+cd "$(dirname "$0")/../python"
+
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+    || { echo "netstage's Python package needs Python 3.11 or newer" >&2; exit 1; }
+export NETSTAGE=${2:-$PWD/../target/release/netstage}
+# What the program and the package share is built once.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/../target}
+
+install() {
+    .venv/bin/pip install --quiet --disable-pip-version-check "$@"
+}
+
+build() {
+    [ -x .venv/bin/pip ] || python3 -m venv .venv
+    install -r requirements.txt
+    rm -rf dist
+    .venv/bin/maturin build --release --out dist
+    install --force-reinstall --no-deps dist/*.whl
+}
+
+case $1 in
+build)
+    build
+    echo "wheel: python/$(ls dist/*.whl)"
+    ;;
+test)
+    build
+    .venv/bin/ruff format --check --quiet .
+    .venv/bin/ruff check --quiet .
+    .venv/bin/pytest --quiet
+    ;;
+test-full)
+    build
+    install -r requirements-full.txt
+    .venv/bin/pytest --quiet -m "long or not long"
+    ;;
+bench)
+    build
+    install -r requirements-full.txt
+    .venv/bin/python ../bench/python/run.py
+    ;;
+*)
+    echo "usage: $0 build|test|test-full|bench [PROGRAM]" >&2
+    exit 2
+    ;;
+esac
