@@ -251,6 +251,11 @@ impl<'a> Session<'a> {
         self.found.findings.extend(Finding::new(metric, subject, value));
     }
 
+    /// Keeps a finding.
+    pub fn keep(&mut self, finding: Finding) {
+        self.found.findings.push(finding);
+    }
+
     /// Keeps a number and its bounds; NaN where there is none.
     pub fn find_within(&mut self, metric: Metric, subject: &str, value: f64, (low, high): (f64, f64)) {
         self.found.findings.extend(Finding::new(metric, subject, value).map(|f| f.within(low, high)));
