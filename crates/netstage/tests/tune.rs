@@ -131,7 +131,7 @@ fn what_cannot_be_searched_for_is_said() {
     for (arguments, code, part) in [
         (&["127.0.0.1", "-t", "0.1"][..], 2, "0.5 s or more"),
         (&["127.0.0.1", "--tolerance", "0"], 2, "--tolerance"),
-        (&["127.0.0.1", "--largest", "1K"], 2, "room for two segments"),
+        (&["127.0.0.1", "--largest", "1K"], 2, "room for four segments"),
         (&["no.such.host.invalid"], 2, "cannot find the host"),
         // Nobody listens on a port of the loopback's that is that of nothing.
         (&["127.0.0.1", "-p", "1"], 1, "no server at 127.0.0.1:1"),

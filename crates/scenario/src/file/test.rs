@@ -190,7 +190,7 @@ table! {
         /// Congestion controls to choose from; left out: that of `tcp`.
         algorithms: Option<At<List<At<Algorithm>, 1, 8>>>,
         /// The largest window tried, and what stands for no limit, in place of `tcp`'s.
-        largest: Bytes<131_072, 1_073_725_440> = "16 MiB",
+        largest: Bytes<262_144, 1_073_725_440> = "16 MiB",
         /// How its TCP behaves otherwise.
         tcp: Option<At<Tcp>>,
         ..probe: Probe

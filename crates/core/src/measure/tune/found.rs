@@ -35,7 +35,7 @@ pub struct Found {
 pub struct Path {
     /// Payload the narrowest place carries, bits per second: the most any setting reached.
     pub bottleneck: f64,
-    /// The least round trip.
+    /// The least round trip of most transfers.
     pub base_round_trip: Duration,
     /// Bytes that fill the path: bottleneck times base round trip.
     pub bandwidth_delay_product: f64,
@@ -117,7 +117,10 @@ fn chosen(tune: &Tune) -> Option<&Arm> {
 
 fn path(tried: &[&Arm]) -> Option<Path> {
     let samples = || tried.iter().flat_map(|arm| &arm.samples).map(|(_, sample)| sample);
-    let base_round_trip = samples().map(|sample| sample.least_round_trip).min()?;
+    // One transfer's least may be a retransmission that was taken for an answer.
+    let mut least: Vec<Duration> = samples().map(|sample| sample.least_round_trip).collect();
+    least.sort_unstable();
+    let base_round_trip = *least.get(least.len() / 2)?;
     let bottleneck = tried.iter().map(|arm| mean(arm, |s| s.goodput)).fold(0.0, f64::max);
     let longest = samples().map(|sample| sample.longest_round_trip).max()?;
     let grown = longest.as_secs_f64() - base_round_trip.as_secs_f64();

@@ -67,8 +67,8 @@ pub struct Sample {
 
 /// Windows of the survey lie so far apart, and those looked at between them half as far.
 const STEP: f64 = core::f64::consts::SQRT_2;
-/// The smallest window, segments: two are acknowledged at once.
-const SMALLEST: u64 = 2;
+/// The smallest window, segments: with fewer under way, duplicate ACKs cannot tell of a loss (RFC 5681).
+const SMALLEST: u64 = 4;
 /// The survey begins with no more than so many times what fills the path.
 const MOST_FILLS: f64 = 4.0;
 /// Settings that in the survey carried less than this share of the best do not race.

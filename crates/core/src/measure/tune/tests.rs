@@ -211,7 +211,7 @@ proptest! {
         let (asked, found) = ask();
         prop_assert!(asked.len() <= trials);
         for window in asked.iter().filter_map(|setting| setting.window) {
-            prop_assert!((2 * u64::from(SEGMENT)..=largest).contains(&window) && window % u64::from(SEGMENT) == 0);
+            prop_assert!((4 * u64::from(SEGMENT)..=largest).contains(&window) && window % u64::from(SEGMENT) == 0);
         }
         let tried: usize = found.curve.iter().map(|of| of.goodput.count).sum();
         prop_assert_eq!(tried, asked.len());

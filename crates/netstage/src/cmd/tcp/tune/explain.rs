@@ -4,7 +4,7 @@ use super::permanent::{self, Ends, Line};
 use super::{Arguments, Made};
 use crate::cmd::table::Table;
 use netstage_core::measure::Summary;
-use netstage_core::measure::tune::{Config, Measured};
+use netstage_core::measure::tune::{Config, Measured, Setting};
 use netstage_core::time::Duration;
 use netstage_study::format::{number, quantity};
 use netstage_study::tuned::{Tuned, name};
@@ -67,13 +67,15 @@ impl Ended<'_> {
             self.made.len(),
             self.length.as_secs_f64() * self.made.len() as f64
         ));
-        if let Some(best) = found.best.and_then(|best| found.curve.iter().find(|of| of.setting == best)) {
-            let gain = found.gain.map_or(String::new(), |gain| format!(", {} against no limit", share(gain)));
-            lines.push(format!(
-                "it carries {} in {}{gain}",
-                spread(best.goodput, "bit/s"),
-                spread(best.round_trip, "s")
-            ));
+        let of = |setting: Setting| found.curve.iter().find(|of| of.setting == setting);
+        let carries =
+            |of: &Measured| format!("{} in {}", spread(of.goodput, "bit/s"), spread(of.round_trip, "s"));
+        if let Some(best) = found.best.and_then(of) {
+            lines.push(format!("it carries {}", carries(best)));
+            let free =
+                of(Setting { window: None, ..best.setting }).filter(|free| free.setting != best.setting);
+            let gain = found.gain.map_or(String::new(), |gain| format!(" ({})", share(gain)));
+            lines.extend(free.map(|free| format!("without a limit: {}{gain}", carries(free))));
         }
         lines.push(String::new());
         lines.push(format!(
@@ -161,13 +163,11 @@ fn spread(summary: Summary, unit: &str) -> String {
     }
 }
 
-/// A difference in percent.
+/// By how much more the best carries.
 fn share(gain: Summary) -> String {
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    let sign = if gain.mean < 0.0 { "" } else { "+" };
-    if gain.half_width.is_finite() {
-        format!("{sign}{} ± {}", percent(gain.mean), percent(gain.half_width))
-    } else {
-        format!("{sign}{}", percent(gain.mean))
-    }
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share.abs());
+    let spread =
+        if gain.half_width.is_finite() { format!(" ± {}", percent(gain.half_width)) } else { String::new() };
+    let than = if gain.mean < 0.0 { "less" } else { "more" };
+    format!("{}{spread} {than} with it", percent(gain.mean))
 }

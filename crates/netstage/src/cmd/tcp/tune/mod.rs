@@ -142,8 +142,8 @@ fn config(arguments: &Arguments, segment: u32) -> Result<Config, Failure> {
     if !(0.01..=50.0).contains(&arguments.tolerance) {
         return Err(Failure::usage("--tolerance: expected 0.01 to 50 %"));
     }
-    if arguments.largest < 2 * u64::from(segment) || arguments.largest > 1 << 30 {
-        return Err(Failure::usage("--largest: expected room for two segments, and no more than 1 GiB"));
+    if arguments.largest < 4 * u64::from(segment) || arguments.largest > 1 << 30 {
+        return Err(Failure::usage("--largest: expected room for four segments, and no more than 1 GiB"));
     }
     Ok(Config {
         controls: arguments.congestion.len().max(1),
