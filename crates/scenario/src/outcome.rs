@@ -296,6 +296,20 @@ metrics! {
     TestOutage = "test.outage", "s", "", Mean;
     /// Round trip of the idle path.
     TestRoundTrip = "test.round_trip", "s", "", Mean;
+    /// Smallest window with which TCP carries as much as with any other.
+    TestWindow = "test.window", "B", "", Mean;
+    /// Least window with 97 % of the best throughput, between those tried.
+    TestWindowKnee = "test.window.knee", "B", "", Mean;
+    /// Smallest window from which on every transfer had something to send again.
+    TestWindowLosses = "test.window.losses_from", "B", "", Mean;
+    /// 1 where no other window is better by more than the tolerance (95 % confidence), 0 where the trials were used up.
+    TestWindowSure = "test.window.sure", "", "", Mean;
+    /// By what share more the best window carries than one that does not limit.
+    TestWindowGain = "test.window.gain", "", "", Mean;
+    /// Payload that fills the path: rate of its narrowest place times round trip (RFC 6349).
+    TestBandwidthDelayProduct = "test.bandwidth_delay_product", "B", "", Mean;
+    /// Payload that waited on the path at most.
+    TestBuffer = "test.buffer", "B", "", Mean;
 }
 
 impl Metric {

@@ -8,7 +8,7 @@ mod gateway;
 mod test;
 
 pub use gateway::{Crossing, Software, Tunnel};
-pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer};
+pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer, Tune};
 
 use crate::routes::Topology;
 use netstage_core::fair::Control;

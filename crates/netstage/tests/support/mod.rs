@@ -112,9 +112,20 @@ pub fn run_page(page: &str, folder: &Folder) -> String {
         blocks.join("\n")
     );
     std::fs::write(folder.join("page.sh"), script).unwrap();
-    // Its own mounts, so that names of namespaces are nobody else's.
+    // Its own mounts, so that names of namespaces are nobody else's, and its own processes, so that all of them
+    // go with it however it ends.
     let output = Command::new("unshare")
-        .args(["--mount", "--net", "--propagation", "private", "bash", "page.sh"])
+        .args([
+            "--mount",
+            "--net",
+            "--propagation",
+            "private",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
+        .args(["bash", "page.sh"])
         .current_dir(&**folder)
         .output()
         .unwrap();

@@ -134,7 +134,10 @@ pub(crate) fn apply_defaults(root: &mut Node) {
                     let program = entry.node.get("program");
                     program.is_some_and(|program| matches!(program.text(), Some("ftp" | "iscsi")))
                 }
-                "test" => entry.node.get("kind").is_some_and(|kind| kind.text() == Some("rfc6349")),
+                "test" => {
+                    let kind = entry.node.get("kind");
+                    kind.is_some_and(|kind| matches!(kind.text(), Some("rfc6349" | "tcp-window")))
+                }
                 _ => false,
             };
             if let Some(tcp) = tcp.as_ref().filter(|tcp| carried_by_tcp && tcp.table().is_some()) {

@@ -78,6 +78,11 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// What a search draws its order from.
+    pub fn order(&self) -> Stream {
+        self.seeds.fork("order")
+    }
+
     /// Rate of the first link of the test's way: what its sender can send at most.
     pub fn line_rate(&self) -> netstage_core::quantity::BitRate {
         self.plan.hop(self.test.probe.path[0]).rate
@@ -208,12 +213,13 @@ impl<'a> Session<'a> {
         Err(Ended::Void(format!("{}: {} trials in a row were spoiled: {why}", self.test.name, self.attempts)))
     }
 
-    /// Runs a plan in which the probe is carried by TCP, again where the stage spoiled it.
+    /// Runs a plan in which the probe is carried by TCP, again where the stage spoiled it. What counts is so many
+    /// bytes, and what comes after the transfer has settled for so long.
     pub fn transfer(
         &mut self,
         subject: &str,
         derived: &Plan,
-        size: Option<u64>,
+        counted: (Option<u64>, Duration),
     ) -> Result<Transferred, Ended> {
         let mut why = String::new();
         let start = Instant::ZERO + self.test.warm_up;
@@ -221,7 +227,7 @@ impl<'a> Session<'a> {
             (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
             let outcome = (self.runner)(derived, seed, self.stop).map_err(Ended::Stopped)?;
-            let result = outcome::transfer(&outcome, &self.test.probe.name, start, size);
+            let result = outcome::transfer(&outcome, &self.test.probe.name, start, counted);
             let spoiled = outcome.void.into_iter().next();
             self.found.trials.push(TrialEntry {
                 subject: subject.to_owned(),
@@ -243,6 +249,11 @@ impl<'a> Session<'a> {
     /// Keeps a number.
     pub fn find(&mut self, metric: Metric, subject: &str, value: f64) {
         self.found.findings.extend(Finding::new(metric, subject, value));
+    }
+
+    /// Keeps a finding.
+    pub fn keep(&mut self, finding: Finding) {
+        self.found.findings.push(finding);
     }
 
     /// Keeps a number and its bounds; NaN where there is none.

@@ -117,6 +117,7 @@ impl Keeper {
             description: format!("{count} TCP flows, watched by their sender's kernel."),
             duration: end.since(Instant::ZERO),
             outcome: Outcome { interval, bins, series, warnings, ..Outcome::default() },
+            tests: Vec::new(),
             figures: figures(&drawn, interval),
         }
     }
