@@ -8,7 +8,7 @@ use crate::folder::{Folder, Manifest, RECORD, read_checked};
 use crate::open::{self, DISTRIBUTIONS, FIGURES, SERIES};
 use crate::series::{Joiner, encode_run, read_run, write_distributions};
 use crate::{Error, Record, Stopped, checksum_of, trials};
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::record::SeriesFile;
 use netstage_scenario::{Cell, Scenario};
@@ -54,14 +54,25 @@ pub struct Progress {
 pub trait Observer {
     /// This far.
     fn progress(&mut self, progress: Progress);
+
+    /// Whether it hears what runs find while they go on.
+    fn listens(&self) -> bool {
+        false
+    }
+
+    /// What the flows of a cell under a seed have found so far, derived metrics included: some ten
+    /// times a second, and once when they are over. A run begun anew has found less than before.
+    fn so_far(&mut self, cell: usize, seed: u64, outcome: Outcome) {
+        let _ = (cell, seed, outcome);
+    }
 }
 
 impl Observer for () {
     fn progress(&mut self, _: Progress) {}
 }
 
-/// Runs one plan under one seed; asks its last argument whether to stop.
-pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync + 'a;
+/// Runs one plan under one seed, attended by its last argument.
+pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync + 'a;
 
 /// Runs a scenario to its record, or goes on with what the folder holds of it.
 ///
@@ -93,6 +104,7 @@ pub fn run(
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
         doing: Mutex::new(String::new()),
+        listens: observer.listens(),
     };
     let done = work.run(jobs, resumed, observer)?;
     if done < pending.len() {
@@ -118,6 +130,55 @@ struct Work<'a> {
     next: AtomicUsize,
     stop: AtomicBool,
     doing: Mutex<String>,
+    /// Whether to tell what runs find while they go on.
+    listens: bool,
+}
+
+/// What a worker tells.
+enum News {
+    /// A run is finished.
+    Done,
+    /// A run of this cell and seed has found this much.
+    SoFar(usize, u64, Outcome),
+    /// No more can be done.
+    Failed(Error),
+}
+
+/// Least time between two tellings of one run.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+/// Telling takes at most one part in so many of a worker's time.
+const TELL_SHARE: u32 = 20;
+
+/// Attends the flows of one run.
+struct Attending<'a> {
+    work: &'a Work<'a>,
+    cell: usize,
+    seed: u64,
+    news: &'a Sender<News>,
+    /// When to tell next.
+    next: std::cell::Cell<Instant>,
+}
+
+impl Attendant for Attending<'_> {
+    fn stop(&self) -> bool {
+        self.work.stopping()
+    }
+
+    fn listens(&self) -> bool {
+        self.work.listens
+    }
+
+    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
+        let began = Instant::now();
+        if !self.work.listens || began < self.next.get() {
+            return;
+        }
+        let mut outcome = so_far();
+        derive(&self.work.scenario.cells[self.cell].plan, &mut outcome);
+        let _ = self.news.send(News::SoFar(self.cell, self.seed, outcome));
+        let pause = TELL_EVERY.max(began.elapsed() * TELL_SHARE);
+        self.next.set(Instant::now() + pause);
+    }
 }
 
 impl Work<'_> {
@@ -141,8 +202,9 @@ impl Work<'_> {
                 let doing = self.doing().clone();
                 observer.progress(Progress { done: resumed + done, total, left, doing });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
-                    Ok(Ok(())) => done += 1,
-                    Ok(Err(failed)) => drop(error.get_or_insert(failed)),
+                    Ok(News::Done) => done += 1,
+                    Ok(News::SoFar(cell, seed, outcome)) => observer.so_far(cell, seed, outcome),
+                    Ok(News::Failed(failed)) => drop(error.get_or_insert(failed)),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
@@ -159,28 +221,28 @@ impl Work<'_> {
         self.stop.load(Ordering::Relaxed) || self.interrupted.load(Ordering::Relaxed)
     }
 
-    fn worker(&self, results: &Sender<Result<(), Error>>) {
+    fn worker(&self, news: &Sender<News>) {
         while !self.stopping() {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(&(cell, seed)) = self.pending.get(index) else { return };
-            match self.one(cell, seed) {
-                Ok(true) => drop(results.send(Ok(()))),
+            match self.one(cell, seed, news) {
+                Ok(true) => drop(news.send(News::Done)),
                 Ok(false) => return,
                 Err(error) => {
                     self.stop.store(true, Ordering::Relaxed);
-                    drop(results.send(Err(error)));
+                    drop(news.send(News::Failed(error)));
                 }
             }
         }
     }
 
     /// The flows of a plan, then its tests.
-    fn perform(&self, plan: &Plan, seed: u64) -> Result<Outcome, Stopped> {
-        let stop = || self.stopping();
+    fn perform(&self, plan: &Plan, attending: &Attending) -> Result<Outcome, Stopped> {
+        let (seed, stop) = (attending.seed, || self.stopping());
         let doing = |what: &str| what.clone_into(&mut self.doing());
         doing("flows");
         let mut outcome = match plan.has_run() {
-            true => self.flows(plan, seed, &stop)?,
+            true => self.flows(plan, seed, attending)?,
             false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
         };
         outcome.tests = trials::run(plan, (seed, self.retries), self.runner, &stop, &doing)?;
@@ -193,10 +255,10 @@ impl Work<'_> {
 
     /// The flows of a plan, begun anew where the stage itself fell short. Each attempt counts for
     /// itself, and the outcome says how many there were.
-    fn flows(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+    fn flows(&self, plan: &Plan, seed: u64, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
         let mut spoiled = Vec::new();
         loop {
-            let mut outcome = (self.runner)(plan, seed, stop)?;
+            let mut outcome = (self.runner)(plan, seed, attendant)?;
             if outcome.void.is_empty() || spoiled.len() == self.retries as usize {
                 let said =
                     |(attempt, why): (usize, &String)| format!("attempt {} was void: {why}", attempt + 1);
@@ -208,10 +270,12 @@ impl Work<'_> {
     }
 
     /// One run; false if it was stopped.
-    fn one(&self, index: usize, seed: u64) -> Result<bool, Error> {
+    fn one(&self, index: usize, seed: u64, news: &Sender<News>) -> Result<bool, Error> {
         let cell = &self.scenario.cells[index];
         let failed = |message| Error::Run { cell: label(cell), seed, message };
-        let run = || self.perform(&cell.plan, seed);
+        let attending =
+            Attending { work: self, cell: index, seed, news, next: std::cell::Cell::new(Instant::now()) };
+        let run = || self.perform(&cell.plan, &attending);
         let mut outcome = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(Stopped::Interrupted)) => return Ok(false),
@@ -227,6 +291,9 @@ impl Work<'_> {
             }
         };
         derive(&cell.plan, &mut outcome);
+        if self.listens {
+            let _ = news.send(News::SoFar(index, seed, outcome.clone()));
+        }
         let bytes = encode_run(index as u32, seed, &outcome).map_err(|e| failed(e.to_string()))?;
         self.folder.keep_run(index, seed, &bytes)?;
         Ok(true)

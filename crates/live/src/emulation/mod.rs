@@ -21,7 +21,7 @@ use crate::netns::user::{Privileges, privileges};
 use crate::task::{Assignment, EdgeTask};
 pub use backend::Backend;
 use folder::Folder;
-use netstage_scenario::outcome::{Outcome, Stopped};
+use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
 use netstage_scenario::plan::Plan;
 use outcome::Findings;
 use std::fs;
@@ -57,8 +57,9 @@ pub struct Means {
     pub backend: Backend,
 }
 
-/// Runs a plan under a seed. `stop` is asked several times a second.
-pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+/// Runs a plan under a seed. `attendant` is asked several times a second.
+pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
+    let stop = &|| attendant.stop();
     if let Some(absent) = services::missing(plan) {
         return Err(Stopped::Missing {
             message: format!("{}: {} is not installed", absent.by, absent.program),
