@@ -4,7 +4,6 @@
 
 mod cmd;
 mod exit;
-mod html;
 mod sparkline;
 mod summary;
 

@@ -40,6 +40,7 @@ pub use schema::json_schema;
 
 use expect::{Expectation, Plot};
 use plan::Plan;
+use std::path::PathBuf;
 
 /// A checked scenario: the cells of its sweep, and what is asked of them.
 #[derive(Clone, Debug)]
@@ -62,6 +63,8 @@ pub struct Scenario {
     pub text: String,
     /// What is legal but unwise.
     pub warnings: Vec<String>,
+    /// Trace and model files it was read with, below its folder.
+    pub files: Vec<PathBuf>,
 }
 
 /// One cell: a plan, and what sets it apart from the others.

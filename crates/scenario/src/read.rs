@@ -142,6 +142,7 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
         plots,
         text,
         warnings: warnings.into_iter().collect(),
+        files: traces.files(),
     })
 }
 

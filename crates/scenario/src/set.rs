@@ -48,6 +48,10 @@ impl Setting<'_> {
                 if found {
                     return Ok(());
                 }
+                if self.adds(segment, rest) {
+                    table.insert(segment, self.place, self.value.clone());
+                    return Ok(());
+                }
                 let message = match segment.contains('*') {
                     true => format!("{}no {what} matches `{segment}`", leads_nowhere()),
                     false => format!("{}there is no {what} `{segment}`", leads_nowhere()),
@@ -80,7 +84,8 @@ impl Setting<'_> {
                 self.open(node, kind);
                 let Value::Table(table) = &mut node.value else { return Ok(()) };
                 if table.get(segment).is_none() {
-                    if matches!(field, Kind::Named { .. }) {
+                    let adds = matches!(rest, [name] if self.adds(name, &[]));
+                    if matches!(field, Kind::Named { .. }) && !adds {
                         return Err((format!("{}there is no [{segment}.…]", leads_nowhere()), None));
                     }
                     table.insert(segment, self.place, Node::empty_table(self.value.place));
@@ -99,6 +104,12 @@ impl Setting<'_> {
             }
             None => Err((format!("{}`{what}` has no fields", leads_nowhere()), None)),
         }
+    }
+
+    /// Whether the value is a whole member, which may be new: anything less under an unknown name
+    /// is a slip of the pen.
+    fn adds(&self, name: &str, rest: &[&str]) -> bool {
+        rest.is_empty() && !name.contains('*') && matches!(self.value.value, Value::Table(_))
     }
 
     /// A lone value that stands for one field of a table becomes that table.
@@ -123,6 +134,42 @@ fn describe(kind: &Kind, otherwise: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::matches;
+    use crate::{Options, Scenario, parse};
+
+    const FILE: &str = r#"[scenario]
+title = "One link"
+duration = "1 s"
+[node.a]
+[node.b]
+[link.line]
+ends = ["a", "b"]
+rate = "1 Mbit/s"
+[flow.up]
+from = "a"
+to = "b"
+"#;
+
+    fn set(path: &str, value: &str) -> Result<Scenario, String> {
+        let options = Options { sets: vec![(path.into(), value.into())], ..Options::default() };
+        parse("one.toml", FILE, None, &options).map_err(|errors| errors.problems[0].message.clone())
+    }
+
+    #[test]
+    fn a_whole_table_under_a_new_name_is_added() {
+        let added = set("flow.down", "{ from = \"b\", to = \"a\" }").unwrap();
+        assert_eq!(added.cells[0].plan.flows.len(), 2);
+        // Of a kind the file has none of yet, too.
+        let expected = set("expect.used", "{ metric = \"flow.throughput\", subject = \"up\", at_least = 0 }");
+        assert_eq!(expected.unwrap().expectations.len(), 1);
+    }
+
+    #[test]
+    fn less_than_a_table_under_a_new_name_is_a_mistake() {
+        for (path, value) in [("flow.down.from", "\"b\""), ("flow.down", "3"), ("flow.x*", "{}")] {
+            let message = set(path, value).unwrap_err();
+            assert!(message.starts_with(&format!("the path `{path}` leads nowhere")), "{message}");
+        }
+    }
 
     #[test]
     fn a_star_stands_for_anything() {

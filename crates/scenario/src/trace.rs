@@ -66,6 +66,12 @@ impl<'a> Traces<'a> {
         model
     }
 
+    /// The files that were read, below the scenario's folder.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let below = |path: &PathBuf| Some(path.strip_prefix(self.base?).ok()?.to_owned());
+        self.read.keys().chain(self.models.keys()).filter_map(below).collect()
+    }
+
     /// The path of a file below the scenario's folder.
     fn within_reach(&self, file: &str, what: &str, place: Place, problems: &mut Problems) -> Option<PathBuf> {
         let Some(base) = self.base else {

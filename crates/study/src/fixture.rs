@@ -163,6 +163,7 @@ pub fn scenario() -> Scenario {
         ],
         text: "# the scenario".into(),
         warnings: vec!["made up".into()],
+        files: Vec::new(),
     }
 }
 

@@ -4,7 +4,8 @@
 //! leaves a record: a folder with `record.json`, `series.parquet`, `figures.json`,
 //! `environment.json` and, where any were taken, `distributions.parquet`. Until the last run is done the folder holds `plan.json` and a file
 //! per finished run instead, and the same study takes it up where it stopped. docs/record.md
-//! describes both.
+//! describes both. Who performs runs elsewhere than on threads of this process drives a [`Study`]
+//! and a [`Performer`] by itself.
 #![forbid(unsafe_code)]
 
 mod analyse;
@@ -18,10 +19,12 @@ mod folder;
 mod judge;
 mod open;
 mod overview;
+mod perform;
 mod remarks;
 mod run;
 mod spread;
 mod statistics;
+mod study;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -32,6 +35,7 @@ pub mod derive;
 pub mod figure;
 pub mod format;
 pub mod observed;
+pub mod page;
 pub mod plot;
 pub mod report;
 pub mod select;
@@ -43,11 +47,16 @@ pub use environment::Environment;
 pub use error::{Error, OpenError};
 pub use netstage_scenario::outcome::Stopped;
 pub use open::Record;
-pub use run::{Observer, Options, Progress, Runner, run};
+pub use perform::{Performer, Run, Runner};
+pub use run::{Observer, Options, Progress, run};
+pub use study::{Study, identity};
 
 use netstage_scenario::plan::Plan;
 use std::hash::Hasher;
 use std::io::Read;
+
+/// Name and version, as records tell them.
+pub const TOOL: &str = concat!("netstage ", env!("CARGO_PKG_VERSION"));
 
 /// What a flow's subject is a part of.
 #[derive(Clone, Debug)]

@@ -1,21 +1,9 @@
 //! Runs every cell under every seed, on several threads, and keeps each finished run.
 
-use crate::analyse::Analysis;
-use crate::derive::derive;
-use crate::environment::{Environment, Watch};
-use crate::figure::Figure;
-use crate::folder::{Folder, Manifest, RECORD, read_checked};
-use crate::open::{self, DISTRIBUTIONS, FIGURES, SERIES};
-use crate::series::{Joiner, encode_run, read_run, write_distributions};
-use crate::{Error, Record, Stopped, checksum_of, trials};
-use netstage_scenario::outcome::{Attendant, Outcome};
-use netstage_scenario::plan::Plan;
-use netstage_scenario::record::SeriesFile;
-use netstage_scenario::{Cell, Scenario};
-use parquet::errors::ParquetError;
-use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::perform::{Performer, Run, Runner};
+use crate::{Error, Record, Study};
+use netstage_scenario::Scenario;
+use netstage_scenario::outcome::Outcome;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -60,19 +48,15 @@ pub trait Observer {
         false
     }
 
-    /// What the flows of a cell under a seed have found so far, derived metrics included: some ten
-    /// times a second, and once when they are over. A run begun anew has found less than before.
-    fn so_far(&mut self, cell: usize, seed: u64, outcome: Outcome) {
-        let _ = (cell, seed, outcome);
+    /// What a run has found so far; see [`Performer::so_far`].
+    fn so_far(&mut self, run: Run, outcome: Outcome) {
+        let _ = (run, outcome);
     }
 }
 
 impl Observer for () {
     fn progress(&mut self, _: Progress) {}
 }
-
-/// Runs one plan under one seed, attended by its last argument.
-pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync + 'a;
 
 /// Runs a scenario to its record, or goes on with what the folder holds of it.
 ///
@@ -86,19 +70,11 @@ pub fn run(
     observer: &mut dyn Observer,
     interrupted: &AtomicBool,
 ) -> Result<Record, Error> {
-    let watch = Watch::start();
-    let manifest = Manifest::new(scenario, options);
-    let folder = Folder::take(&options.out, &manifest)?;
-    let finished = folder.finished_runs()?;
-    let all = (0..scenario.cells.len()).flat_map(|cell| seeds(scenario).map(move |seed| (cell, seed)));
-    let pending: Vec<(usize, u64)> = all.filter(|run| !finished.contains_key(run)).collect();
-    let jobs = options.jobs.clamp(1, pending.len().max(1));
-    let resumed = finished.len();
+    let study = Study::take(scenario, options)?;
+    let jobs = options.jobs.clamp(1, study.pending().len().max(1));
     let work = Work {
-        scenario,
+        study: &study,
         runner,
-        folder: &folder,
-        pending: &pending,
         interrupted,
         retries: options.retries,
         next: AtomicUsize::new(0),
@@ -106,25 +82,17 @@ pub fn run(
         doing: Mutex::new(String::new()),
         listens: observer.listens(),
     };
-    let done = work.run(jobs, resumed, observer)?;
-    if done < pending.len() {
-        let (done, total) = (resumed + done, manifest.total());
-        return Err(Error::Interrupted { folder: options.out.clone(), done, total });
+    let done = work.run(jobs, observer)?;
+    if done < study.pending().len() {
+        return Err(study.interrupted(done));
     }
-    finish(scenario, &manifest, &folder, || watch.stop(jobs, pending.len(), resumed))
-}
-
-fn seeds(scenario: &Scenario) -> impl Iterator<Item = u64> + use<> {
-    let first = scenario.seed;
-    (0..u64::from(scenario.repeat)).map(move |k| first.wrapping_add(k))
+    study.finish(jobs)
 }
 
 /// What the worker threads share.
 struct Work<'a> {
-    scenario: &'a Scenario,
+    study: &'a Study<&'a Scenario>,
     runner: &'a Runner<'a>,
-    folder: &'a Folder,
-    pending: &'a [(usize, u64)],
     interrupted: &'a AtomicBool,
     retries: u32,
     next: AtomicUsize,
@@ -138,54 +106,17 @@ struct Work<'a> {
 enum News {
     /// A run is finished.
     Done,
-    /// A run of this cell and seed has found this much.
-    SoFar(usize, u64, Outcome),
+    /// A run has found this much.
+    SoFar(Run, Outcome),
     /// No more can be done.
     Failed(Error),
-}
-
-/// Least time between two tellings of one run.
-const TELL_EVERY: Duration = Duration::from_millis(100);
-/// Telling takes at most one part in so many of a worker's time.
-const TELL_SHARE: u32 = 20;
-
-/// Attends the flows of one run.
-struct Attending<'a> {
-    work: &'a Work<'a>,
-    cell: usize,
-    seed: u64,
-    news: &'a Sender<News>,
-    /// When to tell next.
-    next: std::cell::Cell<Instant>,
-}
-
-impl Attendant for Attending<'_> {
-    fn stop(&self) -> bool {
-        self.work.stopping()
-    }
-
-    fn listens(&self) -> bool {
-        self.work.listens
-    }
-
-    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
-        let began = Instant::now();
-        if !self.work.listens || began < self.next.get() {
-            return;
-        }
-        let mut outcome = so_far();
-        derive(&self.work.scenario.cells[self.cell].plan, &mut outcome);
-        let _ = self.news.send(News::SoFar(self.cell, self.seed, outcome));
-        let pause = TELL_EVERY.max(began.elapsed() * TELL_SHARE);
-        self.next.set(Instant::now() + pause);
-    }
 }
 
 impl Work<'_> {
     /// Works until nothing is pending, an error, or an interruption; returns how many runs
     /// were finished.
-    fn run(&self, jobs: usize, resumed: usize, observer: &mut dyn Observer) -> Result<usize, Error> {
-        let total = resumed + self.pending.len();
+    fn run(&self, jobs: usize, observer: &mut dyn Observer) -> Result<usize, Error> {
+        let (total, resumed) = (self.study.total(), self.study.resumed());
         let started = Instant::now();
         let mut done = 0;
         let mut error = None;
@@ -198,12 +129,12 @@ impl Work<'_> {
             drop(sender);
             loop {
                 let left =
-                    (done > 0).then(|| started.elapsed() / done as u32 * (self.pending.len() - done) as u32);
+                    (done > 0).then(|| started.elapsed() / done as u32 * (total - resumed - done) as u32);
                 let doing = self.doing().clone();
                 observer.progress(Progress { done: resumed + done, total, left, doing });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
                     Ok(News::Done) => done += 1,
-                    Ok(News::SoFar(cell, seed, outcome)) => observer.so_far(cell, seed, outcome),
+                    Ok(News::SoFar(run, outcome)) => observer.so_far(run, outcome),
                     Ok(News::Failed(failed)) => drop(error.get_or_insert(failed)),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
@@ -224,8 +155,8 @@ impl Work<'_> {
     fn worker(&self, news: &Sender<News>) {
         while !self.stopping() {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(&(cell, seed)) = self.pending.get(index) else { return };
-            match self.one(cell, seed, news) {
+            let Some(&run) = self.study.pending().get(index) else { return };
+            match self.one(run, news) {
                 Ok(true) => drop(news.send(News::Done)),
                 Ok(false) => return,
                 Err(error) => {
@@ -236,141 +167,18 @@ impl Work<'_> {
         }
     }
 
-    /// The flows of a plan, then its tests.
-    fn perform(&self, plan: &Plan, attending: &Attending) -> Result<Outcome, Stopped> {
-        let (seed, stop) = (attending.seed, || self.stopping());
-        let doing = |what: &str| what.clone_into(&mut self.doing());
-        doing("flows");
-        let mut outcome = match plan.has_run() {
-            true => self.flows(plan, seed, attending)?,
-            false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
-        };
-        outcome.tests = trials::run(plan, (seed, self.retries), self.runner, &stop, &doing)?;
-        for test in &outcome.tests {
-            let why = test.void.iter().map(|why| format!("test.{why}"));
-            outcome.void.extend(why);
-        }
-        Ok(outcome)
-    }
-
-    /// The flows of a plan, begun anew where the stage itself fell short. Each attempt counts for
-    /// itself, and the outcome says how many there were.
-    fn flows(&self, plan: &Plan, seed: u64, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
-        let mut spoiled = Vec::new();
-        loop {
-            let mut outcome = (self.runner)(plan, seed, attendant)?;
-            if outcome.void.is_empty() || spoiled.len() == self.retries as usize {
-                let said =
-                    |(attempt, why): (usize, &String)| format!("attempt {} was void: {why}", attempt + 1);
-                outcome.warnings.extend(spoiled.iter().enumerate().map(said));
-                return Ok(outcome);
-            }
-            spoiled.push(outcome.void.swap_remove(0));
-        }
-    }
-
     /// One run; false if it was stopped.
-    fn one(&self, index: usize, seed: u64, news: &Sender<News>) -> Result<bool, Error> {
-        let cell = &self.scenario.cells[index];
-        let failed = |message| Error::Run { cell: label(cell), seed, message };
-        let attending =
-            Attending { work: self, cell: index, seed, news, next: std::cell::Cell::new(Instant::now()) };
-        let run = || self.perform(&cell.plan, &attending);
-        let mut outcome = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(Stopped::Interrupted)) => return Ok(false),
-            Ok(Err(Stopped::Failed(message))) => return Err(failed(message)),
-            Ok(Err(Stopped::Unsupported(message))) => return Err(Error::Unsupported(message)),
-            Ok(Err(Stopped::Missing { message, remedy })) => {
-                return Err(Error::Missing { message, remedy });
-            }
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
-                return Err(failed(format!("internal error: {text}")));
-            }
+    fn one(&self, run: Run, news: &Sender<News>) -> Result<bool, Error> {
+        let so_far = |run, outcome| drop(news.send(News::SoFar(run, outcome)));
+        let performer = Performer {
+            runner: self.runner,
+            retries: self.retries,
+            stop: &|| self.stopping(),
+            doing: &|what| what.clone_into(&mut self.doing()),
+            so_far: self.listens.then_some(&so_far),
         };
-        derive(&cell.plan, &mut outcome);
-        if self.listens {
-            let _ = news.send(News::SoFar(index, seed, outcome.clone()));
-        }
-        let bytes = encode_run(index as u32, seed, &outcome).map_err(|e| failed(e.to_string()))?;
-        self.folder.keep_run(index, seed, &bytes)?;
+        let Some(file) = performer.perform(self.study.scenario(), run)? else { return Ok(false) };
+        self.study.keep(run, &file)?;
         Ok(true)
-    }
-}
-
-/// A cell in words; empty where there is only one.
-fn label(cell: &Cell) -> String {
-    let settings = cell.settings.iter().map(|(path, value)| format!("{path}={value}"));
-    let variant = (!cell.variant.is_empty()).then(|| cell.variant.clone());
-    variant.into_iter().chain(settings).collect::<Vec<_>>().join(" ")
-}
-
-/// Joins the runs, works out what they come to, and writes the record.
-fn finish(
-    scenario: &Scenario,
-    manifest: &Manifest,
-    folder: &Folder,
-    environment: impl Fn() -> Environment,
-) -> Result<Record, Error> {
-    let runs = folder.finished_runs()?;
-    let mut analysis = Analysis::new(scenario);
-    let mut rows = 0;
-    folder.write(SERIES, |file| {
-        let mut joiner = Joiner::new(BufWriter::with_capacity(1 << 20, file)).map_err(io_error)?;
-        for cell in 0..scenario.cells.len() {
-            for seed in seeds(scenario) {
-                let missing =
-                    || io::Error::new(io::ErrorKind::NotFound, "the file of a finished run has vanished");
-                let bytes = read_checked(runs.get(&(cell, seed)).ok_or_else(missing)?)?;
-                joiner.push(&bytes).map_err(io_error)?;
-                let (_, _, outcome) = read_run(&bytes).map_err(io_error)?;
-                analysis.add(cell, seed, &outcome);
-            }
-            analysis.end_cell(cell);
-        }
-        let (mut sink, count) = joiner.finish().map_err(io_error)?;
-        rows = count;
-        sink.flush()
-    })?;
-    let series = written(folder, SERIES, rows)?;
-    let distributions = if analysis.distributions().iter().all(Vec::is_empty) {
-        None
-    } else {
-        let mut rows = 0;
-        folder.write(DISTRIBUTIONS, |file| {
-            rows = write_distributions(BufWriter::new(file), analysis.distributions()).map_err(io_error)?;
-            Ok(())
-        })?;
-        Some(written(folder, DISTRIBUTIONS, rows)?)
-    };
-    let (data, figures): (_, Vec<Figure>) = analysis.finish(manifest, series, distributions);
-    let environment = environment();
-    let json = |value: serde_json::Result<Vec<u8>>| value.expect("only text and numbers");
-    let text = json(serde_json::to_vec_pretty(&environment));
-    folder.write(open::ENVIRONMENT, |file| file.write_all(&text))?;
-    let text = json(serde_json::to_vec(&figures));
-    folder.write(FIGURES, |file| file.write_all(&text))?;
-    folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
-    folder.tidy()?;
-    Ok(Record { folder: folder.file(""), data, figures, environment })
-}
-
-/// What a record says of a file of values.
-pub(crate) fn written(folder: &Folder, name: &str, rows: u64) -> Result<SeriesFile, Error> {
-    let path = folder.file(name);
-    let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(Error::io("read", &path))?;
-    Ok(SeriesFile { rows, bytes, xxh64: format!("{hash:016x}") })
-}
-
-pub(crate) fn io_error(error: ParquetError) -> io::Error {
-    // Keep the system's own words, and its kind, where it was the system that failed.
-    match error {
-        ParquetError::External(source) => match source.downcast::<io::Error>() {
-            Ok(source) => *source,
-            Err(source) => io::Error::other(source),
-        },
-        other => io::Error::other(other),
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::fixture::{Scratch, options, runner, scenario};
 use crate::folder::Folder;
-use crate::{Error, Observer, OpenError, Options, Progress, Record, Stopped, compare, report, run, series};
+use crate::{
+    Error, Observer, OpenError, Options, Progress, Record, Run, Stopped, compare, report, run, series,
+};
 use netstage_core::rng::Stream;
 use netstage_scenario::Scenario;
 use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome};
@@ -56,7 +58,7 @@ fn run_files(out: &Path) -> Vec<PathBuf> {
 
 /// Hears of every run.
 #[derive(Default)]
-struct Listener(Vec<(usize, u64, Outcome)>);
+struct Listener(Vec<(Run, Outcome)>);
 
 impl Observer for Listener {
     fn progress(&mut self, _: Progress) {}
@@ -65,8 +67,8 @@ impl Observer for Listener {
         true
     }
 
-    fn so_far(&mut self, cell: usize, seed: u64, outcome: Outcome) {
-        self.0.push((cell, seed, outcome));
+    fn so_far(&mut self, run: Run, outcome: Outcome) {
+        self.0.push((run, outcome));
     }
 }
 
@@ -80,14 +82,14 @@ fn who_listens_hears_of_every_run_and_changes_no_byte() {
     run(&scenario, &runner, &options(&heard_out, 2), &mut listener, &never).unwrap();
     run(&scenario, &runner, &options(&unheard_out, 2), &mut (), &never).unwrap();
     assert_eq!(bytes(&heard_out), bytes(&unheard_out));
-    let mut runs: Vec<(usize, u64)> = listener.0.iter().map(|(cell, seed, _)| (*cell, *seed)).collect();
+    let mut runs: Vec<Run> = listener.0.iter().map(|(run, _)| *run).collect();
     runs.sort();
     let cells = 0..scenario.cells.len();
     let (seed, repeat) = (scenario.seed, u64::from(scenario.repeat));
     let all = cells.flat_map(|cell| (0..repeat).map(move |k| (cell, seed + k)));
     assert_eq!(runs, all.collect::<Vec<_>>(), "this runner tells only of its end");
     let fairness = |outcome: &Outcome| outcome.get(Metric::FairnessInterVpn, "").map(|s| s.values.len());
-    assert!(listener.0.iter().all(|(_, _, outcome)| fairness(outcome) == Some(outcome.bins)));
+    assert!(listener.0.iter().all(|(_, outcome)| fairness(outcome) == Some(outcome.bins)));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! `netstage report`: a record as text, page, pictures or values; several side by side.
 
 use crate::exit::{self, Failure, OK};
-use crate::{html, summary};
+use crate::summary;
 use netstage_study::report::ReportData;
-use netstage_study::{Record, compare, report, svg};
+use netstage_study::{Record, compare, page, report, svg};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         several => compare::compare(several),
     };
     if let Some(path) = &arguments.html {
-        html::write(path, &data)?;
+        page::write(path, &data).map_err(|e| Failure::write(path, &e))?;
     }
     if let Some(folder) = &arguments.svg {
         write_pictures(folder, &data)?;

@@ -2,11 +2,11 @@
 
 use super::Chosen;
 use crate::exit::{self, EXPECTATION, FAILED, Failure, OK, VOID};
-use crate::{html, summary};
+use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use netstage_scenario::Scenario;
 use netstage_study::stage::{self, Backend, Means};
-use netstage_study::{Observer, Options, Progress, Record, Runner, report};
+use netstage_study::{Observer, Options, Progress, Record, Runner, TOOL, page, report};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,12 +60,6 @@ enum Emulator {
 /// Name of the folder in a record's with what programs said that failed.
 const LOGS: &str = "logs";
 
-/// Name and version, as records tell them.
-pub(super) const TOOL: &str = concat!("netstage ", env!("CARGO_PKG_VERSION"));
-
-/// Name of the page in a record's folder.
-pub const REPORT: &str = "report.html";
-
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let scenario = arguments.chosen.load()?;
@@ -111,20 +105,20 @@ pub(super) fn to_record(
     let result = netstage_study::run(scenario, runner, options, &mut bar, &interrupted);
     bar.bar.finish_and_clear();
     let record = result?;
-    let page = record.folder.join(REPORT);
-    html::write(&page, &report::report(&record))?;
+    let path = record.folder.join(page::NAME);
+    page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
     let code = code(&record);
     if as_json {
         let result = json!({
             "exit": code,
             "out": options.out,
-            "report": page,
+            "report": path,
             "environment": record.environment,
             "record": record.data,
         });
         exit::print(format!("{result:#}\n").as_bytes())?;
     } else {
-        exit::print(summary::text(&report::report(&record), Some(&page)).as_bytes())?;
+        exit::print(summary::text(&report::report(&record), Some(&path)).as_bytes())?;
     }
     Ok(code)
 }

@@ -70,6 +70,7 @@ pub fn scenario(
         plots: if operations.is_empty() { Vec::new() } else { plots(head) },
         text: text.to_owned(),
         warnings: Vec::new(),
+        files: Vec::new(),
     })
 }
 

@@ -11,8 +11,8 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use crate::Runner;
 use crate::Stopped;
-use crate::run::Runner;
 use netstage_scenario::finding::TestOutcome;
 use netstage_scenario::outcome::Attendant;
 use netstage_scenario::plan::Plan;

@@ -2,8 +2,8 @@
 
 use super::outcome::{Transferred, Ways};
 use super::{derive, outcome};
+use crate::Runner;
 use crate::Stopped;
-use crate::run::Runner;
 use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult};
 use netstage_core::rng::Stream;

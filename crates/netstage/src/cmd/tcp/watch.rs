@@ -5,16 +5,15 @@ use super::record::Keeper;
 use super::refused;
 use super::view::View;
 use crate::cmd::measure::units;
-use crate::cmd::run::{REPORT, TOOL, watch_interrupt};
+use crate::cmd::run::watch_interrupt;
 use crate::exit::{Failure, INTERRUPTED, OK, print};
-use crate::html;
 use netstage_core::tcp::event::FlowEvent;
 use netstage_core::time::{Duration, Instant};
 use netstage_live::clock::monotonic_ns;
 use netstage_live::tcpmon::flows::{Flow, Flows};
 use netstage_live::tcpmon::source::{By, Source};
 use netstage_study::observed::Place;
-use netstage_study::report;
+use netstage_study::{TOOL, page, report};
 use serde::Serialize;
 use std::io::{self, BufWriter, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -170,9 +169,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         }
         warnings.extend(source.missing().iter().map(|missing| format!("not told here: {missing}")));
         let record = place.keep(keeper.finish(title.into(), since_start(), warnings))?;
-        let page = record.folder.join(REPORT);
-        html::write(&page, &report::report(&record))?;
-        eprintln!("report: {}", page.display());
+        let path = record.folder.join(page::NAME);
+        page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
+        eprintln!("report: {}", path.display());
     }
     Ok(code)
 }

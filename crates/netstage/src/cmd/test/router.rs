@@ -1,10 +1,10 @@
 //! `netstage test router`: a router between interfaces of this machine, to its record.
 
 use super::setup::{self, Kind};
-use crate::cmd::run::{TOOL, to_record};
+use crate::cmd::run::to_record;
 use crate::exit::{Failure, OK, print};
 use netstage_live::tester::bench::Bench;
-use netstage_study::{Options, stage};
+use netstage_study::{Options, TOOL, stage};
 use std::path::PathBuf;
 
 /// Name of the stage in records.

@@ -1,17 +1,19 @@
 //! The report as a page that opens without a network: the bundle of `web/` with the data in it.
 
-use crate::exit::Failure;
-use netstage_study::report::ReportData;
-use std::fs;
+use crate::report::ReportData;
 use std::path::Path;
+use std::{fs, io};
 
 const PAGE: &str = include_str!("../../../web/dist/report.html");
 const SCRIPT: &str = include_str!("../../../web/dist/report.js");
 const STYLE: &str = include_str!("../../../web/dist/report.css");
 
+/// Name of the page in a record's folder.
+pub const NAME: &str = "report.html";
+
 /// Writes the page.
-pub fn write(path: &Path, data: &ReportData) -> Result<(), Failure> {
-    fs::write(path, page(data)).map_err(|e| Failure::write(path, &e))
+pub fn write(path: &Path, data: &ReportData) -> io::Result<()> {
+    fs::write(path, page(data))
 }
 
 /// The page's text.
