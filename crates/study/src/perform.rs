@@ -29,8 +29,8 @@ pub struct Performer<'a> {
     /// Hears what is begun: the flows, or a trial of a test.
     pub doing: &'a dyn Fn(&str),
     /// Hears what the flows of a run have found so far, derived metrics included: some ten times
-    /// a second, and once when they are over. A run begun anew has found less than before.
-    pub so_far: Option<&'a dyn Fn(Run, Outcome)>,
+    /// a second, and once, `true`, when the run is over. A run begun anew has found less than before.
+    pub so_far: Option<&'a dyn Fn(Run, Outcome, bool)>,
 }
 
 /// Least time between two tellings of one run.
@@ -61,7 +61,7 @@ impl Attendant for Attending<'_> {
         let Some(tell) = self.performer.so_far.filter(|_| began >= self.next.get()) else { return };
         let mut outcome = so_far();
         derive(self.plan, &mut outcome);
-        tell(self.run, outcome);
+        tell(self.run, outcome, false);
         let pause = TELL_EVERY.max(began.elapsed() * TELL_SHARE);
         self.next.set(Instant::now() + pause);
     }
@@ -90,7 +90,7 @@ impl Performer<'_> {
         };
         derive(&cell.plan, &mut outcome);
         if let Some(tell) = self.so_far {
-            tell(run, outcome.clone());
+            tell(run, outcome.clone(), true);
         }
         encode_run(index as u32, seed, &outcome).map(Some).map_err(|e| failed(e.to_string()))
     }

@@ -48,9 +48,9 @@ pub trait Observer {
         false
     }
 
-    /// What a run has found so far; see [`Performer::so_far`].
-    fn so_far(&mut self, run: Run, outcome: Outcome) {
-        let _ = (run, outcome);
+    /// What a run has found so far, and whether it is over; see [`Performer::so_far`].
+    fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
+        let _ = (run, outcome, is_over);
     }
 }
 
@@ -106,8 +106,8 @@ struct Work<'a> {
 enum News {
     /// A run is finished.
     Done,
-    /// A run has found this much.
-    SoFar(Run, Outcome),
+    /// A run has found this much, and may be over.
+    SoFar(Run, Outcome, bool),
     /// No more can be done.
     Failed(Error),
 }
@@ -134,7 +134,7 @@ impl Work<'_> {
                 observer.progress(Progress { done: resumed + done, total, left, doing });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
                     Ok(News::Done) => done += 1,
-                    Ok(News::SoFar(run, outcome)) => observer.so_far(run, outcome),
+                    Ok(News::SoFar(run, outcome, is_over)) => observer.so_far(run, outcome, is_over),
                     Ok(News::Failed(failed)) => drop(error.get_or_insert(failed)),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
@@ -169,7 +169,7 @@ impl Work<'_> {
 
     /// One run; false if it was stopped.
     fn one(&self, run: Run, news: &Sender<News>) -> Result<bool, Error> {
-        let so_far = |run, outcome| drop(news.send(News::SoFar(run, outcome)));
+        let so_far = |run, outcome, is_over| drop(news.send(News::SoFar(run, outcome, is_over)));
         let performer = Performer {
             runner: self.runner,
             retries: self.retries,

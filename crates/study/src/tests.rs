@@ -67,7 +67,8 @@ impl Observer for Listener {
         true
     }
 
-    fn so_far(&mut self, run: Run, outcome: Outcome) {
+    fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
+        assert!(is_over, "this runner tells only of its end");
         self.0.push((run, outcome));
     }
 }
@@ -87,7 +88,7 @@ fn who_listens_hears_of_every_run_and_changes_no_byte() {
     let cells = 0..scenario.cells.len();
     let (seed, repeat) = (scenario.seed, u64::from(scenario.repeat));
     let all = cells.flat_map(|cell| (0..repeat).map(move |k| (cell, seed + k)));
-    assert_eq!(runs, all.collect::<Vec<_>>(), "this runner tells only of its end");
+    assert_eq!(runs, all.collect::<Vec<_>>());
     let fairness = |outcome: &Outcome| outcome.get(Metric::FairnessInterVpn, "").map(|s| s.values.len());
     assert!(listener.0.iter().all(|(_, outcome)| fairness(outcome) == Some(outcome.bins)));
 }
