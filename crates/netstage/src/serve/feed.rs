@@ -75,6 +75,17 @@ struct Stream {
     over: bool,
 }
 
+impl Stream {
+    /// Whether these values go on from where the stream is.
+    fn is_begin_of(&self, values: &[Vec<f32>]) -> bool {
+        self.values.iter().zip(values).all(|(told, now)| {
+            told.iter()
+                .zip(now)
+                .all(|(told, now)| told.to_bits() == now.to_bits() || told.is_nan() && now.is_nan())
+        })
+    }
+}
+
 /// All runs of a study.
 #[derive(Debug, Default)]
 pub struct Feed {
@@ -87,8 +98,8 @@ pub struct Feed {
 pub struct Cursor(BTreeMap<u64, (usize, bool)>);
 
 impl Feed {
-    /// A run has found this much so far.
-    pub fn add(&mut self, (cell, seed): Run, outcome: &Outcome) {
+    /// A run has found this much so far, or, over, this and no more.
+    pub fn add(&mut self, (cell, seed): Run, outcome: &Outcome, is_over: bool) {
         let (chosen, left_out) = chosen(outcome);
         let subjects = chosen.iter().map(|series| Subject {
             metric: series.metric.info().name,
@@ -96,22 +107,26 @@ impl Feed {
             subject: series.subject.clone(),
         });
         let subjects: Vec<Subject> = subjects.collect();
-        let values = chosen.iter().map(|series| series.values.iter().map(|v| *v as f32).collect());
+        let values: Vec<Vec<f32>> =
+            chosen.iter().map(|series| series.values.iter().map(|v| *v as f32).collect()).collect();
         let same = |stream: &&mut Stream| (stream.begun.cell, stream.begun.seed) == (cell, seed);
         let current = self.streams.values_mut().rfind(same);
         match current {
-            // Begun anew, it has less than before; over, it may have series it had not.
-            Some(stream) if stream.bins <= outcome.bins && stream.begun.series == subjects => {
-                (stream.bins, stream.values) = (outcome.bins, values.collect());
+            // Begun anew, it has less than before; over, it may have what it could not tell before.
+            Some(stream)
+                if stream.bins <= outcome.bins
+                    && stream.begun.series == subjects
+                    && (!is_over || stream.is_begin_of(&values)) =>
+            {
+                (stream.bins, stream.values, stream.over) = (outcome.bins, values, is_over);
             }
             _ => {
-                let values = values.collect();
                 self.streams.retain(|_, stream| (stream.begun.cell, stream.begun.seed) != (cell, seed));
                 let interval_s = outcome.interval.as_secs_f64();
                 let run = self.next;
                 self.next += 1;
                 let begun = Begun { run, cell, seed, interval_s, series: subjects, left_out };
-                let stream = Stream { begun, bins: outcome.bins, values, over: false };
+                let stream = Stream { begun, bins: outcome.bins, values, over: is_over };
                 self.streams.insert(run, stream);
             }
         }
@@ -119,14 +134,6 @@ impl Feed {
             let over = self.streams.iter().find(|(_, stream)| stream.over).map(|(run, _)| *run);
             let first = *self.streams.keys().next().expect("there are more than none");
             self.streams.remove(&over.unwrap_or(first));
-        }
-    }
-
-    /// A run is over.
-    pub fn end(&mut self, (cell, seed): Run) {
-        let mut of_run = self.streams.values_mut();
-        if let Some(stream) = of_run.rfind(|stream| (stream.begun.cell, stream.begun.seed) == (cell, seed)) {
-            stream.over = true;
         }
     }
 
@@ -210,12 +217,11 @@ mod tests {
     fn a_watcher_is_told_each_bin_once_and_a_late_one_all() {
         let (mut feed, mut cursor) = (Feed::default(), Cursor::default());
         let metrics = [Metric::VpnThroughput];
-        feed.add((0, 1), &outcome(2, &metrics));
+        feed.add((0, 1), &outcome(2, &metrics), false);
         assert_eq!(told(&feed, &mut cursor), ["begin 0 cell 0", "0: 0+2"]);
         assert!(told(&feed, &mut cursor).is_empty());
-        feed.add((0, 1), &outcome(5, &metrics));
-        feed.add((1, 1), &outcome(1, &metrics));
-        feed.end((0, 1));
+        feed.add((0, 1), &outcome(5, &metrics), true);
+        feed.add((1, 1), &outcome(1, &metrics), false);
         assert_eq!(told(&feed, &mut cursor), ["0: 2+3", "end 0", "begin 1 cell 1", "1: 0+1"]);
         let late = told(&feed, &mut Cursor::default());
         assert_eq!(late, ["begin 0 cell 0", "0: 0+5", "end 0", "begin 1 cell 1", "1: 0+1"]);
@@ -228,22 +234,23 @@ mod tests {
     #[test]
     fn what_is_begun_anew_or_has_more_series_is_told_from_the_start() {
         let (mut feed, mut cursor) = (Feed::default(), Cursor::default());
-        feed.add((0, 1), &outcome(5, &[Metric::VpnThroughput]));
+        feed.add((0, 1), &outcome(5, &[Metric::VpnThroughput]), false);
         told(&feed, &mut cursor);
-        feed.add((0, 1), &outcome(1, &[Metric::VpnThroughput]));
+        feed.add((0, 1), &outcome(1, &[Metric::VpnThroughput]), false);
         assert_eq!(told(&feed, &mut cursor), ["begin 1 cell 0", "1: 0+1"]);
-        feed.add((0, 1), &outcome(6, &[Metric::VpnThroughput, Metric::VpnWindow]));
+        feed.add((0, 1), &outcome(6, &[Metric::VpnThroughput, Metric::VpnWindow]), false);
         assert_eq!(told(&feed, &mut cursor), ["begin 2 cell 0", "2: 0+6"]);
+        let mut last = outcome(6, &[Metric::VpnThroughput, Metric::VpnWindow]);
+        last.series[0].values[1] = 3.0;
+        feed.add((0, 1), &last, true);
+        assert_eq!(told(&feed, &mut cursor), ["begin 3 cell 0", "3: 0+6", "end 3"]);
     }
 
     #[test]
     fn few_runs_are_kept_and_those_that_go_on_longest() {
         let (mut feed, mut cursor) = (Feed::default(), Cursor::default());
         for cell in 0..20 {
-            feed.add((cell, 1), &outcome(1, &[Metric::VpnThroughput]));
-            if cell > 0 {
-                feed.end((cell, 1));
-            }
+            feed.add((cell, 1), &outcome(1, &[Metric::VpnThroughput]), cell > 0);
         }
         let told = told(&feed, &mut cursor);
         assert!(told.contains(&"begin 0 cell 0".to_owned()) && feed.streams.len() == MOST_RUNS, "{told:?}");

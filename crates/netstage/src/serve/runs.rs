@@ -413,11 +413,6 @@ impl Observer for Watcher<'_> {
     }
 
     fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
-        self.0.change(|now| {
-            now.feed.add(run, &outcome);
-            if is_over {
-                now.feed.end(run);
-            }
-        });
+        self.0.change(|now| now.feed.add(run, &outcome, is_over));
     }
 }
