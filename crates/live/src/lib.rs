@@ -50,7 +50,7 @@ pub mod obstacle;
 pub mod pe;
 mod peering;
 pub mod ports;
-mod prometheus;
+pub mod prometheus;
 pub mod protocol;
 pub mod realtime;
 pub mod results;

@@ -4,6 +4,7 @@
 
 mod cmd;
 mod exit;
+mod serve;
 mod sparkline;
 mod summary;
 
@@ -30,6 +31,8 @@ enum Command {
     Check(cmd::check::Arguments),
     /// Show a record, or compare several
     Report(cmd::report::Arguments),
+    /// Serve the web page: scenarios, runs as they happen, records
+    Serve(cmd::serve::Arguments),
     /// Tell what this host can do, what is missing and how to get it
     Doctor(cmd::doctor::Arguments),
     /// Carry out one node's part of runs, for a controller
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Check(arguments) => cmd::check::run(&arguments),
         Command::Report(arguments) => cmd::report::run(&arguments),
+        Command::Serve(arguments) => cmd::serve::run(&arguments),
         Command::Doctor(arguments) => cmd::doctor::run(&arguments),
         Command::Agent(arguments) => cmd::agent::run(&arguments),
         Command::Fabric => {

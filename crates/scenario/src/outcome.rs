@@ -420,6 +420,37 @@ impl Outcome {
     pub fn get(&self, metric: Metric, subject: &str) -> Option<&Series> {
         self.series.iter().find(|s| s.metric == metric && s.subject == subject)
     }
+
+    /// Keeps the first `bins` bins.
+    pub fn truncate(&mut self, bins: usize) {
+        self.bins = self.bins.min(bins);
+        self.series.iter_mut().for_each(|series| series.values.truncate(bins));
+    }
+}
+
+/// Who attends a run: may end it, and hears what it has found so far. Results do not depend on it.
+///
+/// A closure that says whether to stop is one that does not listen.
+pub trait Attendant {
+    /// Whether the run is to end now; asked several times a second.
+    fn stop(&self) -> bool;
+
+    /// Whether it hears of bins: a stage may have to do more for that.
+    fn listens(&self) -> bool {
+        false
+    }
+
+    /// Bins have ended. `so_far` works out what was found in them, an outcome of that many bins,
+    /// for an attendant that wants it now.
+    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
+        let _ = so_far;
+    }
+}
+
+impl<F: Fn() -> bool> Attendant for F {
+    fn stop(&self) -> bool {
+        self()
+    }
 }
 
 /// Why a run yields no outcome.

@@ -7,7 +7,7 @@ use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::{link, tcp, traffic};
 use netstage_scenario::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
-use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
+use netstage_scenario::outcome::{Attendant, Metric, Outcome, Series, Totals};
 use netstage_scenario::plan::{
     Datagrams, Family, FlowGroup, Hop, Link, Measure, Node, NodeKind, Plan, Transport, Vpn,
 };
@@ -214,7 +214,7 @@ pub fn outcome(plan: &Plan, seed: u64) -> Outcome {
 }
 
 /// Runs the fixture.
-pub fn runner(plan: &Plan, seed: u64, _: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+pub fn runner(plan: &Plan, seed: u64, _: &dyn Attendant) -> Result<Outcome, Stopped> {
     Ok(outcome(plan, seed))
 }
 

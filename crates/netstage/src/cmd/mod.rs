@@ -11,6 +11,7 @@ pub mod report;
 pub mod router;
 pub mod run;
 pub mod schema;
+pub mod serve;
 mod table;
 pub mod tcp;
 pub mod test;

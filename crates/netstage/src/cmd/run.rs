@@ -58,7 +58,7 @@ enum Emulator {
 }
 
 /// Name of the folder in a record's with what programs said that failed.
-const LOGS: &str = "logs";
+pub const LOGS: &str = "logs";
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
@@ -124,7 +124,7 @@ pub(super) fn to_record(
 }
 
 /// This program, whose processes hold the emulated network.
-fn own_program() -> Result<PathBuf, Failure> {
+pub fn own_program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|e| Failure::usage(format!("cannot find this program's own file: {e}")))
 }
 

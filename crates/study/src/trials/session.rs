@@ -9,7 +9,7 @@ use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult}
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Attendant, Metric, Outcome};
 use netstage_scenario::plan::{Plan, Test};
 
 /// A trial that the stage spoiled is run so often at least: one of hundreds may be, and does not
@@ -32,7 +32,7 @@ pub struct Session<'a> {
     /// The test.
     pub test: &'a Test,
     runner: &'a Runner<'a>,
-    stop: &'a dyn Fn() -> bool,
+    stop: &'a dyn Attendant,
     doing: &'a dyn Fn(&str),
     /// How often a trial is tried.
     attempts: u32,
@@ -54,7 +54,7 @@ impl<'a> Session<'a> {
         test: &'a Test,
         (seed, retries): (u64, u32),
         runner: &'a Runner<'a>,
-        stop: &'a dyn Fn() -> bool,
+        stop: &'a dyn Attendant,
         doing: &'a dyn Fn(&str),
     ) -> Session<'a> {
         let found = TestOutcome {
