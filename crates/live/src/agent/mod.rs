@@ -1,7 +1,7 @@
 //! The agent: carries out one node's part of each run, for one controller. Where it runs,
 //! in a namespace or on a host, is the business of whoever started it.
 //!
-//! [`Session`](session) decides what may happen when, `service` speaks gRPC, `run` is the
+//! [`Session`](netstage_core::fleet::Session) decides what may happen when, `service` speaks gRPC, `run` is the
 //! thread of a run, `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
 //! [`Agent`] serves one controller of this machine, [`Host`] controllers of other hosts that
 //! have its key, one after the other, within [`Limits`].
@@ -15,7 +15,6 @@ mod host;
 mod limits;
 mod run;
 mod service;
-mod session;
 mod socket;
 mod spool;
 mod work;
@@ -23,7 +22,6 @@ mod work;
 pub use engine::Engine;
 pub use host::{Happening, Host, HostEnder, Watcher};
 pub use limits::Limits;
-pub use session::{Session, phase_name};
 pub use socket::{BindError, Socket};
 pub use work::{Totals, Work, Worker};
 

@@ -3,15 +3,14 @@
 use super::host::{Happening, Watcher};
 use super::limits::Limits;
 use super::run::{self, Orders, Outcome, Run};
-use super::session::Session;
 use super::spool::Spool;
 use super::work::{Totals, Worker};
 use super::{EndReason, end};
 use crate::clock::{self, Epoch, monotonic_ns};
 use crate::keyed::Peer;
-use crate::protocol::generated::agent_server;
+use crate::protocol::generated::{self as wire, agent_server};
 use crate::protocol::generated::{
-    CollectRequest, FinishReply, FinishRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, Phase,
+    CollectRequest, FinishReply, FinishRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest,
     PrepareReply, PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReceivingPort, ReleaseReply,
     ReleaseRequest, ReportChunk, ReportHead, StartReply, StartRequest, StopReply, StopRequest,
     report_chunk::Content,
@@ -20,6 +19,7 @@ use crate::protocol::{
     CHUNK_BYTES, CONTROLLER_BEATS, HEARTBEAT, Refusal, RefusalKind, VERSIONS, read_assignment,
 };
 use crate::task;
+use netstage_core::fleet::{Lease, Phase, Session};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -107,7 +107,7 @@ impl Shared {
         let totals = state.run.as_ref().map(|run| run.totals.read());
         let [sent, sent_bytes, received, received_bytes, lost] = totals.unwrap_or_default();
         Progress {
-            phase: state.session.phase().into(),
+            phase: wire::Phase::from(state.session.phase()).into(),
             run: state.session.run(),
             sent,
             sent_bytes,
@@ -235,7 +235,7 @@ impl Service {
     }
 
     /// Tells that something changed, and gives the refusal as the messages carry it.
-    fn answer(&self, result: Result<(), Refusal>) -> Option<crate::protocol::generated::Refusal> {
+    fn answer(&self, result: Result<(), Refusal>) -> Option<wire::Refusal> {
         self.0.changed.send_replace(());
         result.err().map(Into::into)
     }
@@ -277,7 +277,8 @@ impl agent_server::Agent for Service {
         let attended = self.0.state().session.attend(first.controller);
         match attended {
             Err(refusal) => {
-                let refused = Progress { refusal: Some(refusal.into()), ..Progress::default() };
+                let refused =
+                    Progress { refusal: Some(Refusal::from(refusal).into()), ..Progress::default() };
                 let _ = progress.try_send(Ok(refused));
             }
             Ok(()) => {
@@ -335,7 +336,7 @@ impl agent_server::Agent for Service {
         if result.is_ok() {
             end(&self.0.end, EndReason::Finished);
         }
-        Ok(Response::new(FinishReply { refusal: self.answer(result) }))
+        Ok(Response::new(FinishReply { refusal: self.answer(result.map_err(Refusal::from)) }))
     }
 }
 
@@ -349,19 +350,18 @@ async fn attended_until_gone(
     let (mut changed, mut closing) = (shared.changed.subscribe(), shared.closing.subscribe());
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = 0;
+    let mut lease = Lease::new(CONTROLLER_BEATS);
     loop {
         tokio::select! {
             biased;
             message = heartbeats.message() => match message {
-                Ok(Some(_)) => { silent = 0; continue }
+                Ok(Some(_)) => { lease.renew(); continue }
                 Ok(None) | Err(_) => break,
             },
             _ = closing.wait_for(|closing| *closing) => return,
             _ = changed.changed() => {}
             _ = tick.tick() => {
-                silent += 1;
-                if silent > CONTROLLER_BEATS {
+                if !lease.tick() {
                     break;
                 }
             }

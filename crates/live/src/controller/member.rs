@@ -11,6 +11,7 @@ use crate::protocol::{
     AGENT_BEATS, HEARTBEAT, MAX_REPORT_BYTES, Refusal, VERSIONS, common_version, read_report,
 };
 use crate::results::{EndedBin, Report};
+use netstage_core::fleet::Lease;
 use netstage_core::measure::{ClockOffset, Exchange, OffsetEstimator};
 use std::error::Error as _;
 use std::future::Future;
@@ -214,13 +215,13 @@ async fn keep(
 ) {
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = 0;
+    let mut lease = Lease::new(AGENT_BEATS);
     let how = loop {
         tokio::select! {
             biased;
             message = progress.message() => match message {
                 Ok(Some(mut progress)) => {
-                    silent = 0;
+                    lease.renew();
                     let told_bins = std::mem::take(&mut progress.bins).into_iter().map(EndedBin::from);
                     bins.lock().unwrap_or_else(PoisonError::into_inner).extend(told_bins);
                     told.send_modify(|seen| seen.progress = progress);
@@ -229,8 +230,7 @@ async fn keep(
                 Err(status) => break describe(&status),
             },
             _ = tick.tick() => {
-                silent += 1;
-                if silent > AGENT_BEATS {
+                if !lease.tick() {
                     break format!("no sign of life for {:.0?}", HEARTBEAT * AGENT_BEATS);
                 }
                 // A full channel means that it does not read; its own silence will tell.

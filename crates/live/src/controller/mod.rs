@@ -12,15 +12,13 @@ mod place;
 pub use error::{Error, Loss};
 pub use place::Place;
 
-use crate::agent::phase_name;
 use crate::clock::{Epoch, monotonic_ns};
 use crate::protocol::Refusal;
-use crate::protocol::generated::{
-    FinishRequest, Phase, PrepareRequest, ReleaseRequest, StartRequest, StopRequest,
-};
+use crate::protocol::generated::{FinishRequest, PrepareRequest, ReleaseRequest, StartRequest, StopRequest};
 use crate::results::{EndedBin, Report};
 use crate::task::{self, Assignment};
 use member::{ANSWER_WITHIN, Member, Seen};
+use netstage_core::fleet::Phase;
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::{Duration, Instant};
 use std::collections::hash_map::RandomState;
@@ -372,7 +370,7 @@ impl Agents {
         let deadline = Epoch(monotonic_ns()).later(SETTLE);
         let busy = |index: &usize| {
             let seen = self.members[*index].seen();
-            let phase = seen.progress.phase();
+            let phase = Phase::from(seen.progress.phase());
             seen.lost.is_none() && matches!(phase, Phase::Preparing | Phase::Ready | Phase::Running)
         };
         while self.taking_part.iter().any(busy) && monotonic_ns() < deadline.0 {
@@ -381,7 +379,7 @@ impl Agents {
     }
 
     fn is_over(&self, seen: &Seen) -> bool {
-        seen.progress.run == self.run && seen.progress.phase() == Phase::Done
+        seen.progress.run == self.run && Phase::from(seen.progress.phase()) == Phase::Done
     }
 
     fn give_up(&mut self) {
@@ -390,7 +388,7 @@ impl Agents {
             if seen.lost.is_none() && !self.is_over(&seen) {
                 let why = format!(
                     "still {} {} s after the end of the run",
-                    phase_name(seen.progress.phase()),
+                    Phase::from(seen.progress.phase()).name(),
                     SETTLE.0 / 1_000_000_000
                 );
                 self.given_up.push((index, why));
