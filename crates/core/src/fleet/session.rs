@@ -164,7 +164,8 @@ impl Session {
         if self.phase == Phase::Idle { 0 } else { self.run }
     }
 
-    fn belongs(&self, controller: u64) -> Result<(), Refusal> {
+    /// Whether the agent is this controller's.
+    pub fn belongs(&self, controller: u64) -> Result<(), Refusal> {
         match self.controller {
             None => Err(order("nobody attends this agent: open an Attend stream first")),
             Some(owner) if owner != controller => Err(busy()),

@@ -5,7 +5,7 @@
 
 mod backend;
 mod folder;
-mod outcome;
+pub(crate) mod outcome;
 
 use crate::controller::{Agents, Collected, Error};
 use crate::emulator;
@@ -127,6 +127,8 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         members: &members,
         reports: &collected.reports,
         emulator: &emulator,
+        is_real: false,
+        clock_error: &|_, _| 0,
         services: &services,
         watched: &watched,
     };
