@@ -4,6 +4,7 @@ pub mod agent;
 pub mod check;
 pub mod clean;
 pub mod doctor;
+pub mod fleet;
 pub mod man;
 pub mod measure;
 pub mod pe;
