@@ -34,7 +34,7 @@ lint:
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	$(CARGO) fmt --manifest-path python/Cargo.toml --check
 
-figures: build ## Run every paper scenario and write docs/results
+figures: build ## Run every paper scenario and write docs/results and docs/gallery.md
 	scripts/figures.sh $(PROGRAM)
 
 figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour of real time)

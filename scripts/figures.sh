@@ -15,3 +15,4 @@ for scenario in scenarios/papers/i2vfc/{fig2,fig3,fig4,fig5,fig7,no-control}.tom
 done
 python3 scripts/results.py "$program" "${records[@]}"
 python3 scripts/results.py "$program" --defaults
+python3 scripts/gallery.py

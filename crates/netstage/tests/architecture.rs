@@ -16,6 +16,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("netstage", &["netstage-core", "netstage-scenario", "netstage-study", "netstage-sim", "netstage-live"]),
 ];
 
+/// Where the Python package is.
+const PYTHON: &[&str] = &["--manifest-path", "python/Cargo.toml"];
+
+/// What the Python package, a workspace of its own, may depend on inside this one.
+const PYTHON_MAY_USE: &[&str] = &["netstage-live", "netstage-scenario", "netstage-study"];
+
 /// `no_std` does not keep a dependency from using std, so the list is short and closed.
 const CORE_MAY_USE: &[&str] = &["libm", "rand_core", "rand_pcg", "serde"];
 
@@ -35,8 +41,8 @@ fn metadata(arguments: &[&str]) -> serde_json::Value {
 }
 
 /// Direct dependencies of each workspace crate, without those only its tests use.
-fn direct_dependencies() -> BTreeMap<String, BTreeSet<String>> {
-    let metadata = metadata(&["--no-deps"]);
+fn direct_dependencies(arguments: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
+    let metadata = metadata(&[&["--no-deps"], arguments].concat());
     let name = |value: &serde_json::Value| value["name"].as_str().unwrap().to_string();
     let packages = metadata["packages"].as_array().unwrap().iter();
     packages
@@ -50,7 +56,7 @@ fn direct_dependencies() -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn crates_depend_only_along_the_arrows() {
-    let found = direct_dependencies();
+    let found = direct_dependencies(&[]);
     let known: BTreeSet<&str> = ARROWS.iter().map(|(name, _)| *name).collect();
     assert_eq!(found.keys().map(String::as_str).collect::<BTreeSet<_>>(), known);
     for (name, allowed) in ARROWS {
@@ -65,8 +71,15 @@ fn crates_depend_only_along_the_arrows() {
 }
 
 #[test]
+fn the_python_package_rests_on_studies() {
+    let found = direct_dependencies(PYTHON);
+    let inside = found["netstage-python"].iter().filter(|name| name.starts_with("netstage-"));
+    assert!(inside.eq(PYTHON_MAY_USE));
+}
+
+#[test]
 fn core_and_wire_stay_small_and_without_std() {
-    let found = direct_dependencies();
+    let found = direct_dependencies(&[]);
     for dependency in &found["netstage-core"] {
         let allowed = dependency == "netstage-wire" || CORE_MAY_USE.contains(&dependency.as_str());
         assert!(allowed, "netstage-core must not depend on {dependency}");
@@ -90,9 +103,11 @@ fn everything_linked_has_an_allowed_licence() {
     let list = deny.split("allow = [").nth(1).unwrap().split(']').next().unwrap();
     let allowed: BTreeSet<&str> = list.split('"').skip(1).step_by(2).collect();
     assert!(allowed.contains("MIT"));
-    for package in metadata(&[])["packages"].as_array().unwrap() {
-        let licence = package["license"].as_str().unwrap_or("none");
-        assert!(is_met(licence, &allowed), "{}: licence {licence}", package["name"]);
+    for workspace in [&[], PYTHON] {
+        for package in metadata(workspace)["packages"].as_array().unwrap() {
+            let licence = package["license"].as_str().unwrap_or("none");
+            assert!(is_met(licence, &allowed), "{}: licence {licence}", package["name"]);
+        }
     }
 }
 

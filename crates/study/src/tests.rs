@@ -3,7 +3,8 @@
 use crate::fixture::{Scratch, options, runner, scenario};
 use crate::folder::Folder;
 use crate::{
-    Error, Observer, OpenError, Options, Progress, Record, Run, Stopped, compare, report, run, series,
+    Error, Observer, OpenError, Options, Performer, Progress, Record, Run, Stopped, Study, compare, identity,
+    report, run, series,
 };
 use netstage_core::rng::Stream;
 use netstage_scenario::Scenario;
@@ -260,6 +261,30 @@ fn an_interrupted_study_goes_on_to_the_same_bytes() {
         assert_eq!((record.environment.runs, record.environment.resumed_runs), (RUNS - most, most));
         assert_eq!(bytes(&out), bytes(&reference));
     }
+}
+
+#[test]
+fn runs_performed_elsewhere_come_to_the_same_bytes() {
+    let scratch = Scratch::new("elsewhere");
+    let scenario = scenario();
+    let reference = scratch.join("whole");
+    finished(&scenario, &reference, 2);
+    let options = options(&scratch.join("out"), 1);
+    let study = Study::take(&scenario, &options).unwrap();
+    assert_eq!(study.identity(), identity(&scenario, &options.stage, &options.tool));
+    let performer = Performer { runner: &runner, retries: 0, stop: &|| false, doing: &|_| () };
+    let perform = |run| performer.perform(&scenario, run).unwrap().unwrap();
+    let pending = study.pending();
+    assert_eq!(pending.len(), RUNS);
+    // Not what was asked for, and no run at all.
+    let error = study.keep_foreign(pending[0], perform(pending[1])).unwrap_err();
+    assert!(error.to_string().contains("what came back is the run of cell 0 with seed 8"), "{error}");
+    assert!(study.keep_foreign(pending[0], b"PAR1".to_vec()).is_err());
+    for &run in pending.iter().rev() {
+        study.keep_foreign(run, perform(run)).unwrap();
+    }
+    study.finish(1).unwrap();
+    assert_eq!(bytes(&options.out), bytes(&reference));
 }
 
 #[test]

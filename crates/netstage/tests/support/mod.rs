@@ -100,35 +100,47 @@ pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Runs the shell blocks of a page of docs/ as they stand, in a folder; what they said.
+/// Folder of the whole project.
+pub fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Runs the shell blocks of a page of docs/ as they stand, in a folder; what they said. They have
+/// mounts and network of their own.
 pub fn run_page(page: &str, folder: &Folder) -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
-    let page = std::fs::read_to_string(page).unwrap();
-    let blocks: Vec<&str> =
-        page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    let script = format!(
-        "mount -t tmpfs none /run && mkdir -p /run/netns\nset -em\nexport PATH={}:$PATH\n{}\necho the end\n",
-        Path::new(env!("CARGO_BIN_EXE_netstage")).parent().unwrap().display(),
-        blocks.join("\n")
-    );
-    std::fs::write(folder.join("page.sh"), script).unwrap();
     // Its own mounts, so that names of namespaces are nobody else's, and its own processes, so that all of them
     // go with it however it ends.
-    let output = Command::new("unshare")
-        .args([
-            "--mount",
-            "--net",
-            "--propagation",
-            "private",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ])
-        .args(["bash", "page.sh"])
-        .current_dir(&**folder)
-        .output()
+    let script = format!("mount -t tmpfs none /run && mkdir -p /run/netns\n{}", page_script(page));
+    let alone = "unshare --mount --net --propagation private --pid --fork --kill-child --mount-proc bash page.sh";
+    run_script(&script, folder, &alone.split(' ').collect::<Vec<_>>())
+}
+
+/// The same of a page for anybody: no privilege, and the project's scenarios in the folder.
+pub fn run_page_for_anybody(page: &str, folder: &Folder) -> String {
+    std::os::unix::fs::symlink(project().join("scenarios"), folder.join("scenarios")).unwrap();
+    run_script(&page_script(page), folder, &["bash", "page.sh"])
+}
+
+/// The blocks of a page: those marked `sh` in turn, where each command must succeed, and those
+/// marked `sh fails`, which must end in an error.
+fn page_script(page: &str) -> String {
+    let page = std::fs::read_to_string(project().join("docs").join(page)).unwrap();
+    let blocks = page.split("```sh").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let blocks = blocks.map(|block| match block.split_once('\n').unwrap() {
+        ("", commands) => commands.to_owned(),
+        (" fails", commands) => {
+            format!("set +e\n(set -e\n{commands})\n[ $? -ne 0 ] || {{ echo no error; exit 1; }}\nset -e\n")
+        }
+        (other, _) => panic!("{page}: a block is marked `sh{other}`"),
+    });
+    format!("set -em\n{}\necho the end\n", blocks.collect::<Vec<_>>().join("\n"))
+}
+
+fn run_script(script: &str, folder: &Folder, command: &[&str]) -> String {
+    let programs = Path::new(env!("CARGO_BIN_EXE_netstage")).parent().unwrap();
+    std::fs::write(folder.join("page.sh"), format!("export PATH={}:$PATH\n{script}", programs.display()))
         .unwrap();
+    let output = Command::new(command[0]).args(&command[1..]).current_dir(&**folder).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let text = format!("{said}\n{}", String::from_utf8_lossy(&output.stderr));
     println!("{text}");

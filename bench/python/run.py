@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""What the Python package costs over the program, and a sweep by Ray over one by threads.
+
+    bench/python/run.py [cost] [ray]
+
+Prints a table of each, in Markdown. `make bench-python` runs it with python/.venv; NETSTAGE names
+the program. Rounds alternate, and the best of each counts: on a shared machine others only add.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 3
+
+IN_PYTHON = """
+import resource, sys
+import netstage
+scenario = netstage.Scenario.load(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF)
+scenario.run(repeat=int(sys.argv[2]), jobs=1, out=sys.argv[3], progress=lambda progress: None)
+after = resource.getrusage(resource.RUSAGE_SELF)
+print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+"""
+
+
+def cost(folder: Path) -> None:
+    """CPU time of the same study, by the program and from Python without its import."""
+    scenario, repeat = str(ROOT / "scenarios/papers/i2vfc/fig2.toml"), "40"
+    program, python = [], []
+    for turn in range(ROUNDS):
+        out = str(folder / f"program-{turn}")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [os.environ["NETSTAGE"], "run", scenario, "--repeat", repeat, "--jobs", "1", "--out", out]
+        # Whether the paper's claims hold under these seeds is not the question.
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        program.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        out = str(folder / f"python-{turn}")
+        said = subprocess.run(
+            [sys.executable, "-c", IN_PYTHON, scenario, repeat, out],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        python.append(float(said.stdout))
+    one, other = Path(folder, "program-0/series.parquet"), Path(folder, "python-0/series.parquet")
+    assert one.read_bytes() == other.read_bytes(), "the two did not do the same"
+    print("| 120 runs of Figure 2 | CPU time | of the program's |\n|---|---|---|")
+    print(f"| `netstage run --jobs 1` | {min(program):.2f} s | 1 |")
+    print(f"| `Scenario.run(jobs=1)` | {min(python):.2f} s | {min(python) / min(program):.4f} |")
+    print(f"\nAll rounds: {rounds(program)} and {rounds(python)}.\n")
+
+
+def spread(folder: Path) -> None:
+    """A sweep of 1,000 cells on two cores, by threads and by a Ray cluster that is already up."""
+    import netstage
+    import ray
+
+    cores = os.cpu_count() or 1
+    ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    scenario = netstage.Scenario.load(ROOT / "scenarios/examples/fair-two-vpns.toml")
+    vary = {
+        "vpn.gold.weight": [1, 2],
+        "link.bottleneck.delay": [f"{delay / 10} ms" for delay in range(10, 510)],
+    }
+    # Its workers are up before the clock starts.
+    scenario.run(vary={"vpn.gold.weight": range(1, 2 * cores + 1)}, out=folder / "warm", engine="ray")
+    took: dict[str, list[float]] = {"local": [], "ray": []}
+    for turn in range(ROUNDS):
+        for engine, times in took.items():
+            started = time.monotonic()
+            scenario.run(vary=vary, out=folder / f"{engine}-{turn}", engine=engine, jobs=cores)
+            times.append(time.monotonic() - started)
+    ray.shutdown()
+    series = {(folder / f"{engine}-0/series.parquet").read_bytes() for engine in took}
+    assert len(series) == 1, "the two did not do the same"
+    best = {engine: min(times) for engine, times in took.items()}
+    print(f"| 1,000 cells on {cores} cores | time | cells per second | of threads' rate |\n|---|---|---|---|")
+    for engine, seconds in best.items():
+        rate = f"{1000 / seconds:.1f}"
+        print(f'| `engine="{engine}"` | {seconds:.1f} s | {rate} | {best["local"] / seconds:.3f} |')
+    print(f"\nAll rounds: {rounds(took['local'])} and {rounds(took['ray'])}.\n")
+
+
+def rounds(times: list[float]) -> str:
+    return ", ".join(f"{seconds:.2f}" for seconds in times) + " s"
+
+
+if __name__ == "__main__":
+    asked = sys.argv[1:] or ["cost", "ray"]
+    with tempfile.TemporaryDirectory() as place:
+        if "cost" in asked:
+            cost(Path(place))
+        if "ray" in asked:
+            spread(Path(place))

@@ -1,0 +1,130 @@
+//! The documentation: pages that anybody can follow are followed, and what all others tell to type
+//! exists.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use support::{Folder, project, run_page_for_anybody};
+
+#[test]
+fn the_first_ten_minutes_go_as_told() {
+    let folder = Folder::new("start");
+    let said = run_page_for_anybody("start.md", &folder);
+    for told in ["✓ line-is-used", "did you mean `weight`?", "✗ four-to-one"] {
+        assert!(said.contains(told), "{told}");
+    }
+    assert!(folder.join("figures/fairness.svg").exists() && folder.join("scenario.schema.json").exists());
+}
+
+/// Every page for readers.
+fn pages() -> Vec<PathBuf> {
+    let docs = fs::read_dir(project().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut pages: Vec<PathBuf> = docs.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
+    pages.extend(["README.md", "CONTRIBUTING.md", "python/README.md"].map(|page| project().join(page)));
+    pages.sort();
+    pages
+}
+
+/// The commands of a page's blocks that begin so, without what they are piped into.
+fn commands(page: &str, begin: &[&str]) -> Vec<String> {
+    let blocks = page.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
+    let shell = blocks.filter(|(mark, _)| mark.is_empty() || mark.starts_with("sh")).map(|(_, text)| text);
+    let joined: Vec<String> = shell.map(|text| text.replace("\\\n", " ")).collect();
+    let lines = joined.iter().flat_map(|text| text.lines());
+    // Settings of the environment before a command, and sudo, are not what is looked at.
+    let bare = lines.map(|line| {
+        let mut words = line.trim().split(' ').peekable();
+        while words.next_if(|word| *word == "sudo" || (word.contains('=') && !word.contains('\''))).is_some()
+        {
+        }
+        words.collect::<Vec<_>>().join(" ")
+    });
+    let cut = bare.map(|line| simple(&line).to_owned());
+    cut.filter(|line| begin.iter().any(|word| line.starts_with(&format!("{word} ")))).collect()
+}
+
+/// A line of shell up to its first comment or operator outside of quotes.
+fn simple(line: &str) -> &str {
+    let (mut quote, mut before) = (None, ' ');
+    for (at, c) in line.char_indices() {
+        match (c, quote) {
+            ('\'' | '"', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            ('|' | '>' | '<' | '&' | ';', None) => return line[..at].trim_end(),
+            ('#', None) if before == ' ' => return line[..at].trim_end(),
+            _ => {}
+        }
+        before = c;
+    }
+    line
+}
+
+#[test]
+fn documented_commands_and_their_options_exist() {
+    let mut seen = 0;
+    for path in pages() {
+        let page = fs::read_to_string(&path).unwrap();
+        for command in commands(&page, &["netstage", "target/release/netstage"]) {
+            // Help is given once all options before it are known.
+            let (_, arguments) = command.split_once(' ').unwrap();
+            let script = format!("exec {} {arguments} --help", env!("CARGO_BIN_EXE_netstage"));
+            let output = Command::new("bash").args(["-fc", &script]).output().unwrap();
+            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{}: {command}\n{why}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "only {seen} commands were found");
+}
+
+#[test]
+fn documented_tests_and_targets_exist() {
+    let makefile = fs::read_to_string(project().join("Makefile")).unwrap();
+    let targets: BTreeSet<&str> =
+        makefile.lines().filter_map(|line| line.split_once(": ")).map(|t| t.0).collect();
+    let mut seen = 0;
+    for path in pages() {
+        let page = fs::read_to_string(&path).unwrap();
+        for command in commands(&page, &["make", "cargo test"]) {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            let after = |flag| words.iter().position(|word| *word == flag).map(|at| words[at + 1]);
+            let exists = match words[0] {
+                "make" => words[1..].iter().all(|word| word.contains('=') || targets.contains(word)),
+                _ => {
+                    let package = after("-p").unwrap();
+                    let folder =
+                        project().join("crates").join(package.strip_prefix("netstage-").unwrap_or(package));
+                    let test = |name: &str| {
+                        let tests = folder.join("tests");
+                        tests.join(format!("{name}.rs")).exists() || tests.join(name).join("main.rs").exists()
+                    };
+                    folder.exists() && after("--test").is_none_or(test)
+                }
+            };
+            assert!(exists, "{}: {command}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "only {seen} commands were found");
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut seen = 0;
+    for path in pages().iter().chain(&[project().join("docs/gallery.md")]) {
+        let page = fs::read_to_string(path).unwrap();
+        let markdown = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let pictures = page.split("src=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        for link in markdown.chain(pictures) {
+            let file = link.split('#').next().unwrap();
+            let local = !file.is_empty() && !file.contains("://") && !file.contains(' ');
+            let place = path.parent().unwrap().join(file);
+            assert!(!local || place.exists(), "{}: {link}", path.display());
+            seen += usize::from(local);
+        }
+    }
+    assert!(seen > 60, "only {seen} links were found");
+}

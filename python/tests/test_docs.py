@@ -1,0 +1,26 @@
+"""The Python of docs/python.md and docs/record.md, as it stands there."""
+
+import os
+import re
+
+import pytest
+from conftest import ROOT
+
+import netstage
+
+
+@pytest.mark.parametrize("page", ["python.md", "record.md"])
+def test_pages_run_as_they_stand(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pandas")
+    os.symlink(ROOT / "scenarios", "scenarios")
+    if page == "record.md":
+        # It reads records that the reader has.
+        for name, file in (("fig2", "papers/i2vfc/fig2"), ("voice", "examples/traffic-patterns")):
+            scenario = netstage.Scenario.load(f"scenarios/{file}.toml")
+            short = {"scenario.duration": "8 s", "measure": {"delay": True}}
+            scenario.run(set=short, repeat=1, out=f"out/{name}")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    assert blocks
+    exec("\n".join(blocks), {})
+    if page == "python.md":
+        assert "line.toml 11 1 unknown field `rte` in a link did you mean `rate`?" in capsys.readouterr().out
