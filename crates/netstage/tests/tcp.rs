@@ -97,7 +97,7 @@ fn every_event_is_a_line_and_a_record_is_kept() {
     let out = folder.join("record");
     let namespace = std::process::id().to_string();
     let arguments =
-        ["watch", "--port", "7000", "--address", "10.0.0.0/24", "--for", "0.7", "--ndjson", "--out"];
+        ["watch", "--port", "7000", "--address", "10.0.0.0/24", "--for", "2", "--ndjson", "--out"];
     let output = world.while_sending(|| world.tcp(&[&arguments[..], &[out.to_str().unwrap()]].concat()));
     assert!(output.status.success(), "{}", text(&output.stderr));
     let lines: Vec<Value> =
@@ -123,7 +123,10 @@ fn every_event_is_a_line_and_a_record_is_kept() {
     for figure in ["windows-1", "throughput-1", "causes", "limits"] {
         assert!(names.contains(&figure), "{names:?}");
     }
-    assert!(text(&report(&[]).stdout).contains("> 10.0.0.2:7000"));
+    let said = text(&report(&[]).stdout);
+    for part in ["> 10.0.0.2:7000", "What throughput follows", "flow.window.usable", "flow.round_trip"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
     assert!(Path::new(&out).join("report.html").exists());
     // Without programs in the kernel there is less, of the same kind.
     let arguments = ["watch", "--port", "7000", "--by", "polling", "--for", "0.5", "--ndjson"];
@@ -304,6 +307,14 @@ fn a_route_limits_what_begins_and_goes_with_the_command_or_by_clean() {
         let window = first_window(&world.right);
         assert!(window <= 20_000, "{window}");
     });
+    // The kernel remembers the route's limit with the host, as the first connection ends.
+    let looked = world.while_sending(|| {
+        let look =
+            ["limit", "--port", "7000", "--window", "1G", "--for", "0.1", "--state", state.to_str().unwrap()];
+        text(&world.tcp(&look).stdout)
+    });
+    let row = looked.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
+    assert_eq!(row.split_whitespace().nth(4), Some("11"), "{looked}");
     // Another one would be in its way.
     let again = world.tcp(&arguments);
     assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));

@@ -41,7 +41,7 @@ fn the_page_works_as_written() {
     for part in ["to make it permanent", "put back", "segments whose window was lowered"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // The sender's route holds its window: 16 segments at the end.
+    // The sender's route holds the window at the end.
     let last = text.rsplit("at the end: ").next().unwrap();
     assert!(last.contains("window 16 segments"), "{last}");
 }

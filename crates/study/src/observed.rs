@@ -1,5 +1,6 @@
 //! A record of what was seen of flows that nobody planned: one cell, one run, no scenario.
 
+use crate::correlate::of_observed;
 use crate::environment::Watch;
 use crate::figure::Figure;
 use crate::folder::{Folder, Manifest, RECORD};
@@ -79,6 +80,7 @@ impl Place {
         let of_findings = tests.iter().flat_map(|test| &test.findings).map(|finding| finding.metric.as_str());
         let of_findings = of_findings.filter_map(crate::select::metric);
         let of_series = outcome.series.iter().map(|series| series.metric);
+        let correlations = of_observed(&outcome);
         let metrics: BTreeSet<Metric> = of_series.chain(of_findings).collect();
         let found: Vec<SummaryEntry> = tests.iter().flat_map(|test| &test.findings).map(of_finding).collect();
         let cell = CellEntry {
@@ -107,7 +109,7 @@ impl Place {
             failures: outcome.failures,
             differences: outcome.differences,
             expectations: Vec::new(),
-            correlations: Vec::new(),
+            correlations,
             cells: vec![cell],
             metrics: metrics.into_iter().map(MetricEntry::from).collect(),
             topology: Topology::default(),

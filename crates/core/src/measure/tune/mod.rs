@@ -201,8 +201,9 @@ impl Tune {
         let least = free.iter().map(|sample| seconds(sample.least_round_trip)).fold(f64::INFINITY, f64::min);
         let mean = free.iter().map(|sample| seconds(sample.mean_round_trip)).fold(least, f64::max);
         let fills = rate * least / 8.0;
-        let top = (rate * mean / 8.0 * 2.0).min(fills * MOST_FILLS);
-        let mut window = (fills / 2.0).max((SMALLEST * u64::from(self.config.segment)) as f64);
+        let smallest = (SMALLEST * u64::from(self.config.segment)) as f64;
+        let top = (rate * mean / 8.0 * 2.0).min(fills * MOST_FILLS).max(smallest * MOST_FILLS);
+        let mut window = (fills / 2.0).max(smallest);
         while window <= top {
             (0..self.config.controls).for_each(|control| self.ask_window(control, window));
             window *= STEP;

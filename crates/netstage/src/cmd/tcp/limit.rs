@@ -110,6 +110,12 @@ fn by_route(arguments: &Arguments, limits: Limits) -> Result<u8, Failure> {
     let routes = Routes::new(limits, &arguments.route, &arguments.state).map_err(refused)?;
     let addresses: Vec<String> = arguments.route.iter().map(IpAddr::to_string).collect();
     print(format!("connections to {} that begin now are limited\n", addresses.join(", ")).as_bytes())?;
+    if limits.cwnd.is_some() {
+        eprintln!(
+            "note: congestion windows of connections after the first; what the kernel remembers of a host goes before: \
+             ip tcp_metrics delete ADDRESS"
+        );
+    }
     while !interrupted.load(Ordering::Relaxed)
         && arguments.span.is_none_or(|span| monotonic_ns().saturating_sub(start) < span.0)
     {

@@ -36,14 +36,24 @@ pub fn of_window(ends: Ends, window: u64, segment: u32) -> Vec<Line> {
     let line = |on, concerns, line| Line { on, concerns, line };
     let usual = |usual: u64| usual.min(buffer);
     vec![
-        line("sender", "this path", format!("{} cwnd lock {segments}", route(receiver, is_sender))),
+        // The kernel takes it from what it remembers of the host, which a connection writes as it ends.
+        line(
+            "sender",
+            "this path, from the second connection on",
+            format!("{} cwnd lock {segments}; ip tcp_metrics delete {receiver}", route(receiver, is_sender)),
+        ),
         line("sender", "a program", format!("setsockopt(SO_SNDBUF, {window}) before it connects")),
         line(
             "sender",
             "every connection",
             format!("sysctl -w net.ipv4.tcp_wmem='4096 {} {buffer}'", usual(16_384)),
         ),
-        line("receiver", "this path", format!("{} window {window}", route(sender, !is_sender))),
+        // Linux since 6.6 raises it again as it learns how much of a buffer segments take.
+        line(
+            "receiver",
+            "this path, before Linux 6.6",
+            format!("{} window {window}", route(sender, !is_sender)),
+        ),
         line(
             "receiver",
             "a program",
