@@ -21,10 +21,8 @@ pub fn emu(means: Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcom
 }
 
 /// Real packets between hosts of a fleet.
-pub fn live(
-    means: placed::Means,
-) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync {
-    move |plan, seed, stop| placed::run(plan, seed, &means, stop)
+pub fn live(means: placed::Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync {
+    move |plan, seed, attendant| placed::run(plan, seed, &means, &|| attendant.stop())
 }
 
 /// A real router between interfaces of this machine.

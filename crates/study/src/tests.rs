@@ -272,7 +272,7 @@ fn runs_performed_elsewhere_come_to_the_same_bytes() {
     let options = options(&scratch.join("out"), 1);
     let study = Study::take(&scenario, &options).unwrap();
     assert_eq!(study.identity(), identity(&scenario, &options.stage, &options.tool));
-    let performer = Performer { runner: &runner, retries: 0, stop: &|| false, doing: &|_| () };
+    let performer = Performer { runner: &runner, retries: 0, stop: &|| false, doing: &|_| (), so_far: None };
     let perform = |run| performer.perform(&scenario, run).unwrap().unwrap();
     let pending = study.pending();
     assert_eq!(pending.len(), RUNS);

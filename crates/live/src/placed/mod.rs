@@ -30,6 +30,11 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the controller may take to see that an agent was let go, and how often that is looked for.
+const LET_GO: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(200);
 
 /// What a run needs beside its plan.
 pub struct Means {
@@ -62,8 +67,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
             remedy: "netstage fleet serve --listen ADDRESS:PORT".into(),
         });
     }
-    let statuses = fleet.agents()?;
-    let placed = place::agents(plan, &statuses).map_err(Stopped::Failed)?;
+    let placed = placed(plan, fleet, stop)?;
     let names: Vec<String> = placed.values().cloned().collect();
     let mut runs = Runs::of(fleet)?;
     let mut journal = means.journal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,6 +82,21 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
     let result = conduct(plan, seed, &mut agents, &mut runs, &mut journal, &placed, stop);
     agents.finish();
     result
+}
+
+/// The agents of the hosts. The run before may have let its agents go a moment ago.
+fn placed(plan: &Plan, fleet: &Fleet, stop: &dyn Fn() -> bool) -> Result<BTreeMap<usize, String>, Stopped> {
+    let since = Instant::now();
+    loop {
+        match place::agents(plan, &fleet.agents()?) {
+            Ok(placed) => return Ok(placed),
+            Err(unplaced) if !unplaced.may_pass || since.elapsed() > LET_GO => {
+                return Err(Stopped::Failed(unplaced.why));
+            }
+            Err(_) if stop() => return Err(Stopped::Interrupted),
+            Err(_) => std::thread::sleep(LOOK),
+        }
+    }
 }
 
 /// What this stage cannot be asked for.

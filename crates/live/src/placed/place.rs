@@ -5,8 +5,17 @@ use netstage_scenario::did_you_mean;
 use netstage_scenario::plan::{Chosen, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The agents of the hosts that have flows, by index of the host; or why there is none.
-pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, String>, String> {
+/// Why hosts have no agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaced {
+    /// What is wrong, a line each.
+    pub why: String,
+    /// Nothing but agents that are taken, which may be over in a moment.
+    pub may_pass: bool,
+}
+
+/// The agents of the hosts that have flows, by index of the host.
+pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, String>, Unplaced> {
     let hosts: BTreeSet<usize> = plan.flows.iter().flat_map(|group| [group.from, group.to]).collect();
     let mut placed: BTreeMap<usize, String> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -16,29 +25,41 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
             let node = &plan.nodes[host];
             let name = &node.name;
             match node.place.as_ref().map(|place| &place.agent) {
-                None if by_name => problems.push(format!(
-                    "node.{name}: no agent stands for it; add `{name} = \"AGENT\"` to [place] (netstage fleet ls lists them)"
+                None if by_name => problems.push((
+                    false,
+                    format!(
+                        "node.{name}: no agent stands for it; add `{name} = \"AGENT\"` to [place] (netstage fleet ls \
+                         lists them)"
+                    ),
                 )),
                 Some(Chosen::Named(agent)) if by_name => match named(agent, statuses) {
                     Ok(()) => drop(placed.insert(host, agent.clone())),
-                    Err(why) => problems.push(format!("node.{name}: {why}")),
+                    Err(why) => problems.push((false, format!("node.{name}: {why}"))),
                 },
                 Some(Chosen::Labelled(label)) if !by_name => {
+                    let of_label = || statuses.iter().filter(|agent| agent.labels.contains(label));
                     let free = |agent: &&AgentStatus| {
                         agent.state == State::Idle
-                            && agent.labels.contains(label)
                             && !placed.values().any(|taken| *taken == agent.name)
                     };
-                    match statuses.iter().find(free) {
+                    match of_label().find(free) {
                         Some(agent) => drop(placed.insert(host, agent.name.clone())),
-                        None => problems.push(format!("node.{name}: no further agent with label {label} is there and free")),
+                        None => problems.push((
+                            of_label().any(|agent| agent.state == State::Taken),
+                            format!("node.{name}: no further agent with label {label} is there and free"),
+                        )),
                     }
                 }
                 _ => {}
             }
         }
     }
-    if problems.is_empty() { Ok(placed) } else { Err(problems.join("\n")) }
+    if problems.is_empty() {
+        return Ok(placed);
+    }
+    let may_pass = problems.iter().all(|(may_pass, _)| *may_pass);
+    let why: Vec<String> = problems.into_iter().map(|(_, why)| why).collect();
+    Err(Unplaced { why: why.join("\n"), may_pass })
 }
 
 fn named(agent: &str, statuses: &[AgentStatus]) -> Result<(), String> {
@@ -90,19 +111,22 @@ mod tests {
             status("y", "lab", State::Taken),
             status("z", "lab", State::Idle),
             status("gone", "lab", State::Offline),
+            status("other", "busy", State::Taken),
         ];
         let placed = |place: &str| agents(&plan(place), &statuses);
         let both = |a: &str, b: &str| Ok([(0, a.to_owned()), (1, b.to_owned())].into());
         assert_eq!(placed("a = { label = \"lab\" }\nb = \"x\""), both("z", "x"));
         assert_eq!(placed("a = { label = \"lab\" }\nb = { label = \"lab\" }"), both("x", "z"));
-        for (place, told) in [
-            ("a = \"x\"", "node.b: no agent stands for it"),
-            ("a = \"x\"\nb = \"gon\"", "did you mean `gone`"),
-            ("a = \"x\"\nb = \"gone\"", "agent gone is offline"),
-            ("a = \"x\"\nb = { label = \"rome\" }", "no further agent with label rome"),
+        for (place, may_pass, told) in [
+            ("a = \"x\"", false, "node.b: no agent stands for it"),
+            ("a = \"x\"\nb = \"gon\"", false, "did you mean `gone`"),
+            ("a = \"x\"\nb = \"gone\"", false, "agent gone is offline"),
+            ("a = \"x\"\nb = { label = \"rome\" }", false, "no further agent with label rome"),
+            ("a = \"y\"\nb = { label = \"busy\" }", true, "no further agent with label busy"),
         ] {
             let error = placed(place).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert_eq!(error.may_pass, may_pass);
+            assert!(error.why.contains(told), "{error:?}");
         }
     }
 }

@@ -111,7 +111,8 @@ pub fn run_page(page: &str, folder: &Folder) -> String {
     // Its own mounts, so that names of namespaces are nobody else's, and its own processes, so that all of them
     // go with it however it ends.
     let script = format!("mount -t tmpfs none /run && mkdir -p /run/netns\n{}", page_script(page));
-    let alone = "unshare --mount --net --propagation private --pid --fork --kill-child --mount-proc bash page.sh";
+    let alone =
+        "unshare --mount --net --propagation private --pid --fork --kill-child --mount-proc bash page.sh";
     run_script(&script, folder, &alone.split(' ').collect::<Vec<_>>())
 }
 

@@ -6,9 +6,8 @@ mod permanent;
 mod transfer;
 
 use crate::cmd::measure::{Family, PORT, key, units};
-use crate::cmd::run::{REPORT, TOOL, watch_interrupt};
+use crate::cmd::run::watch_interrupt;
 use crate::exit::{Failure, INTERRUPTED, OK, VOID, print};
-use crate::html;
 use explain::Ended;
 use netstage_core::measure::tune::{Config, Sample, Setting, Tune};
 use netstage_core::rng::Stream;
@@ -16,8 +15,8 @@ use netstage_core::time::Duration;
 use netstage_scenario::finding::{TestOutcome, TrialEntry};
 use netstage_scenario::outcome::Outcome;
 use netstage_study::observed::{Observation, Place};
-use netstage_study::report;
 use netstage_study::tuned::Tuned;
+use netstage_study::{TOOL, page, report};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use transfer::{BIN, Transfers};
@@ -123,9 +122,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     print(text.as_bytes())?;
     if let Some(place) = place {
         let record = place.keep(observation(arguments, title, &tuned, &made))?;
-        let page = record.folder.join(REPORT);
-        html::write(&page, &report::report(&record))?;
-        eprintln!("report: {}", page.display());
+        let path = record.folder.join(page::NAME);
+        page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
+        eprintln!("report: {}", path.display());
     }
     Ok(match () {
         () if interrupted.load(Ordering::Relaxed) => INTERRUPTED,
