@@ -107,7 +107,7 @@ enum News {
     /// A run is finished.
     Done,
     /// A run has found this much, and may be over.
-    SoFar(Run, Outcome, bool),
+    SoFar(Run, Box<Outcome>, bool),
     /// No more can be done.
     Failed(Error),
 }
@@ -134,7 +134,7 @@ impl Work<'_> {
                 observer.progress(Progress { done: resumed + done, total, left, doing });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
                     Ok(News::Done) => done += 1,
-                    Ok(News::SoFar(run, outcome, is_over)) => observer.so_far(run, outcome, is_over),
+                    Ok(News::SoFar(run, outcome, is_over)) => observer.so_far(run, *outcome, is_over),
                     Ok(News::Failed(failed)) => drop(error.get_or_insert(failed)),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
@@ -169,7 +169,7 @@ impl Work<'_> {
 
     /// One run; false if it was stopped.
     fn one(&self, run: Run, news: &Sender<News>) -> Result<bool, Error> {
-        let so_far = |run, outcome, is_over| drop(news.send(News::SoFar(run, outcome, is_over)));
+        let so_far = |run, outcome, is_over| drop(news.send(News::SoFar(run, Box::new(outcome), is_over)));
         let performer = Performer {
             runner: self.runner,
             retries: self.retries,

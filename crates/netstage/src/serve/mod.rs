@@ -5,6 +5,7 @@
 //! interface: a scenario's services come from the list compiled in. docs/page.md tells how to use it.
 
 mod assets;
+mod extract;
 mod feed;
 mod guard;
 mod metrics;
@@ -19,6 +20,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router, middleware};
+use extract::Sent;
 use guard::Guard;
 use netstage_study::TOOL;
 use refusal::Refusal;
@@ -88,13 +90,16 @@ async fn apart<T: Send + 'static>(
 }
 
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "netstage",
-    description = "Scenarios, runs as they happen, and records. Requests name the server by an address or a name \
+#[openapi(
+    info(
+        title = "netstage",
+        description = "Scenarios, runs as they happen, and records. Requests name the server by an address or a name \
         it was told, and come from no other site's page. Where a token is asked for, send it as \
         `Authorization: Bearer TOKEN`.",
-    license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
-))]
+        license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
+    ),
+    components(schemas(feed::Told))
+)]
 struct Description;
 
 /// Who answers.
@@ -134,7 +139,7 @@ struct Session {
     responses((status = 204), (status = "4XX", body = refusal::Refused)))]
 async fn session(
     State(shared): State<Shared>,
-    Json(session): Json<Session>,
+    Sent(session): Sent<Session>,
 ) -> Result<impl IntoResponse, Refusal> {
     match shared.guard.is_token(&session.token) {
         true => {
