@@ -37,6 +37,9 @@ enum Command {
     Doctor(cmd::doctor::Arguments),
     /// Carry out one node's part of runs, for a controller
     Agent(cmd::agent::Arguments),
+    /// Agents on other hosts, under one controller
+    #[command(subcommand)]
+    Fleet(cmd::fleet::Command),
     /// Measure towards another host, or agree to be measured with
     #[command(subcommand)]
     Measure(cmd::measure::Command),
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => cmd::serve::run(&arguments),
         Command::Doctor(arguments) => cmd::doctor::run(&arguments),
         Command::Agent(arguments) => cmd::agent::run(&arguments),
+        Command::Fleet(command) => cmd::fleet::run(&command),
         Command::Fabric => {
             netstage_live::fabric::server::serve();
             Ok(exit::OK)

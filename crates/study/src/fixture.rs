@@ -68,7 +68,8 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
 /// h – pe1 – pe2 – r with a core of 10 Mbit/s; VPNs a and b of weights 1 and 2, of two flows
 /// each, b's starting at 2 s; background from the start. Ten bins of a second.
 pub fn plan() -> Plan {
-    let node = |name: &str, kind| Node { name: name.into(), kind, device: None, arp_timeout: None };
+    let node =
+        |name: &str, kind| Node { name: name.into(), kind, device: None, arp_timeout: None, place: None };
     let link = |name: &str, a, b, rate| Link {
         name: name.into(),
         ends: [a, b],

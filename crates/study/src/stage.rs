@@ -2,6 +2,7 @@
 
 use crate::Stopped;
 pub use netstage_live::emulation::{Backend, Means};
+use netstage_live::placed;
 use netstage_live::tester::bench::Bench;
 use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::Plan;
@@ -17,6 +18,11 @@ pub fn sim(plan: &Plan, seed: u64, attendant: &dyn Attendant) -> Result<Outcome,
 /// Real packets between namespaces of this machine.
 pub fn emu(means: Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync {
     move |plan, seed, attendant| netstage_live::emulation::run(plan, seed, &means, attendant)
+}
+
+/// Real packets between hosts of a fleet.
+pub fn live(means: placed::Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync {
+    move |plan, seed, attendant| placed::run(plan, seed, &means, &|| attendant.stop())
 }
 
 /// A real router between interfaces of this machine.

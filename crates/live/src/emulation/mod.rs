@@ -5,7 +5,7 @@
 
 mod backend;
 mod folder;
-mod outcome;
+pub(crate) mod outcome;
 mod so_far;
 
 use crate::controller::{Agents, Collected, Error};
@@ -139,6 +139,8 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         members: &members,
         reports: &collected.reports,
         emulator: &emulator,
+        is_real: false,
+        clock_error: &|_, _| 0,
         services: &services,
         watched: &watched,
     };

@@ -70,6 +70,8 @@ impl<'a> SoFar<'a> {
             members: self.members,
             reports: &reports,
             emulator: &self.emulator,
+            is_real: false,
+            clock_error: &|_, _| 0,
             services: &[],
             watched: &Watched::default(),
         });

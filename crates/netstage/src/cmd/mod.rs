@@ -4,6 +4,7 @@ pub mod agent;
 pub mod check;
 pub mod clean;
 pub mod doctor;
+pub mod fleet;
 pub mod measure;
 pub mod pe;
 pub mod report;

@@ -4,6 +4,7 @@
 //! find while they go on. Nothing asked here names a program, a path outside its folder, or an
 //! interface: a scenario's services come from the list compiled in. docs/page.md tells how to use it.
 
+mod agents;
 mod assets;
 mod extract;
 mod feed;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub scenarios: PathBuf,
     /// Folder of the records.
     pub records: PathBuf,
+    /// Folder of the fleet, where there is one.
+    pub fleet: PathBuf,
     /// Names of this server beside its addresses.
     pub names: Vec<String>,
     /// What those who ask must know.
@@ -59,6 +62,7 @@ pub struct Settings {
 struct Server {
     scenarios: Shelf,
     records: Shelf,
+    fleet: PathBuf,
     known: records::Known,
     studies: runs::Studies,
     guard: Arc<Guard>,
@@ -160,6 +164,7 @@ fn router(server: Shared) -> Router {
         .routes(routes!(runs::list, runs::start))
         .routes(routes!(runs::read, runs::stop))
         .routes(routes!(runs::events))
+        .routes(routes!(agents::list))
         .routes(routes!(records::list))
         .routes(routes!(records::read))
         .routes(routes!(records::side_by_side))
@@ -184,10 +189,11 @@ pub async fn serve(
     ended: impl Future<Output = ()> + Send + 'static,
     listening: impl FnOnce(SocketAddr),
 ) -> std::io::Result<()> {
-    let Settings { scenarios, records, names, token, read_only } = settings;
+    let Settings { scenarios, records, fleet, names, token, read_only } = settings;
     let server = Arc::new(Server {
         scenarios: Shelf::new(scenarios, "scenario"),
         records: Shelf::new(records, "record"),
+        fleet,
         known: records::Known::default(),
         studies: runs::Studies::default(),
         guard: Arc::new(Guard { names, token, read_only }),

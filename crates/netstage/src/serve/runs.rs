@@ -5,13 +5,15 @@ use super::feed::{Cursor, Feed};
 use super::refusal::{Refusal, Refused};
 use super::scenarios::{Draft, parse};
 use super::{Answer, Shared, apart};
-use crate::cmd::run::{LOGS, code, own_program};
+use crate::cmd::run::{LOGS, UNDER_WAY, code, own_program};
 use crate::exit::{Failure, INTERRUPTED};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
+use netstage_live::fleet::Fleet;
+use netstage_live::placed;
 use netstage_scenario::Scenario;
 use netstage_scenario::outcome::Outcome;
 use netstage_study::report::{Topology, planned, report};
@@ -44,6 +46,8 @@ pub enum Stage {
     Sim,
     /// Real packets between namespaces of this machine, in real time.
     Emu,
+    /// Real packets between hosts of the fleet, in real time.
+    Live,
 }
 
 /// A study to start.
@@ -359,7 +363,7 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
         let name = if number == 1 { base.to_owned() } else { format!("{base}-{number}") };
         let out = shared.records.folder().join(&name);
         study.change(|now| now.status.record = name);
-        match run(study, scenario, stage, out) {
+        match run(shared, study, scenario, stage, out) {
             Err(Error::Occupied { .. } | Error::InUse { .. }) => {}
             Ok(record) => {
                 let path = record.folder.join(page::NAME);
@@ -387,9 +391,15 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
     });
 }
 
-fn run(study: &Arc<Study>, scenario: &Scenario, stage: Stage, out: PathBuf) -> Result<Record, Error> {
+fn run(
+    shared: &Shared,
+    study: &Arc<Study>,
+    scenario: &Scenario,
+    stage: Stage,
+    out: PathBuf,
+) -> Result<Record, Error> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let emulation;
+    let (emulation, placement);
     // Runs in real time take the processor from each other, so those go one by one.
     let (name, jobs, runner): (_, _, &Runner) = match stage {
         Stage::Sim => ("sim", cores, &stage::sim),
@@ -397,6 +407,11 @@ fn run(study: &Arc<Study>, scenario: &Scenario, stage: Stage, out: PathBuf) -> R
             let program = own_program().map_err(|failure| Error::Unsupported(failure.to_string()))?;
             emulation = stage::emu(Means { program, logs: out.join(LOGS), backend: Backend::Own });
             ("emu", 1, &emulation)
+        }
+        Stage::Live => {
+            let fleet = Fleet::open(&shared.fleet).map_err(|error| Error::Unsupported(error.to_string()))?;
+            placement = stage::live(placed::Means::new(fleet, out.join(UNDER_WAY)));
+            ("live", 1, &placement)
         }
     };
     let options = Options { out, jobs, retries: 0, stage: name.into(), tool: TOOL.into() };

@@ -6,6 +6,7 @@ pub(crate) mod control;
 pub(crate) mod expand;
 pub(crate) mod flow;
 pub(crate) mod network;
+pub(crate) mod place;
 pub(crate) mod service;
 pub(crate) mod study;
 pub(crate) mod test;
@@ -17,6 +18,7 @@ use crate::tree::Node;
 use control::Vpn;
 use flow::{Flow, Tcp};
 use network::{Link, NodeTable};
+use place::Placement;
 use service::Service;
 use std::sync::OnceLock;
 use study::{Expect, Measure, Plot, Sweep, Variant};
@@ -59,6 +61,8 @@ table! {
         service: Named<Service>,
         /// Measurements made of trials, by name; they follow the run of the flows.
         test: Named<Test>,
+        /// Which agents stand for the nodes on `live`, by name of the node. Other stages do not look at it.
+        place: Named<Placement>,
         /// What is recorded.
         measure: Option<Lenient<Measure>>,
         /// Paths and the values each takes; a cell is run for every combination.
