@@ -20,6 +20,8 @@ verify)
     npm run check
     npm run build
     git diff --exit-code --stat -- dist || { echo "web/dist is not what web/src gives: run make web" >&2; exit 1; }
+    # The page that is served is tested with the program that serves it.
+    [ -x ../target/release/netstage ] || (cd .. && cargo build --release --locked -p netstage)
     npm test
     ;;
 esac

@@ -45,7 +45,25 @@ export interface Draft {
   repeat?: number;
 }
 
-export type Stage = 'sim' | 'emu';
+export interface Agent {
+  name: string;
+  labels: string[];
+  host: string;
+  version: string;
+  state: 'never-seen' | 'offline' | 'idle' | 'taken';
+  seen_s_ago?: number;
+  clock_error_s?: number;
+  clock_kept?: boolean;
+  certificate_expires_s: number;
+}
+
+export interface FleetState {
+  exists: boolean;
+  served: boolean;
+  agents: Agent[];
+}
+
+export type Stage = 'sim' | 'emu' | 'live';
 export type Phase = 'running' | 'stopping' | 'finished' | 'stopped' | 'failed';
 
 export interface Status {
@@ -130,6 +148,7 @@ export const api = {
   run: (id: number) => ask<Shown>('GET', `runs/${id}`),
   start: (scenario: Draft, stage: Stage) => ask<Status>('POST', 'runs', {}, { scenario, stage }),
   stop: (id: number) => ask<void>('DELETE', `runs/${id}`),
+  agents: () => ask<FleetState>('GET', 'agents'),
   records: (search: string) => ask<RecordEntry[]>('GET', 'records', { search }),
   record: (name: string) => ask<ReportData>('GET', 'record', { name }),
   compare: (names: string[]) => ask<ReportData>('POST', 'compare', {}, { names }),

@@ -105,9 +105,9 @@ export class LiveRun {
       this.figure('windows', 'Windows of the VPNs', 'Window', of('vpn.window')),
       this.windows(),
       this.figure('delay', 'Delay', 'Delay', [...of('vpn.round_trip'), ...of('flow.delay'), ...of('flow.round_trip')], {},
-        (s) => `${s.subject}, ${s.metric === 'flow.delay' ? 'one way' : 'round trip'}`),
+        (s) => `${ofVpn(s)}, ${s.metric === 'flow.delay' ? 'one way' : 'round trip'}`),
       this.figure('queues', 'Queues', 'Packets waiting',
-        [...of('vpn.queue'), ...of('link.queue')].filter((s) => s.values.some((v) => (v ?? 0) > 0))),
+        [...of('vpn.queue'), ...of('link.queue')].filter((s) => s.values.some((v) => (v ?? 0) >= 0.5)), {}, ofVpn),
     ].filter((f) => f !== null);
   }
 
@@ -153,6 +153,11 @@ export class LiveRun {
     this.made.set(key, figure);
     return figure;
   }
+}
+
+/** A VPN and a flow may have one name. */
+function ofVpn(s: LiveSeries): string {
+  return s.metric.startsWith('vpn.') ? `VPN ${s.subject}` : s.subject;
 }
 
 /** All runs of a study that are told of. */

@@ -3,6 +3,7 @@
 export type Route =
   | { view: 'scenarios'; name: string | null }
   | { view: 'runs'; id: number | null }
+  | { view: 'agents' }
   | { view: 'records'; names: string[] };
 
 export function parse(path: string): Route {
@@ -15,12 +16,13 @@ export function parse(path: string): Route {
     }
   });
   if (view === 'runs') return { view, id: /^\d+$/.test(parts[0] ?? '') ? Number(parts[0]) : null };
+  if (view === 'agents') return { view };
   if (view === 'records') return { view, names: parts };
   return { view: 'scenarios', name: parts[0] ?? null };
 }
 
 export function address(route: Route): string {
-  const parts = route.view === 'scenarios' ? [route.name] : route.view === 'runs' ? [route.id] : route.names;
+  const parts = route.view === 'scenarios' ? [route.name] : route.view === 'runs' ? [route.id] : route.view === 'records' ? route.names : [];
   return `/${[route.view, ...parts.filter((p) => p !== null).map((p) => encodeURIComponent(p))].join('/')}`;
 }
 

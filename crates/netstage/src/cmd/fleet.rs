@@ -112,7 +112,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    fn path(&self) -> PathBuf {
+    /// Where it is, if there is one.
+    pub fn path(&self) -> PathBuf {
         self.folder.clone().unwrap_or_else(|| fleet::folder::of_user("fleet"))
     }
 

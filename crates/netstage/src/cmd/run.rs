@@ -63,7 +63,7 @@ enum Emulator {
 }
 
 /// Name of the file in a record's folder with the runs that agents may still have results of.
-const UNDER_WAY: &str = "under-way.json";
+pub const UNDER_WAY: &str = "under-way.json";
 
 /// Name of the folder in a record's with what programs said that failed.
 pub const LOGS: &str = "logs";

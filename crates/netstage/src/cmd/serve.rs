@@ -28,6 +28,8 @@ pub struct Arguments {
     /// A name under which this server is asked, beside its addresses
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
+    #[command(flatten)]
+    fleet: super::fleet::Folder,
     /// Only show: nothing is started, stopped or written
     #[arg(long)]
     read_only: bool,
@@ -54,6 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let settings = Settings {
         scenarios: arguments.scenarios.clone(),
         records: arguments.records.clone(),
+        fleet: arguments.fleet.path(),
         names: arguments.name.clone(),
         token: token.clone(),
         read_only: arguments.read_only,

@@ -17,8 +17,16 @@ pub fn router() -> Router<Shared> {
     };
     let page = || file("text/html; charset=utf-8", PAGE);
     // Each view has an address of its own; the script tells them apart.
-    let views =
-        ["/", "/scenarios", "/scenarios/{*name}", "/runs", "/runs/{id}", "/records", "/records/{*names}"];
+    let views = [
+        "/",
+        "/scenarios",
+        "/scenarios/{*name}",
+        "/runs",
+        "/runs/{id}",
+        "/agents",
+        "/records",
+        "/records/{*names}",
+    ];
     let pages = views.into_iter().fold(Router::new(), |router, view| router.route(view, page()));
     pages
         .route("/app.js", file("text/javascript; charset=utf-8", SCRIPT))

@@ -1,19 +1,23 @@
 //! What the controller tells Prometheus.
 
 use super::Shared;
+use super::agents::{self, Agent};
+use super::runs::Counted;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use netstage_live::prometheus::{CONTENT, Page};
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 
 /// `/metrics`.
 pub async fn tell(State(shared): State<Shared>) -> impl IntoResponse {
-    let counted = shared.studies.counted();
-    ([(CONTENT_TYPE, CONTENT)], text(counted, shared.since.elapsed()))
+    let (counted, folder) = (shared.studies.counted(), shared.fleet.clone());
+    let fleet = spawn_blocking(move || agents::fleet(&folder)).await.unwrap_or_default();
+    ([(CONTENT_TYPE, CONTENT)], text(counted, fleet.agents(), shared.since.elapsed()))
 }
 
-fn text(counted: super::runs::Counted, uptime: Duration) -> String {
+fn text(counted: Counted, agents: &[Agent], uptime: Duration) -> String {
     let mut page = Page::new("controller", uptime);
     page.one("netstage_controller_studies_running", "gauge", "Studies that run now.", counted.running as f64);
     page.one(
@@ -40,7 +44,32 @@ fn text(counted: super::runs::Counted, uptime: Duration) -> String {
         "Runs finished of the studies that run now.",
         counted.runs.0 as f64,
     );
+    of_agents(&mut page, agents, "up", "1 while the agent is there.", |agent| {
+        Some(f64::from(u8::from(agent.is_up)))
+    });
+    let help = "Bound of the error with which the agent's clock is known.";
+    of_agents(&mut page, agents, "clock_error_seconds", help, |agent| agent.clock_error_s);
+    let help = "When the agent's certificate ends, since 1970.";
+    of_agents(&mut page, agents, "certificate_expires_timestamp_seconds", help, |agent| {
+        Some(agent.certificate_expires_s as f64)
+    });
     page.text()
+}
+
+fn of_agents(
+    page: &mut Page,
+    agents: &[Agent],
+    what: &str,
+    help: &str,
+    value: impl Fn(&Agent) -> Option<f64>,
+) {
+    let name = format!("netstage_controller_agent_{what}");
+    page.head(&name, "gauge", help);
+    for agent in agents {
+        if let Some(value) = value(agent) {
+            page.sample(&name, &[("agent", &agent.name)], value);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -50,7 +79,7 @@ mod tests {
 
     #[test]
     fn names_keep_to_the_scheme() {
-        let text = text(super::super::runs::Counted::default(), Duration::from_secs(3));
+        let text = text(Counted::default(), &[], Duration::from_secs(3));
         let names = scheme::check(&text, "controller");
         let dashboard = include_str!("../../../../docs/dashboards/controller.json");
         scheme::check_dashboard(dashboard, "controller", &names);

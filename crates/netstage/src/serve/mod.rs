@@ -4,7 +4,9 @@
 //! find while they go on. Nothing asked here names a program, a path outside its folder, or an
 //! interface: a scenario's services come from the list compiled in. docs/page.md tells how to use it.
 
+mod agents;
 mod assets;
+mod extract;
 mod feed;
 mod guard;
 mod metrics;
@@ -19,6 +21,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router, middleware};
+use extract::Sent;
 use guard::Guard;
 use netstage_study::TOOL;
 use refusal::Refusal;
@@ -44,6 +47,8 @@ pub struct Settings {
     pub scenarios: PathBuf,
     /// Folder of the records.
     pub records: PathBuf,
+    /// Folder of the fleet, where there is one.
+    pub fleet: PathBuf,
     /// Names of this server beside its addresses.
     pub names: Vec<String>,
     /// What those who ask must know.
@@ -57,6 +62,7 @@ pub struct Settings {
 struct Server {
     scenarios: Shelf,
     records: Shelf,
+    fleet: PathBuf,
     known: records::Known,
     studies: runs::Studies,
     guard: Arc<Guard>,
@@ -88,13 +94,16 @@ async fn apart<T: Send + 'static>(
 }
 
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "netstage",
-    description = "Scenarios, runs as they happen, and records. Requests name the server by an address or a name \
+#[openapi(
+    info(
+        title = "netstage",
+        description = "Scenarios, runs as they happen, and records. Requests name the server by an address or a name \
         it was told, and come from no other site's page. Where a token is asked for, send it as \
         `Authorization: Bearer TOKEN`.",
-    license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
-))]
+        license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
+    ),
+    components(schemas(feed::Told))
+)]
 struct Description;
 
 /// Who answers.
@@ -134,7 +143,7 @@ struct Session {
     responses((status = 204), (status = "4XX", body = refusal::Refused)))]
 async fn session(
     State(shared): State<Shared>,
-    Json(session): Json<Session>,
+    Sent(session): Sent<Session>,
 ) -> Result<impl IntoResponse, Refusal> {
     match shared.guard.is_token(&session.token) {
         true => {
@@ -155,6 +164,7 @@ fn router(server: Shared) -> Router {
         .routes(routes!(runs::list, runs::start))
         .routes(routes!(runs::read, runs::stop))
         .routes(routes!(runs::events))
+        .routes(routes!(agents::list))
         .routes(routes!(records::list))
         .routes(routes!(records::read))
         .routes(routes!(records::side_by_side))
@@ -179,10 +189,11 @@ pub async fn serve(
     ended: impl Future<Output = ()> + Send + 'static,
     listening: impl FnOnce(SocketAddr),
 ) -> std::io::Result<()> {
-    let Settings { scenarios, records, names, token, read_only } = settings;
+    let Settings { scenarios, records, fleet, names, token, read_only } = settings;
     let server = Arc::new(Server {
         scenarios: Shelf::new(scenarios, "scenario"),
         records: Shelf::new(records, "record"),
+        fleet,
         known: records::Known::default(),
         studies: runs::Studies::default(),
         guard: Arc::new(Guard { names, token, read_only }),

@@ -1,10 +1,11 @@
 //! Records: found, searched, shown, compared, taken along.
 
+use super::extract::{Asked, Sent};
 use super::refusal::{Refusal, Refused};
 use super::{Answer, Shared, apart};
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -75,6 +76,7 @@ pub struct Known(Mutex<BTreeMap<PathBuf, (SystemTime, Entry)>>);
 
 /// What to look for.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Search {
     /// Words that name, title, description, stage or tool hold, in any order.
     #[serde(default)]
@@ -84,6 +86,7 @@ pub struct Search {
 
 /// Which one.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Named {
     /// Its name.
     name: String,
@@ -100,6 +103,7 @@ pub struct Several {
 
 /// Which file of which record.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Wanted {
     /// The record's name.
     name: String,
@@ -146,7 +150,7 @@ impl FileName {
 
 /// The records, the latest first.
 #[utoipa::path(get, path = "/api/records", tag = "records", params(Search), responses((status = 200, body = Vec<Entry>)))]
-pub async fn list(State(shared): State<Shared>, Query(search): Query<Search>) -> Answer<Vec<Entry>> {
+pub async fn list(State(shared): State<Shared>, Asked(search): Asked<Search>) -> Answer<Vec<Entry>> {
     apart(move || {
         let is_one = |entry: &DirEntry| {
             entry.path().join("record.json").is_file() || entry.path().join("plan.json").is_file()
@@ -215,14 +219,14 @@ fn entry(folder: &Path, name: String) -> Entry {
 /// A record's report.
 #[utoipa::path(get, path = "/api/record", tag = "records", params(Named),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = Refused)))]
-pub async fn read(State(shared): State<Shared>, Query(named): Query<Named>) -> Answer<ReportData> {
+pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<ReportData> {
     apart(move || Ok(Json(report(&open(&shared, &named.name)?)))).await
 }
 
 /// The report of several records, side by side.
 #[utoipa::path(post, path = "/api/compare", tag = "records", request_body = Several,
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = Refused)))]
-pub async fn side_by_side(State(shared): State<Shared>, Json(several): Json<Several>) -> Answer<ReportData> {
+pub async fn side_by_side(State(shared): State<Shared>, Sent(several): Sent<Several>) -> Answer<ReportData> {
     if !(2..=MOST_COMPARED).contains(&several.names.len()) {
         return Err(Refusal::bad(format!("2 to {MOST_COMPARED} records can be compared")));
     }
@@ -236,7 +240,7 @@ pub async fn side_by_side(State(shared): State<Shared>, Json(several): Json<Seve
 /// A file of a record.
 #[utoipa::path(get, path = "/api/record/file", tag = "records", params(Wanted),
     responses((status = 200, content_type = "application/octet-stream", body = [u8]), (status = "4XX", body = Refused)))]
-pub async fn file(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Result<Response, Refusal> {
+pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) -> Result<Response, Refusal> {
     let (name, content) = wanted.file.name_and_type();
     let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);
     let save_as = format!("attachment; filename=\"{}-{name}\"", wanted.name.replace(is_odd, "-"));

@@ -1,7 +1,6 @@
 //! Why a request is not carried out, as programs and the page read it.
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use netstage_scenario::Errors;
@@ -20,12 +19,12 @@ pub struct Refusal {
 /// What is told of it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Refused {
-    error: Told,
+    error: Mistake,
 }
 
-/// An error, as the command line's `--json` tells it.
+/// A mistake, as the command line's `--json` tells it.
 #[derive(Debug, Serialize, ToSchema)]
-struct Told {
+struct Mistake {
     /// What kind of error it is, in a word.
     kind: &'static str,
     /// What is wrong.
@@ -78,7 +77,7 @@ impl Problem {
 impl Refusal {
     /// With a word for programs and a sentence for people.
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Refusal {
-        let error = Told { kind, message: message.into(), help: String::new(), problems: Vec::new() };
+        let error = Mistake { kind, message: message.into(), help: String::new(), problems: Vec::new() };
         Refusal { status, body: Box::new(Refused { error }) }
     }
 
@@ -143,17 +142,5 @@ impl From<OpenError> for Refusal {
             OpenError::Unreadable { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "unreadable"),
         };
         Refusal::new(status, kind, error.to_string())
-    }
-}
-
-impl From<JsonRejection> for Refusal {
-    fn from(rejection: JsonRejection) -> Refusal {
-        Refusal::new(rejection.status(), "request", rejection.body_text())
-    }
-}
-
-impl From<QueryRejection> for Refusal {
-    fn from(rejection: QueryRejection) -> Refusal {
-        Refusal::new(rejection.status(), "request", rejection.body_text())
     }
 }

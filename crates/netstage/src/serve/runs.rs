@@ -1,16 +1,19 @@
 //! Studies started from the page: one at a time, on a thread of its own, watched by any number.
 
-use super::feed::{Cursor, Feed, Told};
+use super::extract::{Of, Sent};
+use super::feed::{Cursor, Feed};
 use super::refusal::{Refusal, Refused};
 use super::scenarios::{Draft, parse};
 use super::{Answer, Shared, apart};
-use crate::cmd::run::{LOGS, code, own_program};
+use crate::cmd::run::{LOGS, UNDER_WAY, code, own_program};
 use crate::exit::{Failure, INTERRUPTED};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
+use netstage_live::fleet::Fleet;
+use netstage_live::placed;
 use netstage_scenario::Scenario;
 use netstage_scenario::outcome::Outcome;
 use netstage_study::report::{Topology, planned, report};
@@ -43,6 +46,8 @@ pub enum Stage {
     Sim,
     /// Real packets between namespaces of this machine, in real time.
     Emu,
+    /// Real packets between hosts of the fleet, in real time.
+    Live,
 }
 
 /// A study to start.
@@ -219,7 +224,7 @@ pub async fn list(State(shared): State<Shared>) -> Json<Vec<Status>> {
     responses((status = 201, body = Status), (status = "4XX", body = Refused)))]
 pub async fn start(
     State(shared): State<Shared>,
-    Json(order): Json<Order>,
+    Sent(order): Sent<Order>,
 ) -> Result<(StatusCode, Json<Status>), Refusal> {
     apart(move || Ok((StatusCode::CREATED, Json(begin(&shared, &order)?)))).await
 }
@@ -227,7 +232,7 @@ pub async fn start(
 /// How a study is, and the network it runs.
 #[utoipa::path(get, path = "/api/runs/{id}", tag = "runs", params(("id" = u64, Path)),
     responses((status = 200, body = Shown), (status = "4XX", body = Refused)))]
-pub async fn read(State(shared): State<Shared>, Path(id): Path<u64>) -> Answer<Shown> {
+pub async fn read(State(shared): State<Shared>, Of(id): Of<u64>) -> Answer<Shown> {
     let study = shared.studies.find(id)?;
     let (cells, topology) = (study.cells.clone(), study.topology.clone());
     Ok(Json(Shown { status: study.status(), cells, topology }))
@@ -236,7 +241,7 @@ pub async fn read(State(shared): State<Shared>, Path(id): Path<u64>) -> Answer<S
 /// Stops a study; what was finished is kept, and the same study goes on with it.
 #[utoipa::path(delete, path = "/api/runs/{id}", tag = "runs", params(("id" = u64, Path)),
     responses((status = 202), (status = "4XX", body = Refused)))]
-pub async fn stop(State(shared): State<Shared>, Path(id): Path<u64>) -> Result<StatusCode, Refusal> {
+pub async fn stop(State(shared): State<Shared>, Of(id): Of<u64>) -> Result<StatusCode, Refusal> {
     let study = shared.studies.find(id)?;
     study.interrupted.store(true, Ordering::Relaxed);
     study.change(|now| {
@@ -247,12 +252,22 @@ pub async fn stop(State(shared): State<Shared>, Path(id): Path<u64>) -> Result<S
     Ok(StatusCode::ACCEPTED)
 }
 
+/// What is told of a study while it goes on.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "it describes the events")]
+pub struct Happening {
+    /// `status` (its data is a `Status`), `told` (a `Told`), or `over`, the last.
+    event: String,
+    /// JSON.
+    data: String,
+}
+
 /// A study as it happens: `status` events, `told` events of its runs, and `over` at the end.
 #[utoipa::path(get, path = "/api/runs/{id}/events", tag = "runs", params(("id" = u64, Path)),
-    responses((status = 200, content_type = "text/event-stream", body = Told), (status = "4XX", body = Refused)))]
+    responses((status = 200, content_type = "text/event-stream", body = Happening), (status = "4XX", body = Refused)))]
 pub async fn events(
     State(shared): State<Shared>,
-    Path(id): Path<u64>,
+    Of(id): Of<u64>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
     let study = shared.studies.find(id)?;
     let (sender, events) = mpsc::channel(4);
@@ -348,7 +363,7 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
         let name = if number == 1 { base.to_owned() } else { format!("{base}-{number}") };
         let out = shared.records.folder().join(&name);
         study.change(|now| now.status.record = name);
-        match run(study, scenario, stage, out) {
+        match run(shared, study, scenario, stage, out) {
             Err(Error::Occupied { .. } | Error::InUse { .. }) => {}
             Ok(record) => {
                 let path = record.folder.join(page::NAME);
@@ -376,9 +391,15 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
     });
 }
 
-fn run(study: &Arc<Study>, scenario: &Scenario, stage: Stage, out: PathBuf) -> Result<Record, Error> {
+fn run(
+    shared: &Shared,
+    study: &Arc<Study>,
+    scenario: &Scenario,
+    stage: Stage,
+    out: PathBuf,
+) -> Result<Record, Error> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let emulation;
+    let (emulation, placement);
     // Runs in real time take the processor from each other, so those go one by one.
     let (name, jobs, runner): (_, _, &Runner) = match stage {
         Stage::Sim => ("sim", cores, &stage::sim),
@@ -386,6 +407,11 @@ fn run(study: &Arc<Study>, scenario: &Scenario, stage: Stage, out: PathBuf) -> R
             let program = own_program().map_err(|failure| Error::Unsupported(failure.to_string()))?;
             emulation = stage::emu(Means { program, logs: out.join(LOGS), backend: Backend::Own });
             ("emu", 1, &emulation)
+        }
+        Stage::Live => {
+            let fleet = Fleet::open(&shared.fleet).map_err(|error| Error::Unsupported(error.to_string()))?;
+            placement = stage::live(placed::Means::new(fleet, out.join(UNDER_WAY)));
+            ("live", 1, &placement)
         }
     };
     let options = Options { out, jobs, retries: 0, stage: name.into(), tool: TOOL.into() };

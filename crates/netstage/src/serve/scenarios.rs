@@ -1,10 +1,11 @@
 //! Scenario files: listed, read, checked, written.
 
+use super::extract::{Asked, Sent};
 use super::refusal::{Problem, Refusal};
 use super::shelf::Shelf;
 use super::{Answer, Shared, apart};
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use netstage_scenario::{Options, Scenario};
 use netstage_study::report::{Topology, planned};
@@ -32,6 +33,7 @@ pub struct Listed {
 
 /// Which one.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Named {
     /// Its name, folders included.
     name: String,
@@ -127,7 +129,7 @@ fn listed(shelf: &Shelf, name: String) -> Listed {
 /// The text of a scenario.
 #[utoipa::path(get, path = "/api/scenario", tag = "scenarios", params(Named),
     responses((status = 200, body = Text), (status = "4XX", body = super::refusal::Refused)))]
-pub async fn read(State(shared): State<Shared>, Query(named): Query<Named>) -> Answer<Text> {
+pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<Text> {
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
         let text = fs::read_to_string(path).map_err(|error| Refusal::io("read", &named.name, &error))?;
@@ -141,8 +143,8 @@ pub async fn read(State(shared): State<Shared>, Query(named): Query<Named>) -> A
     responses((status = 204), (status = "4XX", body = super::refusal::Refused)))]
 pub async fn write(
     State(shared): State<Shared>,
-    Query(named): Query<Named>,
-    Json(kept): Json<Kept>,
+    Asked(named): Asked<Named>,
+    Sent(kept): Sent<Kept>,
 ) -> Result<StatusCode, Refusal> {
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
@@ -167,7 +169,7 @@ pub async fn write(
 /// Checks a text as `netstage check` does.
 #[utoipa::path(post, path = "/api/check", tag = "scenarios", request_body = Draft,
     responses((status = 200, body = Checked), (status = "4XX", body = super::refusal::Refused)))]
-pub async fn check(State(shared): State<Shared>, Json(draft): Json<Draft>) -> Answer<Checked> {
+pub async fn check(State(shared): State<Shared>, Sent(draft): Sent<Draft>) -> Answer<Checked> {
     apart(move || {
         Ok(Json(match parse(&shared.scenarios, &draft)? {
             Ok(scenario) => checked(scenario),

@@ -1,0 +1,351 @@
+import axe from 'axe-core';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import type { BrowserContextOptions, Page } from 'playwright-core';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { CHROMIUM, present, Stage } from './page';
+import { PROGRAM, scenario, Served, served } from './served';
+
+const EVIL = '<img src=x onerror="alert(1)"></script><script>alert(2)</script>${alert(3)}{@html 1}javascript:alert(4)';
+/** Where screenshots go to be looked at; nowhere unless asked for. */
+const PICTURES = process.env.PICTURES;
+
+describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_000 }, () => {
+  let stage: Stage;
+  let server: Served;
+  beforeAll(async () => {
+    stage = await Stage.open();
+    server = await Served.start({
+      'scenarios/two.toml': scenario(),
+      'scenarios/wrong.toml': scenario().replace('duration', 'durration').replace('"10 ms"', '"10 parsecs"'),
+      [`scenarios/${EVIL.replaceAll('/', '')}.toml`]: scenario(EVIL),
+      'records/half/plan.json': JSON.stringify({ schema: '1.2', tool: 'netstage', stage: 'sim', title: EVIL, plan: '0', cells: 3, seed: 1, repeat: 4 }),
+      'records/broken/record.json': '{',
+    });
+    if (PICTURES) mkdirSync(PICTURES, { recursive: true });
+  });
+  afterAll(async () => {
+    await server.stop();
+    await stage.close();
+  });
+  afterEach(async () => {
+    for (const c of stage.browser.contexts()) await c.close();
+  });
+
+  async function open(path: string, options: BrowserContextOptions = {}, from = server): Promise<{ page: Page; complaints: string[] }> {
+    const context = await stage.browser.newContext({ viewport: { width: 1400, height: 900 }, acceptDownloads: true, ...options });
+    const page = await context.newPage();
+    const complaints: string[] = [];
+    page.on('console', (m) => ['error', 'warning'].includes(m.type()) && complaints.push(`${m.type()}: ${m.text()}`));
+    page.on('pageerror', (e) => complaints.push(`thrown: ${e.message}`));
+    page.on('dialog', (d) => {
+      complaints.push(`dialog: ${d.message()}`);
+      void d.dismiss();
+    });
+    await page.goto(new URL(path, from.address).href);
+    return { page, complaints };
+  }
+  const picture = async (page: Page, name: string) => {
+    if (PICTURES) await page.screenshot({ path: join(PICTURES, `${name}.png`), fullPage: true });
+  };
+  const accessible = async (page: Page) => {
+    // The page's own policy lets no foreign script in; the browser's tools may evaluate one.
+    await page.evaluate(axe.source);
+    const found = await page.evaluate(async () => {
+      const { violations } = await (window as unknown as { axe: typeof axe }).axe.run(document, { resultTypes: ['violations'] });
+      return violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 200)).join(' | ')}`);
+    });
+    expect(found).toEqual([]);
+  };
+  /** Starts a scenario from its page, and waits until its record is there. */
+  const run = async (page: Page) => {
+    await page.getByRole('button', { name: 'Start' }).click();
+    await page.waitForURL('**/runs/*');
+    await page.getByRole('link', { name: 'Open the record' }).waitFor();
+  };
+
+  test('a scenario is found, changed, checked, kept and run; its record is opened and found again', async () => {
+    const { page, complaints } = await open('/');
+    await page.getByLabel('Search scenarios').fill('two.toml');
+    await page.locator('.list li a').click();
+    expect(new URL(page.url()).pathname).toBe('/scenarios/two.toml');
+    await page.getByText('Sound: 1 cell, 1 run of 20 s').waitFor();
+    const editor = page.getByLabel('Scenario', { exact: true });
+    await editor.fill((await editor.inputValue()).replace('weight = 2', 'wieght = 2'));
+    const problem = page.locator('.problems li');
+    await problem.waitFor();
+    expect(await problem.textContent()).toMatch(/line 33, column 1.*unknown field `wieght`.*did you mean `weight`/);
+    expect(await page.getByRole('button', { name: 'Start' }).isDisabled()).toBe(true);
+    // The problem leads to its place.
+    await problem.getByRole('button').click();
+    expect(await editor.evaluate((e: HTMLTextAreaElement) => e.value.slice(e.selectionStart, e.selectionEnd))).toBe('wieght');
+    await editor.fill((await editor.inputValue()).replace('wieght = 2', 'weight = 3'));
+    await page.getByLabel('Name').fill('sub/three.toml');
+    await page.getByRole('button', { name: 'Keep' }).click();
+    await page.waitForURL('**/scenarios/sub%2Fthree.toml');
+    await page.getByText('Sound: 1 cell').waitFor();
+    await accessible(page);
+    await picture(page, 'scenario');
+
+    await run(page);
+    expect(await page.locator('figure').count()).toBeGreaterThanOrEqual(5);
+    expect(await page.getByText('gold', { exact: false }).count()).toBeGreaterThan(1);
+    expect(await page.locator('.vpns .share').first().textContent()).toMatch(/bit\/s/);
+    await accessible(page);
+    await picture(page, 'run');
+    await page.getByRole('link', { name: 'Open the record' }).click();
+    await page.locator('.verdict').waitFor();
+    expect(await page.locator('h1').textContent()).toBe('Two VPNs');
+    await accessible(page);
+    await picture(page, 'record');
+
+    await page.getByRole('link', { name: 'Records', exact: true }).click();
+    await page.getByLabel('Search records').fill('two vpns sim');
+    await expect.poll(() => page.locator('.what').allTextContents()).toEqual(['Two VPNs sub/three']);
+    expect(await page.locator('.badge').textContent()).toBe('all 1 met');
+    expect(complaints).toEqual([]);
+  });
+
+  test('a run is drawn while it goes on, and can be stopped', async () => {
+    const { page, complaints } = await open('/scenarios/two.toml');
+    // So many runs that it goes on as long as anybody looks.
+    await page.getByLabel('Repeat').fill('100000');
+    await page.getByText('100000 runs').waitFor();
+    await page.getByRole('button', { name: 'Start' }).click();
+    await page.locator('figure canvas').first().waitFor();
+    await page.locator('#topology, .topology').first().waitFor();
+    expect(await page.locator('.badge').textContent()).toBe('running');
+    const done = async () => Number((await page.locator('.progress').textContent())!.match(/(\d+) of 100000/)![1]);
+    const before = await done();
+    await expect.poll(done).toBeGreaterThan(before);
+    // Marks at the reductions of TCP windows say why.
+    await expect.poll(() => page.locator('figure', { hasText: 'TCP windows' }).locator('.legend').textContent()).toContain('fast retransmit');
+    await page.getByRole('button', { name: 'Stop' }).click();
+    await expect.poll(() => page.locator('.badge').textContent()).toBe('stopped');
+    await page.goto(new URL('/records', server.address).href);
+    await page.locator('li', { hasText: /^\s*Two VPNs.*two/ }).getByText(/^unfinished, \d+ of 100000 runs$/).waitFor();
+    expect(complaints).toEqual([]);
+  });
+
+  test('hostile names run no script, in lists, editor, run and record', async () => {
+    const { page, complaints } = await open('/scenarios');
+    await page.getByText('<img src=x').first().click();
+    await page.getByText('Sound: 1 cell').waitFor();
+    await run(page);
+    expect(await page.locator('h1').textContent()).toBe(EVIL);
+    await page.getByRole('link', { name: 'Open the record' }).click();
+    await page.locator('.verdict').waitFor();
+    expect(await page.locator('h1').textContent()).toBe(EVIL);
+    await page.goto(new URL('/records', server.address).href);
+    await page.getByText(EVIL).first().waitFor();
+    for (const path of ['/records/%3Cscript%3Ealert(1)%3C%2Fscript%3E', '/runs/%3Cscript%3E', '/scenarios/%E0%A4%A', '/scenarios/javascript:alert(1)']) {
+      await page.goto(new URL(path, server.address).href);
+      await page.locator('main').waitFor();
+    }
+    expect(await page.locator('img').count()).toBe(0);
+    expect(await page.locator('script').count()).toBe(1);
+    // Names of what is not there are refused, and the browser tells of that; nothing else.
+    expect(complaints.filter((c) => !c.includes('Failed to load resource'))).toEqual([]);
+  });
+
+  test('another site can neither ask nor frame it', async () => {
+    const elsewhere = await Served.start({});
+    const { page } = await open('/', {}, elsewhere);
+    const asked = await page.evaluate(async (target) => {
+      const attempt = async (path: string, options: RequestInit) => {
+        try {
+          return (await fetch(target + path, options)).status;
+        } catch {
+          return 'refused';
+        }
+      };
+      return [
+        await attempt('/api/scenarios', {}),
+        await attempt('/api/runs', { method: 'POST', mode: 'no-cors', body: '{}' }),
+        await attempt('/api/runs', { method: 'POST', headers: { 'content-type': 'application/json' }, body: '{}' }),
+      ];
+    }, new URL(server.address).origin);
+    expect(asked).toEqual(['refused', 'refused', 'refused']);
+    await elsewhere.stop();
+  });
+
+  test('records that are not whole are shown as such', async () => {
+    const { page } = await open('/records');
+    await page.getByText('unfinished, 0 of 12 runs').waitFor();
+    await page.getByText('unreadable', { exact: true }).waitFor();
+    await accessible(page);
+    await page.goto(new URL('/records/half', server.address).href);
+    await page.getByRole('alert').waitFor();
+    expect(await page.getByRole('alert').textContent()).toContain('is unfinished');
+  });
+
+  test('the token in the address opens, and leaves the address', async () => {
+    const locked = await Served.start({ 'scenarios/two.toml': scenario() }, '--token-file', 'token');
+    const token = new URL(locked.address).hash.slice('#token='.length);
+    const { page } = await open('/scenarios', {}, locked);
+    await page.getByLabel('Token').fill('not the token, surely');
+    await page.getByRole('button', { name: 'Enter' }).click();
+    await page.getByText('this is not the token').waitFor();
+    await accessible(page);
+    await page.goto('about:blank');
+    await page.goto(new URL(`/scenarios#token=${token}`, locked.address).href);
+    await page.locator('.list li a').waitFor();
+    expect(page.url()).not.toContain(token);
+    expect(await page.evaluate(() => document.cookie)).toBe('');
+    await page.reload();
+    await page.locator('.list li a').waitFor();
+    await locked.stop();
+  });
+
+  test('what only shows offers no start', async () => {
+    const shows = await Served.start({ 'scenarios/two.toml': scenario() }, '--read-only');
+    const { page } = await open('/scenarios/two.toml', {}, shows);
+    await page.getByText('Sound: 1 cell').waitFor();
+    expect(await page.getByRole('button', { name: 'Start' }).isDisabled()).toBe(true);
+    expect(await page.getByRole('button', { name: 'Keep' }).isDisabled()).toBe(true);
+    await shows.stop();
+  });
+
+  test.each(['/scenarios', '/scenarios/wrong.toml', '/runs', '/runs/1', '/records', '/records/sub%2Fthree', '/agents'])('nothing makes %s wider than a phone, light or dark', async (path) => {
+    for (const colorScheme of ['light', 'dark'] as const) {
+      const { page } = await open(path, { viewport: { width: 375, height: 812 }, isMobile: true, hasTouch: true, colorScheme });
+      await page.locator('main h1:visible, main textarea, .verdict').first().waitFor();
+      expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(375);
+      if (path.startsWith('/scenarios/')) await page.locator('.problems li').first().waitFor();
+      await accessible(page);
+      await picture(page, `phone-${colorScheme}-${path.slice(1).replaceAll(/[^a-z]/g, '-')}`);
+    }
+  });
+
+  test('all is reached by keyboard', async () => {
+    const { page } = await open('/scenarios/two.toml');
+    await page.getByText('Sound: 1 cell').waitFor();
+    // What is unchanged cannot be kept.
+    await page.getByLabel('Name').fill('copy.toml');
+    await page.getByText('Skip to content').focus();
+    const reached: string[] = ['Skip to content'];
+    for (let i = 0; i < 40; i++) {
+      await page.keyboard.press('Tab');
+      reached.push(await page.evaluate(() => {
+        const e = document.activeElement!;
+        return e === document.body ? '' : e.getAttribute('aria-label') ?? ((e as HTMLInputElement).labels?.[0]?.textContent || e.textContent || '').trim();
+      }));
+    }
+    for (const name of ['Skip to content', 'Scenarios', 'Search scenarios', 'Scenario', 'Keep', 'Start']) {
+      expect(reached.some((r) => r.startsWith(name)), `${name} in ${reached.join(', ')}`).toBe(true);
+    }
+    await page.getByRole('button', { name: 'Start' }).focus();
+    await page.keyboard.press('Enter');
+    await page.waitForURL('**/runs/*');
+    await page.getByRole('link', { name: 'Open the record' }).waitFor();
+  });
+
+  test('agents are shown where there is a fleet', async () => {
+    const { page } = await open('/agents');
+    await page.getByText('There is no fleet.').waitFor();
+    const fleet = join(server.folder, 'fleet');
+    execFileSync(PROGRAM, ['fleet', 'init', '--fleet', fleet, '--name', 'small']);
+    execFileSync(PROGRAM, ['fleet', 'token', '--fleet', fleet, 'edge-1', '--label', 'paris']);
+    const shows = await Served.start({}, '--fleet', fleet);
+    const { page: other } = await open('/agents', {}, shows);
+    await other.getByText('No agent has joined yet.').waitFor();
+    expect(await other.getByRole('alert').textContent()).toContain('not at work');
+    // What a fleet's controller would tell of two agents.
+    await other.route('**/api/agents', (r) => r.fulfill({ json: { exists: true, served: true, agents: [
+      { name: EVIL, labels: ['paris'], host: 'p1', version: '0.1.0', state: 'idle', seen_s_ago: 0.4, clock_error_s: 0.00012, clock_kept: false, certificate_expires_s: Date.now() / 1000 + 3600 },
+      { name: 'edge-2', labels: [], host: '', version: '', state: 'never-seen', certificate_expires_s: 0 },
+    ] } }));
+    await other.reload();
+    await other.getByText(EVIL).waitFor();
+    expect(await other.locator('.concern').allTextContents()).toEqual(['nothing keeps its wall clock right', 'its certificate ends in 1 h']);
+    expect(await other.locator('dd').nth(1).textContent()).toBe('± 120 µs');
+    expect(await other.locator('.head .quiet-text').textContent()).toBe('1 of 2 there');
+    await accessible(other);
+    await picture(other, 'agents');
+    await shows.stop();
+  });
+
+  test('the first paint is soon', async () => {
+    const { page } = await open('/scenarios');
+    const painted = await page.evaluate(() => new Promise<number>((resolve) => {
+      new PerformanceObserver((list) => {
+        const found = list.getEntriesByName('first-contentful-paint')[0];
+        if (found) resolve(found.startTime);
+      }).observe({ type: 'paint', buffered: true });
+    }));
+    console.log(`first paint after ${painted.toFixed(0)} ms`);
+    // A tenth of that on a desk; the bound only catches what grows out of hand on a busy machine.
+    expect(painted).toBeLessThan(10_000);
+  });
+
+  test('sixty series at ten bins a second leave the browser time', async () => {
+    const context = await stage.browser.newContext({ viewport: { width: 1400, height: 900 } });
+    const page = await context.newPage();
+    await page.addInitScript(fakeEvents);
+    await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, doing: 'flows', cells: [''] } }));
+    await page.goto(new URL('/runs/7', server.address).href);
+    await page.locator('figure canvas').first().waitFor();
+    const tools = await context.newCDPSession(page);
+    await tools.send('Performance.enable', { timeDomain: 'threadTicks' });
+    const taken = async () => {
+      const { metrics } = await tools.send('Performance.getMetrics');
+      const of = (name: string) => metrics.find((m) => m.name === name)!.value;
+      return { busy: of('TaskDuration'), script: of('ScriptDuration'), layout: of('LayoutDuration') + of('RecalcStyleDuration') };
+    };
+    const [before, begin] = [await taken(), performance.now()];
+    const frames = await framesIn(page, 6000);
+    const after = await taken();
+    expect(await page.locator('.clock').textContent()).toMatch(/^\d+\.\d s$/);
+    const seconds = (performance.now() - begin) / 1000;
+    const share = (of: 'busy' | 'script' | 'layout') => (after[of] - before[of]) / seconds;
+    const percent = (of: 'busy' | 'script' | 'layout') => `${(100 * share(of)).toFixed(0)} %`;
+    await page.goto('about:blank');
+    const most = await framesIn(page, 2000);
+    console.log(`60 series × 10 Hz: ${frames.toFixed(1)} frames a second, of ${most.toFixed(1)} that an empty page gets here; the page's thread takes ${percent('busy')} of a core, ` +
+      `scripts ${percent('script')}, layout ${percent('layout')}`);
+    // Processor time, so that a starved machine does not decide: updates leave time for frames between them.
+    expect(share('busy')).toBeLessThan(0.6);
+  });
+});
+
+/** Frames a second that a page draws, over so many milliseconds. */
+function framesIn(page: Page, span: number): Promise<number> {
+  return page.evaluate((length) => new Promise<number>((resolve) => {
+    let count = 0;
+    const begin = performance.now();
+    const frame = (now: number) => {
+      count += 1;
+      if (now - begin < length) requestAnimationFrame(frame);
+      else resolve(count / ((now - begin) / 1000));
+    };
+    requestAnimationFrame(frame);
+  }), span);
+}
+
+/** In the page: events of a run of sixty flows, ten bins a second, as the server would tell them, a minute already past. */
+function fakeEvents(): void {
+  const page = window as unknown as { EventSource: unknown };
+  page.EventSource = class extends EventTarget {
+    static CLOSED = 2;
+    readyState = 1;
+    constructor() {
+      super();
+      const tell = (name: string, data: unknown) => this.dispatchEvent(new MessageEvent(name, { data: JSON.stringify(data) }));
+      const series = Array.from({ length: 60 }, (_, i) => ({ metric: 'flow.throughput', unit: 'bit/s', subject: `flow[${i}]` }));
+      const value = (i: number, bin: number) => 1e6 * (1 + i / 30 + Math.sin(bin / 9 + i));
+      const bins = (from: number, count: number) => tell('told', {
+        kind: 'bins', run: 0, from, values: series.map((_, i) => Array.from({ length: count }, (_, k) => value(i, from + k))),
+      });
+      let bin = 600;
+      setTimeout(() => {
+        tell('open', {});
+        tell('status', { id: 7, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, doing: 'flows' });
+        tell('told', { kind: 'begin', run: 0, cell: 0, seed: 1, interval_s: 0.1, series, left_out: 0 });
+        bins(0, bin);
+        setInterval(() => bins(bin++, 1), 100);
+      }, 50);
+    }
+    close() {}
+  };
+}

@@ -1,0 +1,68 @@
+import { describe, expect, test } from 'vitest';
+import { Feed, LiveRun, type Begun } from '../../src/app/live';
+
+const begun = (run = 0, cell = 0): Begun => ({
+  kind: 'begin', run, cell, seed: 1, interval_s: 0.5, left_out: 0,
+  series: [
+    { metric: 'vpn.throughput', unit: 'bit/s', subject: 'gold' },
+    { metric: 'vpn.throughput', unit: 'bit/s', subject: 'silver' },
+    { metric: 'link.utilisation', unit: '', subject: 'core.forward' },
+    { metric: 'link.utilisation', unit: '', subject: 'core.reverse' },
+    { metric: 'link.queue', unit: 'packets', subject: 'core.forward' },
+    { metric: 'flow.window', unit: 'packets', subject: 'bulk' },
+    { metric: 'flow.cause.timeout', unit: '', subject: 'bulk' },
+  ],
+});
+
+describe('a run as it is told', () => {
+  test('grows, and tells how the network is now', () => {
+    const run = new LiveRun(begun());
+    run.add(0, [[1e6, 3e6], [1e6, 1e6], [0.5, 0.9], [0.1, 0.2], [4, 7], [10, 12], [0, 0]]);
+    run.add(2, [[6e6], [2e6], [1], [null], [9], [6], [1]]);
+    expect(run.x).toEqual([0, 0.5, 1]);
+    expect(run.now).toBe(1.5);
+    expect(run.loads().get('core')).toEqual({ utilisation: 1, queue: 9 });
+    expect(run.shares().get('gold')).toEqual({ text: '6.00 Mbit/s', part: 0.75 });
+  });
+
+  test('a figure that has only grown is the same object; a new cause makes another', () => {
+    const run = new LiveRun(begun());
+    run.add(0, [[1], [1], [1], [1], [1], [10], [0]]);
+    const before = run.figures();
+    expect(before.map((f) => f.name)).toEqual(['throughput', 'windows', 'queues'].map((n) => (n === 'windows' ? 'tcp-windows' : n)));
+    run.add(1, [[2], [2], [1], [1], [1], [12], [0]]);
+    const grown = run.figures();
+    grown.forEach((f, i) => expect(f).toBe(before[i]));
+    expect(grown[0]!.series[0]!.y).toEqual([1, 2]);
+    run.add(2, [[2], [2], [1], [1], [1], [6], [1]]);
+    const windows = run.figures().find((f) => f.title.startsWith('TCP windows'))!;
+    expect(windows.series.at(-1)).toMatchObject({ name: 'timeout', points: true, x: [1], y: [6] });
+    run.add(3, [[2], [2], [1], [1], [1], [3], [2]]);
+    expect(run.figures()).toContain(windows);
+    expect(windows.series.at(-1)!.x).toEqual([1, 1.5]);
+  });
+});
+
+describe('a study as it is told', () => {
+  test('a run begun anew takes the place of what it was', () => {
+    const feed = new Feed();
+    feed.add(begun(0));
+    feed.add({ kind: 'bins', run: 0, from: 0, values: begun().series.map(() => [1]) });
+    feed.add(begun(3));
+    expect([...feed.runs.keys()]).toEqual([3]);
+    expect(feed.current()!.x).toEqual([]);
+    // What is told of one that is gone is dropped.
+    feed.add({ kind: 'bins', run: 0, from: 1, values: begun().series.map(() => [1]) });
+    expect(feed.runs.size).toBe(1);
+  });
+
+  test('the first that goes on is looked at, and not all are kept', () => {
+    const feed = new Feed();
+    for (let k = 0; k < 20; k++) {
+      feed.add(begun(k, k));
+      if (k !== 5) feed.add({ kind: 'end', run: k });
+    }
+    expect(feed.runs.size).toBe(8);
+    expect(feed.current()!.begun.run).toBe(5);
+  });
+});
