@@ -33,7 +33,7 @@ print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 def cost(folder: Path) -> None:
     """CPU time of the same study, by the program and from Python without its import."""
-    scenario, repeat = str(ROOT / "scenarios/papers/i2vfc/fig2.toml"), "40"
+    scenario, repeat = str(ROOT / "scenarios/papers/i2vfc/fig2.toml"), "80"
     program, python = [], []
     for turn in range(ROUNDS):
         out = str(folder / f"program-{turn}")
@@ -53,7 +53,7 @@ def cost(folder: Path) -> None:
         python.append(float(said.stdout))
     one, other = Path(folder, "program-0/series.parquet"), Path(folder, "python-0/series.parquet")
     assert one.read_bytes() == other.read_bytes(), "the two did not do the same"
-    print("| 120 runs of Figure 2 | CPU time | of the program's |\n|---|---|---|")
+    print("| 240 runs of Figure 2 | CPU time | of the program's |\n|---|---|---|")
     print(f"| `netstage run --jobs 1` | {min(program):.2f} s | 1 |")
     print(f"| `Scenario.run(jobs=1)` | {min(python):.2f} s | {min(python) / min(program):.4f} |")
     print(f"\nAll rounds: {rounds(program)} and {rounds(python)}.\n")
