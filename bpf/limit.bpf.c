@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-/* Limits the windows of TCP connections that run already, and tells how each stands. The kernel runs it on every
- * connection of a namespace when somebody reads (an iterator). What a window was limited to before is kept, to be
- * put back. Layouts are those of netstage_live::tcpmon::limit. */
+/* Limits the windows of TCP connections, and tells how each stands. Of those that run already: the kernel runs
+ * `limit_tcp` on every connection of a namespace when somebody reads (an iterator). Of those of a cgroup that begin:
+ * `limit_new` is called before their first segment. What a window was limited to before is kept, to be put back.
+ * Layouts are those of netstage_live::tcpmon::limit. */
 #include "tcp.h"
 
 /* What is to be done; zero: leave that window alone. */
@@ -70,6 +71,16 @@ static long (*const seq_write)(void *sequence, const void *data, u32 length) = (
 /* What a socket that listens takes for no limit; zero, which it has at first, cannot be set. */
 #define UNCLAMPED (0xffff << 14)
 
+/* struct bpf_sock_ops of linux/bpf.h, as far as it is read. */
+struct sock_ops {
+	u32 operation;
+	u32 unused[45];
+	struct sock *sk;
+};
+
+/* Calls before a connection's first segment, and once it stands; and when a socket begins to listen. */
+enum { CONNECTS = 3, CONNECTED = 4, ACCEPTED = 5, LISTENS = 11 };
+
 struct bpf_iter_meta {
 	void *seq;
 } KERNEL;
@@ -92,7 +103,8 @@ INLINE void put_back(struct tcp_sock *tcp, u64 cookie)
 	map_delete(&limited, &cookie);
 }
 
-INLINE void limit(struct tcp_sock *tcp, u64 cookie, struct order *order)
+/* `target` is what the kernel takes for the connection where it is called from. */
+INLINE void limit(void *target, struct tcp_sock *tcp, u64 cookie, struct order *order)
 {
 	struct before before = {};
 	int value;
@@ -105,12 +117,12 @@ INLINE void limit(struct tcp_sock *tcp, u64 cookie, struct order *order)
 	/* Setting it sets the slow-start threshold, too, which a loss may have lowered since. */
 	if (order->cwnd && tcp->snd_cwnd_clamp != order->cwnd) {
 		value = order->cwnd;
-		setsockopt(tcp, TCP_LEVEL, BPF_SNDCWND_CLAMP, &value, sizeof(value));
+		setsockopt(target, TCP_LEVEL, BPF_SNDCWND_CLAMP, &value, sizeof(value));
 	}
 	/* The kernel raises it with the receive buffer. */
-	if (order->window && tcp->window_clamp > order->window) {
+	if (order->window && (tcp->window_clamp > order->window || !tcp->window_clamp)) {
 		value = order->window;
-		setsockopt(tcp, TCP_LEVEL, WINDOW_CLAMP, &value, sizeof(value));
+		setsockopt(target, TCP_LEVEL, WINDOW_CLAMP, &value, sizeof(value));
 	}
 }
 
@@ -136,7 +148,7 @@ SECTION("iter/tcp") int limit_tcp(struct iterator *at)
 	sk = (struct sock *)tcp;
 	if (!is_watched(sk))
 		return 0;
-	limit(tcp, standing.cookie, order);
+	limit(tcp, tcp, standing.cookie, order);
 	find_addresses(sk, &standing.addresses);
 	standing.local_port = sk->__sk_common.skc_num;
 	standing.remote_port = to_host16(sk->__sk_common.skc_dport);
@@ -148,6 +160,30 @@ SECTION("iter/tcp") int limit_tcp(struct iterator *at)
 	standing.own_window_limit = tcp->window_clamp;
 	standing.state = sk->__sk_common.skc_state;
 	seq_write(((struct bpf_iter_meta *)at->meta)->seq, &standing, sizeof(standing));
+	return 0;
+}
+
+SECTION("sockops") int limit_new(struct sock_ops *call)
+{
+	struct tcp_sock *tcp;
+	struct order *order;
+	u32 key = 0;
+
+	switch (call->operation) {
+	case CONNECTS:
+	case CONNECTED:
+	case ACCEPTED:
+	case LISTENS:
+		break;
+	default:
+		return 0;
+	}
+	order = map_lookup(&orders, &key);
+	if (!order || order->is_undo || !call->sk)
+		return 0;
+	tcp = skc_to_tcp_sock(call->sk);
+	if (tcp && is_watched((struct sock *)tcp))
+		limit(call, tcp, get_socket_cookie((struct sock *)call), order);
 	return 0;
 }
 

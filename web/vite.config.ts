@@ -1,31 +1,35 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte';
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
-import { reportFiles } from './build/report-files.ts';
+import { appFiles, reportFiles } from './build/files.ts';
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
-export default defineConfig({
-  plugins: [svelte(), reportFiles(here('build/template.html'))],
-  build: {
-    target: ['chrome111', 'firefox114', 'safari16.4'],
-    outDir: 'dist',
-    emptyOutDir: true,
-    cssCodeSplit: false,
-    modulePreload: false,
-    assetsInlineLimit: 0,
-    rollupOptions: {
-      input: here('src/report.ts'),
-      output: {
-        format: 'iife',
-        entryFileNames: 'report.js',
-        assetFileNames: 'report.[ext]',
+// Two bundles of the same components: `--mode report` stands inside a page of its own, `--mode app` is served.
+export default defineConfig(({ mode }) => {
+  const name = mode === 'app' ? 'app' : 'report';
+  return {
+    plugins: [svelte(), name === 'app' ? appFiles(here('build/app.html')) : reportFiles(here('build/template.html'))],
+    build: {
+      target: ['chrome111', 'firefox114', 'safari16.4'],
+      outDir: 'dist',
+      emptyOutDir: name === 'report',
+      cssCodeSplit: false,
+      modulePreload: false,
+      assetsInlineLimit: 0,
+      rollupOptions: {
+        input: here(`src/${name}.ts`),
+        output: {
+          format: 'iife',
+          entryFileNames: `${name}.js`,
+          assetFileNames: `${name}.[ext]`,
+        },
       },
     },
-  },
-  test: {
-    include: ['tests/**/*.test.ts'],
-    fileParallelism: false,
-    testTimeout: 30_000,
-  },
+    test: {
+      include: ['tests/**/*.test.ts'],
+      fileParallelism: false,
+      testTimeout: 30_000,
+    },
+  };
 });

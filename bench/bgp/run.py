@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Routes from one BGP session through a router to another: BIRD, FRR, GoBGP and OpenBGPD.
+"""Routes from one BGP session to another, through BIRD, FRR, GoBGP or OpenBGPD, and without a router.
 
 Each router runs in a network namespace of its own, with the injector (AS 65001) and the sink
 (AS 65002) on other addresses of its loopback interface. Needs root and the packages of packages.txt.
+The tables go into docs/results/bgp.md (text: bgp.notes.md).
 """
 
 import argparse
@@ -16,6 +17,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from results_page import table, write  # noqa: E402
+
 ADDRESSES = {
     "ipv4": ("192.0.2.1", "192.0.2.2", "192.0.2.9", 24),
     "ipv6": ("2001:db8::1", "2001:db8::2", "2001:db8::9", 64),
@@ -85,15 +89,17 @@ def openbgpd(folder, family, injector, sink, router):
 
 
 ROUTERS = {"bird": bird, "frr": frr, "gobgp": gobgp, "openbgpd": openbgpd}
+# No router: the sink is the injector's peer.
+DIRECT = "direct"
 
 
 def version(router):
     command = {"bird": ["bird", "--version"], "frr": ["/usr/lib/frr/bgpd", "-v"], "gobgp": ["gobgpd", "--version"],
-               "openbgpd": ["/usr/sbin/bgpd", "-V"]}[router]
+               "openbgpd": ["/usr/sbin/bgpd", "-V"], DIRECT: ["true"]}[router]
     if not shutil.which(command[0]):
         return None
     answer = subprocess.run(command, capture_output=True, text=True)
-    return (answer.stdout + answer.stderr).strip().splitlines()[0]
+    return (answer.stdout + answer.stderr).strip().partition("\n")[0]
 
 
 def inside():
@@ -110,6 +116,9 @@ def inside():
         if not os.path.islink(path):
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
     os.makedirs("/run/openbgpd", exist_ok=True)
+    if router == DIRECT:
+        subprocess.run([program, "direct", injector, sink, count, family])
+        return
     with open(folder / "log", "w") as log:
         daemon = subprocess.Popen(ROUTERS[router](folder, family, injector, sink, own), stdout=log, stderr=log)
         try:
@@ -158,13 +167,13 @@ def measure(router, program, count, family):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/examples/bgp_rates")
-    parser.add_argument("--routers", nargs="+", choices=ROUTERS, default=list(ROUTERS))
+    parser.add_argument("--routers", nargs="+", choices=[DIRECT, *ROUTERS], default=[DIRECT, *ROUTERS])
     parser.add_argument("--counts", nargs="+", type=int, default=[50_000, 1_000_000])
     parser.add_argument("--families", nargs="+", choices=["ipv4", "ipv6", "labelled", "vpnv4"], default=["ipv4"])
     arguments = parser.parse_args()
-    subprocess.run([arguments.program.resolve()], check=True)
-    print(f"\n{'':10}{'family':>9}{'routes':>9} | announce: {'sent':>9}{'first':>9}{'all ms':>10} | "
-          f"withdraw: {'sent':>9}{'all ms':>10} |{'MB':>6}{'wrong':>6}")
+    program = arguments.program.resolve()
+    memory = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    print(memory, flush=True)
     results = []
     for router in arguments.routers:
         if version(router) is None:
@@ -172,18 +181,28 @@ def main():
             continue
         for family in arguments.families:
             for count in arguments.counts:
-                found = measure(router, arguments.program.resolve(), count, family)
+                found = measure(router, program, count, family)
                 results.append({"router": router, "version": version(router), "family": family, "count": count, **found})
-                if "error" in found:
-                    print(f"{router:10}{family:>9}{count:9} | {found['error']}")
-                    continue
-                announce, withdraw = found["announce"], found["withdraw"]
-                print(f"{router:10}{family:>9}{count:9} |           {announce['sent_ms']:9.1f}{announce['first_ms']:9.1f}"
-                      f"{announce['all_ms']:10.1f} |           {withdraw['sent_ms']:9.1f}{withdraw['all_ms']:10.1f} |"
-                      f"{found['memory_kb'] / 1024:6.0f}{found['differences']:6}", flush=True)
+                print(" | ".join(map(str, row(results[-1]))), flush=True)
     folder = ROOT / "bench/target/bgp"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench-bgp.json").write_text(json.dumps(results, indent=1) + "\n")
+    header = ["router", "version", "family", "routes", "announced: sent, ms", "first at sink", "all at sink",
+              "withdrawn: sent, ms", "all at sink", "MB", "wrong"]
+    write(ROOT / "docs/results/bgp.md", {
+        "memory": f"```\n{memory.strip()}\n```\n",
+        "through": table(header, [row(result) for result in results], left=3),
+    })
+
+
+def row(result):
+    start = [result["router"], result["version"] or "none between", result["family"], f"{result['count']:,}"]
+    if "error" in result:
+        return [*start, result["error"], *[""] * 6]
+    announce, withdraw = result["announce"], result["withdraw"]
+    memory = f"{result['memory_kb'] / 1024:.0f}" if "memory_kb" in result else ""
+    times = [announce["sent_ms"], announce["first_ms"], announce["all_ms"], withdraw["sent_ms"], withdraw["all_ms"]]
+    return [*start, *(f"{time:.1f}" for time in times), memory, result["differences"]]
 
 
 if __name__ == "__main__":

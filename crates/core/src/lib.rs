@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod edge;
 pub mod fair;
+pub mod fleet;
 pub mod forward;
 pub mod ldp;
 pub mod link;

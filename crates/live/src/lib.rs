@@ -8,6 +8,7 @@
 //! - [`doctor`]: what this host can do.
 //! - [`emulator`]: the links of a scenario between pairs of ports.
 //! - [`emulation`]: a plan on the emulated stage; [`fabric`]: the namespaces it runs in.
+//! - [`fleet`]: agents on other hosts under one controller.
 //! - [`keyed`]: connections between hosts that share a key.
 //! - [`ldp`]: label distribution over sockets.
 //! - [`learn`]: application models from captures.
@@ -17,6 +18,7 @@
 //! - [`netns`]: network namespaces, and links and routes in them.
 //! - [`obstacle`]: what keeps a daemon from running.
 //! - [`pe`]: the provider edge router.
+//! - [`placed`]: a plan on the live stage: agents of a fleet.
 //! - [`ports`]: where frames enter and leave.
 //! - [`realtime`]: what the kernel grants a thread that has to be on time.
 //! - [`router`]: the MPLS and IP router.
@@ -39,6 +41,7 @@ pub mod doctor;
 pub mod emulation;
 pub mod emulator;
 pub mod fabric;
+pub mod fleet;
 pub mod keyed;
 pub mod ldp;
 pub mod learn;
@@ -49,8 +52,9 @@ pub mod netns;
 pub mod obstacle;
 pub mod pe;
 mod peering;
+pub mod placed;
 pub mod ports;
-mod prometheus;
+pub mod prometheus;
 pub mod protocol;
 pub mod realtime;
 pub mod results;

@@ -1,5 +1,10 @@
 //! Metrics for Prometheus, in its text format 0.0.4: names with units, each with its help; and the page on
 //! which a daemon tells them.
+//!
+//! All programs name alike: `netstage_COMPONENT_THING_UNIT`, counters with `_total` behind it, in base units
+//! (seconds, bytes, ratios). [`scheme`] says it exactly, and tests hold every page to it.
+
+pub mod scheme;
 
 use crate::obstacle::Obstacle;
 use std::fmt::Write as _;
@@ -70,7 +75,7 @@ async fn answer(mut stream: TcpStream, source: Source) -> io::Result<()> {
         (false, _) => ("404 Not Found", "metrics are at /metrics\n".into()),
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await?;
@@ -78,11 +83,30 @@ async fn answer(mut stream: TcpStream, source: Source) -> io::Result<()> {
     stream.shutdown().await
 }
 
+/// What a page is, as HTTP says it.
+pub const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// The text, as it grows.
-#[derive(Debug, Default)]
-pub(crate) struct Page(pub String);
+#[derive(Debug)]
+pub struct Page(String);
 
 impl Page {
+    /// Of a component, which tells what it is and for how long.
+    pub fn new(component: &str, uptime: Duration) -> Page {
+        let mut page = Page(String::new());
+        let info = format!("netstage_{component}_info");
+        page.head(&info, "gauge", "1; its version.");
+        page.sample(&info, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+        let help = "Time since it began.";
+        page.one(&format!("netstage_{component}_uptime_seconds"), "gauge", help, uptime.as_secs_f64());
+        page
+    }
+
+    /// The whole.
+    pub fn text(self) -> String {
+        self.0
+    }
+
     /// Begins a metric.
     pub fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -90,9 +114,9 @@ impl Page {
 
     /// A value of the metric that was begun last.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        // Names are letters, digits, `-` and `_`: nothing to escape.
+        let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let labels: Vec<String> =
-            labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+            labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         let _ = writeln!(self.0, "{name}{labels} {value}");
     }
@@ -102,22 +126,4 @@ impl Page {
         self.head(name, kind, help);
         self.sample(name, &[], value);
     }
-}
-
-/// Every sample has its help, its type and a number; the names of all metrics.
-#[cfg(test)]
-pub(crate) fn checked(text: &str) -> std::collections::BTreeSet<String> {
-    let (mut named, mut last) = (std::collections::BTreeSet::new(), String::new());
-    for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("# HELP ") {
-            let (name, help) = rest.split_once(' ').unwrap();
-            assert!(named.insert(name.to_owned()) && help.ends_with('.'), "{line}");
-            last = name.to_owned();
-        } else if !line.starts_with('#') {
-            let (name, value) = line.rsplit_once(' ').unwrap();
-            assert_eq!(name.split('{').next().unwrap(), last);
-            assert!(value.parse::<f64>().unwrap().is_finite());
-        }
-    }
-    named
 }

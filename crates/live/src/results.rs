@@ -130,6 +130,22 @@ pub struct Counts {
     pub bit_errors: u64,
 }
 
+impl Counts {
+    /// Adds what else was counted.
+    pub fn add(&mut self, more: &Counts) {
+        self.sent += more.sent;
+        self.sent_bytes += more.sent_bytes;
+        self.offered_bytes += more.offered_bytes;
+        self.received += more.received;
+        self.received_bytes += more.received_bytes;
+        self.lost += more.lost;
+        self.duplicated += more.duplicated;
+        self.reordered += more.reordered;
+        self.corrupted += more.corrupted;
+        self.bit_errors += more.bit_errors;
+    }
+}
+
 /// A sender's TCP at one moment (TCP_INFO).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TcpSample {
@@ -198,7 +214,7 @@ pub struct Schedule {
 }
 
 /// A bin that has ended on one side of a flow, told while the run goes on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndedBin {
     /// Number of the flow.
     pub flow: u32,

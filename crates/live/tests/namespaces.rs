@@ -104,6 +104,7 @@ fn routes_lead_through_a_router_and_carry_their_metrics() {
         let metrics = Metrics {
             mtu: Some(1400),
             window: Some(65_535),
+            locked_window: Some(90),
             initial_window: Some(4),
             initial_receive_window: Some(20),
             rto_min_ms: Some(1000),

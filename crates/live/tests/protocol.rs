@@ -9,6 +9,7 @@ fn the_generated_code_fits_the_description() {
     let mut differ = Vec::new();
     for (description, package, committed) in [
         ("agent.proto", "netstage.agent.v1", "src/protocol/generated.rs"),
+        ("fleet.proto", "netstage.fleet.v1", "src/fleet/enrolment/generated.rs"),
         ("pe.proto", "netstage.pe.v1", "src/pe/daemon/control/generated.rs"),
     ] {
         let out = std::env::temp_dir().join(format!("netstage-protocol-{}-{package}", std::process::id()));

@@ -3,6 +3,7 @@
 use netstage_scenario::Errors;
 use netstage_study::{Error, OpenError};
 use serde_json::{Value, json};
+use std::fmt;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -73,6 +74,11 @@ impl Failure {
         self
     }
 
+    /// The exit code it stands for.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
     /// Says it on stderr, as text or JSON, and gives the exit code.
     pub fn exit(self, as_json: bool) -> ExitCode {
         let text = if as_json {
@@ -85,14 +91,19 @@ impl Failure {
             }
             json!({ "error": error }).to_string()
         } else {
-            let message = self.message.trim_end();
             // A scenario's problems and clap's messages begin with "error:" themselves.
-            let prefix = if message.starts_with("error:") { "" } else { "error: " };
-            let help = if self.help.is_empty() { String::new() } else { format!("\n  help: {}", self.help) };
-            format!("{prefix}{message}{help}")
+            let prefix = if self.message.starts_with("error:") { "" } else { "error: " };
+            format!("{prefix}{self}")
         };
         let _ = writeln!(io::stderr(), "{text}");
         ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message.trim_end())?;
+        if self.help.is_empty() { Ok(()) } else { write!(f, "\n  help: {}", self.help) }
     }
 }
 

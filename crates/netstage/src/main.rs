@@ -4,6 +4,7 @@
 
 mod cmd;
 mod exit;
+mod serve;
 mod sparkline;
 mod summary;
 
@@ -30,10 +31,15 @@ enum Command {
     Check(cmd::check::Arguments),
     /// Show a record, or compare several
     Report(cmd::report::Arguments),
+    /// Serve the web page: scenarios, runs as they happen, records
+    Serve(cmd::serve::Arguments),
     /// Tell what this host can do, what is missing and how to get it
     Doctor(cmd::doctor::Arguments),
     /// Carry out one node's part of runs, for a controller
     Agent(cmd::agent::Arguments),
+    /// Agents on other hosts, under one controller
+    #[command(subcommand)]
+    Fleet(cmd::fleet::Command),
     /// Measure towards another host, or agree to be measured with
     #[command(subcommand)]
     Measure(cmd::measure::Command),
@@ -93,8 +99,10 @@ fn main() -> ExitCode {
         Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Check(arguments) => cmd::check::run(&arguments),
         Command::Report(arguments) => cmd::report::run(&arguments),
+        Command::Serve(arguments) => cmd::serve::run(&arguments),
         Command::Doctor(arguments) => cmd::doctor::run(&arguments),
         Command::Agent(arguments) => cmd::agent::run(&arguments),
+        Command::Fleet(command) => cmd::fleet::run(&command),
         Command::Fabric => {
             netstage_live::fabric::server::serve();
             Ok(exit::OK)

@@ -10,7 +10,7 @@ use netstage_live::tcpmon::programs::Programs;
 use serde_json::Value;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -97,7 +97,7 @@ fn every_event_is_a_line_and_a_record_is_kept() {
     let out = folder.join("record");
     let namespace = std::process::id().to_string();
     let arguments =
-        ["watch", "--port", "7000", "--address", "10.0.0.0/24", "--for", "0.7", "--ndjson", "--out"];
+        ["watch", "--port", "7000", "--address", "10.0.0.0/24", "--for", "2", "--ndjson", "--out"];
     let output = world.while_sending(|| world.tcp(&[&arguments[..], &[out.to_str().unwrap()]].concat()));
     assert!(output.status.success(), "{}", text(&output.stderr));
     let lines: Vec<Value> =
@@ -123,7 +123,10 @@ fn every_event_is_a_line_and_a_record_is_kept() {
     for figure in ["windows-1", "throughput-1", "causes", "limits"] {
         assert!(names.contains(&figure), "{names:?}");
     }
-    assert!(text(&report(&[]).stdout).contains("> 10.0.0.2:7000"));
+    let said = text(&report(&[]).stdout);
+    for part in ["> 10.0.0.2:7000", "What throughput follows", "flow.window.usable", "flow.round_trip"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
     assert!(Path::new(&out).join("report.html").exists());
     // Without programs in the kernel there is less, of the same kind.
     let arguments = ["watch", "--port", "7000", "--by", "polling", "--for", "0.5", "--ndjson"];
@@ -172,13 +175,165 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
         killed.signal("-KILL");
         killed.output();
         assert!(noted());
-        let cleaned = netstage_live::tcpmon::limit::clean(Path::new(state)).unwrap();
+        let cleaned = netstage_live::tcpmon::note::clean(Path::new(state)).unwrap();
         assert!(cleaned > 0);
         assert!(!noted());
         let said = windows(&["--window", "1G"]);
         let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
         assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");
     });
+}
+
+/// A cgroup of version 2 that goes with its test; none where there is no such hierarchy.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new() -> Option<Cgroup> {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+        let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists());
+        let folder = root?.join(format!("netstage-test-{}", std::process::id()));
+        std::fs::create_dir(&folder).ok()?;
+        Some(Cgroup(folder))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its processes may take a moment to go.
+        assert!(within(Duration::from_secs(20), || std::fs::remove_dir(&self.0).is_ok()));
+    }
+}
+
+/// The window a peer advertised with its first segment, as the socket that took its connection sees it.
+fn first_window(namespace: &Namespace) -> u64 {
+    let mut polling = Polling::new(Filter::default(), &[namespace.try_clone().unwrap()]).unwrap();
+    let mut windows = Vec::new();
+    let taken = || {
+        polling.poll(|record, _| windows.push((record.local.port(), record.snapshot.peer_window))).unwrap();
+        windows.iter().any(|(port, _)| *port == PORT)
+    };
+    assert!(within(Duration::from_secs(20), taken));
+    windows.iter().find(|(port, _)| *port == PORT).unwrap().1
+}
+
+#[test]
+fn connections_of_a_cgroup_are_limited_before_their_first_segment() {
+    if !may_watch() {
+        return;
+    }
+    let Some(cgroup) = Cgroup::new() else {
+        println!("skipped: no hierarchy of cgroups of version 2 to write to");
+        return;
+    };
+    let (world, folder) = (World::new(), Folder::new("tcp-limit-cgroup"));
+    let state = folder.join("state");
+    let path = cgroup.0.to_str().unwrap();
+    let arguments = [
+        "limit",
+        "--cgroup",
+        path,
+        "--window",
+        "9000B",
+        "--cwnd",
+        "7",
+        "--state",
+        state.to_str().unwrap(),
+        "--every",
+        "0.1",
+    ];
+    let mut limiting = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
+    let mut said = std::io::BufReader::new(limiting.child().stdout.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().contains("0 connections limited"));
+    let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
+    let mut command = Command::new("bash");
+    let script = format!("echo $$ > {path}/cgroup.procs; exec 3<>/dev/tcp/10.0.0.2/{PORT}; read line <&3");
+    command.args(["-c", &script]);
+    let _client = Process::new(spawn_in(&world.left, command).unwrap());
+    let mut stream = listener.accept().unwrap().0;
+    let window = first_window(&world.right);
+    assert!(window <= 9_000, "{window}");
+    let row = said.by_ref().map(Result::unwrap).find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[4], "7", "{row}");
+    limiting.signal("-INT");
+    assert!(said.map_while(Result::ok).last().unwrap().contains("put back 1 connection"));
+    assert!(limiting.output().status.success());
+    // Nothing is left of it, and what begins now is free.
+    let look =
+        ["limit", "--port", "7000", "--window", "1G", "--for", "0.1", "--state", state.to_str().unwrap()];
+    let said = text(&world.tcp(&look).stdout);
+    let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
+    assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");
+    stream.write_all(b"over\n").unwrap();
+}
+
+/// The routes of a namespace, as ip(8) has them.
+fn routes(namespace: &Namespace) -> String {
+    let mut command = Command::new("ip");
+    command.args(["route", "show"]).stdout(Stdio::piped());
+    text(&spawn_in(namespace, command).unwrap().wait_with_output().unwrap().stdout)
+}
+
+#[test]
+fn a_route_limits_what_begins_and_goes_with_the_command_or_by_clean() {
+    if !may_watch() {
+        return;
+    }
+    let (world, folder) = (World::new(), Folder::new("tcp-limit-route"));
+    let state = folder.join("state");
+    let arguments = [
+        "limit",
+        "--route",
+        "10.0.0.2",
+        "--cwnd",
+        "11",
+        "--window",
+        "20000B",
+        "--state",
+        state.to_str().unwrap(),
+    ];
+    let begin = || {
+        let mut limiting = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
+        let mut said = std::io::BufReader::new(limiting.child().stdout.take().unwrap()).lines();
+        assert!(said.next().unwrap().unwrap().contains("connections to 10.0.0.2"));
+        (limiting, said)
+    };
+    let (limiting, said) = begin();
+    let there = routes(&world.left);
+    for part in ["10.0.0.2 dev eth0", "cwnd lock 11", "window 20000"] {
+        assert!(there.contains(part), "{part}: {there}");
+    }
+    world.while_sending(|| {
+        let window = first_window(&world.right);
+        assert!(window <= 20_000, "{window}");
+    });
+    // The kernel remembers the route's limit with the host, as the first connection ends.
+    let looked = world.while_sending(|| {
+        let look =
+            ["limit", "--port", "7000", "--window", "1G", "--for", "0.1", "--state", state.to_str().unwrap()];
+        text(&world.tcp(&look).stdout)
+    });
+    let row = looked.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
+    assert_eq!(row.split_whitespace().nth(4), Some("11"), "{looked}");
+    // Another one would be in its way.
+    let again = world.tcp(&arguments);
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("ip route change 10.0.0.2"), "{}", text(&again.stderr));
+    assert!(routes(&world.left).contains("cwnd lock 11"));
+    limiting_ends(limiting, "-INT");
+    assert!(said.map_while(Result::ok).last().unwrap().contains("took away 1 route"));
+    assert!(!routes(&world.left).contains("cwnd"), "{}", routes(&world.left));
+
+    let (limiting, _said) = begin();
+    limiting_ends(limiting, "-KILL");
+    assert!(routes(&world.left).contains("cwnd lock 11"));
+    assert_eq!(netstage_live::tcpmon::note::clean(&state).unwrap(), 1);
+    assert!(!routes(&world.left).contains("cwnd"), "{}", routes(&world.left));
+}
+
+fn limiting_ends(mut limiting: Process, signal: &str) {
+    limiting.signal(signal);
+    limiting.output();
 }
 
 #[test]
@@ -268,6 +423,8 @@ fn what_is_wrong_is_said() {
         (&["watch", "--interval", "1us"], 2, "expected 1ms or more"),
         (&["limit", "--port", "1"], 2, "nothing to limit"),
         (&["limit", "--cwnd", "10"], 2, "say which"),
+        (&["limit", "--cwnd", "10", "--route", "192.0.2.1"], 1, "no way to 192.0.2.1"),
+        (&["limit", "--cwnd", "10", "--route", "10.0.0.2", "--port", "1"], 2, "a route knows no"),
         (&["limit", "--gateway", "eth7", "--window", "30K"], 1, "no interface eth7"),
         (&["limit", "--gateway", "eth0", "--window", "30K", "--process", "1"], 1, "knows no processes"),
         (&["limit", "--cwnd", "10", "--process", "4194999"], 1, "there is no process 4194999"),

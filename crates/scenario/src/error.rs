@@ -208,7 +208,7 @@ pub(crate) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'
 }
 
 /// Help for an unknown word: the nearest candidate, or all of them where they are few.
-pub(crate) fn did_you_mean<'a>(
+pub fn did_you_mean<'a>(
     written: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Option<String> {

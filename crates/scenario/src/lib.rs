@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod agent;
 mod build;
 mod declare;
 mod error;
@@ -33,7 +34,7 @@ mod trace;
 mod tree;
 pub mod window;
 
-pub use error::{Errors, Problem, Source};
+pub use error::{Errors, Problem, Source, did_you_mean};
 pub use read::{Options, load, parse};
 pub use reference::reference;
 pub use schema::json_schema;

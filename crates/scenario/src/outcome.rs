@@ -296,6 +296,20 @@ metrics! {
     TestOutage = "test.outage", "s", "", Mean;
     /// Round trip of the idle path.
     TestRoundTrip = "test.round_trip", "s", "", Mean;
+    /// Smallest window with which TCP carries as much as with any other.
+    TestWindow = "test.window", "B", "", Mean;
+    /// Least window with 97 % of the best throughput, between those tried.
+    TestWindowKnee = "test.window.knee", "B", "", Mean;
+    /// Smallest window from which on every transfer had something to send again.
+    TestWindowLosses = "test.window.losses_from", "B", "", Mean;
+    /// 1 where no other window is better by more than the tolerance (95 % confidence), 0 where the trials were used up.
+    TestWindowSure = "test.window.sure", "", "", Mean;
+    /// By what share more the best window carries than one that does not limit.
+    TestWindowGain = "test.window.gain", "", "", Mean;
+    /// Payload that fills the path: rate of its narrowest place times round trip (RFC 6349).
+    TestBandwidthDelayProduct = "test.bandwidth_delay_product", "B", "", Mean;
+    /// Payload that waited on the path at most.
+    TestBuffer = "test.buffer", "B", "", Mean;
 }
 
 impl Metric {
@@ -405,6 +419,37 @@ impl Outcome {
     /// The series of one metric and subject.
     pub fn get(&self, metric: Metric, subject: &str) -> Option<&Series> {
         self.series.iter().find(|s| s.metric == metric && s.subject == subject)
+    }
+
+    /// Keeps the first `bins` bins.
+    pub fn truncate(&mut self, bins: usize) {
+        self.bins = self.bins.min(bins);
+        self.series.iter_mut().for_each(|series| series.values.truncate(bins));
+    }
+}
+
+/// Who attends a run: may end it, and hears what it has found so far. Results do not depend on it.
+///
+/// A closure that says whether to stop is one that does not listen.
+pub trait Attendant {
+    /// Whether the run is to end now; asked several times a second.
+    fn stop(&self) -> bool;
+
+    /// Whether it hears of bins: a stage may have to do more for that.
+    fn listens(&self) -> bool {
+        false
+    }
+
+    /// Bins have ended. `so_far` works out what was found in them, an outcome of that many bins,
+    /// for an attendant that wants it now.
+    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
+        let _ = so_far;
+    }
+}
+
+impl<F: Fn() -> bool> Attendant for F {
+    fn stop(&self) -> bool {
+        self()
     }
 }
 

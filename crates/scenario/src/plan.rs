@@ -8,7 +8,7 @@ mod gateway;
 mod test;
 
 pub use gateway::{Crossing, Software, Tunnel};
-pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer};
+pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer, Tune};
 
 use crate::routes::Topology;
 use netstage_core::fair::Control;
@@ -102,6 +102,26 @@ pub struct Node {
     /// Of a LAN: how long its stations take an answer of address resolution for true, if not as long as their
     /// systems do.
     pub arp_timeout: Option<Duration>,
+    /// Of a host: which agent stands for it on `live`.
+    pub place: Option<Placement>,
+}
+
+/// Which agent stands for a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The agent.
+    pub agent: Chosen,
+    /// The address of its host that flows use; none: the first it tells of.
+    pub address: Option<IpAddr>,
+}
+
+/// How an agent is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// By name.
+    Named(String),
+    /// Any that is free and has this label.
+    Labelled(String),
 }
 
 /// A host's network device, whose full queue TCP is told of.

@@ -62,6 +62,12 @@ text! {
     SubjectPattern = "a subject's name, in which `*` stands for anything";
     /// A path that is swept, or `variant`.
     SweptPath = "a swept path";
+    /// A fleet, by the name its controller has.
+    FleetName = "the name of a fleet";
+    /// An agent of a fleet, by name.
+    AgentName = "the name of an agent, as `netstage fleet ls` tells it";
+    /// A label of agents.
+    Label = "a label of agents";
     /// A file, relative to the one that names it.
     FilePath = "the path of a file";
 }

@@ -1,7 +1,7 @@
 //! The reference in docs/scenarios.md and the JSON Schema are those of the code.
 //! Run with `BLESS=1` to write them anew.
 
-use netstage_scenario::{json_schema, pe, reference, router, tester};
+use netstage_scenario::{agent, json_schema, pe, reference, router, tester};
 use std::path::{Path, PathBuf};
 
 const BEGIN: &str = "<!-- The reference is generated: change the tables in crates/scenario/src/file. -->\n";
@@ -42,6 +42,15 @@ fn the_reference_of_the_router_is_up_to_date() {
     let found = std::fs::read_to_string(&path).unwrap();
     let (guide, _) = found.split_once(&begin).expect("the guide ends where the reference begins");
     compare(&path, &format!("{guide}{begin}\n{}\n", router::reference().trim_end()));
+}
+
+#[test]
+fn the_reference_of_agents_policies_is_up_to_date() {
+    let begin = BEGIN.replace("src/file", "src/agent");
+    let path = docs("fleet.md");
+    let found = std::fs::read_to_string(&path).unwrap();
+    let (guide, _) = found.split_once(&begin).expect("the guide ends where the reference begins");
+    compare(&path, &format!("{guide}{begin}\n{}\n", agent::reference().trim_end()));
 }
 
 #[test]

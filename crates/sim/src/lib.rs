@@ -19,7 +19,7 @@ mod watch;
 mod world;
 
 use netstage_core::queue;
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::{Link, Plan, Transport};
 
 /// What of a plan cannot be simulated, in words; `None` where all can.
@@ -68,10 +68,11 @@ pub struct Options {
     pub merge: bool,
 }
 
-/// Runs a plan with the random streams of `seed`. `interrupted` is asked now and then.
+/// Runs a plan with the random streams of `seed`. `attendant` is asked now and then, and told at
+/// the end of each bin.
 /// Panics where [`refusal`] refuses the plan.
-pub fn run(plan: &Plan, seed: u64, interrupted: &dyn Fn() -> bool) -> Result<Outcome, Interrupted> {
-    run_with(plan, seed, Options { merge: true }, interrupted)
+pub fn run(plan: &Plan, seed: u64, attendant: &dyn Attendant) -> Result<Outcome, Interrupted> {
+    run_with(plan, seed, Options { merge: true }, attendant)
 }
 
 /// As [`run`], driven as `options` say.
@@ -79,12 +80,20 @@ pub fn run_with(
     plan: &Plan,
     seed: u64,
     options: Options,
-    interrupted: &dyn Fn() -> bool,
+    attendant: &dyn Attendant,
 ) -> Result<Outcome, Interrupted> {
     let mut world = world::World::new(plan, seed, options.merge);
     let mut samples = recorder::Samples::new(&world);
-    if !world.run(interrupted, |world, bin| samples.take(world, bin)) {
+    let listens = attendant.listens();
+    let end_bin = |world: &mut world::World, bin| {
+        samples.take(world, bin);
+        // Links are worked out ahead of time and senders behind it: only the bin before is settled.
+        if listens && bin > 0 {
+            attendant.bins_ended(&mut || recorder::so_far(world, &samples, bin));
+        }
+    };
+    if !world.run(&|| attendant.stop(), end_bin) {
         return Err(Interrupted);
     }
-    Ok(recorder::outcome(&world, samples))
+    Ok(recorder::outcome(&world, &samples))
 }

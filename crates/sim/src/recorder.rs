@@ -75,13 +75,20 @@ fn differences(values: &[f64], scale: f64) -> Vec<f64> {
     values.iter().zip(before).map(|(value, before)| (value - before) * scale).collect()
 }
 
+/// What a world that goes on has found in its first `bins` bins, all of them settled.
+pub fn so_far(world: &World, samples: &Samples, bins: usize) -> Outcome {
+    let mut outcome = outcome(world, samples);
+    outcome.truncate(bins);
+    outcome
+}
+
 /// The outcome of a world that has run to its end.
-pub fn outcome(world: &World, samples: Samples) -> Outcome {
+pub fn outcome(world: &World, samples: &Samples) -> Outcome {
     let mut series = Vec::new();
     let mut distributions = Vec::new();
-    record_flows(world, &samples, &mut series, &mut distributions);
-    record_vpns(world, &samples, &mut series);
-    record_links(world, &samples, &mut series);
+    record_flows(world, samples, &mut series, &mut distributions);
+    record_vpns(world, samples, &mut series);
+    record_links(world, samples, &mut series);
     series.sort_by_key(|series| series.metric);
     let mut totals = world.totals;
     totals.in_flight = world.in_flight();

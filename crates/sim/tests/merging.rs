@@ -1,5 +1,5 @@
-//! Working links out ahead of time must not change a single value, and no packet may
-//! appear or vanish, whatever the network.
+//! Neither working links out ahead of time nor being listened to may change a single value, and
+//! no packet may appear or vanish, whatever the network.
 
 mod support;
 
@@ -9,10 +9,11 @@ use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::{link, queue};
-use netstage_scenario::outcome::{Outcome, Totals};
+use netstage_scenario::outcome::{Attendant, Outcome, Totals};
 use netstage_scenario::plan::*;
 use netstage_sim::{Options, run_with};
 use netstage_wire::Encapsulation;
+use std::cell::RefCell;
 use support::*;
 
 /// A chain of routers with hosts hanging off it, random in everything.
@@ -152,6 +153,44 @@ fn merging_changes_nothing_and_packets_are_conserved() {
         let encapsulates = plan.vpns.iter().any(|vpn| vpn.encapsulation != Encapsulation::None);
         let saved = merged.totals.events < plain.totals.events;
         assert!(saved || encapsulates, "case {case}: merging saved no event");
+    }
+}
+
+/// Keeps what is found up to every tenth bin.
+#[derive(Default)]
+struct Listener(RefCell<Vec<Outcome>>);
+
+impl Attendant for Listener {
+    fn stop(&self) -> bool {
+        false
+    }
+
+    fn listens(&self) -> bool {
+        true
+    }
+
+    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
+        let outcome = so_far();
+        if outcome.bins.is_multiple_of(10) {
+            self.0.borrow_mut().push(outcome);
+        }
+    }
+}
+
+#[test]
+fn who_listens_changes_nothing_and_hears_what_the_outcome_will_say() {
+    for case in 0..60 {
+        let plan = random_plan(&mut Stream::new(case, "random networks"));
+        let listener = Listener::default();
+        let attended = netstage_sim::run(&plan, case, &listener).unwrap();
+        assert_same(&attended, &netstage_sim::run(&plan, case, &|| false).unwrap(), case);
+        let heard = listener.0.into_inner();
+        assert_eq!(heard.len(), (attended.bins - 1) / 10, "case {case}");
+        for earlier in heard {
+            let mut expected = attended.clone();
+            expected.truncate(earlier.bins);
+            assert_same(&Outcome { totals: attended.totals, ..earlier }, &expected, case);
+        }
     }
 }
 

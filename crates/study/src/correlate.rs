@@ -8,6 +8,7 @@ use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::record::CorrelationEntry;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// What throughput may follow.
 const FOLLOWED: [Metric; 9] = [
@@ -42,17 +43,8 @@ impl Correlations {
         if !plan.measure.tcp_events {
             return;
         }
-        let measured = measured(plan, outcome.bins);
-        for throughput in of(outcome, Metric::FlowThroughput).iter().take(MOST_FLOWS) {
-            for metric in FOLLOWED {
-                let mut series = of(outcome, metric).iter();
-                let Some(series) = series.find(|series| series.subject == throughput.subject) else {
-                    continue;
-                };
-                let pairs = self.bins.entry((throughput.subject.clone(), metric)).or_default();
-                let values = series.values.iter().zip(&throughput.values);
-                pairs.extend(values.take(measured.end).skip(measured.start).map(|(x, y)| (*x, *y)));
-            }
+        for (key, pairs) in pairs(outcome, measured(plan, outcome.bins)) {
+            self.bins.entry(key).or_default().extend(pairs);
         }
     }
 
@@ -81,6 +73,30 @@ impl Correlations {
         }
         self.entries
     }
+}
+
+/// How strongly the throughput of flows that were watched follows all that, bin by bin.
+pub fn of_observed(outcome: &Outcome) -> Vec<CorrelationEntry> {
+    let pairs = pairs(outcome, 0..outcome.bins);
+    let found = pairs.iter().filter_map(|(key, pairs)| Some((key, correlation_in_time(pairs)?)));
+    found.map(|(key, found)| entry(Some(0), key, found)).collect()
+}
+
+/// The values of a flow's throughput in some bins beside those of what it may follow.
+fn pairs(outcome: &Outcome, bins: Range<usize>) -> Pairs {
+    let mut all = Pairs::new();
+    for throughput in of(outcome, Metric::FlowThroughput).iter().take(MOST_FLOWS) {
+        for metric in FOLLOWED {
+            let mut series = of(outcome, metric).iter();
+            let Some(series) = series.find(|series| series.subject == throughput.subject) else {
+                continue;
+            };
+            let values = series.values.iter().zip(&throughput.values);
+            let values = values.take(bins.end).skip(bins.start).map(|(x, y)| (*x, *y));
+            all.insert((throughput.subject.clone(), metric), values.collect());
+        }
+    }
+    all
 }
 
 fn entry(cell: Option<usize>, (subject, metric): &(String, Metric), found: Correlation) -> CorrelationEntry {

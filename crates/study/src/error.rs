@@ -104,6 +104,10 @@ pub enum OpenError {
     Incomplete {
         /// The folder.
         folder: PathBuf,
+        /// What its scenario is called.
+        title: String,
+        /// What it runs on.
+        stage: String,
         /// Runs finished.
         done: usize,
         /// Runs in all.
@@ -122,7 +126,7 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Missing(folder) => write!(f, "{} holds no record (no record.json)", folder.display()),
-            OpenError::Incomplete { folder, done, total } => write!(
+            OpenError::Incomplete { folder, done, total, .. } => write!(
                 f,
                 "{} is unfinished: {done} of {total} runs are done; the same `netstage run` goes on with it",
                 folder.display()

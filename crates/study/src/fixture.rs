@@ -7,7 +7,7 @@ use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::{link, tcp, traffic};
 use netstage_scenario::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
-use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
+use netstage_scenario::outcome::{Attendant, Metric, Outcome, Series, Totals};
 use netstage_scenario::plan::{
     Datagrams, Family, FlowGroup, Hop, Link, Measure, Node, NodeKind, Plan, Transport, Vpn,
 };
@@ -68,7 +68,8 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
 /// h – pe1 – pe2 – r with a core of 10 Mbit/s; VPNs a and b of weights 1 and 2, of two flows
 /// each, b's starting at 2 s; background from the start. Ten bins of a second.
 pub fn plan() -> Plan {
-    let node = |name: &str, kind| Node { name: name.into(), kind, device: None, arp_timeout: None };
+    let node =
+        |name: &str, kind| Node { name: name.into(), kind, device: None, arp_timeout: None, place: None };
     let link = |name: &str, a, b, rate| Link {
         name: name.into(),
         ends: [a, b],
@@ -214,7 +215,7 @@ pub fn outcome(plan: &Plan, seed: u64) -> Outcome {
 }
 
 /// Runs the fixture.
-pub fn runner(plan: &Plan, seed: u64, _: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+pub fn runner(plan: &Plan, seed: u64, _: &dyn Attendant) -> Result<Outcome, Stopped> {
     Ok(outcome(plan, seed))
 }
 

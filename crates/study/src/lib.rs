@@ -42,6 +42,7 @@ pub mod select;
 pub mod series;
 pub mod stage;
 pub mod svg;
+pub mod tuned;
 
 pub use environment::Environment;
 pub use error::{Error, OpenError};

@@ -1,5 +1,6 @@
 //! A record of what was seen of flows that nobody planned: one cell, one run, no scenario.
 
+use crate::correlate::of_observed;
 use crate::environment::Watch;
 use crate::figure::Figure;
 use crate::folder::{Folder, Manifest, RECORD};
@@ -8,9 +9,11 @@ use crate::series::{Joiner, encode_run};
 use crate::study::{io_error, written};
 use crate::{Error, Record, checksum};
 use netstage_core::time::Duration;
-use netstage_scenario::outcome::{Aggregation, Outcome, Series};
+use netstage_scenario::finding::{Finding, TestOutcome};
+use netstage_scenario::outcome::{Aggregation, Metric, Outcome, Series};
 use netstage_scenario::record::{
-    CellEntry, Estimate, MAJOR, MINOR, MetricEntry, Record as Data, SummaryEntry, Topology, TotalsEntry,
+    CellEntry, Estimate, MAJOR, MINOR, MetricEntry, Record as Data, SummaryEntry, TestEntry, Topology,
+    TotalsEntry,
 };
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write as _};
@@ -29,6 +32,8 @@ pub struct Observation {
     pub duration: Duration,
     /// The values.
     pub outcome: Outcome,
+    /// Tests that were made.
+    pub tests: Vec<TestOutcome>,
     /// What is drawn of them.
     pub figures: Vec<Figure>,
 }
@@ -61,7 +66,7 @@ impl Place {
     /// Writes the record.
     pub fn keep(self, observation: Observation) -> Result<Record, Error> {
         let Place { folder, manifest, watch } = self;
-        let Observation { tool, title, description, duration, outcome, figures } = observation;
+        let Observation { tool, title, description, duration, outcome, tests, figures } = observation;
         let mut rows = 0;
         folder.write(SERIES, |file| {
             let bytes = encode_run(0, manifest.seed, &outcome).map_err(io_error)?;
@@ -72,17 +77,22 @@ impl Place {
             sink.flush()
         })?;
         let series = written(&folder, SERIES, rows)?;
-        let metrics: BTreeSet<_> = outcome.series.iter().map(|series| series.metric).collect();
+        let of_findings = tests.iter().flat_map(|test| &test.findings).map(|finding| finding.metric.as_str());
+        let of_findings = of_findings.filter_map(crate::select::metric);
+        let of_series = outcome.series.iter().map(|series| series.metric);
+        let correlations = of_observed(&outcome);
+        let metrics: BTreeSet<Metric> = of_series.chain(of_findings).collect();
+        let found: Vec<SummaryEntry> = tests.iter().flat_map(|test| &test.findings).map(of_finding).collect();
         let cell = CellEntry {
             variant: String::new(),
             settings: Vec::new(),
             duration_ns: duration.0,
             interval_ns: outcome.interval.0,
             measured_ns: (0, duration.0),
-            summary: outcome.series.iter().map(summary).collect(),
+            summary: outcome.series.iter().map(summary).chain(found).collect(),
             distributions: Vec::new(),
             loads: Vec::new(),
-            tests: Vec::new(),
+            tests: tests.into_iter().map(|outcome| TestEntry { seed: manifest.seed, outcome }).collect(),
             totals: TotalsEntry::default(),
         };
         let data = Data {
@@ -99,7 +109,7 @@ impl Place {
             failures: outcome.failures,
             differences: outcome.differences,
             expectations: Vec::new(),
-            correlations: Vec::new(),
+            correlations,
             cells: vec![cell],
             metrics: metrics.into_iter().map(MetricEntry::from).collect(),
             topology: Topology::default(),
@@ -137,10 +147,20 @@ fn summary(series: &Series) -> SummaryEntry {
     }
 }
 
+fn of_finding(finding: &Finding) -> SummaryEntry {
+    let mean = Some(finding.value);
+    SummaryEntry {
+        metric: finding.metric.clone(),
+        subject: finding.subject.clone(),
+        value: Estimate { mean, runs: 1, ..Estimate::default() },
+        min: mean,
+        max: mean,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_scenario::outcome::Metric;
 
     #[test]
     fn what_was_seen_is_read_back_as_any_record() {
@@ -164,12 +184,21 @@ mod tests {
             description: String::new(),
             duration: Duration::from_secs(3),
             outcome,
+            tests: vec![TestOutcome {
+                findings: Finding::new(Metric::TestWindow, "tune", 1e5).into_iter().collect(),
+                ..TestOutcome::default()
+            }],
             figures: vec![Figure { name: "windows".into(), ..Figure::default() }],
         };
         place.keep(observation).unwrap();
         let record = Record::open(&path).unwrap();
         let mean = |metric| record.data.cells[0].summary(metric, "a > b").unwrap().value.mean;
         assert_eq!((mean("flow.throughput"), mean("flow.reductions")), (Some(2e6), Some(3.0)));
+        let found = record.data.cells[0].summary("test.window", "tune").unwrap();
+        assert_eq!(
+            (found.value.mean, record.data.metric("test.window").unwrap().unit.as_str()),
+            (Some(1e5), "B")
+        );
         assert_eq!(record.data.warnings, ["seven records were lost"]);
         assert_eq!(record.figures[0].name, "windows");
         let blocks = record.series().unwrap().next_blocks().unwrap().unwrap();

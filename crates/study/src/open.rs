@@ -46,6 +46,8 @@ impl Record {
                     folder: folder.to_owned(),
                     done: count_runs(folder),
                     total: manifest.total(),
+                    title: manifest.title,
+                    stage: manifest.stage,
                 },
                 None => OpenError::Missing(folder.to_owned()),
             });

@@ -6,16 +6,17 @@
 use crate::derive::derive;
 use crate::series::encode_run;
 use crate::{Error, Stopped, trials};
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::{Cell, Scenario};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 /// Index of a cell, and a seed.
 pub type Run = (usize, u64);
 
-/// Runs one plan under one seed; asks its last argument whether to stop.
-pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync + 'a;
+/// Runs one plan under one seed, attended by its last argument.
+pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync + 'a;
 
 /// How runs are performed.
 pub struct Performer<'a> {
@@ -27,15 +28,53 @@ pub struct Performer<'a> {
     pub stop: &'a dyn Fn() -> bool,
     /// Hears what is begun: the flows, or a trial of a test.
     pub doing: &'a dyn Fn(&str),
+    /// Hears what the flows of a run have found so far, derived metrics included: some ten times
+    /// a second, and once, `true`, when the run is over. A run begun anew has found less than before.
+    pub so_far: Option<&'a dyn Fn(Run, Outcome, bool)>,
+}
+
+/// Least time between two tellings of one run.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+/// Telling takes at most one part in so many of a run's time.
+const TELL_SHARE: u32 = 20;
+
+/// Attends the flows of one run.
+struct Attending<'a> {
+    performer: &'a Performer<'a>,
+    plan: &'a Plan,
+    run: Run,
+    /// When to tell next.
+    next: std::cell::Cell<Instant>,
+}
+
+impl Attendant for Attending<'_> {
+    fn stop(&self) -> bool {
+        (self.performer.stop)()
+    }
+
+    fn listens(&self) -> bool {
+        self.performer.so_far.is_some()
+    }
+
+    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
+        let began = Instant::now();
+        let Some(tell) = self.performer.so_far.filter(|_| began >= self.next.get()) else { return };
+        let mut outcome = so_far();
+        derive(self.plan, &mut outcome);
+        tell(self.run, outcome, false);
+        let pause = TELL_EVERY.max(began.elapsed() * TELL_SHARE);
+        self.next.set(Instant::now() + pause);
+    }
 }
 
 impl Performer<'_> {
     /// The bytes of a run's file, for [`Study::keep`](crate::Study::keep); none if it was stopped.
-    pub fn perform(&self, scenario: &Scenario, (index, seed): Run) -> Result<Option<Vec<u8>>, Error> {
+    pub fn perform(&self, scenario: &Scenario, run: Run) -> Result<Option<Vec<u8>>, Error> {
+        let (index, seed) = run;
         let cell = &scenario.cells[index];
         let failed = |message| Error::Run { cell: label(cell), seed, message };
-        let run = || self.outcome(&cell.plan, seed);
-        let mut outcome = match catch_unwind(AssertUnwindSafe(run)) {
+        let perform = || self.outcome(&cell.plan, run);
+        let mut outcome = match catch_unwind(AssertUnwindSafe(perform)) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(Stopped::Interrupted)) => return Ok(None),
             Ok(Err(Stopped::Failed(message))) => return Err(failed(message)),
@@ -50,17 +89,21 @@ impl Performer<'_> {
             }
         };
         derive(&cell.plan, &mut outcome);
+        if let Some(tell) = self.so_far {
+            tell(run, outcome.clone(), true);
+        }
         encode_run(index as u32, seed, &outcome).map(Some).map_err(|e| failed(e.to_string()))
     }
 
     /// The flows of a plan, then its tests.
-    fn outcome(&self, plan: &Plan, seed: u64) -> Result<Outcome, Stopped> {
+    fn outcome(&self, plan: &Plan, run: Run) -> Result<Outcome, Stopped> {
         (self.doing)("flows");
         let mut outcome = match plan.has_run() {
-            true => self.flows(plan, seed)?,
+            true => self.flows(plan, run)?,
             false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
         };
-        outcome.tests = trials::run(plan, (seed, self.retries), self.runner, self.stop, self.doing)?;
+        let stop = || (self.stop)();
+        outcome.tests = trials::run(plan, (run.1, self.retries), self.runner, &stop, self.doing)?;
         for test in &outcome.tests {
             let why = test.void.iter().map(|why| format!("test.{why}"));
             outcome.void.extend(why);
@@ -70,10 +113,11 @@ impl Performer<'_> {
 
     /// The flows of a plan, begun anew where the stage itself fell short. Each attempt counts for
     /// itself, and the outcome says how many there were.
-    fn flows(&self, plan: &Plan, seed: u64) -> Result<Outcome, Stopped> {
+    fn flows(&self, plan: &Plan, run: Run) -> Result<Outcome, Stopped> {
+        let attending = Attending { performer: self, plan, run, next: std::cell::Cell::new(Instant::now()) };
         let mut spoiled = Vec::new();
         loop {
-            let mut outcome = (self.runner)(plan, seed, self.stop)?;
+            let mut outcome = (self.runner)(plan, run.1, &attending)?;
             if outcome.void.is_empty() || spoiled.len() == self.retries as usize {
                 let said =
                     |(attempt, why): (usize, &String)| format!("attempt {} was void: {why}", attempt + 1);

@@ -5,6 +5,7 @@ use crate::figure::Figure;
 use crate::format;
 use crate::overview::{cell_name, overview};
 use crate::trials;
+use netstage_scenario::plan::Plan;
 use netstage_scenario::record::{
     CellEntry, CorrelationEntry, DistributionEntry, MetricEntry, Record as Data,
 };
@@ -362,13 +363,25 @@ fn topology(data: &Data) -> Option<Topology> {
         let direction = |d: &str| cell.summary("link.utilisation", &format!("{name}.{d}"))?.value.mean;
         direction("forward").into_iter().chain(direction("reverse")).reduce(f64::max)
     };
-    let links = data.topology.links.iter().map(|l| Link {
+    drawn(&data.topology, utilisation)
+}
+
+/// The network of a plan that has not run; none where there is nothing to draw.
+pub fn planned(plan: &Plan) -> Option<Topology> {
+    drawn(&plan.into(), |_| None)
+}
+
+fn drawn(
+    topology: &netstage_scenario::record::Topology,
+    utilisation: impl Fn(&str) -> Option<f64>,
+) -> Option<Topology> {
+    let links = topology.links.iter().map(|l| Link {
         name: l.name.clone(),
         ends: l.ends.clone(),
         rate: format::rate(l.rate_bps),
         delay: format::duration(l.delay_ns),
         utilisation: utilisation(&l.name).map(|u| (u * 1e4).round() / 1e4),
     });
-    let (nodes, vpns) = (data.topology.nodes.clone(), data.topology.vpns.clone());
+    let (nodes, vpns) = (topology.nodes.clone(), topology.vpns.clone());
     (!nodes.is_empty()).then(|| Topology { nodes, links: links.collect(), vpns })
 }

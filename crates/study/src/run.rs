@@ -3,6 +3,7 @@
 use crate::perform::{Performer, Run, Runner};
 use crate::{Error, Record, Study};
 use netstage_scenario::Scenario;
+use netstage_scenario::outcome::Outcome;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -41,6 +42,16 @@ pub struct Progress {
 pub trait Observer {
     /// This far.
     fn progress(&mut self, progress: Progress);
+
+    /// Whether it hears what runs find while they go on.
+    fn listens(&self) -> bool {
+        false
+    }
+
+    /// What a run has found so far, and whether it is over; see [`Performer::so_far`].
+    fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
+        let _ = (run, outcome, is_over);
+    }
 }
 
 impl Observer for () {
@@ -69,6 +80,7 @@ pub fn run(
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
         doing: Mutex::new(String::new()),
+        listens: observer.listens(),
     };
     let done = work.run(jobs, observer)?;
     if done < study.pending().len() {
@@ -86,6 +98,18 @@ struct Work<'a> {
     next: AtomicUsize,
     stop: AtomicBool,
     doing: Mutex<String>,
+    /// Whether to tell what runs find while they go on.
+    listens: bool,
+}
+
+/// What a worker tells.
+enum News {
+    /// A run is finished.
+    Done,
+    /// A run has found this much, and may be over.
+    SoFar(Run, Box<Outcome>, bool),
+    /// No more can be done.
+    Failed(Error),
 }
 
 impl Work<'_> {
@@ -109,8 +133,9 @@ impl Work<'_> {
                 let doing = self.doing().clone();
                 observer.progress(Progress { done: resumed + done, total, left, doing });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
-                    Ok(Ok(())) => done += 1,
-                    Ok(Err(failed)) => drop(error.get_or_insert(failed)),
+                    Ok(News::Done) => done += 1,
+                    Ok(News::SoFar(run, outcome, is_over)) => observer.so_far(run, *outcome, is_over),
+                    Ok(News::Failed(failed)) => drop(error.get_or_insert(failed)),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
@@ -127,28 +152,30 @@ impl Work<'_> {
         self.stop.load(Ordering::Relaxed) || self.interrupted.load(Ordering::Relaxed)
     }
 
-    fn worker(&self, results: &Sender<Result<(), Error>>) {
+    fn worker(&self, news: &Sender<News>) {
         while !self.stopping() {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(&run) = self.study.pending().get(index) else { return };
-            match self.one(run) {
-                Ok(true) => drop(results.send(Ok(()))),
+            match self.one(run, news) {
+                Ok(true) => drop(news.send(News::Done)),
                 Ok(false) => return,
                 Err(error) => {
                     self.stop.store(true, Ordering::Relaxed);
-                    drop(results.send(Err(error)));
+                    drop(news.send(News::Failed(error)));
                 }
             }
         }
     }
 
     /// One run; false if it was stopped.
-    fn one(&self, run: Run) -> Result<bool, Error> {
+    fn one(&self, run: Run, news: &Sender<News>) -> Result<bool, Error> {
+        let so_far = |run, outcome, is_over| drop(news.send(News::SoFar(run, Box::new(outcome), is_over)));
         let performer = Performer {
             runner: self.runner,
             retries: self.retries,
             stop: &|| self.stopping(),
             doing: &|what| what.clone_into(&mut self.doing()),
+            so_far: self.listens.then_some(&so_far),
         };
         let Some(file) = performer.perform(self.study.scenario(), run)? else { return Ok(false) };
         self.study.keep(run, &file)?;

@@ -3,12 +3,12 @@
 use crate::fixture::{Scratch, options, runner, scenario};
 use crate::folder::Folder;
 use crate::{
-    Error, Observer, OpenError, Options, Performer, Progress, Record, Stopped, Study, compare, identity,
+    Error, Observer, OpenError, Options, Performer, Progress, Record, Run, Stopped, Study, compare, identity,
     report, run, series,
 };
 use netstage_core::rng::Stream;
 use netstage_scenario::Scenario;
-use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome};
+use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome};
 use netstage_scenario::plan::Plan;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,11 +41,11 @@ fn listing(out: &Path) -> Vec<String> {
 fn interrupted_after(scenario: &Scenario, out: &Path, most: usize) -> Error {
     let flag = never();
     let count = AtomicUsize::new(0);
-    let stops = |plan: &Plan, seed: u64, stop: &dyn Fn() -> bool| -> Result<Outcome, Stopped> {
+    let stops = |plan: &Plan, seed: u64, stop: &dyn Attendant| -> Result<Outcome, Stopped> {
         if count.fetch_add(1, Ordering::Relaxed) == most {
             flag.store(true, Ordering::Relaxed);
         }
-        if stop() { Err(Stopped::Interrupted) } else { runner(plan, seed, stop) }
+        if stop.stop() { Err(Stopped::Interrupted) } else { runner(plan, seed, stop) }
     };
     run(scenario, &stops, &options(out, 1), &mut (), &flag).unwrap_err()
 }
@@ -57,13 +57,50 @@ fn run_files(out: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Hears of every run.
+#[derive(Default)]
+struct Listener(Vec<(Run, Outcome)>);
+
+impl Observer for Listener {
+    fn progress(&mut self, _: Progress) {}
+
+    fn listens(&self) -> bool {
+        true
+    }
+
+    fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
+        assert!(is_over, "this runner tells only of its end");
+        self.0.push((run, outcome));
+    }
+}
+
+#[test]
+fn who_listens_hears_of_every_run_and_changes_no_byte() {
+    let scenario = scenario();
+    let scratch = Scratch::new("heard");
+    let (heard_out, unheard_out) = (scratch.join("heard"), scratch.join("unheard"));
+    let mut listener = Listener::default();
+    let never = never();
+    run(&scenario, &runner, &options(&heard_out, 2), &mut listener, &never).unwrap();
+    run(&scenario, &runner, &options(&unheard_out, 2), &mut (), &never).unwrap();
+    assert_eq!(bytes(&heard_out), bytes(&unheard_out));
+    let mut runs: Vec<Run> = listener.0.iter().map(|(run, _)| *run).collect();
+    runs.sort();
+    let cells = 0..scenario.cells.len();
+    let (seed, repeat) = (scenario.seed, u64::from(scenario.repeat));
+    let all = cells.flat_map(|cell| (0..repeat).map(move |k| (cell, seed + k)));
+    assert_eq!(runs, all.collect::<Vec<_>>());
+    let fairness = |outcome: &Outcome| outcome.get(Metric::FairnessInterVpn, "").map(|s| s.values.len());
+    assert!(listener.0.iter().all(|(_, outcome)| fairness(outcome) == Some(outcome.bins)));
+}
+
 #[test]
 fn a_void_run_is_begun_anew_as_often_as_asked() {
     let scenario = scenario();
     // Of each run the first two attempts.
     let record = |retries: u32| {
         let (scratch, attempts) = (Scratch::new(&format!("retries-{retries}")), AtomicUsize::new(0));
-        let spoiled = |plan: &Plan, seed: u64, stop: &dyn Fn() -> bool| -> Result<Outcome, Stopped> {
+        let spoiled = |plan: &Plan, seed: u64, stop: &dyn Attendant| -> Result<Outcome, Stopped> {
             let attempt = attempts.fetch_add(1, Ordering::Relaxed) % 3;
             let void = (attempt < 2).then(|| format!("late {attempt}")).into_iter().collect();
             Ok(Outcome { void, ..runner(plan, seed, stop)? })
@@ -86,7 +123,7 @@ fn a_void_run_is_begun_anew_as_often_as_asked() {
 /// Counts how often it runs.
 fn counting(
     count: &AtomicUsize,
-) -> impl Fn(&Plan, u64, &dyn Fn() -> bool) -> Result<Outcome, Stopped> + Sync + '_ {
+) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync + '_ {
     move |plan, seed, stop| {
         count.fetch_add(1, Ordering::Relaxed);
         runner(plan, seed, stop)
@@ -124,7 +161,7 @@ fn a_study_leaves_a_record_that_reads_back() {
 }
 
 /// A stage that takes distributions and has something to say of itself.
-fn candid(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+fn candid(plan: &Plan, seed: u64, stop: &dyn Attendant) -> Result<Outcome, Stopped> {
     let mut outcome = runner(plan, seed, stop)?;
     let delay = |subject: &str, buckets: &[(u64, u64)]| Distribution {
         metric: Metric::FlowDelay,
@@ -182,7 +219,7 @@ fn what_a_stage_cannot_do_is_no_failure_of_a_run() {
     let scratch = Scratch::new("unable");
     let attempt = |stopped: Stopped| {
         let refuses =
-            |_: &Plan, _: u64, _: &dyn Fn() -> bool| -> Result<Outcome, Stopped> { Err(stopped.clone()) };
+            |_: &Plan, _: u64, _: &dyn Attendant| -> Result<Outcome, Stopped> { Err(stopped.clone()) };
         run(&scenario(), &refuses, &options(&scratch.join("out"), 2), &mut (), &never()).unwrap_err()
     };
     let missing = Stopped::Missing { message: "no veth".into(), remedy: "load it".into() };
@@ -235,7 +272,7 @@ fn runs_performed_elsewhere_come_to_the_same_bytes() {
     let options = options(&scratch.join("out"), 1);
     let study = Study::take(&scenario, &options).unwrap();
     assert_eq!(study.identity(), identity(&scenario, &options.stage, &options.tool));
-    let performer = Performer { runner: &runner, retries: 0, stop: &|| false, doing: &|_| () };
+    let performer = Performer { runner: &runner, retries: 0, stop: &|| false, doing: &|_| (), so_far: None };
     let perform = |run| performer.perform(&scenario, run).unwrap().unwrap();
     let pending = study.pending();
     assert_eq!(pending.len(), RUNS);
@@ -359,8 +396,7 @@ fn a_run_that_fails_names_its_cell_and_keeps_the_others() {
     let out = scratch.join("out");
     let scenario = scenario();
     let count = AtomicUsize::new(0);
-    let fails = |plan: &Plan, seed: u64, stop: &dyn Fn() -> bool| match count.fetch_add(1, Ordering::Relaxed)
-    {
+    let fails = |plan: &Plan, seed: u64, stop: &dyn Attendant| match count.fetch_add(1, Ordering::Relaxed) {
         3 => Err(Stopped::Failed("lost an agent".into())),
         _ => runner(plan, seed, stop),
     };
@@ -368,7 +404,7 @@ fn a_run_that_fails_names_its_cell_and_keeps_the_others() {
     assert_eq!(error.to_string(), "the run of with flow.bulka.x=0.5 with seed 8 failed: lost an agent");
     assert_eq!(run_files(&out).len(), 3);
     let panics =
-        |_: &Plan, _: u64, _: &dyn Fn() -> bool| -> Result<Outcome, Stopped> { panic!("a broken invariant") };
+        |_: &Plan, _: u64, _: &dyn Attendant| -> Result<Outcome, Stopped> { panic!("a broken invariant") };
     let error = run(&scenario, &panics, &options(&out, 2), &mut (), &never()).unwrap_err();
     assert!(error.to_string().contains("internal error: a broken invariant"), "{error}");
     finished(&scenario, &out, 1);
@@ -529,7 +565,7 @@ fn measures_a_large_study() {
         });
     }
     canned.series.sort_by_key(|s| s.metric);
-    let instant = |_: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(canned.clone());
+    let instant = |_: &Plan, _: u64, _: &dyn Attendant| Ok(canned.clone());
     let record = run(&scenario, &instant, &options(&scratch.join("out"), 2), &mut (), &never()).unwrap();
     println!("{} rows: {:?}", record.data.series.rows, record.environment);
 }

@@ -30,13 +30,18 @@ export class Plot {
   private pathsFor = '';
 
   /** `zoom` enlarges type and lines alike: a picture for print from a screen of low density. */
-  constructor(host: HTMLElement, private readonly chart: Chart, private state: PlotState, width: number, height: number, private readonly zoom = 1) {
+  constructor(host: HTMLElement, private chart: Chart, private state: PlotState, width: number, height: number, private readonly zoom = 1) {
     [this.x, this.y] = this.ranges();
     this.uplot = new uPlot(this.options(width, height), [this.x, [0, 0]], host);
   }
 
-  update(state: PlotState): void {
+  /** Another chart must be of the same figure, which may have grown. */
+  update(state: PlotState, chart = this.chart): void {
     this.state = state;
+    if (chart !== this.chart) {
+      this.chart = chart;
+      this.pathsFor = '';
+    }
     const [x, y] = this.ranges();
     const moved = x[0] !== this.x[0] || x[1] !== this.x[1] || y[0] !== this.y[0] || y[1] !== this.y[1];
     [this.x, this.y] = [x, y];

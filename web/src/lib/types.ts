@@ -71,6 +71,22 @@ export interface TopologyData {
   vpns?: TopologyVpn[];
 }
 
+/** How a link is at a moment of a run. */
+export interface Load {
+  /** 0 to 1, of the busier direction. */
+  utilisation: number;
+  /** Packets that wait, of the longer queue. */
+  queue: number;
+}
+
+/** What a VPN gets at a moment of a run. */
+export interface Share {
+  /** Its rate. */
+  text: string;
+  /** Its part of what all get, 0 to 1. */
+  part: number;
+}
+
 export interface Axis {
   label: string;
   unit?: string;

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { inlineScript } from '../../build/report-files';
+import { inlineScript } from '../../build/files';
 
 test('a script inside a page neither ends nor comments out its element', () => {
   const code = 'const a="</script><SCRIPT>",b=`<!--<!---->`,c=/<\\/script/;';

@@ -34,6 +34,15 @@ impl ClockOffset {
     /// The offset of a clock from itself.
     pub const SAME_CLOCK: ClockOffset = ClockOffset { offset_ns: 0, error_ns: 0, same_clock: true };
 
+    /// The error where the offset was estimated again afterwards: with the drift in between.
+    pub fn error_with_drift(self, after: Option<ClockOffset>) -> u64 {
+        if self.same_clock {
+            return 0;
+        }
+        let drift = after.map_or(0, |after| after.offset_ns.abs_diff(self.offset_ns));
+        self.error_ns.max(after.map_or(0, |after| after.error_ns)).saturating_add(drift)
+    }
+
     /// The other clock's time from ours.
     pub fn theirs(self, ours_ns: u64) -> u64 {
         ours_ns.saturating_add_signed(self.offset_ns)

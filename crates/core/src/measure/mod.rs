@@ -21,6 +21,7 @@ pub mod stamp;
 pub mod steady;
 pub mod tcp_throughput;
 pub mod trial;
+pub mod tune;
 pub mod verdict;
 pub mod y1564;
 

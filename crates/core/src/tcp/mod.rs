@@ -106,6 +106,19 @@ pub enum Algorithm {
     },
 }
 
+impl Algorithm {
+    /// Its name in scenarios and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Reno => "reno",
+            Algorithm::NewReno => "newreno",
+            Algorithm::Cubic => "cubic",
+            Algorithm::LinuxCubic => "linux-cubic",
+            Algorithm::Aimd { .. } => "aimd",
+        }
+    }
+}
+
 /// What tells a sender with SACK that a segment is lost, and how it then reduces its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossDetection {

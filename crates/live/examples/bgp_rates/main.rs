@@ -3,6 +3,7 @@
 //! `bgp_rates` prints the rates in memory. `bgp_rates through INJECTOR SINK ROUTER COUNT FAMILY`
 //! opens sessions from two local addresses (AS 65001 and 65002) to a router, announces COUNT
 //! routes on one and waits for them on the other, then withdraws them; it prints one line of JSON.
+//! `bgp_rates direct INJECTOR SINK COUNT FAMILY` has no router between.
 
 mod memory;
 mod through;
@@ -13,10 +14,16 @@ fn main() {
     match arguments[..] {
         [] => memory::print_rates(),
         ["through", injector, sink, router, count, family] => {
-            through::run(injector, sink, router, count, family)
+            through::run((injector, router), (sink, router), count, family)
+        }
+        ["direct", injector, sink, count, family] => {
+            through::run((injector, sink), (sink, injector), count, family)
         }
         _ => {
-            eprintln!("usage: bgp_rates [through INJECTOR SINK ROUTER COUNT ipv4|ipv6|labelled|vpnv4]");
+            eprintln!(
+                "usage: bgp_rates [through INJECTOR SINK ROUTER COUNT FAMILY | direct INJECTOR SINK COUNT FAMILY]"
+            );
+            eprintln!("FAMILY: ipv4, ipv6, labelled or vpnv4");
             std::process::exit(2);
         }
     }

@@ -1,4 +1,4 @@
-//! From one session through a router to another.
+//! From one session to another, through a router or without one between.
 
 use netstage_core::time::{Duration, Instant};
 use netstage_live::bgp::inject::Order;
@@ -29,12 +29,18 @@ enum Happened {
     Compare(Box<Received>),
 }
 
-/// Prints one line of JSON.
-pub fn run(injector: &str, sink: &str, router: &str, count: &str, family: &str) {
-    let address = |text: &str| text.parse::<IpAddr>().expect("an address");
-    let (injector, sink, router) = (address(injector), address(sink), address(router));
+/// Prints one line of JSON. Each session is named by its own address and its peer's; where those are each
+/// other's, the sink waits for the injector to connect.
+pub fn run(injector: (&str, &str), sink: (&str, &str), count: &str, family: &str) {
+    let end = |(local, peer): (&str, &str), number| End {
+        local: local.parse().expect("an address"),
+        peer: peer.parse().expect("an address"),
+        number,
+        direct: injector.1 == sink.0,
+    };
+    let (injector, sink) = (end(injector, INJECTOR), end(sink, SINK));
     let count: u32 = count.parse().expect("a number of routes");
-    let table = Arc::new(table(family, injector, count));
+    let table = Arc::new(table(family, injector.local, count));
     let family = table.families()[0];
     let epoch = std::time::Instant::now();
     let (happened, events) = channel();
@@ -42,16 +48,14 @@ pub fn run(injector: &str, sink: &str, router: &str, count: &str, family: &str) 
     let runtime = runtime.expect("threads");
     let (inject, commands) = unbounded_channel();
     let teller = happened.clone();
-    let injecting =
-        speaker::run(settings(injector, 1, family), endpoint(injector, router), epoch, commands, {
-            move |at, report| {
-                let _ = teller.send(Happened::Injector(at, report));
-            }
-        });
+    let injecting = speaker::run(injector.settings(family), injector.endpoint(), epoch, commands, {
+        move |at, report| {
+            let _ = teller.send(Happened::Injector(at, report));
+        }
+    });
     let injecting = runtime.spawn(injecting);
     let (collect, commands) = unbounded_channel();
-    let receiving =
-        sink_task(settings(sink, 2, family), endpoint(sink, router), epoch, commands, happened, count);
+    let receiving = sink_task(sink.settings(family), sink.endpoint(), epoch, commands, happened, count);
     let receiving = runtime.spawn(receiving);
     let outcome = measure(&inject, &events, &table, epoch);
     for commands in [&inject, &collect] {
@@ -200,26 +204,52 @@ fn table(family: &str, next_hop: IpAddr, count: u32) -> Table {
     table
 }
 
-fn settings(address: IpAddr, number: u8, family: Family) -> Settings {
-    let identifier = match address {
-        IpAddr::V4(address) => address,
-        IpAddr::V6(_) => [198, 51, 100, number].into(),
-    };
-    Settings {
-        identity: Identity {
-            local_as: 65_000 + u32::from(number),
-            peer_as: Some(65_000),
-            identifier,
-            hold_time: Duration::from_secs(180),
-            families: vec![family],
-            four_octet_as: true,
-        },
-        connects: true,
-        connect_retry: Duration::from_secs(1),
-        restart: Some(Duration::from_secs(1)),
-    }
+const INJECTOR: u8 = 1;
+const SINK: u8 = 2;
+
+/// One of the two sessions.
+struct End {
+    local: IpAddr,
+    peer: IpAddr,
+    number: u8,
+    /// The peer is the other end, and no router.
+    direct: bool,
 }
 
-fn endpoint(local: IpAddr, peer: IpAddr) -> Endpoint {
-    Endpoint { local, peer, peer_port: 179, listen_port: None, md5_key: None, security_hops: None }
+impl End {
+    fn listens(&self) -> bool {
+        self.direct && self.number == SINK
+    }
+
+    fn settings(&self, family: Family) -> Settings {
+        let identifier = match self.local {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(_) => [198, 51, 100, self.number].into(),
+        };
+        let peer = if self.direct { INJECTOR + SINK - self.number } else { 0 };
+        Settings {
+            identity: Identity {
+                local_as: 65_000 + u32::from(self.number),
+                peer_as: Some(65_000 + u32::from(peer)),
+                identifier,
+                hold_time: Duration::from_secs(180),
+                families: vec![family],
+                four_octet_as: true,
+            },
+            connects: !self.listens(),
+            connect_retry: Duration::from_secs(1),
+            restart: Some(Duration::from_secs(1)),
+        }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint {
+            local: self.local,
+            peer: self.peer,
+            peer_port: 179,
+            listen_port: self.listens().then_some(179),
+            md5_key: None,
+            security_hops: None,
+        }
+    }
 }

@@ -1,12 +1,15 @@
 //! An agent that listens to other hosts: for whoever has its key, one controller after the
 //! other. A second one is told that the agent is taken; one that vanishes leaves it free.
 
+use super::guard::Guard;
 use super::limits::Limits;
 use super::service::Shared;
 use super::spool::Spool;
 use super::work::Worker;
 use super::{EndReason, end, serve};
 use crate::keyed::{Acceptor, Key, Peer, Stream, without_key};
+use crate::protocol::Refusal;
+use crate::protocol::generated::Consent;
 use crate::task::Assignment;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -72,6 +75,30 @@ impl HostEnder {
     }
 }
 
+/// Keeps controllers within limits, and has them watched.
+struct Limited {
+    limits: Limits,
+    watcher: Watcher,
+}
+
+impl Guard for Limited {
+    fn taken(&self, peer: Peer) {
+        (self.watcher)(Happening::Taken { peer });
+    }
+
+    fn prepare(
+        &self,
+        _run: u64,
+        assignment: &mut Assignment,
+        _consents: &[Consent],
+        peer: Peer,
+    ) -> Result<(), Refusal> {
+        self.limits.apply(assignment, peer)?;
+        (self.watcher)(Happening::Asked { assignment: assignment.clone() });
+        Ok(())
+    }
+}
+
 /// Where the acceptor puts connections: the present controller's time, or the next one's.
 type Gate = Arc<Mutex<mpsc::Sender<io::Result<Stream>>>>;
 
@@ -103,12 +130,13 @@ impl Host {
             let gate = Arc::new(Mutex::new(first));
             let accepting = accept(listener, self.acceptor, Arc::clone(&gate), Arc::clone(&watcher));
             let accepting = tokio::spawn(accepting);
+            let guard = Arc::new(Limited { limits: self.limits, watcher: Arc::clone(&watcher) });
             loop {
                 let shared = Arc::new(Shared::new(
-                    Spool::none(),
+                    Arc::new(Spool::none()),
                     Arc::clone(&worker),
                     watch::Sender::new(None),
-                    Some((self.limits, Arc::clone(&watcher))),
+                    Some(Arc::clone(&guard) as Arc<dyn Guard>),
                 ));
                 let next = next_turn(Arc::clone(&shared), Arc::clone(&gate));
                 let stopper = tokio::spawn(pass_on(self.interrupted.subscribe(), Arc::clone(&shared)));

@@ -1,36 +1,38 @@
 //! The agent: carries out one node's part of each run, for one controller. Where it runs,
 //! in a namespace or on a host, is the business of whoever started it.
 //!
-//! [`Session`](session) decides what may happen when, `service` speaks gRPC, `run` is the
+//! [`Session`](netstage_core::fleet::Session) decides what may happen when, `service` speaks gRPC, `run` is the
 //! thread of a run, `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
 //! [`Agent`] serves one controller of this machine, [`Host`] controllers of other hosts that
-//! have its key, one after the other, within [`Limits`].
+//! have its key, one after the other, within [`Limits`]; [`Turns`] is an agent of a fleet.
 //!
 //! An agent ends when it is told to, when its controller is gone, or when its process is
 //! asked to; what it measured is then in its spool.
 
 mod edge;
 mod engine;
+mod guard;
 mod host;
 mod limits;
 mod run;
 mod service;
-mod session;
 mod socket;
 mod spool;
+mod turns;
 mod work;
 
 pub use engine::Engine;
+pub use guard::Guard;
 pub use host::{Happening, Host, HostEnder, Watcher};
 pub use limits::Limits;
-pub use session::{Session, phase_name};
 pub use socket::{BindError, Socket};
+pub use spool::Spool;
+pub use turns::Turns;
 pub use work::{Totals, Work, Worker};
 
 use crate::protocol::MAX_REQUEST_BYTES;
 use crate::protocol::generated::agent_server::AgentServer;
 use service::{Service, Shared};
-use spool::Spool;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -136,7 +138,7 @@ impl Agent {
     pub fn serve(self, worker: impl Worker) -> io::Result<Ended> {
         let Agent { listener, spool, end } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::new(Shared::new(spool, Arc::new(worker), end, None));
+        let shared = Arc::new(Shared::new(Arc::new(spool), Arc::new(worker), end, None));
         let reason = runtime.block_on(async {
             match listener {
                 Listener::Socket(mut socket) => {
@@ -175,19 +177,25 @@ where
             let _ = closing.wait_for(|closing| *closing).await;
         },
     ));
-    let mut end = shared.end.subscribe();
-    let mut reason = awaited(&mut end, |reason| reason.is_some()).await;
-    shared.stop();
-    let _ = timeout(DRAIN, shared.idle()).await;
-    if reason == EndReason::Interrupted && shared.is_attended() {
-        let last = awaited(&mut end, |reason| reason != Some(EndReason::Interrupted));
-        reason = timeout(DRAIN, last).await.unwrap_or(reason);
-    }
+    let reason = until_over(&shared).await;
     shared.closing.send_replace(true);
     match timeout(FAREWELL, server).await {
         Ok(Ok(Err(error))) => Err(io::Error::other(error)),
         _ => Ok(reason),
     }
+}
+
+/// Waits until a controller's time is over and its run has stopped.
+async fn until_over(shared: &Shared) -> EndReason {
+    let mut end = shared.end.subscribe();
+    let reason = awaited(&mut end, |reason| reason.is_some()).await;
+    shared.stop();
+    let _ = timeout(DRAIN, shared.idle()).await;
+    if reason == EndReason::Interrupted && shared.is_attended() {
+        let last = awaited(&mut end, |reason| reason != Some(EndReason::Interrupted));
+        return timeout(DRAIN, last).await.unwrap_or(reason);
+    }
+    reason
 }
 
 async fn awaited(

@@ -1,25 +1,25 @@
 //! The agent's side of the protocol: gRPC in, decisions by the session, runs as threads.
 
-use super::host::{Happening, Watcher};
-use super::limits::Limits;
+use super::guard::Guard;
 use super::run::{self, Orders, Outcome, Run};
-use super::session::Session;
 use super::spool::Spool;
 use super::work::{Totals, Worker};
 use super::{EndReason, end};
 use crate::clock::{self, Epoch, monotonic_ns};
 use crate::keyed::Peer;
-use crate::protocol::generated::agent_server;
+use crate::protocol::generated::{self as wire, agent_server};
 use crate::protocol::generated::{
-    CollectRequest, FinishReply, FinishRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, Phase,
-    PrepareReply, PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReceivingPort, ReleaseReply,
-    ReleaseRequest, ReportChunk, ReportHead, StartReply, StartRequest, StopReply, StopRequest,
-    report_chunk::Content,
+    AgreeReply, AgreeRequest, ClockState, CollectRequest, FinishReply, FinishRequest, FinishedBin, Heartbeat,
+    HelloReply, HelloRequest, KeptReply, KeptReport, KeptRequest, PrepareReply, PrepareRequest, Progress,
+    ReadClockReply, ReadClockRequest, ReceivingPort, ReleaseReply, ReleaseRequest, ReportChunk, ReportHead,
+    StartReply, StartRequest, StopReply, StopRequest, report_chunk::Content,
 };
 use crate::protocol::{
     CHUNK_BYTES, CONTROLLER_BEATS, HEARTBEAT, Refusal, RefusalKind, VERSIONS, read_assignment,
 };
+use crate::stamp::WallClock;
 use crate::task;
+use netstage_core::fleet::{Lease, Phase, Session};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -31,10 +31,10 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// What all connections and the threads of runs share.
 pub struct Shared {
-    spool: Spool,
+    spool: Arc<Spool>,
     worker: Arc<dyn Worker>,
-    /// For an agent that listens to other hosts: what it may do, and who watches.
-    host: Option<(Limits, Watcher)>,
+    /// For an agent that serves controllers of other hosts: who decides what it does for them.
+    guard: Option<Arc<dyn Guard>>,
     state: Mutex<State>,
     /// Told whenever the phase changes.
     changed: watch::Sender<()>,
@@ -55,13 +55,14 @@ struct State {
 
 impl Shared {
     pub fn new(
-        spool: Spool,
+        spool: Arc<Spool>,
         worker: Arc<dyn Worker>,
         end: watch::Sender<Option<EndReason>>,
-        host: Option<(Limits, Watcher)>,
+        guard: Option<Arc<dyn Guard>>,
     ) -> Shared {
         let (changed, closing) = (watch::Sender::new(()), watch::Sender::new(false));
-        Shared { spool, worker, host, state: Mutex::default(), changed, end, closing }
+        let state = State { session: Session::after(spool.last_run()), ..State::default() };
+        Shared { spool, worker, guard, state: Mutex::new(state), changed, end, closing }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -102,12 +103,20 @@ impl Shared {
         (state.kept.iter().map(|(_, path)| path.clone()).collect(), problems)
     }
 
+    /// The report of a run that is not under way.
+    fn kept_of_before(&self, state: &State, run: u64) -> Option<PathBuf> {
+        if state.session.run() == run && state.session.phase() != Phase::Done {
+            return None;
+        }
+        self.spool.kept().into_iter().find_map(|(kept, path)| (kept == run).then_some(path))
+    }
+
     fn progress(&self) -> Progress {
         let state = self.state();
         let totals = state.run.as_ref().map(|run| run.totals.read());
         let [sent, sent_bytes, received, received_bytes, lost] = totals.unwrap_or_default();
         Progress {
-            phase: state.session.phase().into(),
+            phase: wire::Phase::from(state.session.phase()).into(),
             run: state.session.run(),
             sent,
             sent_bytes,
@@ -171,19 +180,21 @@ impl Service {
         peer: Option<Peer>,
     ) -> Result<oneshot::Receiver<Prepared>, Refusal> {
         let mut assignment = read_assignment(request.task_version, &request.assignment)?;
-        if let Some((limits, watcher)) = &self.0.host {
-            let peer = peer.ok_or_else(|| {
-                Refusal::new(RefusalKind::System, "the connection does not tell where it comes from")
-            })?;
-            limits.apply(&mut assignment, peer)?;
-            watcher(Happening::Asked { assignment: assignment.clone() });
+        if let Some(guard) = &self.0.guard {
+            guard.prepare(request.run, &mut assignment, &request.consents, known(peer)?)?;
         }
         let mut state = self.0.state();
         state.session.prepare(request.controller, request.run)?;
+        if let Err(problem) = self.0.spool.take(request.run) {
+            state.session.prepared(request.run, false);
+            return Err(Refusal::new(RefusalKind::System, problem));
+        }
         let before = state.run.take().map(|run| run.thread);
         let (start, started) = mpsc::channel();
         let (stop, totals) = (Arc::new(AtomicBool::new(false)), Arc::new(Totals::default()));
         totals.tell_bins.store(request.tell_bins, Ordering::Relaxed);
+        *totals.journal.lock().unwrap_or_else(PoisonError::into_inner) =
+            self.0.spool.journal(request.run, &assignment);
         let orders =
             Orders { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
         let (ready, answer) = oneshot::channel();
@@ -197,6 +208,17 @@ impl Service {
             })?;
         state.run = Some(Run { start: Some(start), stop, totals, outcome: None, thread });
         Ok(answer)
+    }
+
+    /// Its word for what it is to receive.
+    fn word(&self, request: &AgreeRequest) -> Result<Vec<wire::Consent>, Refusal> {
+        self.0.state().session.belongs(request.controller)?;
+        let assignment = read_assignment(request.task_version, &request.assignment)?;
+        match &self.0.guard {
+            Some(guard) => guard.agree(request.run, &assignment),
+            // Whoever may connect here may do anything; nobody asks for a word.
+            None => Ok(Vec::new()),
+        }
     }
 
     fn start_run(&self, request: StartRequest) -> Result<(), Refusal> {
@@ -213,16 +235,33 @@ impl Service {
         Ok(())
     }
 
+    /// What a run found: the present one, or one of before whose report is kept.
     fn outcome(&self, request: CollectRequest) -> Result<Arc<Outcome>, Refusal> {
         let state = self.0.state();
-        state.session.collect(request.controller, request.run)?;
-        let outcome = state.run.as_ref().and_then(|run| run.outcome.clone());
-        Ok(outcome.expect("a run that is over has one"))
+        match state.session.collect(request.controller, request.run) {
+            Ok(()) => {
+                let outcome = state.run.as_ref().and_then(|run| run.outcome.clone());
+                Ok(outcome.expect("a run that is over has one"))
+            }
+            Err(refusal) => {
+                state.session.belongs(request.controller)?;
+                let path = self.0.kept_of_before(&state, request.run).ok_or(refusal)?;
+                let report = std::fs::read(&path).map_err(|error| {
+                    Refusal::new(RefusalKind::System, format!("cannot read {}: {error}", path.display()))
+                })?;
+                Ok(Arc::new(Outcome { report, spooled: Ok(Some(path)) }))
+            }
+        }
     }
 
     fn release_run(&self, request: ReleaseRequest) -> Result<(), Refusal> {
         let mut state = self.0.state();
-        state.session.release(request.controller, request.run)?;
+        if let Err(refusal) = state.session.release(request.controller, request.run) {
+            state.session.belongs(request.controller)?;
+            let path = self.0.kept_of_before(&state, request.run).ok_or(refusal)?;
+            let _ = std::fs::remove_file(path);
+            return Ok(());
+        }
         if let Some(run) = &mut state.run {
             run.outcome = None;
         }
@@ -235,7 +274,7 @@ impl Service {
     }
 
     /// Tells that something changed, and gives the refusal as the messages carry it.
-    fn answer(&self, result: Result<(), Refusal>) -> Option<crate::protocol::generated::Refusal> {
+    fn answer(&self, result: Result<(), Refusal>) -> Option<wire::Refusal> {
         self.0.changed.send_replace(());
         result.err().map(Into::into)
     }
@@ -245,6 +284,7 @@ impl Service {
 impl agent_server::Agent for Service {
     async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let addresses = self.0.guard.iter().flat_map(|guard| guard.addresses());
         Ok(Response::new(HelloReply {
             oldest_version: *VERSIONS.start(),
             newest_version: *VERSIONS.end(),
@@ -253,12 +293,16 @@ impl agent_server::Agent for Service {
             host: host.trim().into(),
             clock: clock::identity(),
             capabilities: Vec::new(),
+            addresses: addresses.map(|address| address.to_string()).collect(),
+            taken: self.0.is_attended(),
         }))
     }
 
     async fn read_clock(&self, _: Request<ReadClockRequest>) -> Result<Response<ReadClockReply>, Status> {
         let received_ns = monotonic_ns();
-        Ok(Response::new(ReadClockReply { received_ns, answered_ns: monotonic_ns() }))
+        let WallClock { synchronized, error_ns } = WallClock::read();
+        let state = Some(ClockState { synchronized, error_ns });
+        Ok(Response::new(ReadClockReply { received_ns, answered_ns: monotonic_ns(), state }))
     }
 
     type AttendStream = ReceiverStream<Result<Progress, Status>>;
@@ -277,12 +321,13 @@ impl agent_server::Agent for Service {
         let attended = self.0.state().session.attend(first.controller);
         match attended {
             Err(refusal) => {
-                let refused = Progress { refusal: Some(refusal.into()), ..Progress::default() };
+                let refused =
+                    Progress { refusal: Some(Refusal::from(refusal).into()), ..Progress::default() };
                 let _ = progress.try_send(Ok(refused));
             }
             Ok(()) => {
-                if let (Some((_, watcher)), Some(peer)) = (&self.0.host, peer) {
-                    watcher(Happening::Taken { peer });
+                if let (Some(guard), Some(peer)) = (&self.0.guard, peer) {
+                    guard.taken(peer);
                 }
                 tokio::spawn(attended_until_gone(Arc::clone(&self.0), heartbeats, progress));
             }
@@ -325,6 +370,28 @@ impl agent_server::Agent for Service {
         Ok(Response::new(ReceiverStream::new(out)))
     }
 
+    async fn kept(&self, request: Request<KeptRequest>) -> Result<Response<KeptReply>, Status> {
+        let belongs = self.0.state().session.belongs(request.get_ref().controller);
+        let refusal = belongs.map_err(Refusal::from).err().map(Into::into);
+        let length = |path: &PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let reports = match refusal {
+            Some(_) => Vec::new(),
+            None => {
+                let kept = self.0.spool.kept().into_iter();
+                kept.map(|(run, path)| KeptReport { run, length: length(&path) }).collect()
+            }
+        };
+        Ok(Response::new(KeptReply { refusal, reports }))
+    }
+
+    async fn agree(&self, request: Request<AgreeRequest>) -> Result<Response<AgreeReply>, Status> {
+        let (consents, refusal) = match self.word(request.get_ref()) {
+            Ok(consents) => (consents, None),
+            Err(refusal) => (Vec::new(), Some(refusal.into())),
+        };
+        Ok(Response::new(AgreeReply { refusal, consents }))
+    }
+
     async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         let result = self.release_run(request.into_inner());
         Ok(Response::new(ReleaseReply { refusal: self.answer(result) }))
@@ -335,8 +402,14 @@ impl agent_server::Agent for Service {
         if result.is_ok() {
             end(&self.0.end, EndReason::Finished);
         }
-        Ok(Response::new(FinishReply { refusal: self.answer(result) }))
+        Ok(Response::new(FinishReply { refusal: self.answer(result.map_err(Refusal::from)) }))
     }
+}
+
+/// The other end of a connection between hosts.
+fn known(peer: Option<Peer>) -> Result<Peer, Refusal> {
+    let unknown = || Refusal::new(RefusalKind::System, "the connection does not tell where it comes from");
+    peer.ok_or_else(unknown)
 }
 
 /// Tells how it goes until the controller ends its stream or falls silent. Silence is
@@ -349,19 +422,18 @@ async fn attended_until_gone(
     let (mut changed, mut closing) = (shared.changed.subscribe(), shared.closing.subscribe());
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = 0;
+    let mut lease = Lease::new(CONTROLLER_BEATS);
     loop {
         tokio::select! {
             biased;
             message = heartbeats.message() => match message {
-                Ok(Some(_)) => { silent = 0; continue }
+                Ok(Some(_)) => { lease.renew(); continue }
                 Ok(None) | Err(_) => break,
             },
             _ = closing.wait_for(|closing| *closing) => return,
             _ = changed.changed() => {}
             _ = tick.tick() => {
-                silent += 1;
-                if silent > CONTROLLER_BEATS {
+                if !lease.tick() {
                     break;
                 }
             }

@@ -1,5 +1,6 @@
 //! What an agent has done for it: the traffic engine, seen from outside.
 
+use super::spool::Journal;
 use crate::clock::Epoch;
 use crate::protocol::Refusal;
 use crate::results::{EndedBin, Report};
@@ -41,6 +42,8 @@ pub struct Totals {
     /// Whether somebody wants to be told of every bin.
     pub tell_bins: AtomicBool,
     bins: Mutex<Vec<EndedBin>>,
+    /// Where bins are written down as they end.
+    pub journal: Mutex<Option<Journal>>,
 }
 
 impl Totals {
@@ -52,6 +55,9 @@ impl Totals {
 
     /// Tells of a bin, if anybody listens.
     pub fn end_bin(&self, ended: EndedBin) {
+        if let Some(journal) = &mut *self.journal.lock().unwrap_or_else(PoisonError::into_inner) {
+            journal.write(&ended);
+        }
         if self.tell_bins.load(Ordering::Relaxed) {
             self.bins().push(ended);
         }

@@ -5,15 +5,18 @@ use super::place::Place;
 use crate::clock::{self, monotonic_ns};
 use crate::protocol::generated::agent_client::AgentClient;
 use crate::protocol::generated::{
-    CollectRequest, Heartbeat, HelloReply, HelloRequest, Progress, ReadClockRequest, report_chunk::Content,
+    ClockState, CollectRequest, Heartbeat, HelloReply, HelloRequest, Progress, ReadClockReply,
+    ReadClockRequest, report_chunk::Content,
 };
 use crate::protocol::{
     AGENT_BEATS, HEARTBEAT, MAX_REPORT_BYTES, Refusal, VERSIONS, common_version, read_report,
 };
 use crate::results::{EndedBin, Report};
+use netstage_core::fleet::Lease;
 use netstage_core::measure::{ClockOffset, Exchange, OffsetEstimator};
 use std::error::Error as _;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -36,6 +39,8 @@ pub struct Member {
     pub client: AgentClient<Channel>,
     /// Its clock against ours.
     pub clock: ClockOffset,
+    /// Addresses of its host that flows may use, where it tells.
+    pub addresses: Vec<IpAddr>,
     /// Name of that clock.
     identity: String,
     /// Bins it has told of.
@@ -68,7 +73,7 @@ impl Member {
 
         let channel = place.dial(&name, deadline).await?;
         let mut client = AgentClient::new(channel);
-        let hello = timeout_at(deadline, hello(&mut client)).await.map_err(|_| silent())?;
+        let hello = timeout_at(deadline, greet(&mut client)).await.map_err(|_| silent())?;
         let hello = hello.map_err(|status| unreachable(describe(&status)))?;
         if common_version(hello.oldest_version, hello.newest_version).is_none() {
             let speaks = (hello.oldest_version, hello.newest_version);
@@ -90,7 +95,8 @@ impl Member {
         let (told, seen) = watch::channel(Seen { progress: first, lost: None });
         let bins = Arc::default();
         tokio::spawn(keep(controller, heartbeats, progress, told, Arc::clone(&bins)));
-        Ok(Member { name, client, clock, identity: hello.clock, bins, seen })
+        let addresses = hello.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        Ok(Member { name, client, clock, addresses, identity: hello.clock, bins, seen })
     }
 
     /// Bins told of since the last call.
@@ -163,7 +169,8 @@ impl Member {
     }
 }
 
-async fn hello(client: &mut AgentClient<Channel>) -> Result<HelloReply, Status> {
+/// Asks an agent who it is.
+pub(crate) async fn greet(client: &mut AgentClient<Channel>) -> Result<HelloReply, Status> {
     let request = HelloRequest {
         oldest_version: *VERSIONS.start(),
         newest_version: *VERSIONS.end(),
@@ -186,21 +193,25 @@ async fn attend(
 async fn offset(client: &mut AgentClient<Channel>, identity: &str) -> Result<ClockOffset, String> {
     let mut estimator = OffsetEstimator::default();
     for _ in 0..CLOCK_EXCHANGES {
-        let asked_ns = monotonic_ns();
-        let reply = client.read_clock(ReadClockRequest {}).await.map_err(|status| describe(&status))?;
-        let returned_ns = monotonic_ns();
-        let reply = reply.into_inner();
-        estimator.handle_exchange(Exchange {
-            asked_ns,
-            received_ns: reply.received_ns,
-            answered_ns: reply.answered_ns,
-            returned_ns,
-        });
+        exchange_clocks(client, &mut estimator).await.map_err(|status| describe(&status))?;
     }
     let estimate = estimator.offset().ok_or("its clock runs backwards")?;
     let same = !identity.is_empty() && identity == clock::identity();
     let agrees = estimate.offset_ns.unsigned_abs() <= estimate.error_ns;
     Ok(if same && agrees { ClockOffset::SAME_CLOCK } else { estimate })
+}
+
+/// Asks the clock once; gives what the kernel there says of its wall clock.
+pub(crate) async fn exchange_clocks(
+    client: &mut AgentClient<Channel>,
+    estimator: &mut OffsetEstimator,
+) -> Result<Option<ClockState>, Status> {
+    let asked_ns = monotonic_ns();
+    let reply = client.read_clock(ReadClockRequest {}).await?;
+    let returned_ns = monotonic_ns();
+    let ReadClockReply { received_ns, answered_ns, state } = reply.into_inner();
+    estimator.handle_exchange(Exchange { asked_ns, received_ns, answered_ns, returned_ns });
+    Ok(state)
 }
 
 /// Gives and takes signs of life until the agent is gone. Its silence is counted in our
@@ -214,13 +225,13 @@ async fn keep(
 ) {
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = 0;
+    let mut lease = Lease::new(AGENT_BEATS);
     let how = loop {
         tokio::select! {
             biased;
             message = progress.message() => match message {
                 Ok(Some(mut progress)) => {
-                    silent = 0;
+                    lease.renew();
                     let told_bins = std::mem::take(&mut progress.bins).into_iter().map(EndedBin::from);
                     bins.lock().unwrap_or_else(PoisonError::into_inner).extend(told_bins);
                     told.send_modify(|seen| seen.progress = progress);
@@ -229,8 +240,7 @@ async fn keep(
                 Err(status) => break describe(&status),
             },
             _ = tick.tick() => {
-                silent += 1;
-                if silent > AGENT_BEATS {
+                if !lease.tick() {
                     break format!("no sign of life for {:.0?}", HEARTBEAT * AGENT_BEATS);
                 }
                 // A full channel means that it does not read; its own silence will tell.

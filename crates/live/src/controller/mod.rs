@@ -10,22 +10,27 @@ mod member;
 mod place;
 
 pub use error::{Error, Loss};
+pub(crate) use member::{exchange_clocks, greet};
 pub use place::Place;
+pub(crate) use place::channel_over;
 
-use crate::agent::phase_name;
 use crate::clock::{Epoch, monotonic_ns};
 use crate::protocol::Refusal;
 use crate::protocol::generated::{
-    FinishRequest, Phase, PrepareRequest, ReleaseRequest, StartRequest, StopRequest,
+    AgreeRequest, Consent, FinishRequest, KeptRequest, PrepareRequest, ReleaseRequest, StartRequest,
+    StopRequest,
 };
 use crate::results::{EndedBin, Report};
-use crate::task::{self, Assignment};
+use crate::task::{self, Assignment, Side};
 use member::{ANSWER_WITHIN, Member, Seen};
+use netstage_core::fleet::Phase;
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::{Duration, Instant};
+use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
@@ -54,6 +59,8 @@ pub struct Agents {
     epoch: Epoch,
     /// Agents that were too late, or did not answer: given up.
     given_up: Vec<(usize, String)>,
+    /// What receivers have agreed to.
+    consents: Vec<Consent>,
 }
 
 /// How a run goes.
@@ -120,6 +127,7 @@ impl Agents {
             length: Duration::ZERO,
             epoch: NOT_STARTED,
             given_up: Vec::new(),
+            consents: Vec::new(),
         })
     }
 
@@ -132,12 +140,104 @@ impl Agents {
     /// Begins another run, in which nobody takes part yet; bins are told as they end where
     /// asked for.
     pub fn new_run(&mut self, tell_bins: bool) {
-        self.run += 1;
+        self.new_run_numbered(self.run + 1, tell_bins);
+    }
+
+    /// As [`new_run`](Agents::new_run), under a number that is greater than any the agents had.
+    pub fn new_run_numbered(&mut self, run: u64, tell_bins: bool) {
+        self.run = run;
         self.tell_bins = tell_bins;
+        self.consents.clear();
         self.epoch = NOT_STARTED;
         self.given_up.clear();
         self.taking_part.clear();
         self.length = Duration::ZERO;
+    }
+
+    /// Has the agents of these assignments give their word for what they are to receive. It is
+    /// handed to those that send: agents of a fleet send to nobody without.
+    pub fn agree(&mut self, assignments: &[(String, Assignment)]) -> Result<(), Error> {
+        let (controller, run) = (self.controller, self.run);
+        let receives = |(_, assignment): &&(String, Assignment)| {
+            assignment.flows.iter().any(|flow| flow.side == Side::Receive)
+        };
+        let mut calls = Vec::new();
+        for (name, assignment) in assignments.iter().filter(receives) {
+            let request = AgreeRequest {
+                controller,
+                run,
+                task_version: task::VERSION,
+                assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
+            };
+            let member = self.member(name)?.clone();
+            calls.push(async move {
+                let mut client = member.client.clone();
+                let answer = member.answer(ANSWER_WITHIN, client.agree(request)).await;
+                (member.name, answer)
+            });
+        }
+        let (mut refused, mut lost) = (Vec::new(), Vec::new());
+        for (agent, answer) in all(&self.runtime, calls) {
+            match answer {
+                Err(reason) => lost.push(Loss { agent, reason }),
+                Ok(reply) => match reply.refusal {
+                    Some(refusal) => refused.push((agent, Refusal::from(refusal))),
+                    None => self.consents.extend(reply.consents),
+                },
+            }
+        }
+        match (refused.is_empty(), lost.is_empty()) {
+            (true, true) => Ok(()),
+            (false, _) => Err(Error::Refused(refused)),
+            (true, false) => Err(Error::Lost(lost)),
+        }
+    }
+
+    fn member(&self, name: &str) -> Result<&Member, Error> {
+        let found = self.members.iter().find(|member| member.name == name);
+        found.ok_or_else(|| Error::Unknown(name.to_owned()))
+    }
+
+    /// Addresses of an agent's host that flows may use, where it tells.
+    pub fn addresses(&self, name: &str) -> &[IpAddr] {
+        self.member(name).map_or(&[], |member| &member.addresses)
+    }
+
+    /// Fetches reports the agents keep of runs before, whose controllers never released them. Those
+    /// for which `keep` returns true, agents forget.
+    pub fn fetch_kept(&self, mut keep: impl FnMut(&str, u64, &Report) -> bool) -> Vec<Loss> {
+        let controller = self.controller;
+        let calls = self.members.iter().map(|member| {
+            let member = member.clone();
+            async move {
+                let mut client = member.client.clone();
+                let listed = member.answer(ANSWER_WITHIN, client.kept(KeptRequest { controller })).await;
+                let mut reports = Vec::new();
+                for kept in listed.map_err(|reason| (member.name.clone(), reason))?.reports {
+                    reports.push((kept.run, member.collect(controller, kept.run).await));
+                }
+                Ok::<_, (String, String)>((member, reports))
+            }
+        });
+        let (mut losses, mut released) = (Vec::new(), Vec::new());
+        for result in all(&self.runtime, calls) {
+            match result {
+                Err((agent, reason)) => losses.push(Loss { agent, reason }),
+                Ok((member, reports)) => {
+                    for (run, report) in reports {
+                        match report {
+                            Ok((report, _)) if keep(&member.name, run, &report) => {
+                                released.push((member.clone(), run));
+                            }
+                            Ok(_) => {}
+                            Err(reason) => losses.push(Loss { agent: member.name.clone(), reason }),
+                        }
+                    }
+                }
+            }
+        }
+        all(&self.runtime, released.into_iter().map(|(member, run)| release(member, controller, run)));
+        losses
     }
 
     /// Has further agents open what their part of the run needs; returns where each receives:
@@ -156,6 +256,7 @@ impl Agents {
                 task_version: task::VERSION,
                 assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
                 tell_bins: self.tell_bins,
+                consents: self.consents_for(assignment),
             });
         }
         let calls = self.taking_part[first..].iter().zip(requests).map(|(&index, request)| {
@@ -284,8 +385,24 @@ impl Agents {
         all(&self.runtime, calls);
     }
 
+    /// What was agreed to of the flows an assignment sends.
+    fn consents_for(&self, assignment: &Assignment) -> Vec<Consent> {
+        let sent = assignment.flows.iter().filter(|flow| flow.side == Side::Send);
+        let ids: BTreeSet<u32> = sent.map(|flow| flow.id).collect();
+        self.consents.iter().filter(|consent| ids.contains(&consent.flow)).cloned().collect()
+    }
+
     /// Waits as [`watch`](Agents::watch) does, and fetches the reports.
     pub fn collect(&mut self) -> Collected {
+        self.collect_keeping(|_, _| Ok(()))
+    }
+
+    /// As [`collect`](Agents::collect): each report is handed to `keep` before its agent may
+    /// forget it. One that cannot be kept stays with the agent.
+    pub fn collect_keeping(
+        &mut self,
+        mut keep: impl FnMut(&str, &Report) -> Result<(), String>,
+    ) -> Collected {
         self.watch(|_| ControlFlow::Continue(()));
         let (controller, run) = (self.controller, self.run);
         let calls = self.taking_part.iter().map(|&index| {
@@ -296,15 +413,11 @@ impl Agents {
                 if let Some(why) = given_up {
                     return Err(why);
                 }
-                let report = member.collect(controller, run).await?;
-                let mut client = member.client.clone();
-                // Not released, it stays in the agent's spool, which does no harm.
-                let _ =
-                    member.answer(ANSWER_WITHIN, client.release(ReleaseRequest { controller, run })).await;
-                Ok(report)
+                member.collect(controller, run).await
             }
         });
         let mut collected = Collected::default();
+        let mut released = Vec::new();
         for (&index, result) in self.taking_part.iter().zip(all(&self.runtime, calls)) {
             let member = &self.members[index];
             collected.clocks.push((member.name.clone(), member.clock));
@@ -315,11 +428,19 @@ impl Agents {
                             format!("agent {} could not spool its report: {spool_error}", member.name);
                         collected.warnings.push(warning);
                     }
+                    match keep(&member.name, &report) {
+                        Ok(()) => released.push(member.clone()),
+                        Err(why) => collected.warnings.push(format!(
+                            "the report of agent {} cannot be kept here, and stays there: {why}",
+                            member.name
+                        )),
+                    }
                     collected.reports.push(report);
                 }
                 Err(why) => collected.lost.push(self.loss(index, why)),
             }
         }
+        all(&self.runtime, released.into_iter().map(|member| release(member, controller, run)));
         self.taking_part.clear();
         collected
     }
@@ -372,7 +493,7 @@ impl Agents {
         let deadline = Epoch(monotonic_ns()).later(SETTLE);
         let busy = |index: &usize| {
             let seen = self.members[*index].seen();
-            let phase = seen.progress.phase();
+            let phase = Phase::from(seen.progress.phase());
             seen.lost.is_none() && matches!(phase, Phase::Preparing | Phase::Ready | Phase::Running)
         };
         while self.taking_part.iter().any(busy) && monotonic_ns() < deadline.0 {
@@ -381,7 +502,7 @@ impl Agents {
     }
 
     fn is_over(&self, seen: &Seen) -> bool {
-        seen.progress.run == self.run && seen.progress.phase() == Phase::Done
+        seen.progress.run == self.run && Phase::from(seen.progress.phase()) == Phase::Done
     }
 
     fn give_up(&mut self) {
@@ -390,7 +511,7 @@ impl Agents {
             if seen.lost.is_none() && !self.is_over(&seen) {
                 let why = format!(
                     "still {} {} s after the end of the run",
-                    phase_name(seen.progress.phase()),
+                    Phase::from(seen.progress.phase()).name(),
                     SETTLE.0 / 1_000_000_000
                 );
                 self.given_up.push((index, why));
@@ -416,6 +537,12 @@ impl Agents {
         }
         Loss { agent: member.name.clone(), reason }
     }
+}
+
+/// Lets an agent forget a report. One that does not hear it keeps it, which does no harm.
+async fn release(member: Member, controller: u64, run: u64) {
+    let mut client = member.client.clone();
+    let _ = member.answer(ANSWER_WITHIN, client.release(ReleaseRequest { controller, run })).await;
 }
 
 /// Runs them at the same time, and gives their results in order.

@@ -25,6 +25,8 @@ pub enum Place {
     Connection(UnixStream),
     /// It listens on another host, to whoever has the key.
     Host(SocketAddr, Key),
+    /// It is of the fleet whose hub listens on this socket.
+    Fleet(PathBuf),
 }
 
 impl From<PathBuf> for Place {
@@ -39,6 +41,7 @@ impl fmt::Display for Place {
             Place::Socket(path) => write!(f, "{}", path.display()),
             Place::Connection(_) => f.write_str("this process"),
             Place::Host(address, _) => write!(f, "{address}"),
+            Place::Fleet(_) => f.write_str("its host"),
         }
     }
 }
@@ -50,13 +53,15 @@ impl Place {
         let unreachable =
             |reason: String| Error::Unreachable { agent: name.to_owned(), place: place.clone(), reason };
         match self {
-            Place::Socket(path) => dial_socket(&path, deadline).await.map_err(unreachable),
+            Place::Socket(path) | Place::Fleet(path) => {
+                dial_socket(&path, name, deadline).await.map_err(unreachable)
+            }
             Place::Connection(stream) => {
                 let stream = stream
                     .set_nonblocking(true)
                     .and_then(|()| tokio::net::UnixStream::from_std(stream))
                     .map_err(|error| unreachable(error.to_string()))?;
-                channel_over(stream, deadline).await.map_err(unreachable)
+                channel_over(stream, name, deadline).await.map_err(unreachable)
             }
             Place::Host(address, key) => {
                 let connected = timeout_at(deadline, TcpStream::connect(address)).await;
@@ -72,14 +77,14 @@ impl Place {
                         }
                         DialError::Foreign(_) => unreachable(error.to_string()),
                     })?;
-                channel_over(stream, deadline).await.map_err(unreachable)
+                channel_over(stream, name, deadline).await.map_err(unreachable)
             }
         }
     }
 }
 
 /// Connects as soon as something listens: an agent just spawned takes a moment.
-async fn dial_socket(socket: &Path, deadline: Instant) -> Result<Channel, String> {
+async fn dial_socket(socket: &Path, name: &str, deadline: Instant) -> Result<Channel, String> {
     let stream = loop {
         let error = match tokio::net::UnixStream::connect(socket).await {
             Ok(stream) => break stream,
@@ -91,19 +96,21 @@ async fn dial_socket(socket: &Path, deadline: Instant) -> Result<Channel, String
         }
         sleep(Duration::from_millis(10)).await;
     };
-    channel_over(stream, deadline).await
+    channel_over(stream, name, deadline).await
 }
 
-/// A channel over one connection, which is not opened again once it breaks.
-async fn channel_over<S>(stream: S, deadline: Instant) -> Result<Channel, String>
+/// A channel over one connection, which is not opened again once it breaks. Its requests
+/// bear a name, by which a hub knows whom they are for.
+pub(crate) async fn channel_over<S>(stream: S, name: &str, deadline: Instant) -> Result<Channel, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut stream = Some(TokioIo::new(stream));
     let once =
         service_fn(move |_| ready(stream.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))));
-    // Its authority is in the requests' headers only.
-    let endpoint = Endpoint::from_static("http://agent");
+    // The authority is in the requests' headers only; nodes of one machine may be called anything.
+    let endpoint = Endpoint::from_shared(format!("http://{name}"));
+    let endpoint = endpoint.unwrap_or_else(|_| Endpoint::from_static("http://agent"));
     let connected = timeout_at(deadline, endpoint.connect_with_connector(once)).await;
     connected.map_err(|_| "it does not accept connections")?.map_err(|error| super::member::deepest(&error))
 }

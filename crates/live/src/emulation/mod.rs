@@ -5,7 +5,8 @@
 
 mod backend;
 mod folder;
-mod outcome;
+pub(crate) mod outcome;
+mod so_far;
 
 use crate::controller::{Agents, Collected, Error};
 use crate::emulator;
@@ -21,7 +22,7 @@ use crate::netns::user::{Privileges, privileges};
 use crate::task::{Assignment, EdgeTask};
 pub use backend::Backend;
 use folder::Folder;
-use netstage_scenario::outcome::{Outcome, Stopped};
+use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
 use netstage_scenario::plan::Plan;
 use outcome::Findings;
 use std::fs;
@@ -57,8 +58,9 @@ pub struct Means {
     pub backend: Backend,
 }
 
-/// Runs a plan under a seed. `stop` is asked several times a second.
-pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+/// Runs a plan under a seed. `attendant` is asked several times a second.
+pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
+    let stop = &|| attendant.stop();
     if let Some(absent) = services::missing(plan) {
         return Err(Stopped::Missing {
             message: format!("{}: {} is not installed", absent.by, absent.program),
@@ -95,7 +97,9 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
         gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
         watch: assignments::watched(plan, &members),
+        tell_bins: attendant.listens(),
     };
+    let mut so_far = so_far::SoFar::new(plan, &members, &build.emulator);
     let mut sockets = Vec::new();
     for &node in assignments.keys() {
         let socket = folder.socket(node);
@@ -106,11 +110,19 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
     let services = !build.services.is_empty();
     let mut fabric = Fabric::start(&means.program, build, stop).map_err(|e| interrupted_or(e, stop))?;
     let mut agents = Agents::connect(sockets)?;
-    agents.prepare(assignments.into_values().map(|a| (a.node.clone(), a)).collect())?;
+    agents.new_run(attendant.listens());
+    agents.add(assignments.into_values().map(|a| (a.node.clone(), a)).collect())?;
     let epoch = agents.soonest_start();
     fabric.run(epoch)?;
     agents.start(epoch)?;
-    agents.watch(|_| if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+    agents.watch(|overview| {
+        so_far.add_flows(&overview.bins);
+        so_far.add_links(&fabric.take_bins());
+        if so_far.has_news() {
+            attendant.bins_ended(&mut || so_far.outcome());
+        }
+        if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
     // Services go on where no agent takes part, or all are over.
     while services && epoch.now().0 < plan.duration.0 && !stop() {
         std::thread::sleep(LOOK);
@@ -127,6 +139,8 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         members: &members,
         reports: &collected.reports,
         emulator: &emulator,
+        is_real: false,
+        clock_error: &|_, _| 0,
         services: &services,
         watched: &watched,
     };

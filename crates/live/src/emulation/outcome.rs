@@ -21,8 +21,12 @@ pub struct Findings<'a> {
     pub members: &'a [Member],
     /// What each agent reported.
     pub reports: &'a [Report],
-    /// What the emulator reported.
+    /// What the emulator reported; nothing where the network is a real one.
     pub emulator: &'a emulator::Report,
+    /// Whether the network is a real one, of whose links nobody reports.
+    pub is_real: bool,
+    /// Most by which the clocks of two nodes may differ, nanoseconds.
+    pub clock_error: &'a dyn Fn(usize, usize) -> u64,
     /// What came of services.
     pub services: &'a [ServiceResult],
     /// What happened to the windows that were watched.
@@ -39,6 +43,7 @@ pub fn outcome(found: &Findings) -> Outcome {
         by_kernel: (found.emulator.links.iter().filter(|link| link.by_kernel))
             .map(|link| link.name.clone())
             .collect(),
+        is_real: found.is_real,
     };
     gathered.outcome.bins = gathered.bins;
     let sides = Sides::new(found.reports);
@@ -51,13 +56,18 @@ pub fn outcome(found: &Findings) -> Outcome {
             continue;
         }
         gathered.add_flow(plan, member, &sides, lost);
+        if found.is_real && !is_one_ended(&group.transport) && !matches!(group.transport, Transport::Tcp(_)) {
+            let error = (found.clock_error)(group.from, group.to) as f64 * 1e-9;
+            let values = vec![error; gathered.bins];
+            gathered.push(Metric::FlowClockError, &plan.flow_name(member.group, member.index), values);
+        }
     }
     for (id, bins) in &found.watched.flows {
         let member = &found.members[*id];
         let name = plan.flow_name(member.group, member.index);
         gathered.outcome.series.extend(window::series(&name, plan.measure.interval, bins));
     }
-    for (index, vpn) in plan.vpns.iter().enumerate() {
+    for (index, vpn) in plan.vpns.iter().enumerate().filter(|_| !found.is_real) {
         let own = found.reports.iter().flat_map(|report| &report.vpns).find(|own| own.vpn == vpn.name);
         gathered.add_vpn(index as u16, &vpn.name, found.emulator, own);
     }
@@ -99,6 +109,7 @@ struct Gathered {
     outcome: Outcome,
     /// Names of the links the kernel works.
     by_kernel: BTreeSet<String>,
+    is_real: bool,
 }
 
 impl Gathered {
@@ -154,6 +165,7 @@ impl Gathered {
         let by_kernel = |hop: &Hop| self.by_kernel.contains(&plan.links[hop.link].name);
         let hidden = |path: &[Hop]| !plan.crossings(path).is_empty();
         match lost {
+            _ if self.is_real => Vec::new(),
             _ if hidden(&group.path) || hidden(&group.reverse) => Vec::new(),
             _ if group.path.iter().chain(&group.reverse).any(by_kernel) => Vec::new(),
             Some(lost) => lost.iter().map(|count| *count as f64).collect(),
@@ -226,8 +238,10 @@ impl Gathered {
             self.distribution(Metric::FlowDelay, &forward, &sender.delay);
             self.distribution(Metric::FlowDelay, &backward, &sender.answer_delay);
         }
-        // All agents of this stage read the clock of one machine.
-        self.push(Metric::FlowClockError, name, vec![0.0; self.bins]);
+        if !self.is_real {
+            // All agents read the clock of one machine.
+            self.push(Metric::FlowClockError, name, vec![0.0; self.bins]);
+        }
     }
 
     /// A number of the whole run, in the last bin; unknown where there is none.

@@ -56,6 +56,11 @@ impl Bins {
         }
     }
 
+    /// The sum of a bin.
+    pub fn of(&self, bin: usize) -> u64 {
+        self.values.get(bin).copied().unwrap_or(0)
+    }
+
     /// The sums.
     pub fn into_values(self) -> Vec<u64> {
         self.values
@@ -79,6 +84,11 @@ impl Growth {
     pub fn close(&mut self, total: u64) {
         self.values.push(total - self.before);
         self.before = total;
+    }
+
+    /// The growth in a bin; none before it is closed.
+    pub fn of(&self, bin: usize) -> u64 {
+        self.values.get(bin).copied().unwrap_or(0)
     }
 
     /// The growth in each bin closed so far.

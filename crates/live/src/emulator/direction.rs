@@ -6,7 +6,7 @@ use super::classify::Label;
 use super::counts::{Bins, Edges, Grid, Growth};
 use super::frame::Frame;
 use super::pool::Pool;
-use super::report::Totals;
+use super::report::{DirectionBin, Totals};
 use netstage_core::link::{self, Config, Link, Loss};
 use netstage_core::packet::Packet;
 use netstage_core::queue;
@@ -154,6 +154,21 @@ impl Direction {
             } else {
                 return;
             }
+        }
+    }
+
+    /// What was counted in a bin that is over.
+    pub fn ended_bin(&self, bin: usize) -> DirectionBin {
+        let counts = &self.counts;
+        DirectionBin {
+            bytes: counts.bytes.of(bin),
+            background: counts.background.of(bin),
+            delivered: counts.delivered.iter().map(|(class, bytes)| (*class, bytes.of(bin))).collect(),
+            waiting_ns: counts.waiting.of(bin),
+            busy_ns: counts.busy.of(bin),
+            drops: counts.drops.of(bin),
+            lost: counts.lost.of(bin),
+            marks: counts.marks.of(bin),
         }
     }
 

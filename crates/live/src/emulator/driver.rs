@@ -6,7 +6,7 @@
 
 use super::config::Config;
 use super::links::{Arrived, Links};
-use super::report::Report;
+use super::report::{EndedBin, Report};
 use super::timing::Timing;
 use super::verdict::{self, Faults};
 use crate::clock::{Epoch, thread_cpu_ns};
@@ -17,6 +17,7 @@ use netstage_core::time::{Duration, Instant};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 
 /// Frames read from one port, or sent to one, before the others have their turn.
 const BATCH: usize = 256;
@@ -72,6 +73,17 @@ pub struct Emulator<P> {
     ready: Vec<usize>,
     /// Of the batch being sent: when each frame was due, and how long it was on the line.
     sent: Vec<(Instant, Duration)>,
+    telling: Option<Telling>,
+}
+
+/// Bins told while the run goes on.
+#[derive(Debug)]
+struct Telling {
+    to: Sender<EndedBin>,
+    /// The next bin to tell of.
+    bin: usize,
+    /// When: a bin after it ended, since links look back when something happens to them.
+    at: Instant,
 }
 
 #[derive(Debug)]
@@ -117,7 +129,14 @@ impl<P: Port> Emulator<P> {
             over: false,
             ready: Vec::new(),
             sent: Vec::new(),
+            telling: None,
         })
+    }
+
+    /// Has every bin told once it is settled, in the run to come.
+    pub fn tell_bins(&mut self, to: Sender<EndedBin>) {
+        let at = Instant::ZERO + self.config.interval * 2;
+        self.telling = Some(Telling { to, bin: 0, at });
     }
 
     /// Passes frames at once until `stop` is set, before it is known when the run begins.
@@ -139,12 +158,14 @@ impl<P: Port> Emulator<P> {
         self.epoch = epoch;
         let (mut faults, processor_before) = (Vec::new(), thread_cpu_ns());
         while !stop.load(Ordering::Relaxed) {
-            let due = epoch.monotonic_ns(self.links.poll_timeout());
+            let tell_at = self.telling.as_ref().map_or(Instant::NEVER, |telling| telling.at);
+            let due = epoch.monotonic_ns(self.links.poll_timeout().min(tell_at));
             if let Err(error) = self.waiter.wait(due, &mut self.ready) {
                 faults.push(format!("the emulator could not wait for its ports and ended early: {error}"));
                 break;
             }
             self.turn(epoch.now(), &mut || epoch.now());
+            self.tell(epoch.now());
         }
         let processor_ns = thread_cpu_ns() - processor_before;
         Report { processor_ns, ..self.finish(epoch.now(), grants, faults) }
@@ -207,6 +228,21 @@ impl<P: Port> Emulator<P> {
         let (left, end) = (clock(), self.links.shared.end);
         for (due, transmission) in self.sent.drain(..).filter(|(due, _)| *due <= end) {
             self.timing[direction].record(due, left, transmission);
+        }
+    }
+
+    /// Tells of the bins that are settled by `now`.
+    fn tell(&mut self, now: Instant) {
+        let Some(telling) = &mut self.telling else { return };
+        while telling.at <= now && telling.bin < self.links.shared.grid.bins {
+            let directions = self.links.directions.iter().map(|direction| direction.ended_bin(telling.bin));
+            // Whoever no longer listens misses nothing.
+            let _ = telling.to.send(EndedBin { bin: telling.bin, directions: directions.collect() });
+            telling.bin += 1;
+            telling.at += self.config.interval;
+        }
+        if telling.bin >= self.links.shared.grid.bins {
+            self.telling = None;
         }
     }
 

@@ -73,6 +73,66 @@ pub struct DirectionReport {
     pub saturated: Option<SaturatedRate>,
 }
 
+/// What the directions of all links counted in one bin, told while the run goes on. What a direction
+/// has yet to look back at is missing; the report has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedBin {
+    /// Number of the bin.
+    pub bin: usize,
+    /// Two per link, in the order of the configuration.
+    pub directions: Vec<DirectionBin>,
+}
+
+/// One direction in one bin; the fields are those of [`DirectionReport`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectionBin {
+    /// Bytes carried, at the IP layer.
+    pub bytes: u64,
+    /// Bytes of background flows carried, at the IP layer.
+    pub background: u64,
+    /// Bytes of each VPN whose last link this is.
+    pub delivered: BTreeMap<u16, u64>,
+    /// Packets waiting times nanoseconds.
+    pub waiting_ns: u64,
+    /// Nanoseconds spent sending.
+    pub busy_ns: u64,
+    /// Packets dropped by the queue.
+    pub drops: u64,
+    /// Packets lost on the line.
+    pub lost: u64,
+    /// Packets marked for congestion.
+    pub marks: u64,
+}
+
+impl Report {
+    /// Before the first bin of a run: links of these names, without values.
+    pub fn begun<'a>(interval: Duration, links: impl Iterator<Item = (&'a str, [String; 2])>) -> Report {
+        let link = |(name, directions): (&str, [String; 2])| LinkReport {
+            name: name.to_owned(),
+            directions: directions.map(|name| DirectionReport { name, ..DirectionReport::default() }),
+            by_kernel: false,
+        };
+        Report { interval, links: links.map(link).collect(), ..Report::default() }
+    }
+
+    /// Adds a bin that has ended. They come in order.
+    pub fn add(&mut self, ended: &EndedBin) {
+        let directions = self.links.iter_mut().flat_map(|link| &mut link.directions);
+        for (report, counted) in directions.zip(&ended.directions) {
+            report.bytes.push(counted.bytes);
+            report.background.push(counted.background);
+            report.waiting_ns.push(counted.waiting_ns);
+            report.busy_ns.push(counted.busy_ns);
+            report.drops.push(counted.drops);
+            report.lost.push(counted.lost);
+            report.marks.push(counted.marks);
+            for (class, bytes) in &counted.delivered {
+                report.delivered.entry(*class).or_default().push(*bytes);
+            }
+        }
+    }
+}
+
 /// Sums over the run: `entered + duplicated = delivered + corrupted + dropped + lost + in_flight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {

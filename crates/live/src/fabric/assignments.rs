@@ -47,14 +47,26 @@ impl fmt::Display for TooManyFlows {
 
 /// Every flow of a plan, in the plan's order; a flow's place is its number.
 pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows> {
-    let mut next_port: BTreeMap<IpAddr, u16> = BTreeMap::new();
-    let mut members = Vec::new();
-    for (group, (flows, placed)) in plan.flows.iter().zip(&layout.groups).enumerate() {
+    members_at(plan, |group| {
+        let (flows, placed) = (&plan.flows[group], &layout.groups[group]);
         let source = address::of(flows.family, flows.from, placed.source);
         let destination = match &layout.trees[group] {
             Some(tree) => tree.group,
             None => address::of(flows.family, flows.to, placed.destination),
         };
+        (source, destination)
+    })
+}
+
+/// As [`members`], with the sender's and the receiver's address of each flow group.
+pub fn members_at(
+    plan: &Plan,
+    addresses: impl Fn(usize) -> (IpAddr, IpAddr),
+) -> Result<Vec<Member>, TooManyFlows> {
+    let mut next_port: BTreeMap<IpAddr, u16> = BTreeMap::new();
+    let mut members = Vec::new();
+    for (group, flows) in plan.flows.iter().enumerate() {
+        let (source, destination) = addresses(group);
         for index in 0..flows.count {
             let port = next_port.entry(destination).or_insert(*PORTS.start());
             if !PORTS.contains(port) {

@@ -5,7 +5,7 @@ use super::process::Failed;
 use super::spec::Spec;
 use crate::clock::Epoch;
 use crate::emulator::netem::{KernelLink, Watch, Watched};
-use crate::emulator::report::LinkReport;
+use crate::emulator::report::{EndedBin, LinkReport};
 use crate::emulator::{Config, Emulator, Report};
 use crate::ports::af_packet::{AfPacket, Options};
 use crate::ports::tun::Tun;
@@ -14,6 +14,7 @@ use netstage_core::time::Duration;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
 
 /// All links of a network.
 #[derive(Debug)]
@@ -64,6 +65,11 @@ impl Links {
     /// Carries frames at once until `stop` is set: the run has not begun.
     pub fn carry(&mut self, stop: &AtomicBool) {
         self.emulator.carry(stop);
+    }
+
+    /// Has every bin of the emulator's links told once it is settled. Of those the kernel works, none is.
+    pub fn tell_bins(&mut self, to: Sender<EndedBin>) {
+        self.emulator.tell_bins(to);
     }
 
     /// Works them until `stop` is set. The run begins at `epoch`.

@@ -256,8 +256,7 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Failed>
                 window: route.window,
                 mtu: route.mtu,
                 congestion_control: route.congestion_control.clone(),
-                initial_receive_window: None,
-                rank: None,
+                ..Metrics::default()
             },
         };
         // A neighbour's own address is routed like any other.

@@ -10,6 +10,7 @@ use super::spec::Spec;
 use super::watch::{WatchSpec, Watched};
 use crate::clock::Epoch;
 use crate::emulator;
+use crate::emulator::report::EndedBin;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write as _};
@@ -53,6 +54,8 @@ pub struct Build {
     pub gateways: Option<GatewaysSpec>,
     /// TCP flows whose windows are watched.
     pub watch: Option<WatchSpec>,
+    /// Whether to tell of bins while the run goes on.
+    pub tell_bins: bool,
 }
 
 /// An agent to start in a node.
@@ -74,6 +77,8 @@ pub struct AgentSpec {
 pub enum Answer {
     /// The network is there and the agents are started.
     Ready,
+    /// A bin of the run has ended.
+    Bin(EndedBin),
     /// The run is over.
     Finished(Box<Finished>),
     /// It cannot be done.
@@ -128,6 +133,8 @@ pub struct Fabric {
     child: Child,
     orders: Option<ChildStdin>,
     answers: Receiver<io::Result<Answer>>,
+    /// An answer that came while bins were taken.
+    early: Option<io::Result<Answer>>,
 }
 
 impl Fabric {
@@ -155,12 +162,14 @@ impl Fabric {
         });
         let patience = build.routing.as_ref().map_or(0, |routing| routing.patience.0);
         let limit = Instant::now() + BUILD_LIMIT + Duration::from_nanos(patience);
-        let mut fabric = Fabric { child, orders, answers };
+        let mut fabric = Fabric { child, orders, answers, early: None };
         fabric.tell(&Order::Build(Box::new(build)))?;
         match fabric.answer(limit, stop)? {
             Some(Answer::Ready) => Ok(fabric),
             Some(Answer::Failed(failed)) => Err(failed),
-            Some(Answer::Finished(_)) => Err(Failed::broken("the fabric answered out of turn")),
+            Some(Answer::Finished(_) | Answer::Bin(_)) => {
+                Err(Failed::broken("the fabric answered out of turn"))
+            }
             None => Err(Failed::broken("stopped while the network was built")),
         }
     }
@@ -175,12 +184,27 @@ impl Fabric {
         self.tell(&Order::Stop)
     }
 
+    /// The bins that ended since they were taken before, where they are told.
+    pub fn take_bins(&mut self) -> Vec<EndedBin> {
+        let mut bins = Vec::new();
+        while self.early.is_none() {
+            match self.answers.try_recv() {
+                Ok(Ok(Answer::Bin(bin))) => bins.push(bin),
+                Ok(other) => self.early = Some(other),
+                Err(_) => break,
+            }
+        }
+        bins
+    }
+
     /// What it saw, once the run is over.
     pub fn finish(mut self) -> Result<Finished, Failed> {
         match self.answer(Instant::now() + FINISH_LIMIT, &|| false)? {
             Some(Answer::Finished(finished)) => Ok(*finished),
             Some(Answer::Failed(failed)) => Err(failed),
-            Some(Answer::Ready) | None => Err(Failed::broken("the fabric answered out of turn")),
+            Some(Answer::Ready | Answer::Bin(_)) | None => {
+                Err(Failed::broken("the fabric answered out of turn"))
+            }
         }
     }
 
@@ -204,7 +228,13 @@ impl Fabric {
     /// The next answer; none where `stop` says so.
     fn answer(&mut self, limit: Instant, stop: &dyn Fn() -> bool) -> Result<Option<Answer>, Failed> {
         loop {
-            match self.answers.recv_timeout(Duration::from_millis(50)) {
+            let received = match self.early.take() {
+                Some(early) => Ok(early),
+                None => self.answers.recv_timeout(Duration::from_millis(50)),
+            };
+            match received {
+                // Nobody asks for bins any more.
+                Ok(Ok(Answer::Bin(_))) => {}
                 Ok(Ok(answer)) => return Ok(Some(answer)),
                 Ok(Err(error)) => {
                     return Err(Failed::broken(format!("the fabric cannot be understood: {error}")));

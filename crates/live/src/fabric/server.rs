@@ -10,6 +10,7 @@ use super::services::run::Service;
 use super::watch::{Watch, Watched};
 use crate::clock::Epoch;
 use crate::emulator::Report;
+use crate::emulator::report::EndedBin;
 use crate::netns::{spawn_in, user};
 use nix::sys::{prctl, signal::Signal};
 use std::fs::File;
@@ -26,6 +27,8 @@ enum Event {
     Order(Order),
     /// The controller is gone, or speaks nonsense.
     End,
+    /// A bin of the run has ended.
+    Bin(EndedBin),
     /// The run is over.
     Finished(Box<Report>),
 }
@@ -81,6 +84,7 @@ struct Stage {
     routing: Option<Routing>,
     gateways: Option<Gateways>,
     watch: Option<Watch>,
+    tell_bins: bool,
     /// Carries frames before the run, where routers have to find each other first.
     before: Option<Before>,
     stop: Arc<AtomicBool>,
@@ -123,6 +127,7 @@ impl Stage {
             routing: None,
             gateways: None,
             watch: None,
+            tell_bins: build.tell_bins,
             before: None,
             stop: Arc::new(AtomicBool::new(false)),
             running: None,
@@ -167,6 +172,7 @@ impl Stage {
             match event {
                 Event::Order(Order::Run(epoch)) => self.run(epoch, sender),
                 Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
+                Event::Bin(bin) => answer(&Answer::Bin(bin)),
                 Event::Finished(emulator) => {
                     let services = self.services.drain(..).map(Service::finish).collect();
                     let mut ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
@@ -192,7 +198,10 @@ impl Stage {
 
     fn run(&mut self, epoch: Epoch, sender: &Sender<Event>) {
         let links = self.links.take().or_else(|| self.before.take().and_then(Before::end));
-        let Some(links) = links else { return };
+        let Some(mut links) = links else { return };
+        if self.tell_bins {
+            links.tell_bins(passed_on(sender.clone()));
+        }
         let (stop, sender) = (Arc::clone(&self.stop), sender.clone());
         let work = move || {
             let report = links.run(epoch, &stop);
@@ -206,4 +215,11 @@ impl Stage {
             watch.run(epoch, &self.stop);
         }
     }
+}
+
+/// Where the thread that works the links tells of bins, at no cost to it: another one passes them on.
+fn passed_on(events: Sender<Event>) -> Sender<EndedBin> {
+    let (sender, bins) = channel();
+    std::thread::spawn(move || bins.into_iter().try_for_each(|bin| events.send(Event::Bin(bin))));
+    sender
 }

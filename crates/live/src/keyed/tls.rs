@@ -299,6 +299,28 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// A connection whose handshake is over.
+    pub(crate) fn new(stream: impl Into<TlsStream<TcpStream>>) -> io::Result<Stream> {
+        let stream = stream.into();
+        let peer = peer(stream.get_ref().0)?;
+        Ok(Stream { stream, peer })
+    }
+
+    /// Certificates the other side has shown.
+    pub(crate) fn shown(&self) -> &[CertificateDer<'static>] {
+        self.stream.get_ref().1.peer_certificates().unwrap_or_default()
+    }
+
+    /// The application protocol that was agreed on.
+    pub(crate) fn application(&self) -> Option<&[u8]> {
+        self.stream.get_ref().1.alpn_protocol()
+    }
+
+    /// The connection beneath, to be closed from outside.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        self.stream.get_ref().0
+    }
+
     /// Both ends.
     pub fn peer(&self) -> Peer {
         self.peer

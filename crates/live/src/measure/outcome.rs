@@ -134,7 +134,7 @@ fn flow(
     let after = |result: &Option<FlowResult>| {
         let bins = result.iter().flat_map(|result| result.bins.iter().skip(first_bin));
         bins.fold(Counts::default(), |mut sum, bin| {
-            super::timeline::add(&mut sum, bin);
+            sum.add(bin);
             sum
         })
     };

@@ -124,7 +124,7 @@ impl Session {
         outcome.warnings.extend(collected.warnings);
         outcome.lost = collected.lost;
         outcome.clock = clock;
-        outcome.clock_error_ns = clock.map(|before| error(before, again.map(|(_, after)| after)));
+        outcome.clock_error_ns = clock.map(|before| before.error_with_drift(again.map(|(_, after)| after)));
         for interval in outcome.intervals.iter().filter(|interval| interval.number >= timeline.next()) {
             tell(interval);
         }
@@ -151,15 +151,6 @@ fn prepare(
     }
     agents.add(vec![(HERE.into(), order.here(own, target, &ports_there, &ports_here))])?;
     Ok(ports_there)
-}
-
-/// The error of a clock's comparison, with its drift during the run.
-fn error(before: ClockOffset, after: Option<ClockOffset>) -> u64 {
-    if before.same_clock {
-        return 0;
-    }
-    let drift = after.map_or(0, |after| after.offset_ns.abs_diff(before.offset_ns));
-    before.error_ns.max(after.map_or(0, |after| after.error_ns)).saturating_add(drift)
 }
 
 /// Our address on the way there: the kernel's choice for a socket to it.

@@ -94,10 +94,10 @@ impl Timeline {
         let cell = interval.flows.entry(ended.flow).or_default();
         cell.pieces += 1;
         if ended.sends {
-            add(cell.sent.get_or_insert_default(), &ended.counts);
+            cell.sent.get_or_insert_default().add(&ended.counts);
         }
         if !ended.sends || self.one_ended {
-            add(cell.received.get_or_insert_default(), &ended.counts);
+            cell.received.get_or_insert_default().add(&ended.counts);
         }
         cell.tcp = cell.tcp.or(ended.tcp);
         cell.travel = cell.travel.or(ended.travel);
@@ -138,20 +138,6 @@ impl Timeline {
         let to = Duration(from.0.saturating_add(self.interval.0)).min(self.end);
         Interval { number, from, to, omitted: from < self.omit, flows: BTreeMap::new() }
     }
-}
-
-/// Adds counts to counts.
-pub fn add(sum: &mut Counts, more: &Counts) {
-    sum.sent += more.sent;
-    sum.sent_bytes += more.sent_bytes;
-    sum.offered_bytes += more.offered_bytes;
-    sum.received += more.received;
-    sum.received_bytes += more.received_bytes;
-    sum.lost += more.lost;
-    sum.duplicated += more.duplicated;
-    sum.reordered += more.reordered;
-    sum.corrupted += more.corrupted;
-    sum.bit_errors += more.bit_errors;
 }
 
 #[cfg(test)]

@@ -150,6 +150,8 @@ pub struct Metrics {
     pub mtu: Option<u32>,
     /// Largest window advertised to the peer, bytes (`window`).
     pub window: Option<u32>,
+    /// The congestion window is this at most, segments (`cwnd lock`).
+    pub locked_window: Option<u32>,
     /// Initial congestion window, segments (`initcwnd`).
     pub initial_window: Option<u32>,
     /// Initial receive window, segments (`initrwnd`).
@@ -168,9 +170,13 @@ impl Metrics {
     fn attributes(&self) -> Vec<RouteMetric> {
         /// RTAX_FEATURE_ECN of linux/rtnetlink.h.
         const FEATURE_ECN: u32 = 1;
+        /// The bit of RTAX_CWND among those locked.
+        const LOCK_CWND: u32 = 1 << 7;
         let numbers = [
             self.mtu.map(RouteMetric::Mtu),
             self.window.map(RouteMetric::Window),
+            self.locked_window.map(RouteMetric::Cwnd),
+            self.locked_window.map(|_| RouteMetric::Lock(LOCK_CWND)),
             self.initial_window.map(RouteMetric::InitCwnd),
             self.initial_receive_window.map(RouteMetric::InitRwnd),
             self.rto_min_ms.map(RouteMetric::RtoMin),
@@ -408,6 +414,23 @@ impl Netlink {
             format!("add route {destination}/{prefix_len}{gateway} on {}", route.link)
         };
         self.change(Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL, action)
+    }
+
+    /// Takes a route from the main table: to an address and prefix length, by a link.
+    pub fn delete_route(&mut self, (to, length): (IpAddr, u8), link: &str) -> Result<(), Error> {
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader {
+            address_family: family(to),
+            destination_prefix_length: length,
+            table: RouteHeader::RT_TABLE_MAIN,
+            scope: RouteScope::NoWhere,
+            ..RouteHeader::default()
+        };
+        message.attributes =
+            vec![RouteAttribute::Oif(self.index(link)?), RouteAttribute::Destination(RouteAddress::from(to))];
+        self.change(Message::DelRoute(message), 0, || {
+            format!("take away the route to {to}/{length} on {link}")
+        })
     }
 
     /// All links of the namespace.

@@ -33,6 +33,12 @@ pub struct HelloReply {
     /// What the agent can do beyond the version: names, unknown ones to be ignored.
     #[prost(string, repeated, tag = "7")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Addresses of the host that flows may use.
+    #[prost(string, repeated, tag = "8")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// A controller has it.
+    #[prost(bool, tag = "9")]
+    pub taken: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadClockRequest {}
@@ -44,6 +50,19 @@ pub struct ReadClockReply {
     pub received_ns: u64,
     #[prost(uint64, tag = "2")]
     pub answered_ns: u64,
+    /// How the kernel has the wall clock disciplined, where it tells.
+    #[prost(message, optional, tag = "3")]
+    pub state: ::core::option::Option<ClockState>,
+}
+/// The kernel's word on the wall clock (adjtimex).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClockState {
+    /// Something (NTP, PTP) keeps it right.
+    #[prost(bool, tag = "1")]
+    pub synchronized: bool,
+    /// Bound of its error, nanoseconds.
+    #[prost(uint64, tag = "2")]
+    pub error_ns: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {
@@ -181,7 +200,7 @@ pub struct Refusal {
     #[prost(string, tag = "4")]
     pub remedy: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PrepareRequest {
     #[prost(uint64, tag = "1")]
     pub controller: u64,
@@ -196,6 +215,67 @@ pub struct PrepareRequest {
     /// Progress is to tell of bins as they end.
     #[prost(bool, tag = "5")]
     pub tell_bins: bool,
+    /// What receivers of its flows have agreed to.
+    #[prost(message, repeated, tag = "6")]
+    pub consents: ::prost::alloc::vec::Vec<Consent>,
+}
+/// A receiver's word that it wants to be sent to, for whom it is sent to.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Consent {
+    /// Number of the run and of the flow.
+    #[prost(uint64, tag = "1")]
+    pub run: u64,
+    #[prost(uint32, tag = "2")]
+    pub flow: u32,
+    /// Where it receives: address and port.
+    #[prost(string, tag = "3")]
+    pub destination: ::prost::alloc::string::String,
+    /// Signed: the run, the flow and the destination, as text in a line each; with the key of
+    /// the certificate (ECDSA, P-256, SHA-256).
+    #[prost(bytes = "vec", tag = "4")]
+    pub signature: ::prost::alloc::vec::Vec<u8>,
+    /// The receiver's certificate (DER).
+    #[prost(bytes = "vec", tag = "5")]
+    pub certificate: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AgreeRequest {
+    #[prost(uint64, tag = "1")]
+    pub controller: u64,
+    #[prost(uint64, tag = "2")]
+    pub run: u64,
+    #[prost(uint32, tag = "3")]
+    pub task_version: u32,
+    #[prost(bytes = "vec", tag = "4")]
+    pub assignment: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AgreeReply {
+    #[prost(message, optional, tag = "1")]
+    pub refusal: ::core::option::Option<Refusal>,
+    /// One for each flow it is to receive.
+    #[prost(message, repeated, tag = "2")]
+    pub consents: ::prost::alloc::vec::Vec<Consent>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeptRequest {
+    #[prost(uint64, tag = "1")]
+    pub controller: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct KeptReply {
+    #[prost(message, optional, tag = "1")]
+    pub refusal: ::core::option::Option<Refusal>,
+    #[prost(message, repeated, tag = "2")]
+    pub reports: ::prost::alloc::vec::Vec<KeptReport>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeptReport {
+    #[prost(uint64, tag = "1")]
+    pub run: u64,
+    /// Bytes of it.
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PrepareReply {
@@ -636,6 +716,51 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("netstage.agent.v1.Agent", "Collect"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Reports the agent keeps, of this run and those before, whose controllers never released
+        /// them. Collect and Release take their runs, too.
+        pub async fn kept(
+            &mut self,
+            request: impl tonic::IntoRequest<super::KeptRequest>,
+        ) -> std::result::Result<tonic::Response<super::KeptReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/netstage.agent.v1.Agent/Kept",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("netstage.agent.v1.Agent", "Kept"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Whether the agent would receive what the assignment has it receive, and its word on it.
+        pub async fn agree(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AgreeRequest>,
+        ) -> std::result::Result<tonic::Response<super::AgreeReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/netstage.agent.v1.Agent/Agree",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("netstage.agent.v1.Agent", "Agree"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The controller has the report: the spooled copy may go.
         pub async fn release(
             &mut self,
@@ -742,6 +867,17 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::CollectRequest>,
         ) -> std::result::Result<tonic::Response<Self::CollectStream>, tonic::Status>;
+        /// Reports the agent keeps, of this run and those before, whose controllers never released
+        /// them. Collect and Release take their runs, too.
+        async fn kept(
+            &self,
+            request: tonic::Request<super::KeptRequest>,
+        ) -> std::result::Result<tonic::Response<super::KeptReply>, tonic::Status>;
+        /// Whether the agent would receive what the assignment has it receive, and its word on it.
+        async fn agree(
+            &self,
+            request: tonic::Request<super::AgreeRequest>,
+        ) -> std::result::Result<tonic::Response<super::AgreeReply>, tonic::Status>;
         /// The controller has the report: the spooled copy may go.
         async fn release(
             &self,
@@ -1130,6 +1266,92 @@ pub mod agent_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/netstage.agent.v1.Agent/Kept" => {
+                    #[allow(non_camel_case_types)]
+                    struct KeptSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::KeptRequest>
+                    for KeptSvc<T> {
+                        type Response = super::KeptReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::KeptRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::kept(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = KeptSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/netstage.agent.v1.Agent/Agree" => {
+                    #[allow(non_camel_case_types)]
+                    struct AgreeSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::AgreeRequest>
+                    for AgreeSvc<T> {
+                        type Response = super::AgreeReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AgreeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::agree(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AgreeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -13,6 +13,7 @@ pub use refusal::{Refusal, RefusalKind};
 
 use crate::results::Report;
 use crate::task::{self, Assignment};
+use netstage_core::fleet::Phase;
 use netstage_core::time::Duration;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -36,6 +37,31 @@ pub const AGENT_BEATS: u32 = 24;
 const MAX_BINS: u64 = 10_000_000;
 /// Longest run: a year.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 86_400);
+
+impl From<Phase> for generated::Phase {
+    fn from(phase: Phase) -> generated::Phase {
+        match phase {
+            Phase::Idle => generated::Phase::Idle,
+            Phase::Preparing => generated::Phase::Preparing,
+            Phase::Ready => generated::Phase::Ready,
+            Phase::Running => generated::Phase::Running,
+            Phase::Done => generated::Phase::Done,
+        }
+    }
+}
+
+impl From<generated::Phase> for Phase {
+    fn from(phase: generated::Phase) -> Phase {
+        match phase {
+            generated::Phase::Preparing => Phase::Preparing,
+            generated::Phase::Ready => Phase::Ready,
+            generated::Phase::Running => Phase::Running,
+            generated::Phase::Done => Phase::Done,
+            // One this program does not know yet is none it waits for.
+            generated::Phase::Idle | generated::Phase::Unknown => Phase::Idle,
+        }
+    }
+}
 
 /// The newest version both sides speak, given the other's oldest and newest.
 pub fn common_version(oldest: u32, newest: u32) -> Option<u32> {

@@ -2,6 +2,7 @@
 //! person knows what to change.
 
 use super::generated as wire;
+use netstage_core::fleet;
 use std::fmt;
 
 /// Why not, and what would help.
@@ -71,6 +72,17 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+impl From<fleet::Refusal> for Refusal {
+    fn from(refusal: fleet::Refusal) -> Refusal {
+        let kind = match refusal.kind {
+            fleet::RefusalKind::Busy => RefusalKind::Busy,
+            fleet::RefusalKind::Order => RefusalKind::Order,
+            fleet::RefusalKind::Policy => RefusalKind::Policy,
+        };
+        Refusal::new(kind, refusal.reason).remedy(refusal.remedy)
+    }
+}
 
 impl From<Refusal> for wire::Refusal {
     fn from(refusal: Refusal) -> wire::Refusal {

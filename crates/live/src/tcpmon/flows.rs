@@ -188,9 +188,12 @@ impl Tracked {
         if record.is_modelled {
             return None;
         }
-        // A reduction that begins forgets the one before; else only an undo does.
+        // A reduction that begins forgets the one before. So does a connection that has nothing more to send again,
+        // but only an undo raises the threshold to what it was.
         let reduces = matches!(record.happened, Happened::Congestion { to } if to > State::Disorder);
-        if last.may_undo && !record.may_undo && !reduces {
+        let unlimited = |threshold: Option<u64>| threshold.unwrap_or(u64::MAX);
+        let is_raised = unlimited(snapshot.ssthresh) > unlimited(last.snapshot.ssthresh);
+        if last.may_undo && !record.may_undo && !reduces && is_raised {
             return Some(Cause::Undo);
         }
         let is_calm = self.state <= State::Disorder && snapshot.state <= State::Disorder;

@@ -1,28 +1,25 @@
 //! Limits the windows of connections that run (bpf/limit.bpf.c), and puts them back.
 //!
 //! The kernel keeps a limit with the socket, so what was before is written down while it lasts: a process that
-//! is killed leaves the file, and [`clean`] puts back what is in it.
+//! is killed leaves the file ([`super::note`]).
 
 use super::filter::{Filter, Process};
+use super::note::{Note, Noted};
 use super::reader::Reader;
 use super::selection::{Selection, refused, types};
 use crate::netns::Namespace;
 use crate::obstacle::Obstacle;
 use aya::maps::{Array, HashMap, MapData};
-use aya::programs::Iter;
+use aya::programs::{CgroupAttachMode, Iter, SockOps};
 use aya::{Ebpf, Pod};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 static OBJECT: &[u8] = include_bytes!("../../../../bpf/limit.bpf.o");
 
-/// Where it is written down what is limited.
-pub const FOLDER: &str = "/run/netstage/tcp-limits";
 /// Bytes of `struct standing`.
 const STANDING: usize = 72;
 
@@ -68,10 +65,16 @@ struct Order {
     unused: u32,
 }
 
+impl From<Limits> for Order {
+    fn from(Limits { cwnd, window }: Limits) -> Order {
+        Order { cwnd: cwnd.unwrap_or(0), window: window.unwrap_or(0), ..Order::default() }
+    }
+}
+
 /// `struct before`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
-struct Before {
+pub(super) struct Before {
     cwnd: u32,
     window: u32,
 }
@@ -100,11 +103,14 @@ impl Limiter {
         namespaces: Vec<Namespace>,
         folder: &Path,
     ) -> Result<Limiter, Obstacle> {
+        let cgroups = filter.cgroups.clone();
         let (ebpf, selection) = Selection::load(OBJECT, &[], filter, &types()?)?;
         let numbers = namespaces.iter().filter_map(|namespace| namespace.number().ok()).collect();
-        let note = Note::new(folder, numbers)
+        let note = Note::new(folder, "", numbers)
             .map_err(|error| Obstacle::system(format!("{}", folder.display()), &error))?;
-        Ok(Limiter { limits, selection, kernel: Kernel::load(ebpf)?, namespaces, note })
+        let mut kernel = Kernel::load(ebpf)?;
+        kernel.limit_new(limits, &cgroups)?;
+        Ok(Limiter { limits, selection, kernel, namespaces, note })
     }
 
     /// Limits what is not limited yet; how all of them stand, and the processes of which there is none. Call it
@@ -112,12 +118,14 @@ impl Limiter {
     /// receive buffer.
     pub fn apply(&mut self) -> Result<(Vec<Standing>, Vec<Process>), Obstacle> {
         let gone = self.selection.refresh(&mut self.kernel.ebpf);
-        let Limits { cwnd, window } = self.limits;
-        let order = Order { cwnd: cwnd.unwrap_or(0), window: window.unwrap_or(0), ..Order::default() };
-        let bytes = self.kernel.order(order, &self.namespaces)?;
-        self.note
-            .write(&self.kernel.before())
-            .map_err(|error| Obstacle::system("limits cannot be kept", &error))?;
+        let bytes = self.kernel.order(self.limits.into(), &self.namespaces)?;
+        let noted: Vec<Noted> = self
+            .kernel
+            .before()
+            .into_iter()
+            .map(|(cookie, before)| Noted::Connection(cookie, before))
+            .collect();
+        self.note.write(noted).map_err(|error| Obstacle::system("limits cannot be kept", &error))?;
         Ok((bytes.chunks_exact(STANDING).filter_map(standing).collect(), gone))
     }
 
@@ -137,61 +145,12 @@ impl Drop for Limiter {
     }
 }
 
-/// Puts back what killed processes left limited: how many connections of theirs there were.
-pub fn clean(folder: &Path) -> Result<usize, Obstacle> {
-    let mut count = 0;
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let failed = |error| Obstacle::system(format!("{}", entry.path().display()), &error);
-        let mut file = File::options().read(true).write(true).open(entry.path()).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            // It is at work.
-            Err(TryLockError::WouldBlock) => continue,
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
-        // A kill in the middle of writing leaves a line that ends early.
-        let (first, rest) = text.split_once('\n').unwrap_or_default();
-        let noted: Vec<(u64, Before)> =
-            rest.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        if !noted.is_empty() {
-            let (ebpf, _) = Selection::load(OBJECT, &[], Filter::default(), &types()?)?;
-            let mut kernel = Kernel::load(ebpf)?;
-            kernel.remember(&noted)?;
-            let numbers = serde_json::from_str(first).unwrap_or_default();
-            kernel.order(Order { is_undo: 1, ..Order::default() }, &namespaces(&numbers))?;
-            count += noted.len();
-        }
-        fs::remove_file(entry.path()).map_err(failed)?;
-    }
-    Ok(count)
-}
-
-/// Those of some namespaces that are still there: they are held by names, processes, or open files.
-fn namespaces(numbers: &BTreeSet<u64>) -> Vec<Namespace> {
-    let entries =
-        |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let of_process = |process: PathBuf| {
-        let is_namespace = |file: &PathBuf| {
-            fs::read_link(file).is_ok_and(|target| target.to_string_lossy().starts_with("net:["))
-        };
-        let open = entries(process.join("fd")).filter(is_namespace);
-        std::iter::once(process.join("ns/net")).chain(open.collect::<Vec<_>>())
-    };
-    let processes = entries("/proc".into()).filter(|path| path.join("fd").exists());
-    let places = entries("/run/netns".into()).chain(processes.flat_map(of_process));
-    let mut found = BTreeMap::new();
-    for place in places {
-        let number = fs::metadata(&place).map_or(0, |namespace| namespace.ino());
-        if numbers.contains(&number)
-            && !found.contains_key(&number)
-            && let Ok(namespace) = Namespace::at(&place)
-        {
-            found.insert(number, namespace);
-        }
-    }
-    found.into_values().collect()
+/// Puts back what a killed process left limited in some namespaces.
+pub(super) fn put_back(before: &[(u64, Before)], namespaces: &[Namespace]) -> Result<(), Obstacle> {
+    let (ebpf, _) = Selection::load(OBJECT, &[], Filter::default(), &types()?)?;
+    let mut kernel = Kernel::load(ebpf)?;
+    kernel.remember(before)?;
+    kernel.order(Order { is_undo: 1, ..Order::default() }, namespaces).map(drop)
 }
 
 /// The program in the kernel.
@@ -205,11 +164,37 @@ impl Kernel {
         Ok(Kernel { ebpf })
     }
 
-    /// Has every connection of some namespaces looked at; what the program wrote of them.
-    fn order(&mut self, order: Order, namespaces: &[Namespace]) -> Result<Vec<u8>, Obstacle> {
+    /// Has connections of some cgroups limited as they begin. That ends with this process, whatever ends it.
+    fn limit_new(&mut self, limits: Limits, cgroups: &[PathBuf]) -> Result<(), Obstacle> {
+        if cgroups.is_empty() {
+            return Ok(());
+        }
+        self.give(limits.into())?;
+        let program = self.ebpf.program_mut("limit_new").expect("it is in the object");
+        let program: &mut SockOps = program.try_into().expect("it is of this kind");
+        program.load().map_err(refused)?;
+        for cgroup in cgroups {
+            let failed = |error: &dyn std::fmt::Display| Obstacle {
+                message: format!("no program can be put on the cgroup {}: {error}", cgroup.display()),
+                remedy: "a cgroup of version 2, root, and Linux 5.7 or newer".into(),
+                is_missing: true,
+            };
+            let folder = File::open(cgroup).map_err(|error| failed(&error))?;
+            // A link allows others beside it, and takes no flag that says so.
+            program.attach(folder, CgroupAttachMode::Single).map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, order: Order) -> Result<(), Obstacle> {
         let orders = self.ebpf.map_mut("orders").expect("it is in the object");
         let mut orders = Array::<_, Order>::try_from(orders).expect("it is of this kind");
-        orders.set(0, order, 0).map_err(refused)?;
+        orders.set(0, order, 0).map_err(refused)
+    }
+
+    /// Has every connection of some namespaces looked at; what the program wrote of them.
+    fn order(&mut self, order: Order, namespaces: &[Namespace]) -> Result<Vec<u8>, Obstacle> {
+        self.give(order)?;
         let mut bytes = Vec::new();
         for namespace in namespaces {
             let program = iterator(&mut self.ebpf);
@@ -243,43 +228,6 @@ impl Kernel {
 fn iterator(ebpf: &mut Ebpf) -> &mut Iter {
     let program = ebpf.program_mut("limit_tcp").expect("it is in the object");
     program.try_into().expect("it is of this kind")
-}
-
-/// What is written down: a line of the numbers of namespaces, then one for each connection. Locked as long as its
-/// process lives.
-struct Note {
-    path: PathBuf,
-    file: File,
-    namespaces: BTreeSet<u64>,
-    known: Vec<(u64, Before)>,
-}
-
-impl Note {
-    fn new(folder: &Path, namespaces: BTreeSet<u64>) -> io::Result<Note> {
-        fs::create_dir_all(folder)?;
-        let path = folder.join(std::process::id().to_string());
-        let file = File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
-        file.try_lock().map_err(|_| io::Error::other("it is in use"))?;
-        Ok(Note { path, file, namespaces, known: Vec::new() })
-    }
-
-    fn write(&mut self, before: &[(u64, Before)]) -> io::Result<()> {
-        if self.known == before {
-            return Ok(());
-        }
-        let line = |value: serde_json::Result<String>| value.expect("only numbers") + "\n";
-        let mut lines = line(serde_json::to_string(&self.namespaces));
-        lines.extend(before.iter().map(|entry| line(serde_json::to_string(entry))));
-        self.file.rewind()?;
-        self.file.write_all(lines.as_bytes())?;
-        self.file.set_len(lines.len() as u64)?;
-        self.known = before.to_vec();
-        Ok(())
-    }
-
-    fn remove(&self) {
-        let _ = fs::remove_file(&self.path);
-    }
 }
 
 /// `struct standing`, of connections that are established or listen.

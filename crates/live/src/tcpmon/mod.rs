@@ -1,16 +1,19 @@
 //! Watches the kernel's TCP senders, each change of their windows and its cause, and limits their windows.
 //!
 //! [`filter`] says whom; [`source`] has the kernel tell, by [`programs`] or [`polling`]; [`flows`] makes events of what it tells
-//! (`netstage_core::tcp::event`). Only [`limit`] and [`gateway`] change what a connection does.
+//! (`netstage_core::tcp::event`). Only [`limit`], [`route`] and [`gateway`]
+//! change what a connection does.
 
 pub mod filter;
 pub mod flows;
 pub mod gateway;
 pub mod limit;
+pub mod note;
 pub mod polling;
 pub mod programs;
 mod reader;
 pub mod record;
+pub mod route;
 mod selection;
 pub mod source;
 pub mod symbols;

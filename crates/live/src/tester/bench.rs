@@ -1,6 +1,7 @@
 //! The stage a router is tested on: it runs the plan of a trial as any stage does, but that what is between
 //! sender and receiver is a real router.
 
+use super::beside;
 use super::calibration::{Calibration, calibrate};
 use super::choice::{Choice, choose};
 use super::convergence::Forwards;
@@ -38,6 +39,8 @@ pub struct Bench {
     lsps: Lsps,
     /// By which it is told of routes, where it is.
     sessions: Option<Mutex<Sessions>>,
+    /// How many routes of a file it is told of beside, and how many of them are left out.
+    told_beside: Option<(usize, usize)>,
 }
 
 impl Bench {
@@ -58,9 +61,11 @@ impl Bench {
         let calibration = calibrate(tester, choice.generator)?;
         let lsps = Lsps::begin(tester, &ports, &namespace);
         let lsps = lsps.map_err(|error| Obstacle::system("LDP cannot begin", &error))?;
+        let beside = beside::read(tester, &ports)?;
+        let told_beside = beside.as_ref().map(|beside| (beside.table.len(), beside.left_out));
         let sessions = match tester.told {
             Told::You => None,
-            Told::Bgp => Some(Sessions::begin(tester, &ports, &namespace)),
+            Told::Bgp => Some(Sessions::begin(tester, &ports, &namespace, beside.map(|beside| beside.table))),
         };
         let sessions = sessions.transpose().map_err(|error| Obstacle::system("BGP cannot begin", &error))?;
         let sessions = sessions.map(Mutex::new);
@@ -74,6 +79,7 @@ impl Bench {
             calibration,
             lsps,
             sessions,
+            told_beside,
         })
     }
 
@@ -94,7 +100,7 @@ impl Bench {
         let headers = netstage_wire::IPV4_HEADER + netstage_wire::UDP_HEADER;
         let asked = Asked {
             operation,
-            lengths: if is_mix { PacketSize::Imix } else { PacketSize::Bytes(packet + headers) }.lengths(),
+            lengths: if is_mix { self.tester.mix() } else { PacketSize::Bytes(packet + headers) }.lengths(),
             rate,
             frames: ((sending * rate + 0.5) as u64).min(u64::from(u32::MAX)),
             drain: Duration::from_nanos(plan.duration.0.saturating_sub(flow.stop.0)),
@@ -152,6 +158,15 @@ impl Bench {
              taken from every delay. There it sends at most {:.2} million frames a second.",
             most / 1e6
         )
+    }
+
+    /// What it tells the router of beside the networks, in a sentence for reports.
+    pub fn told_beside(&self) -> Option<String> {
+        let (told, left_out) = self.told_beside?;
+        let file = self.tester.bgp.beside.as_ref()?.file_name()?.to_string_lossy().into_owned();
+        Some(format!(
+            "Beside the networks the router is told of {told} routes of {file} ({left_out} left out)."
+        ))
     }
 
     /// Why it does not send faster, where the configuration left it the choice.
@@ -296,8 +311,8 @@ impl Bench {
         }
         if tally.received == 0 {
             return format!(
-                "{told} none came back from {router}: see its routes and labels (netstage test router CONFIG --setup \
-                 prints what it needs), the MTU of its links (a label takes 4 B), and that GRO is on at its ends of veth \
+                "{told} none came back from {router}: see that it forwards at all, its routes and labels (netstage test \
+                 router CONFIG --setup prints what it needs), the MTU of its links (a label takes 4 B), and that GRO is on at its ends of veth \
                  pairs (ethtool -K NAME gro on)"
             );
         }

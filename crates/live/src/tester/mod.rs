@@ -12,11 +12,12 @@
 //! - [`header`]: their IP header, of either version.
 //! - [`generator`]: who sends them; [`program`], the programs in the kernel that make and check them.
 //! - [`lsps`]: labels, as configured or told by LDP.
-//! - [`routes`]: what the router is told by BGP.
+//! - [`routes`]: what the router is told by BGP; `beside`: of a file, for nothing but the table's size.
 //! - [`trial`]: one trial; [`port`]: an interface and the router behind it.
 
 mod apart;
 pub mod bench;
+mod beside;
 pub mod calibration;
 pub mod choice;
 mod convergence;

@@ -68,8 +68,13 @@ struct State {
 }
 
 impl Sessions {
-    /// Begins them, in a namespace.
-    pub fn begin(tester: &Tester, ports: &[Port], namespace: &Namespace) -> io::Result<Sessions> {
+    /// Begins them, in a namespace; the first also tells of a table beside the networks.
+    pub fn begin(
+        tester: &Tester,
+        ports: &[Port],
+        namespace: &Namespace,
+        beside: Option<Table>,
+    ) -> io::Result<Sessions> {
         let (mut sessions, mut tasks) = (Vec::new(), Vec::new());
         let ways = tester.ways.iter().enumerate();
         for (way, place, port) in ways
@@ -92,6 +97,10 @@ impl Sessions {
                 lock(&state).down = Some(error.to_string());
             }
         };
+        if let (Some(table), Some(first)) = (beside, sessions.first()) {
+            // It is heard once the session runs.
+            let _ = first.commands.send(Command::Announce(Arc::new(table), Order::Packed));
+        }
         let thread = apart::run("tester-bgp", namespace, tasks, speak)?;
         Ok(Sessions { sessions, thread: Some(thread), announced: None, is_first_silent: false })
     }

@@ -122,6 +122,9 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
     here.tell(Order::Bind(ours.chain([transit(theirs(5), 500)]).collect()));
 
     assert_eq!(here.up().await, peer);
+    let begin = Instant::now();
+    let since =
+        |what: &str| println!("{what}: {:.3} s after the session was up", begin.elapsed().as_secs_f64());
     let (mut missing, mut outgoing) = ((0..MAPPINGS).map(theirs).collect::<BTreeSet<Fec>>(), vec![]);
     here.event("all of FRR's mappings", |event| {
         match event {
@@ -132,6 +135,7 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
         missing.is_empty().then_some(())
     })
     .await;
+    since("all of FRR's mappings here");
     let [NextHop { address, peer: next, .. }] = outgoing[..] else {
         panic!("no label of FRR for its prefix")
     };
@@ -139,6 +143,7 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
     let expected: BTreeMap<String, String> =
         (0..MAPPINGS).map(|number| (prefix(fec(number)), (1000 + number).to_string())).collect();
     frr.binds("all mappings of this end", |known| bindings(known) == expected).await;
+    since("all of this end's mappings in what FRR shows");
 
     here.tell(Order::Unbind((0..MAPPINGS).map(fec).collect()));
     let mut free = 0;

@@ -47,15 +47,25 @@ impl Apart {
         Apart { left, right, ports, _between: between }
     }
 
-    /// Runs an emulator of `direction` both ways while `task` runs in the two namespaces.
+    /// Runs an emulator of `direction` both ways while `task` runs in the two namespaces, 100 s at most.
     pub fn emulate<T: Send>(
         self,
         direction: link::Config,
         task: impl FnOnce(&Namespace, &Namespace) -> T + Send,
     ) -> (T, Report) {
+        self.emulate_for(Duration::from_secs(100), direction, task)
+    }
+
+    /// The same, for so long at most.
+    pub fn emulate_for<T: Send>(
+        self,
+        duration: Duration,
+        direction: link::Config,
+        task: impl FnOnce(&Namespace, &Namespace) -> T + Send,
+    ) -> (T, Report) {
         let config = Config {
             seed: 1,
-            duration: Duration::from_secs(100),
+            duration,
             interval: Duration::from_secs(1),
             links: vec![LinkConfig {
                 name: "line".into(),

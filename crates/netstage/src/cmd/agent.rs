@@ -1,27 +1,62 @@
 //! `netstage agent`: carries out one node's part of runs, for a controller.
 
+use super::fleet::{self, StateFolder};
 use crate::exit::{Failure, INTERRUPTED, OK};
+use netstage_core::fleet::Policy;
 use netstage_live::agent::{Agent, EndReason, Engine};
+use netstage_live::fleet::member::Member;
+use netstage_live::log::Level;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Options of `agent`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Listen on this Unix socket, which is made, and removed at the end
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
-    /// Keep reports in this folder until the controller has them
-    #[arg(long, value_name = "DIR")]
-    spool: PathBuf,
+    #[command(flatten)]
+    state: StateFolder,
+    /// As an agent of a fleet: do no more for its controller than this file allows
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "spool"])]
+    policy: Option<PathBuf>,
+    /// Be no agent of a fleet, but listen on this Unix socket, which is made, and removed at the end
+    #[arg(long, value_name = "PATH", requires = "spool")]
+    socket: Option<PathBuf>,
+    /// Then: keep reports in this folder until the controller has them
+    #[arg(long, value_name = "DIR", requires = "socket")]
+    spool: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    let agent = Agent::bind(&arguments.socket, &arguments.spool).map_err(|e| Failure::run(e.to_string()))?;
+    match (&arguments.socket, &arguments.spool) {
+        (Some(socket), Some(spool)) => by_socket(socket, spool),
+        _ => of_fleet(arguments),
+    }
+}
+
+/// An agent that has joined a fleet, and dials its controller.
+fn of_fleet(arguments: &Arguments) -> Result<u8, Failure> {
+    let policy = arguments.policy.as_deref().map(netstage_scenario::agent::load).transpose()?;
+    let log = fleet::log("agent");
+    let member = Member::open(&arguments.state.path(), policy.clone().unwrap_or_default(), Arc::clone(&log));
+    let member = member.map_err(fleet::failure)?;
+    let membership = member.membership();
+    if policy == Some(Policy::default()) || policy.is_none() {
+        log(Level::Note, "no policy limits what its controller may ask (--policy)");
+    }
+    log(Level::Note, &format!("{} of fleet {}", membership.name, membership.controller));
+    let ender = member.ender();
+    interrupt(move || ender.end())?;
+    member.serve(Arc::new(Engine)).map_err(|e| Failure::run(format!("the agent failed: {e}")))?;
+    Ok(OK)
+}
+
+/// An agent of this machine, for one controller.
+fn by_socket(socket: &Path, spool: &Path) -> Result<u8, Failure> {
+    let agent = Agent::bind(socket, spool).map_err(|e| Failure::run(e.to_string()))?;
     let ender = agent.ender();
-    ctrlc::set_handler(move || ender.end()).map_err(|e| Failure::run(format!("no signal handler: {e}")))?;
-    say(&format!("listening on {}", arguments.socket.display()));
+    interrupt(move || ender.end())?;
+    say(&format!("listening on {}", socket.display()));
     let ended = agent.serve(Engine).map_err(|e| Failure::run(format!("the agent failed: {e}")))?;
     for problem in &ended.problems {
         say(problem);
@@ -35,6 +70,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         EndReason::Interrupted => Ok(INTERRUPTED),
         EndReason::ControllerGone => Err(Failure::run("the controller went away without a word")),
     }
+}
+
+fn interrupt(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
+    ctrlc::set_handler(end).map_err(|e| Failure::run(format!("no signal handler: {e}")))
 }
 
 fn say(what: &str) {

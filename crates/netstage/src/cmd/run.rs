@@ -4,6 +4,7 @@ use super::Chosen;
 use crate::exit::{self, EXPECTATION, FAILED, Failure, OK, VOID};
 use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
+use netstage_live::placed;
 use netstage_scenario::Scenario;
 use netstage_study::stage::{self, Backend, Means};
 use netstage_study::{Observer, Options, Progress, Record, Runner, TOOL, page, report};
@@ -24,6 +25,8 @@ pub struct Arguments {
     /// Who works the links of the emulated stage
     #[arg(long, value_name = "WHO", default_value = "own")]
     emulator: Emulator,
+    #[command(flatten)]
+    fleet: super::fleet::Folder,
     /// The record's folder [default: out/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -45,6 +48,8 @@ enum Stage {
     Sim,
     /// Real packets between namespaces of this machine, in real time
     Emu,
+    /// Real packets between hosts of a fleet, placed by [place], in real time
+    Live,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -57,8 +62,11 @@ enum Emulator {
     Mixed,
 }
 
+/// Name of the file in a record's folder with the runs that agents may still have results of.
+const UNDER_WAY: &str = "under-way.json";
+
 /// Name of the folder in a record's with what programs said that failed.
-const LOGS: &str = "logs";
+pub const LOGS: &str = "logs";
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
@@ -66,23 +74,31 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(arguments.chosen.name()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Runs in real time take the processor from each other, so those go one by one.
-    let (name, jobs, runner): (_, _, Box<Runner>) = match (arguments.on, arguments.emulator) {
-        (Stage::Sim, Emulator::Own) => ("sim", cores, Box::new(stage::sim)),
-        (Stage::Sim, _) => {
-            return Err(
-                Failure::usage("the simulator has no links to hand on").help("--emulator goes with --on emu")
-            );
-        }
-        (Stage::Emu, emulator) => {
-            let (name, backend) = match emulator {
-                Emulator::Own => ("emu", Backend::Own),
-                Emulator::Netem => ("emu-netem", Backend::Netem),
-                Emulator::Mixed => ("emu-mixed", Backend::Mixed),
-            };
-            let means = Means { program: own_program()?, logs: out.join(LOGS), backend };
-            (name, 1, Box::new(stage::emu(means)))
-        }
-    };
+    let (name, jobs, runner): (_, _, Box<Runner>) =
+        match (arguments.on, arguments.emulator) {
+            (Stage::Sim, Emulator::Own) => ("sim", cores, Box::new(stage::sim)),
+            (Stage::Sim, _) => {
+                return Err(Failure::usage("the simulator has no links to hand on")
+                    .help("--emulator goes with --on emu"));
+            }
+            (Stage::Live, Emulator::Own) => {
+                let means = placed::Means::new(arguments.fleet.open()?, out.join(UNDER_WAY));
+                ("live", 1, Box::new(stage::live(means)))
+            }
+            (Stage::Live, _) => {
+                return Err(Failure::usage("real hosts have no links to hand on")
+                    .help("--emulator goes with --on emu"));
+            }
+            (Stage::Emu, emulator) => {
+                let (name, backend) = match emulator {
+                    Emulator::Own => ("emu", Backend::Own),
+                    Emulator::Netem => ("emu-netem", Backend::Netem),
+                    Emulator::Mixed => ("emu-mixed", Backend::Mixed),
+                };
+                let means = Means { program: own_program()?, logs: out.join(LOGS), backend };
+                (name, 1, Box::new(stage::emu(means)))
+            }
+        };
     let options = Options {
         out,
         jobs: arguments.jobs.map_or(jobs, usize::from),
@@ -124,7 +140,7 @@ pub(super) fn to_record(
 }
 
 /// This program, whose processes hold the emulated network.
-fn own_program() -> Result<PathBuf, Failure> {
+pub fn own_program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|e| Failure::usage(format!("cannot find this program's own file: {e}")))
 }
 

@@ -108,10 +108,12 @@ pub fn project() -> PathBuf {
 /// Runs the shell blocks of a page of docs/ as they stand, in a folder; what they said. They have
 /// mounts and network of their own.
 pub fn run_page(page: &str, folder: &Folder) -> String {
-    // Its own mounts, so that names of namespaces are nobody else's.
+    // Its own mounts, so that names of namespaces are nobody else's, and its own processes, so that all of them
+    // go with it however it ends.
     let script = format!("mount -t tmpfs none /run && mkdir -p /run/netns\n{}", page_script(page));
-    let alone = ["unshare", "--mount", "--net", "--propagation", "private", "bash", "page.sh"];
-    run_script(&script, folder, &alone)
+    let alone =
+        "unshare --mount --net --propagation private --pid --fork --kill-child --mount-proc bash page.sh";
+    run_script(&script, folder, &alone.split(' ').collect::<Vec<_>>())
 }
 
 /// The same of a page for anybody: no privilege, and the project's scenarios in the folder.

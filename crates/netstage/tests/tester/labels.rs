@@ -60,6 +60,7 @@ impl Drop for Distributor {
 }
 
 #[test]
+#[ignore = "FRR's labels are tested in any case: make test-full"]
 fn labels_are_those_the_router_has_told_of() {
     let Some(world) = World::new("tester-ldp") else { return };
     let head = "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n\

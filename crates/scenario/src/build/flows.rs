@@ -292,6 +292,28 @@ impl Builder<'_, '_> {
         self.tcp(flow.tcp.as_ref(), flow.transport.place).map(Transport::Tcp)
     }
 
+    /// A congestion control; what it takes beside its name is `tcp`'s.
+    pub(super) fn algorithm(
+        &mut self,
+        named: &At<Algorithm>,
+        tcp: Option<&flow::Tcp>,
+    ) -> Option<tcp::Algorithm> {
+        Some(match named.value {
+            Algorithm::Reno => tcp::Algorithm::Reno,
+            Algorithm::NewReno => tcp::Algorithm::NewReno,
+            Algorithm::Cubic => tcp::Algorithm::Cubic,
+            Algorithm::LinuxCubic => tcp::Algorithm::LinuxCubic,
+            Algorithm::Aimd => match tcp.map(|tcp| (&tcp.increase, &tcp.decrease)) {
+                Some((Some(a), Some(b))) => tcp::Algorithm::Aimd { increase: a.value.0, decrease: b.value.0 },
+                _ => {
+                    let message = "algorithm \"aimd\" needs `increase` and `decrease`";
+                    self.problems.push(named.place, message);
+                    return None;
+                }
+            },
+        })
+    }
+
     /// TCP as a table says; where there is none, problems are at `place`.
     pub(super) fn tcp(&mut self, table: Option<&At<flow::Tcp>>, place: Place) -> Option<tcp::Config> {
         let default;
@@ -302,20 +324,7 @@ impl Builder<'_, '_> {
                 &default
             }
         };
-        let algorithm = match tcp.algorithm.value {
-            Algorithm::Reno => tcp::Algorithm::Reno,
-            Algorithm::NewReno => tcp::Algorithm::NewReno,
-            Algorithm::Cubic => tcp::Algorithm::Cubic,
-            Algorithm::LinuxCubic => tcp::Algorithm::LinuxCubic,
-            Algorithm::Aimd => match (&tcp.increase, &tcp.decrease) {
-                (Some(a), Some(b)) => tcp::Algorithm::Aimd { increase: a.value.0, decrease: b.value.0 },
-                _ => {
-                    let message = "algorithm \"aimd\" needs `increase` and `decrease`";
-                    self.problems.push(tcp.algorithm.place, message);
-                    return None;
-                }
-            },
-        };
+        let algorithm = self.algorithm(&tcp.algorithm, Some(tcp))?;
         if tcp.algorithm.value != Algorithm::Aimd {
             let increase = tcp.increase.as_ref().filter(|a| a.own).map(|a| a.place);
             let decrease = tcp.decrease.as_ref().filter(|b| b.own).map(|b| b.place);

@@ -5,6 +5,7 @@ mod applications;
 mod flows;
 mod links;
 mod multicast;
+mod placement;
 mod routing;
 mod services;
 mod tests;
@@ -72,6 +73,7 @@ impl Builder<'_, '_> {
             );
         }
         let measure = self.measure(duration);
+        let nodes = self.nodes(&network);
         if self.problems.len() > before {
             return None;
         }
@@ -83,7 +85,7 @@ impl Builder<'_, '_> {
         let plan = Plan {
             title: head?.0.title.clone(),
             duration: duration?,
-            nodes: self.nodes(&network),
+            nodes,
             links,
             vpns,
             flows,
@@ -121,7 +123,8 @@ impl Builder<'_, '_> {
         services.any(|member| !matches!(member.value, Some(Service::Frr(_))))
     }
 
-    fn nodes(&self, network: &Network) -> Vec<Node> {
+    fn nodes(&mut self, network: &Network) -> Vec<Node> {
+        let mut places = self.places(network);
         let nodes = self.file.node.0.iter().zip(&network.kinds);
         let device = |node: &NodeTable| {
             let device = &node.device.as_ref()?.value;
@@ -132,6 +135,7 @@ impl Builder<'_, '_> {
             kind: *kind,
             device: member.value.as_ref().and_then(device),
             arp_timeout: member.value.as_ref().and_then(|node| Some(node.arp_timeout.as_ref()?.value.0)),
+            place: places.remove(&member.name),
         };
         nodes.map(node).collect()
     }

@@ -3,8 +3,8 @@
 use super::flows::{Ends, Way};
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
-use crate::file::test::{Activation, Carrier, Packets, Probe, Searched, Stamp, Test as Table};
-use crate::plan::{Datagrams, ErrorsBy, Family, FlowGroup, Method, Search, Test, Transfer, Transport};
+use crate::file::test::{self as table, Activation, Carrier, Packets, Probe, Searched, Stamp, Test as Table};
+use crate::plan::{Datagrams, ErrorsBy, Family, FlowGroup, Method, Search, Test, Transfer, Transport, Tune};
 use crate::scalar::{Probability, Span};
 use crate::table::At;
 use netstage_core::measure::mlrsearch::Goal;
@@ -48,10 +48,11 @@ impl Builder<'_, '_> {
         let load = self.beside(asked);
         let method = self.method(table);
         let (transport, frames, drain) = match table {
-            Table::Transfer(test) => {
-                let tcp = self.tcp(test.tcp.as_ref(), asked.from.place);
+            Table::Transfer(table::Transfer { tcp, .. }) | Table::Tune(table::Tune { tcp, .. }) => {
+                let tcp = self.tcp(tcp.as_ref(), asked.from.place);
                 let frames = tcp.as_ref().map(|config| vec![full_packet(config)]);
-                (tcp.map(Transport::Tcp), frames, test.drain)
+                let drain = if let Table::Transfer(test) = table { test.drain } else { Duration::ZERO };
+                (tcp.map(Transport::Tcp), frames, drain)
             }
             Table::Activation(test) => {
                 let promised = test.service.0.iter().filter_map(|service| service.value.as_ref());
@@ -166,6 +167,7 @@ impl Builder<'_, '_> {
                 max_rate: test.max_rate.as_ref().map(|rate| rate.value),
                 search: test.search.0,
             }),
+            Table::Tune(test) => Method::Tune(self.tune(test)?),
             Table::Activation(test) => Method::Activation {
                 services: self.promised(test)?,
                 step: test.step.0,
@@ -175,6 +177,21 @@ impl Builder<'_, '_> {
             Table::Loss(test) => {
                 Method::Loss { rate: test.rate.value, trial: test.trial.0, repeats: test.repeats.0 as u32 }
             }
+        })
+    }
+
+    fn tune(&mut self, test: &table::Tune) -> Option<Tune> {
+        let tcp = test.tcp.as_ref().map(|tcp| &tcp.value);
+        let listed = test.algorithms.iter().flat_map(|list| &list.value.0);
+        let algorithms = listed.map(|named| self.algorithm(named, tcp)).collect::<Option<_>>()?;
+        Some(Tune {
+            trial: test.trial.0,
+            settle: test.settle,
+            trials: test.trials.0 as usize,
+            tolerance: self.above_zero(&test.tolerance)?,
+            delay_bound: test.max_round_trip.map(|span| span.0),
+            algorithms,
+            largest: test.largest.0,
         })
     }
 

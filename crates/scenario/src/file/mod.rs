@@ -6,6 +6,7 @@ pub(crate) mod control;
 pub(crate) mod expand;
 pub(crate) mod flow;
 pub(crate) mod network;
+pub(crate) mod place;
 pub(crate) mod service;
 pub(crate) mod study;
 pub(crate) mod test;
@@ -17,6 +18,7 @@ use crate::tree::Node;
 use control::Vpn;
 use flow::{Flow, Tcp};
 use network::{Link, NodeTable};
+use place::Placement;
 use service::Service;
 use std::sync::OnceLock;
 use study::{Expect, Measure, Plot, Sweep, Variant};
@@ -59,6 +61,8 @@ table! {
         service: Named<Service>,
         /// Measurements made of trials, by name; they follow the run of the flows.
         test: Named<Test>,
+        /// Which agents stand for the nodes on `live`, by name of the node. Other stages do not look at it.
+        place: Named<Placement>,
         /// What is recorded.
         measure: Option<Lenient<Measure>>,
         /// Paths and the values each takes; a cell is run for every combination.
@@ -134,7 +138,10 @@ pub(crate) fn apply_defaults(root: &mut Node) {
                     let program = entry.node.get("program");
                     program.is_some_and(|program| matches!(program.text(), Some("ftp" | "iscsi")))
                 }
-                "test" => entry.node.get("kind").is_some_and(|kind| kind.text() == Some("rfc6349")),
+                "test" => {
+                    let kind = entry.node.get("kind");
+                    kind.is_some_and(|kind| matches!(kind.text(), Some("rfc6349" | "tcp-window")))
+                }
                 _ => false,
             };
             if let Some(tcp) = tcp.as_ref().filter(|tcp| carried_by_tcp && tcp.table().is_some()) {

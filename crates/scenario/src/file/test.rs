@@ -1,7 +1,7 @@
 //! `[test.NAME]`: measurements made of trials. What each kind finds, and by which method, is in
 //! docs/measurement.md.
 
-use super::flow::Tcp;
+use super::flow::{Algorithm, Tcp};
 use crate::plan::ErrorsBy;
 use crate::scalar::{Bytes, Count, NodeName, Probability, Span, VpnName};
 use crate::table::{At, List, Named, choice, table, tagged};
@@ -31,6 +31,8 @@ tagged! {
         BitError(BitError) = "bit-error",
         /// A TCP transfer beside what its path allows, and what limits it (RFC 6349).
         Transfer(Transfer) = "rfc6349",
+        /// The window, and congestion control, with which TCP carries most.
+        Tune(Tune) = "tcp-window",
         /// Whether services keep what was agreed, each alone and all together (ITU-T Y.1564).
         Activation(Activation) = "y1564",
         /// Loss, delay and its variation there and back, from packets that are answered (STAMP, RFC 8762).
@@ -167,6 +169,30 @@ table! {
         search: Span = "5 s",
         /// How long packets still under way are waited for.
         drain: Duration = "2 s",
+        ..probe: Probe
+    }
+}
+
+table! {
+    /// A search for the smallest window with which TCP carries as much as with any other: transfers with windows
+    /// around the one that fills the path, in random order, until nothing else is surely better.
+    pub(crate) struct Tune "test \"tcp-window\"" {
+        /// Length of a transfer, without what is left out.
+        trial: Span = "4 s",
+        /// How much of its beginning is left out.
+        settle: Duration = "1 s",
+        /// Most transfers; those a stage spoiled do not count.
+        trials: Count<1, 10_000> = 40,
+        /// Shares of throughput below this make no difference.
+        tolerance: At<Probability> = "1.5 %",
+        /// The longest mean round trip; left out: any.
+        max_round_trip: Option<Span>,
+        /// Congestion controls to choose from; left out: that of `tcp`.
+        algorithms: Option<At<List<At<Algorithm>, 1, 8>>>,
+        /// The largest window tried, and what stands for no limit, in place of `tcp`'s.
+        largest: Bytes<262_144, 1_073_725_440> = "16 MiB",
+        /// How its TCP behaves otherwise.
+        tcp: Option<At<Tcp>>,
         ..probe: Probe
     }
 }
@@ -312,6 +338,7 @@ impl Test {
     pub fn probe(&self) -> &Probe {
         match self {
             Test::Transfer(test) => &test.probe,
+            Test::Tune(test) => &test.probe,
             Test::Activation(test) => &test.probe,
             Test::Stamp(test) => &test.probe,
             _ => &self.packets().expect("all others are of packets").probe,
@@ -330,7 +357,7 @@ impl Test {
             Test::Steady(test) => &test.packets.packets,
             Test::Loss(test) => &test.packets,
             Test::BitError(test) => &test.packets,
-            Test::Transfer(_) | Test::Activation(_) | Test::Stamp(_) => return None,
+            Test::Transfer(_) | Test::Tune(_) | Test::Activation(_) | Test::Stamp(_) => return None,
         })
     }
 }

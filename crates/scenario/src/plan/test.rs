@@ -7,6 +7,7 @@ use netstage_core::measure::mlrsearch::Goal;
 use netstage_core::measure::trial::FrameSize;
 use netstage_core::measure::y1564::Service;
 use netstage_core::quantity::BitRate;
+use netstage_core::tcp;
 use netstage_core::time::Duration;
 
 /// A measurement made of trials.
@@ -100,6 +101,8 @@ pub enum Method {
     },
     /// A TCP transfer beside what its path allows (RFC 6349).
     Transfer(Transfer),
+    /// The window with which TCP carries most.
+    Tune(Tune),
     /// Whether services keep what was agreed (ITU-T Y.1564).
     Activation {
         /// What was agreed.
@@ -169,6 +172,25 @@ pub struct Transfer {
     pub search: Duration,
 }
 
+/// A search for a window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tune {
+    /// Length of a transfer, without what is left out.
+    pub trial: Duration,
+    /// How much of its beginning is left out.
+    pub settle: Duration,
+    /// Most transfers.
+    pub trials: usize,
+    /// Shares of throughput below this make no difference.
+    pub tolerance: f64,
+    /// The longest mean round trip.
+    pub delay_bound: Option<Duration>,
+    /// Congestion controls to choose from; none: that of the probe.
+    pub algorithms: Vec<tcp::Algorithm>,
+    /// The largest window tried, bytes.
+    pub largest: u64,
+}
+
 impl Method {
     /// The word of the scenario for it.
     pub fn kind(&self) -> &'static str {
@@ -182,6 +204,7 @@ impl Method {
             Method::Steady { .. } => "steady-rate",
             Method::BitError { .. } => "bit-error",
             Method::Transfer(_) => "rfc6349",
+            Method::Tune(_) => "tcp-window",
             Method::Activation { .. } => "y1564",
             Method::Stamp { .. } => "stamp",
             Method::Convergence { .. } => "convergence",
@@ -211,6 +234,17 @@ impl Method {
                 TestBufferDelay,
                 TestRoundTrip,
                 TestPlateau,
+            ],
+            Method::Tune(_) => &[
+                TestWindow,
+                TestTcpThroughput,
+                TestWindowKnee,
+                TestWindowLosses,
+                TestWindowGain,
+                TestWindowSure,
+                TestRoundTrip,
+                TestBandwidthDelayProduct,
+                TestBuffer,
             ],
             Method::Steady { .. } | Method::Latency { rate: None, .. } => &[
                 TestThroughput,

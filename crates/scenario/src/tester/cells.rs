@@ -13,8 +13,8 @@ use std::fmt::Write as _;
 const SENDER: &str = "sender";
 /// Name of the node that receives.
 const RECEIVER: &str = "receiver";
-/// Lengths of IP packets in a mix, in turn: of 12 packets, 7 of 46 B, 4 of 552 B, 1 of 1500 B.
-const IMIX: [u16; 12] = [46, 552, 46, 46, 552, 46, 1500, 46, 552, 46, 46, 552];
+/// Lengths of IP packets in a mix, in turn, the smallest being zero here.
+const IMIX: [u16; 12] = [0, 552, 0, 0, 552, 0, 1500, 0, 552, 0, 0, 552];
 
 /// Bytes of a frame around its IP packet: header, check sequence, preamble and gap.
 const FRAMING: u32 = 38;
@@ -27,7 +27,7 @@ impl PacketSize {
     pub fn name(self) -> String {
         match self {
             PacketSize::Bytes(bytes) => format!("{bytes} B"),
-            PacketSize::Imix => "imix".into(),
+            PacketSize::Imix { .. } => "imix".into(),
         }
     }
 
@@ -35,7 +35,7 @@ impl PacketSize {
     pub fn lengths(self) -> Vec<u16> {
         match self {
             PacketSize::Bytes(bytes) => vec![bytes as u16],
-            PacketSize::Imix => IMIX.to_vec(),
+            PacketSize::Imix { smallest } => IMIX.map(|bytes| bytes.max(smallest)).to_vec(),
         }
     }
 
@@ -159,7 +159,7 @@ fn cell_text(head: &Head, operation: Operation, size: PacketSize, lines: usize) 
 fn test_name(operation: Operation, size: PacketSize) -> String {
     match size {
         PacketSize::Bytes(_) => operation.name().to_owned(),
-        PacketSize::Imix => format!("{}-imix", operation.name()),
+        PacketSize::Imix { .. } => format!("{}-imix", operation.name()),
     }
 }
 

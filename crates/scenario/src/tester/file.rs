@@ -3,7 +3,7 @@
 use super::{Event, Generator, LabelsBy, Operation, PacketSize, Profile, Told};
 use crate::address::{Address, LabelNumber, LinkAddress};
 use crate::error::Problems;
-use crate::scalar::{Bytes, Count, InterfaceName, Span, text};
+use crate::scalar::{Bytes, Count, FilePath, InterfaceName, Span, text};
 use crate::table::{At, Decode, Kind, List, Named, choice, mismatch, table};
 use crate::tree::Node;
 use netstage_core::forward::Model;
@@ -127,6 +127,8 @@ table! {
         router_as: Count<1, 4_294_967_295> = 65_001,
         /// The key of TCP's MD5 option (RFC 2385).
         md5: Option<String>,
+        /// A table told beside the networks that packets go to, by the first receiving port and with it as next hop, so that the router has these in a table as large and as mixed as a real one: an MRT file (RFC 6396, gzip too) or a text with a prefix and a next hop on each line, relative to this file. Routes to tested networks or parts of them are left out.
+        beside: Option<At<FilePath>>,
     }
 }
 
@@ -218,7 +220,7 @@ impl Decode for PacketSize {
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
         match node.text() {
             None => mismatch(node, &Self::kind(), problems),
-            Some("imix") => Some(PacketSize::Imix),
+            Some("imix") => Some(PacketSize::Imix { smallest: super::build::LEAST_IPV4 }),
             Some(_) => {
                 Bytes::<46, 9_000>::decode(node, problems).map(|bytes| PacketSize::Bytes(bytes.0 as u32))
             }

@@ -76,6 +76,7 @@ fn what_cannot_be_tested_is_told_with_its_remedy() {
         ("[labels]", "[labels]\nby = \"rsvp-te\"", "not set up by RSVP-TE yet"),
         ("count = 1000", "first = \"2001:db8::\"", "give `east` addresses of IPv6"),
         ("[labels]", "[labels]\n[convergence]", "by = \"bgp\" in [routes]"),
+        ("[labels]", "[labels]\n[bgp]\nbeside = \"rib\"", "there is no session to tell of these routes"),
         ("interface = \"eth2\"", "interface = \"eth1\"", "`eth1` is named twice"),
     ] {
         let text = SMALL
@@ -101,4 +102,8 @@ fn packets_of_ipv6_have_66_bytes_at_least() {
     let small = text.replace("[port.west]", "sizes = [\"46 B\"]\n[port.west]");
     let told = parse("tester.toml", &small).unwrap_err().to_string();
     assert!(told.contains("a size is too small for IPv6"), "{told}");
+    let mixed = parse("tester.toml", &small.replace("46 B", "imix")).unwrap();
+    assert_eq!(mixed.sizes[0], mixed.mix());
+    assert_eq!(mixed.mix().lengths(), [66, 552, 66, 66, 552, 66, 1500, 66, 552, 66, 66, 552]);
+    assert_eq!(mixed.scenario.cells[0].plan.tests[0].frames[0].ip, 347);
 }

@@ -164,7 +164,7 @@ pub trait Build {
 
 impl Build for Plan {
     fn node(&mut self, name: &str, kind: NodeKind) -> usize {
-        self.nodes.push(Node { name: name.into(), kind, device: None, arp_timeout: None });
+        self.nodes.push(Node { name: name.into(), kind, device: None, arp_timeout: None, place: None });
         self.nodes.len() - 1
     }
 

@@ -6,7 +6,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
-use netstage_scenario::plan::{FlowGroup, Measure, Plan, Test, Transfer, Transport};
+use netstage_scenario::plan::{FlowGroup, Measure, Plan, Test, Transport};
 
 /// The plan of a trial of packets. Its only flow that is not load is named as the test's probe.
 pub fn packets(plan: &Plan, test: &Test, trial: &Trial) -> Plan {
@@ -74,14 +74,15 @@ pub fn trickle(plan: &Plan, test: &Test, config: &tcp::Config) -> Plan {
     alone(plan, test, vec![probe], end, measure)
 }
 
-/// A TCP transfer.
-pub fn transfer(plan: &Plan, test: &Test, asked: &Transfer) -> Plan {
+/// A TCP transfer of so many bytes, or as many as the time allows.
+pub fn transfer(plan: &Plan, test: &Test, config: &tcp::Config, size: Option<u64>, trial: Duration) -> Plan {
     let start = Instant::ZERO + test.warm_up;
-    let end = start + asked.trial;
-    let traffic = Pattern::Bulk { size: asked.size }.into();
-    let probe = FlowGroup { traffic, start, stop: end, ..test.probe.clone() };
+    let end = start + trial;
+    let traffic = Pattern::Bulk { size }.into();
+    let transport = Transport::Tcp(config.clone());
+    let probe = FlowGroup { traffic, transport, start, stop: end, ..test.probe.clone() };
     // Fine enough to see when the last byte arrives.
-    let interval = Duration::from_millis(10).min(asked.trial);
+    let interval = Duration::from_millis(10).min(trial);
     alone(
         plan,
         test,

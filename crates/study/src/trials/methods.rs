@@ -8,6 +8,7 @@ mod rfc2544;
 mod stamp;
 mod steady;
 mod transfer;
+mod tune;
 
 use super::session::{Ended, Session, describe};
 use netstage_core::measure::clopper_pearson;
@@ -32,6 +33,7 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
             return activation::run(session, services, *step, *performance);
         }
         Method::Transfer(transfer) => return transfer::run(session, transfer),
+        Method::Tune(asked) => return tune::run(session, asked),
         Method::Stamp { interval, trial } => return stamp::run(session, &probes[0], *interval, *trial),
         _ => {}
     }
@@ -60,6 +62,7 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
             Method::Loss { rate, trial, repeats } => loss(session, probe, *rate, *trial, *repeats)?,
             Method::BitError { .. }
             | Method::Transfer(_)
+            | Method::Tune(_)
             | Method::Activation { .. }
             | Method::Stamp { .. } => unreachable!("they search all sizes together"),
         }

@@ -14,6 +14,7 @@ mod tests;
 use crate::Runner;
 use crate::Stopped;
 use netstage_scenario::finding::TestOutcome;
+use netstage_scenario::outcome::Attendant;
 use netstage_scenario::plan::Plan;
 use session::{Ended, Session};
 pub use tables::tables;
@@ -24,7 +25,7 @@ pub fn run(
     plan: &Plan,
     (seed, retries): (u64, u32),
     runner: &Runner,
-    stop: &dyn Fn() -> bool,
+    stop: &dyn Attendant,
     doing: &dyn Fn(&str),
 ) -> Result<Vec<TestOutcome>, Stopped> {
     let mut outcomes = Vec::with_capacity(plan.tests.len());

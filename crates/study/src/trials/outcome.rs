@@ -49,15 +49,25 @@ pub struct Transferred {
     pub least_round_trip: Option<Duration>,
     /// Mean of its smoothed round trips.
     pub mean_round_trip: Option<Duration>,
+    /// The longest of them.
+    pub longest_round_trip: Option<Duration>,
 }
 
-/// What came of a transfer that began at `start`, of `size` bytes where it has an end.
-pub fn transfer(outcome: &Outcome, probe: &str, start: Instant, size: Option<u64>) -> Transferred {
+/// What came of a transfer that began at `start`, of `size` bytes where it has an end. What comes before it has
+/// settled for so long tells the least round trip alone.
+pub fn transfer(
+    outcome: &Outcome,
+    probe: &str,
+    start: Instant,
+    (size, settle): (Option<u64>, Duration),
+) -> Transferred {
     let values = |metric| outcome.get(metric, probe).map_or(&[][..], |series| &series.values);
     let interval = outcome.interval;
     let (size, mut bytes) = (size.map_or(f64::INFINITY, |size| size as f64), 0.0);
     let mut bins = outcome.bins;
-    for (bin, rate) in values(Metric::FlowThroughput).iter().enumerate() {
+    let settled = start + settle;
+    let first = if settle > Duration::ZERO { settled.0.div_ceil(interval.0) as usize } else { 0 };
+    for (bin, rate) in values(Metric::FlowThroughput).iter().enumerate().skip(first) {
         bytes += rate * interval.as_secs_f64() / 8.0;
         // Half a byte for what floating point loses.
         if bytes + 0.5 >= size {
@@ -67,15 +77,19 @@ pub fn transfer(outcome: &Outcome, probe: &str, start: Instant, size: Option<u64
     }
     let end = Instant::ZERO + interval * bins as u64;
     // What the sender keeps when all has arrived says nothing of the transfer.
-    let during = values(Metric::FlowRoundTrip).iter().take(bins).copied();
-    let seen = during.filter(|v| *v > 0.0);
-    let (count, sum) = seen.clone().fold((0.0, 0.0), |(count, sum), v| (count + 1.0, sum + v));
+    let seen = |first: usize| {
+        let during = values(Metric::FlowRoundTrip).iter().take(bins).skip(first);
+        during.copied().filter(|v| *v > 0.0)
+    };
+    let (count, sum) = seen(first).fold((0.0, 0.0), |(count, sum), v| (count + 1.0, sum + v));
+    let again = values(Metric::FlowRetransmissions).iter().skip(first);
     Transferred {
         bytes: bytes.round() as u64,
-        duration: end.since(start),
-        retransmissions: values(Metric::FlowRetransmissions).iter().sum::<f64>().round() as u64,
-        least_round_trip: seen.reduce(f64::min).map(Duration::from_secs_f64),
+        duration: end.since(settled),
+        retransmissions: again.sum::<f64>().round() as u64,
+        least_round_trip: seen(0).reduce(f64::min).map(Duration::from_secs_f64),
         mean_round_trip: (count > 0.0).then(|| Duration::from_secs_f64(sum / count)),
+        longest_round_trip: seen(first).reduce(f64::max).map(Duration::from_secs_f64),
     }
 }
 

@@ -9,7 +9,7 @@ use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult}
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Attendant, Metric, Outcome};
 use netstage_scenario::plan::{Plan, Test};
 
 /// A trial that the stage spoiled is run so often at least: one of hundreds may be, and does not
@@ -32,7 +32,7 @@ pub struct Session<'a> {
     /// The test.
     pub test: &'a Test,
     runner: &'a Runner<'a>,
-    stop: &'a dyn Fn() -> bool,
+    stop: &'a dyn Attendant,
     doing: &'a dyn Fn(&str),
     /// How often a trial is tried.
     attempts: u32,
@@ -54,7 +54,7 @@ impl<'a> Session<'a> {
         test: &'a Test,
         (seed, retries): (u64, u32),
         runner: &'a Runner<'a>,
-        stop: &'a dyn Fn() -> bool,
+        stop: &'a dyn Attendant,
         doing: &'a dyn Fn(&str),
     ) -> Session<'a> {
         let found = TestOutcome {
@@ -76,6 +76,11 @@ impl<'a> Session<'a> {
             ways: Ways::default(),
             found,
         }
+    }
+
+    /// What a search draws its order from.
+    pub fn order(&self) -> Stream {
+        self.seeds.fork("order")
     }
 
     /// Rate of the first link of the test's way: what its sender can send at most.
@@ -208,12 +213,13 @@ impl<'a> Session<'a> {
         Err(Ended::Void(format!("{}: {} trials in a row were spoiled: {why}", self.test.name, self.attempts)))
     }
 
-    /// Runs a plan in which the probe is carried by TCP, again where the stage spoiled it.
+    /// Runs a plan in which the probe is carried by TCP, again where the stage spoiled it. What counts is so many
+    /// bytes, and what comes after the transfer has settled for so long.
     pub fn transfer(
         &mut self,
         subject: &str,
         derived: &Plan,
-        size: Option<u64>,
+        counted: (Option<u64>, Duration),
     ) -> Result<Transferred, Ended> {
         let mut why = String::new();
         let start = Instant::ZERO + self.test.warm_up;
@@ -221,7 +227,7 @@ impl<'a> Session<'a> {
             (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
             let outcome = (self.runner)(derived, seed, self.stop).map_err(Ended::Stopped)?;
-            let result = outcome::transfer(&outcome, &self.test.probe.name, start, size);
+            let result = outcome::transfer(&outcome, &self.test.probe.name, start, counted);
             let spoiled = outcome.void.into_iter().next();
             self.found.trials.push(TrialEntry {
                 subject: subject.to_owned(),
@@ -243,6 +249,11 @@ impl<'a> Session<'a> {
     /// Keeps a number.
     pub fn find(&mut self, metric: Metric, subject: &str, value: f64) {
         self.found.findings.extend(Finding::new(metric, subject, value));
+    }
+
+    /// Keeps a finding.
+    pub fn keep(&mut self, finding: Finding) {
+        self.found.findings.push(finding);
     }
 
     /// Keeps a number and its bounds; NaN where there is none.

@@ -7,7 +7,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::finding::TestOutcome;
-use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series};
+use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome, Series};
 use netstage_scenario::plan::{FlowGroup, Method, Plan, Search, Test, Transport};
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -74,7 +74,7 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
 }
 
 fn tested(plan: &Plan, capacity: f64, generator: f64) -> TestOutcome {
-    let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(device(plan, capacity, generator));
+    let runner = |plan: &Plan, _: u64, _: &dyn Attendant| Ok(device(plan, capacity, generator));
     run(plan, (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0)
 }
 
@@ -102,7 +102,7 @@ fn a_trial_is_the_network_with_one_flow_and_what_runs_beside_it() {
     plan.tests[0].load = vec![2];
     plan.tests[0].warm_up = Duration::from_secs(3);
     let (plans, seeds) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    let runner = |plan: &Plan, seed: u64, _: &dyn Fn() -> bool| {
+    let runner = |plan: &Plan, seed: u64, _: &dyn Attendant| {
         plans.lock().unwrap().push(plan.clone());
         seeds.lock().unwrap().push(seed);
         Ok(device(plan, 20e6, f64::INFINITY))
@@ -166,7 +166,7 @@ fn what_the_generator_cannot_send_is_not_the_networks_loss() {
 #[test]
 fn a_stage_that_spoils_every_trial_voids_the_test() {
     let plan = plan(Method::Throughput(search(10)), &[64]);
-    let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| {
+    let runner = |plan: &Plan, _: u64, _: &dyn Attendant| {
         Ok(Outcome { void: vec!["the emulator was late".into()], ..device(plan, 20e6, f64::INFINITY) })
     };
     for (retries, attempts) in [(0, 3), (4, 5)] {
@@ -231,7 +231,7 @@ fn stamp_plan() -> Plan {
 #[test]
 fn stamp_tells_loss_and_delay_of_each_direction() {
     let plan = stamp_plan();
-    let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(session(plan, [20.0, 5.0], true));
+    let runner = |plan: &Plan, _: u64, _: &dyn Attendant| Ok(session(plan, [20.0, 5.0], true));
     let test = run(&plan, (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0);
     let near = |metric, subject: &str, expected: f64| {
         let found = value(&test, metric, subject);
@@ -274,7 +274,7 @@ fn stamp_tells_loss_and_delay_of_each_direction() {
 
 #[test]
 fn a_reflector_that_told_nothing_voids_a_stamp_test() {
-    let runner = |plan: &Plan, _: u64, _: &dyn Fn() -> bool| Ok(session(plan, [20.0, 5.0], false));
+    let runner = |plan: &Plan, _: u64, _: &dyn Attendant| Ok(session(plan, [20.0, 5.0], false));
     let test = run(&stamp_plan(), (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0);
     assert_eq!(test.void, ["one: the stage did not tell what reached the reflector"]);
     assert!(test.findings.is_empty());

@@ -2,12 +2,11 @@
 
 use super::snapshot::{self, FlowState, ReferenceState, Snapshot};
 use crate::prometheus::Page;
+use std::time::Duration;
 
 /// A state as metrics.
 pub(super) fn text(state: &Snapshot) -> String {
-    let mut page = Page::default();
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    page.one("netstage_pe_uptime_seconds", "gauge", "Time since the router began.", seconds(state.uptime_ns));
+    let mut page = Page::new("pe", Duration::from_nanos(state.uptime_ns));
     page.one(
         "netstage_pe_configurations_total",
         "counter",
@@ -70,7 +69,7 @@ pub(super) fn text(state: &Snapshot) -> String {
         let severity = snapshot::meaning(name).map_or("info", |(severity, _)| severity.name());
         page.sample("netstage_pe_events_total", &[("reason", name), ("severity", severity)], *count as f64);
     }
-    page.0
+    page.text()
 }
 
 /// How a metric of a circuit is found.
@@ -174,6 +173,7 @@ fn references(page: &mut Page, state: &Snapshot) {
 mod tests {
     use super::*;
     use crate::pe::daemon::snapshot::{TrafficState, WindowState};
+    use crate::prometheus::scheme;
 
     #[test]
     fn every_sample_has_help_type_and_a_number() {
@@ -211,16 +211,8 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
-        let named = crate::prometheus::checked(&text);
-        // The dashboard asks for nothing else.
-        let dashboard = include_str!("../../../../../docs/pe-dashboard.json");
-        let asked: Vec<&str> = dashboard
-            .match_indices("netstage_pe_")
-            .map(|(start, _)| {
-                dashboard[start..].split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap()
-            })
-            .collect();
-        assert!(asked.len() > 15 && asked.iter().all(|name| named.contains(*name)), "{asked:?}");
+        let named = scheme::check(&text, "pe");
+        scheme::check_dashboard(include_str!("../../../../../docs/dashboards/pe.json"), "pe", &named);
         // A flow without a window has no sample of one.
         assert_eq!(text.matches("netstage_pe_flow_window_packets{").count(), 1);
         // Nor has a reference an age of which nothing was heard.

@@ -8,7 +8,7 @@ use netstage_scenario::router::Counting;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -31,7 +31,8 @@ impl Metrics {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| Obstacle::system("metrics cannot be served", &error))?;
         let closing = watch::Sender::new(false);
-        let source = Arc::new(move || told(&answering, count));
+        let since = Instant::now();
+        let source = Arc::new(move || told(&answering, count, since.elapsed()));
         runtime.block_on(prometheus::listen(address, source, closing.subscribe()))?;
         Ok(Metrics { closing, runtime: Some(runtime) })
     }
@@ -46,7 +47,7 @@ impl Drop for Metrics {
     }
 }
 
-fn told(answering: &Answering, count: Counting) -> Option<String> {
+fn told(answering: &Answering, count: Counting, uptime: Duration) -> Option<String> {
     let state = answering.show()?;
     let mut labels = Few::default();
     let Ok(all) = answering.each_label::<Infallible>(None, &mut |label| {
@@ -62,7 +63,7 @@ fn told(answering: &Answering, count: Counting) -> Option<String> {
         });
         all?;
     }
-    Some(text(&state, &labels, &routes))
+    Some(text(&state, &labels, &routes, uptime))
 }
 
 /// The first of many that count, and how many there were beyond.
@@ -90,8 +91,8 @@ impl<T> Few<T> {
 /// How a metric of an interface is found.
 type OfInterface<'a> = &'a dyn Fn(&Interface) -> f64;
 
-fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>) -> String {
-    let mut page = Page::default();
+fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>, uptime: Duration) -> String {
+    let mut page = Page::new("router", uptime);
     page.one(
         "netstage_router_configurations_total",
         "counter",
@@ -160,7 +161,7 @@ fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>) -> String {
     of_many(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
     let route = |route: &Route| vec![("table", route.table.clone()), ("prefix", route.prefix.clone())];
     of_many(&mut page, "prefix", "by the prefix", routes, route, |one| (one.packets, one.bytes));
-    page.0
+    page.text()
 }
 
 fn of_many<T>(
@@ -232,7 +233,7 @@ mod tests {
         };
         let mut routes = Few::default();
         routes.add(true, route);
-        let text = text(&state, &labels, &routes);
+        let text = text(&state, &labels, &routes, Duration::from_secs(2));
         for line in [
             "netstage_router_routes 7",
             "netstage_router_interface_received_bytes_total{interface=\"core0\",table=\"main\"} 300",
@@ -245,6 +246,9 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in the text");
         }
         assert!(!text.contains("label=\"3\""), "it had no packets");
-        assert!(prometheus::checked(&text).len() > 15);
+        let named = prometheus::scheme::check(&text, "router");
+        assert!(named.len() > 15);
+        let dashboard = include_str!("../../../../../docs/dashboards/router.json");
+        prometheus::scheme::check_dashboard(dashboard, "router", &named);
     }
 }

@@ -104,6 +104,10 @@ fn what_is_taken_back_raises_the_threshold() {
     let told = [(reduced, by(Function::EnterRecovery)), (undone, Told::By(None))];
     let expected = [Kind::Window(Cause::FastRetransmit), Kind::Window(Cause::Undo), Kind::Recovered];
     assert_eq!(kinds(&told), expected);
+    // What is merely forgotten does not.
+    let forgotten = entering(2, State::Recovery, State::Open);
+    let told = [(reduced, by(Function::EnterRecovery)), (forgotten, Told::By(None))];
+    assert_eq!(kinds(&told), [Kind::Window(Cause::FastRetransmit), Kind::Recovered]);
     // The next reduction sets a threshold of its own, and forgets the one before.
     let mut next = entering(3, State::Open, State::Reducing);
     next.snapshot.ssthresh = Some(9 * SEGMENT);

@@ -112,7 +112,7 @@ fn warn_of_readers(path: &Path) {
 }
 
 /// A client's key, which it must have.
-fn key(file: Option<&PathBuf>) -> Result<Key, Failure> {
+pub(super) fn key(file: Option<&PathBuf>) -> Result<Key, Failure> {
     find_key(file.map(PathBuf::as_path))?.ok_or_else(|| {
         Failure::usage(format!("no key: name a file with --key-file, or set {KEY_VARIABLE}"))
             .help("netstage measure serve, on the other host, prints the command with its key")
@@ -152,7 +152,7 @@ fn code(outcome: &Outcome) -> u8 {
     }
 }
 
-fn failure(error: OpenError) -> Failure {
+pub(super) fn failure(error: OpenError) -> Failure {
     let OpenError::Agents(error) = error else { return Failure::run(error.to_string()) };
     match &error {
         Error::OtherKey { place, .. } => Failure::usage(format!("the server at {place} has another key"))

@@ -9,8 +9,11 @@ use crate::exit::{Failure, OK, print};
 use netstage_core::time::{Duration, Instant};
 use netstage_live::clock::monotonic_ns;
 use netstage_live::tcpmon::gateway::{Gateway, Passed};
-use netstage_live::tcpmon::limit::{FOLDER, Limiter, Limits, Standing};
+use netstage_live::tcpmon::limit::{Limiter, Limits, Standing};
+use netstage_live::tcpmon::note::{self, FOLDER};
+use netstage_live::tcpmon::route::Routes;
 use std::io::IsTerminal as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -32,6 +35,9 @@ pub struct Arguments {
     /// this machine; goes with --window, and choices by --port and --address
     #[arg(long, value_name = "INTERFACE", requires = "window", conflicts_with = "cwnd")]
     gateway: Option<String>,
+    /// Limit connections to this address that begin from now on, by a route, in place of connections that run
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "gateway")]
+    route: Vec<IpAddr>,
     /// End after so long
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     span: Option<Duration>,
@@ -56,6 +62,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     }
     if let (Some(interface), Some(window)) = (&arguments.gateway, window) {
         return pass(arguments, interface, window);
+    }
+    if !arguments.route.is_empty() {
+        return by_route(arguments, limits);
     }
     if arguments.filter.is_empty() {
         return Err(Failure::usage("every connection of this machine would be limited")
@@ -90,6 +99,32 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     print(format!("put back {}\n", counted(count, "connection")).as_bytes()).map(|()| OK)
 }
 
+/// Limits what begins, by routes.
+fn by_route(arguments: &Arguments, limits: Limits) -> Result<u8, Failure> {
+    if !arguments.filter.is_empty() {
+        return Err(Failure::usage("a route knows no processes, ports, namespaces or cgroups")
+            .help("--route alone; or limit connections that run, without --route"));
+    }
+    let interrupted = watch_interrupt()?;
+    let start = monotonic_ns();
+    let routes = Routes::new(limits, &arguments.route, &arguments.state).map_err(refused)?;
+    let addresses: Vec<String> = arguments.route.iter().map(IpAddr::to_string).collect();
+    print(format!("connections to {} that begin now are limited\n", addresses.join(", ")).as_bytes())?;
+    if limits.cwnd.is_some() {
+        eprintln!(
+            "note: congestion windows of connections after the first; what the kernel remembers of a host goes before: \
+             ip tcp_metrics delete ADDRESS"
+        );
+    }
+    while !interrupted.load(Ordering::Relaxed)
+        && arguments.span.is_none_or(|span| monotonic_ns().saturating_sub(start) < span.0)
+    {
+        std::thread::sleep(std::time::Duration::from_nanos(LOOK.0));
+    }
+    drop(routes);
+    print(format!("took away {}\n", counted(addresses.len(), "route")).as_bytes()).map(|()| OK)
+}
+
 /// Limits what passes an interface.
 fn pass(arguments: &Arguments, interface: &str, window: u32) -> Result<u8, Failure> {
     let interrupted = watch_interrupt()?;
@@ -116,9 +151,9 @@ fn pass(arguments: &Arguments, interface: &str, window: u32) -> Result<u8, Failu
     }
 }
 
-/// Puts back what killed ones left; how many connections.
+/// Puts back what killed ones left; how many connections and routes.
 pub fn clean() -> Result<usize, Failure> {
-    netstage_live::tcpmon::limit::clean(Path::new(FOLDER)).map_err(refused)
+    note::clean(Path::new(FOLDER)).map_err(refused)
 }
 
 fn page(standings: &[Standing], most: usize) -> String {

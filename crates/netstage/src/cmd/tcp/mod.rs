@@ -3,6 +3,7 @@
 mod filter;
 pub mod limit;
 mod record;
+mod tune;
 mod view;
 mod watch;
 
@@ -16,6 +17,8 @@ pub enum Command {
     Watch(watch::Arguments),
     /// Limit the windows of connections that run, as long as this command does
     Limit(limit::Arguments),
+    /// Find the window, and congestion control, with which TCP carries most to a host that runs `netstage measure serve`
+    Tune(tune::Arguments),
 }
 
 /// Runs the command.
@@ -23,6 +26,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Watch(arguments) => watch::run(arguments),
         Command::Limit(arguments) => limit::run(arguments),
+        Command::Tune(arguments) => tune::run(arguments),
     }
 }
 

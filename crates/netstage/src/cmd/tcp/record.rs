@@ -28,13 +28,21 @@ pub struct Keeper {
     beyond: usize,
 }
 
+/// What a flow's ACKs told in a bin, beside what its history keeps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    acknowledged: u64,
+    retransmissions: u64,
+    round_trip: Option<Duration>,
+}
+
 #[derive(Debug)]
 struct Kept {
     flow: Flow,
     history: History,
-    /// Acknowledged in each bin.
-    acknowledged: Vec<u64>,
-    last: u64,
+    /// Of each bin.
+    bins: Vec<Sent>,
+    last: Snapshot,
     total: u64,
     /// When the window changed, and what might then be in flight, segments.
     marks: Vec<(Instant, Cause, f64)>,
@@ -56,25 +64,32 @@ impl Keeper {
             let kept = Kept {
                 flow: *flow,
                 history: History::growing(self.interval, MOST_BINS),
-                acknowledged: Vec::new(),
-                last: event.snapshot.acknowledged,
+                bins: Vec::new(),
+                last: event.snapshot,
                 total: 0,
                 marks: Vec::new(),
             };
             self.flows.insert(flow.id, kept);
         }
         let kept = self.flows.get_mut(&flow.id).expect("it is there now");
+        let snapshot = &event.snapshot;
         kept.history.handle(event);
         let bin = (event.time.0 / self.interval.0) as usize;
         if bin < MOST_BINS {
-            if bin >= kept.acknowledged.len() {
-                kept.acknowledged.resize(bin + 1, 0);
+            if bin >= kept.bins.len() {
+                kept.bins.resize(bin + 1, Sent::default());
             }
-            let more = event.snapshot.acknowledged.saturating_sub(kept.last);
-            kept.acknowledged[bin] += more;
+            let sent = &mut kept.bins[bin];
+            let more = snapshot.acknowledged.saturating_sub(kept.last.acknowledged);
+            sent.acknowledged += more;
+            sent.retransmissions += snapshot.retransmissions.saturating_sub(kept.last.retransmissions);
+            sent.round_trip = snapshot.smoothed_round_trip.or(sent.round_trip);
             kept.total += more;
         }
-        kept.last = kept.last.max(event.snapshot.acknowledged);
+        // Two processors' records may come in another order than they were made.
+        let acknowledged = kept.last.acknowledged.max(snapshot.acknowledged);
+        let retransmissions = kept.last.retransmissions.max(snapshot.retransmissions);
+        kept.last = Snapshot { acknowledged, retransmissions, ..*snapshot };
         if let Kind::Window(cause) = event.kind
             && kept.marks.len() < MOST_MARKS
         {
@@ -94,22 +109,29 @@ impl Keeper {
         for (kept, name) in self.flows.into_values().zip(names) {
             let mut values = kept.history.finish(end);
             values.resize(bins, Bin::default());
-            let mut acknowledged = kept.acknowledged;
-            acknowledged.resize(bins, 0);
-            drawn.push(Drawn { name, bins: values, acknowledged, total: kept.total, marks: kept.marks });
+            let mut sent = kept.bins;
+            sent.resize(bins, Sent::default());
+            drawn.push(Drawn { name, bins: values, sent, total: kept.total, marks: kept.marks });
         }
         let mut series = Vec::new();
+        // Those that carried most are told of first.
+        drawn.sort_by_key(|flow| std::cmp::Reverse(flow.total));
         for flow in &drawn {
-            series.push(Series {
-                metric: Metric::FlowThroughput,
-                subject: flow.name.clone(),
-                values: flow.rates(interval),
-            });
+            let trip = |sent: &Sent| sent.round_trip.map_or(f64::NAN, Duration::as_secs_f64);
+            for (metric, values) in [
+                (Metric::FlowThroughput, flow.rates(interval)),
+                (Metric::FlowRoundTrip, flow.sent.iter().map(trip).collect()),
+                (
+                    Metric::FlowRetransmissions,
+                    flow.sent.iter().map(|sent| sent.retransmissions as f64).collect(),
+                ),
+            ] {
+                series.push(Series { metric, subject: flow.name.clone(), values });
+            }
             series.extend(window::series(&flow.name, interval, &flow.bins));
         }
         series.sort_by_key(|series| series.metric);
         let count = drawn.len();
-        drawn.sort_by_key(|flow| std::cmp::Reverse(flow.total));
         drawn.truncate(DRAWN);
         Observation {
             tool: TOOL.into(),
@@ -117,6 +139,7 @@ impl Keeper {
             description: format!("{count} TCP flows, watched by their sender's kernel."),
             duration: end.since(Instant::ZERO),
             outcome: Outcome { interval, bins, series, warnings, ..Outcome::default() },
+            tests: Vec::new(),
             figures: figures(&drawn, interval),
         }
     }
@@ -126,14 +149,14 @@ impl Keeper {
 struct Drawn {
     name: String,
     bins: Vec<Bin>,
-    acknowledged: Vec<u64>,
+    sent: Vec<Sent>,
     total: u64,
     marks: Vec<(Instant, Cause, f64)>,
 }
 
 impl Drawn {
     fn rates(&self, interval: Duration) -> Vec<f64> {
-        self.acknowledged.iter().map(|bytes| *bytes as f64 * 8.0 / interval.as_secs_f64()).collect()
+        self.sent.iter().map(|sent| sent.acknowledged as f64 * 8.0 / interval.as_secs_f64()).collect()
     }
 }
 

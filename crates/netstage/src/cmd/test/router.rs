@@ -64,7 +64,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         stage: STAGE.into(),
         tool: TOOL.into(),
     };
-    tester.scenario.description = format!("{} {}", tester.scenario.description, bench.calibration());
+    let told = [Some(bench.calibration()), bench.told_beside()].into_iter().flatten();
+    tester.scenario.description = told.fold(tester.scenario.description, |all, told| format!("{all} {told}"));
     tester.scenario.warnings.extend(bench.slower_because().iter().cloned());
     to_record(&tester.scenario, &stage::router(&bench), &options, arguments.json)
 }

@@ -60,7 +60,7 @@ pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
 
 /// The router's ends of the tester's BGP sessions.
 fn sessions(kind: Kind, tester: &Tester) -> String {
-    let Bgp { own_as, router_as, md5 } = &tester.bgp;
+    let Bgp { own_as, router_as, md5, beside: _ } = &tester.bgp;
     let receiving: BTreeSet<usize> = tester.ways.iter().flat_map(|way| way.to.iter().copied()).collect();
     let ports: Vec<&Port> = receiving.into_iter().map(|port| &tester.ports[port]).collect();
     let identifier = match ports.first().map(|port| port.router) {

@@ -9,6 +9,7 @@ use netstage_core::measure::trial::{FrameSize, Layer};
 use netstage_core::measure::verdict::{Cause, Evidence, judge};
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
+use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::plan::{self, Transport};
 
@@ -21,7 +22,8 @@ pub fn run(session: &mut Session, asked: &plan::Transfer) -> Result<(), Ended> {
         unreachable!("a transfer is TCP's");
     };
     let frame = session.test.frames[0];
-    let idle = session.transfer(&name, &derive::trickle(session.plan, session.test, &config), None)?;
+    let everything = (None, Duration::ZERO);
+    let idle = session.transfer(&name, &derive::trickle(session.plan, session.test, &config), everything)?;
     let Some(round_trip) = idle.least_round_trip else {
         return Err(Ended::Void(format!("{name}: the stage measured no round trip")));
     };
@@ -36,7 +38,8 @@ pub fn run(session: &mut Session, asked: &plan::Transfer) -> Result<(), Ended> {
         layer: Layer::Ip,
         full_packet: frame,
     };
-    let ran = session.transfer(&name, &derive::transfer(session.plan, session.test, asked), asked.size)?;
+    let derived = derive::transfer(session.plan, session.test, &config, asked.size, asked.trial);
+    let ran = session.transfer(&name, &derived, (asked.size, Duration::ZERO))?;
     found(session, &name, &config, &baseline, &ran);
     Ok(())
 }

@@ -1,10 +1,10 @@
-// Turns the bundle into the three files the binary embeds: a script and a style sheet that are safe to stand
-// inside a page, and the page itself, whose policy lets exactly these two run.
+// Turns a bundle into the three files the binary embeds: a script, a style sheet and a page. Those of the report
+// are safe to stand inside the page, whose policy lets exactly these two run; those of the app are served beside it.
 
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Plugin } from 'vite';
+import type { Plugin, Rolldown } from 'vite';
 
 export function reportFiles(template: string): Plugin {
   return {
@@ -14,11 +14,7 @@ export function reportFiles(template: string): Plugin {
     generateBundle: {
       order: 'post',
       handler(_, bundle) {
-        const script = bundle['report.js'];
-        const style = bundle['report.css'];
-        if (script?.type !== 'chunk' || style?.type !== 'asset') throw new Error('the bundle lacks report.js or report.css');
-        const others = Object.keys(bundle).filter((f) => f !== 'report.js' && f !== 'report.css');
-        if (others.length > 0) throw new Error(`more files than one script and one style sheet: ${others.join(', ')}`);
+        const { script, style } = pair(bundle, 'report');
         script.code = `${notices(Object.keys(script.modules))}${inlineScript(script.code.trim())}\n`;
         style.source = `${String(style.source).trim()}\n`;
         if (/<\/style/i.test(style.source)) throw new Error('the style sheet would end its element');
@@ -35,6 +31,32 @@ export function reportFiles(template: string): Plugin {
       },
     },
   };
+}
+
+export function appFiles(page: string): Plugin {
+  return {
+    name: 'netstage-app-files',
+    apply: 'build',
+    enforce: 'post',
+    generateBundle: {
+      order: 'post',
+      handler(_, bundle) {
+        const { script, style } = pair(bundle, 'app');
+        script.code = `${notices(Object.keys(script.modules))}${script.code.trim()}\n`;
+        style.source = `${String(style.source).trim()}\n`;
+        this.emitFile({ type: 'asset', fileName: 'app.html', source: readFileSync(page, 'utf8') });
+      },
+    },
+  };
+}
+
+/** The one script and the one style sheet of a bundle. */
+function pair(bundle: Rolldown.OutputBundle, name: string): { script: Rolldown.OutputChunk; style: Rolldown.OutputAsset } {
+  const [script, style] = [bundle[`${name}.js`], bundle[`${name}.css`]];
+  if (script?.type !== 'chunk' || style?.type !== 'asset') throw new Error(`the bundle lacks ${name}.js or ${name}.css`);
+  const others = Object.keys(bundle).filter((f) => f !== `${name}.js` && f !== `${name}.css`);
+  if (others.length > 0) throw new Error(`more files than one script and one style sheet: ${others.join(', ')}`);
+  return { script, style };
 }
 
 /** Nothing in the script may end or comment out the element it stands in. */

@@ -1,8 +1,38 @@
 //! What may happen to an agent, and in which order: whose it is, which run it is in, and
 //! how far that run is. No clock, socket or thread.
 
-use crate::protocol::generated::Phase;
-use crate::protocol::{Refusal, RefusalKind};
+use super::{Refusal, RefusalKind};
+use alloc::format;
+use alloc::string::String;
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// There is none.
+    #[default]
+    Idle,
+    /// What it needs is being opened.
+    Preparing,
+    /// Only the start is missing.
+    Ready,
+    /// It has a start, which may still be to come.
+    Running,
+    /// It is over, and its result at hand.
+    Done,
+}
+
+impl Phase {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Idle => "idle",
+            Phase::Preparing => "being prepared",
+            Phase::Ready => "ready",
+            Phase::Running => "running",
+            Phase::Done => "over",
+        }
+    }
+}
 
 /// The state of an agent towards its controller.
 ///
@@ -10,20 +40,19 @@ use crate::protocol::{Refusal, RefusalKind};
 /// [`prepare`](Session::prepare) → [`prepared`](Session::prepared) → [`start`](Session::start)
 /// → [`ended`](Session::ended) → [`collect`](Session::collect) → [`release`](Session::release).
 /// A later run may be prepared whenever none is being prepared or running.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Session {
     controller: Option<u64>,
     run: u64,
     phase: Phase,
 }
 
-impl Default for Session {
-    fn default() -> Session {
-        Session { controller: None, run: 0, phase: Phase::Idle }
-    }
-}
-
 impl Session {
+    /// That of an agent that nobody has, and whose last run was this: none up to it is taken again.
+    pub fn after(run: u64) -> Session {
+        Session { run, ..Session::default() }
+    }
+
     /// A controller takes the agent.
     pub fn attend(&mut self, controller: u64) -> Result<(), Refusal> {
         if controller == 0 {
@@ -46,7 +75,7 @@ impl Session {
             Phase::Preparing | Phase::Running => {
                 return Err(order(format!("run {} is under way", self.run)));
             }
-            Phase::Idle | Phase::Ready | Phase::Done | Phase::Unknown => {}
+            Phase::Idle | Phase::Ready | Phase::Done => {}
         }
         self.run = run;
         self.phase = Phase::Preparing;
@@ -120,6 +149,11 @@ impl Session {
         self.controller.is_some()
     }
 
+    /// The last run that was asked for; zero before the first.
+    pub fn last_run(&self) -> u64 {
+        self.run
+    }
+
     /// How far the run is.
     pub fn phase(&self) -> Phase {
         self.phase
@@ -130,7 +164,8 @@ impl Session {
         if self.phase == Phase::Idle { 0 } else { self.run }
     }
 
-    fn belongs(&self, controller: u64) -> Result<(), Refusal> {
+    /// Whether the agent is this controller's.
+    pub fn belongs(&self, controller: u64) -> Result<(), Refusal> {
         match self.controller {
             None => Err(order("nobody attends this agent: open an Attend stream first")),
             Some(owner) if owner != controller => Err(busy()),
@@ -142,23 +177,11 @@ impl Session {
         if run == self.run && phase == self.phase {
             return Ok(());
         }
-        let want = phase_name(phase);
+        let want = phase.name();
         Err(match self.run() {
             0 => order(format!("run {run} is not {want}: there is none")),
-            now => order(format!("run {run} is not {want}: run {now} is {}", phase_name(self.phase))),
+            now => order(format!("run {run} is not {want}: run {now} is {}", self.phase.name())),
         })
-    }
-}
-
-/// A phase in words.
-pub fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Unknown => "unknown",
-        Phase::Idle => "idle",
-        Phase::Preparing => "being prepared",
-        Phase::Ready => "ready",
-        Phase::Running => "running",
-        Phase::Done => "over",
     }
 }
 
@@ -184,7 +207,7 @@ mod tests {
         session
     }
 
-    fn kind<T: std::fmt::Debug>(result: Result<T, Refusal>) -> RefusalKind {
+    fn kind<T: core::fmt::Debug>(result: Result<T, Refusal>) -> RefusalKind {
         result.unwrap_err().kind
     }
 
@@ -214,6 +237,17 @@ mod tests {
         assert_eq!(kind(session.stop(OTHER, 1)), RefusalKind::Busy);
         assert_eq!(kind(session.finish(OTHER)), RefusalKind::Busy);
         assert_eq!(session.phase(), Phase::Ready);
+    }
+
+    #[test]
+    fn a_run_of_before_is_never_taken_again() {
+        let mut session = Session::after(5);
+        session.attend(ME).unwrap();
+        for run in [0, 4, 5] {
+            assert_eq!(kind(session.prepare(ME, run)), RefusalKind::Order);
+        }
+        session.prepare(ME, 6).unwrap();
+        assert_eq!(session.last_run(), 6);
     }
 
     #[test]

@@ -1,0 +1,213 @@
+//! What an agent may be asked to do, whoever asks.
+
+use super::{Refusal, RefusalKind};
+use crate::edge::Prefix;
+use crate::quantity::BitRate;
+use crate::time::Duration;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// What an agent does at most. What is left out, is not limited.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    /// Names of the controllers that may command.
+    pub controllers: Option<Vec<String>>,
+    /// Most payload bits per second it sends, all flows together.
+    pub rate: Option<BitRate>,
+    /// Longest run.
+    pub longest: Option<Duration>,
+    /// Where it sends to.
+    pub destinations: Option<Vec<Prefix>>,
+    /// Interfaces it sends and receives by.
+    pub interfaces: Option<Vec<String>>,
+    /// It sends to hosts that have not agreed, too: the one-ended transports.
+    pub one_ended: bool,
+    /// It is a router of a provider's edge, too.
+    pub routers: bool,
+}
+
+/// What is asked of an agent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request<'a> {
+    /// The controller.
+    pub controller: &'a str,
+    /// Length of the run.
+    pub duration: Duration,
+    /// To be a router.
+    pub router: bool,
+    /// Flows.
+    pub flows: Vec<FlowRequest<'a>>,
+}
+
+/// One side of a flow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlowRequest<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What is done.
+    pub means: Means,
+    /// The other end.
+    pub other: IpAddr,
+    /// The interface at this end, where it is known.
+    pub interface: Option<&'a str>,
+}
+
+/// What is done at one end of a flow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Means {
+    /// It receives.
+    Receive,
+    /// It sends at this mean rate, bits per second; without one, as fast as it can.
+    Send {
+        /// The rate.
+        rate: Option<f64>,
+        /// Whether the receiver has agreed.
+        agreed: bool,
+        /// Whether the transport has a receiver that could.
+        one_ended: bool,
+    },
+}
+
+impl Policy {
+    /// Agrees, or says what is beyond the policy, and of which flow.
+    pub fn check(&self, request: &Request) -> Result<(), (Option<String>, Refusal)> {
+        let beyond = |reason: String, remedy: &str| Err((None, refuse(reason, remedy)));
+        if let Some(allowed) = &self.controllers
+            && !allowed.iter().any(|name| name == request.controller)
+        {
+            let reason = format!("controller {} may not command this agent", request.controller);
+            return beyond(reason, "name it under `controllers` of the agent's policy");
+        }
+        if let Some(longest) = self.longest.filter(|longest| request.duration > *longest) {
+            let (asked, allowed) = (request.duration.as_secs_f64(), longest.as_secs_f64());
+            let reason = format!("the run would take {asked} s, and this agent's policy allows {allowed} s");
+            return beyond(reason, "a shorter `duration`, or a longer `longest` in the policy");
+        }
+        if request.router && !self.routers {
+            let reason = "this agent's policy does not let it be a router";
+            return beyond(reason.into(), "`routers = true` in the policy");
+        }
+        let mut sent = 0.0;
+        for flow in &request.flows {
+            sent += self.flow(flow).map_err(|refusal| (Some(String::from(flow.name)), refusal))?;
+        }
+        if let Some(rate) = self.rate.filter(|rate| sent > rate.as_f64()) {
+            let reason = format!(
+                "{sent:.0} bit/s are asked for, and this agent's policy allows {} bit/s of payload, all flows together",
+                rate.0
+            );
+            return beyond(reason, "ask for less, or raise `rate` in the policy");
+        }
+        Ok(())
+    }
+
+    /// Checks one flow; gives the rate it sends at, where it is known.
+    fn flow(&self, flow: &FlowRequest) -> Result<f64, Refusal> {
+        if let Some(allowed) = &self.interfaces {
+            let of_policy = |name: &str| allowed.iter().any(|one| one == name);
+            match flow.interface {
+                Some(name) if of_policy(name) => {}
+                Some(name) => {
+                    let reason = format!("this agent's policy does not allow interface {name}");
+                    return Err(refuse(
+                        reason,
+                        "use an address of another one, or name it under `interfaces`",
+                    ));
+                }
+                None => {
+                    let reason =
+                        "its address here is of no interface of this host, and the policy names some";
+                    return Err(refuse(reason, "give the node an address of this host in [place]"));
+                }
+            }
+        }
+        let Means::Send { rate, agreed, one_ended } = flow.means else { return Ok(0.0) };
+        let other = flow.other.to_canonical();
+        if let Some(allowed) = &self.destinations
+            && !allowed.iter().any(|prefix| prefix.holds(other))
+        {
+            let reason = format!("this agent's policy does not allow sending to {other}");
+            return Err(refuse(reason, "add a prefix that holds it to `destinations`"));
+        }
+        if one_ended && !self.one_ended {
+            let reason = "this agent's policy does not allow sending to a host that has not agreed";
+            return Err(refuse(
+                reason,
+                "use a transport with a receiver, or `one_ended = true` in the policy",
+            ));
+        }
+        if !one_ended && !agreed {
+            let reason = format!("the receiver at {other} has not agreed to be sent to");
+            return Err(refuse(reason, "place an agent there"));
+        }
+        if self.rate.is_some() && rate.is_none() {
+            let reason = "it sends as fast as it can, and this agent's policy limits the rate";
+            return Err(refuse(reason, "give it traffic with a rate, or take `rate` out of the policy"));
+        }
+        Ok(rate.unwrap_or(0.0))
+    }
+}
+
+fn refuse(reason: impl Into<String>, remedy: &str) -> Refusal {
+    Refusal::new(RefusalKind::Policy, reason).remedy(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString as _;
+    use alloc::vec;
+
+    fn policy() -> Policy {
+        Policy {
+            controllers: Some(vec!["lab".into()]),
+            rate: Some(BitRate(2_000_000)),
+            longest: Some(Duration::from_secs(60)),
+            destinations: Some(vec![Prefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
+            interfaces: Some(vec!["eth1".into()]),
+            one_ended: false,
+            routers: false,
+        }
+    }
+
+    fn sends(other: &str) -> FlowRequest<'_> {
+        let means = Means::Send { rate: Some(1e6), agreed: true, one_ended: false };
+        FlowRequest { name: "f", means, other: other.parse().unwrap(), interface: Some("eth1") }
+    }
+
+    fn request(flows: Vec<FlowRequest<'_>>) -> Request<'_> {
+        Request { controller: "lab", duration: Duration::from_secs(60), router: false, flows }
+    }
+
+    #[test]
+    fn what_is_within_is_agreed_to() {
+        assert_eq!(policy().check(&request(vec![sends("10.1.2.3"), sends("::ffff:10.1.2.3")])), Ok(()));
+        let receives = FlowRequest { means: Means::Receive, ..sends("192.0.2.1") };
+        assert_eq!(policy().check(&request(vec![receives])), Ok(()));
+    }
+
+    #[test]
+    fn each_limit_is_named_with_what_would_help() {
+        let means = |rate, agreed, one_ended| Means::Send { rate, agreed, one_ended };
+        let flow = sends("10.0.0.1");
+        let with = |means| FlowRequest { means, ..flow.clone() };
+        for (request, told) in [
+            (Request { controller: "other", ..request(vec![]) }, "controllers"),
+            (Request { duration: Duration::from_secs(61), ..request(vec![]) }, "longest"),
+            (Request { router: true, ..request(vec![]) }, "routers"),
+            (request(vec![flow.clone(), flow.clone(), flow.clone()]), "`rate`"),
+            (request(vec![sends("192.0.2.1")]), "destinations"),
+            (request(vec![FlowRequest { interface: Some("eth0"), ..flow.clone() }]), "interfaces"),
+            (request(vec![FlowRequest { interface: None, ..flow.clone() }]), "[place]"),
+            (request(vec![with(means(None, true, false))]), "`rate`"),
+            (request(vec![with(means(Some(1.0), false, false))]), "has not agreed"),
+            (request(vec![with(means(Some(1.0), false, true))]), "one_ended"),
+        ] {
+            let (_, refusal) = policy().check(&request).unwrap_err();
+            assert_eq!(refusal.kind, RefusalKind::Policy);
+            assert!(refusal.to_string().contains(told), "{refusal}");
+        }
+    }
+}

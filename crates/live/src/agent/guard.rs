@@ -1,0 +1,32 @@
+//! Who decides what an agent does for controllers of other hosts.
+
+use crate::keyed::Peer;
+use crate::protocol::generated::Consent;
+use crate::protocol::{Refusal, RefusalKind};
+use crate::task::Assignment;
+use std::net::IpAddr;
+
+/// Decides, and keeps account of what was asked; called from any thread.
+pub trait Guard: Send + Sync {
+    /// A controller has the agent now.
+    fn taken(&self, peer: Peer);
+
+    /// A run is asked for: agrees, or refuses. Fills in addresses that are left open.
+    fn prepare(
+        &self,
+        run: u64,
+        assignment: &mut Assignment,
+        consents: &[Consent],
+        peer: Peer,
+    ) -> Result<(), Refusal>;
+
+    /// Gives its word for what the assignment has the agent receive.
+    fn agree(&self, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
+        Err(Refusal::new(RefusalKind::Policy, "this agent gives no word on what it receives"))
+    }
+
+    /// Addresses of this host that flows may use.
+    fn addresses(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+}

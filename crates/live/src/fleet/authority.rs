@@ -1,0 +1,155 @@
+//! The controller's own certificate authority (X.509, ECDSA P-256).
+//!
+//! The name in a certificate is who its holder is: an agent's is `NAME.agent.netstage`, the
+//! controller's `controller.netstage`. An agent asks with a key alone: whatever else its
+//! request says is not looked at.
+
+use super::private;
+use super::token::sha256;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// The name in the controller's certificate.
+pub const CONTROLLER: &str = "controller.netstage";
+/// How long the authority lasts.
+const LIFE: Duration = Duration::from_secs(20 * 366 * 86_400);
+/// Certificates begin so much before they are given, for clocks that are behind.
+const EARLIER: Duration = Duration::from_secs(300);
+
+const KEY_FILE: &str = "authority.key";
+const CERTIFICATE_FILE: &str = "authority.pem";
+
+/// The authority.
+pub struct Authority {
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// What a side shows, and the key to it.
+pub struct Identity {
+    /// Its certificate, and the authority's.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl Authority {
+    /// Makes one in this folder, which has none.
+    pub fn create(folder: &Path, fleet: &str) -> io::Result<Authority> {
+        let mut params = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
+        params.distinguished_name.push(DnType::CommonName, format!("netstage fleet {fleet}"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        lasting(&mut params, super::folder::now_s() + LIFE.as_secs());
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let certificate = params.self_signed(&key).map_err(io::Error::other)?;
+        private::write(&folder.join(KEY_FILE), key.serialize_pem().as_bytes())?;
+        private::write(&folder.join(CERTIFICATE_FILE), certificate.pem().as_bytes())?;
+        Authority::open(folder)
+    }
+
+    /// That of this folder.
+    pub fn open(folder: &Path) -> io::Result<Authority> {
+        let key = std::fs::read_to_string(folder.join(KEY_FILE))?;
+        let key = KeyPair::from_pem(&key).map_err(io::Error::other)?;
+        let certificate = read_certificate(&folder.join(CERTIFICATE_FILE))?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(io::Error::other)?;
+        Ok(Authority { certificate, issuer })
+    }
+
+    /// Its certificate.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// SHA-256 of its certificate.
+    pub fn fingerprint(&self) -> String {
+        sha256(&self.certificate)
+    }
+
+    /// A fresh identity for the controller, for as long as its process lasts.
+    pub fn controller(&self) -> io::Result<Identity> {
+        let mut params = CertificateParams::new([CONTROLLER.to_owned()]).map_err(io::Error::other)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        lasting(&mut params, super::folder::now_s() + LIFE.as_secs());
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(io::Error::other)?;
+        let chain = vec![certificate.der().clone(), self.certificate.clone()];
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(io::Error::other)?;
+        Ok(Identity { chain, key })
+    }
+
+    /// A certificate for the agent of this name, until then, for the key that the request proves to have.
+    pub fn sign(
+        &self,
+        agent: &str,
+        request: &[u8],
+        expires_s: u64,
+    ) -> Result<rcgen::Certificate, rcgen::Error> {
+        let asked = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))?;
+        let mut params = CertificateParams::new([agent_name(agent)])?;
+        params.distinguished_name.push(DnType::CommonName, agent);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        lasting(&mut params, expires_s);
+        params.signed_by(&asked.public_key, &self.issuer)
+    }
+}
+
+/// The name in the certificate of an agent.
+pub fn agent_name(agent: &str) -> String {
+    format!("{agent}.agent.netstage")
+}
+
+/// Whether an agent may have this name: it stands in certificates, files and scenarios.
+pub fn is_agent_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(plain)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// A key and the request for its certificate, DER.
+pub fn request() -> Result<(KeyPair, Vec<u8>), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let params = CertificateParams::new(Vec::new())?;
+    let request = params.serialize_request(&key)?;
+    Ok((key, request.der().to_vec()))
+}
+
+/// Reads a certificate, PEM.
+pub fn read_certificate(path: &Path) -> io::Result<CertificateDer<'static>> {
+    let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
+    CertificateDer::from_pem_slice(&std::fs::read(path)?).map_err(wrong)
+}
+
+fn lasting(params: &mut CertificateParams, expires_s: u64) {
+    let epoch = date_time_ymd(1970, 1, 1);
+    let now = Duration::from_secs(super::folder::now_s());
+    params.not_before = epoch + now.saturating_sub(EARLIER).min(Duration::from_secs(expires_s));
+    params.not_after = epoch + Duration::from_secs(expires_s);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_a_certificate_a_file_and_a_scenario_can_have() {
+        for good in ["a", "ber-1", "7", &"x".repeat(63)] {
+            assert!(is_agent_name(good), "{good}");
+        }
+        for bad in ["", "-a", "a-", "A", "a.b", "a/b", "../a", "ä", &"x".repeat(64)] {
+            assert!(!is_agent_name(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! The controller's process: agents dial it, and stay. Commands come by a socket in the
+//! fleet's folder, as the agents' protocol with the agent's name for an authority, and are
+//! passed on as they are; so whoever commands, has the agent until his connection ends.
+//!
+//! Every connection is looked at once a second: an agent that was removed, or whose
+//! certificate has ended, is cut off at once, whatever it is doing.
+
+use super::authority::{Authority, agent_name};
+use super::enrolment::Service as Enrolment;
+use super::enrolment::generated::enrolment_server::EnrolmentServer;
+use super::folder::{Fleet, FleetError, now_ns, now_s};
+use super::status::{AgentStatus, State};
+use super::tls::{self, Acceptor};
+use super::token::sha256;
+use crate::agent::Socket;
+use crate::clock;
+use crate::controller::{channel_over, exchange_clocks, greet};
+use crate::keyed::{Peer, Stream};
+use crate::log::{Level, Log};
+use crate::protocol::common_version;
+use crate::protocol::generated::HelloReply;
+use crate::protocol::generated::agent_client::AgentClient;
+use netstage_core::measure::{ClockOffset, OffsetEstimator};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustls::client::verify_server_name;
+use rustls::pki_types::ServerName;
+use rustls::server::ParsedCertificate;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, interval, sleep, timeout};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::codegen::http;
+use tonic::transport::Channel;
+use tower::Service as _;
+
+/// How long a handshake may take, and joining after it.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Handshakes at a time; further ones wait.
+const HANDSHAKES: usize = 64;
+/// How often an agent is asked how it is, and how long it may take to answer.
+const LOOK: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(6);
+/// Looks from which the best tells the clock: as many minutes, so that drift shows.
+const CLOCK_LOOKS: usize = 30;
+
+/// A hub that listens, but does not serve yet.
+pub struct Hub {
+    fleet: Fleet,
+    authority: Authority,
+    acceptor: Acceptor,
+    listener: TcpListener,
+    commands: Socket,
+    ended: watch::Sender<bool>,
+    log: Log,
+    /// Held as long as the hub.
+    _lock: nix::fcntl::Flock<std::fs::File>,
+}
+
+/// Asks a hub to end.
+#[derive(Clone)]
+pub struct HubEnder(watch::Sender<bool>);
+
+impl HubEnder {
+    /// Every agent is let go.
+    pub fn end(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// What its tasks share.
+struct Shared {
+    fleet: Fleet,
+    authority: Arc<Authority>,
+    log: Log,
+    state: Mutex<Present>,
+}
+
+#[derive(Default)]
+struct Present {
+    /// Whose a certificate is, by its fingerprint, and when it ends.
+    certificates: BTreeMap<String, (String, u64)>,
+    read_at: Option<SystemTime>,
+    /// Agents that are there.
+    agents: BTreeMap<String, Agent>,
+    /// How agents were when last seen.
+    seen: BTreeMap<String, AgentStatus>,
+}
+
+/// An agent that is there.
+struct Agent {
+    channel: Channel,
+    certificate: String,
+    connection: Arc<std::net::TcpStream>,
+}
+
+impl Hub {
+    /// Listens for the agents of a fleet, and for commands.
+    pub fn bind(fleet: Fleet, address: SocketAddr, log: Log) -> Result<Hub, FleetError> {
+        let lock = fleet.lock()?;
+        let authority = fleet.authority()?;
+        let system = |error: io::Error| FleetError::file(fleet.folder(), &error);
+        let identity = authority.controller().map_err(system)?;
+        let acceptor = Acceptor::new(identity, authority.certificate()).map_err(|error| {
+            FleetError::new(format!("the fleet's authority: {error}"), "make another fleet")
+        })?;
+        let listener = TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener = listener.map_err(|error| {
+            FleetError::new(format!("cannot listen at {address}: {error}"), "choose another --listen")
+        })?;
+        let commands = Socket::bind(&fleet.socket())
+            .map_err(|error| FleetError::new(error.to_string(), "name a shorter folder with --fleet"))?;
+        Ok(Hub {
+            fleet,
+            authority,
+            acceptor,
+            listener,
+            commands,
+            ended: watch::Sender::new(false),
+            log,
+            _lock: lock,
+        })
+    }
+
+    /// Where it listens for agents.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// What ends it from outside.
+    pub fn ender(&self) -> HubEnder {
+        HubEnder(self.ended.clone())
+    }
+
+    /// Serves until it is ended.
+    pub fn serve(self) -> io::Result<()> {
+        allow_many_files();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let mut ended = self.ended.subscribe();
+        let seen = self.fleet.last_status().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
+        let shared = Arc::new(Shared {
+            fleet: self.fleet,
+            authority: Arc::new(self.authority),
+            log: self.log,
+            state: Mutex::new(Present { seen, ..Present::default() }),
+        });
+        shared.read_registry();
+        let mut commands = self.commands;
+        let result = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(self.listener)?;
+            tokio::spawn(accept(listener, self.acceptor, Arc::clone(&shared)));
+            tokio::spawn(look_after(Arc::clone(&shared)));
+            let incoming = UnixListenerStream::new(commands.listener()?);
+            let until = async move {
+                let _ = ended.wait_for(|ended| *ended).await;
+            };
+            pass_on(incoming, Arc::clone(&shared), until).await
+        });
+        runtime.shutdown_background();
+        let _ = shared.fleet.write_status(shared.statuses(true));
+        result
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, Present> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads who is an agent, where that has changed.
+    fn read_registry(&self) {
+        let changed_at = self.fleet.changed_at();
+        if self.state().read_at == changed_at && changed_at.is_some() {
+            return;
+        }
+        let Ok(registered) = self.fleet.all_registered() else { return };
+        let certificates = registered.into_iter().flat_map(|(name, agent)| {
+            agent.certificates.into_iter().map(move |(print, expires_s)| (print, (name.clone(), expires_s)))
+        });
+        let mut state = self.state();
+        state.certificates = certificates.collect();
+        state.read_at = changed_at;
+    }
+
+    /// Whose connection this is.
+    fn agent_of(&self, stream: &Stream) -> Option<(String, String)> {
+        let certificate = stream.shown().first()?;
+        let print = sha256(certificate);
+        let lookup = || self.state().certificates.get(&print).map(|(name, _)| name.clone());
+        let name = lookup().or_else(|| {
+            // It may have joined a moment ago.
+            self.state().read_at = None;
+            self.read_registry();
+            lookup()
+        })?;
+        let expected = ServerName::try_from(agent_name(&name)).ok()?;
+        verify_server_name(&ParsedCertificate::try_from(certificate).ok()?, &expected).ok()?;
+        Some((name, print))
+    }
+
+    /// Cuts off whoever is no agent any more.
+    fn cut_off(&self) {
+        let now = now_s();
+        let state = self.state();
+        for (name, agent) in &state.agents {
+            let reason = match state.certificates.get(&agent.certificate) {
+                Some((_, expires_s)) if *expires_s > now => continue,
+                Some(_) => "its certificate has ended",
+                None => "it was removed, or has another certificate now",
+            };
+            (self.log)(Level::Note, &format!("agent {name} is cut off: {reason}"));
+            let _ = agent.connection.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// How every agent is that was ever seen.
+    fn statuses(&self, ending: bool) -> Vec<AgentStatus> {
+        let state = self.state();
+        let status = |seen: &AgentStatus| {
+            let mut status = seen.clone();
+            if ending || !state.agents.contains_key(&status.name) {
+                status.state = State::Offline;
+            }
+            status
+        };
+        state.seen.values().map(status).collect()
+    }
+}
+
+/// An agent takes two descriptors, and who commands it one.
+fn allow_many_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // With fewer it serves fewer agents; it says so once they are too many.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
+
+/// Takes connections of agents, and of hosts that join.
+async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: Arc<Shared>) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    loop {
+        let turn = Arc::clone(&handshakes).acquire_owned().await.expect("never closed");
+        let Ok((stream, from)) = listener.accept().await else {
+            // Out of descriptors, mostly: others have to close theirs first.
+            sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let (acceptor, shared) = (acceptor.clone(), Arc::clone(&shared));
+        tokio::spawn(async move {
+            let shaken = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+            drop(turn);
+            let turned_away =
+                |why: &str| (shared.log)(Level::Alarm, &format!("{from} is turned away: {why}"));
+            match shaken {
+                Err(_) => turned_away("it does not speak"),
+                Ok(Err(error)) => turned_away(&tls::describe(&error)),
+                Ok(Ok(stream)) => {
+                    let who = shared.agent_of(&stream);
+                    match (stream.application(), who, stream.shown().is_empty()) {
+                        (_, None, false) => {
+                            turned_away("its certificate is no agent's: it was removed, or replaced")
+                        }
+                        (Some(tls::COMMANDS), Some((name, print)), _) => {
+                            attend(shared, stream, name, print).await
+                        }
+                        (Some(tls::ENROLMENT), who, _) => {
+                            enrol(shared, stream, who.map(|(name, _)| name)).await
+                        }
+                        (Some(tls::COMMANDS), None, true) => turned_away("it shows no certificate"),
+                        _ => turned_away("it does not say what it wants"),
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Lets a host join, or an agent renew its certificate.
+async fn enrol(shared: Arc<Shared>, stream: Stream, agent: Option<String>) {
+    let service = Enrolment {
+        fleet: shared.fleet.clone(),
+        authority: Arc::clone(&shared.authority),
+        agent,
+        from: stream.peer().remote,
+        log: Arc::clone(&shared.log),
+    };
+    let incoming = tokio_stream::once(Ok::<_, io::Error>(stream)).chain(tokio_stream::pending());
+    let server =
+        tonic::transport::Server::builder().serve_with_incoming(EnrolmentServer::new(service), incoming);
+    // Who is slower, starts again.
+    let _ = timeout(HANDSHAKE, server).await;
+}
+
+/// Keeps an agent's connection, and asks every now and then how it is.
+async fn attend(shared: Arc<Shared>, stream: Stream, name: String, certificate: String) {
+    let peer = stream.peer();
+    let gone =
+        |why: &str| (shared.log)(Level::Note, &format!("agent {name} at {} is gone: {why}", peer.remote));
+    let connection = stream.socket().as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
+    let Ok(connection) = connection.map(Arc::new) else { return gone("no more file descriptors") };
+    let channel = match channel_over(stream, &name, Instant::now() + HANDSHAKE).await {
+        Ok(channel) => channel,
+        Err(why) => return gone(&why),
+    };
+    let mut client = AgentClient::new(channel.clone());
+    let hello = match timeout(PATIENCE, greet(&mut client)).await {
+        Ok(Ok(hello)) => hello,
+        Ok(Err(status)) => return gone(status.message()),
+        Err(_) => return gone("it does not answer"),
+    };
+    let mut status = describe(&shared, &name, peer, &hello);
+    if common_version(hello.oldest_version, hello.newest_version).is_none() {
+        shared.state().seen.insert(name.clone(), status);
+        let why = format!(
+            "netstage {} there speaks versions {} to {} of the agents' protocol, which this one does not",
+            hello.tool, hello.oldest_version, hello.newest_version
+        );
+        return gone(&why);
+    }
+    let agent = Agent { channel, certificate, connection: Arc::clone(&connection) };
+    let before = shared.state().agents.insert(name.clone(), agent);
+    if let Some(before) = before {
+        // It dialled again: it has lost that one, or is a copy of the same agent.
+        let _ = before.connection.shutdown(Shutdown::Both);
+    }
+    shared.state().seen.insert(name.clone(), status.clone());
+    (shared.log)(Level::Note, &format!("agent {name} is there, from {}", peer.remote));
+    let why = look_at(&shared, &mut client, &hello, &mut status).await;
+    let mut state = shared.state();
+    if state.agents.get(&name).is_some_and(|agent| Arc::ptr_eq(&agent.connection, &connection)) {
+        state.agents.remove(&name);
+    }
+    drop(state);
+    gone(&why);
+}
+
+/// Asks an agent how it is until it does not answer; returns why.
+async fn look_at(
+    shared: &Shared,
+    client: &mut AgentClient<Channel>,
+    hello: &HelloReply,
+    status: &mut AgentStatus,
+) -> String {
+    let same = !hello.clock.is_empty() && hello.clock == clock::identity();
+    let mut best = [None::<ClockOffset>; 2];
+    for look in 0.. {
+        let mut estimator = OffsetEstimator::default();
+        let asked = async {
+            let hello = greet(client).await?;
+            let state = exchange_clocks(client, &mut estimator).await?;
+            Ok::<_, tonic::Status>((hello, state))
+        };
+        let (hello, state) = match timeout(PATIENCE, asked).await {
+            Err(_) => return "it does not answer".into(),
+            Ok(Err(error)) => return error.message().to_owned(),
+            Ok(Ok(answer)) => answer,
+        };
+        if look % CLOCK_LOOKS == 0 {
+            best = [None, best[0]];
+        }
+        if let Some(offset) = estimator.offset() {
+            best[0] = best[0].filter(|best| best.error_ns <= offset.error_ns).or(Some(offset));
+        }
+        let agrees = |best: &ClockOffset| best.offset_ns.unsigned_abs() <= best.error_ns;
+        let offset = best.into_iter().flatten().min_by_key(|offset| offset.error_ns);
+        status.clock =
+            if same && offset.as_ref().is_some_and(agrees) { Some(ClockOffset::SAME_CLOCK) } else { offset };
+        status.wall_clock = state.map(|state| (state.synchronized, state.error_ns));
+        status.state = if hello.taken { State::Taken } else { State::Idle };
+        status.last_seen_ns = Some(now_ns());
+        shared.state().seen.insert(status.name.clone(), status.clone());
+        sleep(LOOK).await;
+    }
+    unreachable!("it looks for ever")
+}
+
+fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> AgentStatus {
+    let registered = shared.fleet.registered(name);
+    AgentStatus {
+        name: name.into(),
+        labels: registered.as_ref().map(|agent| agent.labels.clone()).unwrap_or_default(),
+        address: Some(peer.remote),
+        host: hello.host.clone(),
+        version: hello.tool.clone(),
+        state: if hello.taken { State::Taken } else { State::Idle },
+        last_seen_ns: Some(now_ns()),
+        clock: None,
+        wall_clock: None,
+        certificate_expires_s: registered
+            .and_then(|agent| agent.certificates.last().map(|last| last.1))
+            .unwrap_or(0),
+    }
+}
+
+/// Once a second: who is an agent still, and how all are.
+async fn look_after(shared: Arc<Shared>) {
+    let mut second = interval(Duration::from_secs(1));
+    loop {
+        second.tick().await;
+        shared.read_registry();
+        shared.cut_off();
+        if let Err(error) = shared.fleet.write_status(shared.statuses(false)) {
+            (shared.log)(Level::Alarm, &format!("cannot write down how the agents are: {error}"));
+        }
+    }
+}
+
+/// Passes commands on to the agents they name.
+async fn pass_on(
+    incoming: UnixListenerStream,
+    shared: Arc<Shared>,
+    until: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let service = tower::service_fn(move |request: http::Request<tonic::body::Body>| {
+        let name = request.uri().host().unwrap_or_default().to_owned();
+        let channel = shared.state().agents.get(&name).map(|agent| agent.channel.clone());
+        async move {
+            let absent = |why: String| tonic::Status::unavailable(why).into_http::<tonic::body::Body>();
+            let Some(mut channel) = channel else {
+                return Ok::<_, Infallible>(absent(format!("agent {name} is not there")));
+            };
+            let ready = std::future::poll_fn(|cx| channel.poll_ready(cx)).await;
+            let answer = match ready {
+                Ok(()) => channel.call(request).await,
+                Err(error) => Err(error),
+            };
+            Ok(answer
+                .unwrap_or_else(|error| absent(format!("the connection to agent {name} broke ({error})"))))
+        }
+    });
+    let server = tonic::transport::Server::builder().serve_with_incoming(service, incoming);
+    tokio::select! {
+        result = server => result.map_err(io::Error::other),
+        () = until => Ok(()),
+    }
+}

@@ -1,0 +1,332 @@
+//! The agent's process: joined once, it dials its controller for as long as it lives, and
+//! serves whoever commands there, one after the other. It listens nowhere.
+
+use super::authority::{Identity, read_certificate, request};
+use super::consent::Signer;
+use super::enrolment::generated::enrolment_client::EnrolmentClient;
+use super::enrolment::generated::{JoinRequest, RenewRequest};
+use super::folder::{FleetError, now_s};
+use super::policy::PolicyGuard;
+use super::private;
+use super::tls::{self, Dialler};
+use super::token::{Token, sha256};
+use crate::agent::{EndReason, Guard, Spool, Turns, Worker};
+use crate::controller::channel_over;
+use crate::keyed::Stream;
+use crate::log::{Level, Log};
+use netstage_core::fleet::Policy;
+use rcgen::KeyPair;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long dialling and the handshake may take.
+const DIAL: Duration = Duration::from_secs(10);
+/// Waits between attempts, the shortest and the longest.
+const WAITS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// How often it is looked at whether the certificate is to be renewed.
+const LOOK: Duration = Duration::from_secs(60);
+
+const MEMBERSHIP: &str = "membership.json";
+const KEY: &str = "agent.key";
+const CERTIFICATE: &str = "agent.pem";
+const AUTHORITY: &str = "authority.pem";
+
+/// What an agent knows of its fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// Its own name.
+    pub name: String,
+    /// Its controller's.
+    pub controller: String,
+    /// Where that listens: host and port.
+    pub address: String,
+    /// When its certificate was given and when it ends, seconds since 1970.
+    pub certificate_s: (u64, u64),
+}
+
+/// Joins the fleet of a controller, and keeps what it gave in this folder.
+pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, FleetError> {
+    let failed = |why: String| {
+        FleetError::new(
+            format!("the controller at {address}: {why}"),
+            "ask there for a token: netstage fleet token NAME",
+        )
+    };
+    if folder.join(MEMBERSHIP).exists() {
+        return Err(FleetError::new(
+            format!("{} is a fleet's agent already", folder.display()),
+            "remove the folder to join another, or name another with --state",
+        ));
+    }
+    private::folder(folder).map_err(|error| FleetError::file(folder, &error))?;
+    let runtime = runtime().map_err(|error| failed(error.to_string()))?;
+    runtime.block_on(async {
+        let dialler = Dialler::joining(&token.authority).map_err(|error| failed(error.to_string()))?;
+        let stream = dial(&dialler, address).await.map_err(failed)?;
+        let mut shown = stream.shown().iter();
+        let authority = shown.find(|certificate| sha256(certificate) == token.authority).cloned();
+        let authority = authority.ok_or_else(|| failed("it does not show its authority".into()))?;
+        let (key, request) = request().map_err(|error| failed(error.to_string()))?;
+        let channel = channel_over(stream, "controller", Instant::now() + DIAL).await.map_err(failed)?;
+        let asked =
+            JoinRequest { secret: token.secret().to_vec(), request, tool: env!("CARGO_PKG_VERSION").into() };
+        let mut client = EnrolmentClient::new(channel);
+        let reply =
+            timeout(DIAL, client.join(asked)).await.map_err(|_| failed("it does not answer".into()))?;
+        let reply = reply.map_err(|status| failed(status.message().to_owned()))?.into_inner();
+        if !reply.refusal.is_empty() {
+            return Err(failed(reply.refusal));
+        }
+        let membership = Membership {
+            name: reply.name,
+            controller: reply.controller,
+            address: address.to_owned(),
+            certificate_s: (now_s(), reply.expires_s),
+        };
+        let file = |error: io::Error| FleetError::file(folder, &error);
+        private::write(
+            &folder.join(AUTHORITY),
+            pem::encode(&pem::Pem::new("CERTIFICATE", authority.to_vec())).as_bytes(),
+        )
+        .map_err(file)?;
+        keep(folder, &key, &reply.certificate, &membership).map_err(file)?;
+        Ok(membership)
+    })
+}
+
+/// Keeps an identity. The membership comes last: with it the folder is complete.
+fn keep(folder: &Path, key: &KeyPair, certificate: &str, membership: &Membership) -> io::Result<()> {
+    private::write(&folder.join(KEY), key.serialize_pem().as_bytes())?;
+    private::write(&folder.join(CERTIFICATE), certificate.as_bytes())?;
+    private::write_json(&folder.join(MEMBERSHIP), membership)
+}
+
+/// An agent of a fleet.
+pub struct Member {
+    folder: PathBuf,
+    membership: Membership,
+    authority: CertificateDer<'static>,
+    guard: Arc<PolicyGuard>,
+    spool: Spool,
+    interrupted: watch::Sender<bool>,
+    log: Log,
+}
+
+/// Asks an agent to end.
+#[derive(Clone)]
+pub struct MemberEnder(watch::Sender<bool>);
+
+impl MemberEnder {
+    /// Its traffic stops; a controller that is there may still fetch the report.
+    pub fn end(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Member {
+    /// The agent whose membership is kept in this folder.
+    pub fn open(folder: &Path, policy: Policy, log: Log) -> Result<Member, FleetError> {
+        let membership: Membership =
+            private::read_json(&folder.join(MEMBERSHIP)).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => FleetError::new(
+                    format!("{} has joined no fleet", folder.display()),
+                    "netstage fleet join ADDRESS TOKEN",
+                ),
+                _ => FleetError::file(folder, &error),
+            })?;
+        let file = |error: io::Error| FleetError::file(folder, &error);
+        let authority = read_certificate(&folder.join(AUTHORITY)).map_err(file)?;
+        let spool = Spool::lasting(&folder.join("spool")).map_err(file)?;
+        let guard =
+            Arc::new(PolicyGuard::new(policy, &membership.controller, authority.clone(), Arc::clone(&log)));
+        let folder = folder.to_owned();
+        Ok(Member {
+            folder,
+            membership,
+            authority,
+            guard,
+            spool,
+            interrupted: watch::Sender::new(false),
+            log,
+        })
+    }
+
+    /// What it knows of its fleet.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// What ends it from outside.
+    pub fn ender(&self) -> MemberEnder {
+        MemberEnder(self.interrupted.clone())
+    }
+
+    /// Serves until it is ended, on this thread; runs have threads of their own.
+    pub fn serve(self, worker: Arc<dyn Worker>) -> io::Result<()> {
+        let runtime = runtime()?;
+        let Member { folder, membership, authority, guard, spool, interrupted, log } = self;
+        let turns = Arc::new(Turns::new(spool, worker, Arc::clone(&guard) as Arc<dyn Guard>));
+        let over = Arc::clone(&log);
+        let tell = move |reason| match reason {
+            EndReason::Finished => over(Level::Note, "the controller is done with this agent"),
+            EndReason::ControllerGone => {
+                over(Level::Alarm, "the controller is gone: traffic has stopped, reports stay here")
+            }
+            EndReason::Interrupted => over(Level::Note, "told to end"),
+        };
+        let dialling = Dialling { folder, membership, authority, guard, turns: Arc::clone(&turns), log };
+        runtime.block_on(async {
+            let dialling = tokio::spawn(dialling.go_on());
+            turns.go_round(interrupted.subscribe(), tell).await;
+            dialling.abort();
+        });
+        // A worker that hangs must not keep the process.
+        runtime.shutdown_background();
+        Ok(())
+    }
+}
+
+struct Dialling {
+    folder: PathBuf,
+    membership: Membership,
+    authority: CertificateDer<'static>,
+    guard: Arc<PolicyGuard>,
+    turns: Arc<Turns>,
+    log: Log,
+}
+
+impl Dialling {
+    /// Dials again and again.
+    async fn go_on(mut self) {
+        let mut wait = WAITS.0;
+        let mut told = String::new();
+        loop {
+            if self.is_to_renew()
+                && let Err(why) = self.renew().await
+            {
+                (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}"));
+            }
+            let began = Instant::now();
+            match self.connect().await {
+                Ok(stream) => {
+                    (self.log)(
+                        Level::Note,
+                        &format!("connected to the controller at {}", self.membership.address),
+                    );
+                    told.clear();
+                    self.serve(stream).await;
+                    (self.log)(Level::Note, "the connection to the controller has ended");
+                }
+                // Said once, not every few seconds.
+                Err(why) if why != told => {
+                    (self.log)(
+                        Level::Alarm,
+                        &format!("no way to the controller at {}: {why}", self.membership.address),
+                    );
+                    told = why;
+                }
+                Err(_) => {}
+            }
+            if began.elapsed() > WAITS.1 * 2 {
+                wait = WAITS.0;
+            }
+            // Not all of a thousand agents at once.
+            let share = RandomState::new().hash_one(began) % 512 + 512;
+            sleep(wait * share as u32 / 1024).await;
+            wait = (wait * 2).min(WAITS.1);
+        }
+    }
+
+    async fn connect(&self) -> Result<Stream, String> {
+        let identity = self.identity()?;
+        self.guard.sign_with(Signer::new(&identity));
+        let dialler =
+            Dialler::member(identity, &self.authority, tls::COMMANDS).map_err(|error| error.to_string())?;
+        dial(&dialler, &self.membership.address).await
+    }
+
+    /// Serves a connection until it ends, or there is a new certificate and nobody commands.
+    async fn serve(&mut self, stream: Stream) {
+        let turns = Arc::clone(&self.turns);
+        let serving = turns.serve(stream);
+        tokio::pin!(serving);
+        loop {
+            tokio::select! {
+                result = &mut serving => {
+                    if let Err(error) = result {
+                        (self.log)(Level::Note, &format!("the connection broke: {error}"));
+                    }
+                    return;
+                }
+                () = sleep(LOOK) => {
+                    if !self.is_to_renew() || self.turns.is_taken() {
+                        continue;
+                    }
+                    match self.renew().await {
+                        Ok(()) => return,
+                        Err(why) => (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}")),
+                    }
+                }
+            }
+        }
+    }
+
+    /// In the last third of its certificate's life, before it ends.
+    fn is_to_renew(&self) -> bool {
+        let (given, ends) = self.membership.certificate_s;
+        let now = now_s();
+        now < ends && now > ends - (ends - given.min(ends)) / 3
+    }
+
+    async fn renew(&mut self) -> Result<(), String> {
+        let identity = self.identity()?;
+        let dialler =
+            Dialler::member(identity, &self.authority, tls::ENROLMENT).map_err(|error| error.to_string())?;
+        let stream = dial(&dialler, &self.membership.address).await?;
+        let channel = channel_over(stream, "controller", Instant::now() + DIAL).await?;
+        let (key, request) = request().map_err(|error| error.to_string())?;
+        let mut client = EnrolmentClient::new(channel);
+        let reply =
+            timeout(DIAL, client.renew(RenewRequest { request })).await.map_err(|_| "it does not answer")?;
+        let reply = reply.map_err(|status| status.message().to_owned())?.into_inner();
+        if !reply.refusal.is_empty() {
+            return Err(reply.refusal);
+        }
+        self.membership.certificate_s = (now_s(), reply.expires_s);
+        keep(&self.folder, &key, &reply.certificate, &self.membership).map_err(|error| error.to_string())?;
+        (self.log)(Level::Note, "has a new certificate");
+        Ok(())
+    }
+
+    fn identity(&self) -> Result<Identity, String> {
+        let certificate =
+            read_certificate(&self.folder.join(CERTIFICATE)).map_err(|error| error.to_string())?;
+        let key = std::fs::read(self.folder.join(KEY)).map_err(|error| error.to_string())?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| error.to_string())?;
+        Ok(Identity { chain: vec![certificate], key })
+    }
+}
+
+async fn dial(dialler: &Dialler, address: &str) -> Result<Stream, String> {
+    let connected = timeout(DIAL, TcpStream::connect(address)).await;
+    let stream = connected
+        .map_err(|_| "no answer to the connection request".to_owned())?
+        .map_err(|error| format!("nobody listens ({error})"))?;
+    let shaken = timeout(DIAL, dialler.dial(stream))
+        .await
+        .map_err(|_| "it listens, but does not answer".to_owned())?;
+    shaken.map_err(|error| tls::describe(&error))
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}

@@ -1,0 +1,156 @@
+//! What an agent of a fleet does for its controller: what its policy allows, and to send
+//! only where the receiver's word is at hand. Everything that is commanded, and what became
+//! of it, is told to the log.
+
+use super::consent::{self, Signer};
+use crate::agent::Guard;
+use crate::keyed::Peer;
+use crate::log::{Level, Log};
+use crate::protocol::Refusal;
+use crate::protocol::generated::Consent;
+use crate::task::{Assignment, FlowTask, Side, Transport};
+use netstage_core::fleet::{FlowRequest, Means, Policy, Request};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use rustls::pki_types::CertificateDer;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Keeps a controller within the agent's policy.
+pub struct PolicyGuard {
+    policy: Policy,
+    controller: String,
+    authority: CertificateDer<'static>,
+    signer: Mutex<Option<Arc<Signer>>>,
+    log: Log,
+}
+
+impl PolicyGuard {
+    /// For commands of this controller, of the fleet of this authority.
+    pub fn new(
+        policy: Policy,
+        controller: &str,
+        authority: CertificateDer<'static>,
+        log: Log,
+    ) -> PolicyGuard {
+        PolicyGuard { policy, controller: controller.into(), authority, signer: Mutex::default(), log }
+    }
+
+    /// Signs with this key from now on.
+    pub fn sign_with(&self, signer: Option<Signer>) {
+        *self.signer.lock().unwrap_or_else(PoisonError::into_inner) = signer.map(Arc::new);
+    }
+
+    fn check(&self, run: u64, assignment: &Assignment, consents: &[Consent]) -> Result<(), Refusal> {
+        let here = interfaces();
+        let flow = |flow: &FlowTask, interface| FlowRequest {
+            name: "",
+            means: self.means(flow, run, consents),
+            other: match flow.side {
+                Side::Send => flow.destination.ip(),
+                Side::Receive => flow.source.ip(),
+            },
+            interface,
+        };
+        let flows = assignment.flows.iter().map(|task| {
+            let own = match task.side {
+                Side::Send => task.source.ip(),
+                Side::Receive => task.destination.ip(),
+            };
+            let interface = here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
+            FlowRequest { name: &task.name, ..flow(task, interface) }
+        });
+        let request = Request {
+            controller: &self.controller,
+            duration: assignment.duration,
+            router: assignment.edge.is_some(),
+            flows: flows.collect(),
+        };
+        self.policy.check(&request).map_err(|(flow, refusal)| {
+            let refusal = Refusal::from(refusal);
+            match flow {
+                Some(flow) => refusal.flow(flow),
+                None => refusal,
+            }
+        })
+    }
+
+    fn means(&self, flow: &FlowTask, run: u64, consents: &[Consent]) -> Means {
+        if flow.side == Side::Receive {
+            return Means::Receive;
+        }
+        let one_ended = matches!(flow.transport, Transport::IcmpEcho(_) | Transport::UdpUnreachable(_));
+        let covers = |word: &Consent| consent::covers(word, &self.authority, run, flow.id, flow.destination);
+        Means::Send {
+            rate: flow.traffic.pattern().and_then(|pattern| pattern.mean_rate()),
+            agreed: !one_ended && consents.iter().any(covers),
+            one_ended,
+        }
+    }
+
+    fn tell(&self, what: &str, run: u64, assignment: &Assignment, refusal: Option<&Refusal>) {
+        let (flows, duration) = (assignment.flows.len(), assignment.duration.as_secs_f64());
+        let asked = format!(
+            "controller {} asks {what} run {run} as {}: {flows} flows, {duration} s",
+            self.controller, assignment.node
+        );
+        match refusal {
+            None => (self.log)(Level::Note, &format!("{asked}; agreed")),
+            Some(refusal) => (self.log)(Level::Alarm, &format!("{asked}; refused: {refusal}")),
+        }
+    }
+}
+
+impl Guard for PolicyGuard {
+    fn taken(&self, peer: Peer) {
+        (self.log)(Level::Note, &format!("controller {} at {} has this agent", self.controller, peer.remote));
+    }
+
+    fn prepare(
+        &self,
+        run: u64,
+        assignment: &mut Assignment,
+        consents: &[Consent],
+        _peer: Peer,
+    ) -> Result<(), Refusal> {
+        let result = self.check(run, assignment, consents);
+        self.tell("to prepare", run, assignment, result.as_ref().err());
+        result
+    }
+
+    fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
+        let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive).cloned();
+        let received = Assignment { flows: received.collect(), ..assignment.clone() };
+        let result = self.check(run, &received, &[]);
+        self.tell("a word for", run, &received, result.as_ref().err());
+        result?;
+        let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(signer.map(|signer| signer.consents(run, &received)).unwrap_or_default())
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        let allowed =
+            |name: &String| self.policy.interfaces.as_ref().is_none_or(|names| names.contains(name));
+        interfaces().into_iter().filter(|(name, _)| allowed(name)).map(|(_, address)| address).collect()
+    }
+}
+
+/// Interfaces that are up, and their addresses that reach beyond their link; loopback's last.
+fn interfaces() -> Vec<(String, IpAddr)> {
+    let Ok(all) = getifaddrs() else { return Vec::new() };
+    let beyond = |address: &IpAddr| match address {
+        IpAddr::V4(address) => !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    };
+    let found = all.filter(|one| one.flags.contains(InterfaceFlags::IFF_UP)).filter_map(|one| {
+        let storage = one.address?;
+        let address = storage
+            .as_sockaddr_in()
+            .map(|v4| IpAddr::from(v4.ip()))
+            .or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))?;
+        beyond(&address).then_some((one.interface_name, address))
+    });
+    let mut found: Vec<(String, IpAddr)> = found.collect();
+    found.sort_by_key(|(_, address)| address.is_loopback());
+    found
+}

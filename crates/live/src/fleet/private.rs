@@ -1,0 +1,62 @@
+//! Files and folders for their owner alone. A file is written aside and renamed: under its
+//! name it is complete.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Makes a folder, and those above it.
+pub fn folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Writes a file. Nobody but its owner may read it, at no moment.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let aside = path.with_extension(format!("{}.part", std::process::id()));
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        file.write_all(bytes)?;
+        file.sync_data()?;
+        fs::rename(&aside, path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&aside);
+    }
+    written
+}
+
+/// Writes a value as JSON.
+pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
+    text.push(b'\n');
+    write(path, &text)
+}
+
+/// Reads a value that was written as JSON.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+    let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
+    serde_json::from_slice(&fs::read(path)?).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn only_the_owner_reads_and_nothing_is_left_aside() {
+        let path = std::env::temp_dir().join(format!("netstage-private-{}", std::process::id()));
+        folder(&path).unwrap();
+        for text in ["one", "two"] {
+            write_json(&path.join("x.json"), &text).unwrap();
+            assert_eq!(read_json::<String>(&path.join("x.json")).unwrap(), text);
+        }
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&path.join("x.json"))), (0o700, 0o600));
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+        fs::remove_dir_all(&path).unwrap();
+    }
+}

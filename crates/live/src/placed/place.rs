@@ -1,0 +1,132 @@
+//! Which agent stands for which host.
+
+use crate::fleet::{AgentStatus, State};
+use netstage_scenario::did_you_mean;
+use netstage_scenario::plan::{Chosen, Plan};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why hosts have no agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaced {
+    /// What is wrong, a line each.
+    pub why: String,
+    /// Nothing but agents that are taken, which may be over in a moment.
+    pub may_pass: bool,
+}
+
+/// The agents of the hosts that have flows, by index of the host.
+pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, String>, Unplaced> {
+    let hosts: BTreeSet<usize> = plan.flows.iter().flat_map(|group| [group.from, group.to]).collect();
+    let mut placed: BTreeMap<usize, String> = BTreeMap::new();
+    let mut problems = Vec::new();
+    // Named ones first: a label takes what they leave.
+    for by_name in [true, false] {
+        for &host in &hosts {
+            let node = &plan.nodes[host];
+            let name = &node.name;
+            match node.place.as_ref().map(|place| &place.agent) {
+                None if by_name => problems.push((
+                    false,
+                    format!(
+                        "node.{name}: no agent stands for it; add `{name} = \"AGENT\"` to [place] (netstage fleet ls \
+                         lists them)"
+                    ),
+                )),
+                Some(Chosen::Named(agent)) if by_name => match named(agent, statuses) {
+                    Ok(()) => drop(placed.insert(host, agent.clone())),
+                    Err(why) => problems.push((false, format!("node.{name}: {why}"))),
+                },
+                Some(Chosen::Labelled(label)) if !by_name => {
+                    let of_label = || statuses.iter().filter(|agent| agent.labels.contains(label));
+                    let free = |agent: &&AgentStatus| {
+                        agent.state == State::Idle
+                            && !placed.values().any(|taken| *taken == agent.name)
+                    };
+                    match of_label().find(free) {
+                        Some(agent) => drop(placed.insert(host, agent.name.clone())),
+                        None => problems.push((
+                            of_label().any(|agent| agent.state == State::Taken),
+                            format!("node.{name}: no further agent with label {label} is there and free"),
+                        )),
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    if problems.is_empty() {
+        return Ok(placed);
+    }
+    let may_pass = problems.iter().all(|(may_pass, _)| *may_pass);
+    let why: Vec<String> = problems.into_iter().map(|(_, why)| why).collect();
+    Err(Unplaced { why: why.join("\n"), may_pass })
+}
+
+fn named(agent: &str, statuses: &[AgentStatus]) -> Result<(), String> {
+    let Some(status) = statuses.iter().find(|status| status.name == agent) else {
+        let help = did_you_mean(agent, statuses.iter().map(|status| status.name.as_str()));
+        return Err(format!(
+            "there is no agent {agent}; {}",
+            help.unwrap_or_else(|| "no agent has joined".into())
+        ));
+    };
+    match status.state {
+        State::Idle | State::Taken => Ok(()),
+        state => Err(format!("agent {agent} is {state}; netstage fleet doctor tells what helps")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_scenario::{Options, parse};
+
+    fn status(name: &str, label: &str, state: State) -> AgentStatus {
+        AgentStatus {
+            name: name.into(),
+            labels: vec![label.into()],
+            address: None,
+            host: String::new(),
+            version: String::new(),
+            state,
+            last_seen_ns: None,
+            clock: None,
+            wall_clock: None,
+            certificate_expires_s: 0,
+        }
+    }
+
+    fn plan(place: &str) -> Plan {
+        let text = format!(
+            "[scenario]\nduration = \"1 s\"\n[node.a]\n[node.b]\n[link.l]\nends = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\n\
+             buffer = \"9 packets\"\n[flow.f]\nfrom = \"a\"\nto = \"b\"\n[place]\n{place}"
+        );
+        parse("t.toml", &text, None, &Options::default()).unwrap().cells[0].plan.clone()
+    }
+
+    #[test]
+    fn names_come_first_and_labels_take_what_is_free() {
+        let statuses = [
+            status("x", "lab", State::Idle),
+            status("y", "lab", State::Taken),
+            status("z", "lab", State::Idle),
+            status("gone", "lab", State::Offline),
+            status("other", "busy", State::Taken),
+        ];
+        let placed = |place: &str| agents(&plan(place), &statuses);
+        let both = |a: &str, b: &str| Ok([(0, a.to_owned()), (1, b.to_owned())].into());
+        assert_eq!(placed("a = { label = \"lab\" }\nb = \"x\""), both("z", "x"));
+        assert_eq!(placed("a = { label = \"lab\" }\nb = { label = \"lab\" }"), both("x", "z"));
+        for (place, may_pass, told) in [
+            ("a = \"x\"", false, "node.b: no agent stands for it"),
+            ("a = \"x\"\nb = \"gon\"", false, "did you mean `gone`"),
+            ("a = \"x\"\nb = \"gone\"", false, "agent gone is offline"),
+            ("a = \"x\"\nb = { label = \"rome\" }", false, "no further agent with label rome"),
+            ("a = \"y\"\nb = { label = \"busy\" }", true, "no further agent with label busy"),
+        ] {
+            let error = placed(place).unwrap_err();
+            assert_eq!(error.may_pass, may_pass);
+            assert!(error.why.contains(told), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Who may ask: the page itself, and programs of the user; no other site that the user's browser
+//! has open, and nobody without the token where one is asked for.
+//!
+//! A foreign page can have a browser send requests here, and by a name of its own that it lets
+//! point here (DNS rebinding) even read the answers. So a request must name this server by an
+//! address or a name it was told, come from no other origin, and say what it carries.
+
+use super::refusal::Refusal;
+use axum::extract::{Request, State};
+use axum::http::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, ORIGIN, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Name of the cookie that holds the token.
+const COOKIE_NAME: &str = "netstage";
+
+/// The page is one script, one style sheet and what it asks here.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
+    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const HEADERS: [(HeaderName, &str); 5] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// What a request is held against.
+#[derive(Debug, Default)]
+pub struct Guard {
+    /// Names of this server beside its addresses and `localhost`.
+    pub names: Vec<String>,
+    /// What those who ask must know; none where everybody on this machine may ask.
+    pub token: Option<String>,
+    /// Nothing may be started, stopped or written.
+    pub read_only: bool,
+}
+
+/// Lets a request pass, or answers it.
+pub async fn watch(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    let asks_data = request.uri().path().starts_with("/api/") || request.uri().path() == "/metrics";
+    let mut response = match guard.admits(request.method(), request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        // A downloaded report brings a policy of its own, which is stricter.
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    if asks_data {
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    response
+}
+
+impl Guard {
+    fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+        let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or(""));
+        let host = text(HOST).unwrap_or("");
+        if !self.is_ours(host) {
+            let message = format!("this server is not called {}", host.escape_debug());
+            return Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, "host", message)
+                .help("ask it by its address, or start it with --name NAME"));
+        }
+        let is_foreign =
+            |origin: &str| origin.split_once("://").is_none_or(|(_, authority)| authority != host);
+        let foreign =
+            Refusal::new(StatusCode::FORBIDDEN, "cross-site", "another site may not ask this server");
+        if text(ORIGIN).is_some_and(is_foreign) {
+            return Err(foreign);
+        }
+        let asks_data = path.starts_with("/api/") || path == "/metrics";
+        // A link elsewhere may lead to the page, not to its data.
+        let from = text(HeaderName::from_static("sec-fetch-site"));
+        if asks_data && from.is_some_and(|from| !matches!(from, "same-origin" | "none")) {
+            return Err(foreign);
+        }
+        // Who has no token yet may have the page, which asks for it.
+        if asks_data && path != "/api/session" && !self.knows_token(headers) {
+            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "token", "this server wants its token")
+                .help("open the address it printed when it started, or send `Authorization: Bearer TOKEN`"));
+        }
+        let changes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        if changes && self.read_only && !matches!(path, "/api/session" | "/api/check" | "/api/compare") {
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "read-only", "this server only shows")
+                .help("start it without --read-only"));
+        }
+        Ok(())
+    }
+
+    /// Whether a Host header names this server. An address cannot be made to point elsewhere.
+    fn is_ours(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) => address,
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        name.parse::<IpAddr>().is_ok()
+            || name.eq_ignore_ascii_case("localhost")
+            || self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    fn knows_token(&self, headers: &HeaderMap) -> bool {
+        let bearer =
+            headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let pairs = cookies.flat_map(|value| value.split("; ")).filter_map(|pair| pair.split_once('='));
+        let in_cookie = pairs.filter(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value);
+        self.token.is_none() || bearer.into_iter().chain(in_cookie).any(|told| self.is_token(told))
+    }
+
+    /// Whether this is the token; takes as long for each wrong one of a length.
+    pub fn is_token(&self, told: &str) -> bool {
+        self.token.as_ref().is_none_or(|token| {
+            let differ = token.bytes().zip(told.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
+            token.len() == told.len() && differ == 0
+        })
+    }
+
+    /// The cookie that lets a page in. Scripts cannot read it, and other sites do not send it.
+    pub fn cookie(&self) -> Option<HeaderValue> {
+        let cookie = format!("{COOKIE_NAME}={}; HttpOnly; SameSite=Strict; Path=/", self.token.as_ref()?);
+        HeaderValue::from_str(&cookie).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(guard: &Guard, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
+        let pairs = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let headers: HeaderMap = pairs.collect::<Vec<(HeaderName, HeaderValue)>>().into_iter().collect();
+        guard.admits(&method, path, &headers).map_err(|refusal| refusal.status().as_u16())
+    }
+
+    #[test]
+    fn only_its_own_page_and_programs_may_ask() {
+        let guard = Guard { names: vec!["stage.example".into()], ..Guard::default() };
+        let ask = |headers: &[(&str, &str)]| answer(&guard, Method::POST, "/api/runs", headers);
+        for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "10.0.0.7", "Stage.Example:80"] {
+            assert_eq!(ask(&[("host", host)]), Ok(()), "{host}");
+        }
+        for host in ["evil.example:8080", "localhost.evil.example", "", "127.0.0.1.evil.example:8080"] {
+            assert_eq!(ask(&[("host", host)]), Err(421), "{host}");
+        }
+        let from = |origin| ask(&[("host", "localhost:8080"), ("origin", origin)]);
+        assert_eq!(from("http://localhost:8080"), Ok(()));
+        for origin in ["http://evil.example", "http://localhost:9090", "null", "http://127.0.0.1:8080", ""] {
+            assert_eq!(from(origin), Err(403), "{origin}");
+        }
+        let fetched = |site, path| {
+            answer(&guard, Method::GET, path, &[("host", "localhost"), ("sec-fetch-site", site)])
+        };
+        assert_eq!((fetched("cross-site", "/"), fetched("same-origin", "/api/runs")), (Ok(()), Ok(())));
+        assert_eq!(
+            (fetched("cross-site", "/api/runs"), fetched("same-site", "/metrics")),
+            (Err(403), Err(403))
+        );
+    }
+
+    #[test]
+    fn a_token_opens_and_a_wrong_one_does_not() {
+        let guard = Guard { token: Some("secret".into()), ..Guard::default() };
+        let ask =
+            |name, value| answer(&guard, Method::GET, "/api/runs", &[("host", "localhost"), (name, value)]);
+        assert_eq!(ask("authorization", "Bearer secret"), Ok(()));
+        assert_eq!(ask("cookie", "other=1; netstage=secret"), Ok(()));
+        for (name, value) in [("cookie", "netstage=secre"), ("authorization", "secret"), ("accept", "*/*")] {
+            assert_eq!(ask(name, value), Err(401), "{value}");
+        }
+        assert_eq!(answer(&guard, Method::GET, "/", &[("host", "localhost")]), Ok(()));
+    }
+
+    #[test]
+    fn what_only_shows_changes_nothing() {
+        let guard = Guard { read_only: true, ..Guard::default() };
+        let ask = |method, path| answer(&guard, method, path, &[("host", "localhost")]);
+        assert_eq!((ask(Method::GET, "/api/runs"), ask(Method::POST, "/api/check")), (Ok(()), Ok(())));
+        assert_eq!((ask(Method::POST, "/api/runs"), ask(Method::PUT, "/api/scenario")), (Err(403), Err(403)));
+    }
+}

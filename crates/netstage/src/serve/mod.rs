@@ -1,0 +1,200 @@
+//! The web page and what it asks: REST with server-sent events, described by OpenAPI.
+//!
+//! `guard` decides who may ask, `scenarios`, `runs` and `records` carry out, `feed` keeps what runs
+//! find while they go on. Nothing asked here names a program, a path outside its folder, or an
+//! interface: a scenario's services come from the list compiled in. docs/page.md tells how to use it.
+
+mod assets;
+mod feed;
+mod guard;
+mod metrics;
+mod records;
+mod refusal;
+mod runs;
+mod scenarios;
+mod shelf;
+
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router, middleware};
+use guard::Guard;
+use netstage_study::TOOL;
+use refusal::Refusal;
+use serde::{Deserialize, Serialize};
+use shelf::Shelf;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
+use utoipa::{OpenApi, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The longest request: a scenario of a few thousand lines.
+const MOST_BYTES: usize = 4 << 20;
+
+/// What is served, to whom.
+#[derive(Debug)]
+pub struct Settings {
+    /// Folder of the scenarios.
+    pub scenarios: PathBuf,
+    /// Folder of the records.
+    pub records: PathBuf,
+    /// Names of this server beside its addresses.
+    pub names: Vec<String>,
+    /// What those who ask must know.
+    pub token: Option<String>,
+    /// Nothing may be started, stopped or written.
+    pub read_only: bool,
+}
+
+/// What the requests share.
+#[derive(Debug)]
+struct Server {
+    scenarios: Shelf,
+    records: Shelf,
+    known: records::Known,
+    studies: runs::Studies,
+    guard: Arc<Guard>,
+    /// Held while a scenario is compared with what it was, and written.
+    writing: Writing,
+    since: Instant,
+}
+
+type Shared = Arc<Server>;
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// One writes at a time.
+#[derive(Debug, Default)]
+struct Writing(std::sync::Mutex<()>);
+
+impl Writing {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Work that takes long or waits for files, apart from those that answer.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let failed =
+        |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "this is a mistake of netstage's");
+    spawn_blocking(work).await.map_err(failed)?
+}
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "netstage",
+    description = "Scenarios, runs as they happen, and records. Requests name the server by an address or a name \
+        it was told, and come from no other site's page. Where a token is asked for, send it as \
+        `Authorization: Bearer TOKEN`.",
+    license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
+))]
+struct Description;
+
+/// Who answers.
+#[derive(Debug, Serialize, ToSchema)]
+struct About {
+    /// Name and version.
+    tool: &'static str,
+    /// Whether nothing may be started, stopped or written.
+    read_only: bool,
+    /// Folder of the scenarios.
+    scenarios: String,
+    /// Folder of the records.
+    records: String,
+}
+
+/// Who answers.
+#[utoipa::path(get, path = "/api/about", tag = "server", responses((status = 200, body = About)))]
+async fn about(State(shared): State<Shared>) -> Json<About> {
+    Json(About {
+        tool: TOOL,
+        read_only: shared.guard.read_only,
+        scenarios: shared.scenarios.folder().display().to_string(),
+        records: shared.records.folder().display().to_string(),
+    })
+}
+
+/// A token to come in with.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Session {
+    /// The token.
+    token: String,
+}
+
+/// Lets a browser in that knows the token: it is kept as a cookie which scripts cannot read.
+#[utoipa::path(post, path = "/api/session", tag = "server", request_body = Session,
+    responses((status = 204), (status = "4XX", body = refusal::Refused)))]
+async fn session(
+    State(shared): State<Shared>,
+    Json(session): Json<Session>,
+) -> Result<impl IntoResponse, Refusal> {
+    match shared.guard.is_token(&session.token) {
+        true => {
+            let cookie = shared.guard.cookie().map(|cookie| [(header::SET_COOKIE, cookie)]);
+            Ok((StatusCode::NO_CONTENT, cookie.into_iter().flatten().collect::<axum::http::HeaderMap>()))
+        }
+        false => Err(Refusal::new(StatusCode::UNAUTHORIZED, "token", "this is not the token")),
+    }
+}
+
+fn router(server: Shared) -> Router {
+    let (router, description) = OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(about))
+        .routes(routes!(session))
+        .routes(routes!(scenarios::list))
+        .routes(routes!(scenarios::read, scenarios::write))
+        .routes(routes!(scenarios::check))
+        .routes(routes!(runs::list, runs::start))
+        .routes(routes!(runs::read, runs::stop))
+        .routes(routes!(runs::events))
+        .routes(routes!(records::list))
+        .routes(routes!(records::read))
+        .routes(routes!(records::side_by_side))
+        .routes(routes!(records::file))
+        .split_for_parts();
+    let description = Arc::new(description);
+    let guard = Arc::clone(&server.guard);
+    router
+        .route("/api/openapi.json", get(move || async move { Json(description.as_ref().clone()) }))
+        .route("/metrics", get(metrics::tell))
+        .merge(assets::router())
+        .fallback(async || Refusal::missing("there is nothing of this name"))
+        .with_state(server)
+        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .layer(middleware::from_fn_with_state(guard, guard::watch))
+}
+
+/// Serves until `ended`; studies that run are stopped then. `listening` hears the address.
+pub async fn serve(
+    settings: Settings,
+    listener: TcpListener,
+    ended: impl Future<Output = ()> + Send + 'static,
+    listening: impl FnOnce(SocketAddr),
+) -> std::io::Result<()> {
+    let Settings { scenarios, records, names, token, read_only } = settings;
+    let server = Arc::new(Server {
+        scenarios: Shelf::new(scenarios, "scenario"),
+        records: Shelf::new(records, "record"),
+        known: records::Known::default(),
+        studies: runs::Studies::default(),
+        guard: Arc::new(Guard { names, token, read_only }),
+        writing: Writing::default(),
+        since: Instant::now(),
+    });
+    listening(listener.local_addr()?);
+    let app = router(Arc::clone(&server));
+    tokio::select! {
+        served = axum::serve(listener, app) => served?,
+        () = ended => {}
+    }
+    let stopping = spawn_blocking(move || server.studies.stop());
+    stopping.await.map_err(std::io::Error::other)
+}

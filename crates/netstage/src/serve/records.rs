@@ -1,0 +1,265 @@
+//! Records: found, searched, shown, compared, taken along.
+
+use super::refusal::{Refusal, Refused};
+use super::{Answer, Shared, apart};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use netstage_study::report::{ReportData, report};
+use netstage_study::{OpenError, Record, compare, page};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, DirEntry};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+use tokio_util::io::ReaderStream;
+use utoipa::{IntoParams, ToSchema};
+
+/// Records compared at once.
+const MOST_COMPARED: usize = 12;
+
+/// What is told of a record in a list.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct Entry {
+    /// Its name: its folder below that of all records.
+    name: String,
+    /// `finished`, `unfinished` or `unreadable`.
+    state: Completeness,
+    /// What is wrong with it, where it cannot be read.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    problem: String,
+    /// What its scenario is called.
+    title: String,
+    /// A few sentences from the scenario.
+    description: String,
+    /// What it ran on.
+    stage: String,
+    /// Who wrote it.
+    tool: String,
+    /// When its last part was started, RFC 3339; empty where that is not known.
+    started: String,
+    /// Runs finished.
+    done: usize,
+    /// Runs in all.
+    total: usize,
+    /// Expectations that are met.
+    met: usize,
+    /// Expectations.
+    expected: usize,
+    /// Whether the measurement is void.
+    void: bool,
+    /// Whether something failed while it ran.
+    failed: bool,
+}
+
+/// How far a record is.
+#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Completeness {
+    /// It is whole.
+    Finished,
+    /// Its study was interrupted, or goes on.
+    Unfinished,
+    /// It is damaged, or of another version.
+    #[default]
+    Unreadable,
+}
+
+/// Entries of records as they were last seen: reading all of them anew takes long.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<BTreeMap<PathBuf, (SystemTime, Entry)>>);
+
+/// What to look for.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct Search {
+    /// Words that name, title, description, stage or tool hold, in any order.
+    #[serde(default)]
+    #[param(required = false)]
+    search: String,
+}
+
+/// Which one.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct Named {
+    /// Its name.
+    name: String,
+}
+
+/// Which ones.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Several {
+    /// Their names; differences are against the first.
+    #[schema(min_items = 2, max_items = 12)]
+    names: Vec<String>,
+}
+
+/// Which file of which record.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct Wanted {
+    /// The record's name.
+    name: String,
+    /// The file.
+    #[param(inline)]
+    file: FileName,
+}
+
+/// Files of a record that can be taken along.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+enum FileName {
+    /// The report, made anew.
+    #[serde(rename = "report.html")]
+    Report,
+    /// What ran, and what it came to.
+    #[serde(rename = "record.json")]
+    Record,
+    /// The values.
+    #[serde(rename = "series.parquet")]
+    Series,
+    /// How often each value occurred.
+    #[serde(rename = "distributions.parquet")]
+    Distributions,
+    /// The figures.
+    #[serde(rename = "figures.json")]
+    Figures,
+    /// Host and time.
+    #[serde(rename = "environment.json")]
+    Environment,
+}
+
+impl FileName {
+    fn name_and_type(self) -> (&'static str, &'static str) {
+        match self {
+            FileName::Report => (page::NAME, "text/html; charset=utf-8"),
+            FileName::Record => ("record.json", "application/json"),
+            FileName::Series => ("series.parquet", "application/vnd.apache.parquet"),
+            FileName::Distributions => ("distributions.parquet", "application/vnd.apache.parquet"),
+            FileName::Figures => ("figures.json", "application/json"),
+            FileName::Environment => ("environment.json", "application/json"),
+        }
+    }
+}
+
+/// The records, the latest first.
+#[utoipa::path(get, path = "/api/records", tag = "records", params(Search), responses((status = 200, body = Vec<Entry>)))]
+pub async fn list(State(shared): State<Shared>, Query(search): Query<Search>) -> Answer<Vec<Entry>> {
+    apart(move || {
+        let is_one = |entry: &DirEntry| {
+            entry.path().join("record.json").is_file() || entry.path().join("plan.json").is_file()
+        };
+        let shelf = &shared.records;
+        let names = shelf.names(is_one).map_err(|e| Refusal::io("list", "the folder of records", &e))?;
+        let words: Vec<String> = search.search.split_whitespace().map(str::to_lowercase).collect();
+        let mut entries: Vec<Entry> =
+            names.into_iter().map(|name| shared.known.entry(shelf.folder(), name)).collect();
+        entries.retain(|entry| {
+            let text = [&entry.name, &entry.title, &entry.description, &entry.stage, &entry.tool];
+            let text = text.map(|part| part.to_lowercase()).join("\n");
+            words.iter().all(|word| text.contains(word))
+        });
+        entries.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.name.cmp(&b.name)));
+        Ok(Json(entries))
+    })
+    .await
+}
+
+impl Known {
+    fn entry(&self, records: &Path, name: String) -> Entry {
+        let folder = records.join(&name);
+        let written = fs::metadata(folder.join("record.json")).and_then(|found| found.modified());
+        let Ok(written) = written else { return entry(&folder, name) };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get(&folder) {
+            Some((then, entry)) if *then == written => entry.clone(),
+            _ => {
+                let entry = entry(&folder, name);
+                known.insert(folder, (written, entry.clone()));
+                entry
+            }
+        }
+    }
+}
+
+fn entry(folder: &Path, name: String) -> Entry {
+    match Record::open(folder) {
+        Ok(Record { data, environment, .. }) => {
+            let runs = data.cells.len() * data.repeat as usize;
+            Entry {
+                name,
+                state: Completeness::Finished,
+                problem: String::new(),
+                met: data.expectations.iter().filter(|one| one.pass).count(),
+                expected: data.expectations.len(),
+                void: !data.void.is_empty(),
+                failed: !data.failures.is_empty(),
+                title: data.title,
+                description: data.description,
+                stage: data.stage,
+                tool: data.tool,
+                started: environment.started,
+                done: runs,
+                total: runs,
+            }
+        }
+        Err(OpenError::Incomplete { done, total, title, stage, .. }) => {
+            Entry { name, state: Completeness::Unfinished, title, stage, done, total, ..Entry::default() }
+        }
+        Err(error) => Entry { name, problem: error.to_string(), ..Entry::default() },
+    }
+}
+
+/// A record's report.
+#[utoipa::path(get, path = "/api/record", tag = "records", params(Named),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = Refused)))]
+pub async fn read(State(shared): State<Shared>, Query(named): Query<Named>) -> Answer<ReportData> {
+    apart(move || Ok(Json(report(&open(&shared, &named.name)?)))).await
+}
+
+/// The report of several records, side by side.
+#[utoipa::path(post, path = "/api/compare", tag = "records", request_body = Several,
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = Refused)))]
+pub async fn side_by_side(State(shared): State<Shared>, Json(several): Json<Several>) -> Answer<ReportData> {
+    if !(2..=MOST_COMPARED).contains(&several.names.len()) {
+        return Err(Refusal::bad(format!("2 to {MOST_COMPARED} records can be compared")));
+    }
+    apart(move || {
+        let records = several.names.iter().map(|name| open(&shared, name)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Json(compare::compare(&records)))
+    })
+    .await
+}
+
+/// A file of a record.
+#[utoipa::path(get, path = "/api/record/file", tag = "records", params(Wanted),
+    responses((status = 200, content_type = "application/octet-stream", body = [u8]), (status = "4XX", body = Refused)))]
+pub async fn file(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Result<Response, Refusal> {
+    let (name, content) = wanted.file.name_and_type();
+    let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);
+    let save_as = format!("attachment; filename=\"{}-{name}\"", wanted.name.replace(is_odd, "-"));
+    let body = match wanted.file {
+        FileName::Report => {
+            apart(move || Ok(Body::from(page::page(&report(&open(&shared, &wanted.name)?))))).await?
+        }
+        _ => {
+            let path = shared.records.path(&format!("{}/{name}", wanted.name))?;
+            let file =
+                tokio::fs::File::open(path).await.map_err(|error| Refusal::io("read", name, &error))?;
+            Body::from_stream(ReaderStream::new(file))
+        }
+    };
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static(content)),
+        (CONTENT_DISPOSITION, HeaderValue::from_str(&save_as).expect("letters and digits")),
+        // Should a browser show it all the same, then as a page of nobody's.
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox")),
+    ];
+    Ok((StatusCode::OK, headers, body).into_response())
+}
+
+fn open(shared: &Shared, name: &str) -> Result<Record, Refusal> {
+    Ok(Record::open(&shared.records.path(name)?)?)
+}

@@ -1,0 +1,418 @@
+//! Studies started from the page: one at a time, on a thread of its own, watched by any number.
+
+use super::feed::{Cursor, Feed, Told};
+use super::refusal::{Refusal, Refused};
+use super::scenarios::{Draft, parse};
+use super::{Answer, Shared, apart};
+use crate::cmd::run::{LOGS, code, own_program};
+use crate::exit::{Failure, INTERRUPTED};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Sse;
+use axum::response::sse::{Event, KeepAlive};
+use netstage_scenario::Scenario;
+use netstage_scenario::outcome::Outcome;
+use netstage_study::report::{Topology, planned, report};
+use netstage_study::stage::{self, Backend, Means};
+use netstage_study::{Error, Observer, Options, Progress, Record, Run, Runner, TOOL, page};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt as _};
+use utoipa::ToSchema;
+
+/// Studies remembered; the records of all are kept.
+const MOST: usize = 50;
+/// A watcher is told no more often.
+const TELL_EVERY: Duration = Duration::from_millis(50);
+/// Folders tried for a record whose name is taken.
+const MOST_NAMES: usize = 1_000;
+
+/// What a study is to run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// The simulator, in virtual time.
+    Sim,
+    /// Real packets between namespaces of this machine, in real time.
+    Emu,
+}
+
+/// A study to start.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// What to run.
+    scenario: Draft,
+    /// What to run it on.
+    stage: Stage,
+}
+
+/// How a study is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// It runs.
+    Running,
+    /// It was asked to stop.
+    Stopping,
+    /// It left a record.
+    Finished,
+    /// It was stopped; what was finished is kept.
+    Stopped,
+    /// It failed.
+    Failed,
+}
+
+/// A study, as it is told.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Status {
+    /// Its number.
+    id: u64,
+    /// Name of its scenario.
+    scenario: String,
+    /// What its scenario is called.
+    title: String,
+    /// What it runs on.
+    stage: Stage,
+    /// Name of its record.
+    record: String,
+    /// How it is.
+    phase: Phase,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    problem: String,
+    /// The code `netstage run` would end with, once it is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit: Option<u8>,
+    /// Runs finished.
+    done: usize,
+    /// Runs in all.
+    total: usize,
+    /// Time left, seconds, once a run has told how long one takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_s: Option<f64>,
+    /// What was begun last.
+    doing: String,
+}
+
+impl Status {
+    fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Stopping)
+    }
+}
+
+/// A study, and the network it runs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Shown {
+    /// How it is.
+    #[serde(flatten)]
+    status: Status,
+    /// The cells of its sweep: what sets each apart.
+    cells: Vec<String>,
+    /// The network of the first cell, for drawing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    topology: Option<Topology>,
+}
+
+/// A study under way or over.
+#[derive(Debug)]
+struct Study {
+    cells: Vec<String>,
+    topology: Option<Topology>,
+    interrupted: Arc<AtomicBool>,
+    now: Mutex<Now>,
+    /// Counts up whenever there is something to tell.
+    version: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Now {
+    status: Status,
+    feed: Feed,
+}
+
+impl Study {
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Now)) {
+        change(&mut self.now());
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    fn status(&self) -> Status {
+        self.now().status.clone()
+    }
+
+    fn is_over(&self) -> bool {
+        !self.now().status.is_running()
+    }
+}
+
+/// All studies of this server, the first one first.
+#[derive(Debug, Default)]
+pub struct Studies(Mutex<Vec<Arc<Study>>>);
+
+/// Studies, for those who count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Started since the server began.
+    pub started: u64,
+    /// Failed, of the latest.
+    pub failed: usize,
+    /// That run now.
+    pub running: usize,
+    /// Runs finished, and in all, of those.
+    pub runs: (usize, usize),
+}
+
+impl Studies {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<Study>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: u64) -> Result<Arc<Study>, Refusal> {
+        let found = self.all().iter().find(|study| study.now().status.id == id).cloned();
+        found.ok_or_else(|| Refusal::missing(format!("there is no run {id}")))
+    }
+
+    /// What there is to count.
+    pub fn counted(&self) -> Counted {
+        let all: Vec<Status> = self.all().iter().map(|study| study.status()).collect();
+        let running = || all.iter().filter(|status| status.is_running());
+        Counted {
+            started: all.last().map_or(0, |last| last.id),
+            failed: all.iter().filter(|status| status.phase == Phase::Failed).count(),
+            running: running().count(),
+            runs: (running().map(|status| status.done).sum(), running().map(|status| status.total).sum()),
+        }
+    }
+
+    /// Asks all to stop, and waits until they have.
+    pub fn stop(&self) {
+        let all = self.all().clone();
+        all.iter().for_each(|study| study.interrupted.store(true, Ordering::Relaxed));
+        while !all.iter().all(|study| study.is_over()) {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The studies started here, the latest first.
+#[utoipa::path(get, path = "/api/runs", tag = "runs", responses((status = 200, body = Vec<Status>)))]
+pub async fn list(State(shared): State<Shared>) -> Json<Vec<Status>> {
+    Json(shared.studies.all().iter().rev().map(|study| study.status()).collect())
+}
+
+/// Starts a study.
+#[utoipa::path(post, path = "/api/runs", tag = "runs", request_body = Order,
+    responses((status = 201, body = Status), (status = "4XX", body = Refused)))]
+pub async fn start(
+    State(shared): State<Shared>,
+    Json(order): Json<Order>,
+) -> Result<(StatusCode, Json<Status>), Refusal> {
+    apart(move || Ok((StatusCode::CREATED, Json(begin(&shared, &order)?)))).await
+}
+
+/// How a study is, and the network it runs.
+#[utoipa::path(get, path = "/api/runs/{id}", tag = "runs", params(("id" = u64, Path)),
+    responses((status = 200, body = Shown), (status = "4XX", body = Refused)))]
+pub async fn read(State(shared): State<Shared>, Path(id): Path<u64>) -> Answer<Shown> {
+    let study = shared.studies.find(id)?;
+    let (cells, topology) = (study.cells.clone(), study.topology.clone());
+    Ok(Json(Shown { status: study.status(), cells, topology }))
+}
+
+/// Stops a study; what was finished is kept, and the same study goes on with it.
+#[utoipa::path(delete, path = "/api/runs/{id}", tag = "runs", params(("id" = u64, Path)),
+    responses((status = 202), (status = "4XX", body = Refused)))]
+pub async fn stop(State(shared): State<Shared>, Path(id): Path<u64>) -> Result<StatusCode, Refusal> {
+    let study = shared.studies.find(id)?;
+    study.interrupted.store(true, Ordering::Relaxed);
+    study.change(|now| {
+        if now.status.phase == Phase::Running {
+            now.status.phase = Phase::Stopping;
+        }
+    });
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// A study as it happens: `status` events, `told` events of its runs, and `over` at the end.
+#[utoipa::path(get, path = "/api/runs/{id}/events", tag = "runs", params(("id" = u64, Path)),
+    responses((status = 200, content_type = "text/event-stream", body = Told), (status = "4XX", body = Refused)))]
+pub async fn events(
+    State(shared): State<Shared>,
+    Path(id): Path<u64>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
+    let study = shared.studies.find(id)?;
+    let (sender, events) = mpsc::channel(4);
+    tokio::spawn(async move { tell(&study, &sender).await });
+    Ok(Sse::new(ReceiverStream::new(events).map(Ok)).keep_alive(KeepAlive::default()))
+}
+
+/// Tells a watcher until the study is over, or the watcher gone.
+async fn tell(study: &Study, events: &mpsc::Sender<Event>) -> Option<()> {
+    let mut version = study.version.subscribe();
+    let mut cursor = Cursor::default();
+    let event = |kind: &str, data: String| Event::default().event(kind).data(data);
+    loop {
+        version.borrow_and_update();
+        let is_over = study.is_over();
+        let (status, news) = {
+            let now = study.now();
+            (as_json(&now.status), now.feed.news(&mut cursor))
+        };
+        for told in &news {
+            events.send(event("told", as_json(told))).await.ok()?;
+        }
+        events.send(event("status", status)).await.ok()?;
+        if is_over {
+            return events.send(event("over", "{}".into())).await.ok();
+        }
+        tokio::select! {
+            changed = version.changed() => changed.ok()?,
+            () = events.closed() => return None,
+        }
+        tokio::time::sleep(TELL_EVERY).await;
+    }
+}
+
+fn as_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("text and numbers")
+}
+
+/// Checks an order, and starts its thread.
+fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
+    let scenario = parse(&shared.scenarios, &order.scenario)??;
+    let mut all = shared.studies.all();
+    if let Some(other) = all.iter().find(|study| !study.is_over()) {
+        let message = format!("\"{}\" is running", other.status().title);
+        return Err(Refusal::conflict(message).help("wait for its end, or stop it"));
+    }
+    let base = order.scenario.name.trim_end_matches(".toml").to_owned();
+    // Refuses what no record may be called, before anything is begun.
+    shared.records.path(&base)?;
+    let status = Status {
+        id: all.last().map_or(1, |last| last.status().id + 1),
+        scenario: order.scenario.name.clone(),
+        title: scenario.title.clone(),
+        stage: order.stage,
+        record: base.clone(),
+        phase: Phase::Running,
+        problem: String::new(),
+        exit: None,
+        done: 0,
+        total: scenario.cells.len() * scenario.repeat as usize,
+        left_s: None,
+        doing: String::new(),
+    };
+    let study = Arc::new(Study {
+        cells: scenario.cells.iter().map(cell_name).collect(),
+        topology: scenario.cells.first().and_then(|cell| planned(&cell.plan)),
+        interrupted: Arc::default(),
+        now: Mutex::new(Now { status: status.clone(), feed: Feed::default() }),
+        version: watch::Sender::new(0),
+    });
+    let (shared, stage, running) = (Arc::clone(shared), order.stage, Arc::clone(&study));
+    thread::Builder::new()
+        .name("study".into())
+        .spawn(move || carry_out(&shared, &running, &scenario, stage, &base))
+        .map_err(|error| Refusal::io("start", "a thread", &error))?;
+    if all.len() >= MOST {
+        all.remove(0);
+    }
+    all.push(study);
+    Ok(status)
+}
+
+fn cell_name(cell: &netstage_scenario::Cell) -> String {
+    let settings = cell.settings.iter().map(|(path, value)| format!("{path} = {value}"));
+    let variant = (!cell.variant.is_empty()).then(|| cell.variant.clone());
+    variant.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs a study to its record, in the first folder that is free or holds the same, unfinished.
+fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: Stage, base: &str) {
+    let mut result = Err(Failure::run("no folder is free for the record").help("move some away"));
+    for number in 1..=MOST_NAMES {
+        let name = if number == 1 { base.to_owned() } else { format!("{base}-{number}") };
+        let out = shared.records.folder().join(&name);
+        study.change(|now| now.status.record = name);
+        match run(study, scenario, stage, out) {
+            Err(Error::Occupied { .. } | Error::InUse { .. }) => {}
+            Ok(record) => {
+                let path = record.folder.join(page::NAME);
+                let written = page::write(&path, &report(&record));
+                result = written.map(|()| code(&record)).map_err(|e| Failure::write(&path, &e));
+                break;
+            }
+            Err(error) => {
+                result = Err(error.into());
+                break;
+            }
+        }
+    }
+    study.change(|now| {
+        now.status.left_s = None;
+        match result {
+            Ok(code) => (now.status.phase, now.status.exit) = (Phase::Finished, Some(code)),
+            Err(failure) => {
+                let stopped = failure.code() == INTERRUPTED;
+                now.status.phase = if stopped { Phase::Stopped } else { Phase::Failed };
+                now.status.exit = Some(failure.code());
+                now.status.problem = failure.to_string();
+            }
+        }
+    });
+}
+
+fn run(study: &Arc<Study>, scenario: &Scenario, stage: Stage, out: PathBuf) -> Result<Record, Error> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let emulation;
+    // Runs in real time take the processor from each other, so those go one by one.
+    let (name, jobs, runner): (_, _, &Runner) = match stage {
+        Stage::Sim => ("sim", cores, &stage::sim),
+        Stage::Emu => {
+            let program = own_program().map_err(|failure| Error::Unsupported(failure.to_string()))?;
+            emulation = stage::emu(Means { program, logs: out.join(LOGS), backend: Backend::Own });
+            ("emu", 1, &emulation)
+        }
+    };
+    let options = Options { out, jobs, retries: 0, stage: name.into(), tool: TOOL.into() };
+    netstage_study::run(scenario, runner, &options, &mut Watcher(study), &study.interrupted)
+}
+
+/// Passes on what is heard of a study.
+struct Watcher<'a>(&'a Study);
+
+impl Observer for Watcher<'_> {
+    fn progress(&mut self, progress: Progress) {
+        let told = (progress.done, progress.total, progress.doing.clone());
+        let status = self.0.status();
+        if (status.done, status.total, status.doing) == told && progress.left.is_none() {
+            return;
+        }
+        self.0.change(|now| {
+            (now.status.done, now.status.total, now.status.doing) = told;
+            now.status.left_s = progress.left.map(|left| left.as_secs_f64());
+        });
+    }
+
+    fn listens(&self) -> bool {
+        true
+    }
+
+    fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
+        self.0.change(|now| now.feed.add(run, &outcome, is_over));
+    }
+}

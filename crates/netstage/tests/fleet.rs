@@ -1,0 +1,482 @@
+//! A fleet as people meet it: agents in namespaces of their own that join by token and dial
+//! their controller over a management network, scenarios placed on them, and what goes wrong.
+
+mod support;
+
+use netstage_core::rng::Stream;
+use netstage_live::netns::Namespace;
+use netstage_live::netns::netlink::{Metrics, Netlink, Route};
+use netstage_live::netns::spawn_in;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use support::network::{address, is_privileged, join};
+use support::{Folder, Process, within};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+const AGENTS: [&str; 3] = ["ber-1", "fra-1", "muc-1"];
+const CONTROLLER: &str = "192.168.77.1:4700";
+/// Far longer than anything here takes, on any machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+const POLICY: &str = r#"
+[policy]
+controllers = ["lab"]
+rate = "50 Mbit/s"
+longest = "1 min"
+destinations = ["10.1.0.0/16"]
+interfaces = ["data"]
+"#;
+
+const SCENARIO: &str = r#"
+[scenario]
+title = "Three hosts"
+duration = "2 s"
+[node.a]
+[node.b]
+[node.c]
+[node.core]
+kind = "router"
+[defaults.link]
+rate = "100 Mbit/s"
+buffer = "100 packets"
+[link.a]
+ends = ["a", "core"]
+[link.b]
+ends = ["b", "core"]
+[link.c]
+ends = ["c", "core"]
+[flow.voice]
+from = "a"
+to = "b"
+transport = "udp"
+traffic = { model = "cbr", rate = "800 kbit/s", packet = "500 B" }
+[flow.file]
+from = "b"
+to = "c"
+traffic = { model = "cbr", rate = "4 Mbit/s", packet = "1000 B" }
+[place]
+a = "ber-1"
+b = { label = "frankfurt" }
+c = { agent = "muc-1", address = "10.1.3.2" }
+[measure]
+interval = "100 ms"
+[expect.voice]
+metric = "flow.throughput"
+subject = "voice"
+at_least = "0.1 Mbit/s"
+[plot.throughput]
+metric = "flow.throughput"
+"#;
+
+/// A controller's host, three agents' hosts, a network for commands and one for traffic.
+struct Stage {
+    hub: Namespace,
+    hosts: Vec<Namespace>,
+    _core: Namespace,
+    folder: Folder,
+}
+
+impl Stage {
+    fn new(name: &str) -> Stage {
+        let [hub, core] = [(); 2].map(|()| Namespace::new().unwrap());
+        hub.loopback_up().unwrap();
+        core.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        let mut hub_links = Netlink::open(&hub).unwrap();
+        hub_links.create_bridge("mgmt").unwrap();
+        hub_links.add_address("mgmt", address("192.168.77.1"), 24).unwrap();
+        hub_links.set_up("mgmt").unwrap();
+        let hosts = AGENTS.iter().enumerate().map(|(index, _)| {
+            let number = index as u8 + 1;
+            let host = Namespace::new().unwrap();
+            host.loopback_up().unwrap();
+            let port = format!("m{number}");
+            join((&host, "mgmt", 10 + number), (&hub, &port, 20 + number));
+            hub_links.set_bridge(&port, "mgmt").unwrap();
+            let far = format!("d{number}");
+            join((&host, "data", 30 + number), (&core, &far, 40 + number));
+            let mut links = Netlink::open(&host).unwrap();
+            links.add_address("mgmt", address(&format!("192.168.77.1{number}")), 24).unwrap();
+            links.add_address("data", address(&format!("10.1.{number}.2")), 24).unwrap();
+            let gateway = address(&format!("10.1.{number}.1"));
+            let mut core_links = Netlink::open(&core).unwrap();
+            core_links.add_address(&far, gateway, 24).unwrap();
+            let route = Route {
+                destination: (address("10.1.0.0"), 16),
+                gateway: Some(gateway),
+                link: "data",
+                preferred_source: None,
+                metrics: Metrics::default(),
+            };
+            links.add_route(&route).unwrap();
+            host
+        });
+        let hosts = hosts.collect();
+        let folder = Folder::new(name);
+        fs::write(folder.join("policy.toml"), POLICY).unwrap();
+        fs::write(folder.join("three.toml"), SCENARIO).unwrap();
+        Stage { hub, hosts, _core: core, folder }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).current_dir(&*self.folder).env("NETSTAGE_FLEET", self.folder.join("fleet"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// What a command at the controller's host says.
+    fn at_hub(&self, arguments: &[&str]) -> Output {
+        self.run_in(&self.hub, arguments)
+    }
+
+    fn run_in(&self, namespace: &Namespace, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Process::new(spawn_in(namespace, command).unwrap()).output()
+    }
+
+    /// What it prints, of one that goes well.
+    fn well(&self, arguments: &[&str]) -> String {
+        let output = self.at_hub(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn start(&self, namespace: &Namespace, log: &str, arguments: &[&str]) -> Process {
+        let mut command = self.command(arguments);
+        let log = File::options().create(true).append(true).open(self.folder.join(log)).unwrap();
+        command.stdout(Stdio::null()).stderr(log);
+        Process::new(spawn_in(namespace, command).unwrap())
+    }
+
+    /// Another controller's process, once the one before is gone.
+    fn serve_again(&self) -> Process {
+        let _ = fs::remove_file(self.folder.join("hub.log"));
+        self.serve()
+    }
+
+    fn serve(&self) -> Process {
+        let process = self.start(&self.hub, "hub.log", &["fleet", "serve", "--listen", CONTROLLER]);
+        assert!(within(LIMIT, || self.log("hub.log").contains("agents dial")), "{}", self.log("hub.log"));
+        process
+    }
+
+    fn agent(&self, index: usize) -> Process {
+        let name = AGENTS[index];
+        let arguments = ["agent", "--state", name, "--policy", "policy.toml"];
+        self.start(&self.hosts[index], &format!("{name}.log"), &arguments)
+    }
+
+    fn join(&self, index: usize, token: &str) -> Output {
+        self.run_in(&self.hosts[index], &["fleet", "join", CONTROLLER, token, "--state", AGENTS[index]])
+    }
+
+    /// All three join and dial.
+    fn join_all(&self) -> Vec<Process> {
+        let label = ["berlin", "frankfurt", "munich"];
+        let agents = (0..AGENTS.len()).map(|index| {
+            let token = self.well(&["fleet", "token", AGENTS[index], "--label", label[index]]);
+            let output = self.join(index, token.trim());
+            assert!(output.status.success(), "{}", said(&output));
+            self.agent(index)
+        });
+        let agents = agents.collect();
+        self.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
+        agents
+    }
+
+    fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.join(name)).unwrap_or_default()
+    }
+
+    fn logs(&self) -> String {
+        ["hub.log", "ber-1.log", "fra-1.log", "muc-1.log"]
+            .map(|name| format!("{name}:\n{}", self.log(name)))
+            .join("\n")
+    }
+
+    fn states(&self) -> Vec<(String, String)> {
+        let agents: Value = serde_json::from_str(&self.well(&["fleet", "ls", "--json"])).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        agents.as_array().unwrap().iter().map(|agent| (text(&agent["name"]), text(&agent["state"]))).collect()
+    }
+
+    fn wait_for(&self, expected: &[(&str, &str)]) {
+        let is_so = || {
+            let states = self.states();
+            expected.iter().all(|(name, state)| states.iter().any(|(n, s)| n == name && s == state))
+        };
+        assert!(within(LIMIT, is_so), "{:?}\n{}", self.states(), self.logs());
+    }
+
+    fn record(&self, out: &str) -> Value {
+        serde_json::from_slice(&fs::read(self.folder.join(out).join("record.json")).unwrap()).unwrap()
+    }
+
+    fn spooled(&self, agent: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.folder.join(agent).join("spool")).unwrap();
+        entries
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|e| e == "json"))
+            .collect()
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A machine that stood still makes a run void, which is not what is tested here.
+fn is_run(output: &Output) -> bool {
+    matches!(output.status.code(), Some(0 | 3 | 5))
+}
+
+#[test]
+fn three_agents_joined_by_token_carry_a_scenario() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-live");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let _hub = stage.serve();
+    let agents = stage.join_all();
+
+    let output = stage.at_hub(&["run", "three.toml", "--on", "live", "--out", "out"]);
+    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+    let record = stage.record("out");
+    assert_eq!(record["stage"], "live");
+    assert!(record["failures"].is_null(), "{record:#}");
+    let text = record.to_string();
+    assert!(text.contains("flow.throughput") && text.contains("flow.clock_error"), "{record:#}");
+    for agent in AGENTS {
+        assert!(stage.spooled(agent).is_empty(), "a report that was fetched is not kept");
+        let log = stage.log(&format!("{agent}.log"));
+        assert!(log.contains("asks to prepare run 1") && log.contains("agreed"), "{log}");
+    }
+    assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
+
+    // Beyond the policy: refused by name, with what would help, and nothing is sent.
+    let output = stage.at_hub(&[
+        "run",
+        "three.toml",
+        "--on",
+        "live",
+        "--out",
+        "fast",
+        "--set",
+        "flow.file.traffic.rate=60 Mbit/s",
+    ]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("agent fra-1 refuses") && told.contains("raise `rate` in the policy"), "{told}");
+    // The controller's management address is none of the policy's destinations.
+    let output = stage.at_hub(&[
+        "run",
+        "three.toml",
+        "--on",
+        "live",
+        "--out",
+        "far",
+        "--set",
+        "place.c.address=192.168.77.13",
+    ]);
+    let told = said(&output);
+    assert!(told.contains("agent muc-1 refuses") && told.contains("does not allow interface mgmt"), "{told}");
+
+    // A scenario that names nobody, and one agent too many.
+    let output =
+        stage.at_hub(&["run", "three.toml", "--on", "live", "--out", "none", "--set", "place.a=berlin-1"]);
+    assert!(said(&output).contains("there is no agent berlin-1"), "{}", said(&output));
+
+    // Removed, an agent is cut off at once, and does not get in again.
+    stage.well(&["fleet", "remove", "muc-1"]);
+    assert!(within(LIMIT, || stage.log("hub.log").contains("agent muc-1 is cut off")), "{}", stage.logs());
+    assert!(
+        within(LIMIT, || stage.log("hub.log").contains("it was removed, or replaced")),
+        "{}",
+        stage.logs()
+    );
+    assert_eq!(stage.states().len(), 2);
+    drop(agents);
+    stage.wait_for(&[("ber-1", "offline"), ("fra-1", "offline")]);
+}
+
+#[test]
+fn the_page_works_as_it_stands() {
+    if !is_privileged() {
+        return;
+    }
+    let said = support::run_page("fleet.md", &Folder::new("fleet-page"));
+    assert!(said.contains("same clock") && said.contains("Two hosts and a stand-in"), "{said}");
+}
+
+#[test]
+fn nobody_gets_in_twice_or_from_elsewhere() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-join");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let _hub = stage.serve();
+    let token = stage.well(&["fleet", "token", "ber-1"]);
+    assert!(stage.join(0, token.trim()).status.success());
+    let again = stage.join(1, token.trim());
+    assert_eq!(again.status.code(), Some(2));
+    assert!(said(&again).contains("this token was used"), "{}", said(&again));
+    // Another fleet's token: its fingerprint is not of the controller that answers.
+    let foreign = format!("{}.{}", "0123456789abcdeffedcba9876543210", "ab".repeat(32));
+    let foreign = stage.join(1, &foreign);
+    assert!(said(&foreign).contains("of another fleet"), "{}", said(&foreign));
+    assert!(said(&stage.join(1, "nonsense")).contains("this is no token"));
+
+    // A second controller of the same fleet.
+    let second = stage.at_hub(&["fleet", "serve", "--listen", "192.168.77.1:4701"]);
+    assert!(said(&second).contains("another controller serves"), "{}", said(&second));
+
+    // An identity of another fleet, and one whose certificate is as short-lived as it gets.
+    let other = stage.folder.join("other");
+    let init = stage.command(&["fleet", "init"]).env("NETSTAGE_FLEET", &other).output().unwrap();
+    assert!(init.status.success(), "{}", said(&init));
+    fs::copy(other.join("authority.pem"), stage.folder.join("ber-1/authority.pem")).unwrap();
+    let _stranger = stage.agent(0);
+    assert!(within(LIMIT, || stage.log("ber-1.log").contains("of another fleet")), "{}", stage.logs());
+    let brief = stage.well(&["fleet", "token", "muc-1", "--certificate", "1s"]);
+    assert!(stage.join(2, brief.trim()).status.success());
+    std::thread::sleep(Duration::from_millis(2_100));
+    let _late = stage.agent(2);
+    assert!(
+        within(LIMIT, || stage.log("hub.log").contains("its certificate has expired")),
+        "{}",
+        stage.logs()
+    );
+    let doctor = stage.at_hub(&["fleet", "doctor"]);
+    assert!(said(&doctor).contains("muc-1: its certificate has expired"), "{}", said(&doctor));
+}
+
+#[test]
+fn a_lost_controller_stops_traffic_and_loses_no_result() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-lost");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let mut hub = stage.serve();
+    let _agents = stage.join_all();
+    let run = stage.start(
+        &stage.hub,
+        "run.log",
+        &["run", "three.toml", "--on", "live", "--out", "out", "--set", "scenario.duration=50 s"],
+    );
+    stage.wait_for(&[("ber-1", "taken"), ("fra-1", "taken"), ("muc-1", "taken")]);
+    let begun =
+        || AGENTS.iter().all(|agent| stage.log(&format!("{agent}.log")).contains("asks to prepare run 1"));
+    assert!(within(LIMIT, begun), "{}", stage.logs());
+    // Let it send before its controller dies.
+    let sends = || {
+        let journal = fs::read_to_string(stage.folder.join("ber-1/spool/a-1.bins")).unwrap_or_default();
+        journal.lines().count() > 3
+    };
+    assert!(within(LIMIT, sends), "{}", stage.logs());
+    hub.signal("-KILL");
+    drop(hub);
+    let gone =
+        || AGENTS.iter().all(|agent| stage.log(&format!("{agent}.log")).contains("the controller is gone"));
+    assert!(within(LIMIT, gone), "{}", stage.logs());
+    for agent in AGENTS {
+        let [report] = &stage.spooled(agent)[..] else { panic!("{agent} keeps no report\n{}", stage.logs()) };
+        let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+        assert!(report["void"].to_string().contains("went away"), "{report:#}");
+    }
+    drop(run.output());
+
+    // Fetched later, by another controller's process.
+    let _hub = stage.serve();
+    stage.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
+    let open = stage.well(&["fleet", "runs"]);
+    assert!(open.contains("Three hosts"), "{open}");
+    let fetched = stage.well(&["fleet", "runs", "--fetch"]);
+    assert!(fetched.starts_with("3 reports fetched"), "{fetched}");
+    assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
+    assert!(stage.well(&["fleet", "close", "1"]).contains("run 1 is closed"));
+    assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
+    // Its number is never given again.
+    let output = stage.at_hub(&["run", "three.toml", "--on", "live", "--out", "again"]);
+    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+    assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.log("ber-1.log"));
+}
+
+/// Agents, the controller and whoever commands are killed a hundred times, at any moment: every report an
+/// agent ever had is at the controller in the end, once.
+#[test]
+#[ignore = "a hundred kills take ten minutes"]
+fn no_result_is_lost_over_a_hundred_kills() {
+    if !is_privileged() {
+        return;
+    }
+    const KILLS: u64 = 100;
+    let stage = Stage::new("fleet-kills");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let mut hub = Some(stage.serve());
+    let mut agents: Vec<Option<Process>> = stage.join_all().into_iter().map(Some).collect();
+    let mut random = Stream::new(1, "kills");
+    let mut command: Option<Process> = None;
+    // Runs whose report an agent was seen to have, or was counting for.
+    let mut seen: BTreeSet<(usize, u64)> = BTreeSet::new();
+    let note = |seen: &mut BTreeSet<(usize, u64)>| {
+        for (index, agent) in AGENTS.iter().enumerate() {
+            let Ok(entries) = fs::read_dir(stage.folder.join(agent).join("spool")) else { continue };
+            for entry in entries.flatten() {
+                let name = entry.file_name().into_string().unwrap();
+                let run = name.rsplit_once('-').and_then(|(_, rest)| rest.split_once('.'));
+                if let Some((run, "json" | "bins")) = run {
+                    seen.extend(run.parse().ok().map(|run| (index, run)));
+                }
+            }
+        }
+    };
+    for kill in 0..KILLS {
+        if command.as_mut().is_none_or(|command| command.child().try_wait().unwrap().is_some()) {
+            let out = format!("out-{kill}");
+            let arguments = ["run", "three.toml", "--on", "live", "--out", &out];
+            command = Some(stage.start(&stage.hub, "run.log", &arguments));
+        }
+        let until = Instant::now() + Duration::from_millis(200 + random.below(4_000));
+        while Instant::now() < until {
+            note(&mut seen);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        match random.below(5) {
+            0 => {
+                drop(hub.take());
+                hub = Some(stage.serve_again());
+            }
+            1 => drop(command.take()),
+            which => {
+                let index = which as usize - 2;
+                drop(agents[index].take());
+                agents[index] = Some(stage.agent(index));
+            }
+        }
+    }
+    if let Some(command) = command {
+        drop(command.output());
+    }
+    note(&mut seen);
+    stage.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
+    stage.well(&["fleet", "runs", "--fetch"]);
+    let runs = stage.folder.join("fleet/runs");
+    let lost: Vec<_> = seen
+        .iter()
+        .filter(|(index, run)| {
+            !runs.join(run.to_string()).join(format!("{}.report.json", AGENTS[*index])).exists()
+        })
+        .collect();
+    println!("{KILLS} kills, {} reports, {} lost", seen.len(), lost.len());
+    assert!(lost.is_empty(), "{lost:?}\n{}", stage.logs());
+    assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
+    assert!(seen.len() > 30, "hardly anything ran: {seen:?}");
+}

@@ -1,0 +1,47 @@
+//! docs/why-is-my-vpn-slow.md, as it stands.
+
+mod support;
+
+use serde_json::Value;
+use support::network::is_privileged;
+use support::{Folder, run_page};
+
+/// What the page says, as far as no busy machine can change it.
+#[test]
+#[ignore = "takes two minutes"]
+fn the_page_works_as_written() {
+    if !is_privileged() {
+        return;
+    }
+    for (program, package) in
+        [("wireguard-go", "wireguard-go"), ("wg", "wireguard-tools"), ("tc", "iproute2")]
+    {
+        if std::process::Command::new(program).arg("--version").output().is_err() {
+            println!("skipped: {program} is missing: Debian's {package}");
+            return;
+        }
+    }
+    let folder = Folder::new("why-slow");
+    let text = run_page("why-is-my-vpn-slow.md", &folder);
+    let record = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(folder.join(name).join("record.json")).unwrap()).unwrap()
+    };
+    let summary = |record: &Value, metric: &str| -> f64 {
+        let entries = record["cells"][0]["summary"].as_array().unwrap().iter();
+        entries.filter(|entry| entry["metric"] == metric).filter_map(|entry| entry["mean"].as_f64()).sum()
+    };
+    let (slow, tuned) = (record("slow"), record("tuned"));
+    assert!(summary(&slow, "flow.throughput") > 0.0, "{}", slow["cells"]);
+    // A queue of 300 kB in front of 20 Mbit/s.
+    assert!(summary(&tuned, "test.buffer") > 50e3, "{}", tuned["cells"]);
+    assert!(summary(&tuned, "test.window") > 0.0);
+    for name in ["slow/report.html", "tuned/report.html"] {
+        assert!(std::fs::read_to_string(folder.join(name)).unwrap().contains("<html"), "{name}");
+    }
+    for part in ["to make it permanent", "put back", "segments whose window was lowered"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The sender's route holds the window at the end.
+    let last = text.rsplit("at the end: ").next().unwrap();
+    assert!(last.contains("window 16 segments"), "{last}");
+}

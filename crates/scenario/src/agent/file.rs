@@ -1,0 +1,34 @@
+//! The tables of an agent's policy, as written.
+
+use crate::address::PrefixText;
+use crate::scalar::{FleetName, InterfaceName, Span};
+use crate::table::{List, table};
+use netstage_core::quantity::BitRate;
+
+table! {
+    /// An agent's policy.
+    pub(crate) struct File "the file" {
+        /// What the agent may be asked to do. What is left out is not limited.
+        policy: Policy,
+    }
+}
+
+table! {
+    /// What the agent may be asked to do. What is left out is not limited.
+    pub(crate) struct Policy "[policy]" {
+        /// Fleets whose controllers may command.
+        controllers: Option<List<FleetName>>,
+        /// Most payload bits per second the agent sends, all flows together. Traffic without a rate of its own is refused then.
+        rate: Option<BitRate>,
+        /// Longest run.
+        longest: Option<Span>,
+        /// Prefixes it sends to.
+        destinations: Option<List<PrefixText>>,
+        /// Interfaces of this host that flows use.
+        interfaces: Option<List<InterfaceName>>,
+        /// Send to hosts that have not agreed, too: ICMP echo, and UDP to a closed port.
+        one_ended: bool = false,
+        /// Be a provider edge router, too.
+        routers: bool = false,
+    }
+}

@@ -1,0 +1,79 @@
+//! The policy of an agent: read and checked as a scenario is, with the same names, positions
+//! and advice.
+
+mod file;
+
+use crate::error::Errors;
+use crate::read::{configuration, read_text};
+use crate::table::Decode as _;
+use netstage_core::fleet::Policy;
+use std::path::Path;
+
+/// Reads and checks a policy file.
+pub fn load(path: &Path) -> Result<Policy, Errors> {
+    parse(&path.display().to_string(), &read_text(path, "policy")?)
+}
+
+/// Reads and checks a policy.
+pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
+    configuration(name, text, |file: &file::File, _| {
+        let policy = &file.policy;
+        let names =
+            |list: &Vec<crate::scalar::InterfaceName>| list.iter().map(|name| name.0.clone()).collect();
+        Some(Policy {
+            controllers: policy
+                .controllers
+                .as_ref()
+                .map(|list| list.0.iter().map(|one| one.0.clone()).collect()),
+            rate: policy.rate,
+            longest: policy.longest.map(|span| span.0),
+            destinations: policy.destinations.as_ref().map(|list| list.0.iter().map(|one| one.0).collect()),
+            interfaces: policy.interfaces.as_ref().map(|list| names(&list.0)),
+            one_ended: policy.one_ended,
+            routers: policy.routers,
+        })
+    })
+}
+
+/// The tables of a policy, in Markdown.
+pub fn reference() -> String {
+    crate::reference::tables(&file::File::kind())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::edge::Prefix;
+    use netstage_core::quantity::BitRate;
+    use netstage_core::time::Duration;
+
+    #[test]
+    fn a_file_is_a_policy() {
+        let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nlongest = \"1 h\"\n\
+            destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\n";
+        let policy = parse("policy.toml", text).unwrap();
+        let expected = Policy {
+            controllers: Some(vec!["lab".into()]),
+            rate: Some(BitRate(10_000_000)),
+            longest: Some(Duration::from_secs(3600)),
+            destinations: Some(vec![Prefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
+            interfaces: Some(vec!["eth1".into()]),
+            one_ended: true,
+            routers: false,
+        };
+        assert_eq!(policy, expected);
+        assert_eq!(parse("policy.toml", "[policy]\n").unwrap(), Policy::default());
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_place_and_remedy() {
+        for (text, told) in [
+            ("[policy]\nrates = \"1 Mbit/s\"\n", "did you mean `rate`"),
+            ("[policy]\ndestinations = [\"10.0.0.1/8\"]\n", "a prefix without bits beyond its length"),
+            ("rate = \"1 Mbit/s\"\n", "policy"),
+        ] {
+            let errors = parse("policy.toml", text).unwrap_err().to_string();
+            assert!(errors.contains(told) && errors.contains("policy.toml:"), "{errors}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+// The page of `netstage serve`: scenarios, runs as they happen, records.
+
+import { mount } from 'svelte';
+import './page.css';
+import './app/app.css';
+import App from './app/App.svelte';
+
+const target = document.getElementById('app');
+if (target) {
+  target.replaceChildren();
+  mount(App, { target });
+}

@@ -1,0 +1,185 @@
+// A run as it is told: series that grow, what the network is like now, and figures of it.
+
+import { scaleUnit } from '../lib/format';
+import type { FigureData, Load, Series, Share } from '../lib/types';
+
+export interface Subject {
+  metric: string;
+  unit: string;
+  subject: string;
+}
+
+export interface Begun {
+  kind: 'begin';
+  run: number;
+  cell: number;
+  seed: number;
+  interval_s: number;
+  series: Subject[];
+  left_out: number;
+}
+
+export type Told =
+  | Begun
+  | { kind: 'bins'; run: number; from: number; values: (number | null)[][] }
+  | { kind: 'end'; run: number };
+
+export interface LiveSeries extends Subject {
+  values: (number | null)[];
+}
+
+/** Seconds of a run that are seen at once, until the reader asks for all. */
+export const WINDOW_S = 60;
+
+export class LiveRun {
+  readonly series: LiveSeries[];
+  /** Where each bin begins, seconds. */
+  readonly x: number[] = [];
+  over = false;
+  private byMetric = new Map<string, LiveSeries[]>();
+  private made = new Map<string, FigureData>();
+
+  constructor(readonly begun: Begun) {
+    this.series = begun.series.map((s) => ({ ...s, values: [] }));
+    for (const s of this.series) {
+      const same = this.byMetric.get(s.metric);
+      if (same) same.push(s);
+      else this.byMetric.set(s.metric, [s]);
+    }
+  }
+
+  get now(): number {
+    return this.x.length * this.begun.interval_s;
+  }
+
+  add(from: number, values: (number | null)[][]): void {
+    const count = values[0]?.length ?? 0;
+    for (let i = this.x.length; i < from + count; i++) this.x.push(Number((i * this.begun.interval_s).toPrecision(12)));
+    values.forEach((own, k) => {
+      const target = this.series[k];
+      if (!target) return;
+      target.values.length = Math.min(target.values.length, from);
+      for (const v of own) target.values.push(v);
+    });
+  }
+
+  of(metric: string): LiveSeries[] {
+    return this.byMetric.get(metric) ?? [];
+  }
+
+  /** How the links are, by name; the busier direction counts. */
+  loads(): Map<string, Load> {
+    const loads = new Map<string, Load>();
+    const add = (metric: string, put: (load: Load, value: number) => void) => {
+      for (const s of this.of(metric)) {
+        const name = s.subject.replace(/\.(forward|reverse)$/, '');
+        const load = loads.get(name) ?? { utilisation: 0, queue: 0 };
+        put(load, s.values.at(-1) ?? 0);
+        loads.set(name, load);
+      }
+    };
+    add('link.utilisation', (load, value) => (load.utilisation = Math.max(load.utilisation, value)));
+    add('link.queue', (load, value) => (load.queue = Math.max(load.queue, value)));
+    return loads;
+  }
+
+  /** What each VPN gets. */
+  shares(): Map<string, Share> {
+    const rates = this.of('vpn.throughput').map((s) => [s.subject, s.values.at(-1) ?? 0] as const);
+    const all = rates.reduce((sum, [, rate]) => sum + rate, 0);
+    return new Map(rates.map(([name, rate]) => {
+      const { factor, unit } = scaleUnit('bit/s', rate);
+      return [name, { text: `${(rate * factor).toPrecision(3)} ${unit}`, part: all > 0 ? rate / all : 0 }];
+    }));
+  }
+
+  /** The figures there are. One that has only grown is the same object as before. */
+  figures(): FigureData[] {
+    const of = (metric: string) => this.of(metric);
+    const vpns = of('vpn.throughput').length > 0;
+    return [
+      vpns ? this.figure('throughput', 'Throughput of each VPN', 'Throughput (IP)', of('vpn.throughput')) : null,
+      this.figure('flows', 'Throughput of each flow', 'Throughput (payload)', of('flow.throughput')),
+      this.figure('fairness', 'Fairness', 'Index', [...of('fairness.inter_vpn'), ...of('fairness.intra_vpn')], { min: 0, max: 1 },
+        (s) => (s.metric === 'fairness.inter_vpn' ? 'between VPNs, by weight' : 'among flows')),
+      this.figure('windows', 'Windows of the VPNs', 'Window', of('vpn.window')),
+      this.windows(),
+      this.figure('delay', 'Delay', 'Delay', [...of('vpn.round_trip'), ...of('flow.delay'), ...of('flow.round_trip')], {},
+        (s) => `${s.subject}, ${s.metric === 'flow.delay' ? 'one way' : 'round trip'}`),
+      this.figure('queues', 'Queues', 'Packets waiting',
+        [...of('vpn.queue'), ...of('link.queue')].filter((s) => s.values.some((v) => (v ?? 0) > 0))),
+    ].filter((f) => f !== null);
+  }
+
+  private figure(
+    name: string, title: string, label: string, chosen: LiveSeries[],
+    y: { min?: number; max?: number } = {}, named = (s: LiveSeries) => s.subject || s.metric,
+  ): FigureData | null {
+    if (chosen.length === 0) return null;
+    const series = chosen.map((s): Series => ({ name: named(s), y: s.values }));
+    return this.kept({
+      name, title, kind: 'line',
+      x: { label: 'Time', unit: 's', min: 0 },
+      y: { label, unit: chosen[0]!.unit, ...y },
+      shared_x: this.x, series,
+    });
+  }
+
+  /** Windows of TCP flows, with a mark at each reduction that says why. */
+  private windows(): FigureData | null {
+    const flows = this.of('flow.window');
+    const figure = this.figure('tcp-windows', 'TCP windows, and why they fell', 'Window', flows);
+    if (!figure) return null;
+    const windows = new Map(flows.map((s) => [s.subject, s.values]));
+    const marks = [...this.byMetric].filter(([metric]) => metric.startsWith('flow.cause.')).flatMap(([metric, causes]): Series[] => {
+      const points = causes.flatMap((s) => s.values.flatMap((count, bin) => {
+        const window = windows.get(s.subject)?.[bin];
+        return (count ?? 0) > 0 && window !== null && window !== undefined ? [{ x: this.x[bin]!, y: window }] : [];
+      })).sort((a, b) => a.x - b.x);
+      const name = metric.slice('flow.cause.'.length).replaceAll('_', ' ');
+      return points.length === 0 ? [] : [{ name, group: 'fell for', points: true, x: points.map((p) => p.x), y: points.map((p) => p.y) }];
+    });
+    if (marks.length === 0) return figure;
+    // Marks are few and made anew; the figure stays the same object while its series have the same names.
+    const whole = this.kept({ ...figure, name: 'tcp-windows-causes', series: [...figure.series, ...marks] });
+    whole.series.splice(figure.series.length, marks.length, ...marks);
+    return whole;
+  }
+
+  private kept(figure: FigureData): FigureData {
+    const key = `${figure.name} ${figure.series.map((s) => s.name).join('\n')}`;
+    const before = this.made.get(key);
+    if (before) return before;
+    this.made.set(key, figure);
+    return figure;
+  }
+}
+
+/** All runs of a study that are told of. */
+export class Feed {
+  readonly runs = new Map<number, LiveRun>();
+
+  add(told: Told): void {
+    if (told.kind === 'begin') {
+      for (const [number, run] of this.runs) {
+        if (run.begun.cell === told.cell && run.begun.seed === told.seed) this.runs.delete(number);
+      }
+      this.runs.set(told.run, new LiveRun(told));
+    } else if (told.kind === 'bins') this.runs.get(told.run)?.add(told.from, told.values);
+    else {
+      const run = this.runs.get(told.run);
+      if (run) run.over = true;
+    }
+    // As many as the server keeps.
+    while (this.runs.size > 8) {
+      const first = [...this.runs].find(([, run]) => run.over) ?? [...this.runs][0]!;
+      this.runs.delete(first[0]);
+    }
+  }
+
+  /** The one to look at: the first that goes on, else the last that did. */
+  current(): LiveRun | null {
+    const all = [...this.runs.values()];
+    return all.find((run) => !run.over) ?? all.at(-1) ?? null;
+  }
+}

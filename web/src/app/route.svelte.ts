@@ -1,0 +1,51 @@
+// Where the reader is: the path of the page. Names may hold any letter, so each part is encoded by itself.
+
+export type Route =
+  | { view: 'scenarios'; name: string | null }
+  | { view: 'runs'; id: number | null }
+  | { view: 'records'; names: string[] };
+
+export function parse(path: string): Route {
+  const [view = '', ...rest] = path.split('/').filter(Boolean);
+  const parts = rest.flatMap((part) => {
+    try {
+      return [decodeURIComponent(part)];
+    } catch {
+      return [];
+    }
+  });
+  if (view === 'runs') return { view, id: /^\d+$/.test(parts[0] ?? '') ? Number(parts[0]) : null };
+  if (view === 'records') return { view, names: parts };
+  return { view: 'scenarios', name: parts[0] ?? null };
+}
+
+export function address(route: Route): string {
+  const parts = route.view === 'scenarios' ? [route.name] : route.view === 'runs' ? [route.id] : route.names;
+  return `/${[route.view, ...parts.filter((p) => p !== null).map((p) => encodeURIComponent(p))].join('/')}`;
+}
+
+class Place {
+  route = $state.raw<Route>(parse(location.pathname));
+  /** Asked before the reader leaves; false keeps the reader here. */
+  mayLeave = () => true;
+
+  constructor() {
+    window.addEventListener('popstate', () => (this.route = parse(location.pathname)));
+  }
+
+  go(route: Route): void {
+    if (!this.mayLeave()) return;
+    history.pushState(null, '', address(route));
+    this.route = route;
+    scrollTo(0, 0);
+  }
+}
+
+export const place = new Place();
+
+/** For links: the browser's own ways (another tab, copying) stay as they are. */
+export function follow(event: MouseEvent, route: Route): void {
+  if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  place.go(route);
+}
