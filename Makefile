@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-fleet bench-python audit bpf web python deb fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-fleet bench-python audit bpf web python deb image fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -28,6 +28,7 @@ check: need-build lint ## Every few minutes: formatting, clippy, unit tests; no 
 test-full: test need-vm audit ## Long matrices and every scenario with all its repeats
 	NETSTAGE_TEST_FULL=1 $(CARGO) test --release --locked --workspace -- --include-ignored --skip measures_
 	scripts/python.sh test-full $(abspath $(PROGRAM))
+	scripts/image.sh
 
 lint:
 	$(CARGO) fmt --all --check
@@ -86,6 +87,9 @@ bench-fleet: build ## A thousand agents under one controller, as processes (10 G
 deb: build ## Make a Debian package, in target/debian
 	@scripts/packages.sh scripts/packages-deb.txt
 	@scripts/deb.sh $(PROGRAM) target/debian
+
+image: ## Build the container image, where podman or docker works
+	@scripts/image.sh
 
 python: build ## Build the Python package's wheel, install it into python/.venv, and test it
 	@scripts/packages.sh scripts/packages-python.txt

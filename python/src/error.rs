@@ -1,4 +1,4 @@
-//! Errors as Python's exceptions; `netstage/errors.py` declares them.
+//! Errors as Python's exceptions; `package/netstage/errors.py` declares them.
 
 use netstage_scenario::Errors;
 use netstage_study::{Error, OpenError};

@@ -1,6 +1,6 @@
 //! What netstage's Python package has of Rust: scenarios checked, studies run, records read.
 //!
-//! Objects here are thin; what users see, with its documentation, is in `netstage/`.
+//! Objects here are thin; what users see, with its documentation, is in `package/netstage/`.
 #![forbid(unsafe_code)]
 // The macros of PyO3 make items that carry no documentation.
 #![allow(missing_docs)]

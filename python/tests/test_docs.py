@@ -4,9 +4,9 @@ import os
 import re
 
 import pytest
-from conftest import ROOT
 
 import netstage
+from conftest import ROOT
 
 
 @pytest.mark.parametrize("page", ["python.md", "record.md"])

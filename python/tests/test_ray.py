@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import LINE, ROOT
 
 import netstage
+from conftest import LINE, ROOT
 
 pytestmark = pytest.mark.long
 ray = pytest.importorskip("ray")

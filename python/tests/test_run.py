@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import LINE, ROOT
 
 import netstage
+from conftest import LINE, ROOT
 from netstage.engine import find_program
 
 FILES = ("record.json", "series.parquet", "figures.json")

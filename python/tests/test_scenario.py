@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from conftest import LINE, ROOT
 
 import netstage
+from conftest import LINE, ROOT
 
 
 def test_a_scenario_built_in_code_runs_like_its_text() -> None:

@@ -5,9 +5,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from conftest import LINE
 
 import netstage
+from conftest import LINE
 from netstage import _netstage
 
 VARY = [("flow.up.count", [1, 2, 3])]

@@ -152,6 +152,9 @@ class Spread:
             cell, seed = runs[0]
             message = f"{MOST_LOSSES + 1} workers were lost at the run of cell {cell} with seed {seed}"
             raise RunError(f"{message}: {error}") from error
+        except ray.exceptions.RayError as error:
+            hint = "is the same netstage installed on every machine of the cluster?"
+            raise RunError(f"a worker could not take a run ({hint}): {error}") from error
         for (cell, seed), file in zip(runs, files, strict=True):
             self.study.keep(cell, seed, file)
             self.kept += 1
