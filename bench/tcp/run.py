@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,7 +20,11 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
-SENDER, RECEIVER, PORT = "10.99.0.1", "10.99.0.2", "5201"
+sys.path.insert(0, str(HERE.parent))
+
+from pair import Pair  # noqa: E402
+
+RECEIVER, PORT = Pair.addresses[1], "5201"
 STATISTICS = pathlib.Path("/proc/sys/kernel/bpf_stats_enabled")
 PROGRAMS = ["tcp_probe", "tcp_cong_state_set", "tcp_retransmit_skb", "inet_sock_set_state"]
 TRACING = pathlib.Path("/sys/kernel/tracing")
@@ -30,20 +35,12 @@ STUDENT = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.
 EXIT_FAILED, EXIT_MISSING = 1, 4
 
 
-class Stage:
+class Stage(Pair):
     """Two namespaces and a link without offloads, so that every segment and ACK is one; a server at its far end."""
 
     def __enter__(self):
-        self.holders = [subprocess.Popen(["unshare", "--net", "sleep", "infinity"]) for _ in range(2)]
-        own = os.readlink("/proc/self/ns/net")
-        for holder in self.holders:
-            while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
-                time.sleep(0.01)
-        self.run(0, "ip", "link", "add", "here", "type", "veth", "peer", "name", "there", "netns",
-                 str(self.holders[1].pid))
-        for side, device, address in [(0, "here", SENDER), (1, "there", RECEIVER)]:
-            self.run(side, "ip", "address", "add", f"{address}/24", "dev", device)
-            self.run(side, "ip", "link", "set", device, "up")
+        super().__enter__()
+        for side, device in enumerate(self.devices):
             self.run(side, "ethtool", "-K", device, "tso", "off", "gso", "off", "gro", "off",
                      stdout=subprocess.DEVNULL)
         # An ACK for each segment: the more there are, the harder it is to lose no record.
@@ -58,22 +55,13 @@ class Stage:
         return self
 
     def __exit__(self, *_):
-        for process in [getattr(self, "server", None), *self.holders]:
-            if process:
-                process.kill()
-                process.wait()
+        if server := getattr(self, "server", None):
+            server.kill()
+            server.wait()
+        super().__exit__()
 
     def listens(self):
         return f":{PORT}" in self.run(1, "ss", "-ltn", capture_output=True, text=True).stdout
-
-    def command(self, side, *command):
-        return ["nsenter", f"--net=/proc/{self.holders[side].pid}/ns/net", *command]
-
-    def run(self, side, *command, **options):
-        return subprocess.run(self.command(side, *command), check=True, **options)
-
-    def start(self, side, *command, **options):
-        return subprocess.Popen(self.command(side, *command), **options)
 
     def transfer(self, seconds, streams, segment=1448):
         """Payload received, bits per second."""
@@ -131,13 +119,17 @@ def spent():
 
 def cost(stage, netstage, filters, seconds, streams):
     """Of tcp_probe: nanoseconds and runs, records emitted and lost, and for how long."""
-    watch = " ".join([netstage, "tcp", "watch", *filters, "--ndjson", "--for", str(seconds + 6)])
+    watch = " ".join([netstage, "tcp", "watch", *filters, "--ndjson", "--for", str(seconds + 10)])
     with counting(), tempfile.NamedTemporaryFile("r") as last:
         # Lines are counted as they come: kept, they would be hundreds of megabytes.
         script = f"{watch} | tee >(tail -n 1 > {last.name}) | wc -l"
         process = stage.start(0, "bash", "-c", script, stdout=subprocess.PIPE, text=True)
-        time.sleep(2)
-        before, start = spent(), time.monotonic()
+        deadline = time.monotonic() + 20
+        while "tcp_probe" not in (before := spent()):
+            if process.poll() is not None or time.monotonic() > deadline:
+                sys.exit("netstage tcp watch does not load its programs: netstage doctor says why")
+            time.sleep(0.1)
+        start = time.monotonic()
         stage.transfer(seconds, streams, SMALL)
         after, took = spent(), time.monotonic() - start
         lines = int(process.communicate(timeout=60)[0])
@@ -211,6 +203,8 @@ def main():
     if arguments.pairs < 2:
         print("two pairs at least", file=sys.stderr)
         return EXIT_FAILED
+    # What was begun ends with us, asked by whichever signal.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_FAILED))
     seconds, streams, netstage = arguments.seconds, arguments.streams, arguments.netstage
     with tracing(), Stage() as stage:
         costs(stage, netstage, seconds, streams)
