@@ -123,20 +123,24 @@ def cost(stage, netstage, filters, seconds, streams):
     with counting(), tempfile.NamedTemporaryFile("r") as last:
         # Lines are counted as they come: kept, they would be hundreds of megabytes.
         script = f"{watch} | tee >(tail -n 1 > {last.name}) | wc -l"
-        process = stage.start(0, "bash", "-c", script, stdout=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 20
-        while "tcp_probe" not in (before := spent()):
-            if process.poll() is not None or time.monotonic() > deadline:
-                sys.exit("netstage tcp watch does not load its programs: netstage doctor says why")
-            time.sleep(0.1)
-        start = time.monotonic()
-        stage.transfer(seconds, streams, SMALL)
-        after, took = spent(), time.monotonic() - start
-        lines = int(process.communicate(timeout=60)[0])
-        deadline = time.monotonic() + 10
-        while not (said := last.read().strip()) and time.monotonic() < deadline:
-            last.seek(0)
-            time.sleep(0.1)
+        process = stage.start(0, "bash", "-c", script, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 20
+            while "tcp_probe" not in (before := spent()):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    sys.exit("netstage tcp watch does not load its programs: netstage doctor says why")
+                time.sleep(0.1)
+            start = time.monotonic()
+            stage.transfer(seconds, streams, SMALL)
+            after, took = spent(), time.monotonic() - start
+            lines = int(process.communicate(timeout=60)[0])
+            deadline = time.monotonic() + 10
+            while not (said := last.read().strip()) and time.monotonic() < deadline:
+                last.seek(0)
+                time.sleep(0.1)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
     time_ns, runs = (after["tcp_probe"][at] - before["tcp_probe"][at] for at in range(2))
     return time_ns, runs, lines - 1, json.loads(said)["lost"], took
 
