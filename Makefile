@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-fleet bench-python audit bpf web python deb image fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web python deb image fuzz fuzz-replay vm setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -79,6 +79,10 @@ bench-router: build ## What routers carry, side by side and under test, into doc
 	$(CARGO) build --release --locked -p netstage-live -p netstage-core --example router_rates --example forward_rates
 	scripts/packages.sh bench/router/packages.txt
 	bench/router/run.py
+
+bench-tcp: build ## What watching TCP costs, beside ss, bpftrace and perf (root, a quiet machine)
+	scripts/packages.sh bench/tcp/packages.txt
+	bench/tcp/run.py --netstage $(PROGRAM)
 
 bench-fleet: build ## A thousand agents under one controller, as processes (10 GB of memory)
 	$(CARGO) build --release --locked -p netstage-live --example fleet_rates

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/results/vpn-tcp.md from the records of the VPN paper's scenarios.
 
-    scripts/results_vpn_tcp.py FOLDER    # FOLDER/{sim,emu}/{fig3,fig4,fig5,fig6,direct-windows,iscsi}
+    scripts/results_vpn_tcp.py FOLDER    # FOLDER/{sim,emu}/{fig3,fig4,best-window,iscsi-loop,…}
 
 Numbers come from the records alone; a record that is missing leaves its column empty. What explains them is in
 docs/results/vpn-tcp.notes.md, a section per part.
@@ -15,7 +15,8 @@ from results_page import table, write
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs/results"
 STAGES = ["sim", "emu"]
-SCENARIOS = ["fig3", "fig4", "fig5", "fig6", "direct-windows", "iscsi"]
+SCENARIOS = ["fig3", "fig4", "fig5", "fig6", "best-window", "direct-windows", "iscsi", "iscsi-writes", "iscsi-loop",
+             "gateways"]
 
 
 def load(folder: pathlib.Path, stage: str, scenario: str):

@@ -16,48 +16,29 @@ import sys
 import time
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(BENCH))
+
+from pair import Pair  # noqa: E402
+
 REPOSITORY = BENCH.parent
 TARGET = BENCH / "target"
 FLOW = REPOSITORY / "target/release/examples/flow"
 CAPTURE = pathlib.Path(__file__).resolve().parent / "capture.py"
-SENDER, RECEIVER = "10.99.0.1", "10.99.0.2"
+SENDER, RECEIVER = Pair.addresses
 PORT = 5201
 EXIT_FAILED, EXIT_MISSING = 1, 4
 SMALL = 18
 
 
-class Stage:
-    """Two namespaces and a link between them, held by two sleeping processes."""
+class Stage(Pair):
+    """Two namespaces and a link over which datagrams cross one by one."""
 
     def __enter__(self):
-        self.holders = [subprocess.Popen(["unshare", "--net", "sleep", "infinity"]) for _ in range(2)]
-        own = os.readlink("/proc/self/ns/net")
-        for holder in self.holders:
-            while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
-                time.sleep(0.01)
-        self.run(0, "ip", "link", "add", "here", "type", "veth", "peer", "name", "there",
-                 "netns", str(self.holders[1].pid))
-        for side, device, address in [(0, "here", SENDER), (1, "there", RECEIVER)]:
-            self.run(side, "ip", "address", "add", f"{address}/24", "dev", device)
-            self.run(side, "ip", "link", "set", "lo", "up")
-            self.run(side, "ip", "link", "set", device, "up")
+        super().__enter__()
+        for side, device in enumerate(self.devices):
             # Else 64 datagrams would cross as one packet.
             self.run(side, "ethtool", "-K", device, "tx-udp-segmentation", "off")
         return self
-
-    def __exit__(self, *_):
-        for holder in self.holders:
-            holder.kill()
-            holder.wait()
-
-    def command(self, side: int, *command: str) -> list:
-        return ["nsenter", f"--net=/proc/{self.holders[side].pid}/ns/net", *command]
-
-    def run(self, side: int, *command: str, **options) -> subprocess.CompletedProcess:
-        return subprocess.run(self.command(side, *command), check=True, **options)
-
-    def start(self, side: int, *command: str, **options) -> subprocess.Popen:
-        return subprocess.Popen(self.command(side, *command), **options)
 
     def split_by_receiver(self, on: bool):
         """Whether UDP batches cross the link whole, and the receiver's kernel splits them."""

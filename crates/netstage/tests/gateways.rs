@@ -160,3 +160,70 @@ fn a_gateway_whose_program_is_missing_ends_the_run_before_it_begins() {
     assert!(said.contains("node.wireguard1: wg is not installed"), "{said}");
     assert!(said.contains("apt-get install wireguard-tools"), "{said}");
 }
+
+/// One pair of gateways whose program is this script.
+fn with_script(name: &str, script: &str) -> (Option<i32>, String) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new(name);
+    let text = r#"
+[scenario]
+duration = "20 s"
+[defaults.link]
+rate = "100 Mbit/s"
+[node.a]
+[node.b]
+[node.west]
+kind = "openvpn"
+[node.east]
+kind = "openvpn"
+[link.a]
+ends = ["a", "west"]
+[link.line]
+ends = ["west", "east"]
+[link.b]
+ends = ["east", "b"]
+[flow.bulk]
+from = "a"
+to = "b"
+transport = "udp"
+traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
+"#;
+    let programs = folder.join("programs");
+    fs::create_dir(&programs).unwrap();
+    let program = programs.join("openvpn");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut command = command(&folder, "emu");
+    fs::write(folder.join("gateways.toml"), text).unwrap();
+    let child = command.env("PATH", path).spawn().unwrap();
+    let mark = format!("netstage-{}-", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "all others end with the run");
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), said)
+}
+
+#[test]
+fn a_gateway_that_does_not_start_is_told_with_what_it_said() {
+    if !can_run() {
+        return;
+    }
+    let (code, said) = with_script("gateway-fails", "echo 'no cipher of that name' >&2; exit 1");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no cipher of that name") && said.contains("openvpn"), "{said}");
+}
+
+/// It ends some seconds after its beginning: in the run, or on a slow machine before that.
+#[test]
+fn a_gateway_that_ends_before_the_run_is_told() {
+    if !can_run() {
+        return;
+    }
+    let script = "case \"$*\" in *genkey*|*--version*|*--show*) exec /usr/sbin/openvpn \"$@\";; esac\n\
+                  (sleep 6; kill $$) > /dev/null 2>&1 &\nexec /usr/sbin/openvpn \"$@\"";
+    let (code, said) = with_script("gateway-dies", script);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("has ended") && said.contains("openvpn"), "{said}");
+}

@@ -48,10 +48,10 @@ pub fn of_window(ends: Ends, window: u64, segment: u32) -> Vec<Line> {
             "every connection",
             format!("sysctl -w net.ipv4.tcp_wmem='4096 {} {buffer}'", usual(16_384)),
         ),
-        // Linux since 6.6 raises it again as it learns how much of a buffer segments take.
+        // Linux 6.18, for one, raises it again as it learns how much of a buffer segments take.
         line(
             "receiver",
-            "this path, before Linux 6.6",
+            "this path (newer kernels raise it)",
             format!("{} window {window}", route(sender, !is_sender)),
         ),
         line(
