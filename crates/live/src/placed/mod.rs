@@ -159,15 +159,13 @@ fn conduct(
     let run = runs.open(&plan.title, nodes)?;
     journal.begun(plan, seed, run, &addresses);
     agents.new_run_numbered(run, false);
-    let begun = agents
-        .agree(&parts)
-        .and_then(|()| agents.add(parts.clone()).map(drop))
-        .and_then(|()| agents.start(agents.soonest_start()));
-    if let Err(error) = begun {
+    if let Err(error) = agents.agree(&parts).and_then(|()| agents.add(parts.clone())) {
         // Nothing was sent, so nothing is to come.
         let _ = runs.forget(run);
         return Err(stopped(error));
     }
+    // Where it fails, some may have begun: what they found is still to come.
+    agents.start(agents.soonest_start()).map_err(stopped)?;
     agents.watch(|_| if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
     let collected = agents.collect_keeping(|agent, report| {
         let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
