@@ -147,7 +147,7 @@ impl World {
         for index in 0..self.agents.len() {
             self.agent_goes_on(index);
         }
-        if self.now % BEAT == 0 && self.now >= self.controller.asleep_until {
+        if self.now.is_multiple_of(BEAT) && self.now >= self.controller.asleep_until {
             self.controller_goes_on(may_begin);
         }
     }
@@ -215,7 +215,7 @@ impl World {
                 agent.session.ended();
             }
         }
-        if now % BEAT != 0 {
+        if !now.is_multiple_of(BEAT) {
             return;
         }
         if agent.lease.as_mut().is_some_and(|lease| !lease.tick()) {

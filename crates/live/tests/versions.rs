@@ -3,9 +3,10 @@
 use netstage_live::controller::{Agents, Error};
 use netstage_live::protocol::generated::agent_server::{Agent, AgentServer};
 use netstage_live::protocol::generated::{
-    CollectRequest, FinishReply, FinishRequest, Heartbeat, HelloReply, HelloRequest, PrepareReply,
-    PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReleaseReply, ReleaseRequest, ReportChunk,
-    StartReply, StartRequest, StopReply, StopRequest,
+    AgreeReply, AgreeRequest, CollectRequest, FinishReply, FinishRequest, Heartbeat, HelloReply,
+    HelloRequest, KeptReply, KeptRequest, PrepareReply, PrepareRequest, Progress, ReadClockReply,
+    ReadClockRequest, ReleaseReply, ReleaseRequest, ReportChunk, StartReply, StartRequest, StopReply,
+    StopRequest,
 };
 use tokio::net::UnixListener;
 use tokio_stream::Empty;
@@ -52,6 +53,14 @@ impl Agent for Newer {
     }
 
     async fn release(&self, _: Request<ReleaseRequest>) -> Answer<ReleaseReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn kept(&self, _: Request<KeptRequest>) -> Answer<KeptReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn agree(&self, _: Request<AgreeRequest>) -> Answer<AgreeReply> {
         unreachable!("nothing more is asked")
     }
 
