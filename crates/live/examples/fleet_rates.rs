@@ -26,8 +26,8 @@ use std::process::{Child, Command, Stdio};
 use std::time;
 
 const SECONDS: u64 = 20;
-/// Two bins end in each interval: that of the sender and that of the receiver.
-const INTERVAL: Duration = Duration::from_millis(200);
+/// Ten bins a second.
+const INTERVAL: Duration = Duration::from_millis(100);
 const FIRST_PORT: u16 = 6001;
 
 /// Processes that end with this one.

@@ -37,6 +37,7 @@ pub mod bgp;
 pub mod clock;
 pub mod controller;
 pub mod counter;
+mod descriptors;
 pub mod doctor;
 pub mod emulation;
 pub mod emulator;

@@ -409,6 +409,52 @@ fn a_lost_controller_stops_traffic_and_loses_no_result() {
     assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.log("ber-1.log"));
 }
 
+#[test]
+fn a_run_whose_process_was_killed_is_taken_up() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-again");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let _hub = stage.serve();
+    let _agents = stage.join_all();
+    let arguments = ["run", "three.toml", "--on", "live", "--out", "out"];
+    let mut run = stage.start(&stage.hub, "run.log", &arguments);
+    let journal = || fs::read_to_string(stage.folder.join("ber-1/spool/a-1.bins")).unwrap_or_default();
+    assert!(within(LIMIT, || journal().lines().count() > 3), "{}{}", stage.log("run.log"), stage.logs());
+    run.signal("-KILL");
+    drop(run);
+    // What they had counted stays with the agents.
+    assert!(within(LIMIT, || AGENTS.iter().all(|agent| stage.spooled(agent).len() == 1)), "{}", stage.logs());
+    // What was cut short is fetched, and the run begun anew.
+    let output = stage.at_hub(&arguments);
+    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+    assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
+    assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
+    assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.logs());
+    assert!(stage.folder.join("fleet/runs/1/ber-1.report.json").exists());
+}
+
+#[test]
+fn an_agent_renews_its_certificate_in_time() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-renewal");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let _hub = stage.serve();
+    let token = stage.well(&["fleet", "token", "ber-1", "--certificate", "20s"]);
+    assert!(stage.join(0, token.trim()).status.success());
+    let _agent = stage.agent(0);
+    stage.wait_for(&[("ber-1", "idle")]);
+    let renewed = || stage.log("hub.log").contains("agent ber-1 has renewed its certificate");
+    assert!(within(LIMIT, renewed), "{}", stage.logs());
+    // It has dialled again with the new one, and the old one is no reason to cut it off.
+    let there = || stage.log("hub.log").matches("agent ber-1 is there").count() >= 2;
+    assert!(within(LIMIT, there), "{}", stage.logs());
+    stage.wait_for(&[("ber-1", "idle")]);
+}
+
 /// Agents, the controller and whoever commands are killed a hundred times, at any moment: every report an
 /// agent ever had is at the controller in the end, once.
 #[test]

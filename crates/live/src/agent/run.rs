@@ -1,6 +1,7 @@
 //! One run: a thread that prepares it, waits for the start, carries it out, and keeps the
 //! report. What was opened for the run is closed where it was opened.
 
+use super::spool::Journal;
 use super::work::{Totals, Worker};
 use crate::clock::Epoch;
 use crate::protocol::{Refusal, RefusalKind};
@@ -49,12 +50,13 @@ pub struct Orders {
     pub before: Option<JoinHandle<()>>,
 }
 
-/// Prepares, says so through `prepared` with where it receives, and on the start carries out. None if there was
-/// nothing to carry out.
+/// Prepares, says so through `prepared` with where it receives, and on the start carries out; `begun` gives
+/// where bins are written down, if they are. None if there was nothing to carry out.
 pub fn carry_out(
     worker: &dyn Worker,
     orders: Orders,
     prepared: impl FnOnce(Result<Vec<(u32, u16)>, Refusal>),
+    begun: impl FnOnce(&Assignment) -> Option<Journal>,
 ) -> Option<Report> {
     let Orders { assignment, start, stop, totals, before } = orders;
     if let Some(before) = before {
@@ -74,6 +76,7 @@ pub fn carry_out(
     };
     prepared(Ok(work.receiving_ports()));
     let epoch = start.recv().ok()?;
+    totals.write_down(begun(&assignment));
     let report = catch_unwind(AssertUnwindSafe(|| work.run(epoch, &stop, &totals)));
     Some(report.unwrap_or_else(|panic| Report {
         void: vec![format!("the traffic engine panicked: {}", words(panic.as_ref()))],

@@ -18,7 +18,7 @@ use crate::protocol::{
     CHUNK_BYTES, CONTROLLER_BEATS, HEARTBEAT, Refusal, RefusalKind, VERSIONS, read_assignment,
 };
 use crate::stamp::WallClock;
-use crate::task;
+use crate::task::{self, Assignment};
 use netstage_core::fleet::{Lease, Phase, Session};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,11 +138,13 @@ impl Shared {
     /// The thread of a run, from beginning to end.
     fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Prepared>) {
         let node = orders.assignment.node.clone();
-        let report = run::carry_out(self.worker.as_ref(), orders, |result| {
+        let prepared = |result: Prepared| {
             self.state().session.prepared(number, result.is_ok());
             self.changed.send_replace(());
             let _ = ready.send(result);
-        });
+        };
+        let begun = |assignment: &Assignment| self.spool.journal(number, assignment);
+        let report = run::carry_out(self.worker.as_ref(), orders, prepared, begun);
         let Some(mut report) = report else { return };
         // Its worker cannot know why it was stopped.
         report.void.extend(match *self.end.borrow() {
@@ -193,8 +195,6 @@ impl Service {
         let (start, started) = mpsc::channel();
         let (stop, totals) = (Arc::new(AtomicBool::new(false)), Arc::new(Totals::default()));
         totals.tell_bins.store(request.tell_bins, Ordering::Relaxed);
-        *totals.journal.lock().unwrap_or_else(PoisonError::into_inner) =
-            self.0.spool.journal(request.run, &assignment);
         let orders =
             Orders { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
         let (ready, answer) = oneshot::channel();

@@ -43,7 +43,7 @@ pub struct Totals {
     pub tell_bins: AtomicBool,
     bins: Mutex<Vec<EndedBin>>,
     /// Where bins are written down as they end.
-    pub journal: Mutex<Option<Journal>>,
+    journal: Mutex<Option<Journal>>,
 }
 
 impl Totals {
@@ -51,6 +51,11 @@ impl Totals {
     pub fn read(&self) -> [u64; 5] {
         [&self.sent, &self.sent_bytes, &self.received, &self.received_bytes, &self.lost]
             .map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Bins are written down there, too, as they end.
+    pub fn write_down(&self, journal: Option<Journal>) {
+        *self.journal.lock().unwrap_or_else(PoisonError::into_inner) = journal;
     }
 
     /// Tells of a bin, if anybody listens.

@@ -42,6 +42,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether others have the agents, and nothing else is in the way.
+    pub fn is_busy(&self) -> bool {
+        match self {
+            Error::Refused(refusals) => refusals.iter().all(|(_, r)| r.kind == RefusalKind::Busy),
+            _ => false,
+        }
+    }
+
     /// Whether a privilege or kernel feature is missing, and nothing else.
     pub fn is_missing_feature(&self) -> bool {
         match self {

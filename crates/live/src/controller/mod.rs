@@ -15,6 +15,7 @@ pub use place::Place;
 pub(crate) use place::channel_over;
 
 use crate::clock::{Epoch, monotonic_ns};
+use crate::descriptors;
 use crate::protocol::Refusal;
 use crate::protocol::generated::{
     AgreeRequest, Consent, FinishRequest, KeptRequest, PrepareRequest, ReleaseRequest, StartRequest,
@@ -61,6 +62,8 @@ pub struct Agents {
     given_up: Vec<(usize, String)>,
     /// What receivers have agreed to.
     consents: Vec<Consent>,
+    /// How long the last ones took to prepare.
+    prepared_in_ns: u64,
 }
 
 /// How a run goes.
@@ -106,6 +109,7 @@ impl Agents {
         agents: Vec<(String, impl Into<Place>)>,
         limit: std::time::Duration,
     ) -> Result<Agents, Error> {
+        descriptors::allow_many();
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("controller")
@@ -128,6 +132,7 @@ impl Agents {
             epoch: NOT_STARTED,
             given_up: Vec::new(),
             consents: Vec::new(),
+            prepared_in_ns: 0,
         })
     }
 
@@ -267,6 +272,7 @@ impl Agents {
             }
         });
         let mut ports = Vec::new();
+        let began_ns = monotonic_ns();
         let answers = all(&self.runtime, calls).into_iter().map(|answer| {
             answer.map(|reply| {
                 ports.push(reply.ports.iter().map(|at| (at.flow, at.port as u16)).collect());
@@ -274,6 +280,7 @@ impl Agents {
             })
         });
         let answers = answers.collect();
+        self.prepared_in_ns = monotonic_ns() - began_ns;
         self.all_agreed(first, answers)?;
         Ok(ports)
     }
@@ -297,8 +304,10 @@ impl Agents {
     /// When a start can be that every agent hears of in time.
     pub fn soonest_start(&self) -> Epoch {
         let slowest = self.members.iter().map(|member| member.clock.error_ns).max().unwrap_or(0);
-        let lead = 300_000_000 + 10_000_000 * self.members.len() as u64 + 8 * slowest;
-        Epoch(monotonic_ns() + lead)
+        // To tell them takes no longer than it took to have them prepare.
+        let agents = self.members.len() as u64;
+        let to_tell = (self.prepared_in_ns).clamp(2_000_000 * agents, 10_000_000 * agents);
+        Epoch(monotonic_ns() + 300_000_000 + to_tell + 8 * slowest)
     }
 
     /// Starts the prepared run at one moment, told each agent in time of its own clock. On

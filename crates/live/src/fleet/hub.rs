@@ -15,13 +15,13 @@ use super::token::sha256;
 use crate::agent::Socket;
 use crate::clock;
 use crate::controller::{channel_over, exchange_clocks, greet};
+use crate::descriptors;
 use crate::keyed::{Peer, Stream};
 use crate::log::{Level, Log};
 use crate::protocol::common_version;
 use crate::protocol::generated::HelloReply;
 use crate::protocol::generated::agent_client::AgentClient;
 use netstage_core::measure::{ClockOffset, OffsetEstimator};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustls::client::verify_server_name;
 use rustls::pki_types::ServerName;
 use rustls::server::ParsedCertificate;
@@ -143,7 +143,8 @@ impl Hub {
 
     /// Serves until it is ended.
     pub fn serve(self) -> io::Result<()> {
-        allow_many_files();
+        // An agent takes two, and who commands it one.
+        descriptors::allow_many();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let mut ended = self.ended.subscribe();
         let seen = self.fleet.last_status().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
@@ -233,14 +234,6 @@ impl Shared {
             status
         };
         state.seen.values().map(status).collect()
-    }
-}
-
-/// An agent takes two descriptors, and who commands it one.
-fn allow_many_files() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // With fewer it serves fewer agents; it says so once they are too many.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }
 

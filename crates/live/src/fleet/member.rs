@@ -32,7 +32,8 @@ use tokio::time::{Instant, sleep, timeout};
 const DIAL: Duration = Duration::from_secs(10);
 /// Waits between attempts, the shortest and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// How often it is looked at whether the certificate is to be renewed.
+/// So many times in its life, and once a minute at least, a certificate is looked at: is it to be renewed?
+const LOOKS: u64 = 24;
 const LOOK: Duration = Duration::from_secs(60);
 
 const MEMBERSHIP: &str = "membership.json";
@@ -72,9 +73,8 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, F
     runtime.block_on(async {
         let dialler = Dialler::joining(&token.authority).map_err(|error| failed(error.to_string()))?;
         let stream = dial(&dialler, address).await.map_err(failed)?;
-        let mut shown = stream.shown().iter();
-        let authority = shown.find(|certificate| sha256(certificate) == token.authority).cloned();
-        let authority = authority.ok_or_else(|| failed("it does not show its authority".into()))?;
+        let authority = stream.shown().iter().find(|certificate| sha256(certificate) == token.authority);
+        let authority = authority.cloned().ok_or_else(|| failed("it does not show its authority".into()))?;
         let (key, request) = request().map_err(|error| failed(error.to_string()))?;
         let channel = channel_over(stream, "controller", Instant::now() + DIAL).await.map_err(failed)?;
         let asked =
@@ -267,7 +267,7 @@ impl Dialling {
                     }
                     return;
                 }
-                () = sleep(LOOK) => {
+                () = sleep(self.look()) => {
                     if !self.is_to_renew() || self.turns.is_taken() {
                         continue;
                     }
@@ -278,6 +278,11 @@ impl Dialling {
                 }
             }
         }
+    }
+
+    fn look(&self) -> Duration {
+        let (given, ends) = self.membership.certificate_s;
+        Duration::from_millis(ends.saturating_sub(given) * 1000 / LOOKS).clamp(WAITS.0, LOOK)
     }
 
     /// In the last third of its certificate's life, before it ends.

@@ -77,8 +77,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
         return Ok(outcome);
     }
 
-    let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
-    let mut agents = Agents::connect(places)?;
+    let mut agents = taken(&names, fleet)?;
     let result = conduct(plan, seed, &mut agents, &mut runs, &mut journal, &placed, stop);
     agents.finish();
     result
@@ -95,6 +94,18 @@ fn placed(plan: &Plan, fleet: &Fleet, stop: &dyn Fn() -> bool) -> Result<BTreeMa
             }
             Err(_) if stop() => return Err(Stopped::Interrupted),
             Err(_) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+/// The agents, which the run before may just be leaving.
+fn taken(names: &[String], fleet: &Fleet) -> Result<Agents, Error> {
+    let since = Instant::now();
+    loop {
+        let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
+        match Agents::connect(places) {
+            Err(error) if error.is_busy() && since.elapsed() < LET_GO => std::thread::sleep(LOOK),
+            other => return other,
         }
     }
 }
@@ -159,15 +170,13 @@ fn conduct(
     let run = runs.open(&plan.title, nodes)?;
     journal.begun(plan, seed, run, &addresses);
     agents.new_run_numbered(run, false);
-    let begun = agents
-        .agree(&parts)
-        .and_then(|()| agents.add(parts.clone()).map(drop))
-        .and_then(|()| agents.start(agents.soonest_start()));
-    if let Err(error) = begun {
+    if let Err(error) = agents.agree(&parts).and_then(|()| agents.add(parts.clone())) {
         // Nothing was sent, so nothing is to come.
         let _ = runs.forget(run);
         return Err(stopped(error));
     }
+    // Where it fails, some may have begun: what they found is still to come.
+    agents.start(agents.soonest_start()).map_err(stopped)?;
     agents.watch(|_| if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
     let collected = agents.collect_keeping(|agent, report| {
         let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
@@ -207,12 +216,10 @@ fn taken_up(
     let run = left.run;
     let there = fleet.agents()?.into_iter().filter(|agent| agent.state != State::Offline);
     let missing = runs.missing(run);
-    let missing: Vec<_> = there
-        .filter(|agent| missing.contains(&agent.name))
-        .map(|agent| (agent.name, Place::Fleet(fleet.socket())))
-        .collect();
+    let missing: Vec<String> =
+        there.filter(|agent| missing.contains(&agent.name)).map(|agent| agent.name).collect();
     if !missing.is_empty() {
-        let agents = Agents::connect(missing)?;
+        let agents = taken(&missing, fleet)?;
         agents.fetch_kept(|agent, run, report| {
             runs.receive(run, agent, report).is_ok_and(|receipt| receipt != Receipt::Unexpected)
         });
