@@ -85,7 +85,9 @@ fn figures_2_and_3_of_the_i2vfc_paper_hold() {
 
 #[test]
 fn the_vpn_papers_figures_hold() {
-    for name in ["fig3", "fig4", "fig5", "fig6", "direct-windows", "iscsi"] {
+    let figures = ["fig3", "fig4", "fig5", "fig6", "direct-windows"];
+    let further = ["best-window", "iscsi", "iscsi-writes", "iscsi-loop", "gateways"];
+    for name in figures.into_iter().chain(further) {
         assert_met(&scenarios().join(format!("papers/vpn-tcp/{name}.toml")));
     }
 }
