@@ -79,7 +79,8 @@ pub fn perform<'py>(
     let (file, raised) = py.detach(|| {
         let signals = Signals::default();
         let runner: &Runner = &stage::sim;
-        let performer = Performer { runner, retries, stop: &|| signals.raised(), doing: &|_| () };
+        let stop = || signals.raised();
+        let performer = Performer { runner, retries, stop: &stop, doing: &|_| (), so_far: None };
         let file = performer.perform(scenario, (cell, seed));
         (file, signals.error.into_inner())
     });
