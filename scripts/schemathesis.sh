@@ -14,6 +14,8 @@ if [ ! -e "$tools/ready" ]; then
 fi
 
 # Events last as long as their run, which no run does here: the study a request starts is refused or over.
+# What it remembers of earlier runs it keeps where it stands.
+cd "$tools"
 exec "$tools/bin/schemathesis" run "$1" \
     --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
     --max-examples 20 --seed 1 --generation-deterministic --no-color --workers 1 --request-timeout 20
