@@ -9,7 +9,8 @@ use netstage_live::bgp::nlri::Family;
 use netstage_live::bgp::open::Identity;
 use netstage_live::bgp::receive::Received;
 
-const KEEPALIVE: [u8; 19] = [255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 19, 4];
+const KEEPALIVE: [u8; 19] =
+    [255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 19, 4];
 const NOTIFICATION: u8 = 3;
 
 fn machine(number: u8, four_octet_as: bool) -> Machine {

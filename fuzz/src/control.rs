@@ -3,12 +3,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use netstage_core::fleet::{Phase, Session};
 use netstage_core::time::Duration;
-use netstage_live::agent::{Limits, Session};
+use netstage_live::agent::Limits;
 use netstage_live::keyed::Peer;
 use netstage_live::measure::Timeline;
 use netstage_live::protocol::generated::{
-    CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, Phase, PrepareRequest, Progress,
+    CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, PrepareRequest, Progress,
     ReadClockReply, ReportChunk, StartRequest, report_chunk::Content,
 };
 use netstage_live::protocol::{Refusal, common_version, read_assignment, read_report};

@@ -5,8 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use netstage_core::fair::Egress;
-use netstage_core::fair::wire::{Authentication, Querier, Times, answer};
 use netstage_core::fair::publication::{self, Heard};
+use netstage_core::fair::wire::{Authentication, Querier, Times, answer};
 use netstage_core::time::Instant;
 use netstage_wire::gach;
 use netstage_wire::loss_delay::{Message, Session, tlv};
