@@ -99,7 +99,9 @@ def test_other_threads_go_on_while_it_runs(long_line: netstage.Scenario) -> None
 
 
 STUDY = """
-import netstage, sys
+import netstage, signal, sys
+# What a shell starts in the background ignores the signal, and its children do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 scenario = netstage.Scenario.load("line.toml")
 runs = int(sys.argv[1])
 def told(progress):
