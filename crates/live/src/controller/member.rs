@@ -90,11 +90,13 @@ impl Member {
         if let Some(refusal) = first.refusal {
             return Err(Error::Refused(vec![(name, refusal.into())]));
         }
-        let clock = timeout_at(deadline, offset(&mut client, &hello.clock)).await.map_err(|_| silent())?;
-        let clock = clock.map_err(unreachable)?;
+        // From here on it wants signs of life, also while a thousand others have their clocks read.
         let (told, seen) = watch::channel(Seen { progress: first, lost: None });
         let bins = Arc::default();
-        tokio::spawn(keep(controller, heartbeats, progress, told, Arc::clone(&bins)));
+        let kept = tokio::spawn(keep(controller, heartbeats, progress, told, Arc::clone(&bins)));
+        let read = timeout_at(deadline, offset(&mut client, &hello.clock)).await;
+        let clock = read.map_err(|_| silent()).and_then(|clock| clock.map_err(unreachable));
+        let clock = clock.inspect_err(|_| kept.abort())?;
         let addresses = hello.addresses.iter().filter_map(|address| address.parse().ok()).collect();
         Ok(Member { name, client, clock, addresses, identity: hello.clock, bins, seen })
     }

@@ -33,11 +33,15 @@ use std::future::Future;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
 
 /// How long an agent may take to answer for the first time.
 pub const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+/// So many are being connected to at a time: those that are attended already want signs of life meanwhile.
+const CONNECTING: usize = 64;
 /// How long opening everything a run needs may take.
 const PREPARE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
 /// How long an agent may go on after the end of a run, or after it was told to stop.
@@ -118,8 +122,14 @@ impl Agents {
             .map_err(|error| Error::System(error.to_string()))?;
         let controller = RandomState::new().build_hasher().finish() | 1;
         let deadline = tokio::time::Instant::now() + limit;
-        let connecting =
-            agents.into_iter().map(|(name, place)| Member::connect(name, place.into(), controller, deadline));
+        let turns = Arc::new(Semaphore::new(CONNECTING));
+        let connecting = agents.into_iter().map(|(name, place)| {
+            let (turns, place) = (Arc::clone(&turns), place.into());
+            async move {
+                let _turn = turns.acquire().await;
+                Member::connect(name, place, controller, deadline).await
+            }
+        });
         let members = all(&runtime, connecting).into_iter().collect::<Result<_, _>>()?;
         Ok(Agents {
             runtime,
