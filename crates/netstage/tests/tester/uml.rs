@@ -29,7 +29,7 @@ fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
     let links: String = (0..3)
         .map(|number| {
             format!(
-                "ip link set vec{number} name eth{number}\nip link set eth{number} address 02:00:00:00:00:{:02x} mtu 1512 up\n\
+                "ip link set vec{number} name eth{number}\nip link set eth{number} address 02:00:00:00:00:{:02x} up\n\
                  ip address add 192.0.2.{}/30 dev eth{number}\n",
                 2 * number + 1,
                 4 * number + 1
@@ -59,7 +59,9 @@ fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
         "con=null",
         "con0=null,fd:1",
     ]);
-    kernel.args((0..3).map(|number| format!("vec{number}:transport=raw,ifname=eth{number},depth=128,gro=0")));
+    kernel.args(
+        (0..3).map(|number| format!("vec{number}:transport=raw,ifname=eth{number},depth=128,gro=0,mtu=1512")),
+    );
     kernel.arg(format!("init={here}/init")).env("TMPDIR", &*world.folder);
     kernel.arg(format!("umid=netstage-{}", std::process::id())).env("HOME", &*world.folder);
     kernel.stdin(Stdio::null()).stdout(std::fs::File::create(world.folder.join("console")).unwrap());
@@ -82,7 +84,7 @@ fn another_kernel_pushes_and_swaps() {
         crate::world::ip(&world.router, &format!("address flush dev eth{number}\n"));
         world.router.sysctl(&format!("net/ipv4/conf/eth{number}/arp_ignore"), "8").unwrap();
     }
-    for operations in ["\"push\"", "\"ip\", \"swap\", \"php\", \"unlabelled\""] {
+    for operations in ["\"push\"", "\"ip\", \"swap\", \"php\""] {
         let head = format!(
             "router = \"user-mode-linux\"\nready_within = \"20 s\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
              sizes = [\"46 B\"]\nmodel = \"pipe\"\noperations = [{operations}]\n"
