@@ -5,7 +5,8 @@ mod support;
 
 use netstage_core::rng::Stream;
 use netstage_live::netns::Namespace;
-use netstage_live::netns::netlink::{Metrics, Netlink, Route};
+use netstage_live::netns::netlink::Netlink;
+use netstage_live::netns::routes::{Metrics, Route};
 use netstage_live::netns::spawn_in;
 use serde_json::Value;
 use std::collections::BTreeSet;
