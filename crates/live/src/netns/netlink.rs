@@ -229,6 +229,13 @@ impl Netlink {
         self.change(Message::SetLink(message), 0, || format!("set the MTU of {link} to {mtu}"))
     }
 
+    /// Sets how many bytes of a super-packet, headers included, are left to a link to cut (`gso_max_size`).
+    pub fn set_largest_super_packet(&mut self, link: &str, bytes: u32) -> Result<(), Error> {
+        let mut message = self.link_message(link)?;
+        message.attributes = vec![LinkAttribute::GsoMaxSize(bytes)];
+        self.change(Message::SetLink(message), 0, || format!("bound {link}'s super-packets by {bytes} B"))
+    }
+
     /// Makes a link one of a bridge's.
     pub fn set_bridge(&mut self, link: &str, bridge: &str) -> Result<(), Error> {
         let mut message = self.link_message(link)?;
