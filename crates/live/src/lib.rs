@@ -43,6 +43,7 @@ pub mod emulation;
 pub mod emulator;
 pub mod fabric;
 pub mod fleet;
+pub mod kernel_program;
 pub mod keyed;
 pub mod ldp;
 pub mod learn;

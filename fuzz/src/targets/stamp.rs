@@ -1,8 +1,6 @@
 //! STAMP packets from arbitrary bytes, at a reflector and at a sender: taken or refused. What is
 //! reflected is as long as what came, and the reply of a session's own packet is taken.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::measure::stamp::{Arrival, Moment, Reflector, ReflectorConfig, Sender, SenderConfig};
 use netstage_core::time::Instant;
 use netstage_wire::stamp::tlv::places;
@@ -14,7 +12,7 @@ fn mac(_: &[&[u8]]) -> [u8; 16] {
     [0; 16]
 }
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     for mode in [Mode::Unauthenticated, Mode::Authenticated] {
         let mut packet = bytes.to_vec();
         if let Some(digest) = packet.get_mut(96..112).filter(|_| mode == Mode::Authenticated) {
@@ -52,4 +50,4 @@ fuzz_target!(|bytes: &[u8]| {
         let answer = ReflectorPacket::read(&reply, mode).expect("a reply is whole");
         assert_eq!((answer.sender, answer.session), (asked, asked.session));
     }
-});
+}

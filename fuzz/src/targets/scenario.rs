@@ -1,10 +1,8 @@
 //! Scenario files from arbitrary bytes: read or refused with a place, and written back the same.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_scenario::{Options, parse};
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let options = Options { seed: Some(3), ..Options::default() };
     match parse("fuzz.toml", &text, None, &options) {
@@ -21,4 +19,4 @@ fuzz_target!(|bytes: &[u8]| {
             let _ = errors.to_string();
         }
     }
-});
+}

@@ -1,8 +1,6 @@
 //! Messages about routes, labels and neighbours, as the kernel and routing daemons send them, from arbitrary
 //! bytes: they are taken, or refused, and change no more than they say.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::forward::Model;
 use netstage_core::forward::lpm::Shape;
 use netstage_live::netns::feed::{Heard, heard};
@@ -12,7 +10,7 @@ use netstage_live::router::source::Ranked;
 use netstage_live::router::source::route::{Names, Told, told};
 use netstage_live::router::tables::{Sizes, Tables};
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let names = Names {
         interfaces: (1..4).map(|index| (index, index - 1)).collect(),
         loopback: Some(0),
@@ -53,4 +51,4 @@ fuzz_target!(|bytes: &[u8]| {
         fib.apply(&mut tables, &change).expect("what is taken back needs no room");
     }
     assert_eq!((tables.route_count(), fib.label_count()), (0, 0));
-});
+}

@@ -1,15 +1,13 @@
 //! Ethernet, IP, UDP and TCP headers from arbitrary bytes: taken or refused within their bounds.
 //! What a router changes keeps right checksums right, and what it answers is a whole packet that
 //! is not answered again.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_wire::checksum::Sum;
 use netstage_wire::ip::{self, Ecn, protocol, v4, v6};
 use netstage_wire::udp::ZeroChecksum;
 use netstage_wire::{ethernet, icmp, mpls_in_udp, tcp, udp};
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     if let Ok(frame) = ethernet::View::new(bytes) {
         let tags: Vec<ethernet::Tag> = frame.tags().collect();
         let (destination, source) = (frame.destination(), frame.source());
@@ -20,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
         packet(frame.payload());
     }
     packet(bytes);
-});
+}
 
 fn packet(bytes: &[u8]) {
     let Ok(view) = ip::View::new(bytes) else { return };

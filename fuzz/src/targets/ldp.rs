@@ -3,9 +3,7 @@
 //! every label back in the end, once.
 //!
 //! The first byte configures it. Then come steps: what happens, how many bytes belong to it, and those.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::ldp::{Binding, Config, Connection, Control, Event, Null, Speaker, Transmit};
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ldp::message::{Fec, Message};
@@ -128,7 +126,7 @@ impl Run {
     }
 }
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let Some((settings, mut rest)) = bytes.split_first() else { return };
     let mut config = Config::new(OWN, OWN);
     config.control = if settings & 1 == 0 { Control::Independent } else { Control::Ordered };
@@ -150,4 +148,4 @@ fuzz_target!(|bytes: &[u8]| {
     }
     run.poll();
     assert!(run.open.is_empty() && run.used.is_empty());
-});
+}

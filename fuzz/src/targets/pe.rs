@@ -2,9 +2,7 @@
 //! buffer is lost, and what is delivered is a whole frame of a circuit that there is.
 //!
 //! Input: records of side (a bit), milliseconds that pass, length (two bytes) and a frame.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::edge::Prefix;
 use netstage_core::fair::{self, Control};
 use netstage_core::time::{Duration, Instant};
@@ -150,7 +148,7 @@ fn config() -> Config {
     }
 }
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let mut engine = Engine::new(&config(), vec![Memory::default(), Memory::default()]).unwrap();
     let buffers = engine.free_buffers();
     let (mut now, mut rest) = (Instant(1_000_000_000), bytes);
@@ -176,4 +174,4 @@ fuzz_target!(|bytes: &[u8]| {
         }
         engine.port_mut(1).sent.clear();
     }
-});
+}

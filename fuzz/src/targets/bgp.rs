@@ -1,8 +1,6 @@
 //! A BGP session given arbitrary bytes, from its start or once it is up. Whatever comes, what it
 //! sends are whole messages, an error is its last word, and what it takes for routes can be read.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::time::{Duration, Instant};
 use netstage_live::bgp::machine::{Event, Machine, Settings, Side, State, Transmit};
 use netstage_live::bgp::nlri::Family;
@@ -44,7 +42,7 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
     kinds
 }
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     // Whether the session is up, whether AS numbers have two bytes, and the size of pieces.
     let Some((&mode, bytes)) = bytes.split_first() else { return };
     let mut tested = machine(1, mode & 2 == 0);
@@ -83,4 +81,4 @@ fuzz_target!(|bytes: &[u8]| {
     }
     assert_eq!(received.routes().len(), received.len());
     assert_eq!(Family::ALL.iter().map(|family| received.count(*family)).sum::<usize>(), received.len());
-});
+}

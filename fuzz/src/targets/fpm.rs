@@ -2,9 +2,7 @@
 //! when its time is over.
 //!
 //! Steps: what happens, how many bytes belong to it, and those.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::time::{Duration, Instant};
 use netstage_live::router::fib::Change;
 use netstage_live::router::source::fpm::{HOLD, Manager};
@@ -30,7 +28,7 @@ impl Known {
     }
 }
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let names =
         Names { interfaces: [(3, 0), (4, 1)].into(), loopback: Some(1), tables: [(254, 0), (10, 1)].into() };
     let (mut manager, mut now, mut known) = (Manager::new(names), Instant::ZERO, Known::default());
@@ -57,4 +55,4 @@ fuzz_target!(|bytes: &[u8]| {
     manager.handle_timeout(now + HOLD);
     known.hear(&mut manager);
     assert!(known.0.is_empty() && manager.poll_timeout() == Instant::NEVER);
-});
+}

@@ -1,14 +1,12 @@
 //! MRT files from arbitrary bytes: read or refused. What is read can be announced and withdrawn,
 //! every route once.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_live::bgp::inject::{Action, Injection, Order};
 use netstage_live::bgp::nlri::Family;
 use netstage_live::bgp::path::Encoding;
 use netstage_live::bgp::table::{Table, read_mrt};
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let mut table = Table::new();
     let _ = read_mrt(bytes, 10_000, &mut table);
     assert!(table.len() <= 10_000);
@@ -30,4 +28,4 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(count, written.messages);
         }
     }
-});
+}

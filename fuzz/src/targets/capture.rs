@@ -1,11 +1,9 @@
 //! Captures from arbitrary bytes: a model that can run, or the reason why there is none.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_live::learn::{learn, parse};
 use netstage_scenario::learned::ModelFile;
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     if let Some((&link, frame)) = bytes.split_first() {
         let _ = parse(u16::from(link), frame);
     }
@@ -17,4 +15,4 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-});
+}

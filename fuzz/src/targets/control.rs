@@ -1,8 +1,6 @@
 //! What agents and controllers say to each other, from arbitrary bytes: every message is read
 //! or refused, and whatever the order of requests, an agent stays with its controller.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::fleet::{Phase, Session};
 use netstage_core::time::Duration;
 use netstage_live::agent::Limits;
@@ -16,7 +14,7 @@ use netstage_live::protocol::{Refusal, common_version, read_assignment, read_rep
 use netstage_live::task;
 use prost::Message as _;
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
     match kind {
         b'h' => drop(HelloRequest::decode(bytes)),
@@ -49,7 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
         b'o' => requests(bytes),
         _ => {}
     }
-});
+}
 
 /// Whatever bins the other host tells of, only those of the run are kept.
 fn timeline(bins: Vec<FinishedBin>) {

@@ -1,10 +1,8 @@
 //! record.json from arbitrary bytes: read, or refused with a reason; what was read is written back the same.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_scenario::record::Record;
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match Record::from_json(&text) {
         Ok(record) => {
@@ -13,4 +11,4 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-});
+}

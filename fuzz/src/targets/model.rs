@@ -1,13 +1,11 @@
 //! Model files from arbitrary bytes: refused, or fit to run for a while without panic or end.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::rng::Stream;
 use netstage_core::time::Instant;
 use netstage_core::traffic::application::{Action, Application, Endpoint, Role};
 use netstage_scenario::learned::ModelFile;
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let Ok(file) = ModelFile::from_json(&text) else { return };
     let application = Application::Learned { model: file.model.clone(), replay: file.model.is_recorded() };
@@ -40,4 +38,4 @@ fuzz_target!(|bytes: &[u8]| {
         client.handle_timeout(now);
         server.handle_timeout(now);
     }
-});
+}

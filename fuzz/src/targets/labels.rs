@@ -1,9 +1,7 @@
 //! Label stacks, and the channel header and message beneath them, a measurement or a reference, from
 //! arbitrary bytes: taken or refused. What is taken is written back as it was, what is answered is
 //! a response no longer than its query, and a reference that is believed can be computed with.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netstage_core::fair::Egress;
 use netstage_core::fair::publication::{self, Heard};
 use netstage_core::fair::wire::{Authentication, Querier, Times, answer};
@@ -33,7 +31,7 @@ fn reference(payload: &[u8]) {
     }
 }
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let Ok(stack) = Stack::new(bytes) else { return };
     let entries: Vec<Entry> = stack.entries().collect();
     let mut again = vec![0; stack.payload_offset()];
@@ -66,4 +64,4 @@ fuzz_target!(|bytes: &[u8]| {
         let mut querier = Querier::new(Session::from_bits(message.session.number()), 0, true);
         assert!(querier.read(&packet, authentication).is_err());
     }
-});
+}
