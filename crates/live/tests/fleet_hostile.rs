@@ -271,6 +271,30 @@ fn another_version_is_shown_and_not_used() {
 }
 
 #[test]
+fn what_cannot_be_kept_here_stays_with_its_agents() {
+    let mut stage = Stage::new("kept");
+    let mut agents = stage.begin(&HONEST, 100).unwrap();
+    let collected = agents.collect_keeping(|_, _| Err("No space left on device".into()));
+    agents.finish();
+    assert_eq!(collected.warnings.len(), 2, "{collected:?}");
+    assert!(collected.warnings[0].contains("stays there: No space left"), "{collected:?}");
+    stage.wait_for(&HONEST, State::Idle);
+    let at = |name: &&str| (name.to_string(), Place::Fleet(stage.fleet.socket()));
+    let agents = Agents::connect(HONEST.iter().map(at).collect::<Vec<(String, Place)>>()).unwrap();
+    for expected in [2, 0] {
+        let mut fetched = Vec::new();
+        let losses = agents.fetch_kept(|agent, run, report| {
+            fetched.push((agent.to_owned(), run, report.node.clone()));
+            true
+        });
+        assert!(losses.is_empty(), "{losses:?}");
+        assert_eq!(fetched.len(), expected, "{fetched:?}");
+        assert!(fetched.iter().all(|(agent, run, node)| agent == node && *run == 1));
+    }
+    agents.finish();
+}
+
+#[test]
 fn connections_that_say_nothing_keep_nobody_out() {
     let mut stage = Stage::new("half-open");
     // More than were ever dealt with at a time.
