@@ -107,7 +107,7 @@ impl<'a> World<'a> {
             damage: Damage::new(plan, seed, grid, &hosts.udp),
             flow_lost: Vec::new(),
             watch: match plan.measure.tcp_events {
-                true => Watch::new(grid, hosts.pattern_senders),
+                true => Watch::new(grid, hosts.senders.len()),
                 false => Watch::default(),
             },
             totals: Totals::default(),
