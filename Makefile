@@ -85,7 +85,7 @@ bench-tcp: build ## What watching TCP costs, beside ss, bpftrace and perf (root,
 
 bench-fleet: build ## A thousand agents under one controller, as processes (10 GB of memory)
 	$(CARGO) build --release --locked -p netstage-live --example fleet_rates
-	for agents in 20 1000; do target/release/examples/fleet_rates $(PROGRAM) $$agents; done
+	bench/fleet/run.py --netstage $(PROGRAM)
 
 deb: build ## Make a Debian package, in target/debian
 	@scripts/packages.sh scripts/packages-deb.txt

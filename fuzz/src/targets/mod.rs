@@ -5,6 +5,7 @@ mod bgp;
 mod capture;
 mod control;
 mod fpm;
+mod join;
 mod labels;
 mod ldp;
 mod model;
@@ -21,11 +22,12 @@ mod stamp;
 pub type Target = fn(&[u8]);
 
 /// All of them, by name.
-pub const ALL: [(&str, Target); 15] = [
+pub const ALL: [(&str, Target); 16] = [
     ("bgp", bgp::run),
     ("capture", capture::run),
     ("control", control::run),
     ("fpm", fpm::run),
+    ("join", join::run),
     ("labels", labels::run),
     ("ldp", ldp::run),
     ("model", model::run),

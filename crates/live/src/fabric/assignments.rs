@@ -2,11 +2,11 @@
 
 use super::address;
 use super::layout::Layout;
-use super::watch::{FlowSpec, WatchSpec};
+use super::watch::{End, FlowSpec, WatchSpec};
 use crate::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::plan::{self, FlowGroup, Plan};
+use netstage_scenario::plan::{self, Direction, FlowGroup, Plan};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -79,16 +79,30 @@ pub fn members_at(
     Ok(members)
 }
 
-/// The flows whose windows are watched, where a plan asks for it: those of one connection, whose ends are known.
+/// The flows whose windows are watched, where a plan asks for it. Both ends of an application or a service send.
 pub fn watched(asked: &Plan, members: &[Member]) -> Option<WatchSpec> {
-    let flow = |(id, member): (usize, &Member)| {
+    let ends = |member: &Member| -> Vec<FlowSpec> {
         let group = &asked.flows[member.group];
-        let single =
-            matches!(group.transport, plan::Transport::Tcp(_)) && group.traffic.application().is_none();
-        let (node, source, destination) = (group.from, member.source, member.destination);
-        single.then_some(FlowSpec { id, node, source, destination })
+        if !matches!(group.transport, plan::Transport::Tcp(_)) {
+            return Vec::new();
+        }
+        let subject = asked.flow_name(member.group, member.index);
+        let source = End::any(member.source);
+        // Other people's programs choose their ports, and have addresses of their own.
+        let destination = match group.program {
+            Some(_) => End::any(member.destination.ip()),
+            None => End::at(member.destination),
+        };
+        if group.traffic.application().is_none() {
+            return vec![FlowSpec { subject, node: group.from, source, destination }];
+        }
+        let there =
+            FlowSpec { subject: Direction::Forward.of(&subject), node: group.from, source, destination };
+        let subject = Direction::Backward.of(&subject);
+        let back = FlowSpec { subject, node: group.to, source: destination, destination: source };
+        vec![there, back]
     };
-    let flows: Vec<FlowSpec> = members.iter().enumerate().filter_map(flow).collect();
+    let flows: Vec<FlowSpec> = members.iter().flat_map(ends).collect();
     let interval = asked.measure.interval;
     let bins = (asked.duration.0 / interval.0) as usize;
     (asked.measure.tcp_events && !flows.is_empty()).then_some(WatchSpec { flows, interval, bins })

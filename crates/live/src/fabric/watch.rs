@@ -5,9 +5,10 @@ use crate::clock::Epoch;
 use crate::netns::Namespace;
 use crate::obstacle::Obstacle;
 use crate::tcpmon::filter::{Filter, MOST};
-use crate::tcpmon::flows::Flows;
+use crate::tcpmon::flows::{Flow, Flows};
 use crate::tcpmon::programs::Programs;
-use netstage_core::tcp::history::{Bin, History};
+use netstage_core::tcp::event::{FlowEvent, Kind};
+use netstage_core::tcp::history::{Bin, History, Joined};
 use netstage_core::time::{Duration, Instant};
 use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
@@ -32,24 +33,49 @@ pub struct WatchSpec {
     pub bins: usize,
 }
 
-/// A flow to watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What one end of a flow sends: to watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowSpec {
-    /// Its number among the plan's.
-    pub id: usize,
+    /// The subject of what is seen.
+    pub subject: String,
     /// Index of its sender's node.
     pub node: usize,
-    /// The sender's address.
-    pub source: IpAddr,
-    /// Where the receiver listens.
-    pub destination: SocketAddr,
+    /// The sender's end.
+    pub source: End,
+    /// The receiver's.
+    pub destination: End,
+}
+
+/// One end of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct End {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port; none where programs choose.
+    pub port: Option<u16>,
+}
+
+impl End {
+    /// Of any port.
+    pub fn any(address: IpAddr) -> End {
+        End { address, port: None }
+    }
+
+    /// At one.
+    pub fn at(address: SocketAddr) -> End {
+        End { address: address.ip(), port: Some(address.port()) }
+    }
+
+    fn is(&self, end: SocketAddr) -> bool {
+        self.address == end.ip() && self.port.is_none_or(|port| port == end.port())
+    }
 }
 
 /// What was seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Watched {
-    /// Of each flow, by its number.
-    pub flows: Vec<(usize, Vec<Bin>)>,
+    /// Of each flow, by its subject.
+    pub flows: Vec<(String, Vec<Bin>)>,
     /// What the kernel had no room to tell.
     pub lost: u64,
     /// What this kernel does not tell.
@@ -111,30 +137,73 @@ impl Watch {
 }
 
 fn watch(spec: &WatchSpec, mut programs: Programs, epoch: Epoch, stop: &AtomicBool) -> Watched {
-    let known: BTreeMap<(IpAddr, SocketAddr), usize> =
-        spec.flows.iter().enumerate().map(|(at, flow)| ((flow.source, flow.destination), at)).collect();
-    let mut histories = vec![History::new(spec.interval, spec.bins); spec.flows.len()];
+    let mut seen = Seen::new(spec);
     let mut flows = Flows::new(epoch.0);
     loop {
         // What came before the end is taken too.
         let over = stop.load(Ordering::Relaxed);
         programs.poll(|record, told| {
-            flows.handle(record, told, &mut |flow, event| {
-                if let Some(&at) = known.get(&(flow.local.ip(), flow.remote)) {
-                    histories[at].handle(event);
-                }
-            });
+            flows.handle(record, told, &mut |flow, event| seen.handle(flow, event));
         });
         if over {
             break;
         }
         thread::sleep(LOOK);
     }
-    let end = Instant::ZERO + spec.interval * spec.bins as u64;
-    let bins = histories.into_iter().map(|history| history.finish(end));
-    Watched {
-        flows: spec.flows.iter().map(|flow| flow.id).zip(bins).collect(),
-        lost: programs.lost(),
-        missing: programs.missing().to_vec(),
+    Watched { flows: seen.finish(), lost: programs.lost(), missing: programs.missing().to_vec() }
+}
+
+/// What was seen of each flow so far: of connections that are over, and of those under way.
+struct Seen<'a> {
+    spec: &'a WatchSpec,
+    /// By the addresses of both ends, the flows between them.
+    between: BTreeMap<(IpAddr, IpAddr), Vec<usize>>,
+    joined: Vec<Joined>,
+    /// By their numbers among those seen.
+    open: BTreeMap<usize, (usize, History)>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(spec: &'a WatchSpec) -> Seen<'a> {
+        let mut between: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (at, flow) in spec.flows.iter().enumerate() {
+            between.entry((flow.source.address, flow.destination.address)).or_default().push(at);
+        }
+        let joined = vec![Joined::new(spec.interval, spec.bins); spec.flows.len()];
+        Seen { spec, between, joined, open: BTreeMap::new() }
+    }
+
+    fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
+        if event.kind == Kind::Began
+            && let Some(at) = self.whose(flow)
+        {
+            self.open.insert(flow.id, (at, History::growing(self.spec.interval, self.spec.bins)));
+        }
+        let Some((_, history)) = self.open.get_mut(&flow.id) else { return };
+        history.handle(event);
+        if event.kind == Kind::Ended
+            && let Some((at, history)) = self.open.remove(&flow.id)
+        {
+            self.joined[at].add(&history.finish(event.time));
+        }
+    }
+
+    /// The flow a connection is of, seen from its sender.
+    fn whose(&self, flow: &Flow) -> Option<usize> {
+        let candidates = self.between.get(&(flow.local.ip(), flow.remote.ip()))?;
+        let is_of = |at: &&usize| {
+            let FlowSpec { source, destination, .. } = &self.spec.flows[**at];
+            source.is(flow.local) && destination.is(flow.remote)
+        };
+        candidates.iter().find(is_of).copied()
+    }
+
+    fn finish(mut self) -> Vec<(String, Vec<Bin>)> {
+        let end = Instant::ZERO + self.spec.interval * self.spec.bins as u64;
+        for (at, history) in self.open.into_values() {
+            self.joined[at].add(&history.finish(end));
+        }
+        let subjects = self.spec.flows.iter().map(|flow| flow.subject.clone());
+        subjects.zip(self.joined.into_iter().map(Joined::finish)).collect()
     }
 }
