@@ -1,6 +1,7 @@
 //! What the kernel grants a thread that has to be on time, and what it has to do without.
 
 use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::setpriority_process;
 use rustix::thread::set_current_timer_slack;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -63,6 +64,15 @@ impl Grants {
     }
 }
 
+/// How far threads that keep others alive go before ordinary ones (nice).
+const AHEAD: i32 = -10;
+
+/// Lets the calling thread go before ordinary ones, where the system lets it: signs of life that are late
+/// stop traffic elsewhere, and what keeps this machine busy may be the very agents that wait for them.
+pub fn go_ahead() -> bool {
+    setpriority_process(None, AHEAD).is_ok()
+}
+
 /// Keeps idle processors from halting, as long as it lives (the kernel's PM QoS interface).
 ///
 /// A processor that has halted takes its time to come back: microseconds on a machine of its
@@ -84,6 +94,15 @@ impl Awake {
 mod tests {
     use super::*;
     use thread_priority::{ThreadSchedulePolicy, unix::thread_schedule_policy};
+
+    #[test]
+    fn a_thread_goes_ahead_alone() {
+        let niceness = || rustix::process::getpriority_process(None).unwrap();
+        let before = niceness();
+        let (granted, ahead) = std::thread::spawn(move || (go_ahead(), niceness())).join().unwrap();
+        assert_eq!(ahead, if granted { AHEAD } else { before });
+        assert_eq!(niceness(), before, "others are as they were");
+    }
 
     #[test]
     fn what_is_granted_is_in_force() {

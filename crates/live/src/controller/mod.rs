@@ -22,6 +22,7 @@ use crate::protocol::generated::{
     ReadClockRequest, ReleaseRequest, StartRequest, StopRequest,
 };
 use crate::protocol::{MAX_REPORT_BYTES, Refusal};
+use crate::realtime::go_ahead;
 use crate::results::{EndedBin, Report};
 use crate::task::{self, Assignment, Side};
 use member::{ANSWER_WITHIN, Member};
@@ -121,6 +122,7 @@ impl Agents {
         descriptors::allow_many();
         let runtime = Builder::new_multi_thread()
             .worker_threads(cores())
+            .on_thread_start(|| _ = go_ahead())
             .thread_name("controller")
             .enable_all()
             .build()

@@ -25,6 +25,7 @@ use crate::prometheus::{self, Source};
 use crate::protocol::generated::HelloReply;
 use crate::protocol::generated::agent_client::AgentClient;
 use crate::protocol::{common_version, plain};
+use crate::realtime::go_ahead;
 use netstage_core::measure::{ClockOffset, OffsetEstimator};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -148,7 +149,8 @@ impl Hub {
     pub fn serve(self) -> io::Result<()> {
         // An agent takes two, and who commands it one.
         descriptors::allow_many();
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.on_thread_start(|| _ = go_ahead()).enable_all().build()?;
         let mut ended = self.ender.subscribe();
         let seen = self.fleet.last_status().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
         let shared = Arc::new(Shared {
