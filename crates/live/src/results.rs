@@ -131,18 +131,19 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds what else was counted.
+    /// Adds what else was counted. Another host may tell anything: sums stop at the largest number.
     pub fn add(&mut self, more: &Counts) {
-        self.sent += more.sent;
-        self.sent_bytes += more.sent_bytes;
-        self.offered_bytes += more.offered_bytes;
-        self.received += more.received;
-        self.received_bytes += more.received_bytes;
-        self.lost += more.lost;
-        self.duplicated += more.duplicated;
-        self.reordered += more.reordered;
-        self.corrupted += more.corrupted;
-        self.bit_errors += more.bit_errors;
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.sent, more.sent);
+        add(&mut self.sent_bytes, more.sent_bytes);
+        add(&mut self.offered_bytes, more.offered_bytes);
+        add(&mut self.received, more.received);
+        add(&mut self.received_bytes, more.received_bytes);
+        add(&mut self.lost, more.lost);
+        add(&mut self.duplicated, more.duplicated);
+        add(&mut self.reordered, more.reordered);
+        add(&mut self.corrupted, more.corrupted);
+        add(&mut self.bit_errors, more.bit_errors);
     }
 }
 

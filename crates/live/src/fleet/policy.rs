@@ -3,6 +3,7 @@
 //! of it, is told to the log.
 
 use super::consent::{self, Signer};
+use super::metrics::{AgentCounts, count};
 use crate::agent::Guard;
 use crate::keyed::Peer;
 use crate::log::{Level, Log};
@@ -22,6 +23,8 @@ pub struct PolicyGuard {
     controller: String,
     authority: CertificateDer<'static>,
     signer: Mutex<Option<Arc<Signer>>>,
+    /// What it has agreed to and refused, beside its connections.
+    pub counts: AgentCounts,
     log: Log,
 }
 
@@ -33,7 +36,14 @@ impl PolicyGuard {
         authority: CertificateDer<'static>,
         log: Log,
     ) -> PolicyGuard {
-        PolicyGuard { policy, controller: controller.into(), authority, signer: Mutex::default(), log }
+        PolicyGuard {
+            policy,
+            controller: controller.into(),
+            authority,
+            signer: Mutex::default(),
+            counts: AgentCounts::default(),
+            log,
+        }
     }
 
     /// Signs with this key from now on.
@@ -95,8 +105,14 @@ impl PolicyGuard {
             self.controller, assignment.node
         );
         match refusal {
-            None => (self.log)(Level::Note, &format!("{asked}; agreed")),
-            Some(refusal) => (self.log)(Level::Alarm, &format!("{asked}; refused: {refusal}")),
+            None => {
+                count(&self.counts.agreed);
+                (self.log)(Level::Note, &format!("{asked}; agreed"));
+            }
+            Some(refusal) => {
+                count(&self.counts.refused);
+                (self.log)(Level::Alarm, &format!("{asked}; refused: {refusal}"));
+            }
         }
     }
 }

@@ -41,9 +41,12 @@ pub fn check(report: &Report, asked: &Assignment) -> Result<(), String> {
     }
     let errors = report.flows.iter().filter_map(|flow| flow.error.as_ref());
     let remarks: Vec<&String> = report.warnings.iter().chain(&report.void).chain(errors).collect();
-    match remarks.iter().any(|text| text.len() > REMARK_BYTES) || remarks.len() > REMARKS + report.flows.len()
-    {
-        true => Err("it says too much".into()),
+    if remarks.iter().any(|text| text.len() > REMARK_BYTES) || remarks.len() > REMARKS + report.flows.len() {
+        return Err("it says too much".into());
+    }
+    // A terminal that shows them obeys these.
+    match remarks.iter().any(|text| text.chars().any(|c| c.is_control() && c != '\n' && c != '\t')) {
+        true => Err("what it says has control characters".into()),
         false => Ok(()),
     }
 }
@@ -181,6 +184,7 @@ mod tests {
             with(|flow| flow.delay = Buckets(vec![(5, 1), (5, 1)])),
             with(|flow| flow.delay = Buckets(vec![(u64::MAX, 1)])),
             Report { warnings: vec!["x".repeat(REMARK_BYTES + 1)], ..honest.clone() },
+            Report { warnings: vec!["\u{1b}]0;mine\u{7}".into()], ..honest.clone() },
             Report { usage: vec![Default::default()], ..honest.clone() },
             Report { flows: vec![honest.flows[0].clone(); 2], ..honest.clone() },
         ];

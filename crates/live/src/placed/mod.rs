@@ -291,7 +291,7 @@ fn made(
     for loss in collected.lost {
         outcome.failures.push(format!("agent {}: it was lost: {}", loss.agent, loss.reason));
     }
-    outcome.warnings.extend(collected.warnings);
+    outcome.warnings.extend(collected.warnings.into_iter().chain(collected.slow_start));
     for (agent, error_ns) in clocks.iter().filter(|(_, error_ns)| **error_ns > 0) {
         outcome.warnings.push(format!(
             "agent {agent}: its clock is known to ± {} µs; one-way delays to and from it carry that error",
