@@ -2,9 +2,12 @@
 
 use super::filter::{Filter, MOST, Process};
 use crate::obstacle::Obstacle;
-use aya::maps::HashMap;
+use aya::maps::{Array, HashMap};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// `SOCKET_WORDS`.
+const SOCKET_WORDS: u64 = 1024;
 
 /// The filter of an object's programs, and what it comes to at present.
 #[derive(Debug)]
@@ -50,10 +53,33 @@ impl Selection {
     /// none.
     pub fn refresh(&mut self, kernel: &mut Ebpf) -> Vec<Process> {
         let (sockets, gone) = self.filter.sockets();
+        let bits_before = bits(&self.sockets);
         change(kernel, "sockets", &mut self.sockets, sockets);
+        set_bits(kernel, &bits_before, &bits(&self.sockets));
         let cgroups = self.filter.cgroup_numbers();
         change(kernel, "cgroups", &mut self.cgroups, cgroups);
         gone
+    }
+}
+
+/// Words of `socket_bits`, and which bits they have set.
+fn bits(sockets: &BTreeSet<u64>) -> BTreeMap<u32, u64> {
+    let mut words = BTreeMap::new();
+    for inode in sockets {
+        *words.entry((inode / 64 % SOCKET_WORDS) as u32).or_default() |= 1 << (inode % 64);
+    }
+    words
+}
+
+fn set_bits(kernel: &mut Ebpf, before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) {
+    let map = kernel.map_mut("socket_bits").expect("it is in the object");
+    let mut map = Array::<_, u64>::try_from(map).expect("it is of this kind");
+    for word in before.keys().chain(after.keys()) {
+        let of = |words: &BTreeMap<u32, u64>| words.get(word).copied().unwrap_or(0);
+        if of(before) != of(after) {
+            // A word of the map's is always there.
+            let _ = map.set(*word, of(after), 0);
+        }
     }
 }
 
