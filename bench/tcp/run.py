@@ -187,7 +187,7 @@ def machine():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--netstage", default=str(REPOSITORY / "target/release/netstage"))
-    parser.add_argument("--pairs", type=int, default=15, help="of each of netstage's; a third of the others'")
+    parser.add_argument("--pairs", type=int, default=12, help="of each of netstage's; a third of the others'")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a slice")
     parser.add_argument("--look", action="store_true", help="print the tables and write no page")
     arguments = parser.parse_args()

@@ -7,7 +7,7 @@ use crate::file::File;
 use crate::file::study::{self, Assignments};
 use crate::outcome::{Metric, MetricInfo};
 use crate::pattern::matches;
-use crate::plan::{NodeKind, Plan};
+use crate::plan::{Direction, NodeKind, Plan, Transport};
 use crate::quantity::Dimension;
 use crate::scalar::{Amount, MetricName, SubjectPattern};
 use crate::table::{At, List};
@@ -372,6 +372,14 @@ fn setting<'a>(cell: &'a Cell, path: &str) -> Option<&'a str> {
 /// Subjects of a flow's member under which a metric is found.
 fn flow_subjects(plan: &Plan, metric: &str, group: usize, member: usize) -> Vec<String> {
     let found = Metric::ALL.iter().find(|known| known.info().name == metric);
+    // Both ends of an application send over TCP.
+    let flow = &plan.flows[group];
+    let is_tcp = matches!(flow.transport, Transport::Tcp(_));
+    if found.is_some_and(|metric| metric.is_of_tcp_events()) && is_tcp && flow.traffic.application().is_some()
+    {
+        let name = plan.flow_name(group, member);
+        return Direction::BOTH.map(|direction| direction.of(&name)).into();
+    }
     match found.is_some_and(|metric| metric.is_of_sender()) {
         true => vec![plan.flow_name(group, member)],
         false => plan.receivers(group, member).into_iter().map(|(_, subject)| subject).collect(),

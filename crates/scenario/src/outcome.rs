@@ -33,6 +33,11 @@ pub struct MetricInfo {
 }
 
 impl Metric {
+    /// Whether it is told where what happens to windows is recorded (`[measure] tcp = "events"`).
+    pub fn is_of_tcp_events(self) -> bool {
+        (Metric::FlowWindowPeak..=Metric::FlowLimitedPacing).contains(&self)
+    }
+
     /// Whether it is found where a flow is sent, not where it is received: of a flow with several
     /// receivers, those of the flow and those of each receiver have subjects of their own.
     pub fn is_of_sender(self) -> bool {

@@ -239,28 +239,42 @@ mod iperf3 {
     }
 
     impl Conversation {
-        /// Asks for a test, until the server waits for its connection. Another test, as one that has just ended, is
-        /// waited for.
+        /// Asks for a test, until the server waits for its connection. It takes one test at a time, and is away for a
+        /// moment after each.
         pub fn begin(target: SocketAddr) -> Result<Conversation, String> {
-            let patience = Instant::now() + ANSWER;
+            let began = Instant::now();
             loop {
-                let mut conversation = Conversation::open(target)?;
-                let words = |error: io::Error| format!("{target} does not speak as iperf3 -s does: {error}");
-                conversation.stream.write_all(&conversation.cookie).map_err(words)?;
-                match conversation.state().map_err(words)? {
-                    PARAM_EXCHANGE => {}
-                    ACCESS_DENIED if Instant::now() < patience => {
-                        std::thread::sleep(WAIT);
-                        continue;
-                    }
-                    ACCESS_DENIED => return Err(format!("iperf3 at {target} is busy with another test")),
-                    other => return Err(format!("{target} does not speak as iperf3 -s does: state {other}")),
+                match Conversation::ask(target) {
+                    Ok(conversation) => return Ok(conversation),
+                    Err((words, patience)) if began.elapsed() >= patience => return Err(words),
+                    Err(_) => std::thread::sleep(WAIT),
                 }
-                let length = (PARAMETERS.len() as u32).to_be_bytes();
-                conversation.stream.write_all(&[&length, PARAMETERS.as_bytes()].concat()).map_err(words)?;
-                conversation.expect(CREATE_STREAMS)?;
-                return Ok(conversation);
             }
+        }
+
+        /// Asks once. Where that fails, for how long it may be tried again.
+        fn ask(target: SocketAddr) -> Result<Conversation, (String, std::time::Duration)> {
+            const AWAY: std::time::Duration = std::time::Duration::from_secs(1);
+            const NEVER: std::time::Duration = std::time::Duration::ZERO;
+            let mut conversation = Conversation::open(target).map_err(|words| (words, AWAY))?;
+            let broken = |error: io::Error| {
+                let patience = if error.kind() == io::ErrorKind::WouldBlock { NEVER } else { ANSWER };
+                (format!("{target} does not speak as iperf3 -s does: {error}"), patience)
+            };
+            conversation.stream.write_all(&conversation.cookie).map_err(broken)?;
+            match conversation.state().map_err(broken)? {
+                PARAM_EXCHANGE => {}
+                ACCESS_DENIED => {
+                    return Err((format!("iperf3 at {target} is busy with another test"), ANSWER));
+                }
+                other => {
+                    return Err((format!("{target} does not speak as iperf3 -s does: state {other}"), NEVER));
+                }
+            }
+            let length = (PARAMETERS.len() as u32).to_be_bytes();
+            conversation.stream.write_all(&[&length, PARAMETERS.as_bytes()].concat()).map_err(broken)?;
+            conversation.expect(CREATE_STREAMS).map_err(|words| (words, NEVER))?;
+            Ok(conversation)
         }
 
         fn open(target: SocketAddr) -> Result<Conversation, String> {

@@ -189,10 +189,14 @@ impl Tracked {
             return None;
         }
         // A reduction that begins forgets the one before. So does a connection that has nothing more to send again,
-        // but only an undo raises the threshold to what it was.
+        // but only an undo raises the threshold to what it was; or else the window, where the threshold is as low as it
+        // can be: within an ACK, which grows the window only after its state has changed.
         let reduces = matches!(record.happened, Happened::Congestion { to } if to > State::Disorder);
         let unlimited = |threshold: Option<u64>| threshold.unwrap_or(u64::MAX);
-        let is_raised = unlimited(snapshot.ssthresh) > unlimited(last.snapshot.ssthresh);
+        let within_ack = last.happened == Happened::Acknowledged
+            && matches!(record.happened, Happened::Congestion { to } if to <= State::Disorder);
+        let is_raised = unlimited(snapshot.ssthresh) > unlimited(last.snapshot.ssthresh)
+            || within_ack && snapshot.cwnd > last.snapshot.cwnd;
         if last.may_undo && !record.may_undo && !reduces && is_raised {
             return Some(Cause::Undo);
         }

@@ -274,7 +274,7 @@ CPU:1 [LOST 17 EVENTS]
         for line in TRACE.lines().take(5) {
             for cut in (0..line.len()).filter(|cut| line.is_char_boundary(*cut)) {
                 let mut lines = Lines::new(true);
-                lines.take(line[..cut].as_bytes());
+                lines.take(&line.as_bytes()[..cut]);
                 lines.take(b"\n => \n: <stack trace>\n[LOST x\n");
                 while lines.next().is_some() {}
             }

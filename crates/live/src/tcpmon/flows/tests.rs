@@ -108,6 +108,10 @@ fn what_is_taken_back_raises_the_threshold() {
     let forgotten = entering(2, State::Recovery, State::Open);
     let told = [(reduced, by(Function::EnterRecovery)), (forgotten, Told::By(None))];
     assert_eq!(kinds(&told), [Kind::Window(Cause::FastRetransmit), Kind::Recovered]);
+    // Where the threshold was at its least already, the window shows it.
+    let small = Record { may_undo: true, ..record(2, 1) };
+    let told = [(reduced, by(Function::EnterRecovery)), (small, Told::Unknown), (forgotten, Told::By(None))];
+    assert_eq!(kinds(&told), expected);
     // The next reduction sets a threshold of its own, and forgets the one before.
     let mut next = entering(3, State::Open, State::Reducing);
     next.snapshot.ssthresh = Some(9 * SEGMENT);
