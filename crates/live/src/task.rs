@@ -28,6 +28,13 @@ pub struct Assignment {
     /// What it does as a provider edge router, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge: Option<EdgeTask>,
+    /// Tell what happens to the windows of the TCP flows it sends.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub tcp_events: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Assignment {
@@ -40,6 +47,7 @@ impl Assignment {
             interval: plan.measure.interval,
             flows: Vec::new(),
             edge: None,
+            tcp_events: false,
         }
     }
 }
@@ -109,6 +117,9 @@ pub enum Transport {
         source: Option<IpAddr>,
         /// Hops a packet may live.
         ttl: u8,
+        /// The receiver's address: it joins on that interface. Left out: on every one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        receiver: Option<IpAddr>,
     },
     /// ICMP echo: one-ended, any host answers.
     IcmpEcho(OneEnded),

@@ -167,6 +167,7 @@ fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignment)
         interval: Duration::from_millis(100),
         flows: vec![flow],
         edge: None,
+        tcp_events: false,
     };
     (node.into(), assignment)
 }

@@ -13,7 +13,7 @@ mod session;
 
 pub use lease::Lease;
 pub use ledger::{Ledger, Receipt};
-pub use policy::{FlowRequest, Means, Policy, Request};
+pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest};
 pub use session::{Phase, Session};
 
 use alloc::string::String;

@@ -11,7 +11,7 @@ use crate::protocol::generated::{
 use crate::protocol::{
     AGENT_BEATS, HEARTBEAT, MAX_REPORT_BYTES, Refusal, VERSIONS, common_version, read_report,
 };
-use crate::results::{EndedBin, Report};
+use crate::results::{Ended, Report};
 use netstage_core::fleet::Lease;
 use netstage_core::measure::{ClockOffset, Exchange, OffsetEstimator};
 use std::error::Error as _;
@@ -44,7 +44,7 @@ pub struct Member {
     /// Name of that clock.
     identity: String,
     /// Bins it has told of.
-    bins: Arc<Mutex<Vec<EndedBin>>>,
+    ended: Arc<Mutex<Ended>>,
     seen: watch::Receiver<Seen>,
 }
 
@@ -92,18 +92,18 @@ impl Member {
         }
         // From here on it wants signs of life, also while a thousand others have their clocks read.
         let (told, seen) = watch::channel(Seen { progress: first, lost: None });
-        let bins = Arc::default();
-        let kept = tokio::spawn(keep(controller, heartbeats, progress, told, Arc::clone(&bins)));
+        let ended = Arc::default();
+        let kept = tokio::spawn(keep(controller, heartbeats, progress, told, Arc::clone(&ended)));
         let read = timeout_at(deadline, offset(&mut client, &hello.clock)).await;
         let clock = read.map_err(|_| silent()).and_then(|clock| clock.map_err(unreachable));
         let clock = clock.inspect_err(|_| kept.abort())?;
         let addresses = hello.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        Ok(Member { name, client, clock, addresses, identity: hello.clock, bins, seen })
+        Ok(Member { name, client, clock, addresses, identity: hello.clock, ended, seen })
     }
 
     /// Bins told of since the last call.
-    pub fn take_bins(&self) -> Vec<EndedBin> {
-        std::mem::take(&mut *self.bins.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn take_ended(&self) -> Ended {
+        std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Asks the clock again.
@@ -223,7 +223,7 @@ async fn keep(
     heartbeats: mpsc::Sender<Heartbeat>,
     mut progress: Streaming<Progress>,
     told: watch::Sender<Seen>,
-    bins: Arc<Mutex<Vec<EndedBin>>>,
+    ended: Arc<Mutex<Ended>>,
 ) {
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -234,8 +234,8 @@ async fn keep(
             message = progress.message() => match message {
                 Ok(Some(mut progress)) => {
                     lease.renew();
-                    let told_bins = std::mem::take(&mut progress.bins).into_iter().map(EndedBin::from);
-                    bins.lock().unwrap_or_else(PoisonError::into_inner).extend(told_bins);
+                    let news = Ended::take(&mut progress);
+                    ended.lock().unwrap_or_else(PoisonError::into_inner).extend(news);
                     told.send_modify(|seen| seen.progress = progress);
                 }
                 Ok(None) => break "it ended by itself".into(),

@@ -21,7 +21,7 @@ use crate::protocol::generated::{
     AgreeRequest, Consent, FinishRequest, KeptRequest, PrepareRequest, ReleaseRequest, StartRequest,
     StopRequest,
 };
-use crate::results::{EndedBin, Report};
+use crate::results::{Ended, Report};
 use crate::task::{self, Assignment, Side};
 use member::{ANSWER_WITHIN, Member, Seen};
 use netstage_core::fleet::Phase;
@@ -86,7 +86,7 @@ pub struct Overview {
     /// Names of agents that are lost.
     pub lost_agents: Vec<String>,
     /// Bins that have ended since watchers were told before, where asked for.
-    pub bins: Vec<EndedBin>,
+    pub ended: Ended,
 }
 
 /// What a run found.
@@ -296,8 +296,10 @@ impl Agents {
     }
 
     /// Bins that ended since the last call.
-    pub fn take_bins(&self) -> Vec<EndedBin> {
-        self.members.iter().flat_map(Member::take_bins).collect()
+    pub fn take_ended(&self) -> Ended {
+        let mut ended = Ended::default();
+        self.members.iter().for_each(|member| ended.extend(member.take_ended()));
+        ended
     }
 
     /// Asks the agents' clocks again: against those of before, this shows how they drift.
@@ -346,7 +348,7 @@ impl Agents {
         let mut deadline = self.epoch.later(self.length).later(SETTLE);
         let mut stopped = false;
         loop {
-            let overview = Overview { bins: self.take_bins(), ..self.overview() };
+            let overview = Overview { ended: self.take_ended(), ..self.overview() };
             if tell(&overview).is_break() && !stopped {
                 self.stop();
                 stopped = true;
@@ -371,7 +373,7 @@ impl Agents {
             received: (0, 0),
             lost: 0,
             lost_agents: Vec::new(),
-            bins: Vec::new(),
+            ended: Ended::default(),
         };
         for &index in &self.taking_part {
             let member = &self.members[index];

@@ -2,8 +2,8 @@
 
 use super::address;
 use super::layout::Layout;
-use super::watch::{FlowSpec, WatchSpec};
 use crate::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
+use crate::tcpmon::watch;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::plan::{self, FlowGroup, Plan};
@@ -79,21 +79,6 @@ pub fn members_at(
     Ok(members)
 }
 
-/// The flows whose windows are watched, where a plan asks for it: those of one connection, whose ends are known.
-pub fn watched(asked: &Plan, members: &[Member]) -> Option<WatchSpec> {
-    let flow = |(id, member): (usize, &Member)| {
-        let group = &asked.flows[member.group];
-        let single =
-            matches!(group.transport, plan::Transport::Tcp(_)) && group.traffic.application().is_none();
-        let (node, source, destination) = (group.from, member.source, member.destination);
-        single.then_some(FlowSpec { id, node, source, destination })
-    };
-    let flows: Vec<FlowSpec> = members.iter().enumerate().filter_map(flow).collect();
-    let interval = asked.measure.interval;
-    let bins = (asked.duration.0 / interval.0) as usize;
-    (asked.measure.tcp_events && !flows.is_empty()).then_some(WatchSpec { flows, interval, bins })
-}
-
 /// What each node that has flows is asked to do, by index of the node. Services are not the agents'.
 pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize, Assignment> {
     let mut assignments: BTreeMap<usize, Assignment> = BTreeMap::new();
@@ -113,6 +98,9 @@ pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize
             }
         }
         give(group.from, task);
+    }
+    for assignment in assignments.values_mut() {
+        assignment.tcp_events = plan.measure.tcp_events && assignment.flows.iter().any(watch::is_told_of);
     }
     assignments
 }
@@ -134,9 +122,11 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
             compare_payload: group.datagrams.compare,
             batch: group.datagrams.batch,
         }),
-        plan::Transport::Multicast(group) => {
-            Transport::Multicast { source: group.source_specific.then_some(member.source), ttl: group.hops }
-        }
+        plan::Transport::Multicast(group) => Transport::Multicast {
+            source: group.source_specific.then_some(member.source),
+            ttl: group.hops,
+            receiver: None,
+        },
         plan::Transport::IcmpEcho => Transport::IcmpEcho(agreed),
         plan::Transport::UdpUnreachable => Transport::UdpUnreachable(agreed),
         plan::Transport::Quic => Transport::Quic,
@@ -152,7 +142,7 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
         traffic: group.traffic.clone(),
         start,
         stop: group.stop.since(Instant::ZERO).min(plan.duration).max(Duration::ZERO),
-        detail: plan.measure.flow_detail,
+        detail: plan.measure.flow_detail || plan.measure.delay,
         settled: Duration::ZERO,
         traffic_class: group.datagrams.dscp << 2,
     }
@@ -255,7 +245,7 @@ mod tests {
         let tv = &members[1];
         assert_eq!(
             assignments[&plan.flows[tv.group].from].flows[0].transport,
-            Transport::Multicast { source: Some(tv.source), ttl: 3 }
+            Transport::Multicast { source: Some(tv.source), ttl: 3, receiver: None }
         );
         let entry = &labels(plan, &layout, &members)[1];
         assert_eq!((entry.source, entry.destination), (Some(tv.source), Some("232.0.1.1".parse().unwrap())));

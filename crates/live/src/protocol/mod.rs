@@ -116,6 +116,7 @@ mod tests {
             interval: Duration::from_millis(100),
             flows: Vec::new(),
             edge: None,
+            tcp_events: false,
         }
     }
 
