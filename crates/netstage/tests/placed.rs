@@ -3,8 +3,15 @@
 
 mod support;
 
+use netstage_live::fleet::Fleet as Folder;
 use netstage_live::netns::netlink::Netlink;
+use netstage_live::placed::Means;
+use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::{Options, parse};
+use netstage_study::Performer;
+use netstage_study::stage::live;
 use std::fs;
+use std::sync::Mutex;
 use support::fleet::{Fleet, LIMIT, is_run, said};
 use support::network::{address, default_route, is_privileged, join};
 use support::within;
@@ -193,6 +200,52 @@ fn agents_are_routers_watch_tcp_and_receive_multicast() {
     // And what a policy does not allow, by the agent.
     let (code, told) = run("eth0", VPN.replace("10.9.0.2\"", "192.0.2.2\""));
     assert!(code == Some(1) && told.contains("does not allow sending to 192.0.2.2"), "{told}");
+}
+
+#[test]
+fn a_run_on_agents_is_told_as_it_happens() {
+    if !is_privileged() {
+        return;
+    }
+    let fleet = fleet("placed-told");
+    let _hub = fleet.serve();
+    let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
+    let scenario = parse("vpn.toml", VPN, None, &Options::default()).unwrap();
+    let means = Means::new(Folder::open(&fleet.folder.join("fleet")).unwrap(), &fleet.folder.join("out"));
+    let stage = live(means);
+    let told = Mutex::new(Vec::new());
+    let performer = Performer {
+        runner: &stage,
+        retries: 0,
+        stop: &|| false,
+        doing: &|_| (),
+        so_far: Some(&|_, outcome, is_over| told.lock().unwrap().push((outcome, is_over))),
+    };
+    performer.perform(&scenario, (0, 1)).unwrap();
+    let mut told = told.into_inner().unwrap();
+    let (last, is_over) = told.pop().unwrap();
+    assert!(is_over && last.bins == 30 && !told.is_empty());
+    assert!(told.is_sorted_by_key(|(outcome, _)| outcome.bins), "bins come in order");
+    let (early, _) = told.last().unwrap();
+    assert!(early.bins > 0 && early.bins <= 30);
+    for (metric, subject) in [
+        (Metric::VpnThroughput, "gold"),
+        (Metric::VpnWindow, "gold"),
+        (Metric::FairnessInterVpn, ""),
+        (Metric::FlowThroughput, "file"),
+        (Metric::FlowWindowPeak, "file"),
+        (Metric::FlowCauseTimeout, "file"),
+        (Metric::FlowDelay, "voice"),
+    ] {
+        let series = early.get(metric, subject).unwrap_or_else(|| panic!("no {metric:?} while it runs"));
+        assert_eq!(series.values.len(), early.bins);
+        let known = series.values.iter().filter(|value| value.is_finite()).count();
+        assert!(known > 0, "{metric:?}: {:?}", series.values);
+    }
+    // What the receivers had told of bins, they reported in the end; some bytes come late to their bin.
+    let of = |outcome: &Outcome| outcome.get(Metric::FlowThroughput, "voice").unwrap().values.clone();
+    let (early, late) = (of(early), of(&last));
+    assert!(early.iter().zip(&late).filter(|(early, late)| early == late).count() * 2 > early.len());
 }
 
 #[test]
