@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web python deb image fuzz fuzz-replay vm setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web python deb image fuzz vm uml setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -17,7 +17,6 @@ build: need-build ## Build target/release/netstage
 
 test: need-test lint ## What CI runs, from nothing: installs the Debian packages it lacks
 	$(CARGO) test --release --locked --workspace
-	$(MAKE) --no-print-directory fuzz-replay
 	scripts/python.sh test $(abspath $(PROGRAM))
 	scripts/web.sh verify
 	scripts/bpf.sh verify
@@ -32,8 +31,8 @@ test-full: test need-vm audit ## Long matrices and every scenario with all its r
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	$(CARGO) fmt --manifest-path python/Cargo.toml --check
+	@# The package's Rust is checked as maturin builds it, whatever Python there is.
+	PYO3_NO_PYTHON=1 PYO3_BUILD_EXTENSION_MODULE=1 $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 
 figures: build ## Run every paper scenario and write docs/results and docs/gallery.md
 	scripts/figures.sh $(PROGRAM)
@@ -75,10 +74,10 @@ bench-bgp: need-build ## A million routes through BIRD, FRR, GoBGP and OpenBGPD 
 	scripts/packages.sh bench/bgp/packages.txt
 	python3 bench/bgp/run.py
 
-bench-router: build ## What routers carry, side by side and under test, into docs/results (root, an hour)
+bench-router: build ## What routers carry, side by side and under test, into docs/results (root, an hour; OPTIONS)
 	$(CARGO) build --release --locked -p netstage-live -p netstage-core --example router_rates --example forward_rates
 	scripts/packages.sh bench/router/packages.txt
-	bench/router/run.py
+	bench/router/run.py $(OPTIONS)
 
 bench-tcp: build ## What watching TCP costs, beside ss, bpftrace and perf (root, a quiet machine)
 	scripts/packages.sh bench/tcp/packages.txt
@@ -86,7 +85,7 @@ bench-tcp: build ## What watching TCP costs, beside ss, bpftrace and perf (root,
 
 bench-fleet: build ## A thousand agents under one controller, as processes (10 GB of memory)
 	$(CARGO) build --release --locked -p netstage-live --example fleet_rates
-	for agents in 20 1000; do target/release/examples/fleet_rates $(PROGRAM) $$agents; done
+	bench/fleet/run.py --netstage $(PROGRAM)
 
 deb: build ## Make a Debian package, in target/debian
 	@scripts/packages.sh scripts/packages-deb.txt
@@ -113,14 +112,14 @@ bpf: ## Rebuild the kernel programs' objects (needs clang)
 web: ## Rebuild web/dist (needs Node)
 	scripts/web.sh build
 
-fuzz-replay: ## Replay the committed corpora through the fuzz targets
-	scripts/fuzz.sh replay
-
-fuzz: ## Fuzz every decoder, SECONDS_EACH (default 60) each
-	scripts/fuzz.sh run $(or $(SECONDS_EACH),60)
+fuzz: ## Fuzz every decoder, SECONDS_EACH (default 60) each, and say what that reaches
+	scripts/fuzz.sh $(or $(SECONDS_EACH),60) $(TARGETS)
 
 vm: build need-vm ## Run COMMAND in a virtual machine with Debian's kernel, which has netem and MPLS
 	scripts/vm.sh $(OPTIONS) $(or $(COMMAND),$(PROGRAM) doctor)
+
+uml: need-build need-vm ## Test user-mode-linux, whose kernel has MPLS, as a router (root)
+	$(CARGO) test --release --locked -p netstage --test tester -- --ignored --nocapture another_kernel
 
 need-build:
 	@scripts/need-build.sh

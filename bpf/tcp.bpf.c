@@ -168,9 +168,13 @@ INLINE void emit(struct sock *sk, struct tcp_sock *tcp, enum kind kind, u8 old_s
 SECTION("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
 {
 	struct sock *sk = (void *)arguments[0];
-	struct tcp_sock *tcp = skc_to_tcp_sock(sk);
+	struct tcp_sock *tcp;
 
-	if (tcp && (tcp->packets_out || tcp->write_seq != tcp->snd_nxt) && is_watched(sk))
+	/* The filter first: on a busy host most segments are of others. */
+	if (!is_watched(sk))
+		return 0;
+	tcp = skc_to_tcp_sock(sk);
+	if (tcp && (tcp->packets_out || tcp->write_seq != tcp->snd_nxt))
 		emit(sk, tcp, ACKNOWLEDGED, 0, 0);
 	return 0;
 }

@@ -65,6 +65,8 @@ struct sock {
 	struct socket *sk_socket;
 	unsigned long sk_pacing_rate;
 	u16 sk_protocol;
+	/* Newer kernels have the inode's number here, too. */
+	unsigned long sk_ino;
 	struct sock_cgroup_data sk_cgrp_data;
 } KERNEL;
 
@@ -211,8 +213,12 @@ INLINE int has_namespace(struct sock *sk)
 
 INLINE int has_socket(struct sock *sk)
 {
-	u64 inode = sk->sk_socket->file->f_inode->i_ino;
+	u64 inode;
 
+	if (__builtin_preserve_field_info(sk->sk_ino, 2))
+		inode = sk->sk_ino;
+	else
+		inode = sk->sk_socket->file->f_inode->i_ino;
 	return map_lookup(&sockets, &inode) != 0;
 }
 

@@ -7,6 +7,4 @@ if [ ! -x "$tools/bin/cargo-deny" ]; then
     echo "building cargo-deny into $tools (some minutes, once)"
     cargo install --quiet --locked --version '^0.20' --root "$tools" cargo-deny
 fi
-for workspace in ./Cargo.toml ./python/Cargo.toml; do
-    "$tools/bin/cargo-deny" --manifest-path "$workspace" --all-features check --config deny.toml licenses bans sources
-done
+"$tools/bin/cargo-deny" --all-features check --config deny.toml licenses bans sources

@@ -1,31 +1,46 @@
 #!/usr/bin/env bash
-# Fuzz targets on stable Rust: `replay` runs the committed corpora once, `run SECONDS` fuzzes.
+# Fuzzes every target on stable Rust, so many seconds each, and says what that found: places in the code (edges)
+# that the committed corpus comes to, those found beside, when the last of them was, and how many inputs it took.
+# What was found is kept in fuzz/target/found; an input that fails is in fuzz/artifacts.
+#
+#     scripts/fuzz.sh SECONDS [TARGET…]
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
+seconds=$1
+shift
+targets=${*:-$(ls corpus)}
 
-targets=$(sed -n 's/^name = "\(fuzz_.*\)"/\1/p' Cargo.toml)
-case $1 in
-replay)
-    cargo build --release --locked --quiet --target-dir ../target
-    for target in $targets; do
-        "../target/release/$target" -runs=0 "corpus/$target" 2>&1 | tail -n 1
-    done
-    ;;
-run)
-    # Coverage feedback as cargo-fuzz sets it, without nightly.
-    export CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true
-    export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+# Coverage feedback as cargo-fuzz sets it, without nightly.
+export CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true
+export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
-    # Named, the target keeps these flags away from build scripts.
-    triple=$(rustc -vV | sed -n 's/^host: //p')
-    cargo build --release --locked --quiet --target "$triple" --target-dir target/fuzzing
-    mkdir -p artifacts
-    for target in $targets; do
-        echo "$target: $2 s"
-        mkdir -p "target/found/$target"
-        "target/fuzzing/$triple/release/$target" -max_total_time="$2" -artifact_prefix=artifacts/ \
-            "target/found/$target" "corpus/$target" 2>&1 | tail -n 4
-    done
-    ;;
-esac
+# Named, the target keeps these flags away from build scripts.
+triple=$(rustc -vV | sed -n 's/^host: //p')
+cargo build --release --locked --quiet --target "$triple" --target-dir target/fuzzing
+mkdir -p artifacts target/found target/log
+
+printf '%-10s %8s %8s %16s %10s\n' target edges found 'last after, s' inputs
+for target in $targets; do
+    export FUZZ_TARGET=$target
+    fuzz=target/fuzzing/$triple/release/fuzz
+    mkdir -p "target/found/$target"
+    log=target/log/$target
+    edges=$("$fuzz" -runs=0 "corpus/$target" 2>&1 | sed -n 's/.*INITED cov: \([0-9]*\) .*/\1/p')
+    # Lines of its log are dated, since it does not say itself when it found what.
+    began=$(date +%s)
+    if ! "$fuzz" -max_total_time="$seconds" -artifact_prefix="artifacts/$target-" \
+        "target/found/$target" "corpus/$target" 2>&1 |
+        while IFS= read -r line; do printf '%(%s)T %s\n' -1 "$line"; done >"$log"; then
+        tail -n 20 "$log" >&2
+        echo "$target fails: fuzz/artifacts has the input" >&2
+        exit 1
+    fi
+    awk -v target="$target" -v edges="$edges" -v began="$began" '
+        { for (place = 4; place < NF; place++) if ($place == "cov:") covered = $(place + 1) }
+        $3 == "INITED" { most = covered }
+        $3 == "NEW" && covered > most { most = covered; last = $1 - began }
+        $3 == "DONE" { inputs = substr($2, 2) }
+        END { printf "%-10s %8d %8d %16s %10d\n", target, edges, most - edges, last == "" ? "-" : last, inputs }
+    ' "$log"
+done

@@ -14,3 +14,20 @@ def write(page: pathlib.Path, parts: dict):
     """Writes a page from the notes beside it, the parts in place of their {{names}}."""
     notes = page.with_suffix(".notes.md").read_text().split("---\n", 1)[1]
     page.write_text(re.sub(r"\{\{([a-z0-9-]+)\}\}\n", lambda found: parts[found[1]], notes).lstrip())
+
+
+def marks(name: str) -> tuple:
+    return f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+
+
+def marked(page: pathlib.Path, name: str) -> str:
+    """The part of a page between its marks."""
+    begin, end = marks(name)
+    return page.read_text().split(begin, 1)[1].split(end, 1)[0]
+
+
+def mark(page: pathlib.Path, name: str, text: str):
+    """Writes that part anew."""
+    begin, end = marks(name)
+    before, rest = page.read_text().split(begin, 1)
+    page.write_text(before + begin + text + end + rest.split(end, 1)[1])

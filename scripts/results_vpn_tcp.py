@@ -11,9 +11,10 @@ import json
 import pathlib
 import sys
 
-from results_page import table, write
+from results_page import marked, table, write
 
-RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs/results"
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = REPOSITORY / "docs/results"
 STAGES = ["sim", "emu"]
 SCENARIOS = ["fig3", "fig4", "fig5", "fig6", "best-window", "direct-windows", "iscsi", "iscsi-writes", "iscsi-loop",
              "gateways"]
@@ -66,7 +67,8 @@ def follows(record) -> str:
 
 
 def main(folder: pathlib.Path):
-    parts = {}
+    # `make bench-tcp` writes it into this page, too.
+    parts = {"cost": marked(REPOSITORY / "bench/tcp/README.md", "cost")}
     for scenario in SCENARIOS:
         records = {stage: load(folder, stage, scenario) for stage in STAGES}
         parts[scenario] = judged(records)

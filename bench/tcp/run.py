@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What watching TCP costs: nanoseconds of each of `netstage tcp watch`'s programs in the kernel, records lost at a
-high rate of ACKs, and throughput with an observer and without, in pairs: netstage, ss, bpftrace, perf. README.md says
-how. Needs root; everything is gone when it ends."""
+"""What watching TCP costs: nanoseconds of `netstage tcp watch`'s program at each segment, records lost at a high rate
+of ACKs, and throughput with an observer and without, in pairs: netstage, ss, bpftrace, perf. README.md says how; the
+tables go there and into docs/results/vpn-tcp.md. Needs root; everything is gone when it ends."""
 
 import argparse
 import contextlib
@@ -18,147 +18,104 @@ import sys
 import tempfile
 import time
 
+from counted import counting, nothing, spent
+from stage import Stage, wait
+
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.append(str(REPOSITORY / "scripts"))
 
-from pair import Pair  # noqa: E402
+from results_page import mark, table  # noqa: E402
 
-RECEIVER, PORT = Pair.addresses[1], "5201"
-STATISTICS = pathlib.Path("/proc/sys/kernel/bpf_stats_enabled")
-PROGRAMS = ["tcp_probe", "tcp_cong_state_set", "tcp_retransmit_skb", "inet_sock_set_state"]
+PROGRAM = "tcp_probe"
 TRACING = pathlib.Path("/sys/kernel/tracing")
-# Small segments make many ACKs.
-SMALL = 200
+PAGES = [HERE / "README.md", REPOSITORY / "docs/results/vpn-tcp.md"]
+# Data both ways, in segments and buffers so small that every host sends and is acknowledged all the time.
+SMALL = ["--bidir", "-P", "4", "-M", "200", "-w", "128K"]
+STREAMS = ["-P", "8"]
 # Student's t, two-sided 95 %, by degrees of freedom.
-STUDENT = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09]
+STUDENT = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09,
+           2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05, 2.04]
 EXIT_FAILED, EXIT_MISSING = 1, 4
 
 
-class Stage(Pair):
-    """Two namespaces and a link without offloads, so that every segment and ACK is one; a server at its far end."""
+class Observer:
+    """A command that observes while it is entered."""
 
-    def __enter__(self):
-        super().__enter__()
-        for side, device in enumerate(self.devices):
-            self.run(side, "ethtool", "-K", device, "tso", "off", "gso", "off", "gro", "off",
-                     stdout=subprocess.DEVNULL)
-        # An ACK for each segment: the more there are, the harder it is to lose no record.
-        self.run(1, "ip", "route", "replace", "10.99.0.0/24", "dev", "there", "quickack", "1")
-        self.run(1, "sysctl", "-qe", "-w", "net.ipv4.tcp_backlog_ack_defer=0")
-        self.server = self.start(1, "iperf3", "-s", stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
-        while not self.listens():
-            if time.monotonic() > deadline:
-                sys.exit("iperf3 -s does not listen")
-            time.sleep(0.05)
-        return self
+    def __init__(self, command, has_begun=None):
+        self.command = command
+        self.has_begun = has_begun
 
-    def __exit__(self, *_):
-        if server := getattr(self, "server", None):
-            server.kill()
-            server.wait()
-        super().__exit__()
-
-    def listens(self):
-        return f":{PORT}" in self.run(1, "ss", "-ltn", capture_output=True, text=True).stdout
-
-    def transfer(self, seconds, streams, segment=1448):
-        """Payload received, bits per second."""
-        done = self.run(0, "iperf3", "-c", RECEIVER, "-t", str(seconds), "-O", "1", "-P", str(streams), "-C", "cubic", "-M", str(segment), "-J",
-                        capture_output=True, text=True)
-        return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
+    @contextlib.contextmanager
+    def observing(self, stage):
+        with tempfile.TemporaryFile() as said:
+            process = stage.start(0, *self.command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                if self.has_begun:
+                    wait(f"{self.command[0]} does not begin to observe", self.has_begun)
+                else:
+                    time.sleep(1.5)
+                yield
+                if process.poll() is not None:
+                    said.seek(0)
+                    sys.exit(f"{self.command}: {said.read().decode(errors='replace')[-500:]}")
+            finally:
+                end(process)
 
 
-@contextlib.contextmanager
-def counting():
-    """The kernel counts what programs cost; it costs some itself."""
-    before = STATISTICS.read_text()
-    STATISTICS.write_text("1")
+def end(process):
+    """Ends a session of processes as a person would, or else at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
     try:
-        yield
-    finally:
-        STATISTICS.write_text(before)
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-@contextlib.contextmanager
-def observed(stage, *command, shell=False):
-    """While a command observes."""
-    log = tempfile.TemporaryFile()
-    arguments = ["bash", "-c", command[0]] if shell else list(command)
-    process = stage.start(0, *arguments, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    # Programs take a moment to be loaded.
-    time.sleep(2)
-    try:
-        if process.poll() is not None:
-            log.seek(0)
-            sys.exit(f"{command[0]}: {log.read().decode(errors='replace')[-500:]}")
-        yield log
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 2)
+def is_loaded():
+    return PROGRAM in spent([PROGRAM])
+
+
+def cost(stage, netstage, filters, seconds):
+    """Nanoseconds and runs of the program while it ran, for how long, and what the last line of the events says."""
+    with tempfile.TemporaryFile("w+") as last:
+        # Every event becomes a line, and somebody reads it.
+        watch = subprocess.Popen(stage.command(0, netstage, "tcp", "watch", *filters, "--ndjson"),
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        reader = subprocess.Popen(["tail", "-n", "1"], stdin=watch.stdout, stdout=last)
+        watch.stdout.close()
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
-
-
-def spent():
-    """Nanoseconds and runs so far of our programs, by name."""
-    listed = subprocess.run(["bpftool", "--json", "prog", "show"], check=True, capture_output=True, text=True)
-    found = {}
-    for program in json.loads(listed.stdout):
-        # The kernel cuts names after 15 characters.
-        name = next((name for name in PROGRAMS if name[:15] == program.get("name")), None)
-        if name:
-            time_ns, runs = found.get(name, (0, 0))
-            found[name] = (time_ns + program.get("run_time_ns", 0), runs + program.get("run_cnt", 0))
-    return found
-
-
-def cost(stage, netstage, filters, seconds, streams):
-    """Of tcp_probe: nanoseconds and runs, records emitted and lost, and for how long."""
-    watch = " ".join([netstage, "tcp", "watch", *filters, "--ndjson", "--for", str(seconds + 10)])
-    with counting(), tempfile.NamedTemporaryFile("r") as last:
-        # Lines are counted as they come: kept, they would be hundreds of megabytes.
-        script = f"{watch} | tee >(tail -n 1 > {last.name}) | wc -l"
-        process = stage.start(0, "bash", "-c", script, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        try:
-            deadline = time.monotonic() + 20
-            while "tcp_probe" not in (before := spent()):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    sys.exit("netstage tcp watch does not load its programs: netstage doctor says why")
-                time.sleep(0.1)
-            start = time.monotonic()
-            stage.transfer(seconds, streams, SMALL)
-            after, took = spent(), time.monotonic() - start
-            lines = int(process.communicate(timeout=60)[0])
-            deadline = time.monotonic() + 10
-            while not (said := last.read().strip()) and time.monotonic() < deadline:
-                last.seek(0)
-                time.sleep(0.1)
+            wait("netstage tcp watch does not load its programs: netstage doctor says why", is_loaded)
+            with counting():
+                start = time.monotonic()
+                with stage.transfer(*SMALL):
+                    time.sleep(seconds)
+                took = time.monotonic() - start
+                time_ns, runs = spent([PROGRAM])[PROGRAM]
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
-    time_ns, runs = (after["tcp_probe"][at] - before["tcp_probe"][at] for at in range(2))
-    return time_ns, runs, lines - 1, json.loads(said)["lost"], took
+            end(watch)
+            reader.wait(60)
+        last.seek(0)
+        return time_ns, runs, took, json.loads(last.read())
 
 
-def costs(stage, netstage, seconds, streams):
-    """A table of them. Segments that only arrive, without anything of their own under way, are no records: what they
-    cost is taken to be what a filtered one does."""
+def costs(stage, netstage, seconds):
+    """A table of them. What runs cost that neither emitted nor filtered, as where a segment came to a host that waits
+    for none, is counted to those that did."""
+    idle = nothing()
     rows = []
     for name, filters in [("filtered by port", ["--port", "9"]),
-                          ("filtered by process", ["--process", str(os.getpid())])]:
-        time_ns, runs, _, lost, took = cost(stage, netstage, filters, seconds, streams)
-        rows.append((name, time_ns / runs, runs / took, lost))
-    time_ns, runs, emitted, lost, took = cost(stage, netstage, [], seconds, streams)
-    rest = rows[0][1] * max(runs - emitted, 0)
-    rows.append(("emitted", (time_ns - rest) / max(emitted, 1), emitted / took, lost))
-    print("| a record that is | ns | a second | lost |\n|---|--:|--:|--:|")
-    for name, each, rate, lost in rows:
-        print(f"| {name} | {each:.0f} | {rate:,.0f} | {lost} |", flush=True)
+                          ("filtered by process", ["--process", str(os.getpid())]),
+                          ("emitted", [])]:
+        time_ns, runs, took, said = cost(stage, netstage, filters, seconds)
+        made = said["records"] + said["lost"]
+        count = min(made, runs) if made else runs
+        each = (time_ns - idle * runs) / count
+        rows.append([name, f"{each:.0f}", f"{time_ns / runs:.0f}", f"{count / took:,.0f}", f"{runs:,}", said["lost"]])
+    head = ["a segment's record that is", "ns", "a run, as the kernel counts", "a second", "runs", "lost"]
+    return table(head, rows) + f"\nThe kernel counts {idle:.0f} ns for a program that does nothing.\n"
 
 
 def interval(values):
@@ -167,19 +124,46 @@ def interval(values):
     return mean, half
 
 
-def observers(netstage):
-    """By name: how to start it, as a command or for a shell; only those that are there."""
+def observers(netstage, pairs):
+    """By name, with how many pairs are made of each: those that are there."""
+    few = max(pairs // 3, 2)
+    watch = [netstage, "tcp", "watch"]
     found = {
-        "netstage tcp watch": ([netstage, "tcp", "watch"], False),
-        "netstage tcp watch, of another port": ([netstage, "tcp", "watch", "--port", "9"], False),
-        "ss -tin, 20 times a second": (["while :; do ss -tin > /dev/null; sleep 0.05; done"], True),
+        "netstage tcp watch": (Observer(watch, is_loaded), pairs),
+        "netstage tcp watch, of another port": (Observer([*watch, "--port", "9"], is_loaded), pairs),
+        "ss -tin, 20 times a second": (Observer(["bash", "-c", "while :; do ss -tin; sleep 0.05; done"]), few),
     }
     if TRACING.joinpath("events/tcp/tcp_probe").exists():
         if shutil.which("bpftrace"):
-            found["bpftrace, tcp_probe"] = (["bpftrace", str(HERE / "probe.bt")], False)
+            found["bpftrace, tcp_probe"] = (Observer(["bpftrace", str(HERE / "probe.bt")]), few)
         if shutil.which("perf"):
-            found["perf record, tcp_probe"] = (["perf", "record", "-a", "-e", "tcp:tcp_probe", "-o", "/dev/null"], False)
+            found["perf record, tcp_probe"] = (
+                Observer(["perf", "record", "-a", "-e", "tcp:tcp_probe", "-o", "/dev/null"]), few)
     return found
+
+
+def comparison(stage, netstage, pairs, seconds):
+    """A table of throughput with each observer to that without, slices of one transfer: those of a pair follow each
+    other, in random order."""
+    everybody = observers(netstage, pairs)
+    turns = [name for name, (_, count) in everybody.items() for _ in range(count)]
+    chance = random.Random(1)
+    chance.shuffle(turns)
+    ratios = {name: [] for name in everybody}
+    with stage.transfer(*STREAMS):
+        for name in turns:
+            observer, _ = everybody[name]
+            without = None
+            if chance.random() < 0.5:
+                without = stage.rate(seconds)
+            with observer.observing(stage):
+                observed = stage.rate(seconds)
+            ratios[name].append(observed / (without or stage.rate(seconds)))
+    rows = []
+    for name, values in ratios.items():
+        mean, half = interval(values)
+        rows.append([name, len(values), f"{mean:.3f} ± {half:.3f}"])
+    return table(["observer", "pairs", "throughput with it / without, 95 %"], rows)
 
 
 @contextlib.contextmanager
@@ -194,12 +178,18 @@ def tracing():
             subprocess.run(["umount", str(TRACING)], check=False)
 
 
+def machine():
+    model = next(line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+                 if line.startswith("model name"))
+    return f"{model}, {os.cpu_count()} cores, Linux {os.uname().release}; a load of {os.getloadavg()[0]:.1f} as it began."
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--netstage", default=str(REPOSITORY / "target/release/netstage"))
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--pairs", type=int, default=15, help="of each of netstage's; a third of the others'")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a slice")
+    parser.add_argument("--look", action="store_true", help="print the tables and write no page")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         print("bench-tcp needs root", file=sys.stderr)
@@ -209,29 +199,16 @@ def main():
         return EXIT_FAILED
     # What was begun ends with us, asked by whichever signal.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_FAILED))
-    seconds, streams, netstage = arguments.seconds, arguments.streams, arguments.netstage
+    parts = [machine() + "\n"]
     with tracing(), Stage() as stage:
-        costs(stage, netstage, seconds, streams)
-        print(f"\n| observer | throughput with it / without, {arguments.pairs} pairs, 95 % |\n|---|--:|", flush=True)
-        everybody = observers(netstage)
-        ratios = {name: [] for name in everybody}
-        chance = random.Random(1)
-        for _ in range(arguments.pairs):
-            for name in chance.sample(list(everybody), len(everybody)):
-                command, shell = everybody[name]
-
-                def with_it():
-                    with observed(stage, *command, shell=shell):
-                        return stage.transfer(seconds, streams)
-
-                if chance.random() < 0.5:
-                    with_observer, without = with_it(), stage.transfer(seconds, streams)
-                else:
-                    without, with_observer = stage.transfer(seconds, streams), with_it()
-                ratios[name].append(with_observer / without)
-        for name, values in ratios.items():
-            mean, half = interval(values)
-            print(f"| {name} | {mean:.3f} ± {half:.3f} |", flush=True)
+        print(parts[0])
+        for measure in [lambda: costs(stage, arguments.netstage, 2 * arguments.seconds),
+                        lambda: comparison(stage, arguments.netstage, arguments.pairs, arguments.seconds)]:
+            parts.append(measure())
+            print(parts[-1], flush=True)
+    if not arguments.look:
+        for page in PAGES:
+            mark(page, "cost", "\n".join(parts))
     return 0
 
 

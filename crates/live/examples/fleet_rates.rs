@@ -1,5 +1,6 @@
 //! What a thousand agents take of their controller, and how well they start together. Agents and
-//! controller are processes of the program, on this machine. Prints; decides nothing.
+//! controller are processes of the program, on this machine. Decides nothing: tells how far it is on standard
+//! error, and prints what it found as JSON.
 //!
 //! ```text
 //! cargo run --release -p netstage-live --example fleet_rates -- target/release/netstage 1000
@@ -17,6 +18,7 @@ use netstage_live::fleet::folder::Grant;
 use netstage_live::fleet::{Fleet, State, member};
 use netstage_live::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
 use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
+use serde_json::json;
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -105,7 +107,8 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
         let token = fleet.token(&Grant { agent: name.clone(), labels: Vec::new(), valid, lasting })?;
         member::join(&folder.join(name), &address, &token)?;
     }
-    println!("{count} agents joined one after the other in {:.1} s", began.elapsed().as_secs_f64());
+    let joined_s = began.elapsed().as_secs_f64();
+    eprintln!("{count} agents joined one after the other in {joined_s:.1} s");
     let mut crew = Crew(Vec::new());
     let began = time::Instant::now();
     for name in &names {
@@ -116,30 +119,36 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     while fleet.agents()?.iter().filter(|agent| agent.state == State::Idle).count() < count {
         std::thread::sleep(time::Duration::from_millis(200));
     }
-    println!("{count} processes started and there in {:.1} s", began.elapsed().as_secs_f64());
+    let there_s = began.elapsed().as_secs_f64();
+    eprintln!("{count} processes started and there in {there_s:.1} s");
 
     let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
     let began = time::Instant::now();
     let mut agents = Agents::connect_within(places, time::Duration::from_secs(120))?;
-    println!("taken in {:.2} s", began.elapsed().as_secs_f64());
+    let taken_s = began.elapsed().as_secs_f64();
+    eprintln!("taken in {taken_s:.2} s");
     let parts: Vec<(String, Assignment)> =
         names.iter().enumerate().map(|(index, name)| part(index, name)).collect();
     let began = time::Instant::now();
     agents.new_run_numbered(1, true);
     agents.agree(&parts)?;
+    let agreed_s = began.elapsed().as_secs_f64();
     agents.add(parts)?;
+    let ready_s = began.elapsed().as_secs_f64();
     let epoch = agents.soonest_start();
     agents.start(epoch)?;
-    let commanded = began.elapsed();
+    let told_s = began.elapsed().as_secs_f64();
     while monotonic_ns() < epoch.0 {
         std::thread::sleep(time::Duration::from_millis(1));
     }
-    println!(
-        "prepare to start {:.2} s, of which {:.2} s until all had the order",
-        began.elapsed().as_secs_f64(),
-        commanded.as_secs_f64()
+    let started_s = began.elapsed().as_secs_f64();
+    eprintln!(
+        "agreed {agreed_s:.2} s, ready {ready_s:.2} s, told of the start {told_s:.2} s, started {started_s:.2} s"
     );
 
+    let processes: Vec<u32> = crew.0.iter().map(Child::id).collect();
+    let of_agents = || processes.iter().map(|process| used(*process).0).sum::<f64>();
+    let agents_before = of_agents();
     let before = [used(std::process::id()), used(hub_process)];
     let (mut bins, mut peak) = (0, [0; 2]);
     let began = time::Instant::now();
@@ -153,19 +162,41 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
         ControlFlow::Continue(())
     });
     let seconds = began.elapsed().as_secs_f64().min(SECONDS as f64);
-    for (which, name) in ["who commands", "the controller's hub"].into_iter().enumerate() {
-        let cores = (after[which].0 - before[which].0) / seconds;
-        println!("{name}: {cores:.3} cores, {} MB", peak[which] >> 20);
-    }
-    println!("{:.1} results per agent and second", bins as f64 / seconds / count as f64);
+    let agents_cores = (of_agents() - agents_before) / seconds;
+    let cores = [0, 1].map(|which| (after[which].0 - before[which].0) / seconds);
+    let results = bins as f64 / seconds / count as f64;
+    eprintln!("cores: who commands {:.3}, the hub {:.3}, agents {agents_cores:.3}", cores[0], cores[1]);
     let collected = agents.collect();
-    println!("{} reports, {} agents lost", collected.reports.len(), collected.lost.len());
+    let (reports, lost) = (collected.reports.len(), collected.lost.len());
+    eprintln!("{results:.1} results per agent and second, {reports} reports, {lost} agents lost");
+    if let Some(loss) = collected.lost.first() {
+        eprintln!("{loss}");
+    }
     agents.finish();
     let flows = collected.reports.iter().flat_map(|report| &report.flows);
     let late: Vec<u64> = flows.filter_map(|flow| flow.schedule.map(|schedule| schedule.late_ns.2)).collect();
-    print_late("agents", late);
     drop((crew, hub));
-    print_late("bare timers", timers(count)?);
+    let found = json!({
+        "agents": count,
+        "joined_s": joined_s,
+        "there_s": there_s,
+        "taken_s": taken_s,
+        "agreed_s": agreed_s,
+        "ready_s": ready_s,
+        "told_s": told_s,
+        "started_s": started_s,
+        "commander_cores": cores[0],
+        "commander_mb": peak[0] >> 20,
+        "hub_cores": cores[1],
+        "hub_mb": peak[1] >> 20,
+        "agents_cores": agents_cores,
+        "results_per_second": results,
+        "reports": reports,
+        "lost": lost,
+        "late_ms": late_ms(late),
+        "timers_late_ms": late_ms(timers(count)?),
+    });
+    println!("{found}");
     Ok(())
 }
 
@@ -194,7 +225,7 @@ fn part(index: usize, name: &str) -> (String, Assignment) {
         interval: INTERVAL,
         flows,
         edge: None,
-        tcp_events: false,
+        watch: Vec::new(),
     };
     (name.into(), assignment)
 }
@@ -209,19 +240,12 @@ fn used(process: u32) -> (f64, u64) {
     ((ticks(11) + ticks(12)) / 100.0, pages * 4096)
 }
 
-fn print_late(what: &str, mut late: Vec<u64>) {
+/// Lateness in the median, at 99 % and at most, milliseconds, of how many.
+fn late_ms(mut late: Vec<u64>) -> serde_json::Value {
     late.sort_unstable();
     let at = |share: f64| {
-        late.get(((late.len() as f64 * share) as usize).min(late.len().saturating_sub(1)))
-            .copied()
-            .unwrap_or(0)
+        let index = ((late.len() as f64 * share) as usize).min(late.len().saturating_sub(1));
+        late.get(index).map_or(0.0, |late| *late as f64 / 1e6)
     };
-    let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
-    println!(
-        "{what}: {} started, late by {:.3} ms in the median, {:.3} ms at 99 %, {:.3} ms at most",
-        late.len(),
-        ms(at(0.5)),
-        ms(at(0.99)),
-        ms(at(1.0))
-    );
+    json!({ "count": late.len(), "median": at(0.5), "p99": at(0.99), "most": at(1.0) })
 }

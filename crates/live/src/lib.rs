@@ -7,6 +7,7 @@
 //! - [`counter`]: how counters are declared.
 //! - [`doctor`]: what this host can do.
 //! - [`emulator`]: the links of a scenario between pairs of ports.
+//! - [`ender`]: what ends a daemon from outside.
 //! - [`emulation`]: a plan on the emulated stage; [`fabric`]: the namespaces it runs in.
 //! - [`fleet`]: agents on other hosts under one controller.
 //! - [`keyed`]: connections between hosts that share a key.
@@ -41,8 +42,10 @@ mod descriptors;
 pub mod doctor;
 pub mod emulation;
 pub mod emulator;
+pub mod ender;
 pub mod fabric;
 pub mod fleet;
+pub mod kernel_program;
 pub mod keyed;
 pub mod ldp;
 pub mod learn;

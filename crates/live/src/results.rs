@@ -135,18 +135,19 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds what else was counted.
+    /// Adds what else was counted. Another host may tell anything: sums stop at the largest number.
     pub fn add(&mut self, more: &Counts) {
-        self.sent += more.sent;
-        self.sent_bytes += more.sent_bytes;
-        self.offered_bytes += more.offered_bytes;
-        self.received += more.received;
-        self.received_bytes += more.received_bytes;
-        self.lost += more.lost;
-        self.duplicated += more.duplicated;
-        self.reordered += more.reordered;
-        self.corrupted += more.corrupted;
-        self.bit_errors += more.bit_errors;
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.sent, more.sent);
+        add(&mut self.sent_bytes, more.sent_bytes);
+        add(&mut self.offered_bytes, more.offered_bytes);
+        add(&mut self.received, more.received);
+        add(&mut self.received_bytes, more.received_bytes);
+        add(&mut self.lost, more.lost);
+        add(&mut self.duplicated, more.duplicated);
+        add(&mut self.reordered, more.reordered);
+        add(&mut self.corrupted, more.corrupted);
+        add(&mut self.bit_errors, more.bit_errors);
     }
 }
 
@@ -235,10 +236,10 @@ pub struct EndedBin {
 }
 
 /// What happened to a flow's TCP window in a bin that has ended, told while the run goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndedWindow {
-    /// Number of the flow.
-    pub flow: u32,
+    /// The flow, or one direction of it.
+    pub subject: String,
     /// Number of the bin.
     pub bin: u32,
     /// What happened in it so far.
@@ -283,8 +284,8 @@ impl Ended {
 /// What happened to the windows of TCP flows that were watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Watched {
-    /// Of each flow, by its number.
-    pub flows: Vec<(u32, Vec<Bin>)>,
+    /// Of each flow, by its subject.
+    pub flows: Vec<(String, Vec<Bin>)>,
     /// What the kernel had no room to tell.
     pub lost: u64,
     /// What this kernel does not tell.

@@ -1,6 +1,7 @@
 //! What an agent is asked to do. Travels as JSON inside the messages of the agents'
 //! protocol; [`VERSION`] grows with every change that an older agent would misread.
 
+use crate::tcpmon::watch::FlowSpec;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Traffic;
 use netstage_core::{quantity::BitRate, tcp};
@@ -28,13 +29,9 @@ pub struct Assignment {
     /// What it does as a provider edge router, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge: Option<EdgeTask>,
-    /// Tell what happens to the windows of the TCP flows it sends.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub tcp_events: bool,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
+    /// TCP it sends of whose windows it tells.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<FlowSpec>,
 }
 
 impl Assignment {
@@ -47,7 +44,7 @@ impl Assignment {
             interval: plan.measure.interval,
             flows: Vec::new(),
             edge: None,
-            tcp_events: false,
+            watch: Vec::new(),
         }
     }
 }

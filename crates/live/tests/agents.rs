@@ -3,26 +3,26 @@
 //! The processes are this test program itself, started again with one test chosen; the
 //! traffic is pretended, so that only agents and controller are tested here.
 
+#[path = "support/pretender.rs"]
+mod pretender;
+
 use netstage_core::measure::ClockOffset;
-use netstage_core::time::Duration;
-use netstage_core::traffic::Pattern;
-use netstage_live::agent::{Agent, EndReason, Totals, Work, Worker};
+use netstage_live::agent::{Agent, EndReason};
 use netstage_live::clock::{Epoch, monotonic_ns};
 use netstage_live::controller::{Agents, Collected, Error};
-use netstage_live::protocol::{Refusal, RefusalKind, read_report};
-use netstage_live::results::{Counts, FlowResult, Report};
-use netstage_live::task::{self, Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_live::protocol::{RefusalKind, read_report};
+use netstage_live::task::{self, Assignment};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use pretender::{Pretender, assignment};
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Far longer than anything here takes, on any machine.
@@ -102,76 +102,6 @@ impl Drop for Process {
     }
 }
 
-/// Pretends to send a packet a millisecond for each flow; flows of some names misbehave.
-struct Pretender;
-
-struct Pretence(Assignment);
-
-impl Worker for Pretender {
-    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
-        match assignment.flows.iter().find(|flow| flow.name == "port-in-use") {
-            Some(flow) => Err(Refusal::new(RefusalKind::InUse, "port 7 is in use")
-                .flow(&flow.name)
-                .remedy("choose another port")),
-            None => Ok(Box::new(Pretence(assignment.clone()))),
-        }
-    }
-}
-
-impl Work for Pretence {
-    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
-        let Assignment { node, duration, flows, .. } = self.0;
-        let named = |name: &str| flows.iter().any(|flow| flow.name == name);
-        let (stubborn, large) = (named("stubborn"), named("large"));
-        assert!(!named("panics"), "as it was asked to");
-        while (epoch.now() < netstage_core::time::Instant(duration.0) && !stop.load(Ordering::Relaxed))
-            || stubborn
-        {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            if monotonic_ns() > epoch.0 {
-                totals.sent.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        let bin = Counts { sent: totals.sent.load(Ordering::Relaxed), ..Counts::default() };
-        let bins = vec![bin; if large { 100_000 } else { 1 }];
-        let flow = |flow: FlowTask| FlowResult {
-            name: flow.name,
-            sends: true,
-            bins: bins.clone(),
-            ..FlowResult::default()
-        };
-        Report { node, flows: flows.into_iter().map(flow).collect(), ..Report::default() }
-    }
-}
-
-fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignment) {
-    let duration = Duration::from_millis(milliseconds);
-    let flow = FlowTask {
-        name: flow.into(),
-        id: 1,
-        side: Side::Send,
-        transport: Transport::Udp(UdpOptions::default()),
-        source: "127.0.0.1:0".parse().unwrap(),
-        destination: "127.0.0.1:9".parse().unwrap(),
-        traffic: Pattern::Bulk { size: None }.into(),
-        start: Duration::ZERO,
-        stop: duration,
-        detail: false,
-        settled: Duration::ZERO,
-        traffic_class: 0,
-    };
-    let assignment = Assignment {
-        node: node.into(),
-        seed: 1,
-        duration,
-        interval: Duration::from_millis(100),
-        flows: vec![flow],
-        edge: None,
-        tcp_events: false,
-    };
-    (node.into(), assignment)
-}
-
 fn assignments(nodes: &[&str], milliseconds: u64) -> Vec<(String, Assignment)> {
     nodes.iter().map(|node| assignment(node, "bulk", milliseconds)).collect()
 }
@@ -183,7 +113,7 @@ fn start(agents: &mut Agents, assignments: Vec<(String, Assignment)>) {
 }
 
 /// Waits until something was sent.
-fn under_way(agents: &Agents) {
+fn under_way(agents: &mut Agents) {
     let began = Instant::now();
     while agents.overview().sent.0 == 0 {
         assert!(began.elapsed() < LIMIT, "nothing is sent");
@@ -226,7 +156,7 @@ fn a_controller() {
     let place = std::mem::ManuallyDrop::new(Place(place.into()));
     let mut agents = place.connect(&["a", "b"]).unwrap();
     start(&mut agents, assignments(&["a", "b"], 60_000));
-    under_way(&agents);
+    under_way(&mut agents);
     fs::write(place.0.join("under-way"), "").unwrap();
     agents.watch(|_| ControlFlow::Continue(()));
 }
@@ -266,7 +196,7 @@ fn a_killed_agent_is_named_and_the_others_results_are_kept() {
     let processes = ["a", "b", "c"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b", "c"]).unwrap();
     start(&mut agents, assignments(&["a", "b", "c"], 1_500));
-    under_way(&agents);
+    under_way(&mut agents);
     processes[1].signal(Signal::SIGKILL);
     let collected = agents.collect();
     assert_eq!(nodes(&collected), ["a", "c"]);

@@ -3,7 +3,8 @@
 mod support;
 
 use netstage_live::netns::multicast::MulticastRoutes;
-use netstage_live::netns::netlink::{Metrics, Netlink, Route, VethEnd, VethOptions, create_veth};
+use netstage_live::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
+use netstage_live::netns::routes::{Metrics, Route};
 use netstage_live::netns::{Namespace, ethtool, spawn_in};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};

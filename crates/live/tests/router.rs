@@ -7,7 +7,7 @@ use netstage_core::forward::lpm::Shape;
 use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Reason, Target, Verdict};
 use netstage_core::time::{Duration, Instant};
 use netstage_live::netns::Netlink;
-use netstage_live::netns::netlink::{Metrics, Route};
+use netstage_live::netns::routes::{Metrics, Route};
 use netstage_live::ports::{Port as _, ring};
 use netstage_live::router::counter::Counter;
 use netstage_live::router::fast_path::{FastPath, Outcome, Total};

@@ -13,6 +13,8 @@ use netstage_live::netns::{Namespace, spawn_in};
 use netstage_live::tcpmon::filter::Filter;
 use netstage_live::tcpmon::flows::Flows;
 use netstage_live::tcpmon::programs::Programs;
+use netstage_live::tcpmon::record::Record;
+use netstage_live::tcpmon::source::{By, Source};
 use nix::sys::stat::fstat;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
@@ -235,7 +237,7 @@ impl Seen {
     }
 }
 
-fn run(case: &Case, span: time::Duration) -> Seen {
+fn run(case: &Case, span: time::Duration, by: By) -> Seen {
     let apart = Apart::new();
     for namespace in [&apart.left, &apart.right] {
         // Enough that the receiver's window is in nobody's way.
@@ -252,8 +254,10 @@ fn run(case: &Case, span: time::Duration) -> Seen {
     let (seen, _) = apart.emulate(case.line.clone(), |left, right| {
         let namespace = fstat(left.as_fd()).unwrap().st_ino as u32;
         let filter = Filter { namespaces: vec![namespace], ..Filter::default() };
-        let mut programs = Programs::load(filter).unwrap();
-        assert_eq!(programs.missing(), [] as [String; 0]);
+        let mut source = Source::open(by, filter, &[left.try_clone().unwrap()]).unwrap();
+        if by == By::Programs {
+            assert_eq!(source.missing(), [] as [String; 0]);
+        }
         let mut flows = Flows::new(monotonic_ns());
         let mut events = Vec::new();
         thread::scope(|scope| {
@@ -261,13 +265,15 @@ fn run(case: &Case, span: time::Duration) -> Seen {
             let mut is_over = false;
             while !is_over {
                 is_over = transfer.is_finished();
-                programs.poll(|record, told| flows.handle(record, told, &mut |_, event| events.push(*event)));
+                let tell =
+                    |record: &Record, told| flows.handle(record, told, &mut |_, event| events.push(*event));
+                source.poll(tell).unwrap();
                 thread::sleep(time::Duration::from_millis(10));
             }
             transfer.join().unwrap();
         });
         let text = left.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap().unwrap();
-        Seen { events, counters: counters(&text), lost: programs.lost() }
+        Seen { events, counters: counters(&text), lost: source.lost() }
     });
     seen
 }
@@ -339,8 +345,8 @@ fn judge(case: &Case, seen: &Seen) -> (u64, u64) {
     (all, wrong)
 }
 
-fn examine(case: &Case, span: time::Duration) -> (u64, u64) {
-    let seen = run(case, span);
+fn examine(case: &Case, span: time::Duration, by: By) -> (u64, u64) {
+    let seen = run(case, span, by);
     assert_eq!(seen.lost, 0, "{}", case.name);
     let (all, wrong) = judge(case, &seen);
     let made = seen.times(case.made);
@@ -377,7 +383,7 @@ fn causes_are_those_that_were_made_on_every_path() {
             for case in cases() {
                 let line = link::Config { delay: Duration::from_millis(delay), ..case.line.clone() };
                 let case = Case { line, algorithm, ..case };
-                let seen = run(&case, time::Duration::from_secs(8));
+                let seen = run(&case, time::Duration::from_secs(8), By::Programs);
                 assert_eq!(seen.lost, 0, "{}", case.name);
                 let (all, wrong) = judge(&case, &seen);
                 total = (total.0 + all, total.1 + wrong);
@@ -388,6 +394,26 @@ fn causes_are_those_that_were_made_on_every_path() {
     assert!(total.1 * 100 <= total.0, "{} of {} are wrong", total.1, total.0);
 }
 
+/// Less is beside its events, but the stacks that tell most causes are the same.
+#[test]
+fn tracing_tells_the_causes_too() {
+    if !may_watch() {
+        return;
+    }
+    if let Err(obstacle) = Source::open(By::Tracing, Filter::default(), &[]) {
+        return skip(&obstacle.to_string());
+    }
+    const TOLD: [Cause; 5] =
+        [Cause::LocalDevice, Cause::Ecn, Cause::FastRetransmit, Cause::Timeout, Cause::IdleRestart];
+    let mut total = (0, 0);
+    for case in cases().into_iter().filter(|case| TOLD.contains(&case.made)) {
+        let (all, wrong) = examine(&case, time::Duration::from_secs(3), By::Tracing);
+        total = (total.0 + all, total.1 + wrong);
+    }
+    println!("{} changes, {} told wrongly", total.0, total.1);
+    assert!(total.1 * 20 <= total.0, "{} of {} are wrong", total.1, total.0);
+}
+
 #[test]
 fn causes_are_those_that_were_made() {
     if !may_watch() {
@@ -395,7 +421,7 @@ fn causes_are_those_that_were_made() {
     }
     let mut total = (0, 0);
     for case in cases() {
-        let (all, wrong) = examine(&case, time::Duration::from_secs(4));
+        let (all, wrong) = examine(&case, time::Duration::from_secs(4), By::Programs);
         total = (total.0 + all, total.1 + wrong);
     }
     println!("{} changes, {} told wrongly", total.0, total.1);

@@ -74,7 +74,7 @@ fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
             interval,
             flows: vec![flow],
             edge: None,
-            tcp_events: false,
+            watch: Vec::new(),
         },
     )
 }

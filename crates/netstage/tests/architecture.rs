@@ -14,13 +14,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("netstage-live", &["netstage-wire", "netstage-core", "netstage-scenario"]),
     ("netstage-study", &["netstage-core", "netstage-scenario", "netstage-sim", "netstage-live"]),
     ("netstage", &["netstage-core", "netstage-scenario", "netstage-study", "netstage-sim", "netstage-live"]),
+    ("netstage-python", &["netstage-live", "netstage-scenario", "netstage-study"]),
 ];
-
-/// Where the Python package is.
-const PYTHON: &[&str] = &["--manifest-path", "python/Cargo.toml"];
-
-/// What the Python package, a workspace of its own, may depend on inside this one.
-const PYTHON_MAY_USE: &[&str] = &["netstage-live", "netstage-scenario", "netstage-study"];
 
 /// `no_std` does not keep a dependency from using std, so the list is short and closed.
 const CORE_MAY_USE: &[&str] = &["libm", "rand_core", "rand_pcg", "serde"];
@@ -29,20 +24,21 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-fn metadata(arguments: &[&str]) -> serde_json::Value {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--locked"])
-        .args(arguments)
-        .current_dir(root())
-        .output()
-        .expect("cargo metadata runs");
+fn cargo(arguments: &[&str]) -> Vec<u8> {
+    let output = Command::new(env!("CARGO")).args(arguments).arg("--locked").current_dir(root()).output();
+    let output = output.expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+    output.stdout
+}
+
+fn metadata(arguments: &[&str]) -> serde_json::Value {
+    let told = cargo(&[&["metadata", "--format-version", "1"], arguments].concat());
+    serde_json::from_slice(&told).expect("cargo metadata prints JSON")
 }
 
 /// Direct dependencies of each workspace crate, without those only its tests use.
-fn direct_dependencies(arguments: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
-    let metadata = metadata(&[&["--no-deps"], arguments].concat());
+fn direct_dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let metadata = metadata(&["--no-deps"]);
     let name = |value: &serde_json::Value| value["name"].as_str().unwrap().to_string();
     let packages = metadata["packages"].as_array().unwrap().iter();
     packages
@@ -56,7 +52,7 @@ fn direct_dependencies(arguments: &[&str]) -> BTreeMap<String, BTreeSet<String>>
 
 #[test]
 fn crates_depend_only_along_the_arrows() {
-    let found = direct_dependencies(&[]);
+    let found = direct_dependencies();
     let known: BTreeSet<&str> = ARROWS.iter().map(|(name, _)| *name).collect();
     assert_eq!(found.keys().map(String::as_str).collect::<BTreeSet<_>>(), known);
     for (name, allowed) in ARROWS {
@@ -70,16 +66,34 @@ fn crates_depend_only_along_the_arrows() {
     }
 }
 
+/// Packages, each with the features that are asked of it.
+fn built(arguments: &[&str]) -> BTreeSet<String> {
+    let told = cargo(&[&["tree", "--prefix", "none", "--format", "{p} [{f}]"], arguments].concat());
+    // What is shown again is marked so.
+    String::from_utf8(told).unwrap().lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+}
+
+/// Else all that is above such a package in the tree is built twice, once for Python.
 #[test]
-fn the_python_package_rests_on_studies() {
-    let found = direct_dependencies(PYTHON);
-    let inside = found["netstage-python"].iter().filter(|name| name.starts_with("netstage-"));
-    assert!(inside.eq(PYTHON_MAY_USE));
+fn the_python_package_asks_what_it_shares_for_the_same_features() {
+    for [ours, all] in
+        [["normal,no-proc-macro", "normal,dev,no-proc-macro"], ["normal,build", "normal,build,dev"]]
+    {
+        let workspace = built(&["--workspace", "--edges", all]);
+        let names: BTreeSet<&str> = workspace.iter().filter_map(|line| line.split(' ').next()).collect();
+        for package in built(&["--package", "netstage-python", "--edges", ours]) {
+            let is_shared = names.contains(package.split(' ').next().unwrap());
+            assert!(
+                !is_shared || workspace.contains(&package),
+                "python/Cargo.toml is to ask for the features of {package} that the workspace asks for"
+            );
+        }
+    }
 }
 
 #[test]
 fn core_and_wire_stay_small_and_without_std() {
-    let found = direct_dependencies(&[]);
+    let found = direct_dependencies();
     for dependency in &found["netstage-core"] {
         let allowed = dependency == "netstage-wire" || CORE_MAY_USE.contains(&dependency.as_str());
         assert!(allowed, "netstage-core must not depend on {dependency}");
@@ -103,11 +117,9 @@ fn everything_linked_has_an_allowed_licence() {
     let list = deny.split("allow = [").nth(1).unwrap().split(']').next().unwrap();
     let allowed: BTreeSet<&str> = list.split('"').skip(1).step_by(2).collect();
     assert!(allowed.contains("MIT"));
-    for workspace in [&[], PYTHON] {
-        for package in metadata(workspace)["packages"].as_array().unwrap() {
-            let licence = package["license"].as_str().unwrap_or("none");
-            assert!(is_met(licence, &allowed), "{}: licence {licence}", package["name"]);
-        }
+    for package in metadata(&[])["packages"].as_array().unwrap() {
+        let licence = package["license"].as_str().unwrap_or("none");
+        assert!(is_met(licence, &allowed), "{}: licence {licence}", package["name"]);
     }
 }
 

@@ -472,6 +472,41 @@ fn a_file_comes_by_real_ftp_as_in_the_simulator() {
     assert!(real < 20e6 && simulated < 20e6 && simulated > 15e6, "{real} and {simulated}");
 }
 
+/// An application of ours beside a program of others', both told of by the kernel, at either end.
+const WATCHED: &str = r#"
+[measure]
+interval = "500 ms"
+tcp = "events"
+[flow.pages]
+from = "b"
+to = "a"
+traffic = { model = "web", think = "200 ms" }
+"#;
+
+#[test]
+fn windows_of_applications_and_services_are_told_of_at_either_end() {
+    if !can_emulate() || !has_ftp() {
+        return;
+    }
+    let place = Place::new("watched");
+    fs::write(place.0.join("call.toml"), format!("{FTP}{WATCHED}")).unwrap();
+    for stage in ["sim", "emu"] {
+        let result = json(&place.command(stage, stage).output().unwrap());
+        if result["error"].to_string().contains("CAP_BPF") {
+            println!("skipped: {}", result["error"]);
+            return;
+        }
+        // The file goes from the server to the client, with a window of 32 KiB.
+        let window = mean(&result, "flow.window.usable", "file[backward]");
+        assert!((1.0..=24.0).contains(&window), "{stage}: {window} packets");
+        let held = mean(&result, "flow.limited.peer_window", "file[backward]");
+        assert!((0.05..=1.0).contains(&held), "{stage}: {held} of the time");
+        for subject in ["pages[forward]", "pages[backward]"] {
+            assert!(mean(&result, "flow.window.peak", subject) >= 1.0, "{stage}: {subject}");
+        }
+    }
+}
+
 #[test]
 fn nothing_of_a_service_outlives_its_run() {
     if !can_emulate() || !has_ftp() {

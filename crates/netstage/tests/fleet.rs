@@ -5,11 +5,15 @@ mod support;
 
 use netstage_core::rng::Stream;
 use netstage_live::netns::Namespace;
-use netstage_live::netns::netlink::{Metrics, Netlink, Route};
+use netstage_live::netns::netlink::Netlink;
+use netstage_live::netns::routes::{Metrics, Route};
+use netstage_live::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Deref;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::fleet::{Fleet, LIMIT, is_run, said};
 use support::network::{address, is_privileged, join};
@@ -139,6 +143,18 @@ fn three_agents_joined_by_token_carry_a_scenario() {
     }
     assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
 
+    // What they tell Prometheus, each on its own loopback interface.
+    let told = stage.scrape(&stage.hub, "127.0.0.1:4702");
+    let names = scheme::check(&told, "fleet");
+    assert!(
+        names.contains("netstage_fleet_joined_total") && told.contains("netstage_fleet_joined_total 3\n"),
+        "{told}"
+    );
+    assert!(told.contains("netstage_fleet_agent_up{agent=\"muc-1\"} 1\n"), "{told}");
+    let told = stage.scrape(&stage.hosts[0], "127.0.0.1:4703");
+    scheme::check(&told, "agent");
+    assert!(told.contains("netstage_agent_kept_reports 0\n"), "{told}");
+
     // Beyond the policy: refused by name, with what would help, and nothing is sent.
     let output = stage.at_hub(&[
         "run",
@@ -183,6 +199,70 @@ fn three_agents_joined_by_token_carry_a_scenario() {
     assert_eq!(stage.states().len(), 2);
     drop(agents);
     stage.wait_for(&[("ber-1", "offline"), ("fra-1", "offline")]);
+}
+
+/// Agents as the unit of the Debian package has them run, where no systemd is needed for it: its account,
+/// capabilities, limits, system calls and address families.
+#[test]
+fn what_its_unit_leaves_an_agent_is_enough() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-unit");
+    let unit = support::project().join("packaging/netstage-agent.service");
+    // As its author meant it, apart from where the program is.
+    let program = stage.folder.join("netstage");
+    fs::hard_link(PROGRAM, &program).or_else(|_| fs::copy(PROGRAM, &program).map(drop)).unwrap();
+    let text = fs::read_to_string(&unit).unwrap();
+    let copy = stage.folder.join("netstage-agent.service");
+    fs::write(&copy, text.replace("/usr/bin/netstage", program.to_str().unwrap())).unwrap();
+    let verified = Command::new("systemd-analyze").arg("verify").arg(&copy).output().unwrap();
+    assert!(verified.status.success() && said(&verified).is_empty(), "{}", said(&verified));
+    let exposure = ["security", "--offline=true", "--no-pager", "--threshold=25"];
+    let exposed = Command::new("systemd-analyze").args(exposure).arg(&copy).output().unwrap();
+    assert!(exposed.status.success(), "{}", said(&exposed));
+
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let _hub = stage.serve();
+    let policy = POLICY.replace("[policy]", "[policy]\none_ended = true");
+    fs::write(stage.folder.join("policy.toml"), policy).unwrap();
+    let as_unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/as_unit.py");
+    let label = ["berlin", "frankfurt", "munich"];
+    let mut agents = Vec::new();
+    for (index, name) in AGENTS.into_iter().enumerate() {
+        let token = stage.well(&["fleet", "token", name, "--label", label[index]]);
+        assert!(stage.join(index, token.trim()).status.success());
+        let state = stage.folder.join(name);
+        let owned = Command::new("chown").args(["-R", "65534:65534"]).arg(&state).status().unwrap();
+        assert!(owned.success());
+        let log = File::create(stage.folder.join(format!("{name}.log"))).unwrap();
+        let mut command = Command::new(&as_unit);
+        command.arg(&copy).arg(&program).args(["agent", "--state", name, "--policy", "policy.toml"]);
+        command.current_dir(&*stage.folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        agents.push(Process::new(spawn_in(&stage.hosts[index], command).unwrap()));
+    }
+    stage.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
+    let ping = r#"
+[flow.ping]
+from = "a"
+to = "c"
+transport = "icmp-echo"
+traffic = { model = "cbr", rate = "80 kbit/s", packet = "500 B" }
+"#;
+    fs::write(stage.folder.join("unit.toml"), format!("{SCENARIO}{ping}")).unwrap();
+    let output = stage.at_hub(&["run", "unit.toml", "--on", "live", "--out", "out"]);
+    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+    let record = stage.record("out");
+    assert!(record["failures"].is_null(), "{record:#}");
+    let warnings = record["warnings"].to_string();
+    assert!(!warnings.contains("real-time scheduling was refused"), "{warnings}");
+    let summary = record.to_string();
+    assert!(["voice", "file", "ping"].iter().all(|flow| summary.contains(flow)), "{record:#}");
+    // Nobody's process, and no more of it than the unit says.
+    let status = fs::read_to_string(format!("/proc/{}/status", agents[0].child().id())).unwrap();
+    for expected in ["Uid:\t65534", "CapEff:\t0000000000802000", "CapBnd:\t0000000000802000", "Seccomp:\t2"] {
+        assert!(status.contains(expected), "{expected}: {status}");
+    }
 }
 
 #[test]

@@ -18,6 +18,8 @@ fn scenario() -> String {
         r#"
 [scenario]
 duration = "6 s"
+[measure]
+tcp = "events"
 [defaults.link]
 rate = "100 Mbit/s"
 [defaults.flow]
@@ -136,6 +138,7 @@ fn real_gateways_carry_what_their_models_do_and_leave_nothing_behind() {
     for result in [&simulated, &emulated] {
         assert!(mean(result, "app.transactions", "disk") > 0.0, "blocks are read through the tunnel");
         assert!(mean(result, "flow.throughput", "disk") > 0.0);
+        assert!(mean(result, "flow.window.usable", "disk[backward]") > 1.0, "the target's window is told of");
     }
     assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "they end with the run");
     assert!(

@@ -7,6 +7,8 @@ use netstage_live::netns::{Namespace, spawn_in};
 use netstage_live::tcpmon::filter::Filter;
 use netstage_live::tcpmon::polling::Polling;
 use netstage_live::tcpmon::programs::Programs;
+use netstage_live::tcpmon::tracefs;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -182,6 +184,148 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
         let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
         assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");
     });
+}
+
+#[test]
+fn tracing_goes_with_the_command_or_by_clean() {
+    if !may_watch() {
+        return;
+    }
+    let world = World::new();
+    let arguments = ["watch", "--port", "7000", "--by", "tracing", "--ndjson"];
+    let output = world.while_sending(|| world.tcp(&[&arguments[..], &["--for", "1"]].concat()));
+    let (said, noted) = (text(&output.stdout), text(&output.stderr));
+    if output.status.code() == Some(4) {
+        return println!("skipped: {noted}");
+    }
+    assert!(output.status.success() && noted.contains("by tracing: what is unsent"), "{noted}");
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (last, events) = lines.split_last().unwrap();
+    assert_eq!(last["lost"], 0, "{last}");
+    let acks: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["remote"] == "10.0.0.2:7000" && event["event"] == "acknowledged")
+        .collect();
+    // Far more than looks at the list of sockets would have told, in the order of time.
+    assert!(acks.len() > 60, "{}", acks.len());
+    let number = |event: &Value, name: &str| event[name].as_u64().unwrap();
+    assert!(acks.windows(2).all(|pair| number(pair[0], "time") <= number(pair[1], "time")));
+    let acknowledged: Vec<u64> = acks.iter().map(|event| number(event, "acknowledged")).collect();
+    assert!(acknowledged.is_sorted() && acknowledged.last() > acknowledged.first(), "{acknowledged:?}");
+    assert!(acks.iter().all(|event| number(event, "cwnd") > 0 && number(event, "peer_window") > 0));
+
+    // Nothing is left of it, what runs is left alone, and what was killed is removed.
+    let mut killed = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
+    let mut heard = std::io::BufReader::new(killed.child().stdout.take().unwrap()).lines();
+    world.while_sending(|| assert!(heard.next().unwrap().unwrap().contains("began")));
+    assert_eq!(tracefs::clean(), 0);
+    killed.signal("-KILL");
+    killed.output();
+    assert_eq!(tracefs::clean(), 1);
+    assert_eq!(tracefs::clean(), 0);
+}
+
+#[test]
+fn a_kernel_without_type_information_is_watched_by_its_tracing() {
+    if !may_watch() {
+        return;
+    }
+    let world = World::new();
+    // The types are hidden from the program alone.
+    let without = |arguments: &str| {
+        let program = env!("CARGO_BIN_EXE_netstage");
+        let script = format!("mount -t tmpfs none /sys/kernel/btf && exec {program} tcp watch {arguments}");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "bash", "-c", &script]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        world.while_sending(|| spawn_in(&world.left, command).unwrap().wait_with_output().unwrap())
+    };
+    let output = without("--by kernel --for 0.2");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("CONFIG_DEBUG_INFO_BTF"), "{said}");
+    let output = without("--port 7000 --for 0.5 --ndjson");
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("CONFIG_DEBUG_INFO_BTF"), "{said}");
+    assert!(said.contains("by tracing: ") || said.contains("looks a second"), "{said}");
+    assert!(text(&output.stdout).contains("\"remote\":\"10.0.0.2:7000\""));
+}
+
+#[test]
+fn a_process_that_exits_ends_what_limits_it() {
+    if !may_watch() {
+        return;
+    }
+    let (world, folder) = (World::new(), Folder::new("tcp-limit-exit"));
+    let state = folder.join("state");
+    let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
+    let mut command = Command::new("bash");
+    command.args(["-c", &format!("exec 3<>/dev/tcp/10.0.0.2/{PORT}; read line <&3")]);
+    let mut client = Process::new(spawn_in(&world.left, command).unwrap());
+    let _accepted = listener.accept().unwrap();
+    let process = client.child().id().to_string();
+    let arguments =
+        ["limit", "--process", &process, "--cwnd", "9", "--every", "0.1", "--state", state.to_str().unwrap()];
+    let mut limiting = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
+    let said = std::io::BufReader::new(limiting.child().stdout.take().unwrap()).lines();
+    let mut rows = said.map_while(Result::ok).filter(|line| line.contains("> 10.0.0.2:7000"));
+    assert!(rows.next().is_some());
+    client.signal("-KILL");
+    client.output();
+    // The view ends: there is nobody to limit.
+    let _ = rows.last();
+    assert!(limiting.output().status.success());
+    assert_eq!(std::fs::read_dir(&state).unwrap().count(), 0, "nothing is noted any more");
+}
+
+#[test]
+fn of_ten_thousand_flows_nothing_is_lost() {
+    const FLOWS: usize = 10_000;
+    if !may_watch() {
+        return;
+    }
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    if most < 2 * FLOWS as u64 + 1_000 {
+        return println!("skipped: {most} open files at most");
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let world = World::new();
+    let mut command = world.command(&["watch", "--port", "7000", "--namespace"]);
+    command.args(["/proc/self/ns/net", "--ndjson"]);
+    let mut watching = Process::new(spawn_in(&world.left, command).unwrap());
+    let mut said = std::io::BufReader::new(watching.child().stdout.take().unwrap()).lines();
+    let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
+    let connect = || world.left.run(|| TcpStream::connect(("10.0.0.2", PORT)).unwrap()).unwrap();
+    // The first one shows that it watches.
+    let mut first = connect();
+    let mut flows = vec![listener.accept().unwrap().0];
+    let heard = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !heard.load(Ordering::Relaxed) && first.write_all(b"0").is_ok() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        assert!(said.next().unwrap().unwrap().contains("began"));
+        heard.store(true, Ordering::Relaxed);
+    });
+    let last = thread::scope(|scope| {
+        let last = scope.spawn(|| said.map_while(Result::ok).last().unwrap());
+        for _ in 1..FLOWS {
+            flows.push(connect());
+            flows.push(listener.accept().unwrap().0);
+        }
+        for _ in 0..3 {
+            flows.iter_mut().for_each(|flow| flow.write_all(&[0; 100]).unwrap());
+        }
+        watching.signal("-INT");
+        last.join().unwrap()
+    });
+    let last: Value = serde_json::from_str(&last).unwrap();
+    assert_eq!((&last["flows"], &last["lost"]), (&FLOWS.into(), &0.into()), "{last}");
+    // Each began, and wrote three times, which was acknowledged each time or at once.
+    assert!(last["records"].as_u64().unwrap() >= 2 * FLOWS as u64, "{last}");
+    assert!(watching.output().status.success());
 }
 
 /// A cgroup of version 2 that goes with its test; none where there is no such hierarchy.

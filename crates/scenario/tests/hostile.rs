@@ -2,25 +2,12 @@
 
 use netstage_scenario::{Options, parse};
 use proptest::prelude::*;
-use std::path::Path;
 
 fn read(text: &str) {
     if let Err(errors) = parse("hostile.toml", text, None, &Options::default()) {
         assert!(!errors.problems.is_empty());
         let _ = errors.to_string();
     }
-}
-
-#[test]
-fn the_fuzzer_s_corpus_is_read_or_refused() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/fuzz_scenario");
-    let mut count = 0;
-    for entry in std::fs::read_dir(corpus).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        read(&String::from_utf8_lossy(&bytes));
-        count += 1;
-    }
-    assert!(count > 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
 use netstage_scenario::outcome::{Distribution, Metric, Outcome, Series};
-use netstage_scenario::plan::{Hop, Transport};
+use netstage_scenario::plan::{Direction, Hop, Transport};
 use netstage_scenario::{quality, window};
 
 /// Values sampled at the end of each bin.
@@ -162,9 +162,7 @@ fn record_flows(
                 push(Metric::FlowRoundTrip, round_trip.clone());
                 push(Metric::FlowRetransmissions, differences(sent_again, 1.0));
             }
-            if let Some(history) = world.watch.of(tcp) {
-                let end = Instant::ZERO + world.plan.duration;
-                let bins = history.clone().finish(end);
+            if let Some(bins) = world.watch.of(tcp, Instant::ZERO + world.plan.duration) {
                 series.extend(window::series(&subject, world.grid.interval, &bins));
             }
             tcp += 1;
@@ -191,6 +189,13 @@ fn record_dialogue(
         let lost = |bin: usize| rows.iter().map(|row| row[bin]).sum::<u64>() as f64;
         let values = (0..world.grid.bins).map(lost).collect();
         series.push(Series { metric: Metric::FlowLost, subject: subject.to_owned(), values });
+    }
+    let first = dialogue.first_flow as usize;
+    for (end, direction) in Direction::BOTH.into_iter().enumerate() {
+        let flows = first + end..first + 2 * dialogue.connections.len();
+        let sent = world.watch.of_end(flows, world.grid, Instant::ZERO + world.plan.duration);
+        let subject = direction.of(subject);
+        series.extend(sent.into_iter().flat_map(|bins| window::series(&subject, world.grid.interval, &bins)));
     }
     let [client, server] = &dialogue.quality;
     series.extend(quality::series(application, subject, client.bins(), server.bins()));

@@ -1,11 +1,12 @@
 //! What happens to the windows of TCP flows, where a plan asks for it.
 
 use netstage_core::tcp::event::{Event, FlowEvent, Kind};
-use netstage_core::tcp::history::History;
+use netstage_core::tcp::history::{Bin, History, Joined};
 use netstage_core::tcp::{Config, Limited, Sender};
 use netstage_core::time::Instant;
 
 use crate::bins::Grid;
+use std::ops::Range;
 
 /// The histories of all flows, and what holds each back; empty unless asked for.
 #[derive(Debug, Default)]
@@ -40,8 +41,19 @@ impl Watch {
         history.handle(&FlowEvent { time: now, kind, snapshot: sender.snapshot(config) });
     }
 
-    /// A flow's history.
-    pub fn of(&self, flow: usize) -> Option<&History> {
-        self.0.get(flow).map(|(history, _)| history)
+    /// A flow's history up to `end`.
+    pub fn of(&self, flow: usize, end: Instant) -> Option<Vec<Bin>> {
+        self.0.get(flow).map(|(history, _)| history.clone().finish(end))
+    }
+
+    /// The history of what one end of a dialogue sends: in every second flow of these.
+    pub fn of_end(&self, flows: Range<usize>, grid: Grid, end: Instant) -> Option<Vec<Bin>> {
+        let mut joined = Joined::new(grid.interval, grid.bins);
+        let mut any = false;
+        for bins in flows.step_by(2).filter_map(|flow| self.of(flow, end)) {
+            joined.add(&bins);
+            any = true;
+        }
+        any.then(|| joined.finish())
     }
 }

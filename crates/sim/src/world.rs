@@ -1,8 +1,12 @@
 //! The event loop: pops the earliest arrival or timer and follows the packet.
 
+mod connections;
 mod damage;
 mod dialogues;
+mod edges;
 mod probes;
+mod sources;
+mod timers;
 
 use crate::bins::{Bins, Grid};
 use crate::channel::{Channel, Kind};
@@ -14,14 +18,13 @@ use crate::route::{Routes, Step, channel, channels_of, first_device, is_plain};
 use crate::stamp::Session;
 use crate::tournament::Tournament;
 use crate::watch::Watch;
+use connections::config_of;
 pub(crate) use damage::Damage;
-use netstage_core::fair::Transmit;
-use netstage_core::packet::Ecn;
+use netstage_core::link;
 use netstage_core::time::Instant;
-use netstage_core::{link, tcp};
 use netstage_scenario::outcome::Totals;
 use netstage_scenario::plan::{Plan, Tunnel};
-use netstage_wire as wire;
+use timers::Timer;
 
 /// Stands for "this channel has no line".
 const NO_LINE: u32 = u32::MAX;
@@ -71,17 +74,6 @@ pub struct World<'a> {
     bin: usize,
 }
 
-/// Timers, in the order of their index.
-#[derive(Clone, Copy, Debug)]
-enum Timer {
-    Sender(u32),
-    Receiver(u32),
-    Source(u32),
-    Edge(u32),
-    Publication,
-    Dialogue(u32),
-}
-
 impl<'a> World<'a> {
     /// A plan before its first event.
     pub fn new(plan: &'a Plan, seed: u64, merge: bool) -> World<'a> {
@@ -115,7 +107,7 @@ impl<'a> World<'a> {
             damage: Damage::new(plan, seed, grid, &hosts.udp),
             flow_lost: Vec::new(),
             watch: match plan.measure.tcp_events {
-                true => Watch::new(grid, hosts.pattern_senders),
+                true => Watch::new(grid, hosts.senders.len()),
                 false => Watch::default(),
             },
             totals: Totals::default(),
@@ -202,36 +194,6 @@ impl<'a> World<'a> {
         for index in 0..self.hosts.dialogues.len() {
             self.set_timer(Timer::Dialogue(index as u32), self.hosts.dialogues[index].poll_timeout());
         }
-    }
-
-    fn timer_index(&self, timer: Timer) -> u32 {
-        let (tcp, sources) = (self.hosts.senders.len() as u32, self.hosts.sources.len() as u32);
-        match timer {
-            Timer::Sender(index) => index,
-            Timer::Receiver(index) => tcp + index,
-            Timer::Source(index) => 2 * tcp + index,
-            Timer::Edge(index) => 2 * tcp + sources + index,
-            Timer::Publication => 2 * tcp + sources + self.edges.len() as u32,
-            Timer::Dialogue(index) => 2 * tcp + sources + self.edges.len() as u32 + 1 + index,
-        }
-    }
-
-    fn timer_at(&self, index: u32) -> Timer {
-        let (tcp, sources) = (self.hosts.senders.len() as u32, self.hosts.sources.len() as u32);
-        let edges = self.edges.len() as u32;
-        match index {
-            i if i < tcp => Timer::Sender(i),
-            i if i < 2 * tcp => Timer::Receiver(i - tcp),
-            i if i < 2 * tcp + sources => Timer::Source(i - 2 * tcp),
-            i if i < 2 * tcp + sources + edges => Timer::Edge(i - 2 * tcp - sources),
-            i if i == 2 * tcp + sources + edges => Timer::Publication,
-            i => Timer::Dialogue(i - 2 * tcp - sources - edges - 1),
-        }
-    }
-
-    fn set_timer(&mut self, timer: Timer, at: Instant) {
-        let index = self.timer_index(timer);
-        self.timers.set(index, at);
     }
 
     /// Runs to the end, calling `sample` at the end of every bin. False if interrupted.
@@ -443,200 +405,6 @@ impl<'a> World<'a> {
         }
     }
 
-    #[inline]
-    fn pass_egress(&mut self, now: Instant, vpn: u32, packet: &mut Packet) {
-        let edge = &mut self.edges[vpn as usize];
-        if let Body::Query(query) = packet.body {
-            packet.body = Body::Reply(edge.egress.handle_query(query));
-        } else {
-            packet.size -= edge.encapsulation.overhead();
-            edge.egress.handle_packet(packet.size, packet.ecn == Ecn::CongestionExperienced);
-            edge.bytes.add(now, u64::from(packet.size));
-        }
-    }
-
-    fn handle_ingress(&mut self, now: Instant, vpn: u32, mut packet: Packet) {
-        packet.step += 1;
-        packet.class = vpn as u16;
-        if let Err(refused) = self.edges[vpn as usize].handle_packet(now, packet) {
-            self.lose(now, &refused);
-        }
-        self.pump_edge(now, vpn);
-    }
-
-    fn handle_report(&mut self, now: Instant, vpn: u32, packet: &Packet) {
-        self.deliver(now);
-        let Body::Reply(reply) = packet.body else { unreachable!("only replies end at an ingress PE") };
-        self.edges[vpn as usize].handle_reply(now, &reply);
-        self.pump_edge(now, vpn);
-    }
-
-    fn pump_edge(&mut self, now: Instant, vpn: u32) {
-        while let Some(transmit) = self.edges[vpn as usize].poll_transmit(now) {
-            let encapsulation = self.edges[vpn as usize].encapsulation;
-            let packet = match transmit {
-                Transmit::Data(packet) => Packet { size: packet.size + encapsulation.overhead(), ..packet },
-                Transmit::Query(query) => {
-                    self.totals.sent += 1;
-                    Packet {
-                        step: self.routes.query[vpn as usize],
-                        flow: vpn,
-                        size: encapsulation.management_packet(),
-                        class: vpn as u16,
-                        ecn: Ecn::NotCapable,
-                        background: false,
-                        body: Body::Query(query),
-                    }
-                }
-            };
-            self.proceed(now, packet);
-        }
-        let edge = &mut self.edges[vpn as usize];
-        let wanted = edge.poll_timeout();
-        if wanted < edge.wake {
-            edge.wake = wanted;
-            self.set_timer(Timer::Edge(vpn), wanted);
-        }
-    }
-
-    fn handle_data(&mut self, now: Instant, packet: &Packet) {
-        self.deliver(now);
-        self.totals.delivered_data += 1;
-        let Body::Data(data) = packet.body else { unreachable!("only data ends at a TCP receiver") };
-        let slot = &mut self.hosts.receivers[packet.flow as usize];
-        let config = config_of(&self.hosts.groups, slot.group);
-        let before = slot.tcp.delivered();
-        slot.tcp.handle_data(config, now, &data, packet.ecn == Ecn::CongestionExperienced);
-        let delivered = slot.tcp.delivered() - before;
-        if packet.flow as usize >= self.hosts.pattern_senders {
-            return self.handle_stream(now, packet.flow, delivered);
-        }
-        self.tcp_bytes[self.bin * self.hosts.pattern_senders + packet.flow as usize] += delivered;
-        self.pump_receiver(now, packet.flow);
-    }
-
-    fn pump_receiver(&mut self, now: Instant, flow: u32) {
-        loop {
-            let slot = &mut self.hosts.receivers[flow as usize];
-            let group = &self.hosts.groups[slot.group as usize];
-            let config = config_of(&self.hosts.groups, slot.group);
-            let Some(ack) = slot.tcp.poll_transmit(config, now) else { break };
-            let blocks = ack.sack.iter().filter(|block| block.1 > 0).count() as u32;
-            let option = if blocks > 0 { wire::TCP_SACK_BASE + blocks * wire::TCP_SACK_BLOCK } else { 0 };
-            let packet = Packet {
-                step: group.reverse,
-                flow,
-                size: group.header + option,
-                class: group.class,
-                ecn: Ecn::NotCapable,
-                background: group.background,
-                body: Body::Ack(ack),
-            };
-            self.totals.sent += 1;
-            self.proceed(now, packet);
-        }
-        let slot = &mut self.hosts.receivers[flow as usize];
-        let wanted = slot.tcp.poll_timeout();
-        if wanted < slot.wake {
-            slot.wake = wanted;
-            let index = self.timer_index(Timer::Receiver(flow));
-            self.timers.set(index, wanted);
-        }
-    }
-
-    fn handle_ack(&mut self, now: Instant, packet: &Packet) {
-        self.deliver(now);
-        let Body::Ack(ack) = packet.body else { unreachable!("only acknowledgements end at a TCP sender") };
-        let slot = &mut self.hosts.senders[packet.flow as usize];
-        let config = config_of(&self.hosts.groups, slot.group);
-        self.watch.acknowledged(now, packet.flow, &slot.tcp, config);
-        slot.tcp.handle_ack(config, now, &ack);
-        self.watch.changed(now, packet.flow, &mut slot.tcp, config);
-        self.pump_sender(now, packet.flow);
-        if packet.flow as usize >= self.hosts.pattern_senders {
-            self.handle_stream_ack(now, packet.flow);
-        }
-    }
-
-    fn pump_sender(&mut self, now: Instant, flow: u32) {
-        loop {
-            let slot = &mut self.hosts.senders[flow as usize];
-            let group = &self.hosts.groups[slot.group as usize];
-            if now >= group.stop {
-                return;
-            }
-            if let Some(until) = self.device_full_until(now, group.device) {
-                self.wake_sender(flow, until);
-                return;
-            }
-            let group = &self.hosts.groups[self.hosts.senders[flow as usize].group as usize];
-            let slot = &mut self.hosts.senders[flow as usize];
-            let config = config_of(&self.hosts.groups, slot.group);
-            let Some(data) = slot.tcp.poll_transmit(config, now) else { break };
-            let packet = Packet {
-                step: group.forward,
-                flow,
-                size: group.header + data.len,
-                class: group.class,
-                ecn: if data.ecn_capable(config) { Ecn::Capable } else { Ecn::NotCapable },
-                background: group.background,
-                body: Body::Data(data),
-            };
-            let device = group.device;
-            self.totals.sent += 1;
-            self.proceed(now, packet);
-            if self.device_full_until(now, device).is_some() {
-                let slot = &mut self.hosts.senders[flow as usize];
-                let config = config_of(&self.hosts.groups, slot.group);
-                slot.tcp.handle_refusal(config);
-                self.watch.changed(now, flow, &mut slot.tcp, config);
-            }
-        }
-        let slot = &mut self.hosts.senders[flow as usize];
-        self.watch.changed(now, flow, &mut slot.tcp, config_of(&self.hosts.groups, slot.group));
-        let wanted = slot.tcp.poll_timeout();
-        self.wake_sender(flow, wanted);
-    }
-
-    /// Looks after a sender then, at the latest.
-    #[inline]
-    fn wake_sender(&mut self, flow: u32, at: Instant) {
-        let slot = &mut self.hosts.senders[flow as usize];
-        if at < slot.wake {
-            slot.wake = at;
-            let index = self.timer_index(Timer::Sender(flow));
-            self.timers.set(index, at);
-        }
-    }
-
-    /// Until when the device of a sender's host is full; `None` where it is not, or there is none.
-    #[inline]
-    fn device_full_until(&mut self, now: Instant, device: Option<u32>) -> Option<Instant> {
-        match &mut self.channels[device? as usize].kind {
-            Kind::Plain(plain) => plain.full_until(now),
-            Kind::Full(_) => None,
-        }
-    }
-
-    fn handle_datagram(&mut self, now: Instant, packet: &Packet) {
-        self.deliver(now);
-        self.totals.delivered_data += u64::from(now <= self.end);
-        let group = self.hosts.udp[packet.flow as usize];
-        let payload = packet.size - self.hosts.groups[group as usize].header;
-        self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
-        let Body::Datagram { sent, wrong_bits } = packet.body else {
-            unreachable!("only datagrams end here")
-        };
-        if wrong_bits > 0 {
-            self.damage.note(now, packet.flow, wrong_bits);
-        }
-        if let Some(delays) = self.delays.get_mut(packet.flow as usize)
-            && now <= self.end
-        {
-            delays.arrived(now, sent);
-        }
-    }
-
     fn handle_timer(&mut self, now: Instant, timer: Timer) {
         match timer {
             Timer::Sender(flow) => {
@@ -678,92 +446,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Reference flows' PEs tell the others what they measure: without delay or loss here.
-    fn publish(&mut self, now: Instant) {
-        for index in 0..self.edges.len() {
-            let Some(reference) = self.edges[index].reference else { continue };
-            let published = self.edges[reference].window().and_then(|ingress| ingress.publish(now));
-            if published.is_some() {
-                self.edges[index].published = published;
-            }
-        }
-    }
-
-    /// A source's timer: it emits, and is armed again unless its line will pull the rest.
-    fn handle_source(&mut self, index: u32) {
-        self.emit(index);
-        let source = &self.hosts.sources[index as usize];
-        let Some((at, _)) = source.next else { return };
-        let pulled = source.line.is_some_and(|line| !self.line_is_empty(line));
-        if !pulled {
-            self.set_timer(Timer::Source(index), at);
-        }
-    }
-
-    fn line_is_empty(&self, line: u32) -> bool {
-        self.channels[self.channel_of[line as usize] as usize].line.is_empty()
-    }
-
-    /// Emits until a packet of this source is on its line, or it has no more to send in time.
-    fn pull(&mut self, line: u32, source: u32) {
-        while self.line_is_empty(line) {
-            match self.hosts.sources[source as usize].next {
-                Some((at, _)) if at <= self.end => self.emit(source),
-                _ => return,
-            }
-        }
-    }
-
-    /// Emits what pulled sources still owe: packets that are on the way when the run ends.
-    fn drain_pulls(&mut self) {
-        for source in self.pulls.clone().into_iter().flatten() {
-            while self.hosts.sources[source as usize].next.is_some_and(|(at, _)| at <= self.end) {
-                self.emit(source);
-            }
-        }
-    }
-
-    /// Hands a source's next emission to its transport, at its own time.
-    fn emit(&mut self, index: u32) {
-        let source = &mut self.hosts.sources[index as usize];
-        let Some((at, bytes)) = source.next else { return };
-        source.advance();
-        let (target, group) = (source.target, source.group as usize);
-        match target {
-            Target::Tcp(flow) => {
-                let slot = &mut self.hosts.senders[flow as usize];
-                slot.tcp.write(bytes);
-                if slot.started {
-                    self.pump_sender(at, flow);
-                }
-            }
-            Target::Udp(flow) => {
-                let group = &self.hosts.groups[group];
-                self.udp_offered[flow as usize].add(at, bytes);
-                let packet = Packet {
-                    step: group.forward,
-                    flow,
-                    size: group.header + bytes as u32,
-                    class: group.class,
-                    ecn: Ecn::NotCapable,
-                    background: group.background,
-                    body: if group.answer.is_some() {
-                        Body::Probe(at)
-                    } else {
-                        Body::Datagram { sent: at, wrong_bits: 0 }
-                    },
-                };
-                if at <= self.end {
-                    self.totals.sent += 1;
-                    if let Some(Some(session)) = self.sessions.get_mut(flow as usize) {
-                        session.handle_sent();
-                    }
-                    self.proceed(at, packet);
-                }
-            }
-        }
-    }
-
     /// Packets under way: on lines, in links, waiting at PEs, or worked out beyond the end.
     pub fn in_flight(&self) -> u64 {
         let channels = self.channels.iter().map(|channel| match &channel.kind {
@@ -773,8 +455,4 @@ impl<'a> World<'a> {
         let waiting = self.edges.iter().map(|edge| edge.queue_len() as u64);
         channels.chain(waiting).sum::<u64>() + self.beyond_end
     }
-}
-
-fn config_of(groups: &[crate::host::Group], group: u32) -> &tcp::Config {
-    groups[group as usize].tcp.as_ref().expect("a TCP flow's group has a TCP configuration")
 }

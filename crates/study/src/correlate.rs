@@ -5,7 +5,7 @@ use crate::derive::{measured, of};
 use netstage_core::measure::{Correlation, correlation, correlation_in_time};
 use netstage_scenario::Scenario;
 use netstage_scenario::outcome::{Metric, Outcome};
-use netstage_scenario::plan::Plan;
+use netstage_scenario::plan::{Direction, Plan};
 use netstage_scenario::record::CorrelationEntry;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -82,18 +82,20 @@ pub fn of_observed(outcome: &Outcome) -> Vec<CorrelationEntry> {
     found.map(|(key, found)| entry(Some(0), key, found)).collect()
 }
 
-/// The values of a flow's throughput in some bins beside those of what it may follow.
+/// The values of a flow's throughput in some bins beside those of what it may follow. An application's windows are
+/// those of either end.
 fn pairs(outcome: &Outcome, bins: Range<usize>) -> Pairs {
     let mut all = Pairs::new();
     for throughput in of(outcome, Metric::FlowThroughput).iter().take(MOST_FLOWS) {
+        let flow = &throughput.subject;
+        let subjects = [flow.clone()].into_iter().chain(Direction::BOTH.map(|direction| direction.of(flow)));
+        let subjects: Vec<String> = subjects.collect();
         for metric in FOLLOWED {
-            let mut series = of(outcome, metric).iter();
-            let Some(series) = series.find(|series| series.subject == throughput.subject) else {
-                continue;
-            };
-            let values = series.values.iter().zip(&throughput.values);
-            let values = values.take(bins.end).skip(bins.start).map(|(x, y)| (*x, *y));
-            all.insert((throughput.subject.clone(), metric), values.collect());
+            for series in of(outcome, metric).iter().filter(|series| subjects.contains(&series.subject)) {
+                let values = series.values.iter().zip(&throughput.values);
+                let values = values.take(bins.end).skip(bins.start).map(|(x, y)| (*x, *y));
+                all.insert((series.subject.clone(), metric), values.collect());
+            }
         }
     }
     all

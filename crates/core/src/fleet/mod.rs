@@ -1,19 +1,24 @@
 //! Many agents under one controller: whose an agent is and how far its run
 //! ([`Session`]), how long silence is borne ([`Lease`]), what an agent may be asked
-//! ([`Policy`]), and which results are still with agents ([`Ledger`]).
+//! ([`Policy`]), whom a controller asks next ([`Round`]) and how its run goes
+//! ([`Conduct`]), and which results are still with agents ([`Ledger`]).
 //!
 //! Runs have numbers that only grow, and an agent never takes one up to its last again:
 //! whoever was told an older number, commands nobody any more. A result stays with its
 //! agent until the controller says that it has it; asked for twice, it counts once.
 
+mod conduct;
 mod lease;
 mod ledger;
 mod policy;
+mod round;
 mod session;
 
+pub use conduct::{Conduct, SETTLE, Standing};
 pub use lease::Lease;
 pub use ledger::{Ledger, Receipt};
 pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest};
+pub use round::{Round, start_lead};
 pub use session::{Phase, Session};
 
 use alloc::string::String;

@@ -4,7 +4,8 @@ use super::lpm::{Shape, own_memory};
 use super::*;
 use alloc::vec;
 use core::sync::atomic::AtomicU32;
-use netstage_wire::ip::View;
+use netstage_wire::ip::{View, v4, v6};
+use netstage_wire::mpls::{ENTRY, Entry, Stack};
 use proptest::prelude::*;
 
 const ROOM: usize = 32;

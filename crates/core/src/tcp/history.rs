@@ -110,6 +110,53 @@ impl History {
     }
 }
 
+/// The history of a flow of several connections, at once or one after the other. Hand it the bins of each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Joined {
+    interval: Duration,
+    bins: Vec<Bin>,
+}
+
+impl Joined {
+    /// Of no connection yet.
+    pub fn new(interval: Duration, bins: usize) -> Joined {
+        Joined { interval, bins: alloc::vec![Bin::default(); bins] }
+    }
+
+    /// One bin of it alone.
+    pub fn only(&self, bin: usize) -> Joined {
+        let bin = self.bins.get(bin).copied().unwrap_or_default();
+        Joined { interval: self.interval, bins: alloc::vec![bin] }
+    }
+
+    /// Adds a connection: windows are the largest there are, causes are counted together.
+    pub fn add(&mut self, connection: &[Bin]) {
+        let largest = |one: Option<f64>, other: Option<f64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.max(other)),
+            (one, other) => one.or(other),
+        };
+        for (bin, of) in self.bins.iter_mut().zip(connection) {
+            bin.peak = largest(bin.peak, of.peak);
+            bin.usable = largest(bin.usable, of.usable);
+            bin.causes.iter_mut().zip(of.causes).for_each(|(sum, count)| *sum += count);
+            bin.limited.iter_mut().zip(of.limited).for_each(|(sum, time)| *sum = *sum + time);
+        }
+    }
+
+    /// The bins. Where connections were held back at the same time, each counts for its share of it.
+    pub fn finish(mut self) -> Vec<Bin> {
+        for bin in &mut self.bins {
+            let total: u128 = bin.limited.iter().map(|time| u128::from(time.0)).sum();
+            let most = u128::from(self.interval.0);
+            if total > most {
+                let share = |time: Duration| Duration((u128::from(time.0) * most / total) as u64);
+                bin.limited = bin.limited.map(share);
+            }
+        }
+        self.bins
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +187,22 @@ mod tests {
         assert_eq!(bins[1].causes[Cause::IdleRestart as usize], 1);
         let held = bins.iter().map(|bin| bin.limited[Limit::CongestionWindow as usize]);
         assert_eq!(held.collect::<Vec<_>>(), [Duration::from_millis(500), SECOND, SECOND]);
+    }
+
+    #[test]
+    fn connections_of_one_flow_are_told_together() {
+        let mut histories = [(); 2].map(|()| History::growing(SECOND, 2));
+        histories[0].handle(&event(0, Kind::Acknowledged, 10_000));
+        histories[1].handle(&event(0, Kind::Began, 30_000));
+        histories[1].handle(&event(500, Kind::Window(Cause::Timeout), 1_000));
+        histories[1].handle(&event(500, Kind::Ended, 1_000));
+        let mut joined = Joined::new(SECOND, 2);
+        let end = Instant::ZERO + SECOND * 2;
+        histories.into_iter().for_each(|history| joined.add(&history.finish(end)));
+        let bins = joined.finish();
+        assert_eq!((bins[0].peak, bins[0].usable, bins[0].reductions()), (Some(30.0), Some(10.0), 1));
+        // The second was there for half of the first bin, and for nothing of the other.
+        let held = |bin: &Bin| bin.limited.iter().map(|time| time.0).sum::<u64>();
+        assert!(bins.iter().all(|bin| (999_999_990..=SECOND.0).contains(&held(bin))), "{bins:?}");
     }
 }

@@ -8,19 +8,19 @@ use aya::programs::{Xdp, XdpMode};
 use netstage_core::forward::Model;
 use netstage_core::forward::lpm::Shape;
 use netstage_live::clock::monotonic_ns;
-use netstage_live::netns::netlink::{Metrics, Netlink, Route};
+use netstage_live::netns::netlink::Netlink;
+use netstage_live::netns::routes::{Metrics, Route};
 use netstage_live::netns::{Namespace, ethtool, spawn_in};
 use netstage_live::router::fast_path::FastPath;
 use netstage_live::router::fib::{Change, Destination, Fib, Interface, Meaning, Path};
 use netstage_live::router::tables::{Sizes, Tables};
 use netstage_live::tester::form::{self, Destinations};
-use netstage_live::tester::generator::{self, Stream};
+use netstage_live::tester::generator::{self, End, Stream};
 use netstage_scenario::tester::Operation;
 use netstage_wire::mpls::Label;
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Networks that packets go to: as usual, few, and as many as the Internet has.
@@ -146,13 +146,13 @@ fn by_tester(stage: &Stage, length: usize) -> Outcome<f64> {
         frames: RUN.into(),
         most_lost_ns: u64::MAX,
     };
-    let (before, stop) = (seen(&receiver)?, AtomicBool::new(false));
+    let (before, end) = (seen(&receiver)?, End::default());
     let mut start_ns = 0;
     let start = || {
         start_ns = monotonic_ns();
         start_ns
     };
-    let sent = stage.tester.run(|| generator::in_kernel(&stream, from, start, &stop))??;
+    let sent = stage.tester.run(|| generator::in_kernel(&stream, from, start, &end))??;
     std::thread::sleep(Duration::from_millis(20));
     let arrived = seen(&receiver)? - before;
     if arrived < sent.sent {

@@ -17,7 +17,9 @@ pub struct Engine;
 impl Worker for Engine {
     fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
         let traffic = traffic::Engine::prepare(assignment)?;
-        let watch = WatchSpec::of([assignment]).map(Watch::start_here).transpose()?;
+        let Assignment { duration, interval, .. } = *assignment;
+        let watch = WatchSpec::new(assignment.watch.clone(), duration, interval);
+        let watch = watch.map(Watch::start_here).transpose()?;
         let edge = assignment.edge.as_ref().map(Edge::begin).transpose()?;
         if watch.is_none() && edge.is_none() {
             return Ok(Box::new(traffic));

@@ -7,6 +7,7 @@ use super::service::Shared;
 use super::spool::Spool;
 use super::work::Worker;
 use super::{EndReason, end, serve};
+use crate::ender::Ender;
 use crate::keyed::{Acceptor, Key, Peer, Stream, without_key};
 use crate::protocol::Refusal;
 use crate::protocol::generated::Consent;
@@ -61,18 +62,7 @@ pub struct Host {
     listener: TcpListener,
     acceptor: Acceptor,
     limits: Limits,
-    interrupted: watch::Sender<bool>,
-}
-
-/// Asks a host's agent to end.
-#[derive(Clone)]
-pub struct HostEnder(watch::Sender<bool>);
-
-impl HostEnder {
-    /// A run under way stops; its controller may still fetch the report.
-    pub fn end(&self) {
-        self.0.send_replace(true);
-    }
+    ender: Ender,
 }
 
 /// Keeps controllers within limits, and has them watched.
@@ -107,7 +97,7 @@ impl Host {
     pub fn bind(address: SocketAddr, key: &Key, limits: Limits) -> io::Result<Host> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Host { listener, acceptor: Acceptor::new(key), limits, interrupted: watch::Sender::new(false) })
+        Ok(Host { listener, acceptor: Acceptor::new(key), limits, ender: Ender::default() })
     }
 
     /// Where it listens.
@@ -115,9 +105,9 @@ impl Host {
         self.listener.local_addr()
     }
 
-    /// What ends it from outside.
-    pub fn ender(&self) -> HostEnder {
-        HostEnder(self.interrupted.clone())
+    /// What ends it from outside: a run under way stops, and its controller may still fetch the report.
+    pub fn ender(&self) -> Ender {
+        self.ender.clone()
     }
 
     /// Serves one controller after the other, or the first only, on this thread; runs have
@@ -139,7 +129,7 @@ impl Host {
                     Some(Arc::clone(&guard) as Arc<dyn Guard>),
                 ));
                 let next = next_turn(Arc::clone(&shared), Arc::clone(&gate));
-                let stopper = tokio::spawn(pass_on(self.interrupted.subscribe(), Arc::clone(&shared)));
+                let stopper = tokio::spawn(pass_on(self.ender.subscribe(), Arc::clone(&shared)));
                 let stream = ReceiverStream::new(incoming);
                 let (reason, following) = tokio::join!(serve(stream, Arc::clone(&shared)), next);
                 stopper.abort();
@@ -147,7 +137,7 @@ impl Host {
                 if shared.is_attended() {
                     watcher(Happening::Free { reason });
                 }
-                if once || *self.interrupted.borrow() {
+                if once || self.ender.has_ended() {
                     accepting.abort();
                     return Ok(reason);
                 }

@@ -34,7 +34,7 @@ impl Limits {
             ))
             .remedy("ask for less with -t, or start the server with a higher --max-time"));
         }
-        if assignment.edge.is_some() || assignment.tcp_events {
+        if assignment.edge.is_some() || !assignment.watch.is_empty() {
             return Err(refuse("this server is no provider edge router, and watches no TCP"));
         }
         if assignment.flows.len() > MOST_FLOWS {
@@ -140,7 +140,7 @@ mod tests {
             interval,
             flows,
             edge: None,
-            tcp_events: false,
+            watch: Vec::new(),
         };
         limits.apply(&mut assignment, peer()).map(|()| assignment)
     }

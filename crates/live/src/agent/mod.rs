@@ -23,11 +23,11 @@ mod work;
 
 pub use engine::Engine;
 pub use guard::Guard;
-pub use host::{Happening, Host, HostEnder, Watcher};
+pub use host::{Happening, Host, Watcher};
 pub use limits::Limits;
 pub use socket::{BindError, Socket};
 pub use spool::Spool;
-pub use turns::Turns;
+pub use turns::{Snapshot, Turns};
 pub use work::{Totals, Work, Worker};
 
 use crate::protocol::MAX_REQUEST_BYTES;

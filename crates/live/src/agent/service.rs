@@ -112,7 +112,7 @@ impl Shared {
         self.spool.kept().into_iter().find_map(|(kept, path)| (kept == run).then_some(path))
     }
 
-    fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> Progress {
         let state = self.state();
         let totals = state.run.as_ref().map(|run| run.totals.read());
         let [sent, sent_bytes, received, received_bytes, lost] = totals.unwrap_or_default();

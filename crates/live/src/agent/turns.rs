@@ -8,6 +8,7 @@ use super::spool::Spool;
 use super::work::Worker;
 use super::{EndReason, end, until_over};
 use crate::protocol::MAX_REQUEST_BYTES;
+use crate::protocol::generated::Phase;
 use crate::protocol::generated::agent_server::AgentServer;
 use std::convert::Infallible;
 use std::io;
@@ -32,12 +33,46 @@ pub struct Turns {
     present: Mutex<Arc<Shared>>,
 }
 
+/// How an agent is at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// A controller has it.
+    pub is_taken: bool,
+    /// The run it is in; zero for none.
+    pub run: u64,
+    /// That run has a start, and is not over.
+    pub is_running: bool,
+    /// Packets and bytes sent, received, packets lost, in the last run.
+    pub totals: [u64; 5],
+    /// Reports no controller has confirmed to have.
+    pub kept: usize,
+}
+
 impl Turns {
     /// An agent that keeps reports in this spool. It takes no run up to the last the spool knows.
     pub fn new(spool: Spool, worker: Arc<dyn Worker>, guard: Arc<dyn Guard>) -> Turns {
         let spool = Arc::new(spool);
         let present = Mutex::new(turn(&spool, &worker, &guard));
         Turns { spool, worker, guard, present }
+    }
+
+    /// How the agent is now.
+    pub fn snapshot(&self) -> Snapshot {
+        let (kept, present) = (self.spool.kept().len(), self.present());
+        let progress = present.progress();
+        Snapshot {
+            is_taken: present.is_attended(),
+            run: progress.run,
+            is_running: progress.phase() == Phase::Running,
+            totals: [
+                progress.sent,
+                progress.sent_bytes,
+                progress.received,
+                progress.received_bytes,
+                progress.lost,
+            ],
+            kept,
+        }
     }
 
     /// Whether a controller has the agent.

@@ -8,6 +8,7 @@
 mod error;
 mod member;
 mod place;
+mod round;
 
 pub use error::{Error, Loss};
 pub(crate) use member::{exchange_clocks, greet};
@@ -16,38 +17,38 @@ pub(crate) use place::channel_over;
 
 use crate::clock::{Epoch, monotonic_ns};
 use crate::descriptors;
-use crate::protocol::Refusal;
 use crate::protocol::generated::{
-    AgreeRequest, Consent, FinishRequest, KeptRequest, PrepareRequest, ReleaseRequest, StartRequest,
-    StopRequest,
+    AgreeReply, AgreeRequest, Consent, FinishRequest, KeptRequest, PrepareReply, PrepareRequest,
+    ReadClockRequest, ReleaseRequest, StartRequest, StopRequest,
 };
+use crate::protocol::{MAX_REPORT_BYTES, Refusal};
 use crate::results::{Ended, Report};
 use crate::task::{self, Assignment, Side};
-use member::{ANSWER_WITHIN, Member, Seen};
-use netstage_core::fleet::Phase;
+use member::{ANSWER_WITHIN, Member};
+use netstage_core::fleet::{Conduct, Phase, SETTLE, Standing, start_lead};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::{Duration, Instant};
-use std::collections::BTreeSet;
+use round::{Answers, ask, cores};
+use std::cell::Cell;
 use std::collections::hash_map::RandomState;
-use std::future::Future;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
 
 /// How long an agent may take to answer for the first time.
 pub const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
-/// So many are being connected to at a time: those that are attended already want signs of life meanwhile.
-const CONNECTING: usize = 64;
+/// So many agents at a time are connected to, asked to prepare, or send their reports: those that are
+/// attended want signs of life meanwhile.
+const AT_A_TIME: usize = 64;
 /// How long opening everything a run needs may take.
 const PREPARE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
-/// How long an agent may go on after the end of a run, or after it was told to stop.
-const SETTLE: Duration = Duration::from_secs(10);
 /// The start of a run that has none yet.
 const NOT_STARTED: Epoch = Epoch(u64::MAX);
+/// An agent that takes so long to answer is worth a word in the record: the machine or the network is busy.
+const SLOW: Duration = Duration::from_secs(1);
 /// How often watchers are told.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -56,18 +57,20 @@ pub struct Agents {
     runtime: Runtime,
     controller: u64,
     members: Vec<Member>,
+    /// Which of them has a name.
+    by_name: BTreeMap<String, usize>,
     run: u64,
     tell_bins: bool,
     /// Indices of the members that take part in the run.
     taking_part: Vec<usize>,
     length: Duration,
     epoch: Epoch,
-    /// Agents that were too late, or did not answer: given up.
-    given_up: Vec<(usize, String)>,
+    /// How the run goes, once it has a start.
+    conduct: Option<Conduct>,
     /// What receivers have agreed to.
     consents: Vec<Consent>,
-    /// How long the last ones took to prepare.
-    prepared_in_ns: u64,
+    /// How long the slowest took to answer before the start, and how long before it the order went out.
+    lead: Cell<(Duration, Duration)>,
 }
 
 /// How a run goes.
@@ -100,6 +103,8 @@ pub struct Collected {
     pub clocks: Vec<(String, ClockOffset)>,
     /// What a reader should know.
     pub warnings: Vec<String>,
+    /// Where agents were slow to answer: how far ahead they were told of the start.
+    pub slow_start: Option<String>,
 }
 
 impl Agents {
@@ -115,34 +120,32 @@ impl Agents {
     ) -> Result<Agents, Error> {
         descriptors::allow_many();
         let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
+            .worker_threads(cores())
             .thread_name("controller")
             .enable_all()
             .build()
             .map_err(|error| Error::System(error.to_string()))?;
         let controller = RandomState::new().build_hasher().finish() | 1;
         let deadline = tokio::time::Instant::now() + limit;
-        let turns = Arc::new(Semaphore::new(CONNECTING));
-        let connecting = agents.into_iter().map(|(name, place)| {
-            let (turns, place) = (Arc::clone(&turns), place.into());
-            async move {
-                let _turn = turns.acquire().await;
-                Member::connect(name, place, controller, deadline).await
-            }
-        });
-        let members = all(&runtime, connecting).into_iter().collect::<Result<_, _>>()?;
+        let connecting =
+            agents.into_iter().map(|(name, place)| Member::connect(name, place.into(), controller, deadline));
+        let connected = ask(&runtime, AT_A_TIME, connecting, Result::is_ok).answers;
+        let members = connected.into_iter().flatten().collect::<Result<Vec<Member>, _>>()?;
+        let by_name =
+            members.iter().enumerate().map(|(index, member)| (member.name.clone(), index)).collect();
         Ok(Agents {
             runtime,
             controller,
             members,
+            by_name,
             run: 0,
             tell_bins: false,
             taking_part: Vec::new(),
             length: Duration::ZERO,
             epoch: NOT_STARTED,
-            given_up: Vec::new(),
+            conduct: None,
             consents: Vec::new(),
-            prepared_in_ns: 0,
+            lead: Cell::default(),
         })
     }
 
@@ -164,9 +167,10 @@ impl Agents {
         self.tell_bins = tell_bins;
         self.consents.clear();
         self.epoch = NOT_STARTED;
-        self.given_up.clear();
+        self.conduct = None;
         self.taking_part.clear();
         self.length = Duration::ZERO;
+        self.lead.take();
     }
 
     /// Has the agents of these assignments give their word for what they are to receive. It is
@@ -176,7 +180,7 @@ impl Agents {
         let receives = |(_, assignment): &&(String, Assignment)| {
             assignment.flows.iter().any(|flow| flow.side == Side::Receive)
         };
-        let mut calls = Vec::new();
+        let (mut asked, mut calls) = (Vec::new(), Vec::new());
         for (name, assignment) in assignments.iter().filter(receives) {
             let request = AgreeRequest {
                 controller,
@@ -185,19 +189,22 @@ impl Agents {
                 assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
             };
             let member = self.member(name)?.clone();
+            asked.push((name, assignment));
             calls.push(async move {
                 let mut client = member.client.clone();
-                let answer = member.answer(ANSWER_WITHIN, client.agree(request)).await;
-                (member.name, answer)
+                member.answer(ANSWER_WITHIN, client.agree(request)).await
             });
         }
+        let agreed = |answer: &Result<AgreeReply, String>| answer.as_ref().is_ok_and(|r| r.refusal.is_none());
+        let answers = ask(&self.runtime, AT_A_TIME, calls, agreed).answers;
         let (mut refused, mut lost) = (Vec::new(), Vec::new());
-        for (agent, answer) in all(&self.runtime, calls) {
+        for ((agent, assignment), answer) in asked.into_iter().zip(answers) {
             match answer {
-                Err(reason) => lost.push(Loss { agent, reason }),
-                Ok(reply) => match reply.refusal {
-                    Some(refusal) => refused.push((agent, Refusal::from(refusal))),
-                    None => self.consents.extend(reply.consents),
+                None => {}
+                Some(Err(reason)) => lost.push(Loss { agent: agent.clone(), reason }),
+                Some(Ok(reply)) => match reply.refusal {
+                    Some(refusal) => refused.push((agent.clone(), Refusal::from(refusal))),
+                    None => self.consents.extend(own_words(reply.consents, assignment)),
                 },
             }
         }
@@ -209,8 +216,11 @@ impl Agents {
     }
 
     fn member(&self, name: &str) -> Result<&Member, Error> {
-        let found = self.members.iter().find(|member| member.name == name);
-        found.ok_or_else(|| Error::Unknown(name.to_owned()))
+        self.index(name).map(|index| &self.members[index])
+    }
+
+    fn index(&self, name: &str) -> Result<usize, Error> {
+        self.by_name.get(name).copied().ok_or_else(|| Error::Unknown(name.to_owned()))
     }
 
     /// Addresses of an agent's host that flows may use, where it tells.
@@ -229,13 +239,14 @@ impl Agents {
                 let listed = member.answer(ANSWER_WITHIN, client.kept(KeptRequest { controller })).await;
                 let mut reports = Vec::new();
                 for kept in listed.map_err(|reason| (member.name.clone(), reason))?.reports {
-                    reports.push((kept.run, member.collect(controller, kept.run).await));
+                    let report = member.collect(controller, kept.run, MAX_REPORT_BYTES).await;
+                    reports.push((kept.run, report));
                 }
                 Ok::<_, (String, String)>((member, reports))
             }
         });
         let (mut losses, mut released) = (Vec::new(), Vec::new());
-        for result in all(&self.runtime, calls) {
+        for result in self.ask_all(calls) {
             match result {
                 Err((agent, reason)) => losses.push(Loss { agent, reason }),
                 Ok((member, reports)) => {
@@ -251,7 +262,7 @@ impl Agents {
                 }
             }
         }
-        all(&self.runtime, released.into_iter().map(|(member, run)| release(member, controller, run)));
+        self.ask_all(released.into_iter().map(|(member, run)| release(member, controller, run)));
         losses
     }
 
@@ -261,36 +272,37 @@ impl Agents {
         let first = self.taking_part.len();
         self.length =
             assignments.iter().map(|(_, a)| a.duration).chain([self.length]).max().expect("not none");
-        let mut requests = Vec::new();
-        for (name, assignment) in &assignments {
-            let index = self.members.iter().position(|member| member.name == *name);
-            self.taking_part.push(index.ok_or_else(|| Error::Unknown(name.clone()))?);
-            requests.push(PrepareRequest {
+        let indices = assignments.iter().map(|(name, _)| self.index(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut calls = Vec::new();
+        for (&index, (_, assignment)) in indices.iter().zip(&assignments) {
+            let request = PrepareRequest {
                 controller: self.controller,
                 run: self.run,
                 task_version: task::VERSION,
                 assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
                 tell_bins: self.tell_bins,
                 consents: self.consents_for(assignment),
-            });
-        }
-        let calls = self.taking_part[first..].iter().zip(requests).map(|(&index, request)| {
+            };
             let member = self.members[index].clone();
-            async move {
+            member.expect(self.run, assignment, self.tell_bins);
+            calls.push(async move {
                 let mut client = member.client.clone();
                 member.answer(PREPARE_WITHIN, client.prepare(request)).await
-            }
-        });
+            });
+        }
+        self.taking_part.extend(indices);
+        let ready =
+            |answer: &Result<PrepareReply, String>| answer.as_ref().is_ok_and(|r| r.refusal.is_none());
+        let answers = ask(&self.runtime, AT_A_TIME, calls, ready).answers;
         let mut ports = Vec::new();
-        let began_ns = monotonic_ns();
-        let answers = all(&self.runtime, calls).into_iter().map(|answer| {
-            answer.map(|reply| {
-                ports.push(reply.ports.iter().map(|at| (at.flow, at.port as u16)).collect());
-                reply.refusal
+        let answers = answers.into_iter().zip(&assignments).map(|(answer, (_, assignment))| {
+            answer.map(|answer| {
+                let reply = answer?;
+                ports.push(own_ports(&reply, assignment));
+                Ok(reply.refusal)
             })
         });
         let answers = answers.collect();
-        self.prepared_in_ns = monotonic_ns() - began_ns;
         self.all_agreed(first, answers)?;
         Ok(ports)
     }
@@ -309,23 +321,34 @@ impl Agents {
             let member = member.clone();
             async move { (member.name.clone(), member.read_clock().await) }
         });
-        let read = all(&self.runtime, calls).into_iter();
+        let read = self.ask_all(calls).into_iter();
         read.filter_map(|(name, clock)| Some((name, clock.ok()?))).collect()
     }
 
-    /// When a start can be that every agent hears of in time.
+    /// When a start can be that every agent hears of in time: all are asked for their clocks at
+    /// once, as they will be told of the start, and the slowest shows how long that takes.
     pub fn soonest_start(&self) -> Epoch {
-        let slowest = self.members.iter().map(|member| member.clock.error_ns).max().unwrap_or(0);
-        // To tell them takes no longer than it took to have them prepare.
-        let agents = self.members.len() as u64;
-        let to_tell = (self.prepared_in_ns).clamp(2_000_000 * agents, 10_000_000 * agents);
-        Epoch(monotonic_ns() + 300_000_000 + to_tell + 8 * slowest)
+        let calls = self.taking_part.iter().map(|&index| {
+            let member = self.members[index].clone();
+            async move {
+                let mut client = member.client.clone();
+                // One that does not answer is noticed when it is told of the start.
+                let _ = member.answer(ANSWER_WITHIN, client.read_clock(ReadClockRequest {})).await;
+            }
+        });
+        let slowest = ask(&self.runtime, usize::MAX, calls, |()| true).slowest;
+        let clock_error = self.taking_part.iter().map(|&index| self.members[index].clock.error_ns).max();
+        let lead = start_lead(slowest, Duration(clock_error.unwrap_or(0)));
+        self.lead.set((slowest, lead));
+        Epoch(monotonic_ns()).later(lead)
     }
 
     /// Starts the prepared run at one moment, told each agent in time of its own clock. On
     /// an error the run is called off; it can be prepared again.
     pub fn start(&mut self, epoch: Epoch) -> Result<(), Error> {
         self.epoch = epoch;
+        let end = Instant(epoch.later(self.length).0);
+        self.conduct = Some(Conduct::new(self.run, self.taking_part.len(), end));
         let (controller, run) = (self.controller, self.run);
         let calls = self.taking_part.iter().map(|&index| {
             let member = self.members[index].clone();
@@ -335,37 +358,30 @@ impl Agents {
                 member.answer(ANSWER_WITHIN, client.start(request)).await.map(|reply| reply.refusal)
             }
         });
-        let answers = all(&self.runtime, calls);
+        let answers = ask(&self.runtime, usize::MAX, calls, |_| true).answers;
         self.all_agreed(0, answers)
     }
 
     /// Waits until every agent is over or lost, telling how it goes about 20 times a second;
     /// `Break` stops the run. Agents that go on too long are given up.
     pub fn watch(&mut self, mut tell: impl FnMut(&Overview) -> ControlFlow<()>) {
-        if self.epoch == NOT_STARTED {
-            return;
-        }
-        let mut deadline = self.epoch.later(self.length).later(SETTLE);
-        let mut stopped = false;
-        loop {
+        while self.conduct.is_some() {
             let overview = Overview { ended: self.take_ended(), ..self.overview() };
-            if tell(&overview).is_break() && !stopped {
+            let told_to_stop = tell(&overview).is_break();
+            let now = Instant(monotonic_ns());
+            let Some(conduct) = &mut self.conduct else { return };
+            conduct.handle_timeout(now);
+            if told_to_stop && conduct.stop(now) {
                 self.stop();
-                stopped = true;
-                deadline = Epoch(monotonic_ns()).later(SETTLE);
-            }
-            if overview.running == 0 {
+            } else if conduct.poll_timeout().is_none() {
                 return;
-            }
-            if monotonic_ns() > deadline.0 {
-                return self.give_up();
             }
             thread::sleep(LOOK);
         }
     }
 
     /// How the run goes.
-    pub fn overview(&self) -> Overview {
+    pub fn overview(&mut self) -> Overview {
         let mut overview = Overview {
             now: self.epoch.now(),
             running: 0,
@@ -375,20 +391,27 @@ impl Agents {
             lost_agents: Vec::new(),
             ended: Ended::default(),
         };
-        for &index in &self.taking_part {
+        // What agents tell may be anything: the sums stop at the largest number.
+        let add = |sum: &mut u64, told: u64| *sum = sum.saturating_add(told);
+        for (place, &index) in self.taking_part.iter().enumerate() {
             let member = &self.members[index];
             let seen = member.seen();
-            overview.sent.0 += seen.progress.sent;
-            overview.sent.1 += seen.progress.sent_bytes;
-            overview.received.0 += seen.progress.received;
-            overview.received.1 += seen.progress.received_bytes;
-            overview.lost += seen.progress.lost;
+            add(&mut overview.sent.0, seen.progress.sent);
+            add(&mut overview.sent.1, seen.progress.sent_bytes);
+            add(&mut overview.received.0, seen.progress.received);
+            add(&mut overview.received.1, seen.progress.received_bytes);
+            add(&mut overview.lost, seen.progress.lost);
+            if let Some(conduct) = &mut self.conduct {
+                conduct.handle_progress(place, seen.progress.run, Phase::from(seen.progress.phase()));
+            }
             if seen.lost.is_some() {
                 overview.lost_agents.push(member.name.clone());
-            } else if !self.is_over(&seen) {
-                overview.running += 1;
+                if let Some(conduct) = &mut self.conduct {
+                    conduct.handle_lost(place);
+                }
             }
         }
+        overview.running = self.conduct.as_ref().map_or(self.taking_part.len(), Conduct::under_way);
         overview
     }
 
@@ -403,7 +426,7 @@ impl Agents {
                 let _ = member.answer(ANSWER_WITHIN, client.stop(StopRequest { controller, run })).await;
             }
         });
-        all(&self.runtime, calls);
+        ask(&self.runtime, usize::MAX, calls, |()| true);
     }
 
     /// What was agreed to of the flows an assignment sends.
@@ -426,20 +449,33 @@ impl Agents {
     ) -> Collected {
         self.watch(|_| ControlFlow::Continue(()));
         let (controller, run) = (self.controller, self.run);
-        let calls = self.taking_part.iter().map(|&index| {
+        let calls = self.taking_part.iter().enumerate().map(|(place, &index)| {
             let member = self.members[index].clone();
-            let given_up =
-                self.given_up.iter().find(|(which, _)| *which == index).map(|(_, why)| why.clone());
+            let given_up = match self.conduct.as_ref().and_then(|conduct| conduct.standing(place)) {
+                Some(Standing::GivenUp(phase)) => Some(phase),
+                _ => None,
+            };
             async move {
-                if let Some(why) = given_up {
-                    return Err(why);
+                if let Some(phase) = given_up {
+                    let seconds = SETTLE.0 / 1_000_000_000;
+                    return Err(format!("still {} {seconds} s after the end of the run", phase.name()));
                 }
-                member.collect(controller, run).await
+                let most = member.longest_report();
+                member.collect(controller, run, most).await
             }
         });
         let mut collected = Collected::default();
         let mut released = Vec::new();
-        for (&index, result) in self.taking_part.iter().zip(all(&self.runtime, calls)) {
+        let (slowest, lead) = self.lead.get();
+        collected.slow_start = (slowest >= SLOW).then(|| {
+            format!(
+                "the start was told {:.1} s ahead: the slowest of {} agents took {:.1} s to answer",
+                lead.as_secs_f64(),
+                self.taking_part.len(),
+                slowest.as_secs_f64()
+            )
+        });
+        for (&index, result) in self.taking_part.iter().zip(self.ask_all(calls)) {
             let member = &self.members[index];
             collected.clocks.push((member.name.clone(), member.clock));
             match result {
@@ -461,8 +497,9 @@ impl Agents {
                 Err(why) => collected.lost.push(self.loss(index, why)),
             }
         }
-        all(&self.runtime, released.into_iter().map(|member| release(member, controller, run)));
+        self.ask_all(released.into_iter().map(|member| release(member, controller, run)));
         self.taking_part.clear();
+        self.conduct = None;
         collected
     }
 
@@ -476,7 +513,16 @@ impl Agents {
                 let _ = member.answer(ANSWER_WITHIN, client.finish(FinishRequest { controller })).await;
             }
         });
-        all(&self.runtime, calls);
+        self.ask_all(calls);
+    }
+
+    /// Asks everybody, so many at a time; their answers in order.
+    fn ask_all<F>(&self, calls: impl IntoIterator<Item = F>) -> Vec<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        let Answers { answers, .. } = ask(&self.runtime, AT_A_TIME, calls, |_| true);
+        answers.into_iter().flatten().collect()
     }
 
     /// Each agent's clock against ours.
@@ -484,18 +530,21 @@ impl Agents {
         self.members.iter().map(|member| (member.name.as_str(), member.clock))
     }
 
-    /// Nothing, where all from the `first` on agreed; else the run is called off.
+    /// Nothing, where all from the `first` on agreed; else the run is called off. Some may not
+    /// have been asked, because others had refused.
     fn all_agreed(
         &mut self,
         first: usize,
-        answers: Vec<Result<Option<crate::protocol::generated::Refusal>, String>>,
+        answers: Vec<Option<Result<Option<crate::protocol::generated::Refusal>, String>>>,
     ) -> Result<(), Error> {
         let (mut refused, mut lost) = (Vec::new(), Vec::new());
         for (&index, answer) in self.taking_part[first..].iter().zip(answers) {
             match answer {
-                Ok(None) => {}
-                Ok(Some(refusal)) => refused.push((self.members[index].name.clone(), Refusal::from(refusal))),
-                Err(why) => lost.push(self.loss(index, why)),
+                None | Some(Ok(None)) => {}
+                Some(Ok(Some(refusal))) => {
+                    refused.push((self.members[index].name.clone(), Refusal::from(refusal)));
+                }
+                Some(Err(why)) => lost.push(self.loss(index, why)),
             }
         }
         let error = match (refused.is_empty(), lost.is_empty()) {
@@ -511,6 +560,7 @@ impl Agents {
     fn call_off(&mut self) {
         self.stop();
         self.epoch = NOT_STARTED;
+        self.conduct = None;
         let deadline = Epoch(monotonic_ns()).later(SETTLE);
         let busy = |index: &usize| {
             let seen = self.members[*index].seen();
@@ -519,24 +569,6 @@ impl Agents {
         };
         while self.taking_part.iter().any(busy) && monotonic_ns() < deadline.0 {
             thread::sleep(LOOK);
-        }
-    }
-
-    fn is_over(&self, seen: &Seen) -> bool {
-        seen.progress.run == self.run && Phase::from(seen.progress.phase()) == Phase::Done
-    }
-
-    fn give_up(&mut self) {
-        for &index in &self.taking_part {
-            let seen = self.members[index].seen();
-            if seen.lost.is_none() && !self.is_over(&seen) {
-                let why = format!(
-                    "still {} {} s after the end of the run",
-                    Phase::from(seen.progress.phase()).name(),
-                    SETTLE.0 / 1_000_000_000
-                );
-                self.given_up.push((index, why));
-            }
         }
     }
 
@@ -566,18 +598,18 @@ async fn release(member: Member, controller: u64, run: u64) {
     let _ = member.answer(ANSWER_WITHIN, client.release(ReleaseRequest { controller, run })).await;
 }
 
-/// Runs them at the same time, and gives their results in order.
-fn all<F>(runtime: &Runtime, futures: impl IntoIterator<Item = F>) -> Vec<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    let tasks: Vec<_> = futures.into_iter().map(|future| runtime.spawn(future)).collect();
-    runtime.block_on(async {
-        let mut results = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            results.push(task.await.expect("it does not panic"));
-        }
-        results
-    })
+/// Of what an agent says it agreed to, what it was asked: where it receives itself.
+fn own_words(consents: Vec<Consent>, assignment: &Assignment) -> impl Iterator<Item = Consent> {
+    let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive);
+    let mut asked: BTreeSet<(u32, String)> =
+        received.map(|flow| (flow.id, flow.destination.to_string())).collect();
+    // Removed as it is found: a word given twice is one.
+    consents.into_iter().filter(move |word| asked.remove(&(word.flow, word.destination.clone())))
+}
+
+/// Where an agent says it receives, of the flows it was asked to.
+fn own_ports(reply: &PrepareReply, assignment: &Assignment) -> Vec<(u32, u16)> {
+    let asked: BTreeSet<u32> = assignment.flows.iter().map(|flow| flow.id).collect();
+    let told = reply.ports.iter().filter(|at| asked.contains(&at.flow));
+    told.filter_map(|at| Some((at.flow, u16::try_from(at.port).ok()?))).take(asked.len()).collect()
 }

@@ -20,7 +20,7 @@ use crate::fabric::services::{self, ServiceResult};
 use crate::fabric::spec::Spec;
 use crate::netns::user::{Privileges, privileges};
 use crate::task::{Assignment, EdgeTask};
-use crate::tcpmon::watch::{self, WatchSpec};
+use crate::tcpmon::watch::WatchSpec;
 pub use backend::Backend;
 use folder::Folder;
 use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
@@ -90,10 +90,9 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         assignment.edge = Some(EdgeTask { configuration });
     }
     // All windows of this machine are watched at once.
-    let watch = WatchSpec::of(assignments.values());
-    let is_sender = |part: &Assignment| part.flows.iter().any(watch::is_told_of);
-    let senders = assignments.iter().filter(|(_, part)| is_sender(part)).map(|(&node, _)| node).collect();
-    assignments.values_mut().for_each(|assignment| assignment.tcp_events = false);
+    let (senders, watched): (Vec<usize>, Vec<_>) = assignments::watched(plan, &members).into_iter().unzip();
+    let subjects = watched.len();
+    let watch = WatchSpec::new(watched, plan.duration, plan.measure.interval);
     let mut spec = Spec::new(plan, &layout, &routers);
     let told = backend::assign(means.backend, plan, &mut spec)?;
     let mut build = Build {
@@ -103,11 +102,11 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         services: services::specs(plan, &members, folder.path()),
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
         gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
-        watch: watch.zip(Some(senders)),
+        watch: watch.map(|watch| (watch, senders)),
         tell_bins: attendant.listens(),
     };
     let parts = assignments.values();
-    let mut so_far = so_far::SoFar::new(plan, &members, parts, Some(&build.emulator));
+    let mut so_far = so_far::SoFar::new(plan, &members, parts, subjects, Some(&build.emulator));
     let mut sockets = Vec::new();
     for &node in assignments.keys() {
         let socket = folder.socket(node);

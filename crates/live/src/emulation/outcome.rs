@@ -64,10 +64,8 @@ pub fn outcome(found: &Findings) -> Outcome {
             gathered.push(Metric::FlowClockError, &plan.flow_name(member.group, member.index), values);
         }
     }
-    for (id, bins) in &found.watched.flows {
-        let member = &found.members[*id as usize];
-        let name = plan.flow_name(member.group, member.index);
-        gathered.outcome.series.extend(window::series(&name, plan.measure.interval, bins));
+    for (subject, bins) in &found.watched.flows {
+        gathered.outcome.series.extend(window::series(subject, plan.measure.interval, bins));
     }
     for (index, vpn) in plan.vpns.iter().enumerate() {
         let own = found.reports.iter().flat_map(|report| &report.vpns).find(|own| own.vpn == vpn.name);

@@ -8,7 +8,6 @@ use crate::emulator;
 use crate::fabric::assignments::Member;
 use crate::results::{Counts, Ended, EndedWindow, FlowResult, Report, VpnResult, Watched};
 use crate::task::Assignment;
-use crate::tcpmon::watch;
 use netstage_core::tcp::history::Bin;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::Outcome;
@@ -26,7 +25,7 @@ pub struct SoFar<'a> {
     expected: (usize, usize),
     /// By number of the flow, and whether this is its sender's side.
     flows: BTreeMap<(u32, bool), FlowResult>,
-    windows: BTreeMap<u32, Vec<Bin>>,
+    windows: BTreeMap<String, Vec<Bin>>,
     vpns: BTreeMap<String, VpnResult>,
     emulator: emulator::Report,
     /// Bins of which the emulator has told; none where the network is a real one.
@@ -36,18 +35,15 @@ pub struct SoFar<'a> {
 }
 
 impl<'a> SoFar<'a> {
-    /// Nothing yet of what these agents are to do; links are those of an emulator, if there is one.
+    /// Nothing yet of what these agents are to do, and of so many windows; links are those of an emulator, if there is one.
     pub fn new<'b>(
         plan: &'a Plan,
         members: &'a [Member],
         assignments: impl Iterator<Item = &'b Assignment>,
+        windows: usize,
         config: Option<&emulator::Config>,
     ) -> SoFar<'a> {
-        let mut expected = (0, 0);
-        for flow in assignments.flat_map(|assignment| &assignment.flows) {
-            expected.0 += 1;
-            expected.1 += usize::from(plan.measure.tcp_events && watch::is_told_of(flow));
-        }
+        let expected = (assignments.map(|assignment| assignment.flows.len()).sum(), windows);
         let begun = |config: &emulator::Config| {
             let links = config.links.iter();
             let named = links
@@ -109,10 +105,8 @@ impl<'a> SoFar<'a> {
     pub fn add_windows(&mut self, ended: &[EndedWindow]) {
         let whole = self.whole();
         for ended in ended.iter().filter(|ended| (ended.bin as usize) < whole) {
-            if (ended.flow as usize) < self.members.len() {
-                let bins = self.windows.entry(ended.flow).or_default();
-                *place(bins, ended.bin as usize, Bin::default()) = ended.window;
-            }
+            let bins = self.windows.entry(ended.subject.clone()).or_default();
+            *place(bins, ended.bin as usize, Bin::default()) = ended.window;
         }
     }
 
@@ -148,7 +142,7 @@ impl<'a> SoFar<'a> {
             vpns: self.vpns.values().cloned().collect(),
             ..Report::default()
         }];
-        let windows = self.windows.iter().map(|(flow, bins)| (*flow, bins.clone()));
+        let windows = self.windows.iter().map(|(subject, bins)| (subject.clone(), bins.clone()));
         let mut outcome = outcome::outcome(&Findings {
             plan: self.plan,
             members: self.members,

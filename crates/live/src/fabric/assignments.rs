@@ -3,10 +3,10 @@
 use super::address;
 use super::layout::Layout;
 use crate::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
-use crate::tcpmon::watch;
+use crate::tcpmon::watch::{End, FlowSpec};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::plan::{self, FlowGroup, Plan};
+use netstage_scenario::plan::{self, Direction, FlowGroup, Plan};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -79,6 +79,35 @@ pub fn members_at(
     Ok(members)
 }
 
+/// What is watched of TCP where a plan asks for it, with the node that sends it. Both ends of an application or a
+/// service send.
+pub fn watched(asked: &Plan, members: &[Member]) -> Vec<(usize, FlowSpec)> {
+    let ends = |member: &Member| -> Vec<(usize, FlowSpec)> {
+        let group = &asked.flows[member.group];
+        if !matches!(group.transport, plan::Transport::Tcp(_)) {
+            return Vec::new();
+        }
+        let subject = asked.flow_name(member.group, member.index);
+        let source = End::any(member.source);
+        // Other people's programs choose their ports, and have addresses of their own.
+        let destination = match group.program {
+            Some(_) => End::any(member.destination.ip()),
+            None => End::at(member.destination),
+        };
+        if group.traffic.application().is_none() {
+            return vec![(group.from, FlowSpec { subject, source, destination })];
+        }
+        let there = FlowSpec { subject: Direction::Forward.of(&subject), source, destination };
+        let subject = Direction::Backward.of(&subject);
+        let back = FlowSpec { subject, source: destination, destination: source };
+        vec![(group.from, there), (group.to, back)]
+    };
+    match asked.measure.tcp_events {
+        true => members.iter().flat_map(ends).collect(),
+        false => Vec::new(),
+    }
+}
+
 /// What each node that has flows is asked to do, by index of the node. Services are not the agents'.
 pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize, Assignment> {
     let mut assignments: BTreeMap<usize, Assignment> = BTreeMap::new();
@@ -98,9 +127,6 @@ pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize
             }
         }
         give(group.from, task);
-    }
-    for assignment in assignments.values_mut() {
-        assignment.tcp_events = plan.measure.tcp_events && assignment.flows.iter().any(watch::is_told_of);
     }
     assignments
 }

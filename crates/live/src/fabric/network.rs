@@ -8,8 +8,9 @@ use super::process::Failed;
 use super::spec::{AddressSpec, DeviceSpec, LinkSpec, MulticastSpec, NodeSpec, RouteSpec, Spec};
 use crate::emulator::netem::chain;
 use crate::netns::multicast::MulticastRoutes;
-use crate::netns::netlink::{Metrics, Route, VethEnd, VethOptions, create_veth};
+use crate::netns::netlink::{VethEnd, VethOptions, create_veth};
 use crate::netns::qdiscs::TokenBucket;
+use crate::netns::routes::{Metrics, Route};
 use crate::netns::{Namespace, Netlink, ethtool};
 use crate::ports::tun::{Layer, Tun};
 use std::collections::BTreeMap;
@@ -109,11 +110,15 @@ impl Network {
             let inner_end = at(self.node(node), inner.as_str(), Side::Node);
             let outer_end = at(&self.emulator, outer.as_str(), Side::Emulator);
             create_veth(inner_end, outer_end, options).map_err(failed)?;
+            let device = spec.nodes[node].device;
             for (namespace, name) in [(self.node(node), &inner), (&self.emulator, &outer)] {
-                ethtool::offloads_off(namespace, name).map_err(|e| broken("switch offloads off", &e))?;
+                // A host that is limited by its device leaves cutting super-packets to it, as to a real one.
+                if device.is_none() || name == &outer {
+                    ethtool::offloads_off(namespace, name).map_err(|e| broken("switch offloads off", &e))?;
+                }
                 Netlink::open(namespace).and_then(|mut n| n.set_up(name)).map_err(failed)?;
             }
-            if let Some(device) = spec.nodes[node].device {
+            if let Some(device) = device {
                 self.limit(node, &inner, device, &spec.nodes[node].name)?;
             }
         }
@@ -144,7 +149,12 @@ impl Network {
             burst: DEVICE_BURST,
             limit: u32::try_from(framed(device.buffer)).unwrap_or(u32::MAX),
         };
-        let set = Netlink::open(self.node(node)).and_then(|mut n| n.set_token_bucket(interface, bucket));
+        // A packet less, so that the token bucket need not cut any.
+        let super_packet = DEVICE_BURST - (ETHERNET_MTU + ETHERNET_HEADER) as u32;
+        let set = Netlink::open(self.node(node)).and_then(|mut netlink| {
+            netlink.set_largest_super_packet(interface, super_packet)?;
+            netlink.set_token_bucket(interface, bucket)
+        });
         set.map_err(|error| match error.source.raw_os_error() {
             Some(libc::ENOENT) => Failed::missing(
                 format!("node.{name}: this kernel has no token bucket for `device`"),

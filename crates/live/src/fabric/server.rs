@@ -31,7 +31,7 @@ enum Event {
     /// A bin of the run has ended.
     Bin(EndedBin),
     /// A bin of a watched window has ended.
-    Window(EndedWindow),
+    Window(Box<EndedWindow>),
     /// The run is over.
     Finished(Box<Report>),
 }
@@ -179,7 +179,7 @@ impl Stage {
                 Event::Order(Order::Run(epoch)) => self.run(epoch, sender),
                 Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
                 Event::Bin(bin) => answer(&Answer::Bin(bin)),
-                Event::Window(window) => answer(&Answer::Window(window)),
+                Event::Window(window) => answer(&Answer::Window(*window)),
                 Event::Finished(emulator) => {
                     let services = self.services.drain(..).map(Service::finish).collect();
                     let mut ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
@@ -213,8 +213,10 @@ impl Stage {
         if let Some(watch) = self.watch.take() {
             let (stop, told) = (Arc::clone(&self.stop), self.tell_bins.then(|| sender.clone()));
             let tell = move |window| {
-                // Who is gone hears nothing.
-                told.iter().for_each(|told| drop(told.send(Event::Window(window))));
+                if let Some(told) = &told {
+                    // Who is gone hears nothing.
+                    let _ = told.send(Event::Window(Box::new(window)));
+                }
             };
             self.watching = Some(std::thread::spawn(move || watch.run(epoch, &stop, tell)));
         }

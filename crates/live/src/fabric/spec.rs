@@ -337,6 +337,12 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
         settings.push(("net.ipv4.ip_forward", "1"));
         settings.push(("net.ipv6.conf.all.forwarding", "1"));
     }
+    if plan.nodes[node].device.is_some() {
+        // TCP small queues let a connection have a millisecond of its pacing rate in a device's queue, which
+        // then hardly overflows. Nothing is paced here, so the rate only decides that.
+        settings.push(("net.ipv4.tcp_pacing_ss_ratio", "1000"));
+        settings.push(("net.ipv4.tcp_pacing_ca_ratio", "1000"));
+    }
     let of_node = plan.flows.iter().filter(|group| group.from == node || group.to == node);
     let mut configurations = of_node.filter_map(|group| match &group.transport {
         Transport::Tcp(tcp) => Some(tcp),

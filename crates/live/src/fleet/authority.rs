@@ -15,9 +15,12 @@ use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKey
 use std::io;
 use std::path::Path;
 use std::time::Duration;
+use webpki::EndEntityCert;
 
 /// The name in the controller's certificate.
 pub const CONTROLLER: &str = "controller.netstage";
+/// What the name in an agent's certificate ends with.
+const AGENT: &str = ".agent.netstage";
 /// How long the authority lasts.
 const LIFE: Duration = Duration::from_secs(20 * 366 * 86_400);
 /// Certificates begin so much before they are given, for clocks that are behind.
@@ -106,7 +109,14 @@ impl Authority {
 
 /// The name in the certificate of an agent.
 pub fn agent_name(agent: &str) -> String {
-    format!("{agent}.agent.netstage")
+    format!("{agent}{AGENT}")
+}
+
+/// The name of the agent whose certificate this is.
+pub fn name_in(certificate: &CertificateDer<'_>) -> Option<String> {
+    let certificate = EndEntityCert::try_from(certificate).ok()?;
+    let mut names = certificate.valid_dns_names();
+    names.find_map(|name| name.strip_suffix(AGENT).filter(|name| is_agent_name(name)).map(str::to_owned))
 }
 
 /// Whether an agent may have this name: it stands in certificates, files and scenarios.

@@ -116,7 +116,7 @@ mod tests {
             interval: second,
             flows,
             edge: None,
-            tcp_events: false,
+            watch: Vec::new(),
         };
         let consents = |identity| Signer::new(&identity).unwrap().consents(3, &assignment);
         let given = consents(identity(&ours, far));

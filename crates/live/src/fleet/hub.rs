@@ -5,26 +5,27 @@
 //! Every connection is looked at once a second: an agent that was removed, or whose
 //! certificate has ended, is cut off at once, whatever it is doing.
 
-use super::authority::{Authority, agent_name};
+use super::authority::{Authority, name_in};
 use super::enrolment::Service as Enrolment;
 use super::enrolment::generated::enrolment_server::EnrolmentServer;
 use super::folder::{Fleet, FleetError, now_ns, now_s};
+use super::metrics::{self, HubCounts, count};
 use super::status::{AgentStatus, State};
+use super::strangers::Strangers;
 use super::tls::{self, Acceptor};
 use super::token::sha256;
 use crate::agent::Socket;
 use crate::clock;
 use crate::controller::{channel_over, exchange_clocks, greet};
 use crate::descriptors;
+use crate::ender::Ender;
 use crate::keyed::{Peer, Stream};
 use crate::log::{Level, Log};
-use crate::protocol::common_version;
+use crate::prometheus::{self, Source};
 use crate::protocol::generated::HelloReply;
 use crate::protocol::generated::agent_client::AgentClient;
+use crate::protocol::{common_version, plain};
 use netstage_core::measure::{ClockOffset, OffsetEstimator};
-use rustls::client::verify_server_name;
-use rustls::pki_types::ServerName;
-use rustls::server::ParsedCertificate;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
@@ -32,7 +33,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
-use tokio::sync::{Semaphore, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -42,8 +43,12 @@ use tower::Service as _;
 
 /// How long a handshake may take, and joining after it.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Handshakes at a time; further ones wait.
-const HANDSHAKES: usize = 64;
+/// Strangers at a time: a fleet of a thousand may dial at once.
+const STRANGERS: usize = 2048;
+/// Longest message of one who joins: a token and the request for a certificate.
+const MOST_ASKED: usize = 16 << 10;
+/// Letters of an agent's host and version that are shown.
+const MOST_LETTERS: usize = 64;
 /// How often an agent is asked how it is, and how long it may take to answer.
 const LOOK: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -57,21 +62,11 @@ pub struct Hub {
     acceptor: Acceptor,
     listener: TcpListener,
     commands: Socket,
-    ended: watch::Sender<bool>,
+    ender: Ender,
+    metrics: Option<SocketAddr>,
     log: Log,
     /// Held as long as the hub.
     _lock: nix::fcntl::Flock<std::fs::File>,
-}
-
-/// Asks a hub to end.
-#[derive(Clone)]
-pub struct HubEnder(watch::Sender<bool>);
-
-impl HubEnder {
-    /// Every agent is let go.
-    pub fn end(&self) {
-        self.0.send_replace(true);
-    }
 }
 
 /// What its tasks share.
@@ -79,6 +74,8 @@ struct Shared {
     fleet: Fleet,
     authority: Arc<Authority>,
     log: Log,
+    counts: Arc<HubCounts>,
+    since: Instant,
     state: Mutex<Present>,
 }
 
@@ -125,7 +122,8 @@ impl Hub {
             acceptor,
             listener,
             commands,
-            ended: watch::Sender::new(false),
+            ender: Ender::default(),
+            metrics: None,
             log,
             _lock: lock,
         })
@@ -136,27 +134,41 @@ impl Hub {
         self.listener.local_addr()
     }
 
-    /// What ends it from outside.
-    pub fn ender(&self) -> HubEnder {
-        HubEnder(self.ended.clone())
+    /// What ends it from outside: every agent is let go.
+    pub fn ender(&self) -> Ender {
+        self.ender.clone()
+    }
+
+    /// Tells metrics there.
+    pub fn tell_metrics(&mut self, address: SocketAddr) {
+        self.metrics = Some(address);
     }
 
     /// Serves until it is ended.
     pub fn serve(self) -> io::Result<()> {
         // An agent takes two, and who commands it one.
         descriptors::allow_many();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let mut ended = self.ended.subscribe();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let mut ended = self.ender.subscribe();
         let seen = self.fleet.last_status().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
         let shared = Arc::new(Shared {
             fleet: self.fleet,
             authority: Arc::new(self.authority),
             log: self.log,
+            counts: Arc::default(),
+            since: Instant::now(),
             state: Mutex::new(Present { seen, ..Present::default() }),
         });
         shared.read_registry();
         let mut commands = self.commands;
         let result = runtime.block_on(async {
+            if let Some(address) = self.metrics {
+                let shared = Arc::clone(&shared);
+                let page: Source = Arc::new(move || {
+                    Some(metrics::of_hub(&shared.counts, &shared.statuses(false), shared.since.elapsed()))
+                });
+                prometheus::listen(address, page, self.ender.subscribe()).await.map_err(io::Error::other)?;
+            }
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             tokio::spawn(accept(listener, self.acceptor, Arc::clone(&shared)));
             tokio::spawn(look_after(Arc::clone(&shared)));
@@ -192,20 +204,20 @@ impl Shared {
         state.read_at = changed_at;
     }
 
-    /// Whose connection this is.
+    /// Whose connection this is: who is an agent, has a file that names its certificate.
     fn agent_of(&self, stream: &Stream) -> Option<(String, String)> {
         let certificate = stream.shown().first()?;
+        let name = name_in(certificate)?;
         let print = sha256(certificate);
-        let lookup = || self.state().certificates.get(&print).map(|(name, _)| name.clone());
-        let name = lookup().or_else(|| {
-            // It may have joined a moment ago.
-            self.state().read_at = None;
-            self.read_registry();
-            lookup()
-        })?;
-        let expected = ServerName::try_from(agent_name(&name)).ok()?;
-        verify_server_name(&ParsedCertificate::try_from(certificate).ok()?, &expected).ok()?;
+        let expires_s = self.certificate_of(&name, &print).filter(|expires_s| *expires_s > now_s())?;
+        self.state().certificates.insert(print.clone(), (name.clone(), expires_s));
         Some((name, print))
+    }
+
+    /// When this certificate of an agent ends; none where it is not its.
+    fn certificate_of(&self, name: &str, print: &str) -> Option<u64> {
+        let certificates = self.fleet.registered(name)?.certificates;
+        certificates.into_iter().find(|(one, _)| one == print).map(|(_, expires_s)| expires_s)
     }
 
     /// Cuts off whoever is no agent any more.
@@ -213,11 +225,15 @@ impl Shared {
         let now = now_s();
         let state = self.state();
         for (name, agent) in &state.agents {
-            let reason = match state.certificates.get(&agent.certificate) {
-                Some((_, expires_s)) if *expires_s > now => continue,
+            let known = state.certificates.get(&agent.certificate).map(|(_, expires_s)| *expires_s);
+            // One that joined a moment ago may be missing there.
+            let expires_s = known.or_else(|| self.certificate_of(name, &agent.certificate));
+            let reason = match expires_s {
+                Some(expires_s) if expires_s > now => continue,
                 Some(_) => "its certificate has ended",
                 None => "it was removed, or has another certificate now",
             };
+            count(&self.counts.cut_off);
             (self.log)(Level::Note, &format!("agent {name} is cut off: {reason}"));
             let _ = agent.connection.shutdown(Shutdown::Both);
         }
@@ -239,56 +255,58 @@ impl Shared {
 
 /// Takes connections of agents, and of hosts that join.
 async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: Arc<Shared>) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let strangers = Strangers::new(STRANGERS);
     loop {
-        let turn = Arc::clone(&handshakes).acquire_owned().await.expect("never closed");
         let Ok((stream, from)) = listener.accept().await else {
             // Out of descriptors, mostly: others have to close theirs first.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (acceptor, shared) = (acceptor.clone(), Arc::clone(&shared));
-        tokio::spawn(async move {
-            let shaken = timeout(HANDSHAKE, acceptor.accept(stream)).await;
-            drop(turn);
-            let turned_away =
-                |why: &str| (shared.log)(Level::Alarm, &format!("{from} is turned away: {why}"));
-            match shaken {
-                Err(_) => turned_away("it does not speak"),
-                Ok(Err(error)) => turned_away(&tls::describe(&error)),
-                Ok(Ok(stream)) => {
-                    let who = shared.agent_of(&stream);
-                    match (stream.application(), who, stream.shown().is_empty()) {
-                        (_, None, false) => {
-                            turned_away("its certificate is no agent's: it was removed, or replaced")
-                        }
-                        (Some(tls::COMMANDS), Some((name, print)), _) => {
-                            attend(shared, stream, name, print).await
-                        }
-                        (Some(tls::ENROLMENT), who, _) => {
-                            enrol(shared, stream, who.map(|(name, _)| name)).await
-                        }
-                        (Some(tls::COMMANDS), None, true) => turned_away("it shows no certificate"),
-                        _ => turned_away("it does not say what it wants"),
-                    }
-                }
-            }
-        });
+        count(&shared.counts.connections);
+        let task = tokio::spawn(meet(acceptor.clone(), stream, from, Arc::clone(&shared)));
+        strangers.admit(task.abort_handle());
+    }
+}
+
+/// Finds out who has connected, and what he wants.
+async fn meet(acceptor: Acceptor, stream: tokio::net::TcpStream, from: SocketAddr, shared: Arc<Shared>) {
+    let shaken = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+    let turned_away = |why: &str| {
+        count(&shared.counts.turned_away);
+        (shared.log)(Level::Alarm, &format!("{from} is turned away: {why}"));
+    };
+    let stream = match shaken {
+        Err(_) => return turned_away("it does not speak"),
+        Ok(Err(error)) => return turned_away(&tls::describe(&error)),
+        Ok(Ok(stream)) => stream,
+    };
+    let who = shared.agent_of(&stream);
+    match (stream.application(), who, stream.shown().is_empty()) {
+        (_, None, false) => turned_away("its certificate is no agent's: it was removed, or replaced"),
+        // No stranger any more: whom it is, does not give way to others.
+        (Some(tls::COMMANDS), Some((name, print)), _) => {
+            drop(tokio::spawn(attend(shared, stream, name, print)))
+        }
+        (Some(tls::ENROLMENT), who, _) => enrol(shared, stream, who.map(|(name, _)| name)).await,
+        (Some(tls::COMMANDS), None, true) => turned_away("it shows no certificate"),
+        _ => turned_away("it does not say what it wants"),
     }
 }
 
 /// Lets a host join, or an agent renew its certificate.
 async fn enrol(shared: Arc<Shared>, stream: Stream, agent: Option<String>) {
+    let from = stream.peer().remote;
     let service = Enrolment {
         fleet: shared.fleet.clone(),
         authority: Arc::clone(&shared.authority),
         agent,
-        from: stream.peer().remote,
+        from,
+        counts: Arc::clone(&shared.counts),
         log: Arc::clone(&shared.log),
     };
     let incoming = tokio_stream::once(Ok::<_, io::Error>(stream)).chain(tokio_stream::pending());
-    let server =
-        tonic::transport::Server::builder().serve_with_incoming(EnrolmentServer::new(service), incoming);
+    let service = EnrolmentServer::new(service).max_decoding_message_size(MOST_ASKED);
+    let server = tonic::transport::Server::builder().serve_with_incoming(service, incoming);
     // Who is slower, starts again.
     let _ = timeout(HANDSHAKE, server).await;
 }
@@ -307,7 +325,7 @@ async fn attend(shared: Arc<Shared>, stream: Stream, name: String, certificate: 
     let mut client = AgentClient::new(channel.clone());
     let hello = match timeout(PATIENCE, greet(&mut client)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(status)) => return gone(status.message()),
+        Ok(Err(status)) => return gone(&plain(status.message())),
         Err(_) => return gone("it does not answer"),
     };
     let mut status = describe(&shared, &name, peer, &hello);
@@ -315,7 +333,9 @@ async fn attend(shared: Arc<Shared>, stream: Stream, name: String, certificate: 
         shared.state().seen.insert(name.clone(), status);
         let why = format!(
             "netstage {} there speaks versions {} to {} of the agents' protocol, which this one does not",
-            hello.tool, hello.oldest_version, hello.newest_version
+            word(&hello.tool),
+            hello.oldest_version,
+            hello.newest_version
         );
         return gone(&why);
     }
@@ -354,7 +374,7 @@ async fn look_at(
         };
         let (hello, state) = match timeout(PATIENCE, asked).await {
             Err(_) => return "it does not answer".into(),
-            Ok(Err(error)) => return error.message().to_owned(),
+            Ok(Err(error)) => return plain(error.message()),
             Ok(Ok(answer)) => answer,
         };
         if look % CLOCK_LOOKS == 0 {
@@ -376,14 +396,19 @@ async fn look_at(
     unreachable!("it looks for ever")
 }
 
+/// A word of the other side's, as it can be shown in a table.
+fn word(text: &str) -> String {
+    plain(text).lines().next().unwrap_or_default().chars().take(MOST_LETTERS).collect()
+}
+
 fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> AgentStatus {
     let registered = shared.fleet.registered(name);
     AgentStatus {
         name: name.into(),
         labels: registered.as_ref().map(|agent| agent.labels.clone()).unwrap_or_default(),
         address: Some(peer.remote),
-        host: hello.host.clone(),
-        version: hello.tool.clone(),
+        host: word(&hello.host),
+        version: word(&hello.tool),
         state: if hello.taken { State::Taken } else { State::Idle },
         last_seen_ns: Some(now_ns()),
         clock: None,
@@ -399,11 +424,16 @@ async fn look_after(shared: Arc<Shared>) {
     let mut second = interval(Duration::from_secs(1));
     loop {
         second.tick().await;
-        shared.read_registry();
-        shared.cut_off();
-        if let Err(error) = shared.fleet.write_status(shared.statuses(false)) {
-            (shared.log)(Level::Alarm, &format!("cannot write down how the agents are: {error}"));
-        }
+        let shared = Arc::clone(&shared);
+        // The files of a thousand agents take their time, which others' signs of life do not have.
+        let looked = spawn_blocking(move || {
+            shared.read_registry();
+            shared.cut_off();
+            if let Err(error) = shared.fleet.write_status(shared.statuses(false)) {
+                (shared.log)(Level::Alarm, &format!("cannot write down how the agents are: {error}"));
+            }
+        });
+        let _ = looked.await;
     }
 }
 
@@ -415,6 +445,7 @@ async fn pass_on(
 ) -> io::Result<()> {
     let service = tower::service_fn(move |request: http::Request<tonic::body::Body>| {
         let name = request.uri().host().unwrap_or_default().to_owned();
+        count(&shared.counts.requests);
         let channel = shared.state().agents.get(&name).map(|agent| agent.channel.clone());
         async move {
             let absent = |why: String| tonic::Status::unavailable(why).into_http::<tonic::body::Body>();

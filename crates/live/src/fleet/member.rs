@@ -6,14 +6,17 @@ use super::consent::Signer;
 use super::enrolment::generated::enrolment_client::EnrolmentClient;
 use super::enrolment::generated::{JoinRequest, RenewRequest};
 use super::folder::{FleetError, now_s};
+use super::metrics::{self, count};
 use super::policy::PolicyGuard;
 use super::private;
 use super::tls::{self, Dialler};
 use super::token::{Token, sha256};
 use crate::agent::{EndReason, Guard, Spool, Turns, Worker};
 use crate::controller::channel_over;
+use crate::ender::Ender;
 use crate::keyed::Stream;
 use crate::log::{Level, Log};
+use crate::prometheus::{self, Source};
 use netstage_core::fleet::Policy;
 use rcgen::KeyPair;
 use rustls::pki_types::pem::PemObject as _;
@@ -21,11 +24,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long dialling and the handshake may take.
@@ -117,19 +121,9 @@ pub struct Member {
     authority: CertificateDer<'static>,
     guard: Arc<PolicyGuard>,
     spool: Spool,
-    interrupted: watch::Sender<bool>,
+    ender: Ender,
+    metrics: Option<SocketAddr>,
     log: Log,
-}
-
-/// Asks an agent to end.
-#[derive(Clone)]
-pub struct MemberEnder(watch::Sender<bool>);
-
-impl MemberEnder {
-    /// Its traffic stops; a controller that is there may still fetch the report.
-    pub fn end(&self) {
-        self.0.send_replace(true);
-    }
 }
 
 impl Member {
@@ -155,7 +149,8 @@ impl Member {
             authority,
             guard,
             spool,
-            interrupted: watch::Sender::new(false),
+            ender: Ender::default(),
+            metrics: None,
             log,
         })
     }
@@ -165,15 +160,21 @@ impl Member {
         &self.membership
     }
 
-    /// What ends it from outside.
-    pub fn ender(&self) -> MemberEnder {
-        MemberEnder(self.interrupted.clone())
+    /// What ends it from outside: its traffic stops, and a controller that is there may still fetch
+    /// the report.
+    pub fn ender(&self) -> Ender {
+        self.ender.clone()
+    }
+
+    /// Tells metrics there.
+    pub fn tell_metrics(&mut self, address: SocketAddr) {
+        self.metrics = Some(address);
     }
 
     /// Serves until it is ended, on this thread; runs have threads of their own.
     pub fn serve(self, worker: Arc<dyn Worker>) -> io::Result<()> {
         let runtime = runtime()?;
-        let Member { folder, membership, authority, guard, spool, interrupted, log } = self;
+        let Member { folder, membership, authority, guard, spool, ender, metrics, log } = self;
         let turns = Arc::new(Turns::new(spool, worker, Arc::clone(&guard) as Arc<dyn Guard>));
         let over = Arc::clone(&log);
         let tell = move |reason| match reason {
@@ -183,12 +184,24 @@ impl Member {
             }
             EndReason::Interrupted => over(Level::Note, "told to end"),
         };
-        let dialling = Dialling { folder, membership, authority, guard, turns: Arc::clone(&turns), log };
-        runtime.block_on(async {
-            let dialling = tokio::spawn(dialling.go_on());
-            turns.go_round(interrupted.subscribe(), tell).await;
-            dialling.abort();
+        let expires_s = Arc::new(AtomicU64::new(membership.certificate_s.1));
+        let told = (Arc::clone(&turns), Arc::clone(&guard), Arc::clone(&expires_s), Instant::now());
+        let page: Source = Arc::new(move || {
+            let (turns, guard, expires_s, since) = &told;
+            let expires_s = expires_s.load(Ordering::Relaxed);
+            Some(metrics::of_agent(&guard.counts, &turns.snapshot(), expires_s, since.elapsed()))
         });
+        let dialling =
+            Dialling { folder, membership, expires_s, authority, guard, turns: Arc::clone(&turns), log };
+        runtime.block_on(async {
+            if let Some(address) = metrics {
+                prometheus::listen(address, page, ender.subscribe()).await.map_err(io::Error::other)?;
+            }
+            let dialling = tokio::spawn(dialling.go_on());
+            turns.go_round(ender.subscribe(), tell).await;
+            dialling.abort();
+            Ok::<_, io::Error>(())
+        })?;
         // A worker that hangs must not keep the process.
         runtime.shutdown_background();
         Ok(())
@@ -198,6 +211,8 @@ impl Member {
 struct Dialling {
     folder: PathBuf,
     membership: Membership,
+    /// When its certificate ends, for those who look.
+    expires_s: Arc<AtomicU64>,
     authority: CertificateDer<'static>,
     guard: Arc<PolicyGuard>,
     turns: Arc<Turns>,
@@ -223,6 +238,7 @@ impl Dialling {
                         &format!("connected to the controller at {}", self.membership.address),
                     );
                     told.clear();
+                    count(&self.guard.counts.connections);
                     self.serve(stream).await;
                     (self.log)(Level::Note, "the connection to the controller has ended");
                 }
@@ -307,6 +323,7 @@ impl Dialling {
             return Err(reply.refusal);
         }
         self.membership.certificate_s = (now_s(), reply.expires_s);
+        self.expires_s.store(reply.expires_s, Ordering::Relaxed);
         keep(&self.folder, &key, &reply.certificate, &self.membership).map_err(|error| error.to_string())?;
         (self.log)(Level::Note, "has a new certificate");
         Ok(())

@@ -11,7 +11,7 @@
 //!   them.
 //! - [`member`]: the agent's process; [`policy`]: what it may be asked.
 //! - [`consent`]: a receiver's word, which the sender looks at.
-//! - [`status`]: how the fleet is, for those who look.
+//! - [`status`]: how the fleet is, for those who look; `metrics`, for Prometheus.
 
 pub mod authority;
 pub mod consent;
@@ -19,10 +19,12 @@ pub mod enrolment;
 pub mod folder;
 pub mod hub;
 pub mod member;
+mod metrics;
 pub mod policy;
 mod private;
 pub mod runs;
 pub mod status;
+mod strangers;
 mod tls;
 pub mod token;
 

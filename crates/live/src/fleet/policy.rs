@@ -3,12 +3,14 @@
 //! of it, is told to the log.
 
 use super::consent::{self, Signer};
+use super::metrics::{AgentCounts, count};
 use crate::agent::Guard;
 use crate::keyed::Peer;
 use crate::log::{Level, Log};
 use crate::protocol::generated::Consent;
 use crate::protocol::{Refusal, RefusalKind};
 use crate::task::{Assignment, EdgeTask, FlowTask, Side, Transport};
+use crate::tcpmon::watch::{End, FlowSpec};
 use netstage_core::fleet::{FlowRequest, Means, Policy, Request, RouterRequest};
 use netstage_scenario::pe::{self, Router, Tunnel};
 use nix::ifaddrs::getifaddrs;
@@ -23,6 +25,8 @@ pub struct PolicyGuard {
     controller: String,
     authority: CertificateDer<'static>,
     signer: Mutex<Option<Arc<Signer>>>,
+    /// What it has agreed to and refused, beside its connections.
+    pub counts: AgentCounts,
     log: Log,
 }
 
@@ -34,7 +38,14 @@ impl PolicyGuard {
         authority: CertificateDer<'static>,
         log: Log,
     ) -> PolicyGuard {
-        PolicyGuard { policy, controller: controller.into(), authority, signer: Mutex::default(), log }
+        PolicyGuard {
+            policy,
+            controller: controller.into(),
+            authority,
+            signer: Mutex::default(),
+            counts: AgentCounts::default(),
+            log,
+        }
     }
 
     /// Signs with this key from now on.
@@ -63,11 +74,15 @@ impl PolicyGuard {
             FlowRequest { name: &task.name, ..flow(task, interface) }
         });
         let router = assignment.edge.as_ref().map(router).transpose()?;
+        if let Some(other) = assignment.watch.iter().find(|watched| !is_of_flow(watched, assignment)) {
+            let reason = format!("{} is not TCP that this agent sends in the run", other.subject);
+            return Err(Refusal::new(RefusalKind::Assignment, reason));
+        }
         let request = Request {
             controller: &self.controller,
             duration: assignment.duration,
             router: router.as_ref().map(asked_for),
-            tcp_events: assignment.tcp_events,
+            tcp_events: !assignment.watch.is_empty(),
             flows: flows.collect(),
         };
         self.policy.check(&request).map_err(|(flow, refusal)| {
@@ -99,14 +114,20 @@ impl PolicyGuard {
         let router = router.map_or(String::new(), |router| {
             format!(", a router of {}", asked_for(&router).interfaces.join(", "))
         });
-        let events = if assignment.tcp_events { ", its TCP windows watched" } else { "" };
+        let events = if !assignment.watch.is_empty() { ", its TCP windows watched" } else { "" };
         let asked = format!(
             "controller {} asks {what} run {run} as {}: {flows} flows{router}{events}, {duration} s",
             self.controller, assignment.node
         );
         match refusal {
-            None => (self.log)(Level::Note, &format!("{asked}; agreed")),
-            Some(refusal) => (self.log)(Level::Alarm, &format!("{asked}; refused: {refusal}")),
+            None => {
+                count(&self.counts.agreed);
+                (self.log)(Level::Note, &format!("{asked}; agreed"));
+            }
+            Some(refusal) => {
+                count(&self.counts.refused);
+                (self.log)(Level::Alarm, &format!("{asked}; refused: {refusal}"));
+            }
         }
     }
 }
@@ -154,6 +175,18 @@ fn router(task: &EdgeTask) -> Result<Router, Refusal> {
         return Err(refused("a run's router neither reads keys nor serves metrics".into()));
     }
     Ok(router)
+}
+
+/// Whether what is to be watched is one of the flows' own connections: others' are nobody's business.
+fn is_of_flow(watched: &FlowSpec, assignment: &Assignment) -> bool {
+    assignment.flows.iter().any(|task| {
+        let (client, server) = (End::any(task.source.ip()), End::at(task.destination));
+        let ends = match task.side {
+            Side::Send => (client, server),
+            Side::Receive => (server, client),
+        };
+        matches!(task.transport, Transport::Tcp(_)) && (watched.source, watched.destination) == ends
+    })
 }
 
 /// The interfaces and peers of a router.

@@ -4,7 +4,7 @@
 
 use super::authority::{CONTROLLER, Identity};
 use super::token::sha256;
-use crate::keyed::Stream;
+use crate::keyed::{Stream, only_tls13};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
@@ -137,7 +137,7 @@ impl ServerCertVerifier for Pinned {
         _shown: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("only TLS 1.3 is spoken".into()))
+        only_tls13()
     }
 
     fn verify_tls13_signature(

@@ -6,4 +6,5 @@ mod key;
 mod tls;
 
 pub use key::{Key, KeyError};
+pub(crate) use tls::only_tls13;
 pub use tls::{Acceptor, DialError, Dialler, Peer, Stream, without_key};

@@ -207,8 +207,8 @@ impl Expected {
     }
 }
 
-/// TLS 1.2 is never spoken.
-fn never() -> Result<HandshakeSignatureValid, Error> {
+/// What either side says of a signature in TLS 1.2, which is never spoken.
+pub(crate) fn only_tls13() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::General("only TLS 1.3 is spoken".into()))
 }
 
@@ -230,7 +230,7 @@ impl ServerCertVerifier for Expected {
         _shown: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        never()
+        only_tls13()
     }
 
     fn verify_tls13_signature(
@@ -271,7 +271,7 @@ impl ClientCertVerifier for Expected {
         _shown: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        never()
+        only_tls13()
     }
 
     fn verify_tls13_signature(

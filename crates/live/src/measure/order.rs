@@ -174,7 +174,7 @@ impl Order {
             interval,
             flows,
             edge: None,
-            tcp_events: false,
+            watch: Vec::new(),
         }
     }
 }

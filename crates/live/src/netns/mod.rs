@@ -4,7 +4,7 @@
 //!
 //! - [`user`]: doing all this without being root.
 //! - [`netlink`]: links, addresses, neighbours and routes (rtnetlink).
-//! - [`qdiscs`]: queueing disciplines of links.
+//! - [`addresses`], [`routes`]: of links and ways; [`qdiscs`]: queueing disciplines of links.
 //! - [`multicast`]: which packets to groups a namespace forwards.
 //! - [`hold`]: other people's programs, which may start further ones.
 //! - [`settings`]: settings changed for a while.
@@ -15,6 +15,7 @@
 //! Which namespaces, addresses and routes a scenario needs is decided elsewhere.
 #![allow(unsafe_code)]
 
+mod addresses;
 pub mod ethtool;
 pub mod feed;
 pub mod hold;
@@ -22,6 +23,7 @@ pub mod lookup;
 pub mod multicast;
 pub mod netlink;
 pub mod qdiscs;
+pub mod routes;
 pub mod settings;
 mod spawn;
 pub mod user;

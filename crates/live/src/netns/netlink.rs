@@ -4,24 +4,14 @@
 
 use super::Namespace;
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::AddressFamily;
 pub(super) use netlink_packet_route::RouteNetlinkMessage as Message;
-use netlink_packet_route::address::{
-    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, CacheInfo,
-};
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute,
     LinkFlags, LinkInfo, LinkLayerType, LinkMessage, State,
-};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
-    RouteScope, RouteType,
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::net::IpAddr;
@@ -125,66 +115,6 @@ pub fn create_veth(left: VethEnd<'_>, right: VethEnd<'_>, options: VethOptions) 
     // The kernel ignores address generation while a link is created.
     netlink.generate_no_addresses(left.name)?;
     Netlink::open(right.namespace)?.generate_no_addresses(right.name)
-}
-
-/// A route to add.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route<'a> {
-    /// Destination: address and prefix length.
-    pub destination: (IpAddr, u8),
-    /// The next hop, taken to be reachable on `link` whatever its address (`onlink`);
-    /// none where the destination itself is on the link.
-    pub gateway: Option<IpAddr>,
-    /// The link packets leave by.
-    pub link: &'a str,
-    /// The source address of packets this machine sends.
-    pub preferred_source: Option<IpAddr>,
-    /// What TCP is told about the path.
-    pub metrics: Metrics,
-}
-
-/// Metrics of a route, as in ip-route(8). Left out: the system's own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Metrics {
-    /// Path MTU, bytes.
-    pub mtu: Option<u32>,
-    /// Largest window advertised to the peer, bytes (`window`).
-    pub window: Option<u32>,
-    /// The congestion window is this at most, segments (`cwnd lock`).
-    pub locked_window: Option<u32>,
-    /// Initial congestion window, segments (`initcwnd`).
-    pub initial_window: Option<u32>,
-    /// Initial receive window, segments (`initrwnd`).
-    pub initial_receive_window: Option<u32>,
-    /// Smallest retransmission timeout, milliseconds (`rto_min`).
-    pub rto_min_ms: Option<u32>,
-    /// Ask for ECN on connections along it.
-    pub ecn: bool,
-    /// Congestion control by the kernel's name for it.
-    pub congestion_control: Option<String>,
-    /// Of several routes to the same, the one of least rank counts (`metric`).
-    pub rank: Option<u32>,
-}
-
-impl Metrics {
-    fn attributes(&self) -> Vec<RouteMetric> {
-        /// RTAX_FEATURE_ECN of linux/rtnetlink.h.
-        const FEATURE_ECN: u32 = 1;
-        /// The bit of RTAX_CWND among those locked.
-        const LOCK_CWND: u32 = 1 << 7;
-        let numbers = [
-            self.mtu.map(RouteMetric::Mtu),
-            self.window.map(RouteMetric::Window),
-            self.locked_window.map(RouteMetric::Cwnd),
-            self.locked_window.map(|_| RouteMetric::Lock(LOCK_CWND)),
-            self.initial_window.map(RouteMetric::InitCwnd),
-            self.initial_receive_window.map(RouteMetric::InitRwnd),
-            self.rto_min_ms.map(RouteMetric::RtoMin),
-            self.ecn.then_some(RouteMetric::Features(FEATURE_ECN)),
-            self.congestion_control.clone().map(RouteMetric::CcAlgo),
-        ];
-        numbers.into_iter().flatten().collect()
-    }
 }
 
 /// A link as the kernel lists it.
@@ -299,6 +229,13 @@ impl Netlink {
         self.change(Message::SetLink(message), 0, || format!("set the MTU of {link} to {mtu}"))
     }
 
+    /// Sets how many bytes of a super-packet, headers included, are left to a link to cut (`gso_max_size`).
+    pub fn set_largest_super_packet(&mut self, link: &str, bytes: u32) -> Result<(), Error> {
+        let mut message = self.link_message(link)?;
+        message.attributes = vec![LinkAttribute::GsoMaxSize(bytes)];
+        self.change(Message::SetLink(message), 0, || format!("bound {link}'s super-packets by {bytes} B"))
+    }
+
     /// Makes a link one of a bridge's.
     pub fn set_bridge(&mut self, link: &str, bridge: &str) -> Result<(), Error> {
         let mut message = self.link_message(link)?;
@@ -310,127 +247,6 @@ impl Netlink {
     pub fn delete_link(&mut self, link: &str) -> Result<(), Error> {
         let message = self.link_message(link)?;
         self.change(Message::DelLink(message), 0, || format!("delete {link}"))
-    }
-
-    /// Gives a link an address, usable at once: duplicates are not looked for.
-    pub fn add_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
-        let message = self.address_message(link, address, prefix_len)?;
-        let action = || format!("add address {address}/{prefix_len} to {link}");
-        self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL, action)
-    }
-
-    /// Gives a link an address likewise that goes by itself after a while; again, to let it stay as long once more.
-    pub fn lend_address(
-        &mut self,
-        link: &str,
-        address: IpAddr,
-        prefix_len: u8,
-        lifetime: Duration,
-    ) -> Result<(), Error> {
-        let seconds = lifetime.as_secs() as u32;
-        let mut lent = CacheInfo::default();
-        (lent.ifa_preferred, lent.ifa_valid) = (seconds, seconds);
-        let mut message = self.address_message(link, address, prefix_len)?;
-        message.attributes.push(AddressAttribute::CacheInfo(lent));
-        let action = || format!("add address {address}/{prefix_len} to {link}");
-        self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE, action)
-    }
-
-    /// Takes an address from a link.
-    pub fn delete_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
-        let message = self.address_message(link, address, prefix_len)?;
-        let action = || format!("take address {address}/{prefix_len} from {link}");
-        self.change(Message::DelAddress(message), 0, action)
-    }
-
-    fn address_message(
-        &mut self,
-        link: &str,
-        address: IpAddr,
-        prefix_len: u8,
-    ) -> Result<AddressMessage, Error> {
-        let mut message = AddressMessage::default();
-        message.header.family = family(address);
-        message.header.prefix_len = prefix_len;
-        message.header.index = self.index(link)?;
-        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
-        if address.is_ipv6() {
-            message.header.flags = AddressHeaderFlags::Nodad;
-            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        }
-        Ok(message)
-    }
-
-    /// Says for good which Ethernet address a neighbour has.
-    pub fn add_neighbour(&mut self, link: &str, address: IpAddr, mac: [u8; 6]) -> Result<(), Error> {
-        let mut message = NeighbourMessage::default();
-        message.header.family = family(address);
-        message.header.ifindex = self.index(link)?;
-        message.header.state = NeighbourState::Permanent;
-        message.header.kind = RouteType::Unicast;
-        let destination = match address {
-            IpAddr::V4(address) => NeighbourAddress::Inet(address),
-            IpAddr::V6(address) => NeighbourAddress::Inet6(address),
-        };
-        message.attributes = vec![
-            NeighbourAttribute::Destination(destination),
-            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
-        ];
-        let action = || format!("add neighbour {address} on {link}");
-        self.change(Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_EXCL, action)
-    }
-
-    /// Adds a route to the main table.
-    pub fn add_route(&mut self, route: &Route<'_>) -> Result<(), Error> {
-        let (destination, prefix_len) = route.destination;
-        let mut message = RouteMessage::default();
-        message.header = RouteHeader {
-            address_family: family(destination),
-            destination_prefix_length: prefix_len,
-            table: RouteHeader::RT_TABLE_MAIN,
-            protocol: RouteProtocol::Static,
-            scope: if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link },
-            kind: RouteType::Unicast,
-            ..RouteHeader::default()
-        };
-        message.attributes = vec![RouteAttribute::Oif(self.index(route.link)?)];
-        if prefix_len > 0 {
-            message.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination)));
-        }
-        if let Some(gateway) = route.gateway {
-            message.header.flags = RouteFlags::Onlink;
-            message.attributes.push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
-        }
-        if let Some(source) = route.preferred_source {
-            message.attributes.push(RouteAttribute::PrefSource(RouteAddress::from(source)));
-        }
-        message.attributes.extend(route.metrics.rank.map(RouteAttribute::Priority));
-        let metrics = route.metrics.attributes();
-        if !metrics.is_empty() {
-            message.attributes.push(RouteAttribute::Metrics(metrics));
-        }
-        let action = || {
-            let gateway = route.gateway.map_or(String::new(), |gateway| format!(" via {gateway}"));
-            format!("add route {destination}/{prefix_len}{gateway} on {}", route.link)
-        };
-        self.change(Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL, action)
-    }
-
-    /// Takes a route from the main table: to an address and prefix length, by a link.
-    pub fn delete_route(&mut self, (to, length): (IpAddr, u8), link: &str) -> Result<(), Error> {
-        let mut message = RouteMessage::default();
-        message.header = RouteHeader {
-            address_family: family(to),
-            destination_prefix_length: length,
-            table: RouteHeader::RT_TABLE_MAIN,
-            scope: RouteScope::NoWhere,
-            ..RouteHeader::default()
-        };
-        message.attributes =
-            vec![RouteAttribute::Oif(self.index(link)?), RouteAttribute::Destination(RouteAddress::from(to))];
-        self.change(Message::DelRoute(message), 0, || {
-            format!("take away the route to {to}/{length} on {link}")
-        })
     }
 
     /// All links of the namespace.
@@ -450,48 +266,6 @@ impl Netlink {
             .into_iter()
             .find_map(link_of)
             .ok_or_else(|| Error { action: action(), source: io::ErrorKind::NotFound.into() })
-    }
-
-    /// IPv6 addresses are listed before packets to them are taken: only their local route,
-    /// added later by a kernel thread, says that they are.
-    fn is_ready(&mut self, link: &str) -> Result<bool, Error> {
-        let Link { index, running, .. } = self.link(link)?;
-        if !running {
-            return Ok(false);
-        }
-        let mut all = AddressMessage::default();
-        all.header.family = AddressFamily::Inet6;
-        let addresses = self.request(Message::GetAddress(all), NLM_F_DUMP, || "list addresses".into())?;
-        for message in addresses {
-            let Message::NewAddress(message) = message else { continue };
-            let address = message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Address(address) => Some(*address),
-                _ => None,
-            });
-            if message.header.index == index
-                && let Some(address) = address
-                && !self.is_local(address)?
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Whether packets to this address are for this namespace.
-    fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(address);
-        message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
-        message.attributes = vec![RouteAttribute::Destination(RouteAddress::from(address))];
-        let answer =
-            self.request(Message::GetRoute(message), 0, || format!("find the route to {address}"))?;
-        let local = |message: &Message| matches!(message, Message::NewRoute(route) if route.header.kind == RouteType::Local);
-        Ok(answer.iter().any(local))
-    }
-
-    pub(super) fn index(&mut self, link: &str) -> Result<u32, Error> {
-        Ok(self.link(link)?.index)
     }
 
     fn link_message(&mut self, link: &str) -> Result<LinkMessage, Error> {

@@ -1,8 +1,7 @@
 //! Whether a report can be true: an agent is somebody else's program on somebody else's host.
 
 use crate::results::{Buckets, Counts, FlowResult, Report, Travel, Usage, VpnResult};
-use crate::task::{Assignment, FlowTask, Side};
-use crate::tcpmon::watch;
+use crate::task::{Assignment, Side};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most packets and bytes of one flow in one second: beyond any line of today.
@@ -50,9 +49,9 @@ pub fn check(report: &Report, asked: &Assignment) -> Result<(), String> {
     {
         return Err("what its process took cannot be".into());
     }
-    for (id, windows) in &report.watched.flows {
-        let is_asked = |task: &&FlowTask| task.id == *id && watch::is_told_of(task);
-        if !asked.tcp_events || !asked.flows.iter().any(|task| is_asked(&task)) {
+    for (subject, windows) in &report.watched.flows {
+        let id = subject.escape_debug();
+        if !asked.watch.iter().any(|flow| flow.subject == *subject) {
             return Err(format!("it tells of the windows of flow {id}, which it was not asked for"));
         }
         let known = windows.iter().flat_map(|bin| bin.peak.into_iter().chain(bin.usable));
@@ -63,9 +62,12 @@ pub fn check(report: &Report, asked: &Assignment) -> Result<(), String> {
     let errors = report.flows.iter().filter_map(|flow| flow.error.as_ref());
     let remarks = report.warnings.iter().chain(&report.void).chain(&report.watched.missing).chain(errors);
     let remarks: Vec<&String> = remarks.collect();
-    match remarks.iter().any(|text| text.len() > REMARK_BYTES) || remarks.len() > REMARKS + report.flows.len()
-    {
-        true => Err("it says too much".into()),
+    if remarks.iter().any(|text| text.len() > REMARK_BYTES) || remarks.len() > REMARKS + report.flows.len() {
+        return Err("it says too much".into());
+    }
+    // A terminal that shows them obeys these.
+    match remarks.iter().any(|text| text.chars().any(|c| c.is_control() && c != '\n' && c != '\t')) {
+        true => Err("what it says has control characters".into()),
         false => Ok(()),
     }
 }
@@ -164,7 +166,8 @@ pub fn contradictions(reports: &[Report]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::results::{Watched, WindowSample};
-    use crate::task::{EdgeTask, TcpOptions, Transport, UdpOptions};
+    use crate::task::{EdgeTask, FlowTask, Transport, UdpOptions};
+    use crate::tcpmon::watch::{End, FlowSpec};
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
@@ -192,7 +195,7 @@ mod tests {
             interval,
             flows: vec![flow],
             edge: None,
-            tcp_events: false,
+            watch: Vec::new(),
         }
     }
 
@@ -231,9 +234,10 @@ mod tests {
             with(|flow| flow.delay = Buckets(vec![(5, 1), (5, 1)])),
             with(|flow| flow.delay = Buckets(vec![(u64::MAX, 1)])),
             Report { warnings: vec!["x".repeat(REMARK_BYTES + 1)], ..honest.clone() },
+            Report { warnings: vec!["\u{1b}]0;mine\u{7}".into()], ..honest.clone() },
             Report { usage: vec![Default::default()], ..honest.clone() },
             Report {
-                watched: Watched { flows: vec![(0, Vec::new())], ..Watched::default() },
+                watched: Watched { flows: vec![("f".into(), Vec::new())], ..Watched::default() },
                 ..honest.clone()
             },
             Report { flows: vec![honest.flows[0].clone(); 2], ..honest.clone() },
@@ -251,10 +255,11 @@ mod tests {
         assert!(vpn(|vpn| vpn.queue = vec![f64::INFINITY]).is_err());
         assert!(vpn(|vpn| vpn.queue_drops = vec![0; 3]).is_err());
         assert!(vpn(|vpn| vpn.window[0].lost = 1).is_err());
-        let mut watching = Assignment { tcp_events: true, ..asked.clone() };
-        watching.flows[0].transport = Transport::Tcp(TcpOptions::default());
+        let ends = [&asked.flows[0].source, &asked.flows[0].destination].map(|end| End::at(*end));
+        let flow = FlowSpec { subject: "f".into(), source: ends[0], destination: ends[1] };
+        let watching = Assignment { watch: vec![flow], ..asked.clone() };
         let windows = |bins: usize| {
-            let flows = vec![(0, vec![Default::default(); bins])];
+            let flows = vec![("f".into(), vec![Default::default(); bins])];
             check(&Report { watched: Watched { flows, ..Watched::default() }, ..honest.clone() }, &watching)
         };
         assert_eq!(windows(2), Ok(()));

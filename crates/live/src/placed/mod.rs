@@ -196,6 +196,10 @@ fn parts(
             }
         }
     }
+    for (node, watched) in assignments::watched(plan, members) {
+        let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
+        assignment.watch.push(watched);
+    }
     if !places.routers.is_empty() {
         let ground = OnHosts { plan, flows: &places.flows, routers: &places.routers };
         let routers =
@@ -238,7 +242,8 @@ fn conduct(
     }
     // Where it fails, some may have begun: what they found is still to come.
     agents.start(agents.soonest_start()).map_err(stopped)?;
-    let mut so_far = SoFar::new(plan, &members, parts.iter().map(|(_, part)| part), None);
+    let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
+    let mut so_far = SoFar::new(plan, &members, parts.iter().map(|(_, part)| part), windows, None);
     agents.watch(|overview| {
         so_far.add(&overview.ended);
         if so_far.has_news(overview.now) {
@@ -383,7 +388,7 @@ fn made(
     for loss in collected.lost {
         outcome.failures.push(format!("agent {}: it was lost: {}", loss.agent, loss.reason));
     }
-    outcome.warnings.extend(collected.warnings);
+    outcome.warnings.extend(collected.warnings.into_iter().chain(collected.slow_start));
     for (agent, error_ns) in clocks.iter().filter(|(_, error_ns)| **error_ns > 0) {
         outcome.warnings.push(format!(
             "agent {agent}: its clock is known to ± {} µs; one-way delays to and from it carry that error",

@@ -92,9 +92,9 @@ impl From<wire::FinishedBin> for EndedBin {
 
 impl From<EndedWindow> for wire::FinishedWindow {
     fn from(ended: EndedWindow) -> wire::FinishedWindow {
-        let EndedWindow { flow, bin, window } = ended;
+        let EndedWindow { subject, bin, window } = ended;
         wire::FinishedWindow {
-            flow,
+            subject,
             bin,
             peak: window.peak,
             usable: window.usable,
@@ -110,7 +110,7 @@ impl From<wire::FinishedWindow> for EndedWindow {
         // Another version may know of more, or of fewer.
         window.causes.iter_mut().zip(told.causes).for_each(|(own, told)| *own = told);
         window.limited.iter_mut().zip(told.limited_ns).for_each(|(own, told)| *own = Duration(told));
-        EndedWindow { flow: told.flow, bin: told.bin, window }
+        EndedWindow { subject: told.subject, bin: told.bin, window }
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
         let vpn = EndedVpn { vpn: "v".into(), bin: 3, queue: 0.5, queue_drops: 4, window: Some(sample) };
         let ended = Ended {
             bins: vec![full, bare],
-            windows: vec![EndedWindow { flow: 1, bin: 2, window }],
+            windows: vec![EndedWindow { subject: "f".into(), bin: 2, window }],
             vpns: vec![EndedVpn { window: None, ..vpn.clone() }, vpn],
         };
         let mut progress = wire::Progress::default();

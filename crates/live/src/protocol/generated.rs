@@ -144,9 +144,9 @@ pub struct FinishedBin {
 /// What happened to a flow's TCP window in one bin.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FinishedWindow {
-    /// Number of the flow, and of the bin.
-    #[prost(uint32, tag = "1")]
-    pub flow: u32,
+    /// The flow, or one direction of it, and the number of the bin.
+    #[prost(string, tag = "1")]
+    pub subject: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
     pub bin: u32,
     /// The largest congestion window, and what might be in flight last, segments.

@@ -96,6 +96,15 @@ pub fn read_assignment(version: u32, bytes: &[u8]) -> Result<Assignment, Refusal
     Ok(assignment)
 }
 
+/// Longest text of the other side that is shown, characters.
+const MOST_SHOWN: usize = 2000;
+
+/// What the other side says, as it can be shown: a terminal obeys control characters.
+pub fn plain(text: &str) -> String {
+    let shown = text.chars().filter(|c| !c.is_control() || *c == '\n');
+    shown.take(MOST_SHOWN).collect()
+}
+
 /// Reads a report.
 pub fn read_report(version: u32, bytes: &[u8]) -> Result<Report, String> {
     if version != task::VERSION {
@@ -116,7 +125,7 @@ mod tests {
             interval: Duration::from_millis(100),
             flows: Vec::new(),
             edge: None,
-            tcp_events: false,
+            watch: Vec::new(),
         }
     }
 
@@ -131,6 +140,12 @@ mod tests {
         assert_eq!(common_version(2, 7), None);
         assert_eq!(common_version(0, 0), None);
         assert_eq!(common_version(u32::MAX, 0), None);
+    }
+
+    #[test]
+    fn what_is_shown_commands_no_terminal() {
+        assert_eq!(plain("port 7\u{1b}[2J\r is\nin use"), "port 7[2J is\nin use");
+        assert_eq!(plain(&"x".repeat(1 << 20)).len(), MOST_SHOWN);
     }
 
     #[test]

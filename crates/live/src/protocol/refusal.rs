@@ -2,6 +2,7 @@
 //! person knows what to change.
 
 use super::generated as wire;
+use super::plain;
 use netstage_core::fleet;
 use std::fmt;
 
@@ -118,6 +119,11 @@ impl From<wire::Refusal> for Refusal {
             // A kind this program does not know yet is still a refusal.
             wire::RefusalKind::RefusalSystem | wire::RefusalKind::RefusalUnknown => RefusalKind::System,
         };
-        Refusal { kind, flow: refusal.flow, reason: refusal.reason, remedy: refusal.remedy }
+        Refusal {
+            kind,
+            flow: plain(&refusal.flow),
+            reason: plain(&refusal.reason),
+            remedy: plain(&refusal.remedy),
+        }
     }
 }

@@ -8,17 +8,17 @@ use super::counter::Count;
 use super::layout::{
     self, HOP, INCOMING, INTERFACE, LABELS, MOST_INDEX, MOST_PORTS, ROW, Stations, TABLE, TARGET,
 };
+use crate::kernel_program;
 use crate::ports::kernel::Mapping;
 use aya::maps::xdp::XdpMapError;
 use aya::maps::{DevMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp};
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use aya::{Ebpf, EbpfLoader};
 use netstage_core::forward::{Hop, Incoming, Target};
 use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::Label;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,15 +42,11 @@ pub struct Capacity {
     pub hops: usize,
 }
 
-/// Why there is no fast path.
+/// Why the fast path does not serve an interface.
 #[derive(Debug)]
 pub enum Error {
-    /// The kernel does not take the program.
-    Load(EbpfError),
-    /// The program does not run there.
-    Program(ProgramError),
-    /// Its tables cannot be had.
-    Maps(io::Error),
+    /// The program cannot be used there.
+    Kernel(kernel_program::Error),
     /// It serves interfaces of numbers below [`MOST_INDEX`], and [`MOST_PORTS`] of them.
     Beyond {
         /// The kernel's number of the interface.
@@ -65,15 +61,13 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Load(error) => write!(f, "the kernel does not load the router's program: {error}"),
-            Error::Program(error) => write!(f, "the router's program cannot run: {error}"),
+            Error::Kernel(error) => error.fmt(f),
             Error::Beyond { index } => write!(
                 f,
                 "the router's program serves {MOST_PORTS} interfaces, of numbers below {MOST_INDEX}: this is {index}"
             ),
             Error::Port(error) => write!(f, "the router's program cannot send there: {error}"),
             Error::Pin(error) => write!(f, "the router's program cannot be pinned: {error}"),
-            Error::Maps(error) => write!(f, "the router's tables cannot be shared with the kernel: {error}"),
         }
     }
 }
@@ -81,24 +75,16 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Load(error) => Some(error),
-            Error::Program(error) => Some(error),
-            Error::Maps(error) => Some(error),
+            Error::Kernel(error) => error.source(),
             Error::Port(error) => Some(error),
             Error::Beyond { .. } | Error::Pin(_) => None,
         }
     }
 }
 
-impl From<EbpfError> for Error {
-    fn from(error: EbpfError) -> Error {
-        Error::Load(error)
-    }
-}
-
 impl From<ProgramError> for Error {
     fn from(error: ProgramError) -> Error {
-        Error::Program(error)
+        Error::Kernel(error.into())
     }
 }
 
@@ -158,7 +144,7 @@ impl fmt::Debug for FastPath {
 
 impl FastPath {
     /// Loads the program; it is on no interface yet. The seed is that of the router's decisions.
-    pub fn load(capacity: Capacity, seed: u64) -> Result<FastPath, Error> {
+    pub fn load(capacity: Capacity, seed: u64) -> Result<FastPath, kernel_program::Error> {
         let counted = |wanted: usize| {
             let processors = aya::util::nr_cpus().unwrap_or(1);
             wanted.min(COUNTERS / size_of::<Count>() / processors) as u32
@@ -172,9 +158,10 @@ impl FastPath {
             .map_max_entries("label_counts", counted(LABELS))
             .override_global("SEED", &seed, true)
             .load(OBJECT)?;
-        let shared = |name: &str, words: usize| -> Result<Mapping, Error> {
+        let shared = |name: &str, words: usize| {
             let Some(Map::Array(map)) = program.map(name) else { panic!("{name} is an array") };
-            Mapping::of(map.fd().as_fd(), (words * 4).next_multiple_of(PAGE), 0).map_err(Error::Maps)
+            Mapping::of(map.fd().as_fd(), (words * 4).next_multiple_of(PAGE), 0)
+                .map_err(kernel_program::Error::Maps)
         };
         let routes = Arc::new(shared("routes", capacity.rows * ROW)?);
         let tables = shared("tables", capacity.tables * TABLE)?;
@@ -186,11 +173,8 @@ impl FastPath {
         xdp.load()?;
         let xdp: &mut Xdp = program.program_mut("probe").expect("it is there").try_into()?;
         xdp.load()?;
-        let ports = DevMap::try_from(take(&mut program, "ports")).map_err(EbpfError::MapError)?;
-        let mut counts = |name: &str| {
-            let map = take(&mut program, name);
-            PerCpuArray::try_from(map).map_err(|error| Error::Load(EbpfError::MapError(error)))
-        };
+        let ports = DevMap::try_from(take(&mut program, "ports"))?;
+        let mut counts = |name: &str| PerCpuArray::try_from(take(&mut program, name));
         let (totals, label_counts) = (counts("totals")?, counts("label_counts")?);
         let (target_counts, port_counts) = (counts("target_counts")?, counts("port_counts")?);
         Ok(FastPath {
@@ -295,7 +279,7 @@ impl FastPath {
         table: u32,
         index: u32,
         mac: Mac,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, ProgramError> {
         const DROP: u32 = 1;
         const PASS: u32 = 2;
         self.expect(number, table, index, mac);
@@ -348,7 +332,7 @@ impl FastPath {
 
     /// Sends a frame by an interface, as the program sends its own; it has been handed over, or lost, when
     /// this returns. The frame is to the interface itself, so nobody takes it.
-    pub fn probe(&mut self, number: u32, mac: Mac) -> Result<(), Error> {
+    pub fn probe(&mut self, number: u32, mac: Mac) -> Result<(), ProgramError> {
         let mut frame = [0; PROBE];
         let header = ethernet::Header { destination: mac, source: mac, tags: &[], kind: LOCAL_EXPERIMENT };
         header.write(&mut frame).expect("there is room");
@@ -358,7 +342,7 @@ impl FastPath {
             attrs: TestRunAttrs::new().xdp_live_frames(1),
             ..TestRunOptions::new()
         };
-        self.named("probe").test_run(options).map(drop).map_err(Error::from)
+        self.named("probe").test_run(options).map(drop)
     }
 
     fn xdp(&mut self) -> &mut Xdp {

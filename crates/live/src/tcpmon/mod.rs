@@ -1,6 +1,6 @@
 //! Watches the kernel's TCP senders, each change of their windows and its cause, and limits their windows.
 //!
-//! [`filter`] says whom; [`source`] has the kernel tell, by [`programs`] or [`polling`]; [`flows`] makes events of what it tells
+//! [`filter`] says whom; [`source`] has the kernel tell, by [`programs`], [`traced`] or [`polling`]; [`flows`] makes events of what it tells
 //! (`netstage_core::tcp::event`); [`watch`] keeps those of a run's flows, per bin. Only [`limit`], [`route`] and [`gateway`]
 //! change what a connection does.
 
@@ -17,4 +17,7 @@ pub mod route;
 mod selection;
 pub mod source;
 pub mod symbols;
+mod trace;
+pub mod traced;
+pub mod tracefs;
 pub mod watch;

@@ -25,8 +25,9 @@ const REQUEST_DUMP: u16 = 0x301;
 const DONE: u16 = 3;
 const ERROR: u16 = 2;
 const TCP: u8 = 6;
-/// Attributes: of the connection, and of its cgroup.
+/// Attributes: of the connection, of its congestion control, and of its cgroup.
 const INFO: u16 = 2;
+const CONTROL: u16 = 4;
 const CGROUP: u16 = 21;
 /// Established, and closing with data still to send.
 const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 8;
@@ -84,29 +85,9 @@ impl Polling {
 
     /// Tells what changed, if it is time for another look.
     pub fn poll(&mut self, mut take: impl FnMut(&Record, Told)) -> Result<(), Obstacle> {
-        let now = monotonic_ns();
-        if self.looked.is_some_and(|looked| now - looked < EVERY.as_nanos() as u64) {
-            return Ok(());
-        }
-        self.looked = Some(now);
-        let mut listed = Vec::new();
-        for (namespace, socket) in &mut self.places {
-            for family in [libc::AF_INET, libc::AF_INET6] {
-                let found = list(socket, family as u8, now, *namespace);
-                let failed = |error| Obstacle::system("the kernel's sockets cannot be listed", &error);
-                listed.extend(found.map_err(failed)?);
-            }
-        }
-        let mut present = BTreeMap::new();
-        for Listed { record, inode, cgroup } in listed {
-            if self.is_meant(&record, inode, cgroup) {
-                present.insert(record.cookie, record);
-            }
-        }
-        for (cookie, last) in &self.last {
-            if !present.contains_key(cookie) {
-                take(&Record { time_ns: now, happened: Happened::Closed, ..*last }, Told::Unknown);
-            }
+        let Some(mut present) = self.look()? else { return Ok(()) };
+        for last in self.last.values().filter(|last| !present.contains_key(&last.cookie)) {
+            take(&closed(last), Told::Unknown);
         }
         for (cookie, record) in &mut present {
             let Some(last) = self.last.get(cookie) else {
@@ -116,33 +97,72 @@ impl Polling {
             // The window is set anew when sending goes on.
             let fell = record.snapshot.cwnd < last.snapshot.cwnd;
             record.cwnd_changed = if fell { record.last_sent } else { last.cwnd_changed };
-            changes(last, record, &mut take);
+            turns(last, record, &mut take);
+            take(record, told(last, record));
         }
         self.last = present;
         Ok(())
     }
 
-    fn is_meant(&self, record: &Record, inode: u64, cgroup: u64) -> bool {
-        let Filter { processes, ports, addresses, namespaces, cgroups } = &self.filter;
-        let ends = [record.local, record.remote];
-        let within = |end: SocketAddr| addresses.iter().any(|network| network.contains(end.ip()));
-        (processes.is_empty() || self.sockets.contains(&inode))
-            && (cgroups.is_empty() || self.cgroups.contains(&cgroup))
-            && (namespaces.is_empty() || namespaces.contains(&record.namespace))
-            && (ports.is_empty() || ends.iter().any(|end| ports.contains(&end.port())))
-            && (addresses.is_empty() || ends.into_iter().any(within))
+    /// How those that are meant stand now, by cookie, if it is time for another look.
+    pub(super) fn look(&mut self) -> Result<Option<BTreeMap<u64, Record>>, Obstacle> {
+        let now = monotonic_ns();
+        if self.looked.is_some_and(|looked| now - looked < EVERY.as_nanos() as u64) {
+            return Ok(None);
+        }
+        self.looked = Some(now);
+        let mut present = BTreeMap::new();
+        for (namespace, socket) in &mut self.places {
+            for family in [libc::AF_INET, libc::AF_INET6] {
+                let failed = |error| Obstacle::system("the kernel's sockets cannot be listed", &error);
+                for Listed { record, inode, cgroup } in
+                    list(socket, family as u8, now, *namespace).map_err(failed)?
+                {
+                    if is_meant(&self.filter, &self.sockets, &self.cgroups, (&record, inode, cgroup)) {
+                        present.insert(record.cookie, record);
+                    }
+                }
+            }
+        }
+        Ok(Some(present))
     }
 }
 
-/// What happened between two looks at a socket.
-fn changes(last: &Record, record: &Record, take: &mut impl FnMut(&Record, Told)) {
+/// Whether a filter lets a socket through, of which processes and cgroups it names are given.
+fn is_meant(
+    filter: &Filter,
+    of_processes: &BTreeSet<u64>,
+    of_cgroups: &BTreeSet<u64>,
+    (record, inode, cgroup): (&Record, u64, u64),
+) -> bool {
+    let Filter { processes, ports, addresses, namespaces, cgroups } = filter;
+    let ends = [record.local, record.remote];
+    let within = |end: SocketAddr| addresses.iter().any(|network| network.contains(end.ip()));
+    (processes.is_empty() || of_processes.contains(&inode))
+        && (cgroups.is_empty() || of_cgroups.contains(&cgroup))
+        && (namespaces.is_empty() || namespaces.contains(&record.namespace))
+        && (ports.is_empty() || ends.iter().any(|end| ports.contains(&end.port())))
+        && (addresses.is_empty() || ends.into_iter().any(within))
+}
+
+/// A connection is no longer listed.
+pub(super) fn closed(last: &Record) -> Record {
+    Record { time_ns: monotonic_ns(), happened: Happened::Closed, ..*last }
+}
+
+fn told(last: &Record, record: &Record) -> Told {
+    Told::Polled { is_marked: record.marks != last.marks }
+}
+
+/// Changes of congestion control's state between two looks at a socket.
+pub(super) fn turns(last: &Record, record: &Record, take: &mut impl FnMut(&Record, Told)) {
     let (before, after) = (last.snapshot.state, record.snapshot.state);
     let turn = |from: State, to: State| Record {
         happened: Happened::Congestion { to },
         snapshot: Snapshot { state: from, ..record.snapshot },
         ..*record
     };
-    let told = Told::Polled { is_marked: record.marks != last.marks };
+    let told = told(last, record);
     let repaired = record.snapshot.retransmissions > last.snapshot.retransmissions;
     let reduced = record.snapshot.ssthresh != last.snapshot.ssthresh;
     if before != after {
@@ -154,7 +174,6 @@ fn changes(last: &Record, record: &Record, take: &mut impl FnMut(&Record, Told))
         take(&turn(before, State::Reducing), told);
         take(&turn(State::Reducing, after), told);
     }
-    take(record, told);
 }
 
 /// All TCP sockets of a family that could send.
@@ -164,7 +183,7 @@ fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result
     request.extend(BY_FAMILY.to_ne_bytes());
     request.extend(REQUEST_DUMP.to_ne_bytes());
     request.extend([0; 8]);
-    request.extend([family, TCP, 1 << (INFO - 1), 0]);
+    request.extend([family, TCP, 1 << (INFO - 1) | 1 << (CONTROL - 1), 0]);
     request.extend(STATES.to_ne_bytes());
     // Whatever its addresses; a cookie of all ones stands for any.
     request.extend([0; 40]);
@@ -201,13 +220,14 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<Listed> {
     let _interface = at.u32()?;
     let cookie = at.u64()?;
     let [_, _, _, _, inode] = at.words()?;
-    let (mut info, mut cgroup) = (None, 0);
+    let (mut info, mut cgroup, mut is_modelled) = (None, 0, false);
     let mut rest = bytes.get(MESSAGE..)?;
     while rest.len() >= 4 {
         let mut at = Reader::of(rest);
         let (length, kind) = (usize::from(at.u16()?).clamp(4, rest.len()), at.u16()?);
         match kind {
             INFO => info = Some(&rest[4..length]),
+            CONTROL => is_modelled = rest[4..length].starts_with(b"bbr"),
             CGROUP => cgroup = Reader::of(&rest[4..length]).u64().unwrap_or(0),
             _ => {}
         }
@@ -237,7 +257,7 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<Listed> {
             acknowledged: 0,
             retransmissions: 0,
         },
-        is_modelled: false,
+        is_modelled,
         marks: 0,
         is_probing: false,
         may_undo: false,

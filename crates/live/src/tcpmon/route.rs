@@ -3,7 +3,7 @@
 
 use super::limit::Limits;
 use super::note::{Note, Noted};
-use crate::netns::netlink::{Metrics, Route};
+use crate::netns::routes::{Metrics, Route};
 use crate::netns::{Namespace, Netlink};
 use crate::obstacle::Obstacle;
 use std::io;

@@ -1,20 +1,23 @@
-//! Who tells of flows: programs in the kernel, or where it takes none its list of sockets.
+//! Who tells of flows: programs in the kernel, where it takes none its tracing, or else its list of sockets.
 
 use super::filter::{Filter, Process};
 use super::flows::Told;
 use super::polling::{EVERY, Polling};
 use super::programs::Programs;
 use super::record::Record;
+use super::traced::Traced;
 use crate::netns::Namespace;
 use crate::obstacle::Obstacle;
 
 /// Who is to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Programs in the kernel, or else its list.
+    /// The first of these that can.
     Any,
     /// Programs in the kernel.
     Programs,
+    /// The kernel's tracing.
+    Tracing,
     /// The kernel's list of sockets.
     Polling,
 }
@@ -23,6 +26,13 @@ pub enum By {
 pub enum Source {
     /// Programs in the kernel.
     Programs(Box<Programs>),
+    /// The kernel's tracing.
+    Tracing {
+        /// The tracing.
+        traced: Box<Traced>,
+        /// What it does not tell, and why it is asked at all.
+        missing: Vec<String>,
+    },
     /// The kernel's list of sockets.
     Polling {
         /// The list.
@@ -35,20 +45,35 @@ pub enum Source {
 impl Source {
     /// Begins to listen. `namespaces` are those whose sockets are listed, if it comes to that.
     pub fn open(by: By, filter: Filter, namespaces: &[Namespace]) -> Result<Source, Obstacle> {
-        let why = match by {
-            By::Polling => None,
-            _ => match Programs::load(filter.clone()) {
-                Ok(programs) => return Ok(Source::Programs(programs.into())),
-                Err(obstacle) if by == By::Any && obstacle.is_missing => Some(obstacle),
-                Err(obstacle) => return Err(obstacle),
-            },
+        let mut missing = Vec::new();
+        // Where any will do, what one lacks leads to the next.
+        let mut lacks = |obstacle: Obstacle| match by == By::Any && obstacle.is_missing {
+            true => {
+                missing.push(obstacle.to_string());
+                Ok(())
+            }
+            false => Err(obstacle),
         };
+        if matches!(by, By::Any | By::Programs) {
+            match Programs::load(filter.clone()) {
+                Ok(programs) => return Ok(Source::Programs(programs.into())),
+                Err(obstacle) => lacks(obstacle)?,
+            }
+        }
+        if matches!(by, By::Any | By::Tracing) {
+            match Traced::open(filter.clone(), namespaces) {
+                Ok(traced) => {
+                    missing.extend(traced.missing().iter().cloned());
+                    return Ok(Source::Tracing { traced: traced.into(), missing });
+                }
+                Err(obstacle) => lacks(obstacle)?,
+            }
+        }
         let polling = Polling::new(filter, namespaces)?.into();
         let looks = std::time::Duration::from_secs(1).as_millis() / EVERY.as_millis();
-        let mut missing = vec![format!(
+        missing.push(format!(
             "what comes and goes between {looks} looks a second: causes are what these suggest"
-        )];
-        missing.splice(0..0, why.map(|obstacle| obstacle.to_string()));
+        ));
         Ok(Source::Polling { polling, missing })
     }
 
@@ -56,7 +81,7 @@ impl Source {
     pub fn missing(&self) -> &[String] {
         match self {
             Source::Programs(programs) => programs.missing(),
-            Source::Polling { missing, .. } => missing,
+            Source::Tracing { missing, .. } | Source::Polling { missing, .. } => missing,
         }
     }
 
@@ -64,6 +89,7 @@ impl Source {
     pub fn refresh(&mut self) -> Vec<Process> {
         match self {
             Source::Programs(programs) => programs.refresh(),
+            Source::Tracing { traced, .. } => traced.refresh(),
             Source::Polling { polling, .. } => polling.refresh(),
         }
     }
@@ -75,6 +101,7 @@ impl Source {
                 programs.poll(take);
                 Ok(())
             }
+            Source::Tracing { traced, .. } => traced.poll(take),
             Source::Polling { polling, .. } => polling.poll(take),
         }
     }
@@ -83,6 +110,7 @@ impl Source {
     pub fn lost(&self) -> u64 {
         match self {
             Source::Programs(programs) => programs.lost(),
+            Source::Tracing { traced, .. } => traced.lost(),
             Source::Polling { .. } => 0,
         }
     }

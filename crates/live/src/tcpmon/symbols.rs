@@ -56,7 +56,7 @@ impl Symbols {
                 continue;
             }
             addresses.push(address);
-            found.extend(function(name).map(|function| (address, function)));
+            found.extend(Function::named(name).map(|function| (address, function)));
         }
         addresses.sort_unstable();
         let extent = |(first, function)| {
@@ -82,17 +82,19 @@ impl Symbols {
     }
 }
 
-/// By name; the compiler may have split a function and numbered its parts.
-fn function(name: &str) -> Option<Function> {
-    Some(match name.split('.').next()? {
-        "__tcp_transmit_skb" | "tcp_transmit_skb" => Function::Transmit,
-        "tcp_try_to_open" => Function::TryToOpen,
-        "tcp_process_tlp_ack" => Function::ProcessProbeAck,
-        "tcp_enter_recovery" => Function::EnterRecovery,
-        "tcp_enter_loss" => Function::EnterLoss,
-        "tcp_simple_retransmit" => Function::PathMtu,
-        _ => return None,
-    })
+impl Function {
+    /// By name; the compiler may have split a function and numbered its parts.
+    pub(super) fn named(name: &str) -> Option<Function> {
+        Some(match name.split('.').next()? {
+            "__tcp_transmit_skb" | "tcp_transmit_skb" => Function::Transmit,
+            "tcp_try_to_open" => Function::TryToOpen,
+            "tcp_process_tlp_ack" => Function::ProcessProbeAck,
+            "tcp_enter_recovery" => Function::EnterRecovery,
+            "tcp_enter_loss" => Function::EnterLoss,
+            "tcp_simple_retransmit" => Function::PathMtu,
+            _ => return None,
+        })
+    }
 }
 
 #[cfg(test)]

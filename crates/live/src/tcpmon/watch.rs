@@ -4,14 +4,14 @@
 //! machine or on this host, is the caller's business.
 
 use super::filter::{Filter, MOST};
-use super::flows::Flows;
+use super::flows::{Flow, Flows};
 use super::programs::Programs;
 use crate::clock::Epoch;
 use crate::netns::Namespace;
 use crate::obstacle::Obstacle;
 use crate::results::{EndedWindow, Watched};
-use crate::task::{Assignment, FlowTask, Side, Transport};
-use netstage_core::tcp::history::{Bin, History};
+use netstage_core::tcp::event::{FlowEvent, Kind};
+use netstage_core::tcp::history::{Bin, History, Joined};
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,41 +33,48 @@ pub struct WatchSpec {
     pub bins: usize,
 }
 
-/// A flow to watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FlowSpec {
-    /// Its number.
-    pub id: u32,
-    /// The sender's address.
-    pub source: IpAddr,
-    /// Where the receiver listens.
-    pub destination: SocketAddr,
-}
-
 impl WatchSpec {
-    /// The flows that assignments send and of which the kernel can tell: those of one connection, whose
-    /// ends are known. None where nobody asks for it, or there are none.
-    pub fn of<'a>(assignments: impl IntoIterator<Item = &'a Assignment>) -> Option<WatchSpec> {
-        let mut spec: Option<WatchSpec> = None;
-        for assignment in assignments.into_iter().filter(|assignment| assignment.tcp_events) {
-            let flows = assignment.flows.iter().filter(|flow| is_told_of(flow)).map(|flow| FlowSpec {
-                id: flow.id,
-                source: flow.source.ip(),
-                destination: flow.destination,
-            });
-            let Assignment { interval, duration, .. } = *assignment;
-            let bins = (duration.0 / interval.0) as usize;
-            let spec = spec.get_or_insert(WatchSpec { flows: Vec::new(), interval, bins });
-            spec.flows.extend(flows);
-        }
-        spec.filter(|spec| !spec.flows.is_empty())
+    /// Of a run; none where there is nothing to watch.
+    pub fn new(flows: Vec<FlowSpec>, duration: Duration, interval: Duration) -> Option<WatchSpec> {
+        let bins = (duration.0 / interval.0) as usize;
+        (!flows.is_empty()).then_some(WatchSpec { flows, interval, bins })
     }
 }
 
-/// Whether the kernel can tell of a flow's windows.
-pub fn is_told_of(flow: &FlowTask) -> bool {
-    let is_connection = matches!(flow.transport, Transport::Tcp(_)) && flow.traffic.pattern().is_some();
-    flow.side == Side::Send && is_connection
+/// What one end of a flow sends: to watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowSpec {
+    /// The subject of what is seen.
+    pub subject: String,
+    /// The sender's end.
+    pub source: End,
+    /// The receiver's.
+    pub destination: End,
+}
+
+/// One end of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct End {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port; none where programs choose.
+    pub port: Option<u16>,
+}
+
+impl End {
+    /// Of any port.
+    pub fn any(address: IpAddr) -> End {
+        End { address, port: None }
+    }
+
+    /// At one.
+    pub fn at(address: SocketAddr) -> End {
+        End { address: address.ip(), port: Some(address.port()) }
+    }
+
+    fn is(&self, end: SocketAddr) -> bool {
+        self.address == end.ip() && self.port.is_none_or(|port| port == end.port())
+    }
 }
 
 /// Programs in the kernel that tell of the flows.
@@ -106,9 +113,7 @@ impl Watch {
     /// after its end.
     pub fn run(self, epoch: Epoch, over: &AtomicBool, mut tell: impl FnMut(EndedWindow)) -> Watched {
         let Watch { spec, mut programs } = self;
-        let known: BTreeMap<(IpAddr, SocketAddr), usize> =
-            spec.flows.iter().enumerate().map(|(at, flow)| ((flow.source, flow.destination), at)).collect();
-        let mut histories = vec![History::new(spec.interval, spec.bins); spec.flows.len()];
+        let mut seen = Seen::new(&spec);
         let mut flows = Flows::new(epoch.0);
         let mut told = 0;
         loop {
@@ -116,16 +121,10 @@ impl Watch {
             let over = over.load(Ordering::Relaxed);
             let now = epoch.now();
             programs.poll(|record, told| {
-                flows.handle(record, told, &mut |flow, event| {
-                    if let Some(&at) = known.get(&(flow.local.ip(), flow.remote)) {
-                        histories[at].handle(event);
-                    }
-                });
+                flows.handle(record, told, &mut |flow, event| seen.handle(flow, event));
             });
             while told < spec.bins && Instant::ZERO + spec.interval * (told as u64 + 1) <= now {
-                for (flow, history) in spec.flows.iter().zip(&histories) {
-                    tell(EndedWindow { flow: flow.id, bin: told as u32, window: history.ended(told) });
-                }
+                seen.ended(told, &mut tell);
                 told += 1;
             }
             if over {
@@ -133,9 +132,73 @@ impl Watch {
             }
             thread::sleep(LOOK);
         }
-        let end = Instant::ZERO + spec.interval * spec.bins as u64;
-        let bins = histories.into_iter().map(|history| history.finish(end));
-        let flows: Vec<(u32, Vec<Bin>)> = spec.flows.iter().map(|flow| flow.id).zip(bins).collect();
-        Watched { flows, lost: programs.lost(), missing: programs.missing().to_vec() }
+        Watched { flows: seen.finish(), lost: programs.lost(), missing: programs.missing().to_vec() }
+    }
+}
+
+/// What was seen of each flow so far: of connections that are over, and of those under way.
+struct Seen<'a> {
+    spec: &'a WatchSpec,
+    /// By the addresses of both ends, the flows between them.
+    between: BTreeMap<(IpAddr, IpAddr), Vec<usize>>,
+    joined: Vec<Joined>,
+    /// By their numbers among those seen.
+    open: BTreeMap<usize, (usize, History)>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(spec: &'a WatchSpec) -> Seen<'a> {
+        let mut between: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (at, flow) in spec.flows.iter().enumerate() {
+            between.entry((flow.source.address, flow.destination.address)).or_default().push(at);
+        }
+        let joined = vec![Joined::new(spec.interval, spec.bins); spec.flows.len()];
+        Seen { spec, between, joined, open: BTreeMap::new() }
+    }
+
+    fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
+        if event.kind == Kind::Began
+            && let Some(at) = self.whose(flow)
+        {
+            self.open.insert(flow.id, (at, History::growing(self.spec.interval, self.spec.bins)));
+        }
+        let Some((_, history)) = self.open.get_mut(&flow.id) else { return };
+        history.handle(event);
+        if event.kind == Kind::Ended
+            && let Some((at, history)) = self.open.remove(&flow.id)
+        {
+            self.joined[at].add(&history.finish(event.time));
+        }
+    }
+
+    /// The flow a connection is of, seen from its sender.
+    fn whose(&self, flow: &Flow) -> Option<usize> {
+        let candidates = self.between.get(&(flow.local.ip(), flow.remote.ip()))?;
+        let is_of = |at: &&usize| {
+            let FlowSpec { source, destination, .. } = &self.spec.flows[**at];
+            source.is(flow.local) && destination.is(flow.remote)
+        };
+        candidates.iter().find(is_of).copied()
+    }
+
+    /// A bin of each flow as it stands, told under the flow's subject.
+    fn ended(&self, bin: usize, tell: &mut impl FnMut(EndedWindow)) {
+        for (at, flow) in self.spec.flows.iter().enumerate() {
+            let mut joined = self.joined[at].only(bin);
+            for (_, history) in self.open.values().filter(|(of, _)| *of == at) {
+                joined.add(&[history.ended(bin)]);
+            }
+            let window = joined.finish()[0];
+            tell(EndedWindow { subject: flow.subject.clone(), bin: bin as u32, window });
+        }
+    }
+
+    fn finish(mut self) -> Vec<(String, Vec<Bin>)> {
+        let end = Instant::ZERO + self.spec.interval * self.spec.bins as u64;
+        for (at, history) in self.open.into_values() {
+            self.joined[at].add(&history.finish(end));
+        }
+        let subjects = self.spec.flows.iter().map(|flow| flow.subject.clone());
+        subjects.zip(self.joined.into_iter().map(Joined::finish)).collect()
     }
 }

@@ -4,26 +4,24 @@
 use super::beside;
 use super::calibration::{Calibration, calibrate};
 use super::choice::{Choice, choose};
-use super::convergence::Forwards;
 use super::lsps::Lsps;
+use super::outcome::outcome;
 use super::port::{LIFETIME, Port};
 use super::routes::Sessions;
-use super::trial::{Asked, Came, Failed, Leaving, Means};
+use super::trial::{Asked, Leaving, Means};
 use crate::netns::Namespace;
 use crate::obstacle::Obstacle;
 use netstage_core::traffic::Pattern;
-use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Stopped, Totals};
-use netstage_scenario::plan::{FlowGroup, Plan};
+use netstage_scenario::outcome::{Distribution, Metric, Outcome, Stopped};
+use netstage_scenario::plan::Plan;
 use netstage_scenario::tester::{Event, Generator, Operation, PacketSize, Tester, Told, of_test};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Addresses are kept this often.
 const KEEP: Duration = Duration::from_secs(LIFETIME.as_secs() / 4);
-/// Packets a second with which the tester sees whether the router is ready.
-const SLOWLY: f64 = 100_000.0;
 
 /// The tester, and the router that it surrounds.
 #[derive(Debug)]
@@ -32,13 +30,13 @@ pub struct Bench {
     pub(super) ports: Vec<Port>,
     namespace: Namespace,
     choice: Choice,
-    trials: AtomicU16,
+    pub(super) trials: AtomicU16,
     /// What the router was seen to do.
-    ready: Mutex<BTreeSet<Operation>>,
+    pub(super) ready: Mutex<BTreeSet<Operation>>,
     calibration: Calibration,
     lsps: Lsps,
     /// By which it is told of routes, where it is.
-    sessions: Option<Mutex<Sessions>>,
+    pub(super) sessions: Option<Mutex<Sessions>>,
     /// How many routes of a file it is told of beside, and how many of them are left out.
     told_beside: Option<(usize, usize)>,
 }
@@ -192,80 +190,6 @@ impl Bench {
         })
     }
 
-    /// Sees that the router does with a packet to each network what it is to do, before anything is measured.
-    fn make_ready(&self, operation: Operation, stop: &dyn Fn() -> bool) -> Result<(), Stopped> {
-        if lock(&self.ready).contains(&operation) {
-            return Ok(());
-        }
-        let networks = u64::from(self.tester.networks) * self.tester.ways.len() as u64;
-        let (shortest, longest) = self.tester.lengths().into_inner();
-        self.announce(operation);
-        // One to each network of the shortest, then some of the longest.
-        for (length, frames) in [(shortest, networks), (longest, networks.min(1_000))] {
-            self.wait_until(Forwards::By(Leaving::Spread), operation, length, frames, stop)?;
-        }
-        lock(&self.ready).insert(operation);
-        Ok(())
-    }
-
-    /// Waits until a router does so with packets, as long as it may take.
-    pub(super) fn wait_until(
-        &self,
-        forwards: Forwards,
-        operation: Operation,
-        length: u16,
-        frames: u64,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(), Stopped> {
-        let patience = Duration::from_nanos(self.tester.ready_within.0);
-        let asked = Asked {
-            operation,
-            lengths: vec![length],
-            rate: (frames as f64).clamp(1_000.0, SLOWLY),
-            frames,
-            drain: Duration::from_millis(200),
-            number: 0,
-            ends_early: false,
-        };
-        let (leaving, forwarded) = match forwards {
-            Forwards::By(leaving) => (leaving, frames),
-            Forwards::Nothing => (Leaving::Anywhere, 0),
-        };
-        let started = Instant::now();
-        loop {
-            let number = self.trials.fetch_add(1, Ordering::Relaxed);
-            let means = Means { leaving, ..self.means() };
-            let came = means.run(&Asked { number, ..asked.clone() }, stop);
-            if stop() {
-                return Err(Stopped::Interrupted);
-            }
-            let why = match came {
-                Ok(came) if came.sent == frames && came.is_clean(forwarded) => match self.obstacle(operation)
-                {
-                    None => return Ok(()),
-                    Some(obstacle) => obstacle,
-                },
-                Ok(came) if forwards == Forwards::Nothing => format!(
-                    "{} still forwards {} of {} packets to networks whose routes were withdrawn",
-                    self.tester.router, came.tally.received, came.sent
-                ),
-                Ok(came) => self.not_ready(operation, length, &came),
-                Err(Failed::Labels(why)) => format!("{}: {why}", operation.name()),
-                Err(Failed::Programs(error)) => return Err(Stopped::Failed(error.to_string())),
-            };
-            if started.elapsed() > patience {
-                return Err(Stopped::Failed(self.obstacle(operation).unwrap_or(why)));
-            }
-            std::thread::sleep(Duration::from_millis(500));
-        }
-    }
-
-    /// What keeps an operation's routes from being told.
-    fn obstacle(&self, operation: Operation) -> Option<String> {
-        let sessions = self.sessions.as_ref().filter(|_| operation.is_routed())?;
-        lock(sessions).obstacle(&self.ports)
-    }
-
     /// How many sessions with the router have ended, and of one of them why.
     fn ended(&self) -> (u32, Option<String>) {
         let told = self.sessions.as_ref().map(|sessions| lock(sessions).ended(&self.ports));
@@ -273,127 +197,12 @@ impl Bench {
         (routes.0 + labels.0, routes.1.or(labels.1))
     }
 
-    /// Whatever the router was seen to do is to be seen again.
-    pub(super) fn forget(&self) {
-        lock(&self.ready).clear();
-    }
-
     /// The sessions of a tester that tells routes by BGP.
     pub(super) fn sessions(&self) -> MutexGuard<'_, Sessions> {
         lock(self.sessions.as_ref().expect("a configuration with [convergence] has sessions"))
     }
-
-    /// Tells the router of what an operation needs. What is announced for another one is not there any more.
-    fn announce(&self, operation: Operation) {
-        let Some(sessions) = &self.sessions else { return };
-        lock(sessions).announce(&self.tester, &self.ports, operation);
-        let mut ready = lock(&self.ready);
-        if operation.is_routed() {
-            ready.retain(|other| (*other == Operation::Push) == (operation == Operation::Push));
-        }
-    }
-
-    fn not_ready(&self, operation: Operation, length: u16, came: &Came) -> String {
-        let (name, router) = (operation.name(), &self.tester.router);
-        let told = format!("{name}: of {} packets of {length} B, one to each network,", came.sent);
-        let tally = &came.tally;
-        if let Some(wrong) = &came.wrong {
-            return format!("{told} {router} forwarded {} otherwise than it shall: {wrong}", tally.wrong);
-        }
-        if tally.stray > 0 {
-            return format!(
-                "{told} {router} sent {} to another port than the one they shall leave by",
-                tally.stray
-            );
-        }
-        if tally.duplicates > 0 {
-            return format!("{told} {router} sent {} of them more than once", tally.duplicates);
-        }
-        if tally.received == 0 {
-            return format!(
-                "{told} none came back from {router}: see that it forwards at all, its routes and labels (netstage test \
-                 router CONFIG --setup prints what it needs), the MTU of its links (a label takes 4 B), and that GRO is on at its ends of veth \
-                 pairs (ethtool -K NAME gro on)"
-            );
-        }
-        format!(
-            "{told} {} came back from {router}: it does not know all routes or labels yet",
-            tally.received
-        )
-    }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a stage tells of a trial.
-fn outcome(
-    plan: &Plan,
-    flow: &FlowGroup,
-    asked: &Asked,
-    payload: u32,
-    came: &Came,
-    own: netstage_core::time::Duration,
-) -> Outcome {
-    let subject = flow.name.clone();
-    let interval = plan.measure.interval;
-    let bins = plan.duration.0.div_ceil(interval.0).max(1) as usize;
-    let whole = 1_000_000_000 == interval.0;
-    let tally = &came.tally;
-    // By the second where seconds are asked for; else all in one bin.
-    let received: Vec<f64> = match whole {
-        true => (0..bins).map(|bin| tally.seconds.get(bin).map_or(0.0, |second| second.0 as f64)).collect(),
-        false => std::iter::once(tally.received as f64).chain(std::iter::repeat(0.0)).take(bins).collect(),
-    };
-    let mean = |(frames, sum): (u64, u64)| match frames {
-        0 => f64::NAN,
-        _ => (sum as f64 / frames as f64 - own.0 as f64).max(0.0) / 1e9,
-    };
-    let delays: Vec<f64> = match whole {
-        true => (0..bins).map(|bin| mean(tally.seconds.get(bin).copied().unwrap_or_default())).collect(),
-        false => {
-            let all = tally.seconds.iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
-            std::iter::once(mean(all)).chain(std::iter::repeat(f64::NAN)).take(bins).collect()
-        }
-    };
-    let first = |count: u64| std::iter::once(count as f64).chain(std::iter::repeat(0.0)).take(bins).collect();
-    let bits = 8.0 * f64::from(payload) / interval.as_secs_f64();
-    let series = |metric, values| Series { metric, subject: subject.clone(), values };
-    let load = |quantity: &str, unit: &str, asked, achieved| Load {
-        subject: subject.clone(),
-        quantity: quantity.into(),
-        unit: unit.into(),
-        layer: String::new(),
-        asked,
-        achieved,
-    };
-    let less = |delay: u64| delay.saturating_sub(own.0);
-    let mut buckets: Vec<(u64, u64)> =
-        tally.delays.iter().map(|(delay, times)| (less(*delay), *times)).collect();
-    buckets.sort_unstable();
-    buckets.dedup_by(|next, one| {
-        let is_same = next.0 == one.0;
-        one.1 += if is_same { next.1 } else { 0 };
-        is_same
-    });
-    Outcome {
-        interval,
-        bins,
-        series: vec![
-            series(Metric::FlowThroughput, received.iter().map(|frames| frames * bits).collect()),
-            series(Metric::FlowSent, first(came.sent)),
-            series(Metric::FlowDuplicated, first(tally.duplicates)),
-            series(Metric::FlowReordered, first(tally.reordered)),
-            series(Metric::FlowCorrupted, first(tally.wrong)),
-            series(Metric::FlowDelay, delays),
-        ],
-        distributions: vec![Distribution { metric: Metric::FlowDelay, subject: subject.clone(), buckets }],
-        loads: vec![
-            load("rate", "packets/s", asked.rate, came.offered),
-            load("burst", "packets", f64::from(came.burst), f64::from(came.burst)),
-        ],
-        totals: Totals { sent: came.sent, delivered: tally.received, ..Totals::default() },
-        ..Outcome::default()
-    }
 }

@@ -5,7 +5,7 @@
 use super::generator;
 use super::lsps::Lsps;
 use super::port::Port;
-use super::trial::{Asked, Failed, Leaving, Means};
+use super::trial::{Asked, Leaving, Means};
 use crate::netns::{Namespace, Netlink};
 use netstage_scenario::tester::{Generator, Operation, Tester, Way};
 use std::collections::BTreeSet;
@@ -85,10 +85,8 @@ fn by_live_frames(tester: &Tester, ports: &[Port], namespace: &Namespace, port: 
     let link = &ports[port].settings.interface;
     let sent = || Some(Netlink::open(namespace).ok()?.link(link).ok()?.statistics.sent_packets);
     let before = sent();
-    match means.run(&asked, &|| false) {
-        Err(Failed::Programs(error)) => return Some(error.to_string()),
-        Err(Failed::Labels(why)) => return Some(why),
-        Ok(_) => {}
+    if let Err(why) = means.run(&asked, &|| false) {
+        return Some(why.to_string());
     }
     let started = Instant::now();
     while started.elapsed() < PATIENCE {

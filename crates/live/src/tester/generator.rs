@@ -2,8 +2,9 @@
 //! well as they can, and say how well that was.
 
 use super::form::{Destinations, Form, Stamp};
-use super::program::{self, Progress, Settings};
+use super::program::{Brake, Generator, Progress, Settings};
 use crate::clock::monotonic_ns;
+use crate::kernel_program::Error;
 use crate::netns::Namespace;
 use crate::ports::Port;
 use crate::ports::af_packet::{self, AfPacket};
@@ -12,6 +13,7 @@ use crate::traffic::pace::Pacer;
 use netstage_core::measure::steady::BURST;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// What a stream sends.
 #[derive(Clone, Debug)]
@@ -51,6 +53,34 @@ const AT_ONCE: u64 = 64;
 /// Nor is what is later than this, where frames follow each other faster.
 const LATE_NS: u64 = 200_000;
 
+/// The end of a trial before all is sent, for all its senders.
+#[derive(Debug, Default)]
+pub struct End {
+    has_come: AtomicBool,
+    brakes: Mutex<Vec<Brake>>,
+}
+
+impl End {
+    /// Has them send no more.
+    pub fn come(&self) {
+        self.has_come.store(true, Ordering::Relaxed);
+        self.brakes().iter().for_each(Brake::pull);
+    }
+
+    fn has_come(&self) -> bool {
+        self.has_come.load(Ordering::Relaxed)
+    }
+
+    fn brakes(&self) -> std::sync::MutexGuard<'_, Vec<Brake>> {
+        self.brakes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It ends this program too.
+    fn ends(&self, brake: Brake) {
+        self.brakes().push(brake);
+    }
+}
+
 impl Stream {
     /// Frames that the program in the kernel sends back to back.
     pub fn batch(&self) -> u32 {
@@ -88,27 +118,24 @@ pub fn in_kernel(
     stream: &Stream,
     interface: u32,
     start: impl FnOnce() -> u64,
-    stop: &AtomicBool,
-) -> Result<Progress, program::Error> {
-    let generator = program::Generator::load(&stream.settings(), interface);
+    end: &End,
+) -> Result<Progress, Error> {
+    let generator = Generator::load(&stream.settings(), interface);
     // Others wait for this one, even if it cannot send.
     let start_ns = start();
     go_first();
     let mut generator = generator?;
+    // A call may last as long as the trial.
+    end.ends(generator.brake());
     generator.start(start_ns);
     loop {
         let progress = generator.progress();
-        if progress.sent >= stream.frames || generator.is_over() || stop.load(Ordering::Relaxed) {
-            generator.stop();
+        if progress.sent >= stream.frames || generator.is_over() || end.has_come() {
+            generator.brake().pull();
             return Ok(progress);
         }
-        // Far from the next batch it would only spin.
-        let next = start_ns + (progress.sent as f64 / stream.rate * 1e9) as u64;
-        let ahead = next.saturating_sub(monotonic_ns());
-        if ahead > 2 * SETTING_UP_NS {
-            std::thread::sleep(std::time::Duration::from_nanos(ahead - SETTING_UP_NS));
-        }
         // Those that are called when all is sent would hold up the end.
+        let next = start_ns + (progress.sent as f64 / stream.rate * 1e9) as u64;
         let left = stream.frames - progress.sent;
         let sending = (left as f64 / stream.rate * 1e9) as u64;
         let idle = (next.saturating_sub(monotonic_ns()) + sending) / IDLE_NS;
@@ -137,13 +164,13 @@ pub fn by_port<P: Port>(
     stream: &Stream,
     port: io::Result<P>,
     start: impl FnOnce() -> u64,
-    stop: &AtomicBool,
+    end: &End,
 ) -> io::Result<Progress> {
     let mut start_ns = start();
     go_first();
     let (mut port, mut pacer, mut progress) = (port?, Pacer::new(), Progress::default());
     let (gap, mut lost_ns) = (1e9 / stream.rate, 0);
-    while progress.sent < stream.frames && !stop.load(Ordering::Relaxed) {
+    while progress.sent < stream.frames && !end.has_come() {
         let due = start_ns + (progress.sent as f64 * gap) as u64;
         pacer.wait(due, true, None);
         let now = monotonic_ns();
@@ -156,8 +183,8 @@ pub fn by_port<P: Port>(
             break;
         }
         let all_due = ((now - start_ns) as f64 / gap) as u64 + 1;
-        let end = all_due.min(stream.frames).min(progress.sent + AT_ONCE);
-        while progress.sent < end {
+        let until = all_due.min(stream.frames).min(progress.sent + AT_ONCE);
+        while progress.sent < until {
             let sequence = progress.sent as u32;
             let length = stream.lengths[progress.sent as usize % stream.lengths.len()];
             let sent_ns = monotonic_ns();

@@ -13,7 +13,8 @@
 //! - [`generator`]: who sends them; [`program`], the programs in the kernel that make and check them.
 //! - [`lsps`]: labels, as configured or told by LDP.
 //! - [`routes`]: what the router is told by BGP; `beside`: of a file, for nothing but the table's size.
-//! - [`trial`]: one trial; [`port`]: an interface and the router behind it.
+//! - `readiness`: what the router does before anything is measured.
+//! - [`trial`]: one trial; `outcome`: what a stage tells of it; [`port`]: an interface and the router behind it.
 
 mod apart;
 pub mod bench;
@@ -25,7 +26,9 @@ pub mod form;
 pub mod generator;
 pub mod header;
 pub mod lsps;
+mod outcome;
 pub mod port;
 pub mod program;
+mod readiness;
 pub mod routes;
 pub mod trial;

@@ -2,14 +2,15 @@
 //! Both are loaded anew for each trial, whose settings are constants in them.
 
 use super::form::{self, Destinations, Form};
+use crate::kernel_program::Error;
 use crate::ports::kernel::Mapping;
 use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
-use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
-use std::fmt;
+use aya::{Ebpf, EbpfLoader, Pod};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 static OBJECT: &[u8] = include_bytes!("../../../../bpf/trial.bpf.o");
@@ -76,49 +77,6 @@ pub struct Arrival {
     pub last_ns: u64,
 }
 
-/// Why the kernel's programs cannot be used.
-#[derive(Debug)]
-pub enum Error {
-    /// The kernel does not take them.
-    Load(EbpfError),
-    /// One does not run.
-    Program(ProgramError),
-    /// What they tell cannot be read.
-    Maps(io::Error),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Load(error) => write!(f, "the kernel does not load the tester's programs: {error}"),
-            Error::Program(error) => write!(f, "the tester's programs do not run: {error}"),
-            Error::Maps(error) => write!(f, "what the tester's programs tell cannot be read: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Load(error) => Some(error),
-            Error::Program(error) => Some(error),
-            Error::Maps(error) => Some(error),
-        }
-    }
-}
-
-impl From<EbpfError> for Error {
-    fn from(error: EbpfError) -> Error {
-        Error::Load(error)
-    }
-}
-
-impl From<ProgramError> for Error {
-    fn from(error: ProgramError) -> Error {
-        Error::Program(error)
-    }
-}
-
 /// Counters of the programs, in the order of their `enum count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Count {
@@ -145,7 +103,7 @@ unsafe impl Pod for Sample {}
 /// Makes frames.
 pub struct Generator {
     program: Ebpf,
-    progress: Mapping,
+    progress: Arc<Mapping>,
     frame: Vec<u8>,
     context: Vec<u8>,
     batch: u32,
@@ -165,7 +123,7 @@ impl Generator {
     pub fn load(settings: &Settings<'_>, interface: u32) -> Result<Generator, Error> {
         let mut program = load(settings)?;
         xdp(&mut program, "generate")?.load()?;
-        let progress = progress(&program)?;
+        let progress = Arc::new(progress(&program)?);
         let longest = settings.lengths.iter().copied().max().unwrap_or(0);
         let frame = vec![0; settings.form.around() + usize::from(longest)];
         // struct xdp_md: beginning, end, metadata, interface, queue, interface it leaves by.
@@ -212,9 +170,20 @@ impl Generator {
         self.progress.words()[IS_OVER].load(Ordering::Relaxed) != 0
     }
 
+    /// By which it is stopped.
+    pub fn brake(&self) -> Brake {
+        Brake(Arc::clone(&self.progress))
+    }
+}
+
+/// Stops a generator, from whichever thread.
+#[derive(Debug)]
+pub struct Brake(Arc<Mapping>);
+
+impl Brake {
     /// Lets it make no more.
-    pub fn stop(&self) {
-        self.progress.words()[IS_OVER].store(1, Ordering::Relaxed);
+    pub fn pull(&self) {
+        self.0.words()[IS_OVER].store(1, Ordering::Relaxed);
     }
 }
 
@@ -271,7 +240,7 @@ impl Receiver {
     pub fn arrivals(&self, networks: u32) -> Result<Vec<Arrival>, Error> {
         let arrivals: Array<&MapData, [u64; 2]> = map(&self.program, "arrivals")?;
         let arrival = |network| {
-            let [first_ns, last_ns] = arrivals.get(&network, 0).map_err(maps)?;
+            let [first_ns, last_ns] = arrivals.get(&network, 0)?;
             Ok(Arrival { first_ns, last_ns })
         };
         (0..networks).map(arrival).collect()
@@ -298,12 +267,12 @@ impl Receiver {
             ..Tally::default()
         };
         for second in 0..seconds.min(SECONDS) {
-            let sum = per_second.get(&second, 0).map_err(maps)?;
+            let sum = per_second.get(&second, 0)?;
             let add = |all: (u64, u64), one: &[u64; 2]| (all.0 + one[0], all.1 + one[1]);
             tally.seconds.push(sum.iter().fold((0, 0), add));
         }
         for octave in 0..OCTAVES {
-            let processors = delays.get(&octave, 0).map_err(maps)?;
+            let processors = delays.get(&octave, 0)?;
             for fine in 0..1 << FINE {
                 let times: u64 = processors.iter().map(|times| times[fine]).sum();
                 if times > 0 {
@@ -312,7 +281,7 @@ impl Receiver {
             }
         }
         for number in 0..wrong.min(u64::from(SAMPLES)) as u32 {
-            let sample = samples.get(&number, 0).map_err(maps)?;
+            let sample = samples.get(&number, 0)?;
             let kept = KEPT.into_iter().find(|kept| *kept <= sample.length as usize).unwrap_or(0);
             tally.samples.push((sample.length as usize, sample.bytes[..kept].to_vec()));
         }
@@ -421,16 +390,12 @@ fn map<'a, T>(program: &'a Ebpf, name: &str) -> Result<T, Error>
 where
     T: TryFrom<&'a Map, Error = aya::maps::MapError>,
 {
-    T::try_from(program.map(name).expect("it is in the object")).map_err(maps)
-}
-
-fn maps(error: aya::maps::MapError) -> Error {
-    Error::Load(EbpfError::MapError(error))
+    Ok(T::try_from(program.map(name).expect("it is in the object"))?)
 }
 
 fn count(program: &Ebpf, what: Count) -> Result<u64, Error> {
     let counts: PerCpuArray<&MapData, u64> = map(program, "counts")?;
-    Ok(counts.get(&(what as u32), 0).map_err(maps)?.iter().sum())
+    Ok(counts.get(&(what as u32), 0)?.iter().sum())
 }
 
 #[cfg(test)]

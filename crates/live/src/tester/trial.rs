@@ -1,24 +1,27 @@
 //! One trial: frames one or both ways through the router, and what came of them.
 
 use super::form::{self, Destinations};
-use super::generator::{self, Stream};
+use super::generator::{self, End, Stream};
 use super::lsps::Lsps;
 use super::port::Port;
-use super::program::{Arrival, Error, Progress, Receiver, Settings, Tally};
+use super::program::{Arrival, Progress, Receiver, Settings, Tally};
 use crate::clock::monotonic_ns;
+use crate::kernel_program::Error;
 use crate::netns::Namespace;
 use netstage_scenario::tester::{Generator, Operation, Tester, Way};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// From when all is prepared to the first frame.
 const PREPARATION_NS: u64 = generator::SETTING_UP_NS + 10_000_000;
 /// How much longer than asked for frames are sent, by senders that are late.
 const OVERTIME_NS: u64 = 20_000_000;
+/// The same where all frames are to be sent, as long as it takes on a busy machine.
+const LONGEST_OVERTIME_NS: u64 = 10_000_000_000;
 
 /// What is sent in a trial, all ways and ports together.
 #[derive(Clone, Debug)]
@@ -35,7 +38,7 @@ pub struct Asked {
     pub drain: Duration,
     /// Told in every frame.
     pub number: u16,
-    /// Whether a trial that is void whatever follows ends there.
+    /// Whether it ends when it is to, or once it is void whatever follows; else when all is sent.
     pub ends_early: bool,
 }
 
@@ -50,6 +53,8 @@ const LEAST_LOST_NS: u64 = 100_000_000;
 pub enum Failed {
     /// The kernel's programs cannot be used.
     Programs(Error),
+    /// A port cannot be used.
+    Port(io::Error),
     /// It is not known by which labels, in words.
     Labels(String),
 }
@@ -60,10 +65,17 @@ impl From<Error> for Failed {
     }
 }
 
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        Failed::Port(error)
+    }
+}
+
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failed::Programs(error) => error.fmt(f),
+            Failed::Port(error) => write!(f, "the tester cannot use its ports: {error}"),
             Failed::Labels(why) => f.write_str(why),
         }
     }
@@ -180,7 +192,7 @@ impl Means<'_> {
         let streams = self.streams(asked).map_err(Failed::Labels)?;
         let receivers = self.receivers(asked, happening.is_some())?;
         let mut watched = happening.map(|_| Watched::default());
-        let over = AtomicBool::new(false);
+        let end = End::default();
         let (prepared, start_ns) = (Barrier::new(streams.len() + 1), AtomicU64::new(0));
         let start = || {
             prepared.wait();
@@ -188,10 +200,10 @@ impl Means<'_> {
             start_ns.load(Ordering::Acquire)
         };
         let (sent, at_ns) = std::thread::scope(|scope| {
-            let (over, start) = (&over, &start);
+            let (end, start) = (&end, &start);
             let senders: Vec<_> = streams
                 .iter()
-                .map(|(port, stream)| scope.spawn(move || self.send(*port, stream, start, over)))
+                .map(|(port, stream)| scope.spawn(move || self.send(*port, stream, start, end)))
                 .collect();
             prepared.wait();
             let at_ns = monotonic_ns() + PREPARATION_NS;
@@ -199,10 +211,11 @@ impl Means<'_> {
             start_ns.store(at_ns, Ordering::Release);
             prepared.wait();
             // A sender that falls short must not take longer for it.
-            let end_ns = at_ns + ((asked.frames as f64 / asked.rate * 1e9) as u64) + OVERTIME_NS;
+            let overtime_ns = if asked.ends_early { OVERTIME_NS } else { LONGEST_OVERTIME_NS };
+            let end_ns = at_ns + ((asked.frames as f64 / asked.rate * 1e9) as u64) + overtime_ns;
             while !senders.iter().all(|sender| sender.is_finished()) {
                 if stop() || monotonic_ns() > end_ns {
-                    over.store(true, Ordering::Relaxed);
+                    end.come();
                 }
                 let is_due = |happening: &mut Happening<'_>| {
                     monotonic_ns() >= at_ns + happening.after.as_nanos() as u64
@@ -217,8 +230,8 @@ impl Means<'_> {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let sent = senders.into_iter().map(|sender| sender.join().expect("senders do not panic"));
-            let sent = sent.collect::<Result<Vec<Progress>, Error>>();
-            sent.map(|sent| (sent, at_ns)).map_err(Failed::Programs)
+            let sent = sent.collect::<Result<Vec<Progress>, Failed>>();
+            sent.map(|sent| (sent, at_ns))
         })?;
         let total: u64 = sent.iter().map(|progress| progress.sent).sum();
         let drained = Instant::now();
@@ -294,7 +307,7 @@ impl Means<'_> {
     }
 
     /// One at every port; where nothing is to come, all that comes is astray.
-    fn receivers(&self, asked: &Asked, watches: bool) -> Result<Vec<(Expected<'_>, Receiver)>, Error> {
+    fn receivers(&self, asked: &Asked, watches: bool) -> Result<Vec<(Expected<'_>, Receiver)>, Failed> {
         let mut receivers = Vec::new();
         for number in 0..self.ports.len() {
             let expected = self.expected(asked, number);
@@ -315,7 +328,7 @@ impl Means<'_> {
                 watches,
             };
             let attached = self.namespace.run(|| Receiver::attach(&settings, port.index));
-            receivers.push((expected, attached.map_err(Error::Maps)??));
+            receivers.push((expected, attached??));
         }
         Ok(receivers)
     }
@@ -353,12 +366,12 @@ impl Means<'_> {
         port: usize,
         stream: &Stream,
         start: impl Fn() -> u64 + Copy + Send + Sync,
-        stop: &AtomicBool,
-    ) -> Result<Progress, Error> {
-        let sent = self.send_all(port, stream, start, stop);
+        end: &End,
+    ) -> Result<Progress, Failed> {
+        let sent = self.send_all(port, stream, start, end);
         // Where one of several falls short, the others need not go on.
         if sent.as_ref().is_ok_and(|progress| progress.sent < stream.frames) {
-            stop.store(true, Ordering::Relaxed);
+            end.come();
         }
         sent
     }
@@ -368,25 +381,24 @@ impl Means<'_> {
         port: usize,
         stream: &Stream,
         start: impl Fn() -> u64 + Copy + Send + Sync,
-        stop: &AtomicBool,
-    ) -> Result<Progress, Error> {
+        end: &End,
+    ) -> Result<Progress, Failed> {
         let port = &self.ports[port];
         let (namespace, link) = (self.namespace, &port.settings.interface);
-        let sent: io::Result<Progress> = match self.generator {
+        let sent = match self.generator {
             Generator::Xdp | Generator::Auto => {
-                let sent = namespace.run(|| generator::in_kernel(stream, port.index, start, stop));
-                return sent.unwrap_or_else(|error| {
+                let sent = namespace.run(|| generator::in_kernel(stream, port.index, start, end));
+                return Ok(sent.inspect_err(|_| {
                     // Others wait for this one, even if it cannot send.
                     start();
-                    Err(Error::Maps(error))
-                });
+                })??);
             }
-            Generator::AfXdp => generator::by_port(stream, generator::af_xdp(namespace, link), start, stop),
+            Generator::AfXdp => generator::by_port(stream, generator::af_xdp(namespace, link), start, end),
             Generator::AfPacket => {
-                generator::by_port(stream, generator::af_packet(namespace, link), start, stop)
+                generator::by_port(stream, generator::af_packet(namespace, link), start, end)
             }
         };
-        sent.map_err(Error::Maps)
+        Ok(sent?)
     }
 }
 

@@ -81,8 +81,11 @@ pub fn discard(socket: BorrowedFd<'_>, limit: usize) -> io::Result<usize> {
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
 }
 
-/// A sender's TCP at this moment. Fields an older kernel does not know are zero.
-pub fn tcp_sample(socket: BorrowedFd<'_>) -> io::Result<TcpSample> {
+/// What the kernel tells of a TCP socket (struct tcp_info). Fields an older kernel does not know are zero.
+pub struct TcpInfo([u8; 240]);
+
+/// Of this one, at this moment.
+pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut info = [0_u8; 240];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `info`, which is that long.
@@ -95,24 +98,50 @@ pub fn tcp_sample(socket: BorrowedFd<'_>) -> io::Result<TcpSample> {
             &raw mut length,
         )
     };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
+    if result == 0 { Ok(TcpInfo(info)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A sender's TCP at this moment.
+pub fn tcp_sample(socket: BorrowedFd<'_>) -> io::Result<TcpSample> {
+    tcp_info(socket).map(|info| info.sample())
+}
+
+// Offsets in struct tcp_info of include/uapi/linux/tcp.h, which only ever grows.
+impl TcpInfo {
+    fn u32_at(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(*self.0[at..].first_chunk().expect("inside the structure"))
     }
-    // Offsets in struct tcp_info of include/uapi/linux/tcp.h, which only ever grows.
-    let u32_at = |at: usize| u32::from_ne_bytes(*info[at..].first_chunk().expect("inside the structure"));
-    let u64_at = |at: usize| u64::from_ne_bytes(*info[at..].first_chunk().expect("inside the structure"));
-    Ok(TcpSample {
-        window: u32_at(80),
-        slow_start_threshold: u32_at(76),
-        round_trip_ns: u64::from(u32_at(68)) * 1000,
-        min_round_trip_ns: u64::from(u32_at(148)) * 1000,
-        retransmissions: u32_at(100).into(),
-        peer_window: u32_at(228).into(),
-        delivery_rate_bps: u64_at(160).saturating_mul(8),
-        peer_window_limited_ns: u64_at(176).saturating_mul(1000),
-        send_buffer_limited_ns: u64_at(184).saturating_mul(1000),
-        busy_ns: u64_at(168).saturating_mul(1000),
-    })
+
+    fn u64_at(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(*self.0[at..].first_chunk().expect("inside the structure"))
+    }
+
+    /// Payload of a full segment that is sent.
+    pub fn segment(&self) -> u32 {
+        self.u32_at(16)
+    }
+
+    /// Bytes acknowledged so far.
+    pub fn acknowledged(&self) -> u64 {
+        self.u64_at(120)
+    }
+
+    /// How the sender stands.
+    pub fn sample(&self) -> TcpSample {
+        let nanoseconds = |at: usize| self.u64_at(at).saturating_mul(1000);
+        TcpSample {
+            window: self.u32_at(80),
+            slow_start_threshold: self.u32_at(76),
+            round_trip_ns: u64::from(self.u32_at(68)) * 1000,
+            min_round_trip_ns: u64::from(self.u32_at(148)) * 1000,
+            retransmissions: self.u32_at(100).into(),
+            peer_window: self.u32_at(228).into(),
+            delivery_rate_bps: self.u64_at(160).saturating_mul(8),
+            peer_window_limited_ns: nanoseconds(176),
+            send_buffer_limited_ns: nanoseconds(184),
+            busy_ns: nanoseconds(168),
+        }
+    }
 }
 
 /// Datagrams to be sent by one call on a connected socket.

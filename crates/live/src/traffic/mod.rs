@@ -12,7 +12,7 @@
 mod dialogue;
 mod emissions;
 mod error;
-mod kernel;
+pub(crate) mod kernel;
 mod lane;
 mod ledger;
 mod multicast;

@@ -71,7 +71,7 @@ fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
         interval: millis(100),
         flows,
         edge: None,
-        tcp_events: false,
+        watch: Vec::new(),
     })
 }
 

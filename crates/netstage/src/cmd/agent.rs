@@ -7,6 +7,7 @@ use netstage_live::agent::{Agent, EndReason, Engine};
 use netstage_live::fleet::member::Member;
 use netstage_live::log::Level;
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +19,15 @@ pub struct Arguments {
     /// As an agent of a fleet: do no more for its controller than this file allows
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "spool"])]
     policy: Option<PathBuf>,
+    /// As an agent of a fleet: tell metrics for Prometheus there [without an address: 127.0.0.1:4703]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:4703",
+        conflicts_with_all = ["socket", "spool"]
+    )]
+    metrics: Option<SocketAddr>,
     /// Be no agent of a fleet, but listen on this Unix socket, which is made, and removed at the end
     #[arg(long, value_name = "PATH", requires = "spool")]
     socket: Option<PathBuf>,
@@ -39,7 +49,10 @@ fn of_fleet(arguments: &Arguments) -> Result<u8, Failure> {
     let policy = arguments.policy.as_deref().map(netstage_scenario::agent::load).transpose()?;
     let log = fleet::log("agent");
     let member = Member::open(&arguments.state.path(), policy.clone().unwrap_or_default(), Arc::clone(&log));
-    let member = member.map_err(fleet::failure)?;
+    let mut member = member.map_err(fleet::failure)?;
+    if let Some(address) = arguments.metrics {
+        member.tell_metrics(address);
+    }
     let membership = member.membership();
     if policy == Some(Policy::default()) || policy.is_none() {
         log(Level::Note, "no policy limits what its controller may ask (--policy)");

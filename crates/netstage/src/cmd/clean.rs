@@ -1,10 +1,11 @@
-//! `netstage clean`: puts back what a killed router or `tcp limit` left.
+//! `netstage clean`: puts back what a killed router, `tcp limit` or `tcp watch` left.
 
 use super::router::SOCKET;
 use super::table::counted;
 use crate::exit::{Failure, OK, print};
 use netstage_live::obstacle::Error;
 use netstage_live::router::daemon::clean;
+use netstage_live::tcpmon::tracefs;
 use std::path::PathBuf;
 
 /// Options of `clean`.
@@ -22,7 +23,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     lines.extend(cleaned.settings.iter().map(|name| format!("put back {name}\n")));
     lines.extend(cleaned.programs.iter().map(|pin| format!("ended the program at {}\n", pin.display())));
     let connections = super::tcp::limit::clean()?;
-    if lines.is_empty() && connections == 0 {
+    let traces = tracefs::clean();
+    if lines.is_empty() && connections + traces == 0 {
         lines.push(format!("nothing was left of a router at {}\n", arguments.socket.display()));
     } else if !lines.is_empty() {
         lines.push(format!("{}, ", counted(cleaned.settings.len(), "setting")));
@@ -30,6 +32,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     }
     if connections > 0 {
         lines.push(format!("put back the windows of {}\n", counted(connections, "connection")));
+    }
+    if traces > 0 {
+        lines.push(format!("removed {} from the kernel's tracing\n", counted(traces, "instance")));
     }
     print(lines.concat().as_bytes()).map(|()| OK)
 }

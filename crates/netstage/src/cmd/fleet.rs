@@ -32,6 +32,9 @@ pub enum Command {
         /// Where agents dial
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: SocketAddr,
+        /// Tell metrics for Prometheus there [without an address: 127.0.0.1:4702]
+        #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:4702")]
+        metrics: Option<SocketAddr>,
     },
     /// Print a token that lets one host join, once
     Token {
@@ -147,7 +150,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
             print(format!("fleet {} in {}\n{next}\n", fleet.name, fleet.folder().display()).as_bytes())?;
             Ok(OK)
         }
-        Command::Serve { folder, listen } => serve(folder.open()?, *listen),
+        Command::Serve { folder, listen, metrics } => serve(folder.open()?, *listen, *metrics),
         Command::Token { folder, agent, label, valid, certificate } => {
             let (agent, labels) = (agent.clone(), label.clone());
             let grant = Grant { agent, labels, valid: *valid, lasting: *certificate };
@@ -190,13 +193,16 @@ pub fn log(of: &'static str) -> Log {
     })
 }
 
-fn serve(fleet: Fleet, listen: SocketAddr) -> Result<u8, Failure> {
+fn serve(fleet: Fleet, listen: SocketAddr, metrics: Option<SocketAddr>) -> Result<u8, Failure> {
     let log = log("fleet");
-    let hub = Hub::bind(fleet, listen, Arc::clone(&log)).map_err(failure)?;
+    let mut hub = Hub::bind(fleet, listen, Arc::clone(&log)).map_err(failure)?;
     let ender = hub.ender();
     ctrlc::set_handler(move || ender.end()).map_err(|e| Failure::run(format!("no signal handler: {e}")))?;
     let address = hub.address().map_err(|error| Failure::run(error.to_string()))?;
     log(Level::Note, &format!("agents dial {address}"));
+    if let Some(address) = metrics {
+        hub.tell_metrics(address);
+    }
     hub.serve().map_err(|error| Failure::run(format!("the controller failed: {error}")))?;
     Ok(OK)
 }

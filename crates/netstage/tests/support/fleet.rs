@@ -86,15 +86,26 @@ impl Fleet {
     }
 
     pub fn serve(&self) -> Process {
-        let process = self.start(&self.hub, "hub.log", &["fleet", "serve", "--listen", CONTROLLER]);
+        let process =
+            self.start(&self.hub, "hub.log", &["fleet", "serve", "--listen", CONTROLLER, "--metrics"]);
         assert!(within(LIMIT, || self.log("hub.log").contains("agents dial")), "{}", self.log("hub.log"));
         process
     }
 
     pub fn agent(&self, index: usize) -> Process {
         let name = self.names[index];
-        let arguments = ["agent", "--state", name, "--policy", "policy.toml"];
+        let arguments = ["agent", "--state", name, "--policy", "policy.toml", "--metrics"];
         self.start(&self.hosts[index], &format!("{name}.log"), &arguments)
+    }
+
+    /// What is told there for Prometheus.
+    pub fn scrape(&self, namespace: &Namespace, address: &str) -> String {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--fail", &format!("http://{address}/metrics")]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = Process::new(spawn_in(namespace, command).unwrap()).output();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
     }
 
     pub fn join(&self, index: usize, token: &str) -> Output {

@@ -1,7 +1,8 @@
 //! What tests of routers share: namespaces that are joined, and addresses.
 #![allow(dead_code)]
 
-use netstage_live::netns::netlink::{Metrics, Netlink, Route, VethEnd, VethOptions, create_veth};
+use netstage_live::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
+use netstage_live::netns::routes::{Metrics, Route};
 use netstage_live::netns::user::{Privileges, privileges};
 use netstage_live::netns::{Namespace, ethtool};
 use std::net::IpAddr;

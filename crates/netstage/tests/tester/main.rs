@@ -4,20 +4,21 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod beside;
 mod convergence;
 mod faults;
 mod frr;
 mod kernel;
 mod labels;
 mod ovs;
+mod uml;
 mod world;
 
 use netstage_live::netns::Netlink;
 use serde_json::Value;
-use std::process::Command;
 use support::network::is_privileged;
 use support::{Folder, run_page};
-use world::{World, all_came_back, bird, ip, refusal, trials};
+use world::{World, all_came_back, ip, refusal, to_ipv6, trials};
 
 #[test]
 fn a_router_does_both_ways_what_labels_and_routes_say() {
@@ -48,15 +49,18 @@ fn a_router_does_both_ways_what_labels_and_routes_say() {
 fn the_kernel_forwards_ip_as_every_generator_sends_it() {
     let Some(world) = World::new("tester-kernel") else { return };
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
-    for generator in ["xdp", "af-xdp", "af-packet"] {
+    // A mix has packets of 46 to 1498 B; the program in the kernel makes those of one size otherwise.
+    for (generator, sizes) in
+        [("xdp", &["46 B", "1498 B"][..]), ("af-xdp", &["imix"]), ("af-packet", &["imix"])]
+    {
         let head = format!(
-            "router = \"Linux\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\", \"1498 B\"]\n\
+            "router = \"Linux\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = {sizes:?}\n\
              generator = \"{generator}\"\n"
         );
         let configuration = world.configure(&head, "[routes]\ncount = 50\n");
         ip(&world.router, &world.setup(&configuration, "linux"));
         let cells = trials(&world.test(&configuration));
-        assert_eq!(cells.len(), 2);
+        assert_eq!(cells.len(), sizes.len());
         all_came_back(&cells);
         std::fs::remove_dir_all(world.folder.join("out")).unwrap();
     }
@@ -83,17 +87,18 @@ fn an_interface_that_takes_no_live_frames_is_sent_by_otherwise() {
 #[test]
 fn a_router_that_does_otherwise_is_told_apart() {
     let Some(world) = World::new("tester-wrong") else { return };
-    let head = "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nsizes = [\"46 B\"]\noperations = [\"swap\"]\n";
-    let configuration = world.configure(head, "[routes]\n[labels]\n");
+    let head = "ready_within = \"1 s\"\nrouter = \"box\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
+                sizes = [\"46 B\"]\noperations = [\"swap\"]\n";
+    let configuration = world.configure(head, "[routes]\ncount = 1000\n[labels]\n");
     let right = world.setup(&configuration, "netstage");
     for (from, to, message) in [
         (
             "swap 3000",
             "swap 3007",
-            "box forwarded 25000 otherwise than it shall: labels 3007 (time to live 47) instead of 3000 (time to live 47)",
+            "box forwarded 500 otherwise than it shall: labels 3007 (time to live 47) instead of 3000 (time to live 47)",
         ),
         ("eth1", "eth2", "to another port than the one they shall leave by"),
-        ("2000", "2500", "25000 came back from box: it does not know all routes or labels yet"),
+        ("2000", "2500", "500 came back from box: it does not know all routes or labels yet"),
     ] {
         let router =
             world.begin(&right.replacen(from, to, 1).replace("192.0.2.6 dev eth2", "192.0.2.10 dev eth2"));
@@ -105,48 +110,11 @@ fn a_router_that_does_otherwise_is_told_apart() {
 }
 
 #[test]
-#[ignore = "BIRD is told of networks of IPv6 in any case: make test-full"]
-fn bird_hears_of_networks_and_the_kernel_forwards_to_them() {
-    let Some(world) = World::new("tester-bird") else { return };
-    if Command::new("bird").arg("--version").output().is_err() {
-        println!("skipped: needs bird2");
-        return;
-    }
-    world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
-    let head =
-        "router = \"Linux with BIRD\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nsizes = [\"46 B\"]\n";
-    let rest = "[routes]\ncount = 2000\nby = \"bgp\"\n[bgp]\nown_as = 65002\nrouter_as = 65001\n";
-    let configuration = world.configure(head, rest);
-    let refused = refusal(&world.test(&configuration));
-    assert!(refused.contains("no BGP session with 192.0.2.5: connection refused"), "{refused}");
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
-    let _bird = bird(&world, &configuration);
-    let cells = trials(&world.test(&configuration));
-    assert_eq!(cells.len(), 1);
-    all_came_back(&cells);
-}
-
-#[test]
 fn packets_of_ipv6_are_forwarded_with_and_without_labels() {
     let Some(world) = World::new("tester-ipv6") else { return };
-    for number in 0..2 {
-        // A router solicits from its link-local address, which these namespaces do not give by themselves.
-        for address in [format!("2001:db8:ffff:{number}::1"), "fe80::1".to_owned()] {
-            ip(&world.router, &format!("address add {address}/64 dev eth{number} nodad\n"));
-        }
-    }
+    world.give_ipv6();
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"imix\"]\n";
     let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\n[labels]\npeers = 3\n";
-    let to_ipv6 = |configuration: &std::path::PathBuf| {
-        let mut text = std::fs::read_to_string(configuration).unwrap();
-        for (number, last) in [(0, 0), (1, 4), (2, 8)] {
-            text = text
-                .replace(&format!("192.0.2.{}/30", last + 2), &format!("2001:db8:ffff:{number}::2/64"))
-                .replace(&format!("\"192.0.2.{}\"", last + 1), &format!("\"2001:db8:ffff:{number}::1\""));
-        }
-        text.truncate(text.find("[port.south]").unwrap());
-        std::fs::write(configuration, text).unwrap();
-    };
     for operations in ["\"ip\", \"swap\", \"pop\", \"php\", \"unlabelled\"", "\"push\""] {
         let configuration = world.configure(&format!("{head}operations = [{operations}]\n"), rest);
         to_ipv6(&configuration);
@@ -163,25 +131,6 @@ fn packets_of_ipv6_are_forwarded_with_and_without_labels() {
     all_came_back(&trials(&world.test(&configuration)));
     drop(router);
     std::fs::remove_dir_all(world.folder.join("out")).unwrap();
-    // The kernel, told by BGP.
-    if Command::new("bird").arg("--version").output().is_err() {
-        println!("in part skipped: needs bird2");
-        return;
-    }
-    world.router.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
-    let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\nby = \"bgp\"\n[bgp]\nbeside = \"table.txt\"\n";
-    // Those of the first 200 are parts of networks that are tested.
-    let beside = (0..1200).map(|number| format!("2001:db8:{number:x}:8000::/49 2001:db8:ffff::9\n"));
-    std::fs::write(world.folder.join("table.txt"), beside.collect::<String>()).unwrap();
-    let configuration =
-        world.configure(&format!("ready_within = \"20 s\"\n{head}operations = [\"ip\"]\n"), rest);
-    to_ipv6(&configuration);
-    let _bird = bird(&world, &configuration);
-    let output = world.test(&configuration);
-    all_came_back(&trials(&output));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let description = told["record"]["description"].as_str().unwrap();
-    assert!(description.contains("1000 routes of table.txt (200 left out)"), "{description}");
 }
 
 /// The shell blocks of docs/router-test.md, as they stand.

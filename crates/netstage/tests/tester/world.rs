@@ -76,6 +76,16 @@ impl World {
         file
     }
 
+    /// The router's addresses of IPv6 by its first two links.
+    pub fn give_ipv6(&self) {
+        for number in 0..2 {
+            // A router solicits from its link-local address, which these namespaces do not give by themselves.
+            for address in [format!("2001:db8:ffff:{number}::1"), "fe80::1".to_owned()] {
+                ip(&self.router, &format!("address add {address}/64 dev eth{number} nodad\n"));
+            }
+        }
+    }
+
     pub fn setup(&self, configuration: &PathBuf, kind: &str) -> String {
         let output =
             Command::new(PROGRAM).args(["test", "router", "--setup", kind]).arg(configuration).output();
@@ -114,6 +124,18 @@ impl World {
         command.arg(configuration).stdout(Stdio::piped()).stderr(Stdio::piped());
         Process::new(spawn_in(&self.tester, command).unwrap())
     }
+}
+
+/// Has the first two ports of a configuration talk to the router by IPv6, and leaves out the third.
+pub fn to_ipv6(configuration: &PathBuf) {
+    let mut text = std::fs::read_to_string(configuration).unwrap();
+    for (number, last) in [(0, 0), (1, 4)] {
+        text = text
+            .replace(&format!("192.0.2.{}/30", last + 2), &format!("2001:db8:ffff:{number}::2/64"))
+            .replace(&format!("\"192.0.2.{}\"", last + 1), &format!("\"2001:db8:ffff:{number}::1\""));
+    }
+    text.truncate(text.find("[port.south]").unwrap());
+    std::fs::write(configuration, text).unwrap();
 }
 
 /// Runs a batch of `ip`.

@@ -30,10 +30,20 @@ pub(super) struct Ends<'a> {
     pub reverse_via: Option<&'a At<List<At<NodeName>>>>,
 }
 
+impl<'a> Ends<'a> {
+    /// From the fields of a table: both ends, the VPN, and the way there and back.
+    pub fn new(
+        [from, to]: [&'a At<NodeName>; 2],
+        vpn: &'a Option<At<VpnName>>,
+        [via, reverse_via]: [&'a Option<At<List<At<NodeName>>>>; 2],
+    ) -> Ends<'a> {
+        Ends { from, to, vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
+    }
+}
+
 impl<'a> From<&'a Flow> for Ends<'a> {
     fn from(flow: &'a Flow) -> Ends<'a> {
-        let Flow { from, to, vpn, via, reverse_via, .. } = flow;
-        Ends { from, to: &to.0[0], vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
+        Ends::new([&flow.from, &flow.to.0[0]], &flow.vpn, [&flow.via, &flow.reverse_via])
     }
 }
 

@@ -14,32 +14,6 @@ use netstage_core::traffic::application::{Application, BlockStorage, Spread, Tra
 /// Bytes of a disk's sector.
 const SECTOR: u64 = 512;
 
-impl<'a> From<&'a Ftp> for Ends<'a> {
-    fn from(ftp: &'a Ftp) -> Ends<'a> {
-        let Ftp { client, server, vpn, via, reverse_via, .. } = ftp;
-        Ends {
-            from: client,
-            to: server,
-            vpn: vpn.as_ref(),
-            via: via.as_ref(),
-            reverse_via: reverse_via.as_ref(),
-        }
-    }
-}
-
-impl<'a> From<&'a Iscsi> for Ends<'a> {
-    fn from(iscsi: &'a Iscsi) -> Ends<'a> {
-        let Iscsi { client, server, vpn, via, reverse_via, .. } = iscsi;
-        Ends {
-            from: client,
-            to: server,
-            vpn: vpn.as_ref(),
-            via: via.as_ref(),
-            reverse_via: reverse_via.as_ref(),
-        }
-    }
-}
-
 impl Builder<'_, '_> {
     pub(super) fn services(
         &mut self,
@@ -82,7 +56,8 @@ impl Builder<'_, '_> {
             files: Some(1),
         });
         let run = (Program::Ftp, application, &ftp.start);
-        self.program(name, &Ends::from(ftp), ftp.tcp.as_ref(), run, network, vpns, end)
+        let ends = Ends::new([&ftp.client, &ftp.server], &ftp.vpn, [&ftp.via, &ftp.reverse_via]);
+        self.program(name, &ends, ftp.tcp.as_ref(), run, network, vpns, end)
     }
 
     fn iscsi(
@@ -104,7 +79,8 @@ impl Builder<'_, '_> {
             server: Duration::from_micros(100),
         });
         let run = (Program::Iscsi, application, &iscsi.start);
-        self.program(name, &Ends::from(iscsi), iscsi.tcp.as_ref(), run, network, vpns, end)
+        let ends = Ends::new([&iscsi.client, &iscsi.server], &iscsi.vpn, [&iscsi.via, &iscsi.reverse_via]);
+        self.program(name, &ends, iscsi.tcp.as_ref(), run, network, vpns, end)
     }
 
     /// A flow that a program carries, what a model of it does, and when it starts.

@@ -24,8 +24,7 @@ const MOST_ANSWERED: u64 = 10_000_000;
 
 impl<'a> From<&'a Probe> for Ends<'a> {
     fn from(probe: &'a Probe) -> Ends<'a> {
-        let Probe { from, to, vpn, via, reverse_via, .. } = probe;
-        Ends { from, to, vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
+        Ends::new([&probe.from, &probe.to], &probe.vpn, [&probe.via, &probe.reverse_via])
     }
 }
 

@@ -14,7 +14,8 @@ table! {
         interval: At<Span> = "1 s",
         /// Record every flow's window, round trip and retransmissions, not only its throughput.
         flow_detail: bool = false,
-        /// With "events", record what happens to the window of every TCP flow, and why.
+        /// With "events", record what happens to the window of every TCP flow, and why; of applications and services at
+        /// either end, as `NAME[forward]` (from the client) and `NAME[backward]`.
         tcp: Option<TcpWatch>,
         /// Record the one-way delays of every UDP flow's packets and how often each occurs.
         delay: bool = false,

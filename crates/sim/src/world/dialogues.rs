@@ -1,6 +1,8 @@
 //! Dialogues: their messages into TCP flows and datagrams, and out of them.
 
-use super::{Timer, World, config_of};
+use super::World;
+use super::connections::config_of;
+use super::timers::Timer;
 use crate::dialogue::{CLIENT, packet_size};
 use crate::packet::{Body, Packet};
 use netstage_core::packet::Ecn;

@@ -78,23 +78,7 @@ impl Default for Dumbbell {
 impl Dumbbell {
     /// The plan.
     pub fn plan(&self) -> Plan {
-        let mut plan = Plan {
-            title: "dumbbell".into(),
-            duration: Duration::from_secs(self.seconds),
-            nodes: Vec::new(),
-            links: Vec::new(),
-            vpns: Vec::new(),
-            flows: Vec::new(),
-            tests: Vec::new(),
-            tunnels: Vec::new(),
-            routing: None,
-            measure: Measure {
-                interval: Duration::from_secs(1),
-                flow_detail: false,
-                tcp_events: false,
-                delay: false,
-            },
-        };
+        let mut plan = empty("dumbbell", self.seconds);
         let access = plain_link(self.access_rate, Duration::ZERO, 1000);
         let core = [plan.node("core1", NodeKind::Router), plan.node("core2", NodeKind::Router)];
         let bottleneck = plan.link("bottleneck", core, plain_link(self.rate, Duration::ZERO, self.buffer));
@@ -139,6 +123,27 @@ impl Dumbbell {
             plan.flows.last_mut().unwrap().background = true;
         }
         plan
+    }
+}
+
+/// A plan of so many seconds in which there is nothing yet.
+fn empty(title: &str, seconds: u64) -> Plan {
+    Plan {
+        title: title.into(),
+        duration: Duration::from_secs(seconds),
+        nodes: Vec::new(),
+        links: Vec::new(),
+        vpns: Vec::new(),
+        flows: Vec::new(),
+        tests: Vec::new(),
+        tunnels: Vec::new(),
+        routing: None,
+        measure: Measure {
+            interval: Duration::from_secs(1),
+            flow_detail: false,
+            tcp_events: false,
+            delay: false,
+        },
     }
 }
 
@@ -201,23 +206,7 @@ impl Build for Plan {
 /// The parking lot of the I2VFC paper, section 3.2: VPN 1 crosses all three links, the
 /// others one each. Rates in Mbit/s.
 pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -> Control) -> Plan {
-    let mut plan = Plan {
-        title: "parking lot".into(),
-        duration: Duration::from_secs(50),
-        nodes: Vec::new(),
-        links: Vec::new(),
-        vpns: Vec::new(),
-        flows: Vec::new(),
-        tests: Vec::new(),
-        tunnels: Vec::new(),
-        routing: None,
-        measure: Measure {
-            interval: Duration::from_secs(1),
-            flow_detail: false,
-            tcp_events: false,
-            delay: false,
-        },
-    };
+    let mut plan = empty("parking lot", 50);
     let access = plain_link(1_000_000_000, Duration::ZERO, 1000);
     let core: Vec<usize> = (1..=4).map(|k| plan.node(&format!("core{k}"), NodeKind::Router)).collect();
     let trunk: Vec<usize> = (0..3)

@@ -6,11 +6,13 @@ pub mod generated;
 
 use super::authority::Authority;
 use super::folder::{Fleet, Signed};
+use super::metrics::{HubCounts, count};
 use crate::log::{Level, Log};
 use generated::enrolment_server;
 use generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use tonic::{Request, Response, Status};
 
 /// The controller's side of one connection.
@@ -23,14 +25,17 @@ pub struct Service {
     pub agent: Option<String>,
     /// Where it connected from.
     pub from: SocketAddr,
+    /// Where it is counted.
+    pub counts: Arc<HubCounts>,
     /// Where it is told.
     pub log: Log,
 }
 
 impl Service {
-    fn tell(&self, what: &str, result: &Result<Signed, String>) {
+    fn tell(&self, what: &str, counter: &AtomicU64, result: &Result<Signed, String>) {
         match result {
             Ok(signed) => {
+                count(counter);
                 (self.log)(Level::Note, &format!("agent {} {what}, from {}", signed.agent, self.from))
             }
             Err(why) => (self.log)(Level::Alarm, &format!("{} is not let in: {why}", self.from)),
@@ -43,7 +48,7 @@ impl enrolment_server::Enrolment for Service {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinReply>, Status> {
         let request = request.into_inner();
         let result = self.fleet.join(&self.authority, &request.secret, &request.request);
-        self.tell("joined", &result);
+        self.tell("joined", &self.counts.joined, &result);
         Ok(Response::new(match result {
             Err(refusal) => JoinReply { refusal, ..JoinReply::default() },
             Ok(Signed { agent, certificate, expires_s }) => JoinReply {
@@ -62,7 +67,7 @@ impl enrolment_server::Enrolment for Service {
             Some(agent) => self.fleet.renew(&self.authority, agent, &request),
             None => Err("it has shown no certificate".into()),
         };
-        self.tell("has renewed its certificate", &result);
+        self.tell("has renewed its certificate", &self.counts.renewed, &result);
         Ok(Response::new(match result {
             Err(refusal) => RenewReply { refusal, ..RenewReply::default() },
             Ok(Signed { certificate, expires_s, .. }) => {

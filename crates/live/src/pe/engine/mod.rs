@@ -10,7 +10,9 @@
 //! - [`neighbours`]: who has which address on a circuit; [`local`]: packets to the router itself.
 //! - [`references`]: flows that weights are relative to, published between routers.
 //! - [`replace`]: another configuration, without losing a packet.
+//! - [`leave`]: what the edge lets go, and what is handed to a circuit.
 //! - [`share`]: a router's part, where several engines forward side by side.
+//! - [`view`]: what is known of circuits and flows.
 //! - [`circuits`], [`pool`], [`counter`], [`keys`]: its parts.
 //!
 //! Who may send when is [`netstage_core::edge`]'s, and window control beneath it
@@ -23,6 +25,7 @@ mod customer;
 mod encapsulation;
 pub(super) mod flows;
 mod keys;
+mod leave;
 mod local;
 mod message;
 mod neighbours;
@@ -33,12 +36,14 @@ mod references;
 mod replace;
 mod setup;
 mod share;
+mod view;
 
 pub use config::{Config, Error};
 pub use counter::{Counter, Counters, Severity};
 pub use keys::Keys;
 pub use references::{Counts, ReferenceView, Source};
 pub use replace::Prepared;
+pub use view::{CircuitView, FlowView, Traffic};
 
 use super::trace::{Event, Tape};
 use crate::clock::Epoch;
@@ -46,12 +51,12 @@ use crate::ports::Port;
 use circuits::Circuits;
 use netstage_core::edge::{Labels, Routes};
 use netstage_core::fair::wire::Querier;
-use netstage_core::fair::{Egress, Ingress, Published, Transmit};
+use netstage_core::fair::{Egress, Published};
 use netstage_core::neighbour::Neighbours;
 use netstage_core::time::{Duration, Instant};
-use netstage_wire::ethernet::{self, Mac, ethertype};
+use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::Label;
-use pool::{Buffered, HEADROOM, Pool};
+use pool::{Buffered, Pool};
 use references::References;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -321,92 +326,6 @@ impl<P: Port> Attached<P> {
     }
 }
 
-/// What is known of a circuit.
-#[derive(Clone, Copy, Debug)]
-pub struct CircuitView<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// Its VPN's name.
-    pub vpn: &'a str,
-    /// What came from customers.
-    pub received: Traffic,
-    /// What went to them.
-    pub sent: Traffic,
-}
-
-/// Packets and their bytes, at the IP layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl Traffic {
-    #[inline]
-    fn add(&mut self, length: u16) {
-        self.packets += 1;
-        self.bytes += u64::from(length);
-    }
-}
-
-/// What is known of a VPN flow.
-#[derive(Clone, Copy, Debug)]
-pub struct FlowView<'a> {
-    state: &'a State,
-    number: usize,
-}
-
-impl<'a> FlowView<'a> {
-    /// Its VPN's name.
-    pub fn vpn(&self) -> &'a str {
-        self.state.flow_names(self.number).0
-    }
-
-    /// Its peer's name.
-    pub fn peer(&self) -> &'a str {
-        self.state.flow_names(self.number).1
-    }
-
-    /// Its window, where it has one.
-    pub fn window(&self) -> Option<&'a Ingress<impl netstage_core::packet::Packet + use<>>> {
-        self.state.edge.window(self.number)
-    }
-
-    /// Data packets and bytes sent to the peer.
-    pub fn sent(&self) -> (u64, u64) {
-        (self.state.edge.packets_sent(self.number), self.state.edge.bytes_sent(self.number))
-    }
-
-    /// Packets that wait.
-    pub fn queue_len(&self) -> usize {
-        self.state.edge.queue_len(self.number)
-    }
-
-    /// Since when the peer has not answered; see [`Silence`](netstage_core::fair::Silence) for
-    /// what the flow does.
-    pub fn silent_since(&self) -> Option<Instant> {
-        self.state.edge.silent_since(self.number)
-    }
-
-    /// What came from the peer.
-    pub fn received(&self) -> Egress {
-        self.state.flows[self.number].egress
-    }
-
-    /// The labels of what is sent and of what is received.
-    pub fn labels(&self) -> [Label; 2] {
-        let flow = &self.state.flows[self.number];
-        [flow.send, flow.receive]
-    }
-
-    /// How often something was refused or noticed.
-    pub fn count(&self, counter: Counter) -> u64 {
-        self.state.flows[self.number].counters.as_ref().map_or(0, |counters| counters.get(counter))
-    }
-}
-
 /// All but the ports.
 #[derive(Debug)]
 struct State {
@@ -585,77 +504,6 @@ impl State {
         if let Some(flow) = flow {
             self.flows[flow].counters.get_or_insert_default().add(counter, 1);
         }
-    }
-
-    fn transmit(&mut self, flow: usize, transmit: Transmit<Buffered>) {
-        match transmit {
-            Transmit::Data(packet) => {
-                self.vpns[self.flows[flow].vpn as usize].held -= 1;
-                self.write_mark(packet);
-                self.encapsulate_packet(flow, packet);
-            }
-            Transmit::Query(query) => {
-                if let Err(refused) = self.send_query(flow, query) {
-                    self.count(refused);
-                }
-            }
-        }
-    }
-
-    /// Puts a packet in a VPN flow's queue. Its buffer is given back where it finds no room.
-    #[inline]
-    fn enqueue(&mut self, now: Instant, flow: usize, packet: Buffered) -> Result<(), Refused> {
-        let packet = self.inside(flow, packet);
-        match self.edge.handle_packet(now, flow, packet) {
-            Ok(()) => {
-                self.vpns[self.flows[flow].vpn as usize].held += 1;
-                self.take_dropped();
-                Ok(())
-            }
-            Err(packet) => {
-                self.pool.give(packet.buffer);
-                Err(Counter::QueueFull.of(flow))
-            }
-        }
-    }
-
-    /// Lets a packet leave by a circuit, or wait until its station is known.
-    #[inline]
-    fn deliver(&mut self, now: Instant, exit: usize, packet: Buffered) -> Result<(), Refused> {
-        let Exit { circuit, via } = self.exits[exit];
-        let station = match self.circuits[circuit as usize].station {
-            Some(station) => station,
-            None => {
-                let address = via.unwrap_or_else(|| self.destination(packet));
-                match self.neighbours.lookup(circuit, address) {
-                    Some(station) => station,
-                    None => return self.await_neighbour(now, circuit, address, packet),
-                }
-            }
-        };
-        self.hand_over(circuit as usize, station, packet);
-        Ok(())
-    }
-
-    /// Lets a packet leave by a circuit to one of its stations.
-    #[inline]
-    fn hand_over(&mut self, circuit: usize, station: Mac, packet: Buffered) {
-        let circuit = &mut self.circuits[circuit];
-        circuit.sent.add(packet.length);
-        let header = circuit.header.bytes();
-        let start = HEADROOM - header.len();
-        let bytes = self.pool.bytes(packet.buffer);
-        bytes[start..HEADROOM].copy_from_slice(header);
-        bytes[start..start + 6].copy_from_slice(&station);
-        if bytes[HEADROOM] >> 4 == 6 {
-            bytes[HEADROOM - 2..HEADROOM].copy_from_slice(&ethertype::IPV6.to_be_bytes());
-        }
-        let end = HEADROOM as u16 + packet.length;
-        self.departures[circuit.port as usize].push(Departure {
-            buffer: packet.buffer,
-            start: start as u16,
-            end,
-        });
     }
 }
 

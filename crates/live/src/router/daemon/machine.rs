@@ -1,7 +1,8 @@
 //! What a router needs of the machine: its interfaces as they are at present, a port on each, and the
 //! program in the kernel where it works.
 
-use crate::netns::netlink::{Error, Metrics, Route};
+use crate::netns::netlink::Error;
+use crate::netns::routes::{Metrics, Route};
 use crate::netns::settings::Settings;
 use crate::netns::{Namespace, Netlink};
 use crate::obstacle::Obstacle;

@@ -28,7 +28,8 @@ const REFRESH: Duration = Duration::from_millis(200);
 pub struct Arguments {
     #[command(flatten)]
     filter: Options,
-    /// Who tells: programs in the kernel, or its list of sockets, which tells less [default: the first that can]
+    /// Who tells: programs in the kernel, its tracing, or its list of sockets; each tells less than the one before
+    /// [default: the first that can]
     #[arg(long, value_name = "WHO")]
     by: Option<Teller>,
     /// End after so long
@@ -55,6 +56,8 @@ pub struct Arguments {
 enum Teller {
     /// Programs in the kernel
     Kernel,
+    /// The kernel's tracing
+    Tracing,
     /// The kernel's list of sockets, again and again
     Polling,
 }
@@ -73,6 +76,8 @@ struct Line<'a> {
 struct Over {
     /// Flows seen.
     flows: usize,
+    /// Records taken: an event each, or several.
+    records: u64,
     /// Records for which the kernel had no room.
     lost: u64,
 }
@@ -87,6 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let by = match arguments.by {
         None => By::Any,
         Some(Teller::Kernel) => By::Programs,
+        Some(Teller::Tracing) => By::Tracing,
         Some(Teller::Polling) => By::Polling,
     };
     let namespaces = arguments.filter.namespaces(&filter)?;
@@ -110,12 +116,14 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let mut view = View::default();
     let mut keeper = place.as_ref().map(|_| Keeper::new(arguments.interval));
     let mut out = BufWriter::new(io::stdout().lock());
+    let mut records = 0;
     let (mut refreshed, mut shown) = (Instant::ZERO, Instant::ZERO);
     let clear = if io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
     let (is_over, code) = loop {
         std::thread::sleep(std::time::Duration::from_nanos(POLL.0));
         let mut written = Ok(());
         let polled = source.poll(|record, told| {
+            records += 1;
             flows.handle(record, told, &mut |flow, event| {
                 if let Some(keeper) = &mut keeper {
                     keeper.handle(flow, event);
@@ -154,7 +162,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     };
     let lost = source.lost();
     if arguments.ndjson {
-        let _ = line(&mut out, &Over { flows: flows.all().len(), lost }).and_then(|()| out.flush());
+        let _ = line(&mut out, &Over { flows: flows.all().len(), records, lost }).and_then(|()| out.flush());
     }
     if let Some(process) = is_over {
         eprintln!("{process} has ended");

@@ -1,10 +1,12 @@
 //! What a router is to be told before it is tested, as the lines of its own language.
 
+mod sessions;
+
 use crate::exit::Failure;
-use netstage_scenario::tester::{Bgp, Labels, Operation, Port, Tester, Told, Way};
-use std::collections::BTreeSet;
+use netstage_scenario::tester::{Labels, Operation, Tester, Told, Way};
+use sessions::sessions;
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// Routers whose language is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -56,66 +58,6 @@ pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
         }
     }
     Ok(text)
-}
-
-/// The router's ends of the tester's BGP sessions.
-fn sessions(kind: Kind, tester: &Tester) -> String {
-    let Bgp { own_as, router_as, md5, beside: _ } = &tester.bgp;
-    let receiving: BTreeSet<usize> = tester.ways.iter().flat_map(|way| way.to.iter().copied()).collect();
-    let ports: Vec<&Port> = receiving.into_iter().map(|port| &tester.ports[port]).collect();
-    let identifier = match ports.first().map(|port| port.router) {
-        Some(IpAddr::V4(router)) => router,
-        // An identifier has four bytes; any that the tester does not take.
-        _ => Ipv4Addr::new(192, 0, 2, 255),
-    };
-    let family = if tester.ways[0].first.is_ipv4() { "ipv4" } else { "ipv6" };
-    let mut text = String::new();
-    let written = match kind {
-        Kind::Bird => {
-            let session = |port: &&Port| {
-                let password = md5.as_ref().map_or(String::new(), |key| format!(" password \"{key}\";"));
-                format!(
-                    "protocol bgp {} {{\n\tlocal {} as {router_as};\n\tneighbor {} as {own_as};{password}\n\
-                     \t{family} {{ import all; export none; gateway recursive; }};\n}}\n",
-                    port.name.replace('-', "_"),
-                    port.router,
-                    port.address.0
-                )
-            };
-            let sessions: String = ports.iter().map(session).collect();
-            write!(
-                text,
-                "router id {identifier};\nprotocol device {{}}\nprotocol direct {{ {family}; }}\n\
-                 protocol kernel {{ {family} {{ import none; export all; }}; learn; }}\n{sessions}"
-            )
-        }
-        _ => {
-            let session = |port: &&Port| {
-                let address = port.address.0;
-                let password =
-                    md5.as_ref().map_or(String::new(), |key| format!(" neighbor {address} password {key}\n"));
-                // The ends of label switched paths are next hops beyond the neighbour.
-                let beyond = match tester.operations.contains(&Operation::Push) {
-                    true => format!(" neighbor {address} disable-connected-check\n"),
-                    false => String::new(),
-                };
-                format!(" neighbor {address} remote-as {own_as}\n{password}{beyond}")
-            };
-            let sessions: String = ports.iter().map(session).collect();
-            let activated = |port: &&Port| format!("  neighbor {} activate\n", port.address.0);
-            let activated: String = ports.iter().map(activated).collect();
-            let families = match family {
-                "ipv4" => String::new(),
-                _ => format!(" address-family ipv6 unicast\n{activated} exit-address-family\n"),
-            };
-            write!(
-                text,
-                "router bgp {router_as}\n bgp router-id {identifier}\n no bgp ebgp-requires-policy\n{sessions}{families}"
-            )
-        }
-    };
-    written.expect("writing to a string");
-    text
 }
 
 /// What a way needs, each with the peer it leads to.

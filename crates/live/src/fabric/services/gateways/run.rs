@@ -6,7 +6,7 @@ use crate::fabric::process::Failed;
 use crate::fabric::services::processes::{Processes, last_words, log_to};
 use crate::fabric::services::{find, reach};
 use crate::netns::hold::spawn_held_apart;
-use crate::netns::netlink::{Metrics, Route};
+use crate::netns::routes::{Metrics, Route};
 use crate::netns::{Namespace, Netlink};
 use netstage_scenario::plan::Software;
 use ring::rand::{SecureRandom as _, SystemRandom};

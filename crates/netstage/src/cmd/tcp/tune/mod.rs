@@ -1,4 +1,4 @@
-//! `netstage tcp tune`: transfers to a host that agreed to them, each with the window that the search asks for
+//! `netstage tcp tune`: transfers to a host that agreed to them, or to a server that reads whatever it is sent, each with the window that the search asks for
 //! (`netstage_core::measure::tune`), and what they say together.
 
 mod explain;
@@ -12,6 +12,7 @@ use explain::Ended;
 use netstage_core::measure::tune::{Config, Sample, Setting, Tune};
 use netstage_core::rng::Stream;
 use netstage_core::time::Duration;
+use netstage_live::measure::Sink;
 use netstage_scenario::finding::{TestOutcome, TrialEntry};
 use netstage_scenario::outcome::Outcome;
 use netstage_study::observed::{Observation, Place};
@@ -19,7 +20,7 @@ use netstage_study::tuned::Tuned;
 use netstage_study::{TOOL, page, report};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use transfer::{BIN, Transfers};
+use transfer::{BIN, There, Transfers};
 
 /// Payload of a full segment on Ethernet, with timestamps.
 const SEGMENT_V4: u32 = 1448;
@@ -30,11 +31,15 @@ const NAME: &str = "tune";
 /// Options of `tcp tune`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The host that runs `netstage measure serve`
+    /// The host that runs `netstage measure serve`; or another server, with --sink, or as http://HOST/PATH to which
+    /// data is posted
     target: String,
-    /// Its control port
-    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
-    port: u16,
+    /// Its port [default: 5201, 9 of discard, 80 of HTTP]
+    #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// What reads there, in place of `netstage measure serve`: the window is then limited at this end, as root
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["reverse", "data_port", "key_file"])]
+    sink: Option<Reads>,
     /// First port where data is received [default: the receiver's system chooses]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..))]
     data_port: Option<u16>,
@@ -78,6 +83,15 @@ pub struct Arguments {
     pub json: bool,
 }
 
+/// A server that is not ours.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Reads {
+    /// Whatever reads without a word, as the discard service
+    Discard,
+    /// iperf3 -s
+    Iperf3,
+}
+
 /// A transfer that was made.
 struct Made {
     setting: Setting,
@@ -88,13 +102,17 @@ struct Made {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    let target = arguments.family.resolve(&arguments.target, arguments.port)?;
+    let Asked { host, port, sink } = asked(arguments)?;
+    let target = arguments.family.resolve(&host, port)?;
     let config = config(arguments, if target.is_ipv4() { SEGMENT_V4 } else { SEGMENT_V6 })?;
-    let key = key(arguments.key_file.as_ref())?;
+    let there = match sink {
+        Some(sink) => There::Sink(sink),
+        None => There::Agent(key(arguments.key_file.as_ref())?),
+    };
     let title = format!("TCP, tuned to {}", arguments.target);
     let place = arguments.out.as_ref().map(|folder| Place::take(folder, TOOL, &title)).transpose()?;
     let interrupted = watch_interrupt()?;
-    let transfers = Transfers::new(arguments, target, key);
+    let transfers = Transfers::new(arguments, target, there);
     let mut tune = Tune::new(config.clone(), Stream::new(arguments.seed, "tune.order"));
     let mut made: Vec<Made> = Vec::new();
     if !arguments.json {
@@ -131,6 +149,48 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         () if made.iter().any(|made| made.void.is_some()) => VOID,
         () => OK,
     })
+}
+
+/// Whom transfers go to.
+struct Asked {
+    host: String,
+    port: u16,
+    /// Who reads there; none where an agent does.
+    sink: Option<Sink>,
+}
+
+fn asked(arguments: &Arguments) -> Result<Asked, Failure> {
+    let Arguments { target, port, sink, .. } = arguments;
+    let of =
+        |sink: Option<Sink>, usual: u16| Asked { host: target.clone(), port: port.unwrap_or(usual), sink };
+    let Some((scheme, rest)) = target.split_once("://") else {
+        return Ok(match sink {
+            None => of(None, PORT),
+            Some(Reads::Discard) => of(Some(Sink::Discard), 9),
+            Some(Reads::Iperf3) => of(Some(Sink::Iperf3), 5201),
+        });
+    };
+    if scheme != "http" {
+        let help = "http://HOST/PATH; encryption would be measured with the path";
+        return Err(Failure::usage(format!("nothing is sent to {scheme}://")).help(help));
+    }
+    if sink.is_some() || port.is_some() || arguments.reverse {
+        return Err(Failure::usage("a URL says what reads and where: without --sink, -p and -R"));
+    }
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let unsafe_text = |text: &str| text.chars().any(|c| c.is_control() || c == ' ');
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => {
+            (host, port.parse().map_err(|_| Failure::usage(format!("{port:?} is no port")))?)
+        }
+        _ => (authority, 80),
+    };
+    if host.is_empty() || unsafe_text(rest) {
+        return Err(Failure::usage(format!("{target:?} names no host: expected http://HOST/PATH")));
+    }
+    let path = if path.is_empty() { "/" } else { path };
+    let sink = Some(Sink::Http { host: authority.to_owned(), path: path.to_owned() });
+    Ok(Asked { host: host.to_owned(), port, sink })
 }
 
 fn config(arguments: &Arguments, segment: u32) -> Result<Config, Failure> {

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""A thousand agents under one controller, as processes of this machine: how long from the first word to the start,
+what the controller takes, how well they start together. Writes its table into README.md, which says how."""
+
+import argparse
+import json
+import pathlib
+import platform
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+RATES = REPOSITORY / "target/release/examples/fleet_rates"
+README = HERE / "README.md"
+BEGIN, END = "<!-- Measured: written by run.py. -->", "<!-- End of what was measured. -->"
+SIZES = [20, 100, 250, 1000]
+HEAD = """
+| agents | prepare to start | hub | who commands | results per agent and second, reports | agents late: median, 99 %, most | bare timers late | most over most |
+| --: | --: | --: | --: | --: | --: | --: | --: |
+"""
+
+
+def measure(program, agents):
+    """One run; what went wrong where it did not end well."""
+    done = subprocess.run([RATES, program, str(agents)], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def late(found):
+    return ", ".join(f"{found[which]:.1f}" for which in ["median", "p99", "most"]) + " ms"
+
+
+def row(agents, found):
+    if found is None:
+        return f"| {agents} | the run failed | | | | | | |"
+    ratio = found["late_ms"]["most"] / max(found["timers_late_ms"]["most"], 1e-9)
+    return (
+        f"| {agents} | {found['started_s']:.2f} s "
+        f"| {found['hub_cores']:.3f} cores, {found['hub_mb']} MB "
+        f"| {found['commander_cores']:.3f} cores, {found['commander_mb']} MB "
+        f"| {found['results_per_second']:.1f}, {found['reports']} "
+        f"| {late(found['late_ms'])} | {late(found['timers_late_ms'])} | {ratio:.2f} |"
+    )
+
+
+def machine():
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
+    cores = sum(line.startswith("processor") for line in open("/proc/cpuinfo"))
+    return f"{cores} cores ({model}), Linux {platform.release()}, all on it: agents, controller, who commands.\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--netstage", default=REPOSITORY / "target/release/netstage")
+    parser.add_argument("--agents", type=int, nargs="*", default=SIZES)
+    parser.add_argument("--print", action="store_true", help="print the table, and leave README.md as it is")
+    options = parser.parse_args()
+    rows, failed = [], False
+    for agents in options.agents:
+        found = measure(options.netstage, agents)
+        failed |= found is None or found["lost"] > 0
+        rows.append(row(agents, found))
+        print(rows[-1], file=sys.stderr)
+    table = machine() + HEAD + "\n".join(rows) + "\n"
+    if options.print:
+        print(table)
+    else:
+        text = README.read_text()
+        before, rest = text.split(BEGIN)
+        README.write_text(f"{before}{BEGIN}\n\n{table}\n{END}{rest.split(END)[1]}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+//! What the edge lets go leaves for the core; what a circuit is handed leaves for its station.
+
+use super::pool::{Buffered, HEADROOM};
+use super::{Counter, Departure, Exit, Refused, State};
+use netstage_core::fair::Transmit;
+use netstage_core::time::Instant;
+use netstage_wire::ethernet::{Mac, ethertype};
+
+impl State {
+    pub(super) fn transmit(&mut self, flow: usize, transmit: Transmit<Buffered>) {
+        match transmit {
+            Transmit::Data(packet) => {
+                self.vpns[self.flows[flow].vpn as usize].held -= 1;
+                self.write_mark(packet);
+                self.encapsulate_packet(flow, packet);
+            }
+            Transmit::Query(query) => {
+                if let Err(refused) = self.send_query(flow, query) {
+                    self.count(refused);
+                }
+            }
+        }
+    }
+
+    /// Puts a packet in a VPN flow's queue. Its buffer is given back where it finds no room.
+    #[inline]
+    pub(super) fn enqueue(&mut self, now: Instant, flow: usize, packet: Buffered) -> Result<(), Refused> {
+        let packet = self.inside(flow, packet);
+        match self.edge.handle_packet(now, flow, packet) {
+            Ok(()) => {
+                self.vpns[self.flows[flow].vpn as usize].held += 1;
+                self.take_dropped();
+                Ok(())
+            }
+            Err(packet) => {
+                self.pool.give(packet.buffer);
+                Err(Counter::QueueFull.of(flow))
+            }
+        }
+    }
+
+    /// Lets a packet leave by a circuit, or wait until its station is known.
+    #[inline]
+    pub(super) fn deliver(&mut self, now: Instant, exit: usize, packet: Buffered) -> Result<(), Refused> {
+        let Exit { circuit, via } = self.exits[exit];
+        let station = match self.circuits[circuit as usize].station {
+            Some(station) => station,
+            None => {
+                let address = via.unwrap_or_else(|| self.destination(packet));
+                match self.neighbours.lookup(circuit, address) {
+                    Some(station) => station,
+                    None => return self.await_neighbour(now, circuit, address, packet),
+                }
+            }
+        };
+        self.hand_over(circuit as usize, station, packet);
+        Ok(())
+    }
+
+    /// Lets a packet leave by a circuit to one of its stations.
+    #[inline]
+    pub(super) fn hand_over(&mut self, circuit: usize, station: Mac, packet: Buffered) {
+        let circuit = &mut self.circuits[circuit];
+        circuit.sent.add(packet.length);
+        let header = circuit.header.bytes();
+        let start = HEADROOM - header.len();
+        let bytes = self.pool.bytes(packet.buffer);
+        bytes[start..HEADROOM].copy_from_slice(header);
+        bytes[start..start + 6].copy_from_slice(&station);
+        if bytes[HEADROOM] >> 4 == 6 {
+            bytes[HEADROOM - 2..HEADROOM].copy_from_slice(&ethertype::IPV6.to_be_bytes());
+        }
+        let end = HEADROOM as u16 + packet.length;
+        self.departures[circuit.port as usize].push(Departure {
+            buffer: packet.buffer,
+            start: start as u16,
+            end,
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! The ends of the tester's BGP sessions, in the languages of routing daemons.
+
+use super::Kind;
+use netstage_scenario::tester::{Bgp, Operation, Port, Tester};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The router's ends of the tester's BGP sessions.
+pub fn sessions(kind: Kind, tester: &Tester) -> String {
+    let receiving: BTreeSet<usize> = tester.ways.iter().flat_map(|way| way.to.iter().copied()).collect();
+    let ports: Vec<&Port> = receiving.into_iter().map(|port| &tester.ports[port]).collect();
+    let identifier = match ports.first().map(|port| port.router) {
+        Some(IpAddr::V4(router)) => router,
+        // An identifier has four bytes; any that the tester does not take.
+        _ => Ipv4Addr::new(192, 0, 2, 255),
+    };
+    let family = if tester.ways[0].first.is_ipv4() { "ipv4" } else { "ipv6" };
+    match kind {
+        Kind::Bird => bird(&ports, identifier, family, &tester.bgp),
+        _ => frr(&ports, identifier, family, tester),
+    }
+}
+
+fn bird(ports: &[&Port], identifier: Ipv4Addr, family: &str, bgp: &Bgp) -> String {
+    let Bgp { own_as, router_as, md5, beside: _ } = bgp;
+    let session = |port: &&Port| {
+        let password = md5.as_ref().map_or(String::new(), |key| format!(" password \"{key}\";"));
+        format!(
+            "protocol bgp {} {{\n\tlocal {} as {router_as};\n\tneighbor {} as {own_as};{password}\n\
+             \t{family} {{ import all; export none; gateway recursive; }};\n}}\n",
+            port.name.replace('-', "_"),
+            port.router,
+            port.address.0
+        )
+    };
+    let sessions: String = ports.iter().map(session).collect();
+    format!(
+        "router id {identifier};\nprotocol device {{}}\nprotocol direct {{ {family}; }}\n\
+         protocol kernel {{ {family} {{ import none; export all; }}; learn; }}\n{sessions}"
+    )
+}
+
+fn frr(ports: &[&Port], identifier: Ipv4Addr, family: &str, tester: &Tester) -> String {
+    let Bgp { own_as, router_as, md5, beside: _ } = &tester.bgp;
+    let session = |port: &&Port| {
+        let address = port.address.0;
+        let password =
+            md5.as_ref().map_or(String::new(), |key| format!(" neighbor {address} password {key}\n"));
+        // The ends of label switched paths are next hops beyond the neighbour.
+        let beyond = match tester.operations.contains(&Operation::Push) {
+            true => format!(" neighbor {address} disable-connected-check\n"),
+            false => String::new(),
+        };
+        format!(" neighbor {address} remote-as {own_as}\n{password}{beyond}")
+    };
+    let sessions: String = ports.iter().map(session).collect();
+    let activated = |port: &&Port| format!("  neighbor {} activate\n", port.address.0);
+    let activated: String = ports.iter().map(activated).collect();
+    let families = match family {
+        "ipv4" => String::new(),
+        _ => format!(" address-family ipv6 unicast\n{activated} exit-address-family\n"),
+    };
+    format!(
+        "router bgp {router_as}\n bgp router-id {identifier}\n no bgp ebgp-requires-policy\n{sessions}{families}"
+    )
+}

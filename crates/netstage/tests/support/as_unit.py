@@ -1,0 +1,85 @@
+#!/usr/bin/python3
+"""Runs a command with what a systemd unit leaves it, where no systemd runs: an account of nobody's, the unit's
+capabilities, limits, system calls and address families. What a unit does to the file system is not done.
+
+    as_unit.py UNIT COMMAND...
+"""
+
+import errno
+import os
+import resource
+import socket
+import subprocess
+import sys
+
+import seccomp
+
+NOBODY = "65534"
+BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def settings(path):
+    lines = (line.strip() for line in open(path))
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def capabilities(names):
+    return ",".join(["-all"] + ["+" + name.removeprefix("CAP_").lower() for name in names.split()])
+
+
+def become_nobody(unit):
+    for limit in ["NOFILE", "MEMLOCK"]:
+        text = unit["Limit" + limit]
+        most = int(text[:-1]) * BYTES[text[-1]] if text[-1] in BYTES else int(text)
+        which = getattr(resource, "RLIMIT_" + limit)
+        ours = resource.getrlimit(which)[1]
+        # Only who has CAP_SYS_RESOURCE may have more than he has.
+        most = most if ours == resource.RLIM_INFINITY else min(most, ours)
+        resource.setrlimit(which, (most, most))
+    os.umask(int(unit["UMask"], 8))
+    ambient = capabilities(unit["AmbientCapabilities"])
+    os.execvp("setpriv", [
+        "setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs",
+        "--inh-caps", ambient, "--ambient-caps", ambient,
+        "--bounding-set", capabilities(unit["CapabilityBoundingSet"]), "--", *sys.argv,
+    ])
+
+
+def calls(name):
+    """System calls of a group, as systemd has them."""
+    if not name.startswith("@"):
+        yield name
+        return
+    told = subprocess.run(["systemd-analyze", "syscall-filter", name], stdout=subprocess.PIPE, text=True, check=True)
+    for line in map(str.strip, told.stdout.splitlines()[1:]):
+        if line and not line.startswith("#"):
+            yield from calls(line)
+
+
+def restrict(unit):
+    error = getattr(errno, unit["SystemCallErrorNumber"])
+    allowed = seccomp.SyscallFilter(defaction=seccomp.ERRNO(error))
+    # What systemd leaves every service.
+    for name in ["@default", *unit["SystemCallFilter"].split()]:
+        for call in calls(name):
+            if call == "socket":
+                continue
+            try:
+                allowed.add_rule(seccomp.ALLOW, call)
+            except RuntimeError:
+                # One of another architecture.
+                pass
+    for family in unit["RestrictAddressFamilies"].split():
+        allowed.add_rule(seccomp.ALLOW, "socket", seccomp.Arg(0, seccomp.EQ, getattr(socket, family)))
+    allowed.load()
+
+
+def main():
+    unit = settings(sys.argv[1])
+    if os.geteuid() == 0:
+        become_nobody(unit)
+    restrict(unit)
+    os.execvp(sys.argv[2], sys.argv[2:])
+
+
+main()

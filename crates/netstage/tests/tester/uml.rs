@@ -1,0 +1,100 @@
+//! Debian's user-mode-linux as the router under test: another Linux kernel, with MPLS, in a process of the
+//! router's namespace. Its interfaces are sockets of AF_PACKET on those of the namespace.
+
+use crate::support::{Process, within};
+use crate::world::{PATIENCE, World, came_back_right, trials};
+use netstage_live::netns::spawn_in;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const KERNEL: &str = "/usr/bin/linux.uml";
+const MODULES: &str = "/usr/lib/uml/modules";
+/// In this order, each after those it needs.
+const NEEDED: [&str; 3] = ["net/ipv4/ip_tunnel.ko", "net/mpls/mpls_router.ko", "net/mpls/mpls_iptunnel.ko"];
+
+/// The folder of the kernel's modules, where it is installed.
+fn modules() -> Option<PathBuf> {
+    let version = std::fs::read_dir(MODULES).ok()?.next()?.ok()?;
+    Path::new(KERNEL).exists().then(|| version.path().join("kernel"))
+}
+
+/// Boots it with these routes, which it has when this returns, and labels.
+fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
+    let here = world.folder.display();
+    let write = |name: &str, text: &str| std::fs::write(world.folder.join(name), text).unwrap();
+    write("routes", routes);
+    write("labels", labels);
+    let loads: String =
+        NEEDED.iter().map(|module| format!("insmod {}\n", modules.join(module).display())).collect();
+    let links: String = (0..3)
+        .map(|number| {
+            format!(
+                "ip link set vec{number} name eth{number}\nip link set eth{number} address 02:00:00:00:00:{:02x} up\n\
+                 ip address add 192.0.2.{}/30 dev eth{number}\n",
+                2 * number + 1,
+                4 * number + 1
+            )
+        })
+        .collect();
+    // It sees this machine's files, and may change none but those of this folder.
+    write(
+        "init",
+        &format!(
+            "#!/bin/sh\nset -e\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\nmount -t proc none /proc\n\
+             mount -t hostfs none {here} -o {here}\n{loads}ip link set lo up\n{links}\
+             echo 1 > /proc/sys/net/ipv4/ip_forward\necho 10000 > /proc/sys/net/mpls/platform_labels\n\
+             echo 0 > /proc/sys/net/mpls/ip_ttl_propagate\necho 1 > /proc/sys/net/mpls/conf/eth0/input\n\
+             ip -batch {here}/routes\nip -f mpls -batch {here}/labels\ntouch {here}/ready\nexec sleep 3600\n"
+        ),
+    );
+    assert!(Command::new("chmod").arg("+x").arg(world.folder.join("init")).status().unwrap().success());
+    let _ = std::fs::remove_file(world.folder.join("ready"));
+    let mut kernel = Command::new(KERNEL);
+    kernel.args([
+        "mem=256M",
+        "root=/dev/root",
+        "rootfstype=hostfs",
+        "rootflags=/",
+        "ro",
+        "con=null",
+        "con0=null,fd:1",
+    ]);
+    kernel.args(
+        (0..3).map(|number| format!("vec{number}:transport=raw,ifname=eth{number},depth=128,gro=0,mtu=1512")),
+    );
+    kernel.arg(format!("init={here}/init")).env("TMPDIR", &*world.folder);
+    kernel.arg(format!("umid=netstage-{}", std::process::id())).env("HOME", &*world.folder);
+    kernel.stdin(Stdio::null()).stdout(std::fs::File::create(world.folder.join("console")).unwrap());
+    let process = Process::new(spawn_in(&world.router, kernel).unwrap());
+    let is_ready = within(PATIENCE, || world.folder.join("ready").exists());
+    assert!(is_ready, "{}", std::fs::read_to_string(world.folder.join("console")).unwrap());
+    process
+}
+
+#[test]
+#[ignore = "boots another kernel, which needs user-mode-linux: make uml"]
+fn another_kernel_pushes_and_swaps() {
+    let Some(modules) = modules() else {
+        println!("skipped: needs user-mode-linux");
+        return;
+    };
+    let Some(world) = World::new("tester-uml") else { return };
+    // What comes is the other kernel's alone.
+    for number in 0..3 {
+        crate::world::ip(&world.router, &format!("address flush dev eth{number}\n"));
+        world.router.sysctl(&format!("net/ipv4/conf/eth{number}/arp_ignore"), "8").unwrap();
+    }
+    for operations in ["\"push\"", "\"ip\", \"swap\", \"php\""] {
+        let head = format!(
+            "router = \"user-mode-linux\"\nready_within = \"20 s\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
+             sizes = [\"46 B\"]\nmodel = \"pipe\"\noperations = [{operations}]\n"
+        );
+        let configuration = world.configure(&head, "[routes]\ncount = 20\n[labels]\npeers = 2\n");
+        let told = ["linux", "linux-mpls"].map(|kind| world.setup(&configuration, kind));
+        let _kernel = boot(&world, &modules, &told[0], &told[1]);
+        let cells = trials(&world.test(&configuration));
+        assert_eq!(cells.len(), operations.split(',').count());
+        came_back_right(&cells);
+        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    }
+}

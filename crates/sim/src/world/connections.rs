@@ -1,0 +1,136 @@
+//! TCP at the hosts: senders and receivers, and the devices they write to.
+
+use super::World;
+use super::timers::Timer;
+use crate::channel::Kind;
+use crate::host::Group;
+use crate::packet::{Body, Packet};
+use netstage_core::packet::Ecn;
+use netstage_core::tcp;
+use netstage_core::time::Instant;
+use netstage_wire as wire;
+
+impl World<'_> {
+    pub(super) fn handle_data(&mut self, now: Instant, packet: &Packet) {
+        self.deliver(now);
+        self.totals.delivered_data += 1;
+        let Body::Data(data) = packet.body else { unreachable!("only data ends at a TCP receiver") };
+        let slot = &mut self.hosts.receivers[packet.flow as usize];
+        let config = config_of(&self.hosts.groups, slot.group);
+        let before = slot.tcp.delivered();
+        slot.tcp.handle_data(config, now, &data, packet.ecn == Ecn::CongestionExperienced);
+        let delivered = slot.tcp.delivered() - before;
+        if packet.flow as usize >= self.hosts.pattern_senders {
+            return self.handle_stream(now, packet.flow, delivered);
+        }
+        self.tcp_bytes[self.bin * self.hosts.pattern_senders + packet.flow as usize] += delivered;
+        self.pump_receiver(now, packet.flow);
+    }
+
+    pub(super) fn pump_receiver(&mut self, now: Instant, flow: u32) {
+        loop {
+            let slot = &mut self.hosts.receivers[flow as usize];
+            let group = &self.hosts.groups[slot.group as usize];
+            let config = config_of(&self.hosts.groups, slot.group);
+            let Some(ack) = slot.tcp.poll_transmit(config, now) else { break };
+            let blocks = ack.sack.iter().filter(|block| block.1 > 0).count() as u32;
+            let option = if blocks > 0 { wire::TCP_SACK_BASE + blocks * wire::TCP_SACK_BLOCK } else { 0 };
+            let packet = Packet {
+                step: group.reverse,
+                flow,
+                size: group.header + option,
+                class: group.class,
+                ecn: Ecn::NotCapable,
+                background: group.background,
+                body: Body::Ack(ack),
+            };
+            self.totals.sent += 1;
+            self.proceed(now, packet);
+        }
+        let slot = &mut self.hosts.receivers[flow as usize];
+        let wanted = slot.tcp.poll_timeout();
+        if wanted < slot.wake {
+            slot.wake = wanted;
+            let index = self.timer_index(Timer::Receiver(flow));
+            self.timers.set(index, wanted);
+        }
+    }
+
+    pub(super) fn handle_ack(&mut self, now: Instant, packet: &Packet) {
+        self.deliver(now);
+        let Body::Ack(ack) = packet.body else { unreachable!("only acknowledgements end at a TCP sender") };
+        let slot = &mut self.hosts.senders[packet.flow as usize];
+        let config = config_of(&self.hosts.groups, slot.group);
+        self.watch.acknowledged(now, packet.flow, &slot.tcp, config);
+        slot.tcp.handle_ack(config, now, &ack);
+        self.watch.changed(now, packet.flow, &mut slot.tcp, config);
+        self.pump_sender(now, packet.flow);
+        if packet.flow as usize >= self.hosts.pattern_senders {
+            self.handle_stream_ack(now, packet.flow);
+        }
+    }
+
+    pub(super) fn pump_sender(&mut self, now: Instant, flow: u32) {
+        loop {
+            let slot = &mut self.hosts.senders[flow as usize];
+            let group = &self.hosts.groups[slot.group as usize];
+            if now >= group.stop {
+                return;
+            }
+            if let Some(until) = self.device_full_until(now, group.device) {
+                self.wake_sender(flow, until);
+                return;
+            }
+            let group = &self.hosts.groups[self.hosts.senders[flow as usize].group as usize];
+            let slot = &mut self.hosts.senders[flow as usize];
+            let config = config_of(&self.hosts.groups, slot.group);
+            let Some(data) = slot.tcp.poll_transmit(config, now) else { break };
+            let packet = Packet {
+                step: group.forward,
+                flow,
+                size: group.header + data.len,
+                class: group.class,
+                ecn: if data.ecn_capable(config) { Ecn::Capable } else { Ecn::NotCapable },
+                background: group.background,
+                body: Body::Data(data),
+            };
+            let device = group.device;
+            self.totals.sent += 1;
+            self.proceed(now, packet);
+            if self.device_full_until(now, device).is_some() {
+                let slot = &mut self.hosts.senders[flow as usize];
+                let config = config_of(&self.hosts.groups, slot.group);
+                slot.tcp.handle_refusal(config);
+                self.watch.changed(now, flow, &mut slot.tcp, config);
+            }
+        }
+        let slot = &mut self.hosts.senders[flow as usize];
+        self.watch.changed(now, flow, &mut slot.tcp, config_of(&self.hosts.groups, slot.group));
+        let wanted = slot.tcp.poll_timeout();
+        self.wake_sender(flow, wanted);
+    }
+
+    /// Looks after a sender then, at the latest.
+    #[inline]
+    fn wake_sender(&mut self, flow: u32, at: Instant) {
+        let slot = &mut self.hosts.senders[flow as usize];
+        if at < slot.wake {
+            slot.wake = at;
+            let index = self.timer_index(Timer::Sender(flow));
+            self.timers.set(index, at);
+        }
+    }
+
+    /// Until when the device of a sender's host is full; `None` where it is not, or there is none.
+    #[inline]
+    fn device_full_until(&mut self, now: Instant, device: Option<u32>) -> Option<Instant> {
+        match &mut self.channels[device? as usize].kind {
+            Kind::Plain(plain) => plain.full_until(now),
+            Kind::Full(_) => None,
+        }
+    }
+}
+
+pub(super) fn config_of(groups: &[Group], group: u32) -> &tcp::Config {
+    groups[group as usize].tcp.as_ref().expect("a TCP flow's group has a TCP configuration")
+}

@@ -1,0 +1,104 @@
+//! Sources, which emit by a pattern or as their line lets them, and the datagrams that reach a sink.
+
+use super::World;
+use super::timers::Timer;
+use crate::host::Target;
+use crate::packet::{Body, Packet};
+use netstage_core::packet::Ecn;
+use netstage_core::time::Instant;
+
+impl World<'_> {
+    /// A source's timer: it emits, and is armed again unless its line will pull the rest.
+    pub(super) fn handle_source(&mut self, index: u32) {
+        self.emit(index);
+        let source = &self.hosts.sources[index as usize];
+        let Some((at, _)) = source.next else { return };
+        let pulled = source.line.is_some_and(|line| !self.line_is_empty(line));
+        if !pulled {
+            self.set_timer(Timer::Source(index), at);
+        }
+    }
+
+    fn line_is_empty(&self, line: u32) -> bool {
+        self.channels[self.channel_of[line as usize] as usize].line.is_empty()
+    }
+
+    /// Emits until a packet of this source is on its line, or it has no more to send in time.
+    pub(super) fn pull(&mut self, line: u32, source: u32) {
+        while self.line_is_empty(line) {
+            match self.hosts.sources[source as usize].next {
+                Some((at, _)) if at <= self.end => self.emit(source),
+                _ => return,
+            }
+        }
+    }
+
+    /// Emits what pulled sources still owe: packets that are on the way when the run ends.
+    pub(super) fn drain_pulls(&mut self) {
+        for source in self.pulls.clone().into_iter().flatten() {
+            while self.hosts.sources[source as usize].next.is_some_and(|(at, _)| at <= self.end) {
+                self.emit(source);
+            }
+        }
+    }
+
+    /// Hands a source's next emission to its transport, at its own time.
+    fn emit(&mut self, index: u32) {
+        let source = &mut self.hosts.sources[index as usize];
+        let Some((at, bytes)) = source.next else { return };
+        source.advance();
+        let (target, group) = (source.target, source.group as usize);
+        match target {
+            Target::Tcp(flow) => {
+                let slot = &mut self.hosts.senders[flow as usize];
+                slot.tcp.write(bytes);
+                if slot.started {
+                    self.pump_sender(at, flow);
+                }
+            }
+            Target::Udp(flow) => {
+                let group = &self.hosts.groups[group];
+                self.udp_offered[flow as usize].add(at, bytes);
+                let packet = Packet {
+                    step: group.forward,
+                    flow,
+                    size: group.header + bytes as u32,
+                    class: group.class,
+                    ecn: Ecn::NotCapable,
+                    background: group.background,
+                    body: if group.answer.is_some() {
+                        Body::Probe(at)
+                    } else {
+                        Body::Datagram { sent: at, wrong_bits: 0 }
+                    },
+                };
+                if at <= self.end {
+                    self.totals.sent += 1;
+                    if let Some(Some(session)) = self.sessions.get_mut(flow as usize) {
+                        session.handle_sent();
+                    }
+                    self.proceed(at, packet);
+                }
+            }
+        }
+    }
+
+    pub(super) fn handle_datagram(&mut self, now: Instant, packet: &Packet) {
+        self.deliver(now);
+        self.totals.delivered_data += u64::from(now <= self.end);
+        let group = self.hosts.udp[packet.flow as usize];
+        let payload = packet.size - self.hosts.groups[group as usize].header;
+        self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
+        let Body::Datagram { sent, wrong_bits } = packet.body else {
+            unreachable!("only datagrams end here")
+        };
+        if wrong_bits > 0 {
+            self.damage.note(now, packet.flow, wrong_bits);
+        }
+        if let Some(delays) = self.delays.get_mut(packet.flow as usize)
+            && now <= self.end
+        {
+            delays.arrived(now, sent);
+        }
+    }
+}

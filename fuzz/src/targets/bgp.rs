@@ -1,0 +1,84 @@
+//! A BGP session given arbitrary bytes, from its start or once it is up. Whatever comes, what it
+//! sends are whole messages, an error is its last word, and what it takes for routes can be read.
+
+use netstage_core::time::{Duration, Instant};
+use netstage_live::bgp::machine::{Event, Machine, Settings, Side, State, Transmit};
+use netstage_live::bgp::nlri::Family;
+use netstage_live::bgp::open::Identity;
+use netstage_live::bgp::receive::Received;
+
+const KEEPALIVE: [u8; 19] =
+    [255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 19, 4];
+const NOTIFICATION: u8 = 3;
+
+fn machine(number: u8, four_octet_as: bool) -> Machine {
+    let mut machine = Machine::new(Settings {
+        identity: Identity {
+            local_as: 65_000 + u32::from(number),
+            peer_as: None,
+            identifier: [192, 0, 2, number].into(),
+            hold_time: Duration::from_secs(90),
+            families: Family::ALL.to_vec(),
+            four_octet_as,
+        },
+        connects: true,
+        connect_retry: Duration::from_secs(1),
+        restart: None,
+    });
+    machine.handle_start(Instant::ZERO);
+    assert_eq!(machine.poll_transmit(), Some(Transmit::Connect));
+    assert!(machine.handle_connected(Instant::ZERO, Side::Ours));
+    machine
+}
+
+/// The types of messages sent, which are whole.
+fn kinds(mut bytes: &[u8]) -> Vec<u8> {
+    let mut kinds = Vec::new();
+    while !bytes.is_empty() {
+        assert!(bytes[..16].iter().all(|&byte| byte == 255));
+        kinds.push(bytes[18]);
+        bytes = &bytes[usize::from(u16::from_be_bytes([bytes[16], bytes[17]]))..];
+    }
+    kinds
+}
+
+pub fn run(bytes: &[u8]) {
+    // Whether the session is up, whether AS numbers have two bytes, and the size of pieces.
+    let Some((&mode, bytes)) = bytes.split_first() else { return };
+    let mut tested = machine(1, mode & 2 == 0);
+    let mut sent = Vec::new();
+    if mode & 1 == 1 {
+        let Some(Transmit::Bytes(_, open)) = machine(2, true).poll_transmit() else { unreachable!() };
+        tested.handle_bytes(Instant::ZERO, Side::Ours, &open);
+        tested.handle_bytes(Instant::ZERO, Side::Ours, &KEEPALIVE);
+        assert_eq!(tested.state(), State::Established);
+    }
+    for piece in bytes.chunks(1 + usize::from(mode >> 2)) {
+        tested.handle_bytes(Instant(1), Side::Ours, piece);
+    }
+    let mut is_closed = false;
+    while let Some(transmit) = tested.poll_transmit() {
+        assert!(!is_closed, "nothing follows the end");
+        match transmit {
+            Transmit::Bytes(_, bytes) => sent.extend(kinds(&bytes)),
+            Transmit::Close(_) => is_closed = true,
+            Transmit::Connect | Transmit::Abandon => {}
+        }
+    }
+    assert_eq!(is_closed, tested.state() == State::Idle);
+    assert!(sent.iter().rev().skip(1).all(|&kind| kind != NOTIFICATION), "an error is the last word");
+    let mut received = Received::new();
+    while let Some(event) = tested.poll_event() {
+        let Event::Update(update) = event else { continue };
+        received.take(&update);
+        for (next_hop, destinations) in update.reachable() {
+            update.path(next_hop);
+            for nlri in destinations {
+                assert!(nlri.is_consistent());
+                assert!(received.find(&nlri).is_some());
+            }
+        }
+    }
+    assert_eq!(received.routes().len(), received.len());
+    assert_eq!(Family::ALL.iter().map(|family| received.count(*family)).sum::<usize>(), received.len());
+}

@@ -1,0 +1,18 @@
+//! Captures from arbitrary bytes: a model that can run, or the reason why there is none.
+
+use netstage_live::learn::{learn, parse};
+use netstage_scenario::learned::ModelFile;
+
+pub fn run(bytes: &[u8]) {
+    if let Some((&link, frame)) = bytes.split_first() {
+        let _ = parse(u16::from(link), frame);
+    }
+    match learn("fuzz.pcap", bytes, None) {
+        Ok(lesson) => {
+            let text = lesson.file.to_json();
+            let again = ModelFile::from_json(&text).expect("what was learned is readable");
+            assert_eq!(again.model, lesson.file.model);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}

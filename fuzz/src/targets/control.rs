@@ -1,0 +1,110 @@
+//! What agents and controllers say to each other, from arbitrary bytes: every message is read
+//! or refused, and whatever the order of requests, an agent stays with its controller.
+
+use netstage_core::fleet::{Phase, Session};
+use netstage_core::time::Duration;
+use netstage_live::agent::Limits;
+use netstage_live::keyed::Peer;
+use netstage_live::measure::Timeline;
+use netstage_live::protocol::generated::{
+    CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, PrepareRequest, Progress,
+    ReadClockReply, ReportChunk, StartRequest, report_chunk::Content,
+};
+use netstage_live::protocol::{Refusal, common_version, read_assignment, read_report};
+use netstage_live::task;
+use prost::Message as _;
+
+pub fn run(bytes: &[u8]) {
+    let Some((&kind, bytes)) = bytes.split_first() else { return };
+    match kind {
+        b'h' => drop(HelloRequest::decode(bytes)),
+        b'H' => {
+            if let Ok(hello) = HelloReply::decode(bytes) {
+                common_version(hello.oldest_version, hello.newest_version);
+            }
+        }
+        b'c' => drop(ReadClockReply::decode(bytes)),
+        b'b' => drop(Heartbeat::decode(bytes)),
+        b'g' => {
+            if let Ok(Progress { refusal, bins, .. }) = Progress::decode(bytes) {
+                let _ = refusal.map(|refusal| Refusal::from(refusal).to_string());
+                timeline(bins);
+            }
+        }
+        b'p' => {
+            if let Ok(prepare) = PrepareRequest::decode(bytes) {
+                let _ = read_assignment(prepare.task_version, &prepare.assignment);
+            }
+        }
+        b's' => drop(StartRequest::decode(bytes)),
+        b'C' => drop(CollectRequest::decode(bytes)),
+        b'r' => {
+            if let Ok(ReportChunk { content: Some(Content::Bytes(bytes)) }) = ReportChunk::decode(bytes) {
+                let _ = read_report(task::VERSION, &bytes);
+            }
+        }
+        b'{' => assignment(bytes),
+        b'o' => requests(bytes),
+        _ => {}
+    }
+}
+
+/// Whatever bins the other host tells of, only those of the run are kept.
+fn timeline(bins: Vec<FinishedBin>) {
+    let (second, end) = (Duration::from_secs(1), Duration::from_secs(10));
+    let mut timeline = Timeline::new(second, second, end, [1, 2], false);
+    bins.into_iter().for_each(|bin| timeline.push(bin.into()));
+    assert!(timeline.told().count() <= 10);
+    while timeline.pop(end + end).is_some() {}
+}
+
+/// What was read is written and read back the same.
+fn assignment(bytes: &[u8]) {
+    let Ok(read) = read_assignment(task::VERSION, bytes) else { return };
+    let written = serde_json::to_vec(&read).expect("what was read can be written");
+    assert_eq!(read_assignment(task::VERSION, &written), Ok(read.clone()));
+    // What an agent for other hosts does of it concerns the two hosts only.
+    let peer = Peer { remote: "192.0.2.7:40000".parse().unwrap(), local: "192.0.2.1:5201".parse().unwrap() };
+    let mut allowed = read;
+    if Limits::default().apply(&mut allowed, peer).is_ok() {
+        for flow in &allowed.flows {
+            let mut ends = [flow.source.ip(), flow.destination.ip()];
+            ends.sort();
+            assert_eq!(ends, [peer.local.ip(), peer.remote.ip()]);
+        }
+    }
+}
+
+/// Requests in any order, from two controllers; the first to attend owns the agent.
+fn requests(bytes: &[u8]) {
+    let mut session = Session::default();
+    let mut owner = None;
+    for step in bytes.chunks_exact(2) {
+        let (controller, run) = (u64::from(step[0] >> 4) % 3, u64::from(step[1]));
+        let accepted = match step[0] % 8 {
+            0 => {
+                let accepted = session.attend(controller).is_ok();
+                if accepted {
+                    assert_eq!(owner.replace(controller), None, "only one attends");
+                }
+                accepted
+            }
+            1 => session.prepare(controller, run).is_ok(),
+            2 => session.start(controller, run, run, 100).is_ok(),
+            3 => session.stop(controller, run).is_ok(),
+            4 => session.collect(controller, run).is_ok(),
+            5 => session.release(controller, run).is_ok(),
+            6 => session.finish(controller).is_ok(),
+            // What the agent itself does in between.
+            _ => {
+                match session.phase() {
+                    Phase::Preparing => session.prepared(session.run(), run % 2 == 0),
+                    Phase::Running => session.ended(),
+                    _ => drop(session.forget()),
+                }
+                false
+            }
+        };
+        assert!(!accepted || owner == Some(controller), "only the owner is obeyed");
+    }
+}

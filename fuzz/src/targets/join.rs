@@ -1,0 +1,77 @@
+//! What a stranger says who wants to join a fleet, from arbitrary bytes: tokens, messages, requests for
+//! certificates. Each is read or refused; what was read is written the same; and a certificate that was
+//! given names the agent it was given to, whatever the request asks for.
+
+use netstage_live::fleet::authority::{Authority, name_in};
+use netstage_live::fleet::enrolment::generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
+use netstage_live::fleet::folder::{Fleet, Grant};
+use netstage_live::fleet::token::Token;
+use prost::Message as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A fleet with one token that nobody can guess, in a folder that goes with it.
+struct World {
+    folder: PathBuf,
+    fleet: Fleet,
+    authority: Authority,
+}
+
+impl World {
+    fn new() -> World {
+        let folder = std::env::temp_dir().join(format!("netstage-fuzz-join-{}", std::process::id()));
+        let fleet = Fleet::create(&folder, "fuzz").expect("a folder can be made");
+        let (valid, lasting) = (Duration::from_secs(3600), Duration::from_secs(3600));
+        fleet.token(&Grant { agent: "secret".into(), labels: Vec::new(), valid, lasting }).expect("a token");
+        let authority = fleet.authority().expect("it was made");
+        World { folder, fleet, authority }
+    }
+
+    fn certificate(&self, request: &[u8]) {
+        if let Ok(signed) = self.authority.sign("ber-1", request, u64::from(u32::MAX)) {
+            assert_eq!(name_in(signed.der()).as_deref(), Some("ber-1"));
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+thread_local! {
+    static WORLD: World = World::new();
+}
+
+pub fn run(bytes: &[u8]) {
+    let Some((&kind, bytes)) = bytes.split_first() else { return };
+    match kind {
+        b't' => token(bytes),
+        b'j' => {
+            if let Ok(asked) = JoinRequest::decode(bytes) {
+                WORLD.with(|world| {
+                    let joined = world.fleet.join(&world.authority, &asked.secret, &asked.request);
+                    assert!(joined.is_err(), "let in without a token");
+                    world.certificate(&asked.request);
+                });
+            }
+        }
+        b'n' => {
+            if let Ok(asked) = RenewRequest::decode(bytes) {
+                WORLD.with(|world| world.certificate(&asked.request));
+            }
+        }
+        b'c' => WORLD.with(|world| world.certificate(bytes)),
+        b'J' => drop(JoinReply::decode(bytes)),
+        b'N' => drop(RenewReply::decode(bytes)),
+        _ => {}
+    }
+}
+
+fn token(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(token) = text.parse::<Token>() {
+        assert_eq!(token.to_string(), text.trim().to_ascii_lowercase());
+    }
+}

@@ -1,0 +1,42 @@
+//! What is asked of each reader of foreign bytes, whatever bytes it is given. A folder of `corpus` is named as
+//! its target.
+
+mod bgp;
+mod capture;
+mod control;
+mod fpm;
+mod join;
+mod labels;
+mod ldp;
+mod model;
+mod mrt;
+mod netlink;
+mod packets;
+mod pe;
+mod record;
+mod scenario;
+mod series;
+mod stamp;
+
+/// A target panics where its reader is wrong.
+pub type Target = fn(&[u8]);
+
+/// All of them, by name.
+pub const ALL: [(&str, Target); 16] = [
+    ("bgp", bgp::run),
+    ("capture", capture::run),
+    ("control", control::run),
+    ("fpm", fpm::run),
+    ("join", join::run),
+    ("labels", labels::run),
+    ("ldp", ldp::run),
+    ("model", model::run),
+    ("mrt", mrt::run),
+    ("netlink", netlink::run),
+    ("packets", packets::run),
+    ("pe", pe::run),
+    ("record", record::run),
+    ("scenario", scenario::run),
+    ("series", series::run),
+    ("stamp", stamp::run),
+];

@@ -1,0 +1,31 @@
+//! MRT files from arbitrary bytes: read or refused. What is read can be announced and withdrawn,
+//! every route once.
+
+use netstage_live::bgp::inject::{Action, Injection, Order};
+use netstage_live::bgp::nlri::Family;
+use netstage_live::bgp::path::Encoding;
+use netstage_live::bgp::table::{Table, read_mrt};
+
+pub fn run(bytes: &[u8]) {
+    let mut table = Table::new();
+    let _ = read_mrt(bytes, 10_000, &mut table);
+    assert!(table.len() <= 10_000);
+    assert_eq!(table.iter().count(), table.len());
+    let encoding = Encoding { four_octet_as: false, prepend: Some(70_000), local_preference: None };
+    for action in [Action::Announce, Action::Withdraw] {
+        for order in [Order::Packed, Order::AsListed] {
+            let mut injection = Injection::new(&table, action, order, &Family::ALL);
+            let mut messages = Vec::new();
+            let written = injection.fill(&table, &encoding, usize::MAX, &mut messages);
+            assert_eq!(written.routes, table.len());
+            let (mut rest, mut count) = (&messages[..], 0);
+            while !rest.is_empty() {
+                let length = usize::from(u16::from_be_bytes([rest[16], rest[17]]));
+                assert!((23..=4096).contains(&length));
+                rest = &rest[length..];
+                count += 1;
+            }
+            assert_eq!(count, written.messages);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Messages about routes, labels and neighbours, as the kernel and routing daemons send them, from arbitrary
+//! bytes: they are taken, or refused, and change no more than they say.
+
+use netstage_core::forward::Model;
+use netstage_core::forward::lpm::Shape;
+use netstage_live::netns::feed::{Heard, heard};
+use netstage_live::netns::lookup::Station;
+use netstage_live::router::fib::{Fib, Interface};
+use netstage_live::router::source::Ranked;
+use netstage_live::router::source::route::{Names, Told, told};
+use netstage_live::router::tables::{Sizes, Tables};
+
+pub fn run(bytes: &[u8]) {
+    let names = Names {
+        interfaces: (1..4).map(|index| (index, index - 1)).collect(),
+        loopback: Some(0),
+        tables: [(254, 0), (255, 0), (0, 0), (10, 1)].into(),
+    };
+    let interface = |number| Interface { mac: [2, 0, 0, 0, 0, number], mtu: 1500, table: 0, mpls: true };
+    let shape = Shape { first: 8, rows: 8 };
+    let sizes = Sizes { tables: vec![(shape, shape); 2], targets: 4, hops: 4 };
+    let mut tables = Tables::new(sizes, vec![0; 3], 1, None);
+    let mut fib = Fib::new((0..3).map(interface).collect(), 2, Model::Uniform);
+    let mut ranked = Ranked::default();
+    for news in heard(bytes) {
+        let change = match news {
+            Heard::Route(message, is_new) => match told(&message, &names) {
+                Some(Told::Route(prefix, rank, to)) => ranked.route(prefix, rank, to.filter(|_| is_new)),
+                Some(Told::Label(label, meaning)) => ranked.label(label, is_new.then_some(meaning)),
+                None => None,
+            },
+            Heard::Neighbour(link, address, station) => {
+                let mac = match station {
+                    Station::Known(mac) | Station::Stale(mac) => Some(mac),
+                    Station::Unknown => None,
+                };
+                if let Some(number) = names.interfaces.get(&link) {
+                    fib.set_neighbour(&mut tables, (*number, address), mac);
+                }
+                None
+            }
+            Heard::Link | Heard::Overrun => None,
+        };
+        if let Some(change) = change {
+            // There is room for few.
+            let _ = fib.apply(&mut tables, &change);
+        }
+    }
+    // Taken back, nothing is left but neighbours on their links.
+    for change in ranked.replace(Ranked::default()) {
+        fib.apply(&mut tables, &change).expect("what is taken back needs no room");
+    }
+    assert_eq!((tables.route_count(), fib.label_count()), (0, 0));
+}

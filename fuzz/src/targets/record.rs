@@ -1,0 +1,14 @@
+//! record.json from arbitrary bytes: read, or refused with a reason; what was read is written back the same.
+
+use netstage_scenario::record::Record;
+
+pub fn run(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match Record::from_json(&text) {
+        Ok(record) => {
+            let again = Record::from_json(&record.to_json()).expect("what was written is readable");
+            assert_eq!(record.to_json(), again.to_json());
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}

@@ -1,0 +1,22 @@
+//! Scenario files from arbitrary bytes: read or refused with a place, and written back the same.
+
+use netstage_scenario::{Options, parse};
+
+pub fn run(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let options = Options { seed: Some(3), ..Options::default() };
+    match parse("fuzz.toml", &text, None, &options) {
+        Ok(scenario) => {
+            let again = parse("again.toml", &scenario.text, None, &Options::default());
+            let again = again.unwrap_or_else(|errors| panic!("{errors}\n{}", scenario.text));
+            assert_eq!(scenario.cells.len(), again.cells.len());
+            for (one, other) in scenario.cells.iter().zip(&again.cells) {
+                assert_eq!(one.plan, other.plan);
+            }
+        }
+        Err(errors) => {
+            assert!(!errors.problems.is_empty());
+            let _ = errors.to_string();
+        }
+    }
+}

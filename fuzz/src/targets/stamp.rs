@@ -1,0 +1,53 @@
+//! STAMP packets from arbitrary bytes, at a reflector and at a sender: taken or refused. What is
+//! reflected is as long as what came, and the reply of a session's own packet is taken.
+
+use netstage_core::measure::stamp::{Arrival, Moment, Reflector, ReflectorConfig, Sender, SenderConfig};
+use netstage_core::time::Instant;
+use netstage_wire::stamp::tlv::places;
+use netstage_wire::stamp::{Mode, ReflectorPacket, SenderPacket};
+use std::net::SocketAddr;
+
+/// Every digest is right, so that what lies behind it is reached.
+fn mac(_: &[&[u8]]) -> [u8; 16] {
+    [0; 16]
+}
+
+pub fn run(bytes: &[u8]) {
+    for mode in [Mode::Unauthenticated, Mode::Authenticated] {
+        let mut packet = bytes.to_vec();
+        if let Some(digest) = packet.get_mut(96..112).filter(|_| mode == Mode::Authenticated) {
+            digest.fill(0);
+        }
+        let now = Moment { instant: Instant(0), unix: 1 << 60 };
+        let address = SocketAddr::from(([127, 0, 0, 1], 862));
+        let arrival = Arrival {
+            instant: now.instant,
+            unix: now.unix,
+            source: address,
+            destination: address,
+            ttl: 64,
+            dscp: 0,
+            ecn: 0,
+        };
+        let mut reply = Vec::new();
+        let mut reflector = Reflector::new(ReflectorConfig { mode, ..ReflectorConfig::default() });
+        let reflected = reflector.reflect(&packet, &arrival, Some(&mac), || now.unix, &mut reply);
+        let mut sender = Sender::new(SenderConfig { mode, ..SenderConfig::default() }, Instant(0));
+        let _ = sender.handle_packet(&packet, now, Some(&mac));
+        if reflected.is_err() {
+            continue;
+        }
+        assert_eq!(reply.len(), packet.len());
+        // The TLVs stand where they stood.
+        assert!(
+            places(&reply, mode.base()).map(|place| place.map(|place| place.end)).eq(places(
+                &packet,
+                mode.base()
+            )
+            .map(|place| place.map(|place| place.end)))
+        );
+        let asked = SenderPacket::read(&packet, mode).expect("it was reflected");
+        let answer = ReflectorPacket::read(&reply, mode).expect("a reply is whole");
+        assert_eq!((answer.sender, answer.session), (asked, asked.session));
+    }
+}
