@@ -7,15 +7,16 @@ use netstage_core::rng::Stream;
 use netstage_live::netns::Namespace;
 use netstage_live::netns::netlink::Netlink;
 use netstage_live::netns::routes::{Metrics, Route};
+use netstage_live::netns::spawn_in;
 use netstage_live::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::ops::Deref;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, LIMIT, is_run, said};
+use support::fleet::{Fleet, LIMIT, PROGRAM, is_run, said};
 use support::network::{address, is_privileged, join};
 use support::{Folder, Process, within};
 
