@@ -1,5 +1,6 @@
 //! Errors as Python's exceptions; `package/netstage/errors.py` declares them.
 
+use netstage_live::fleet::FleetError;
 use netstage_scenario::Errors;
 use netstage_study::{Error, OpenError};
 use pyo3::PyErr;
@@ -31,6 +32,11 @@ pub fn study(error: Error) -> PyErr {
         Error::Run { .. } => RunError::new_err(message),
         Error::Io { .. } => RunError::new_err(format!("{message}; what is finished is kept")),
     }
+}
+
+/// A fleet that is not there, or cannot be read.
+pub fn fleet(error: FleetError) -> PyErr {
+    MissingError::new_err((error.message, error.remedy))
 }
 
 pub fn open(error: OpenError) -> PyErr {

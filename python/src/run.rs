@@ -3,6 +3,8 @@
 use crate::error::{self, RunError};
 use crate::listen::Listener;
 use crate::scenario::Checked;
+use netstage_live::fleet::{Fleet, folder};
+use netstage_live::placed;
 use netstage_scenario::Scenario;
 use netstage_study::stage::{self, Backend, Means};
 use netstage_study::{Error, Options, Performer, Record, Runner, TOOL, page, report};
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Runs everything on threads of this process; `progress` hears of it. The record is in `out`.
 #[pyfunction]
-#[pyo3(signature = (checked, out, stage="sim", program=None, jobs=None, retries=0, progress=None))]
+#[pyo3(signature = (checked, out, stage="sim", program=None, fleet=None, jobs=None, retries=0, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub fn run(
     py: Python<'_>,
@@ -25,6 +27,7 @@ pub fn run(
     out: PathBuf,
     stage: &str,
     program: Option<PathBuf>,
+    fleet: Option<PathBuf>,
     jobs: Option<usize>,
     retries: u32,
     progress: Option<Py<PyAny>>,
@@ -38,7 +41,11 @@ pub fn run(
             (1, Box::new(stage::emu(means)))
         }
         ("emu", None) => return Err(PyValueError::new_err("the emulated stage needs the program netstage")),
-        _ => return Err(PyValueError::new_err(format!("there is no stage `{stage}`: sim or emu"))),
+        ("live", _) => {
+            let fleet = Fleet::open(&fleet.unwrap_or_else(folder::of_here)).map_err(error::fleet)?;
+            (1, Box::new(stage::live(placed::Means::new(fleet, &out))))
+        }
+        _ => return Err(PyValueError::new_err(format!("there is no stage `{stage}`: sim, emu or live"))),
     };
     let options = options(out, stage, jobs.unwrap_or(default_jobs), retries);
     let interrupted = AtomicBool::new(false);

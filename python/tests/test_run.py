@@ -149,6 +149,13 @@ def test_what_there_is_not_is_said(line: netstage.Scenario, monkeypatch: pytest.
         line.run(on="moon")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="needs a machine to itself"):
         line.run(on="emu", engine="ray")
+    with pytest.raises(netstage.MissingError, match=r"there is no fleet in .*nowhere"):
+        line.run(on="live", fleet="nowhere")
+    monkeypatch.setenv("NETSTAGE_FLEET", "elsewhere")
+    with pytest.raises(netstage.MissingError, match=r"there is no fleet in .*elsewhere"):
+        line.run(on="live")
+    with pytest.raises(ValueError, match="goes with"):
+        line.run(fleet="nowhere")
     monkeypatch.setenv("NETSTAGE", "/nowhere/netstage")
     with pytest.raises(netstage.MissingError, match="does not run"):
         line.run(on="emu")

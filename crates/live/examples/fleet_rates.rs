@@ -154,7 +154,7 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     let began = time::Instant::now();
     let mut after = before;
     agents.watch(|overview| {
-        bins += overview.bins.len();
+        bins += overview.ended.bins.len();
         if overview.now.0 < SECONDS * 1_000_000_000 {
             after = [used(std::process::id()), used(hub_process)];
             peak = [0, 1].map(|which| after[which].1.max(peak[which]));
@@ -218,8 +218,15 @@ fn part(index: usize, name: &str) -> (String, Assignment) {
         traffic_class: 0,
     };
     let flows = vec![flow(Side::Send), flow(Side::Receive)];
-    let assignment =
-        Assignment { node: name.into(), seed: 1, duration, interval: INTERVAL, flows, edge: None };
+    let assignment = Assignment {
+        node: name.into(),
+        seed: 1,
+        duration,
+        interval: INTERVAL,
+        flows,
+        edge: None,
+        watch: Vec::new(),
+    };
     (name.into(), assignment)
 }
 

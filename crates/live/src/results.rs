@@ -1,6 +1,7 @@
 //! What an agent found. Travels as JSON inside the messages of the agents' protocol and
 //! is spooled in the same form.
 
+use netstage_core::tcp::history::Bin;
 use netstage_core::traffic::application::Quality;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,9 @@ pub struct Report {
     /// What the agent's process took up to the start, and to the end of each bin, where it is a router.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<Usage>,
+    /// What happened to the windows of the flows it sends, where that was asked for.
+    #[serde(default, skip_serializing_if = "Watched::is_empty")]
+    pub watched: Watched,
     /// What a reader must know before trusting the figures.
     pub warnings: Vec<String>,
     /// Why the measurement is void: the agent itself fell short.
@@ -229,6 +233,70 @@ pub struct EndedBin {
     pub tcp: Option<TcpSample>,
     /// Travel times of its packets, where this side sees them.
     pub travel: Option<Travel>,
+}
+
+/// What happened to a flow's TCP window in a bin that has ended, told while the run goes on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EndedWindow {
+    /// The flow, or one direction of it.
+    pub subject: String,
+    /// Number of the bin.
+    pub bin: u32,
+    /// What happened in it so far.
+    pub window: Bin,
+}
+
+/// A VPN flow at the provider edge router where it enters, at the end of a bin, told while the run goes on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EndedVpn {
+    /// Name of the VPN.
+    pub vpn: String,
+    /// Number of the bin.
+    pub bin: u32,
+    /// Packets that waited, mean of the bin.
+    pub queue: f64,
+    /// Packets the queue refused in it.
+    pub queue_drops: u64,
+    /// Its window at the end; none where it has none.
+    pub window: Option<WindowSample>,
+}
+
+/// What has ended since it was told of before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ended {
+    /// Of sides of flows.
+    pub bins: Vec<EndedBin>,
+    /// Of watched windows.
+    pub windows: Vec<EndedWindow>,
+    /// Of VPN flows.
+    pub vpns: Vec<EndedVpn>,
+}
+
+impl Ended {
+    /// Adds what ended after it.
+    pub fn extend(&mut self, later: Ended) {
+        self.bins.extend(later.bins);
+        self.windows.extend(later.windows);
+        self.vpns.extend(later.vpns);
+    }
+}
+
+/// What happened to the windows of TCP flows that were watched.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Watched {
+    /// Of each flow, by its subject.
+    pub flows: Vec<(String, Vec<Bin>)>,
+    /// What the kernel had no room to tell.
+    pub lost: u64,
+    /// What this kernel does not tell.
+    pub missing: Vec<String>,
+}
+
+impl Watched {
+    /// Whether nothing was watched.
+    pub fn is_empty(&self) -> bool {
+        *self == Watched::default()
+    }
 }
 
 /// A histogram: values and how often each occurred, ascending. Values are rounded as an HDR

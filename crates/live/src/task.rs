@@ -1,6 +1,7 @@
 //! What an agent is asked to do. Travels as JSON inside the messages of the agents'
 //! protocol; [`VERSION`] grows with every change that an older agent would misread.
 
+use crate::tcpmon::watch::FlowSpec;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Traffic;
 use netstage_core::{quantity::BitRate, tcp};
@@ -28,6 +29,9 @@ pub struct Assignment {
     /// What it does as a provider edge router, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge: Option<EdgeTask>,
+    /// TCP it sends of whose windows it tells.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<FlowSpec>,
 }
 
 impl Assignment {
@@ -40,6 +44,7 @@ impl Assignment {
             interval: plan.measure.interval,
             flows: Vec::new(),
             edge: None,
+            watch: Vec::new(),
         }
     }
 }
@@ -109,6 +114,9 @@ pub enum Transport {
         source: Option<IpAddr>,
         /// Hops a packet may live.
         ttl: u8,
+        /// The receiver's address: it joins on that interface. Left out: on every one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        receiver: Option<IpAddr>,
     },
     /// ICMP echo: one-ended, any host answers.
     IcmpEcho(OneEnded),

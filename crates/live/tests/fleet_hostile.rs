@@ -126,7 +126,7 @@ impl Stage {
         self.wait_for(&[ENEMY], State::Idle);
         let mut agents = self.begin(&[HONEST[0], ENEMY, HONEST[1]], 1_000).unwrap();
         agents.watch(|overview| {
-            assert!(overview.bins.iter().all(|bin| bin.bin < 10), "{:?}", overview.bins);
+            assert!(overview.ended.bins.iter().all(|bin| bin.bin < 10), "{:?}", overview.ended.bins);
             ControlFlow::Continue(())
         });
         let collected = agents.collect();

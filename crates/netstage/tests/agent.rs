@@ -67,7 +67,15 @@ fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
     let interval = Duration::from_millis(100);
     (
         node.into(),
-        Assignment { node: node.into(), seed: 1, duration, interval, flows: vec![flow], edge: None },
+        Assignment {
+            node: node.into(),
+            seed: 1,
+            duration,
+            interval,
+            flows: vec![flow],
+            edge: None,
+            watch: Vec::new(),
+        },
     )
 }
 

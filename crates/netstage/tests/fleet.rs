@@ -12,17 +12,15 @@ use netstage_live::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::ops::Deref;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use support::fleet::{Fleet, LIMIT, PROGRAM, is_run, said};
 use support::network::{address, is_privileged, join};
 use support::{Folder, Process, within};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 const AGENTS: [&str; 3] = ["ber-1", "fra-1", "muc-1"];
-const CONTROLLER: &str = "192.168.77.1:4700";
-/// Far longer than anything here takes, on any machine.
-const LIMIT: Duration = Duration::from_secs(120);
 
 const POLICY: &str = r#"
 [policy]
@@ -74,34 +72,30 @@ at_least = "0.1 Mbit/s"
 metric = "flow.throughput"
 "#;
 
-/// A controller's host, three agents' hosts, a network for commands and one for traffic.
+/// Three agents' hosts, with a network for traffic between them.
 struct Stage {
-    hub: Namespace,
-    hosts: Vec<Namespace>,
+    fleet: Fleet,
     _core: Namespace,
-    folder: Folder,
+}
+
+impl Deref for Stage {
+    type Target = Fleet;
+
+    fn deref(&self) -> &Fleet {
+        &self.fleet
+    }
 }
 
 impl Stage {
     fn new(name: &str) -> Stage {
-        let [hub, core] = [(); 2].map(|()| Namespace::new().unwrap());
-        hub.loopback_up().unwrap();
+        let fleet = Fleet::new(name, &AGENTS);
+        let core = Namespace::new().unwrap();
         core.sysctl("net/ipv4/ip_forward", "1").unwrap();
-        let mut hub_links = Netlink::open(&hub).unwrap();
-        hub_links.create_bridge("mgmt").unwrap();
-        hub_links.add_address("mgmt", address("192.168.77.1"), 24).unwrap();
-        hub_links.set_up("mgmt").unwrap();
-        let hosts = AGENTS.iter().enumerate().map(|(index, _)| {
+        for (index, host) in fleet.hosts.iter().enumerate() {
             let number = index as u8 + 1;
-            let host = Namespace::new().unwrap();
-            host.loopback_up().unwrap();
-            let port = format!("m{number}");
-            join((&host, "mgmt", 10 + number), (&hub, &port, 20 + number));
-            hub_links.set_bridge(&port, "mgmt").unwrap();
             let far = format!("d{number}");
-            join((&host, "data", 30 + number), (&core, &far, 40 + number));
-            let mut links = Netlink::open(&host).unwrap();
-            links.add_address("mgmt", address(&format!("192.168.77.1{number}")), 24).unwrap();
+            join((host, "data", 30 + number), (&core, &far, 40 + number));
+            let mut links = Netlink::open(host).unwrap();
             links.add_address("data", address(&format!("10.1.{number}.2")), 24).unwrap();
             let gateway = address(&format!("10.1.{number}.1"));
             let mut core_links = Netlink::open(&core).unwrap();
@@ -114,138 +108,16 @@ impl Stage {
                 metrics: Metrics::default(),
             };
             links.add_route(&route).unwrap();
-            host
-        });
-        let hosts = hosts.collect();
-        let folder = Folder::new(name);
-        fs::write(folder.join("policy.toml"), POLICY).unwrap();
-        fs::write(folder.join("three.toml"), SCENARIO).unwrap();
-        Stage { hub, hosts, _core: core, folder }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command.args(arguments).current_dir(&*self.folder).env("NETSTAGE_FLEET", self.folder.join("fleet"));
-        command.stdin(Stdio::null());
-        command
-    }
-
-    /// What a command at the controller's host says.
-    fn at_hub(&self, arguments: &[&str]) -> Output {
-        self.run_in(&self.hub, arguments)
-    }
-
-    fn run_in(&self, namespace: &Namespace, arguments: &[&str]) -> Output {
-        let mut command = self.command(arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Process::new(spawn_in(namespace, command).unwrap()).output()
-    }
-
-    /// What it prints, of one that goes well.
-    fn well(&self, arguments: &[&str]) -> String {
-        let output = self.at_hub(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn start(&self, namespace: &Namespace, log: &str, arguments: &[&str]) -> Process {
-        let mut command = self.command(arguments);
-        let log = File::options().create(true).append(true).open(self.folder.join(log)).unwrap();
-        command.stdout(Stdio::null()).stderr(log);
-        Process::new(spawn_in(namespace, command).unwrap())
-    }
-
-    /// Another controller's process, once the one before is gone.
-    fn serve_again(&self) -> Process {
-        let _ = fs::remove_file(self.folder.join("hub.log"));
-        self.serve()
-    }
-
-    fn serve(&self) -> Process {
-        let process =
-            self.start(&self.hub, "hub.log", &["fleet", "serve", "--listen", CONTROLLER, "--metrics"]);
-        assert!(within(LIMIT, || self.log("hub.log").contains("agents dial")), "{}", self.log("hub.log"));
-        process
-    }
-
-    fn agent(&self, index: usize) -> Process {
-        let name = AGENTS[index];
-        let arguments = ["agent", "--state", name, "--policy", "policy.toml", "--metrics"];
-        self.start(&self.hosts[index], &format!("{name}.log"), &arguments)
-    }
-
-    /// What is told there for Prometheus.
-    fn scrape(&self, namespace: &Namespace, address: &str) -> String {
-        let mut command = Command::new("curl");
-        command.args(["-sS", "--fail", &format!("http://{address}/metrics")]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = Process::new(spawn_in(namespace, command).unwrap()).output();
-        assert!(output.status.success(), "{}", said(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn join(&self, index: usize, token: &str) -> Output {
-        self.run_in(&self.hosts[index], &["fleet", "join", CONTROLLER, token, "--state", AGENTS[index]])
+        }
+        fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
+        fs::write(fleet.folder.join("three.toml"), SCENARIO).unwrap();
+        Stage { fleet, _core: core }
     }
 
     /// All three join and dial.
     fn join_all(&self) -> Vec<Process> {
-        let label = ["berlin", "frankfurt", "munich"];
-        let agents = (0..AGENTS.len()).map(|index| {
-            let token = self.well(&["fleet", "token", AGENTS[index], "--label", label[index]]);
-            let output = self.join(index, token.trim());
-            assert!(output.status.success(), "{}", said(&output));
-            self.agent(index)
-        });
-        let agents = agents.collect();
-        self.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
-        agents
+        self.fleet.join_all(&["berlin", "frankfurt", "munich"])
     }
-
-    fn log(&self, name: &str) -> String {
-        fs::read_to_string(self.folder.join(name)).unwrap_or_default()
-    }
-
-    fn logs(&self) -> String {
-        ["hub.log", "ber-1.log", "fra-1.log", "muc-1.log"]
-            .map(|name| format!("{name}:\n{}", self.log(name)))
-            .join("\n")
-    }
-
-    fn states(&self) -> Vec<(String, String)> {
-        let agents: Value = serde_json::from_str(&self.well(&["fleet", "ls", "--json"])).unwrap();
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        agents.as_array().unwrap().iter().map(|agent| (text(&agent["name"]), text(&agent["state"]))).collect()
-    }
-
-    fn wait_for(&self, expected: &[(&str, &str)]) {
-        let is_so = || {
-            let states = self.states();
-            expected.iter().all(|(name, state)| states.iter().any(|(n, s)| n == name && s == state))
-        };
-        assert!(within(LIMIT, is_so), "{:?}\n{}", self.states(), self.logs());
-    }
-
-    fn record(&self, out: &str) -> Value {
-        serde_json::from_slice(&fs::read(self.folder.join(out).join("record.json")).unwrap()).unwrap()
-    }
-
-    fn spooled(&self, agent: &str) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.folder.join(agent).join("spool")).unwrap();
-        entries
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|e| e == "json"))
-            .collect()
-    }
-}
-
-fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// A machine that stood still makes a run void, which is not what is tested here.
-fn is_run(output: &Output) -> bool {
-    matches!(output.status.code(), Some(0 | 3 | 5))
 }
 
 #[test]

@@ -19,7 +19,7 @@ use netstage_core::traffic::{Pattern, Traffic};
 use netstage_core::{link, queue, tcp};
 use netstage_wire::Encapsulation;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// A scenario ready to run, for one cell of a sweep.
@@ -102,7 +102,7 @@ pub struct Node {
     /// Of a LAN: how long its stations take an answer of address resolution for true, if not as long as their
     /// systems do.
     pub arp_timeout: Option<Duration>,
-    /// Of a host: which agent stands for it on `live`.
+    /// Of a host or a provider edge router: which agent stands for it on `live`.
     pub place: Option<Placement>,
 }
 
@@ -111,8 +111,21 @@ pub struct Node {
 pub struct Placement {
     /// The agent.
     pub agent: Chosen,
-    /// The address of its host that flows use; none: the first it tells of.
+    /// The address of its host that flows, or tunnels, use; none: the first it tells of.
     pub address: Option<IpAddr>,
+    /// Of a provider edge router: the interfaces that stand for its links, by the names of the links.
+    pub interfaces: BTreeMap<String, Attachment>,
+}
+
+/// An interface of a host that stands for a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The interface.
+    pub name: String,
+    /// The router's addresses there, each with the length of the link's prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The router that customers are behind where they are not on the link.
+    pub via: Option<IpAddr>,
 }
 
 /// How an agent is chosen.

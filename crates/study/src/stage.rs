@@ -22,7 +22,7 @@ pub fn emu(means: Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcom
 
 /// Real packets between hosts of a fleet.
 pub fn live(means: placed::Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync {
-    move |plan, seed, attendant| placed::run(plan, seed, &means, &|| attendant.stop())
+    move |plan, seed, attendant| placed::run(plan, seed, &means, attendant)
 }
 
 /// A real router between interfaces of this machine.

@@ -99,6 +99,7 @@ def run(
     out: str | PathLike[str],
     stage: str = "sim",
     program: str | PathLike[str] | None = None,
+    fleet: str | PathLike[str] | None = None,
     jobs: int | None = None,
     retries: int = 0,
     progress: Callable[[int, int, float | None, str], object] | None = None,

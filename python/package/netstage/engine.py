@@ -17,13 +17,23 @@ Run = Callable[[bool | Callable[[Progress], object] | None], None]
 """Runs a study, telling its argument how far it is."""
 
 
-def run_here(checked: _netstage.Checked, out: Path, *, on: str, jobs: int | None, retries: int) -> Run:
+def run_here(
+    checked: _netstage.Checked,
+    out: Path,
+    *,
+    on: str,
+    fleet: str | os.PathLike[str] | None,
+    jobs: int | None,
+    retries: int,
+) -> Run:
     """On threads of this process."""
+    if fleet is not None and on != "live":
+        raise ValueError(f'fleet= goes with on="live", and this is on={on!r}')
     program = find_program() if on == "emu" else None
 
     def run(progress: bool | Callable[[Progress], object] | None) -> None:
         with listening(progress) as listener:
-            _netstage.run(checked, out, on, program, jobs, retries, listener)
+            _netstage.run(checked, out, on, program, fleet, jobs, retries, listener)
 
     return run
 

@@ -169,12 +169,13 @@ class Scenario:
     def run(
         self,
         *,
-        on: Literal["sim", "emu"] = "sim",
+        on: Literal["sim", "emu", "live"] = "sim",
         seed: int | None = None,
         repeat: int | None = None,
         set: Changes | None = None,
         vary: Mapping[str, Iterable[Any]] | None = None,
         out: str | os.PathLike[str] | None = None,
+        fleet: str | os.PathLike[str] | None = None,
         engine: Literal["local", "ray"] = "local",
         jobs: int | None = None,
         retries: int = 0,
@@ -185,13 +186,16 @@ class Scenario:
 
         Ctrl-C stops it. What is finished is kept, and the same call goes on with it.
 
-        :param on: ``sim``, in virtual time, or ``emu``, real packets between namespaces of this
-            machine, in real time, which needs the program ``netstage``
+        :param on: ``sim``, in virtual time; ``emu``, real packets between namespaces of this
+            machine, in real time, which needs the program ``netstage``; or ``live``, real packets
+            between the hosts of a fleet, whose controller runs on this machine
         :param seed: use this seed first, in place of the file's
         :param repeat: run every cell under this many seeds
         :param set: path and value, for this run alone
         :param vary: path and the values to sweep it over
         :param out: the record's folder; ``out/NAME`` unless said
+        :param fleet: the fleet's folder, with ``on="live"``; unless said, the one that the program
+            ``netstage`` takes: ``NETSTAGE_FLEET`` in the environment, or the user's own
         :param engine: ``local``, threads of this process, or ``ray``, the machines of the Ray
             cluster this process is connected to (simulations only)
         :param jobs: runs at a time; one per core in the simulator, one elsewhere
@@ -204,7 +208,7 @@ class Scenario:
         checked = self._checked(set or {}, vary or {}, seed, repeat)
         folder = Path("out") / self.name if out is None else Path(out)
         if engine == "local":
-            run = run_here(checked, folder, on=on, jobs=jobs, retries=retries)
+            run = run_here(checked, folder, on=on, fleet=fleet, jobs=jobs, retries=retries)
         elif engine == "ray":
             source = (self._name, self._text, list(self._all_edits(set)), _lists(vary), seed, repeat)
             run = run_on_ray(checked, folder, source, self._base, on=on, jobs=jobs, retries=retries)

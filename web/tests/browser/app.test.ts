@@ -18,6 +18,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     stage = await Stage.open();
     server = await Served.start({
       'scenarios/two.toml': scenario(),
+      'scenarios/real.toml': scenario('Real packets', 3600),
       'scenarios/wrong.toml': scenario().replace('duration', 'durration').replace('"10 ms"', '"10 parsecs"'),
       [`scenarios/${EVIL.replaceAll('/', '')}.toml`]: scenario(EVIL),
       'records/half/plan.json': JSON.stringify({ schema: '1.2', tool: 'netstage', stage: 'sim', title: EVIL, plan: '0', cells: 3, seed: 1, repeat: 4 }),
@@ -125,6 +126,34 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await expect.poll(() => page.locator('.badge').textContent()).toBe('stopped');
     await page.goto(new URL('/records', server.address).href);
     await page.locator('li', { hasText: /^\s*Two VPNs.*two/ }).getByText(/^unfinished, \d+ of 100000 runs$/).waitFor();
+    expect(complaints).toEqual([]);
+  });
+
+  // Namespaces need root here or user namespaces, programs in the kernel root.
+  test.skipIf(process.getuid?.() !== 0)('real packets are drawn while they pass: shares, fairness, windows and why they fell', async () => {
+    const { page, complaints } = await open('/scenarios/real.toml');
+    await page.getByText('Sound: 1 cell, 1 run of').waitFor();
+    await page.locator('.start select').selectOption('emu');
+    await page.getByRole('button', { name: 'Start' }).click();
+    await page.waitForURL('**/runs/*');
+    const figure = (title: string) => page.locator('figure', { hasText: title });
+    for (const title of ['Throughput of each VPN', 'Fairness', 'Windows of the VPNs', 'TCP windows, and why they fell']) {
+      await figure(title).locator('canvas').waitFor();
+    }
+    await page.locator('.vpns .share').first().waitFor();
+    await expect.poll(() => figure('TCP windows').locator('.legend').textContent(), { timeout: 30_000 }).toContain('fast retransmit');
+    // All of it while the run goes on, which would take an hour.
+    expect(await page.locator('.badge').textContent()).toBe('running');
+    await accessible(page);
+    await picture(page, 'run-emu');
+    if (PICTURES) {
+      await page.emulateMedia({ colorScheme: 'dark' });
+      await picture(page, 'run-emu-dark');
+      await page.setViewportSize({ width: 375, height: 812 });
+      await picture(page, 'run-emu-phone');
+    }
+    await page.getByRole('button', { name: 'Stop' }).click();
+    await expect.poll(() => page.locator('.badge').textContent(), { timeout: 30_000 }).toBe('stopped');
     expect(complaints).toEqual([]);
   });
 

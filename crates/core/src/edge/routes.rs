@@ -29,6 +29,17 @@ impl Prefix {
         within.then_some(prefix).ok_or(NotAPrefix)
     }
 
+    /// The prefix of so many bits that holds an address; of all of its bits, where it has no more.
+    pub fn around(address: IpAddr, length: u8) -> Prefix {
+        let length = length.min(if address.is_ipv4() { 32 } else { 128 });
+        let beyond = Prefix { address, length }.host_bits();
+        let address = match address {
+            IpAddr::V4(_) => IpAddr::V4(((bits(address) & !beyond) as u32).into()),
+            IpAddr::V6(_) => IpAddr::V6((bits(address) & !beyond).into()),
+        };
+        Prefix { address, length }
+    }
+
     /// Whether it holds an address.
     pub fn holds(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && bits(address) & !self.host_bits() == self.first()

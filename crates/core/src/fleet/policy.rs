@@ -26,6 +26,8 @@ pub struct Policy {
     pub one_ended: bool,
     /// It is a router of a provider's edge, too.
     pub routers: bool,
+    /// It tells what happens to the windows of TCP flows.
+    pub tcp_events: bool,
 }
 
 /// What is asked of an agent.
@@ -36,9 +38,20 @@ pub struct Request<'a> {
     /// Length of the run.
     pub duration: Duration,
     /// To be a router.
-    pub router: bool,
+    pub router: Option<RouterRequest<'a>>,
+    /// To tell what happens to the windows of the TCP flows it sends.
+    pub tcp_events: bool,
     /// Flows.
     pub flows: Vec<FlowRequest<'a>>,
+}
+
+/// A router.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RouterRequest<'a> {
+    /// Interfaces it takes packets from, and sends them by.
+    pub interfaces: Vec<&'a str>,
+    /// Routers it sends to.
+    pub peers: Vec<IpAddr>,
 }
 
 /// One side of a flow.
@@ -85,9 +98,15 @@ impl Policy {
             let reason = format!("the run would take {asked} s, and this agent's policy allows {allowed} s");
             return beyond(reason, "a shorter `duration`, or a longer `longest` in the policy");
         }
-        if request.router && !self.routers {
-            let reason = "this agent's policy does not let it be a router";
-            return beyond(reason.into(), "`routers = true` in the policy");
+        if let Some(router) = &request.router {
+            self.router(router).map_err(|refusal| (None, refusal))?;
+        }
+        if request.tcp_events && !self.tcp_events {
+            let reason = "this agent's policy does not let it watch the kernel's TCP";
+            return beyond(
+                reason.into(),
+                "`tcp_events = true` in the policy, or take `tcp` out of [measure]",
+            );
         }
         let mut sent = 0.0;
         for flow in &request.flows {
@@ -103,34 +122,46 @@ impl Policy {
         Ok(())
     }
 
-    /// Checks one flow; gives the rate it sends at, where it is known.
-    fn flow(&self, flow: &FlowRequest) -> Result<f64, Refusal> {
-        if let Some(allowed) = &self.interfaces {
-            let of_policy = |name: &str| allowed.iter().any(|one| one == name);
-            match flow.interface {
-                Some(name) if of_policy(name) => {}
-                Some(name) => {
-                    let reason = format!("this agent's policy does not allow interface {name}");
-                    return Err(refuse(
-                        reason,
-                        "use an address of another one, or name it under `interfaces`",
-                    ));
-                }
-                None => {
-                    let reason =
-                        "its address here is of no interface of this host, and the policy names some";
-                    return Err(refuse(reason, "give the node an address of this host in [place]"));
-                }
+    fn router(&self, router: &RouterRequest) -> Result<(), Refusal> {
+        if !self.routers {
+            let reason = "this agent's policy does not let it be a router";
+            return Err(refuse(reason, "`routers = true` in the policy"));
+        }
+        router.interfaces.iter().try_for_each(|name| self.interface(Some(name)))?;
+        router.peers.iter().try_for_each(|peer| self.destination(*peer))
+    }
+
+    fn interface(&self, interface: Option<&str>) -> Result<(), Refusal> {
+        let Some(allowed) = &self.interfaces else { return Ok(()) };
+        match interface {
+            Some(name) if allowed.iter().any(|one| one == name) => Ok(()),
+            Some(name) => {
+                let reason = format!("this agent's policy does not allow interface {name}");
+                Err(refuse(reason, "use another one, or name it under `interfaces`"))
+            }
+            None => {
+                let reason = "its address here is of no interface of this host, and the policy names some";
+                Err(refuse(reason, "give the node an address of this host in [place]"))
             }
         }
-        let Means::Send { rate, agreed, one_ended } = flow.means else { return Ok(0.0) };
-        let other = flow.other.to_canonical();
-        if let Some(allowed) = &self.destinations
-            && !allowed.iter().any(|prefix| prefix.holds(other))
-        {
-            let reason = format!("this agent's policy does not allow sending to {other}");
-            return Err(refuse(reason, "add a prefix that holds it to `destinations`"));
+    }
+
+    fn destination(&self, other: IpAddr) -> Result<(), Refusal> {
+        let other = other.to_canonical();
+        match &self.destinations {
+            Some(allowed) if !allowed.iter().any(|prefix| prefix.holds(other)) => {
+                let reason = format!("this agent's policy does not allow sending to {other}");
+                Err(refuse(reason, "add a prefix that holds it to `destinations`"))
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// Checks one flow; gives the rate it sends at, where it is known.
+    fn flow(&self, flow: &FlowRequest) -> Result<f64, Refusal> {
+        self.interface(flow.interface)?;
+        let Means::Send { rate, agreed, one_ended } = flow.means else { return Ok(0.0) };
+        self.destination(flow.other)?;
         if one_ended && !self.one_ended {
             let reason = "this agent's policy does not allow sending to a host that has not agreed";
             return Err(refuse(
@@ -139,7 +170,8 @@ impl Policy {
             ));
         }
         if !one_ended && !agreed {
-            let reason = format!("the receiver at {other} has not agreed to be sent to");
+            let reason =
+                format!("the receiver at {} has not agreed to be sent to", flow.other.to_canonical());
             return Err(refuse(reason, "place an agent there"));
         }
         if self.rate.is_some() && rate.is_none() {
@@ -169,6 +201,7 @@ mod tests {
             interfaces: Some(vec!["eth1".into()]),
             one_ended: false,
             routers: false,
+            tcp_events: false,
         }
     }
 
@@ -178,7 +211,13 @@ mod tests {
     }
 
     fn request(flows: Vec<FlowRequest<'_>>) -> Request<'_> {
-        Request { controller: "lab", duration: Duration::from_secs(60), router: false, flows }
+        Request {
+            controller: "lab",
+            duration: Duration::from_secs(60),
+            router: None,
+            tcp_events: false,
+            flows,
+        }
     }
 
     #[test]
@@ -189,6 +228,23 @@ mod tests {
     }
 
     #[test]
+    fn a_router_keeps_to_interfaces_and_destinations() {
+        let policy = Policy { routers: true, ..policy() };
+        let asked = |interfaces: Vec<&'static str>, peer: &str| {
+            let peers = vec![peer.parse().unwrap()];
+            policy.check(&Request { router: Some(RouterRequest { interfaces, peers }), ..request(vec![]) })
+        };
+        assert_eq!(asked(vec!["eth1"], "10.0.0.6"), Ok(()));
+        for (result, told) in [
+            (asked(vec!["eth1", "eth0"], "10.0.0.6"), "interface eth0"),
+            (asked(vec!["eth1"], "192.0.2.6"), "destinations"),
+        ] {
+            let (_, refusal) = result.unwrap_err();
+            assert!(refusal.to_string().contains(told), "{refusal}");
+        }
+    }
+
+    #[test]
     fn each_limit_is_named_with_what_would_help() {
         let means = |rate, agreed, one_ended| Means::Send { rate, agreed, one_ended };
         let flow = sends("10.0.0.1");
@@ -196,7 +252,8 @@ mod tests {
         for (request, told) in [
             (Request { controller: "other", ..request(vec![]) }, "controllers"),
             (Request { duration: Duration::from_secs(61), ..request(vec![]) }, "longest"),
-            (Request { router: true, ..request(vec![]) }, "routers"),
+            (Request { router: Some(RouterRequest::default()), ..request(vec![]) }, "routers"),
+            (Request { tcp_events: true, ..request(vec![]) }, "tcp_events"),
             (request(vec![flow.clone(), flow.clone(), flow.clone()]), "`rate`"),
             (request(vec![sends("192.0.2.1")]), "destinations"),
             (request(vec![FlowRequest { interface: Some("eth0"), ..flow.clone() }]), "interfaces"),

@@ -78,6 +78,18 @@ impl History {
         self.bins
     }
 
+    /// A bin as it stands at its end, if nothing more is told of it.
+    pub fn ended(&self, index: usize) -> Bin {
+        let mut bin = self.bins.get(index).copied().unwrap_or_default();
+        let start = Instant::ZERO + self.interval * index as u64;
+        let end = start + self.interval;
+        if let Some((from, limit)) = self.since.filter(|(from, _)| *from < end) {
+            let held = &mut bin.limited[limit as usize];
+            *held = *held + end.since(from.max(start));
+        }
+        bin
+    }
+
     fn bin(&mut self, at: Instant) -> Option<&mut Bin> {
         let index = (at.0 / self.interval.0) as usize;
         if index >= self.bins.len() && index < self.most {
@@ -109,6 +121,12 @@ impl Joined {
     /// Of no connection yet.
     pub fn new(interval: Duration, bins: usize) -> Joined {
         Joined { interval, bins: alloc::vec![Bin::default(); bins] }
+    }
+
+    /// One bin of it alone.
+    pub fn only(&self, bin: usize) -> Joined {
+        let bin = self.bins.get(bin).copied().unwrap_or_default();
+        Joined { interval: self.interval, bins: alloc::vec![bin] }
     }
 
     /// Adds a connection: windows are the largest there are, causes are counted together.
@@ -158,8 +176,11 @@ mod tests {
         history.handle(&event(900, Kind::Acknowledged, 40_000));
         history.handle(&event(950, Kind::Window(Cause::FastRetransmit), 20_000));
         history.handle(&event(1_200, Kind::Window(Cause::IdleRestart), 80_000));
+        // Looked at while it goes on, bins are what they will be.
+        let ended = [0, 1, 2].map(|bin| history.ended(bin));
         // A hundredth of the time is after the last bin.
         let bins = history.finish(Instant::ZERO + Duration::from_millis(3_100));
+        assert_eq!(bins, ended);
         assert_eq!((bins[0].peak, bins[0].usable), (Some(40.0), Some(20.0)));
         assert_eq!(bins[1].usable, Some(64.0), "the peer's window is the smaller one");
         assert_eq!((bins[0].reductions(), bins[1].reductions(), bins[2].peak), (1, 0, None));

@@ -1,11 +1,12 @@
 //! A provider edge router as part of an agent's work: forwards from when the run is prepared,
 //! and is looked at while it lasts.
 
+use super::work::Totals;
 use crate::clock::Epoch;
 use crate::pe::daemon::snapshot::FlowState;
 use crate::pe::daemon::{Daemon, Error, Level};
 use crate::protocol::{Refusal, RefusalKind};
-use crate::results::{Usage, VpnResult, WindowSample};
+use crate::results::{EndedVpn, Usage, VpnResult, WindowSample};
 use crate::task::{Assignment, EdgeTask};
 use netstage_core::time::Instant;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -21,8 +22,11 @@ const LOOKS: u64 = 10;
 const NAP: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A router that forwards.
+///
+/// It ends with this value, too: what is prepared need not begin.
 pub struct Edge {
-    daemon: Daemon,
+    /// There until the end.
+    daemon: Option<Daemon>,
     alarms: Arc<Mutex<Vec<String>>>,
 }
 
@@ -37,11 +41,18 @@ impl Edge {
             }
         };
         let daemon = Daemon::begin_text(&task.configuration, Arc::new(log)).map_err(refusal)?;
-        Ok(Edge { daemon, alarms })
+        Ok(Edge { daemon: Some(daemon), alarms })
     }
 
-    /// Looks at it from `epoch` until the assignment is over or `stop` becomes true.
-    pub fn watch(&self, assignment: &Assignment, epoch: Epoch, stop: &AtomicBool) -> Watched {
+    /// Looks at it from `epoch` until the assignment is over or `stop` becomes true, and tells of bins as
+    /// they end.
+    pub fn watch(
+        &self,
+        assignment: &Assignment,
+        epoch: Epoch,
+        stop: &AtomicBool,
+        totals: &Totals,
+    ) -> Watched {
         let bins = assignment.duration.0 / assignment.interval.0;
         let mut watched = Watched::default();
         let mut seen: Vec<Seen> = Vec::new();
@@ -52,7 +63,7 @@ impl Edge {
             if !wait(epoch, Instant(assignment.interval.0 / LOOKS * look), stop) {
                 break;
             }
-            let Some(snapshot) = self.daemon.show() else { break };
+            let Some(snapshot) = self.daemon.as_ref().and_then(Daemon::show) else { break };
             if seen.is_empty() {
                 seen.extend(snapshot.flows.iter().map(Seen::new));
             }
@@ -62,6 +73,8 @@ impl Edge {
             }
             if ends_bin {
                 watched.usage.push(usage());
+                let bin = (look / LOOKS - 1) as u32;
+                seen.iter().for_each(|seen| totals.end_vpn(seen.ended(bin)));
             }
         }
         watched.vpns = seen.into_iter().map(|seen| seen.result).collect();
@@ -69,9 +82,15 @@ impl Edge {
     }
 
     /// Ends it; gives what it had to complain of.
-    pub fn end(self) -> Vec<String> {
-        self.daemon.end();
+    pub fn end(mut self) -> Vec<String> {
+        self.daemon.take().map(Daemon::end);
         std::mem::take(&mut *self.alarms.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Edge {
+    fn drop(&mut self) {
+        self.daemon.take().map(Daemon::end);
     }
 }
 
@@ -115,6 +134,18 @@ impl Seen {
             lost: window.lost,
         }));
     }
+
+    /// The bin that ended last.
+    fn ended(&self, bin: u32) -> EndedVpn {
+        let VpnResult { vpn, queue, queue_drops, window } = &self.result;
+        EndedVpn {
+            vpn: vpn.clone(),
+            bin,
+            queue: queue.last().copied().unwrap_or_default(),
+            queue_drops: queue_drops.last().copied().unwrap_or_default(),
+            window: window.last().copied(),
+        }
+    }
 }
 
 /// Waits for a moment of the run; false where the run is stopped before.
@@ -146,6 +177,6 @@ fn usage() -> Usage {
 fn refusal(error: Error) -> Refusal {
     match error {
         Error::Configuration(errors) => Refusal::new(RefusalKind::Assignment, errors.to_string()),
-        Error::Machine(obstacle) => Refusal::new(RefusalKind::System, obstacle.to_string()),
+        Error::Machine(obstacle) => obstacle.into(),
     }
 }

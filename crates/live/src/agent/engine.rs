@@ -1,11 +1,13 @@
 //! The traffic engine as an agent's [`Worker`].
 
-use super::edge::Edge;
+use super::edge::{self, Edge};
 use super::work::{Totals, Work, Worker};
 use crate::clock::Epoch;
+use crate::obstacle::Obstacle;
 use crate::protocol::{Refusal, RefusalKind};
 use crate::results::{EndedBin, Report};
 use crate::task::{Assignment, Side};
+use crate::tcpmon::watch::{Watch, WatchSpec};
 use crate::traffic::{self, PrepareError, Problem};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,33 +17,51 @@ pub struct Engine;
 impl Worker for Engine {
     fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
         let traffic = traffic::Engine::prepare(assignment)?;
-        let Some(task) = &assignment.edge else { return Ok(Box::new(traffic)) };
-        Ok(Box::new(EdgeWork { traffic, edge: Edge::begin(task)?, assignment: assignment.clone() }))
+        let Assignment { duration, interval, .. } = *assignment;
+        let watch = WatchSpec::new(assignment.watch.clone(), duration, interval);
+        let watch = watch.map(Watch::start_here).transpose()?;
+        let edge = assignment.edge.as_ref().map(Edge::begin).transpose()?;
+        if watch.is_none() && edge.is_none() {
+            return Ok(Box::new(traffic));
+        }
+        Ok(Box::new(Attended { traffic, edge, watch, assignment: assignment.clone() }))
     }
 }
 
-/// A provider edge router, with whatever flows begin or end there.
-struct EdgeWork {
+/// Flows beside a provider edge router, and their windows watched, where either is asked for.
+struct Attended {
     traffic: traffic::Engine,
-    edge: Edge,
+    edge: Option<Edge>,
+    watch: Option<Watch>,
     assignment: Assignment,
 }
 
-impl Work for EdgeWork {
+impl Work for Attended {
     fn receiving_ports(&self) -> Vec<(u32, u16)> {
         self.traffic.receiving_ports().to_vec()
     }
 
     fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
-        let EdgeWork { traffic, edge, assignment } = *self;
-        let (mut report, watched) = std::thread::scope(|scope| {
-            let watching = scope.spawn(|| edge.watch(&assignment, epoch, stop));
-            let report = Box::new(traffic).run(epoch, stop, totals);
-            (report, watching.join().unwrap_or_default())
+        let Attended { traffic, edge, watch, assignment } = *self;
+        let over = AtomicBool::new(false);
+        let mut report = std::thread::scope(|scope| {
+            let router =
+                edge.as_ref().map(|edge| scope.spawn(|| edge.watch(&assignment, epoch, stop, totals)));
+            let windows =
+                watch.map(|watch| scope.spawn(|| watch.run(epoch, &over, |ended| totals.end_window(ended))));
+            let mut report = Box::new(traffic).run(epoch, stop, totals);
+            if let Some(router) = router {
+                let edge::Watched { vpns, usage } = router.join().unwrap_or_default();
+                (report.vpns, report.usage) = (vpns, usage);
+            }
+            over.store(true, Ordering::Relaxed);
+            if let Some(windows) = windows {
+                report.watched = windows.join().unwrap_or_default();
+            }
+            report
         });
-        (report.vpns, report.usage) = (watched.vpns, watched.usage);
-        let alarms = edge.end().into_iter().map(|alarm| format!("node.{}: {alarm}", assignment.node));
-        report.warnings.extend(alarms);
+        let alarms = edge.map(Edge::end).into_iter().flatten();
+        report.warnings.extend(alarms.map(|alarm| format!("node.{}: {alarm}", assignment.node)));
         report
     }
 }
@@ -64,6 +84,13 @@ impl Work for traffic::Engine {
             totals.received_bytes.fetch_add(counts.received_bytes, Ordering::Relaxed);
             totals.lost.fetch_add(counts.lost, Ordering::Relaxed);
         })
+    }
+}
+
+impl From<Obstacle> for Refusal {
+    fn from(obstacle: Obstacle) -> Refusal {
+        let kind = if obstacle.is_missing { RefusalKind::Missing } else { RefusalKind::System };
+        Refusal::new(kind, obstacle.message).remedy(obstacle.remedy)
     }
 }
 

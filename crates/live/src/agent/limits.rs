@@ -34,8 +34,8 @@ impl Limits {
             ))
             .remedy("ask for less with -t, or start the server with a higher --max-time"));
         }
-        if assignment.edge.is_some() {
-            return Err(refuse("this server is no provider edge router"));
+        if assignment.edge.is_some() || !assignment.watch.is_empty() {
+            return Err(refuse("this server is no provider edge router, and watches no TCP"));
         }
         if assignment.flows.len() > MOST_FLOWS {
             return Err(refuse(format!(
@@ -133,8 +133,15 @@ mod tests {
     fn applied(limits: Limits, flows: Vec<FlowTask>) -> Result<Assignment, Refusal> {
         let duration = Duration::from_secs(10);
         let interval = Duration::from_secs(1);
-        let mut assignment =
-            Assignment { node: "far".into(), seed: 1, duration, interval, flows, edge: None };
+        let mut assignment = Assignment {
+            node: "far".into(),
+            seed: 1,
+            duration,
+            interval,
+            flows,
+            edge: None,
+            watch: Vec::new(),
+        };
         limits.apply(&mut assignment, peer()).map(|()| assignment)
     }
 
@@ -168,7 +175,7 @@ mod tests {
     #[test]
     fn only_what_has_a_receiver_that_agreed() {
         let echo = Transport::IcmpEcho(OneEnded::default());
-        let multicast = Transport::Multicast { source: None, ttl: 1 };
+        let multicast = Transport::Multicast { source: None, ttl: 1, receiver: None };
         for transport in [echo, multicast] {
             let flow = flow(Side::Send, "0.0.0.0:0", "192.0.2.7:0", transport, CBR);
             assert!(applied(Limits::default(), vec![flow]).is_err());

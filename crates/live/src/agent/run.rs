@@ -50,12 +50,13 @@ pub struct Orders {
     pub before: Option<JoinHandle<()>>,
 }
 
-/// Prepares, says so through `prepared` with where it receives, and on the start carries out; `begun` gives
+/// Prepares, says so through `prepared` with where it receives, and, unless that says that nobody wants it
+/// any more, carries out on the start; `begun` gives
 /// where bins are written down, if they are. None if there was nothing to carry out.
 pub fn carry_out(
     worker: &dyn Worker,
     orders: Orders,
-    prepared: impl FnOnce(Result<Vec<(u32, u16)>, Refusal>),
+    prepared: impl FnOnce(Result<Vec<(u32, u16)>, Refusal>) -> bool,
     begun: impl FnOnce(&Assignment) -> Option<Journal>,
 ) -> Option<Report> {
     let Orders { assignment, start, stop, totals, before } = orders;
@@ -74,7 +75,9 @@ pub fn carry_out(
             return None;
         }
     };
-    prepared(Ok(work.receiving_ports()));
+    if !prepared(Ok(work.receiving_ports())) {
+        return None;
+    }
     let epoch = start.recv().ok()?;
     totals.write_down(begun(&assignment));
     let report = catch_unwind(AssertUnwindSafe(|| work.run(epoch, &stop, &totals)));

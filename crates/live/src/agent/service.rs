@@ -9,14 +9,15 @@ use crate::clock::{self, Epoch, monotonic_ns};
 use crate::keyed::Peer;
 use crate::protocol::generated::{self as wire, agent_server};
 use crate::protocol::generated::{
-    AgreeReply, AgreeRequest, ClockState, CollectRequest, FinishReply, FinishRequest, FinishedBin, Heartbeat,
-    HelloReply, HelloRequest, KeptReply, KeptReport, KeptRequest, PrepareReply, PrepareRequest, Progress,
-    ReadClockReply, ReadClockRequest, ReceivingPort, ReleaseReply, ReleaseRequest, ReportChunk, ReportHead,
-    StartReply, StartRequest, StopReply, StopRequest, report_chunk::Content,
+    AgreeReply, AgreeRequest, ClockState, CollectRequest, FinishReply, FinishRequest, Heartbeat, HelloReply,
+    HelloRequest, KeptReply, KeptReport, KeptRequest, PrepareReply, PrepareRequest, Progress, ReadClockReply,
+    ReadClockRequest, ReceivingPort, ReleaseReply, ReleaseRequest, ReportChunk, ReportHead, StartReply,
+    StartRequest, StopReply, StopRequest, report_chunk::Content,
 };
 use crate::protocol::{
     CHUNK_BYTES, CONTROLLER_BEATS, HEARTBEAT, Refusal, RefusalKind, VERSIONS, read_assignment,
 };
+use crate::results::Ended;
 use crate::stamp::WallClock;
 use crate::task::{self, Assignment};
 use netstage_core::fleet::{Lease, Phase, Session};
@@ -123,25 +124,32 @@ impl Shared {
             received,
             received_bytes,
             lost,
-            refusal: None,
-            bins: Vec::new(),
+            ..Progress::default()
         }
     }
 
     /// Bins that have ended and were not told yet.
-    fn take_bins(&self) -> Vec<FinishedBin> {
-        let state = self.state();
-        let ended = state.run.as_ref().map(|run| std::mem::take(&mut *run.totals.bins()));
-        ended.into_iter().flatten().map(FinishedBin::from).collect()
+    fn take_ended(&self) -> Ended {
+        self.state().run.as_ref().map(|run| run.totals.take_ended()).unwrap_or_default()
     }
 
     /// The thread of a run, from beginning to end.
     fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Prepared>) {
         let node = orders.assignment.node.clone();
+        let stop = Arc::clone(&orders.stop);
         let prepared = |result: Prepared| {
-            self.state().session.prepared(number, result.is_ok());
+            let mut state = self.state();
+            // Whoever asked for it may be gone by now: nobody would tell it to end.
+            let result = match stop.load(Ordering::Relaxed) {
+                true => Err(Refusal::new(RefusalKind::Order, "it was told to end while it was prepared")),
+                false => result,
+            };
+            let goes_on = result.is_ok();
+            state.session.prepared(number, goes_on);
+            drop(state);
             self.changed.send_replace(());
             let _ = ready.send(result);
+            goes_on
         };
         let begun = |assignment: &Assignment| self.spool.journal(number, assignment);
         let report = run::carry_out(self.worker.as_ref(), orders, prepared, begun);
@@ -440,7 +448,9 @@ async fn attended_until_gone(
         }
         // A controller that does not read misses some: the next one tells as much.
         if let Ok(room) = progress.try_reserve() {
-            room.send(Ok(Progress { bins: shared.take_bins(), ..shared.progress() }));
+            let mut progress = shared.progress();
+            shared.take_ended().put(&mut progress);
+            room.send(Ok(progress));
         }
     }
     end(&shared.end, EndReason::ControllerGone);

@@ -250,6 +250,7 @@ mod tests {
             interval,
             flows: vec![flow],
             edge: None,
+            watch: Vec::new(),
         };
         let mut journal = spool.journal(4, &assignment).unwrap();
         for (bin, sent) in [(0, 5), (1, 7)] {

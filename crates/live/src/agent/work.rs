@@ -3,7 +3,7 @@
 use super::spool::Journal;
 use crate::clock::Epoch;
 use crate::protocol::Refusal;
-use crate::results::{EndedBin, Report};
+use crate::results::{Ended, EndedBin, EndedVpn, EndedWindow, Report};
 use crate::task::Assignment;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ pub struct Totals {
     pub lost: AtomicU64,
     /// Whether somebody wants to be told of every bin.
     pub tell_bins: AtomicBool,
-    bins: Mutex<Vec<EndedBin>>,
+    ended: Mutex<Ended>,
     /// Where bins are written down as they end.
     journal: Mutex<Option<Journal>>,
 }
@@ -64,12 +64,30 @@ impl Totals {
             journal.write(&ended);
         }
         if self.tell_bins.load(Ordering::Relaxed) {
-            self.bins().push(ended);
+            self.ended().bins.push(ended);
         }
     }
 
-    /// Bins told of and not taken yet. Who takes some and cannot pass them on puts them back.
-    pub fn bins(&self) -> MutexGuard<'_, Vec<EndedBin>> {
-        self.bins.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Tells of a watched window's bin, if anybody listens.
+    pub fn end_window(&self, ended: EndedWindow) {
+        if self.tell_bins.load(Ordering::Relaxed) {
+            self.ended().windows.push(ended);
+        }
+    }
+
+    /// Tells of a VPN flow's bin, if anybody listens.
+    pub fn end_vpn(&self, ended: EndedVpn) {
+        if self.tell_bins.load(Ordering::Relaxed) {
+            self.ended().vpns.push(ended);
+        }
+    }
+
+    /// What was told of since this was called before.
+    pub fn take_ended(&self) -> Ended {
+        std::mem::take(&mut *self.ended())
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Ended> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

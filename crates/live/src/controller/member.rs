@@ -5,13 +5,13 @@ use super::place::Place;
 use crate::clock::{self, monotonic_ns};
 use crate::protocol::generated::agent_client::AgentClient;
 use crate::protocol::generated::{
-    ClockState, CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, Progress, ReadClockReply,
+    ClockState, CollectRequest, Heartbeat, HelloReply, HelloRequest, Progress, ReadClockReply,
     ReadClockRequest, ReportHead, report_chunk::Content,
 };
 use crate::protocol::{
     AGENT_BEATS, HEARTBEAT, MAX_REPORT_BYTES, Refusal, VERSIONS, common_version, plain, read_report,
 };
-use crate::results::{EndedBin, Report};
+use crate::results::{Ended, Report};
 use crate::task::Assignment;
 use netstage_core::fleet::Lease;
 use netstage_core::measure::{ClockOffset, Exchange, OffsetEstimator};
@@ -122,8 +122,8 @@ impl Member {
     }
 
     /// Bins told of since the last call.
-    pub fn take_bins(&self) -> Vec<EndedBin> {
-        std::mem::take(&mut lock(&self.told).bins)
+    pub fn take_ended(&self) -> Ended {
+        std::mem::take(&mut lock(&self.told).ended)
     }
 
     /// Asks the clock again.
@@ -196,15 +196,20 @@ impl Member {
     }
 }
 
+/// Most VPN flows of a router that are told of while a run goes on.
+const MOST_VPNS: u64 = 4096;
+
 /// What an agent may tell while its run goes on, and what it has told.
 #[derive(Debug, Default)]
 struct Told {
     run: u64,
     flows: BTreeSet<u32>,
+    /// Subjects of watched windows.
+    windows: BTreeSet<String>,
     bins_each: u32,
-    /// So many more bins can there be.
-    left: u64,
-    bins: Vec<EndedBin>,
+    /// So many more bins can there be: of flows, of windows, of VPN flows.
+    left: [u64; 3],
+    ended: Ended,
     longest_report: u64,
 }
 
@@ -212,29 +217,41 @@ impl Told {
     fn of(run: u64, assignment: &Assignment, tell_bins: bool) -> Told {
         let bins_each = assignment.duration.0.div_ceil(assignment.interval.0.max(1));
         let all = assignment.flows.len() as u64 * bins_each;
+        let vpns = if assignment.edge.is_some() { MOST_VPNS * bins_each } else { 0 };
         let routed = if assignment.edge.is_some() { VPN_BYTES * bins_each } else { 0 };
-        let longest = REPORT_BYTES * (1 + assignment.flows.len() as u64) + BIN_BYTES * all + routed;
+        let windows = assignment.watch.len() as u64 * bins_each;
+        let longest =
+            REPORT_BYTES * (1 + assignment.flows.len() as u64) + BIN_BYTES * (all + windows) + routed;
         Told {
             run,
             flows: assignment.flows.iter().map(|flow| flow.id).collect(),
             bins_each: u32::try_from(bins_each).unwrap_or(u32::MAX),
-            // Both halves of a one-ended flow tell of each.
-            left: if tell_bins { 2 * (all + assignment.flows.len() as u64) } else { 0 },
-            bins: Vec::new(),
+            windows: assignment.watch.iter().map(|flow| flow.subject.clone()).collect(),
+            left: match tell_bins {
+                // Both halves of a one-ended flow tell of each.
+                true => [2 * (all + assignment.flows.len() as u64), windows, vpns],
+                false => [0; 3],
+            },
+            ended: Ended::default(),
             longest_report: longest.min(MAX_REPORT_BYTES),
         }
     }
 
     /// Takes bins of the run; false where there are more than it has.
-    fn take(&mut self, run: u64, bins: Vec<FinishedBin>) -> bool {
+    fn take(&mut self, run: u64, mut ended: Ended) -> bool {
+        let counts = [ended.bins.len(), ended.windows.len(), ended.vpns.len()];
         if run != self.run {
             // Those of the run before may be under way still.
-            return bins.is_empty() || run < self.run;
+            return counts == [0; 3] || run < self.run;
         }
-        let Some(left) = self.left.checked_sub(bins.len() as u64) else { return false };
-        self.left = left;
-        let ours = |bin: &FinishedBin| self.flows.contains(&bin.flow) && bin.bin < self.bins_each;
-        self.bins.extend(bins.into_iter().filter(ours).map(EndedBin::from));
+        for (left, count) in self.left.iter_mut().zip(counts) {
+            let Some(fewer) = left.checked_sub(count as u64) else { return false };
+            *left = fewer;
+        }
+        ended.bins.retain(|bin| self.flows.contains(&bin.flow) && bin.bin < self.bins_each);
+        ended.windows.retain(|window| self.windows.contains(&window.subject) && window.bin < self.bins_each);
+        ended.vpns.retain(|vpn| vpn.bin < self.bins_each);
+        self.ended.extend(ended);
         true
     }
 }
@@ -319,8 +336,8 @@ async fn keep(
                     if messages > MOST_MESSAGES {
                         break format!("it told of more than {MOST_MESSAGES} things within {HEARTBEAT:.2?}");
                     }
-                    let bins = std::mem::take(&mut progress.bins);
-                    if !lock(&told).take(progress.run, bins) {
+                    let ended = Ended::take(&mut progress);
+                    if !lock(&told).take(progress.run, ended) {
                         break "it told of bins its run does not have".into();
                     }
                     watched.send_modify(|seen| seen.progress = progress);

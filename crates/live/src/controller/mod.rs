@@ -23,7 +23,7 @@ use crate::protocol::generated::{
 };
 use crate::protocol::{MAX_REPORT_BYTES, Refusal};
 use crate::realtime::go_ahead;
-use crate::results::{EndedBin, Report};
+use crate::results::{Ended, Report};
 use crate::task::{self, Assignment, Side};
 use member::{ANSWER_WITHIN, Member};
 use netstage_core::fleet::{Conduct, Phase, SETTLE, Standing, start_lead};
@@ -90,7 +90,7 @@ pub struct Overview {
     /// Names of agents that are lost.
     pub lost_agents: Vec<String>,
     /// Bins that have ended since watchers were told before, where asked for.
-    pub bins: Vec<EndedBin>,
+    pub ended: Ended,
 }
 
 /// What a run found.
@@ -310,8 +310,10 @@ impl Agents {
     }
 
     /// Bins that ended since the last call.
-    pub fn take_bins(&self) -> Vec<EndedBin> {
-        self.members.iter().flat_map(Member::take_bins).collect()
+    pub fn take_ended(&self) -> Ended {
+        let mut ended = Ended::default();
+        self.members.iter().for_each(|member| ended.extend(member.take_ended()));
+        ended
     }
 
     /// Asks the agents' clocks again: against those of before, this shows how they drift.
@@ -366,7 +368,7 @@ impl Agents {
     /// `Break` stops the run. Agents that go on too long are given up.
     pub fn watch(&mut self, mut tell: impl FnMut(&Overview) -> ControlFlow<()>) {
         while self.conduct.is_some() {
-            let overview = Overview { bins: self.take_bins(), ..self.overview() };
+            let overview = Overview { ended: self.take_ended(), ..self.overview() };
             let told_to_stop = tell(&overview).is_break();
             let now = Instant(monotonic_ns());
             let Some(conduct) = &mut self.conduct else { return };
@@ -389,7 +391,7 @@ impl Agents {
             received: (0, 0),
             lost: 0,
             lost_agents: Vec::new(),
-            bins: Vec::new(),
+            ended: Ended::default(),
         };
         // What agents tell may be anything: the sums stop at the largest number.
         let add = |sum: &mut u64, told: u64| *sum = sum.saturating_add(told);

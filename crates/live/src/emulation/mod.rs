@@ -6,13 +6,13 @@
 mod backend;
 mod folder;
 pub(crate) mod outcome;
-mod so_far;
+pub(crate) mod so_far;
 
 use crate::controller::{Agents, Collected, Error};
 use crate::emulator;
 use crate::fabric::assignments::{self, Member};
 use crate::fabric::differences::differences;
-use crate::fabric::edges;
+use crate::fabric::edges::{self, Emulated};
 use crate::fabric::labels::labels;
 use crate::fabric::layout::Layout;
 use crate::fabric::process::{AgentSpec, Build, Fabric, Failed, Finished};
@@ -20,6 +20,7 @@ use crate::fabric::services::{self, ServiceResult};
 use crate::fabric::spec::Spec;
 use crate::netns::user::{Privileges, privileges};
 use crate::task::{Assignment, EdgeTask};
+use crate::tcpmon::watch::WatchSpec;
 pub use backend::Backend;
 use folder::Folder;
 use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
@@ -78,15 +79,20 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
     }
     let layout = Layout::new(plan).map_err(|e| Stopped::Unsupported(e.to_string()))?;
     let members = assignments::members(plan, &layout).map_err(|e| Stopped::Unsupported(e.to_string()))?;
-    let routers = edges::routers(plan, &layout).map_err(|e| Stopped::Unsupported(e.to_string()))?;
+    let ground = Emulated { plan, layout: &layout };
+    let routers = edges::routers(plan, &ground).map_err(|e| Stopped::Unsupported(e.to_string()))?;
     let folder =
         Folder::new().map_err(|e| Stopped::Failed(format!("cannot make a folder for sockets: {e}")))?;
     let mut assignments = assignments::assignments(plan, &members, seed);
     for (&node, router) in &routers {
-        let configuration = edges::configuration(plan, &layout, node, router, &folder.control(node));
+        let configuration = edges::configuration(plan, &ground, node, router, &folder.control(node));
         let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
         assignment.edge = Some(EdgeTask { configuration });
     }
+    // All windows of this machine are watched at once.
+    let (senders, watched): (Vec<usize>, Vec<_>) = assignments::watched(plan, &members).into_iter().unzip();
+    let subjects = watched.len();
+    let watch = WatchSpec::new(watched, plan.duration, plan.measure.interval);
     let mut spec = Spec::new(plan, &layout, &routers);
     let told = backend::assign(means.backend, plan, &mut spec)?;
     let mut build = Build {
@@ -96,10 +102,11 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         services: services::specs(plan, &members, folder.path()),
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
         gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
-        watch: assignments::watched(plan, &members),
+        watch: watch.map(|watch| (watch, senders)),
         tell_bins: attendant.listens(),
     };
-    let mut so_far = so_far::SoFar::new(plan, &members, &build.emulator);
+    let parts = assignments.values();
+    let mut so_far = so_far::SoFar::new(plan, &members, parts, subjects, Some(&build.emulator));
     let mut sockets = Vec::new();
     for &node in assignments.keys() {
         let socket = folder.socket(node);
@@ -116,9 +123,11 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
     fabric.run(epoch)?;
     agents.start(epoch)?;
     agents.watch(|overview| {
-        so_far.add_flows(&overview.bins);
-        so_far.add_links(&fabric.take_bins());
-        if so_far.has_news() {
+        so_far.add(&overview.ended);
+        let (links, windows) = fabric.take_ended();
+        so_far.add_links(&links);
+        so_far.add_windows(&windows);
+        if so_far.has_news(overview.now) {
             attendant.bins_ended(&mut || so_far.outcome());
         }
         if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

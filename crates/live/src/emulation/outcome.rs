@@ -4,13 +4,15 @@
 use crate::emulator;
 use crate::fabric::assignments::{Member, is_one_ended};
 use crate::fabric::services::ServiceResult;
-use crate::fabric::watch::Watched;
-use crate::results::{Buckets, Counts, FlowResult, Report, TcpSample, Usage, VpnResult, WindowSample};
+use crate::results::{
+    Buckets, Counts, FlowResult, Report, TcpSample, Travel, Usage, VpnResult, Watched, WindowSample,
+};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
-use netstage_scenario::plan::{Direction, FlowGroup, Hop, NodeKind, Plan, Transport};
+use netstage_scenario::plan::{Direction, Family, FlowGroup, Hop, NodeKind, Plan, Transport};
 use netstage_scenario::{quality, window};
+use netstage_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER, TCP_TIMESTAMPS, UDP_HEADER};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything that was found in one run.
@@ -65,9 +67,13 @@ pub fn outcome(found: &Findings) -> Outcome {
     for (subject, bins) in &found.watched.flows {
         gathered.outcome.series.extend(window::series(subject, plan.measure.interval, bins));
     }
-    for (index, vpn) in plan.vpns.iter().enumerate().filter(|_| !found.is_real) {
+    for (index, vpn) in plan.vpns.iter().enumerate() {
         let own = found.reports.iter().flat_map(|report| &report.vpns).find(|own| own.vpn == vpn.name);
-        gathered.add_vpn(index as u16, &vpn.name, found.emulator, own);
+        let bytes = match found.is_real {
+            true => gathered.received_in(found, index, &sides),
+            false => gathered.delivered_to(index as u16, found.emulator),
+        };
+        gathered.add_vpn(&vpn.name, &bytes, own);
     }
     found.reports.iter().for_each(|report| gathered.add_usage(report));
     for link in &found.emulator.links {
@@ -179,6 +185,9 @@ impl Gathered {
             self.push(Metric::FlowSent, name, per_bin(sending, |c| c.sent, 1.0));
         }
         if let Some(sender) = sending {
+            if !sender.travel.is_empty() {
+                self.push(Metric::FlowRoundTrip, name, mean_travel(&sender.travel));
+            }
             self.distribution(Metric::FlowRoundTrip, name, &sender.round_trip);
             self.distribution(Metric::FlowGap, name, &sender.gaps);
             self.add_schedule(name, sender);
@@ -203,6 +212,9 @@ impl Gathered {
                     *last = receiver.socket_drops as f64;
                 }
                 self.push(Metric::FlowReceiverDrops, name, drops);
+            }
+            if !receiver.sends && !receiver.travel.is_empty() {
+                self.push(Metric::FlowDelay, name, mean_travel(&receiver.travel));
             }
             self.distribution(Metric::FlowDelay, name, &receiver.delay);
             self.distribution(Metric::FlowDelayVariation, name, &receiver.delay_variation);
@@ -343,12 +355,31 @@ impl Gathered {
         load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
     }
 
-    fn add_vpn(&mut self, class: u16, name: &str, emulator: &emulator::Report, own: Option<&VpnResult>) {
+    /// Bytes of a VPN's packets that links delivered to customers in each bin.
+    fn delivered_to(&self, class: u16, emulator: &emulator::Report) -> Vec<f64> {
         let directions = emulator.links.iter().flat_map(|link| &link.directions);
         let mut bytes = vec![0.0; self.bins];
         for delivered in directions.filter_map(|direction| direction.delivered.get(&class)) {
             bytes.iter_mut().zip(delivered).for_each(|(sum, value)| *sum += *value as f64);
         }
+        bytes
+    }
+
+    /// Bytes of a VPN's packets in each bin, as its flows' receivers tell of them.
+    fn received_in(&self, found: &Findings, vpn: usize, sides: &Sides) -> Vec<f64> {
+        let mut bytes = vec![0.0; self.bins];
+        for member in found.members {
+            let group = &found.plan.flows[member.group];
+            let name = found.plan.flow_name(member.group, member.index);
+            let Some(receiving) = sides.receiving.get(&*name).filter(|_| group.vpn == Some(vpn)) else {
+                continue;
+            };
+            bytes.iter_mut().zip(&receiving.bins).for_each(|(sum, counts)| *sum += at_ip(group, counts));
+        }
+        bytes
+    }
+
+    fn add_vpn(&mut self, name: &str, bytes: &[f64], own: Option<&VpnResult>) {
         let bits = 8.0 / self.seconds;
         self.push(Metric::VpnThroughput, name, bytes.iter().map(|bytes| bytes * bits).collect());
         let Some(own) = own else { return };
@@ -445,6 +476,27 @@ impl Gathered {
 fn tells_of_broadcast(plan: &Plan, link: &str) -> bool {
     let index = plan.links.iter().position(|other| other.name == link);
     plan.routing.is_some() || index.is_some_and(|index| plan.lan_of(index).is_some())
+}
+
+/// What was received in a bin, with the headers its packets had; a stream's are as few as can be.
+fn at_ip(group: &FlowGroup, counts: &Counts) -> f64 {
+    let ip = match group.family {
+        Family::V4 => IPV4_HEADER,
+        Family::V6 => IPV6_HEADER,
+    };
+    let (packets, header) = match &group.transport {
+        Transport::Tcp(tcp) => {
+            let segments = counts.received_bytes.div_ceil(tcp.max_segment_size.max(1).into());
+            (segments, TCP_HEADER + TCP_TIMESTAMPS)
+        }
+        _ => (counts.received, UDP_HEADER),
+    };
+    counts.received_bytes as f64 + packets as f64 * f64::from(ip + header)
+}
+
+/// Mean travel time of each bin, seconds; unknown where nothing travelled.
+fn mean_travel(travel: &[Travel]) -> Vec<f64> {
+    travel.iter().map(|bin| bin.sum_ns as f64 * 1e-9 / bin.count as f64).collect()
 }
 
 fn per_bin(side: Option<&&FlowResult>, value: impl Fn(&Counts) -> u64, scale: f64) -> Vec<f64> {

@@ -2,8 +2,8 @@
 
 use super::address;
 use super::layout::Layout;
-use super::watch::{End, FlowSpec, WatchSpec};
 use crate::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
+use crate::tcpmon::watch::{End, FlowSpec};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::plan::{self, Direction, FlowGroup, Plan};
@@ -79,9 +79,10 @@ pub fn members_at(
     Ok(members)
 }
 
-/// The flows whose windows are watched, where a plan asks for it. Both ends of an application or a service send.
-pub fn watched(asked: &Plan, members: &[Member]) -> Option<WatchSpec> {
-    let ends = |member: &Member| -> Vec<FlowSpec> {
+/// What is watched of TCP where a plan asks for it, with the node that sends it. Both ends of an application or a
+/// service send.
+pub fn watched(asked: &Plan, members: &[Member]) -> Vec<(usize, FlowSpec)> {
+    let ends = |member: &Member| -> Vec<(usize, FlowSpec)> {
         let group = &asked.flows[member.group];
         if !matches!(group.transport, plan::Transport::Tcp(_)) {
             return Vec::new();
@@ -94,18 +95,17 @@ pub fn watched(asked: &Plan, members: &[Member]) -> Option<WatchSpec> {
             None => End::at(member.destination),
         };
         if group.traffic.application().is_none() {
-            return vec![FlowSpec { subject, node: group.from, source, destination }];
+            return vec![(group.from, FlowSpec { subject, source, destination })];
         }
-        let there =
-            FlowSpec { subject: Direction::Forward.of(&subject), node: group.from, source, destination };
+        let there = FlowSpec { subject: Direction::Forward.of(&subject), source, destination };
         let subject = Direction::Backward.of(&subject);
-        let back = FlowSpec { subject, node: group.to, source: destination, destination: source };
-        vec![there, back]
+        let back = FlowSpec { subject, source: destination, destination: source };
+        vec![(group.from, there), (group.to, back)]
     };
-    let flows: Vec<FlowSpec> = members.iter().flat_map(ends).collect();
-    let interval = asked.measure.interval;
-    let bins = (asked.duration.0 / interval.0) as usize;
-    (asked.measure.tcp_events && !flows.is_empty()).then_some(WatchSpec { flows, interval, bins })
+    match asked.measure.tcp_events {
+        true => members.iter().flat_map(ends).collect(),
+        false => Vec::new(),
+    }
 }
 
 /// What each node that has flows is asked to do, by index of the node. Services are not the agents'.
@@ -148,9 +148,11 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
             compare_payload: group.datagrams.compare,
             batch: group.datagrams.batch,
         }),
-        plan::Transport::Multicast(group) => {
-            Transport::Multicast { source: group.source_specific.then_some(member.source), ttl: group.hops }
-        }
+        plan::Transport::Multicast(group) => Transport::Multicast {
+            source: group.source_specific.then_some(member.source),
+            ttl: group.hops,
+            receiver: None,
+        },
         plan::Transport::IcmpEcho => Transport::IcmpEcho(agreed),
         plan::Transport::UdpUnreachable => Transport::UdpUnreachable(agreed),
         plan::Transport::Quic => Transport::Quic,
@@ -166,7 +168,7 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
         traffic: group.traffic.clone(),
         start,
         stop: group.stop.since(Instant::ZERO).min(plan.duration).max(Duration::ZERO),
-        detail: plan.measure.flow_detail,
+        detail: plan.measure.flow_detail || plan.measure.delay,
         settled: Duration::ZERO,
         traffic_class: group.datagrams.dscp << 2,
     }
@@ -269,7 +271,7 @@ mod tests {
         let tv = &members[1];
         assert_eq!(
             assignments[&plan.flows[tv.group].from].flows[0].transport,
-            Transport::Multicast { source: Some(tv.source), ttl: 3 }
+            Transport::Multicast { source: Some(tv.source), ttl: 3, receiver: None }
         );
         let entry = &labels(plan, &layout, &members)[1];
         assert_eq!((entry.source, entry.destination), (Some(tv.source), Some("232.0.1.1".parse().unwrap())));

@@ -75,7 +75,7 @@ fn tree(plan: &Plan, flow: &FlowGroup, group: IpAddr) -> Tree {
 }
 
 /// The group of each flow group that is multicast: the one the plan names, else one of its own.
-fn groups(plan: &Plan) -> Vec<Option<IpAddr>> {
+pub fn groups(plan: &Plan) -> Vec<Option<IpAddr>> {
     let multicast = |flow: &FlowGroup| match flow.transport {
         Transport::Multicast(multicast) => Some(multicast),
         _ => None,

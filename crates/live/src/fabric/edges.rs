@@ -13,7 +13,7 @@ use super::layout::Layout;
 use super::network::node_interface;
 use netstage_core::fair::{Config, Control, Decrease, Reference};
 use netstage_scenario::pe;
-use netstage_scenario::plan::{Family, Hop, LinkKind, NodeKind, Plan, Vpn};
+use netstage_scenario::plan::{Family, Hop, LinkKind, NodeKind, Plan, Transport, Vpn};
 use netstage_wire::Encapsulation;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +57,72 @@ pub fn tellings(plan: &Plan) -> BTreeSet<(usize, usize)> {
     plan.vpns.iter().filter_map(pair).collect()
 }
 
+/// Where routers and their customers are: at addresses of this stage's making, or at those of real hosts.
+pub trait Ground {
+    /// The addresses of a flow group's sender and receiver.
+    fn ends(&self, group: usize) -> [IpAddr; 2];
+    /// The addresses of a VPN's tunnel, at its ingress and at its egress.
+    fn tunnel(&self, vpn: usize) -> [IpAddr; 2];
+    /// The addresses of the tunnel between two PEs one of which tells the other of a reference.
+    fn telling(&self, nodes: (usize, usize)) -> [IpAddr; 2];
+    /// The interface of a PE to a link.
+    fn interface(&self, node: usize, link: usize) -> String;
+    /// The addresses of a PE on a customers' link, each with the length of its prefix.
+    fn on_circuit(&self, node: usize, circuit: &Circuit) -> Vec<(IpAddr, u8)>;
+    /// The router on a circuit that has this customer's address; none where the address is on the link.
+    fn via(&self, node: usize, circuit: &Circuit, customer: IpAddr) -> Option<IpAddr>;
+}
+
+/// The ground of namespaces.
+pub struct Emulated<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Where its parts are.
+    pub layout: &'a Layout,
+}
+
+impl Emulated<'_> {
+    /// The side of a PE on a link to customers; the other one is theirs.
+    fn side(&self, node: usize, circuit: &Circuit) -> usize {
+        usize::from(self.plan.links[circuit.link].ends[1] == node)
+    }
+}
+
+impl Ground for Emulated<'_> {
+    fn ends(&self, group: usize) -> [IpAddr; 2] {
+        let (flows, placed) = (&self.plan.flows[group], self.layout.groups[group]);
+        let source = address::of(flows.family, flows.from, placed.source);
+        [source, address::of(flows.family, flows.to, placed.destination)]
+    }
+
+    fn tunnel(&self, vpn: usize) -> [IpAddr; 2] {
+        let tunnel = self.layout.tunnels[vpn].expect("the VPNs of routers have tunnels");
+        let Vpn { ingress, egress, .. } = self.plan.vpns[vpn];
+        [(ingress, tunnel.source), (egress, tunnel.destination)]
+            .map(|(node, number)| address::of(Family::V4, node, number))
+    }
+
+    fn telling(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
+        let placed = self.layout.tellings[&nodes];
+        [(nodes.0, placed.source), (nodes.1, placed.destination)]
+            .map(|(node, number)| address::of(Family::V4, node, number))
+    }
+
+    fn interface(&self, _node: usize, link: usize) -> String {
+        node_interface(link)
+    }
+
+    fn on_circuit(&self, node: usize, circuit: &Circuit) -> Vec<(IpAddr, u8)> {
+        let side = self.side(node, circuit);
+        address::FAMILIES.map(|family| address::on_circuit(family, circuit.number, side)).to_vec()
+    }
+
+    fn via(&self, node: usize, circuit: &Circuit, customer: IpAddr) -> Option<IpAddr> {
+        let side = 1 - self.side(node, circuit);
+        Some(address::on_circuit(family_of(customer), circuit.number, side).0)
+    }
+}
+
 /// The routers of a plan, by index of their nodes.
 pub type Routers = BTreeMap<usize, Router>;
 
@@ -82,9 +148,9 @@ pub struct Circuit {
     /// Index of the VPN, as above.
     vpn: usize,
     /// Addresses of the customer.
-    addresses: BTreeSet<IpAddr>,
+    pub addresses: BTreeSet<IpAddr>,
     /// Packets from these addresses belong to it; otherwise all of the link do.
-    is_select: bool,
+    pub is_select: bool,
 }
 
 /// Why a plan's PEs cannot be routers of their own.
@@ -161,7 +227,7 @@ impl fmt::Display for Unroutable {
 }
 
 /// What each PE of a plan has to do; none where nobody would see them.
-pub fn routers(plan: &Plan, layout: &Layout) -> Result<Routers, Unroutable> {
+pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> {
     let mut routers = Routers::new();
     if !are_needed(plan) {
         return Ok(routers);
@@ -208,12 +274,11 @@ pub fn routers(plan: &Plan, layout: &Layout) -> Result<Routers, Unroutable> {
             }
             continue;
         };
-        if layout.trees[index].is_some() {
+        if matches!(group.transport, Transport::Multicast(_)) {
             return Err(Unroutable::Multicast { flow: group.name.clone() });
         }
-        let (placed, vpn) = (layout.groups[index], whole(plan, through));
-        let source = address::of(group.family, group.from, placed.source);
-        let destination = address::of(group.family, group.to, placed.destination);
+        let vpn = whole(plan, through);
+        let [source, destination] = ground.ends(index);
         let Vpn { ingress, egress, .. } = plan.vpns[through];
         for (node, own, other) in [(ingress, source, destination), (egress, destination, source)] {
             let of_customer = |hop: &&Hop| !is_between(&plan.vpns[through], **hop);
@@ -259,8 +324,15 @@ fn is_between(vpn: &Vpn, hop: Hop) -> bool {
 
 /// The configuration file of the router in a node; its control socket is `control`. Its VPN flows
 /// have peers by the names of the plan's VPNs that enter at it.
-pub fn configuration(plan: &Plan, layout: &Layout, node: usize, router: &Router, control: &Path) -> String {
-    let core: Vec<String> = router.core.iter().map(|link| node_interface(*link)).collect();
+pub fn configuration(
+    plan: &Plan,
+    ground: &dyn Ground,
+    node: usize,
+    router: &Router,
+    control: &Path,
+) -> String {
+    // One interface may stand for several links.
+    let core: BTreeSet<String> = router.core.iter().map(|link| ground.interface(node, *link)).collect();
     let mut peers = Map::new();
     let mut vpns = Map::new();
     let mut circuits = Map::new();
@@ -270,9 +342,7 @@ pub fn configuration(plan: &Plan, layout: &Layout, node: usize, router: &Router,
         // The VPN that enters here; what only comes back is nobody's.
         let own = if is_ingress { Some(vpn) } else { vpn.back.map(|back| &plan.vpns[back]) };
         let peer = own.map_or_else(|| format!("{}-back", vpn.name), |own| own.name.clone());
-        let tunnel = layout.tunnels[index].expect("the VPNs of routers have tunnels");
-        let at = |node, number| address::of(Family::V4, node, number).to_string();
-        let mut ends = [at(vpn.ingress, tunnel.source), at(vpn.egress, tunnel.destination)];
+        let mut ends = ground.tunnel(index);
         let mut labels = [FIRST_LABEL + 2 * index, FIRST_LABEL + 2 * index + 1];
         if !is_ingress {
             ends.reverse();
@@ -297,10 +367,10 @@ pub fn configuration(plan: &Plan, layout: &Layout, node: usize, router: &Router,
         });
         vpns.insert(vpn.name.clone(), json!({ "peer": { peer: flow } }));
     }
-    let references = references(plan, layout, node, &mut peers);
+    let references = references(plan, ground, node, &mut peers);
     for circuit in &router.circuits {
         let name = format!("{}-{}", plan.links[circuit.link].name, circuit.number);
-        circuits.insert(name, self::circuit(plan, node, circuit));
+        circuits.insert(name, self::circuit(plan, ground, node, circuit));
     }
     let file = json!({
         "pe": { "core": core, "control": control },
@@ -315,30 +385,28 @@ pub fn configuration(plan: &Plan, layout: &Layout, node: usize, router: &Router,
 /// The references a PE measures or follows, by the names of their VPNs, and the peers it tells, or that tell it.
 fn references(
     plan: &Plan,
-    layout: &Layout,
+    ground: &dyn Ground,
     node: usize,
     peers: &mut Map<String, Value>,
 ) -> Map<String, Value> {
-    let names: BTreeMap<usize, String> = layout
-        .tellings
-        .iter()
-        .filter_map(|(&(first, second), placed)| {
-            let mut ends = [(first, placed.source), (second, placed.destination)];
+    let names: BTreeMap<usize, String> = tellings(plan)
+        .into_iter()
+        .filter(|(first, second)| [*first, *second].contains(&node))
+        .map(|(first, second)| {
+            let mut ends = ground.telling((first, second));
             if second == node {
                 ends.reverse();
             }
-            let [(own, _), (other, _)] = ends;
-            let [from, to] = ends.map(|(node, number)| address::of(Family::V4, node, number).to_string());
+            let other = if second == node { first } else { second };
+            let [from, to] = ends;
             // Peers of VPN flows have names of VPNs.
             let mut name = format!("pe-{}", plan.nodes[other].name);
             while peers.contains_key(&name) {
                 name.push('-');
             }
             let tunnel = json!({ "tunnel": { "kind": "mpls-in-udp", "from": from, "to": to } });
-            (own == node).then(|| {
-                peers.insert(name.clone(), tunnel);
-                (other, name)
-            })
+            peers.insert(name.clone(), tunnel);
+            (other, name)
         })
         .collect();
     let mut references = Map::new();
@@ -364,22 +432,19 @@ fn references(
 }
 
 /// A circuit: the PE is one end of the link, the customer's host or router the other.
-fn circuit(plan: &Plan, node: usize, circuit: &Circuit) -> Value {
-    let Circuit { number, link, vpn, addresses, is_select } = circuit;
-    let end = usize::from(plan.links[*link].ends[1] == node);
-    let own = address::FAMILIES.map(|family| {
-        let (address, length) = address::on_circuit(family, *number, end);
-        format!("{address}/{length}")
-    });
+fn circuit(plan: &Plan, ground: &dyn Ground, node: usize, circuit: &Circuit) -> Value {
+    let Circuit { link, vpn, addresses, is_select, .. } = circuit;
+    let own = ground.on_circuit(node, circuit).into_iter();
+    let own: Vec<String> = own.map(|(address, length)| format!("{address}/{length}")).collect();
     let route = |address: &IpAddr| {
-        let via = address::on_circuit(family_of(*address), *number, 1 - end).0;
-        json!({ "to": host(*address), "via": via })
+        let via = ground.via(node, circuit, *address)?;
+        Some(json!({ "to": host(*address), "via": via }))
     };
     let mut told = json!({
         "vpn": plan.vpns[*vpn].name,
-        "interface": node_interface(*link),
+        "interface": ground.interface(node, *link),
         "address": own,
-        "routes": addresses.iter().map(route).collect::<Vec<Value>>(),
+        "routes": addresses.iter().filter_map(route).collect::<Vec<Value>>(),
     });
     if let (true, Some(source)) = (*is_select, addresses.first()) {
         told["select"] = json!({ "source": host(*source) });
@@ -458,9 +523,10 @@ mod tests {
     /// The router of a node, as its own reader understands what it is told.
     fn read(plan: &Plan, name: &str) -> pe::Router {
         let layout = Layout::new(plan).unwrap();
-        let routers = routers(plan, &layout).unwrap();
+        let ground = Emulated { plan, layout: &layout };
+        let routers = routers(plan, &ground).unwrap();
         let node = node(plan, name);
-        let text = configuration(plan, &layout, node, &routers[&node], Path::new("/tmp/pe.sock"));
+        let text = configuration(plan, &ground, node, &routers[&node], Path::new("/tmp/pe.sock"));
         pe::parse("pe.toml", &text).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
     }
 
@@ -572,13 +638,15 @@ reference = "gold-down"
     fn what_a_router_cannot_do_is_refused_by_name() {
         let refused = |text: &str| {
             let plan = plan(text);
-            routers(&plan, &Layout::new(&plan).unwrap()).unwrap_err().to_string()
+            let layout = Layout::new(&plan).unwrap();
+            routers(&plan, &Emulated { plan: &plan, layout: &layout }).unwrap_err().to_string()
         };
         let stray = TWO_WAY.replacen("vpn = \"gold-down\"\ncount", "count", 1);
         assert!(refused(&stray).starts_with("flow.gold-down: goes through the PE west and is in no VPN"));
         // Without anything to see of a PE, the kernel forwards.
         let plain = TWO_WAY.replace("encapsulation = \"mpls-in-udp\"", "control = \"none\"");
         let plan = plan(&plain);
-        assert!(routers(&plan, &Layout::new(&plan).unwrap()).unwrap().is_empty());
+        let layout = Layout::new(&plan).unwrap();
+        assert!(routers(&plan, &Emulated { plan: &plan, layout: &layout }).unwrap().is_empty());
     }
 }

@@ -26,4 +26,3 @@ pub mod routing;
 pub mod server;
 pub mod services;
 pub mod spec;
-pub mod watch;

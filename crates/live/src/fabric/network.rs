@@ -51,6 +51,13 @@ pub fn chain_names(link: usize) -> chain::Names {
 }
 
 impl Network {
+    /// The kernel's numbers of the namespaces of nodes that are used.
+    pub fn numbers(&self, nodes: &[usize]) -> Result<Vec<u64>, Failed> {
+        let number = |node: &usize| self.nodes[*node].as_ref().expect("a node with a flow is used").number();
+        let cannot = |e| Failed::broken(format!("cannot tell network namespaces apart: {e}"));
+        nodes.iter().map(|node| number(node).map_err(cannot)).collect()
+    }
+
     /// Builds it.
     pub fn build(spec: &Spec) -> Result<Network, Failed> {
         let namespace = || Namespace::new().map_err(|e| broken("make a network namespace", &e));

@@ -7,10 +7,12 @@ use super::services::frr::RoutingSpec;
 use super::services::gateways::GatewaysSpec;
 use super::services::{ServiceResult, ServiceSpec};
 use super::spec::Spec;
-use super::watch::{WatchSpec, Watched};
 use crate::clock::Epoch;
 use crate::emulator;
 use crate::emulator::report::EndedBin;
+use crate::obstacle::Obstacle;
+use crate::results::{EndedWindow, Watched};
+use crate::tcpmon::watch::WatchSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write as _};
@@ -52,8 +54,8 @@ pub struct Build {
     pub routing: Option<RoutingSpec>,
     /// Gateways and their tunnels.
     pub gateways: Option<GatewaysSpec>,
-    /// TCP flows whose windows are watched.
-    pub watch: Option<WatchSpec>,
+    /// TCP flows whose windows are watched, and indices of the nodes that send them.
+    pub watch: Option<(WatchSpec, Vec<usize>)>,
     /// Whether to tell of bins while the run goes on.
     pub tell_bins: bool,
 }
@@ -79,6 +81,8 @@ pub enum Answer {
     Ready,
     /// A bin of the run has ended.
     Bin(EndedBin),
+    /// A bin of a watched window has ended.
+    Window(EndedWindow),
     /// The run is over.
     Finished(Box<Finished>),
     /// It cannot be done.
@@ -118,6 +122,12 @@ impl Failed {
     /// Something is missing.
     pub fn missing(message: impl Into<String>, remedy: impl Into<String>) -> Failed {
         Failed { missing: true, message: message.into(), remedy: remedy.into() }
+    }
+}
+
+impl From<Obstacle> for Failed {
+    fn from(Obstacle { message, remedy, is_missing }: Obstacle) -> Failed {
+        Failed { missing: is_missing, message, remedy }
     }
 }
 
@@ -167,7 +177,7 @@ impl Fabric {
         match fabric.answer(limit, stop)? {
             Some(Answer::Ready) => Ok(fabric),
             Some(Answer::Failed(failed)) => Err(failed),
-            Some(Answer::Finished(_) | Answer::Bin(_)) => {
+            Some(Answer::Finished(_) | Answer::Bin(_) | Answer::Window(_)) => {
                 Err(Failed::broken("the fabric answered out of turn"))
             }
             None => Err(Failed::broken("stopped while the network was built")),
@@ -184,17 +194,18 @@ impl Fabric {
         self.tell(&Order::Stop)
     }
 
-    /// The bins that ended since they were taken before, where they are told.
-    pub fn take_bins(&mut self) -> Vec<EndedBin> {
-        let mut bins = Vec::new();
+    /// The bins of links and of watched windows that ended since they were taken before, where they are told.
+    pub fn take_ended(&mut self) -> (Vec<EndedBin>, Vec<EndedWindow>) {
+        let (mut bins, mut windows) = (Vec::new(), Vec::new());
         while self.early.is_none() {
             match self.answers.try_recv() {
                 Ok(Ok(Answer::Bin(bin))) => bins.push(bin),
+                Ok(Ok(Answer::Window(window))) => windows.push(window),
                 Ok(other) => self.early = Some(other),
                 Err(_) => break,
             }
         }
-        bins
+        (bins, windows)
     }
 
     /// What it saw, once the run is over.
@@ -202,7 +213,7 @@ impl Fabric {
         match self.answer(Instant::now() + FINISH_LIMIT, &|| false)? {
             Some(Answer::Finished(finished)) => Ok(*finished),
             Some(Answer::Failed(failed)) => Err(failed),
-            Some(Answer::Ready | Answer::Bin(_)) | None => {
+            Some(Answer::Ready | Answer::Bin(_) | Answer::Window(_)) | None => {
                 Err(Failed::broken("the fabric answered out of turn"))
             }
         }
@@ -234,7 +245,7 @@ impl Fabric {
             };
             match received {
                 // Nobody asks for bins any more.
-                Ok(Ok(Answer::Bin(_))) => {}
+                Ok(Ok(Answer::Bin(_) | Answer::Window(_))) => {}
                 Ok(Ok(answer)) => return Ok(Some(answer)),
                 Ok(Err(error)) => {
                     return Err(Failed::broken(format!("the fabric cannot be understood: {error}")));

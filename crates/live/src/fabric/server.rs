@@ -7,11 +7,12 @@ use super::process::{AgentSpec, Answer, Build, Failed, Finished, Order};
 use super::services::frr::run::Routing;
 use super::services::gateways::run::Gateways;
 use super::services::run::Service;
-use super::watch::{Watch, Watched};
 use crate::clock::Epoch;
 use crate::emulator::Report;
 use crate::emulator::report::EndedBin;
 use crate::netns::{spawn_in, user};
+use crate::results::{EndedWindow, Watched};
+use crate::tcpmon::watch::Watch;
 use nix::sys::{prctl, signal::Signal};
 use std::fs::File;
 use std::io::{self, BufRead as _, Write as _};
@@ -29,6 +30,8 @@ enum Event {
     End,
     /// A bin of the run has ended.
     Bin(EndedBin),
+    /// A bin of a watched window has ended.
+    Window(Box<EndedWindow>),
     /// The run is over.
     Finished(Box<Report>),
 }
@@ -84,6 +87,7 @@ struct Stage {
     routing: Option<Routing>,
     gateways: Option<Gateways>,
     watch: Option<Watch>,
+    watching: Option<JoinHandle<Watched>>,
     tell_bins: bool,
     /// Carries frames before the run, where routers have to find each other first.
     before: Option<Before>,
@@ -127,6 +131,7 @@ impl Stage {
             routing: None,
             gateways: None,
             watch: None,
+            watching: None,
             tell_bins: build.tell_bins,
             before: None,
             stop: Arc::new(AtomicBool::new(false)),
@@ -143,8 +148,9 @@ impl Stage {
         if let Some(spec) = build.gateways {
             stage.gateways = Some(Gateways::start(spec, &stage.network.nodes, &program)?);
         }
-        if let Some(spec) = build.watch {
-            stage.watch = Some(Watch::start(spec, &stage.network.nodes)?);
+        if let Some((spec, senders)) = build.watch {
+            let namespaces = stage.network.numbers(&senders)?;
+            stage.watch = Some(Watch::start(spec, namespaces)?);
         }
         for agent in &build.agents {
             stage.start_agent(&program, agent)?;
@@ -173,12 +179,14 @@ impl Stage {
                 Event::Order(Order::Run(epoch)) => self.run(epoch, sender),
                 Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
                 Event::Bin(bin) => answer(&Answer::Bin(bin)),
+                Event::Window(window) => answer(&Answer::Window(*window)),
                 Event::Finished(emulator) => {
                     let services = self.services.drain(..).map(Service::finish).collect();
                     let mut ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
                     ended.extend(self.gateways.as_mut().map_or(Vec::new(), Gateways::ended));
                     self.stop.store(true, Ordering::Relaxed);
-                    let watched = self.watch.as_mut().map_or(Watched::default(), Watch::finish);
+                    let watched = self.watching.take().and_then(|watching| watching.join().ok());
+                    let watched = watched.unwrap_or_default();
                     let emulator = *emulator;
                     answer(&Answer::Finished(Box::new(Finished { emulator, services, ended, watched })));
                 }
@@ -202,6 +210,16 @@ impl Stage {
         if self.tell_bins {
             links.tell_bins(passed_on(sender.clone()));
         }
+        if let Some(watch) = self.watch.take() {
+            let (stop, told) = (Arc::clone(&self.stop), self.tell_bins.then(|| sender.clone()));
+            let tell = move |window| {
+                if let Some(told) = &told {
+                    // Who is gone hears nothing.
+                    let _ = told.send(Event::Window(Box::new(window)));
+                }
+            };
+            self.watching = Some(std::thread::spawn(move || watch.run(epoch, &stop, tell)));
+        }
         let (stop, sender) = (Arc::clone(&self.stop), sender.clone());
         let work = move || {
             let report = links.run(epoch, &stop);
@@ -210,9 +228,6 @@ impl Stage {
         self.running = Some(std::thread::spawn(work));
         for service in &mut self.services {
             service.run(epoch, &self.stop);
-        }
-        if let Some(watch) = &mut self.watch {
-            watch.run(epoch, &self.stop);
         }
     }
 }

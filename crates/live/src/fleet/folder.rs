@@ -362,6 +362,11 @@ pub fn of_user(what: &str) -> PathBuf {
     state.join("netstage").join(what)
 }
 
+/// The fleet's folder, where no other is named: that of `NETSTAGE_FLEET`, or the user's own.
+pub fn of_here() -> PathBuf {
+    std::env::var_os("NETSTAGE_FLEET").map_or_else(|| of_user("fleet"), PathBuf::from)
+}
+
 const SETTINGS: &str = "fleet.json";
 const AGENTS: &str = "agents";
 const TOKENS: &str = "tokens";

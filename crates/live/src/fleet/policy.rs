@@ -7,10 +7,12 @@ use super::metrics::{AgentCounts, count};
 use crate::agent::Guard;
 use crate::keyed::Peer;
 use crate::log::{Level, Log};
-use crate::protocol::Refusal;
 use crate::protocol::generated::Consent;
-use crate::task::{Assignment, FlowTask, Side, Transport};
-use netstage_core::fleet::{FlowRequest, Means, Policy, Request};
+use crate::protocol::{Refusal, RefusalKind};
+use crate::task::{Assignment, EdgeTask, FlowTask, Side, Transport};
+use crate::tcpmon::watch::{End, FlowSpec};
+use netstage_core::fleet::{FlowRequest, Means, Policy, Request, RouterRequest};
+use netstage_scenario::pe::{self, Router, Tunnel};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use rustls::pki_types::CertificateDer;
@@ -63,17 +65,24 @@ impl PolicyGuard {
             interface,
         };
         let flows = assignment.flows.iter().map(|task| {
-            let own = match task.side {
-                Side::Send => task.source.ip(),
-                Side::Receive => task.destination.ip(),
+            let own = match (task.side, &task.transport) {
+                (Side::Send, _) => task.source.ip(),
+                (Side::Receive, Transport::Multicast { receiver: Some(receiver), .. }) => *receiver,
+                (Side::Receive, _) => task.destination.ip(),
             };
             let interface = here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
             FlowRequest { name: &task.name, ..flow(task, interface) }
         });
+        let router = assignment.edge.as_ref().map(router).transpose()?;
+        if let Some(other) = assignment.watch.iter().find(|watched| !is_of_flow(watched, assignment)) {
+            let reason = format!("{} is not TCP that this agent sends in the run", other.subject);
+            return Err(Refusal::new(RefusalKind::Assignment, reason));
+        }
         let request = Request {
             controller: &self.controller,
             duration: assignment.duration,
-            router: assignment.edge.is_some(),
+            router: router.as_ref().map(asked_for),
+            tcp_events: !assignment.watch.is_empty(),
             flows: flows.collect(),
         };
         self.policy.check(&request).map_err(|(flow, refusal)| {
@@ -100,8 +109,14 @@ impl PolicyGuard {
 
     fn tell(&self, what: &str, run: u64, assignment: &Assignment, refusal: Option<&Refusal>) {
         let (flows, duration) = (assignment.flows.len(), assignment.duration.as_secs_f64());
+        // A file that cannot be read is the reason it is refused.
+        let router = assignment.edge.as_ref().and_then(|task| router(task).ok());
+        let router = router.map_or(String::new(), |router| {
+            format!(", a router of {}", asked_for(&router).interfaces.join(", "))
+        });
+        let events = if !assignment.watch.is_empty() { ", its TCP windows watched" } else { "" };
         let asked = format!(
-            "controller {} asks {what} run {run} as {}: {flows} flows, {duration} s",
+            "controller {} asks {what} run {run} as {}: {flows} flows{router}{events}, {duration} s",
             self.controller, assignment.node
         );
         match refusal {
@@ -148,6 +163,42 @@ impl Guard for PolicyGuard {
         let allowed =
             |name: &String| self.policy.interfaces.as_ref().is_none_or(|names| names.contains(name));
         interfaces().into_iter().filter(|(name, _)| allowed(name)).map(|(_, address)| address).collect()
+    }
+}
+
+/// The router that is asked for. What else its file could make of this host, a run has no use for.
+fn router(task: &EdgeTask) -> Result<Router, Refusal> {
+    let refused = |reason: String| Refusal::new(RefusalKind::Assignment, reason);
+    let router = pe::parse("pe.toml", &task.configuration).map_err(|errors| refused(errors.to_string()))?;
+    let reads_files = router.peers.iter().any(|peer| !peer.keys.is_empty());
+    if reads_files || router.metrics.is_some() {
+        return Err(refused("a run's router neither reads keys nor serves metrics".into()));
+    }
+    Ok(router)
+}
+
+/// Whether what is to be watched is one of the flows' own connections: others' are nobody's business.
+fn is_of_flow(watched: &FlowSpec, assignment: &Assignment) -> bool {
+    assignment.flows.iter().any(|task| {
+        let (client, server) = (End::any(task.source.ip()), End::at(task.destination));
+        let ends = match task.side {
+            Side::Send => (client, server),
+            Side::Receive => (server, client),
+        };
+        matches!(task.transport, Transport::Tcp(_)) && (watched.source, watched.destination) == ends
+    })
+}
+
+/// The interfaces and peers of a router.
+fn asked_for(router: &Router) -> RouterRequest<'_> {
+    let circuits = router.circuits.iter().map(|circuit| &circuit.interface);
+    let peers = router.peers.iter().map(|peer| match peer.tunnel {
+        Tunnel::MplsInUdp { to, .. } => to,
+        Tunnel::Mpls { next_hop, .. } => next_hop,
+    });
+    RouterRequest {
+        interfaces: router.core.iter().chain(circuits).map(String::as_str).collect(),
+        peers: peers.collect(),
     }
 }
 

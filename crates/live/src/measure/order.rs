@@ -167,7 +167,15 @@ impl Order {
 
     fn assignment(&self, node: &str, flows: Vec<FlowTask>) -> Assignment {
         let (duration, interval) = (self.duration(), self.interval);
-        Assignment { node: node.into(), seed: self.seed, duration, interval, flows, edge: None }
+        Assignment {
+            node: node.into(),
+            seed: self.seed,
+            duration,
+            interval,
+            flows,
+            edge: None,
+            watch: Vec::new(),
+        }
     }
 }
 

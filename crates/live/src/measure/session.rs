@@ -99,7 +99,7 @@ impl Session {
         self.agents.start(epoch)?;
         let mut stopped_at = None;
         self.agents.watch(|overview| {
-            overview.bins.iter().for_each(|ended| timeline.push(*ended));
+            overview.ended.bins.iter().for_each(|ended| timeline.push(*ended));
             while let Some(interval) = timeline.pop(Duration(epoch.now().0)) {
                 tell(&interval);
             }
@@ -111,7 +111,7 @@ impl Session {
         });
         let end = stopped_at.unwrap_or(order.duration()).min(order.duration());
         let collected = self.agents.collect();
-        self.agents.take_bins().into_iter().for_each(|ended| timeline.push(ended));
+        self.agents.take_ended().bins.into_iter().for_each(|ended| timeline.push(ended));
         let again = self.agents.read_clocks().into_iter().find(|(name, _)| name == THERE);
         let report = |name: &str| collected.reports.iter().find(|report| report.node == name);
         let flows_of = |name: &str| report(name).map(|report| report.flows.clone());

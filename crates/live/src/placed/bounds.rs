@@ -1,6 +1,6 @@
 //! Whether a report can be true: an agent is somebody else's program on somebody else's host.
 
-use crate::results::{Buckets, Counts, FlowResult, Report, Travel};
+use crate::results::{Buckets, Counts, FlowResult, Report, Travel, Usage, VpnResult};
 use crate::task::{Assignment, Side};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,8 +39,29 @@ pub fn check(report: &Report, asked: &Assignment) -> Result<(), String> {
     if asked.edge.is_none() && !(report.vpns.is_empty() && report.usage.is_empty()) {
         return Err("it tells of a router, which the agent was not asked to be".into());
     }
+    for vpn in &report.vpns {
+        of_vpn(vpn, bins).map_err(|why| format!("vpn {}: {why}", vpn.vpn.escape_debug()))?;
+    }
+    let only_grows = |value: fn(&Usage) -> u64| report.usage.is_sorted_by_key(value);
+    if report.usage.len() > bins + 1
+        || !only_grows(|usage| usage.user_ns)
+        || !only_grows(|usage| usage.system_ns)
+    {
+        return Err("what its process took cannot be".into());
+    }
+    for (subject, windows) in &report.watched.flows {
+        let id = subject.escape_debug();
+        if !asked.watch.iter().any(|flow| flow.subject == *subject) {
+            return Err(format!("it tells of the windows of flow {id}, which it was not asked for"));
+        }
+        let known = windows.iter().flat_map(|bin| bin.peak.into_iter().chain(bin.usable));
+        if windows.len() > bins || known.into_iter().any(|window| !is_amount(window)) {
+            return Err(format!("the windows of flow {id} cannot be"));
+        }
+    }
     let errors = report.flows.iter().filter_map(|flow| flow.error.as_ref());
-    let remarks: Vec<&String> = report.warnings.iter().chain(&report.void).chain(errors).collect();
+    let remarks = report.warnings.iter().chain(&report.void).chain(&report.watched.missing).chain(errors);
+    let remarks: Vec<&String> = remarks.collect();
     if remarks.iter().any(|text| text.len() > REMARK_BYTES) || remarks.len() > REMARKS + report.flows.len() {
         return Err("it says too much".into());
     }
@@ -72,6 +93,25 @@ fn of_flow(flow: &FlowResult, bins: usize, seconds: u64) -> Result<(), String> {
         return Err("its schedule is no number".into());
     }
     Ok(())
+}
+
+fn of_vpn(vpn: &VpnResult, bins: usize) -> Result<(), &'static str> {
+    let lengths = [vpn.queue.len(), vpn.queue_drops.len(), vpn.window.len()];
+    if lengths.into_iter().any(|length| length > bins) {
+        return Err("it has more bins than the run");
+    }
+    let windows = vpn.window.iter().flat_map(|s| [s.window, s.increase, s.decrease, s.loss]);
+    if !vpn.queue.iter().copied().chain(windows).all(is_amount) {
+        return Err("its queue or window is no number of packets");
+    }
+    match vpn.window.is_sorted_by_key(|sample| sample.lost) {
+        true => Ok(()),
+        false => Err("it has lost fewer packets than before"),
+    }
+}
+
+fn is_amount(value: f64) -> bool {
+    value.is_finite() && value >= 0.0
 }
 
 fn is_possible(counts: &Counts, seconds: u64) -> bool {
@@ -125,7 +165,9 @@ pub fn contradictions(reports: &[Report]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{FlowTask, Transport, UdpOptions};
+    use crate::results::{Watched, WindowSample};
+    use crate::task::{EdgeTask, FlowTask, Transport, UdpOptions};
+    use crate::tcpmon::watch::{End, FlowSpec};
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
@@ -146,7 +188,15 @@ mod tests {
             traffic_class: 0,
         };
         let (duration, interval) = (Duration::from_secs(2), Duration::from_secs(1));
-        Assignment { node: node.into(), seed: 1, duration, interval, flows: vec![flow], edge: None }
+        Assignment {
+            node: node.into(),
+            seed: 1,
+            duration,
+            interval,
+            flows: vec![flow],
+            edge: None,
+            watch: Vec::new(),
+        }
     }
 
     fn report(node: &str, sends: bool, packets: u64) -> Report {
@@ -186,11 +236,34 @@ mod tests {
             Report { warnings: vec!["x".repeat(REMARK_BYTES + 1)], ..honest.clone() },
             Report { warnings: vec!["\u{1b}]0;mine\u{7}".into()], ..honest.clone() },
             Report { usage: vec![Default::default()], ..honest.clone() },
+            Report {
+                watched: Watched { flows: vec![("f".into(), Vec::new())], ..Watched::default() },
+                ..honest.clone()
+            },
             Report { flows: vec![honest.flows[0].clone(); 2], ..honest.clone() },
         ];
         for lie in lies {
             assert!(check(&lie, &asked).is_err(), "{lie:?}");
         }
+        let router = Assignment { edge: Some(EdgeTask { configuration: String::new() }), ..asked.clone() };
+        let vpn = |change: fn(&mut VpnResult)| {
+            let mut vpn = VpnResult { window: vec![WindowSample::default(); 2], ..VpnResult::default() };
+            change(&mut vpn);
+            check(&Report { vpns: vec![vpn], ..honest.clone() }, &router)
+        };
+        assert_eq!(vpn(|_| ()), Ok(()));
+        assert!(vpn(|vpn| vpn.queue = vec![f64::INFINITY]).is_err());
+        assert!(vpn(|vpn| vpn.queue_drops = vec![0; 3]).is_err());
+        assert!(vpn(|vpn| vpn.window[0].lost = 1).is_err());
+        let ends = [&asked.flows[0].source, &asked.flows[0].destination].map(|end| End::at(*end));
+        let flow = FlowSpec { subject: "f".into(), source: ends[0], destination: ends[1] };
+        let watching = Assignment { watch: vec![flow], ..asked.clone() };
+        let windows = |bins: usize| {
+            let flows = vec![("f".into(), vec![Default::default(); bins])];
+            check(&Report { watched: Watched { flows, ..Watched::default() }, ..honest.clone() }, &watching)
+        };
+        assert_eq!(windows(2), Ok(()));
+        assert!(windows(3).is_err());
         let mut lie = honest.clone();
         lie.flows[0].travel = vec![travel];
         assert!(check(&lie, &asked).unwrap_err().contains("contradict"));

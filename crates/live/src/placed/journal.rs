@@ -4,7 +4,7 @@
 use crate::fleet::token::sha256;
 use netstage_scenario::plan::Plan;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,6 +18,9 @@ pub struct Left {
     of: String,
     /// Addresses of sender and receiver of each flow group.
     pub addresses: Vec<(IpAddr, IpAddr)>,
+    /// Addresses of provider edge routers, by index of the node.
+    #[serde(default)]
+    pub routers: BTreeMap<usize, IpAddr>,
 }
 
 /// The journal.
@@ -44,9 +47,17 @@ impl Journal {
     }
 
     /// A run is under way.
-    pub fn begun(&mut self, plan: &Plan, seed: u64, run: u64, addresses: &[(IpAddr, IpAddr)]) {
+    pub fn begun(
+        &mut self,
+        plan: &Plan,
+        seed: u64,
+        run: u64,
+        addresses: &[(IpAddr, IpAddr)],
+        routers: &BTreeMap<usize, IpAddr>,
+    ) {
         self.own.insert(run);
-        self.left.push(Left { run, of: of(plan, seed), addresses: addresses.to_vec() });
+        let (addresses, routers) = (addresses.to_vec(), routers.clone());
+        self.left.push(Left { run, of: of(plan, seed), addresses, routers });
         self.write();
     }
 

@@ -1,40 +1,46 @@
-//! A plan on the live stage: its hosts placed on agents of a fleet, the network between them
-//! the real one.
+//! A plan on the live stage: its hosts and provider edge routers placed on agents of a fleet, the
+//! network between them the real one.
 //!
 //! A run has a number and a folder at the controller before any agent is asked, and each
 //! report is there before its agent may forget it. Where this process ends in between, the
 //! run is taken up by its journal: what agents had finished is fetched, not run again.
 
 mod bounds;
+mod ground;
 mod journal;
 mod place;
 
 use crate::controller::{Agents, Collected, Error, Place};
 use crate::emulation::outcome::{self, Findings};
+use crate::emulation::so_far::SoFar;
 use crate::emulator;
 use crate::fabric::assignments::{self, Member};
 use crate::fabric::differences::differences;
-use crate::fabric::watch::Watched;
+use crate::fabric::{distribution, edges};
 use crate::fleet::folder::Fleet;
 use crate::fleet::runs::Runs;
 use crate::fleet::{FleetError, State};
-use crate::results::Report;
-use crate::task::Assignment;
+use crate::results::{Report, Watched};
+use crate::task::{Assignment, EdgeTask, Side, Transport};
+use ground::OnHosts;
 use journal::Journal;
 use netstage_core::fleet::Receipt;
 use netstage_core::measure::ClockOffset;
-use netstage_scenario::outcome::{Outcome, Stopped};
-use netstage_scenario::plan::{Family, Plan, Transport};
+use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
+use netstage_scenario::plan::{Family, NodeKind, Plan};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the controller may take to see that an agent was let go, and how often that is looked for.
 const LET_GO: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(200);
+
+/// Name of the file in a record's folder with the runs that agents may still have results of.
+pub const UNDER_WAY: &str = "under-way.json";
 
 /// What a run needs beside its plan.
 pub struct Means {
@@ -43,9 +49,9 @@ pub struct Means {
 }
 
 impl Means {
-    /// Runs on agents of this fleet; what is under way is noted in this file.
-    pub fn new(fleet: Fleet, journal: PathBuf) -> Means {
-        Means { fleet, journal: Mutex::new(Journal::open(journal)) }
+    /// Runs on agents of this fleet; what is under way is noted in the record's folder.
+    pub fn new(fleet: Fleet, record: &Path) -> Means {
+        Means { fleet, journal: Mutex::new(Journal::open(record.join(UNDER_WAY))) }
     }
 }
 
@@ -55,8 +61,8 @@ impl From<FleetError> for Stopped {
     }
 }
 
-/// Runs a plan under a seed. `stop` is asked several times a second.
-pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+/// Runs a plan under a seed. `attendant` is asked several times a second.
+pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
     if let Some(refusal) = refusal(plan) {
         return Err(Stopped::Unsupported(refusal));
     }
@@ -67,7 +73,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
             remedy: "netstage fleet serve --listen ADDRESS:PORT".into(),
         });
     }
-    let placed = placed(plan, fleet, stop)?;
+    let placed = placed(plan, fleet, &|| attendant.stop())?;
     let names: Vec<String> = placed.values().cloned().collect();
     let mut runs = Runs::of(fleet)?;
     let mut journal = means.journal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +84,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, stop: &dyn Fn() -> bool) -> Re
     }
 
     let mut agents = taken(&names, fleet)?;
-    let result = conduct(plan, seed, &mut agents, &mut runs, &mut journal, &placed, stop);
+    let result = conduct(plan, seed, &mut agents, &mut runs, &mut journal, &placed, attendant);
     agents.finish();
     result
 }
@@ -113,29 +119,64 @@ fn taken(names: &[String], fleet: &Fleet) -> Result<Agents, Error> {
 /// What this stage cannot be asked for.
 fn refusal(plan: &Plan) -> Option<String> {
     if let Some(group) = plan.flows.iter().find(|group| group.program.is_some()) {
-        return Some(format!("service.{}: other programs are not run on hosts of a fleet", group.name));
-    }
-    let multicast = |transport: &Transport| matches!(transport, Transport::Multicast(_));
-    if let Some(group) = plan.flows.iter().find(|group| multicast(&group.transport)) {
         return Some(format!(
-            "flow.{}: multicast is not sent between hosts of a fleet, whose routers would have to take part; run it \
-             with --on emu",
+            "service.{}: other programs are not run on hosts of a fleet; run it with --on emu, or send a flow with \
+             its traffic model instead",
             group.name
         ));
     }
-    if plan.measure.tcp_events {
-        return Some(
-            "[measure] tcp_events: hosts of a fleet are not watched; run it with --on emu, or take it out"
-                .into(),
-        );
-    }
     let node = |index: usize| &plan.nodes[index].name;
     if let Some(tunnel) = plan.tunnels.first() {
-        return Some(format!("node.{}: gateways are not made on hosts of a fleet", node(tunnel.ends[0])));
+        return Some(format!(
+            "node.{}: gateways are not made on hosts of a fleet; run it with --on emu, or make a router of it and set \
+             the tunnel up between the hosts yourself",
+            node(tunnel.ends[0])
+        ));
     }
-    plan.routing
-        .as_ref()
-        .map(|routing| format!("service.{}: daemons are not run on hosts of a fleet", routing.name))
+    plan.routing.as_ref().map(|routing| {
+        format!(
+            "service.{}: daemons are not run on hosts of a fleet, whose routers are their own; take it out, or run it \
+             with --on emu",
+            routing.name
+        )
+    })
+}
+
+/// Where a run's nodes are: each is known before any agent is asked.
+struct Places {
+    /// Of each flow group, the addresses of sender and receiver; a multicast group's stands for receivers.
+    flows: Vec<(IpAddr, IpAddr)>,
+    /// Of receivers of multicast, by name of the node.
+    receivers: BTreeMap<String, IpAddr>,
+    /// Of provider edge routers, by index of the node.
+    routers: BTreeMap<usize, IpAddr>,
+}
+
+impl Places {
+    /// Those of the agents, or of the plan where it names them.
+    fn new(plan: &Plan, agents: &Agents, placed: &BTreeMap<usize, String>) -> Result<Places, Stopped> {
+        let address = |node: usize, family: Family| address(plan, agents, placed, node, family);
+        let groups = distribution::groups(plan);
+        let mut flows = Vec::new();
+        let mut receivers = BTreeMap::new();
+        for (group, multicast) in plan.flows.iter().zip(groups) {
+            let to = [group.to].into_iter().chain(group.branches.iter().map(|branch| branch.to));
+            let destination = match multicast {
+                None => address(group.to, group.family)?,
+                Some(multicast) => {
+                    for node in to {
+                        receivers.insert(plan.nodes[node].name.clone(), address(node, group.family)?);
+                    }
+                    multicast
+                }
+            };
+            flows.push((address(group.from, group.family)?, destination));
+        }
+        let is_router = |node: &&usize| plan.nodes[**node].kind == NodeKind::Pe;
+        let routers = placed.keys().filter(is_router);
+        let routers = routers.map(|&node| Ok((node, address(node, Family::V4)?)));
+        Ok(Places { flows, receivers, routers: routers.collect::<Result<_, Stopped>>()? })
+    }
 }
 
 /// What each agent is asked to do, as a list of agents and their parts.
@@ -144,9 +185,37 @@ fn parts(
     members: &[Member],
     seed: u64,
     placed: &BTreeMap<usize, String>,
-) -> Vec<(String, Assignment)> {
-    let assignments = assignments::assignments(plan, members, seed);
-    assignments.into_iter().map(|(node, assignment)| (placed[&node].clone(), assignment)).collect()
+    places: &Places,
+) -> Result<Vec<(String, Assignment)>, Stopped> {
+    let mut assignments = assignments::assignments(plan, members, seed);
+    for assignment in assignments.values_mut() {
+        let own = places.receivers.get(&assignment.node).copied();
+        for flow in assignment.flows.iter_mut().filter(|flow| flow.side == Side::Receive) {
+            if let Transport::Multicast { receiver, .. } = &mut flow.transport {
+                *receiver = own;
+            }
+        }
+    }
+    for (node, watched) in assignments::watched(plan, members) {
+        let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
+        assignment.watch.push(watched);
+    }
+    if !places.routers.is_empty() {
+        let ground = OnHosts { plan, flows: &places.flows, routers: &places.routers };
+        let routers =
+            edges::routers(plan, &ground).map_err(|error| Stopped::Unsupported(error.to_string()))?;
+        let lacks = ground.lacks(&routers);
+        if !lacks.is_empty() {
+            return Err(Stopped::Unsupported(lacks.join("\n")));
+        }
+        for (&node, router) in &routers {
+            // The agent offers no control socket.
+            let configuration = edges::configuration(plan, &ground, node, router, Path::new("none"));
+            let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
+            assignment.edge = Some(EdgeTask { configuration });
+        }
+    }
+    Ok(assignments.into_iter().map(|(node, assignment)| (placed[&node].clone(), assignment)).collect())
 }
 
 fn conduct(
@@ -156,20 +225,16 @@ fn conduct(
     runs: &mut Runs,
     journal: &mut Journal,
     placed: &BTreeMap<usize, String>,
-    stop: &dyn Fn() -> bool,
+    attendant: &dyn Attendant,
 ) -> Result<Outcome, Stopped> {
-    let address = |node: usize, family: Family| address(plan, agents, placed, node, family);
-    let mut addresses = Vec::new();
-    for group in &plan.flows {
-        addresses.push((address(group.from, group.family)?, address(group.to, group.family)?));
-    }
-    let members = assignments::members_at(plan, |group| addresses[group]);
+    let places = Places::new(plan, agents, placed)?;
+    let members = assignments::members_at(plan, |group| places.flows[group]);
     let members = members.map_err(|error| Stopped::Unsupported(error.to_string()))?;
-    let parts = parts(plan, &members, seed, placed);
+    let parts = parts(plan, &members, seed, placed, &places)?;
     let nodes = parts.iter().map(|(agent, part)| (agent.clone(), part.node.clone())).collect();
     let run = runs.open(&plan.title, nodes)?;
-    journal.begun(plan, seed, run, &addresses);
-    agents.new_run_numbered(run, false);
+    journal.begun(plan, seed, run, &places.flows, &places.routers);
+    agents.new_run_numbered(run, attendant.listens());
     if let Err(error) = agents.agree(&parts).and_then(|()| agents.add(parts.clone())) {
         // Nothing was sent, so nothing is to come.
         let _ = runs.forget(run);
@@ -177,7 +242,15 @@ fn conduct(
     }
     // Where it fails, some may have begun: what they found is still to come.
     agents.start(agents.soonest_start()).map_err(stopped)?;
-    agents.watch(|_| if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+    let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
+    let mut so_far = SoFar::new(plan, &members, parts.iter().map(|(_, part)| part), windows, None);
+    agents.watch(|overview| {
+        so_far.add(&overview.ended);
+        if so_far.has_news(overview.now) {
+            attendant.bins_ended(&mut || so_far.outcome());
+        }
+        if attendant.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
     let collected = agents.collect_keeping(|agent, report| {
         let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
         bounds::check(report, part.ok_or("it had no part in this run")?)?;
@@ -187,7 +260,7 @@ fn conduct(
             Err(error) => Err(error.to_string()),
         }
     });
-    if stop() {
+    if attendant.stop() {
         return Err(Stopped::Interrupted);
     }
     let again: BTreeMap<String, ClockOffset> = agents.read_clocks().into_iter().collect();
@@ -228,7 +301,9 @@ fn taken_up(
     let reports = runs.reports(run);
     let members = assignments::members_at(plan, |group| left.addresses[group]);
     let Ok(members) = members else { return Ok(None) };
-    let parts = parts(plan, &members, seed, placed);
+    // Which interface a receiver joined on is all the same to its report.
+    let places = Places { flows: left.addresses, receivers: BTreeMap::new(), routers: left.routers };
+    let parts = parts(plan, &members, seed, placed, &places)?;
     let whole = |(agent, part): &(String, Assignment)| {
         let mut own = reports.iter().filter(|report| report.node == part.node);
         !runs.missing(run).contains(agent)
@@ -260,6 +335,9 @@ fn made(
     clocks: &BTreeMap<String, u64>,
 ) -> Outcome {
     let mut void = Vec::new();
+    let enters_there = |report: &Report, name: &str| {
+        plan.vpns.iter().any(|vpn| vpn.name == name && plan.nodes[vpn.ingress].name == report.node)
+    };
     let within = |report: &&Report| {
         let part = parts.iter().find(|(_, part)| part.node == report.node);
         let checked =
@@ -269,7 +347,13 @@ fn made(
             });
         checked.map_err(|why| void.push(why)).is_ok()
     };
-    let reports: Vec<Report> = collected.reports.iter().filter(within).cloned().collect();
+    let mut reports: Vec<Report> = collected.reports.iter().filter(within).cloned().collect();
+    for report in &mut reports {
+        let mut vpns = std::mem::take(&mut report.vpns);
+        vpns.retain(|vpn| enters_there(report, &vpn.vpn));
+        report.vpns = vpns;
+    }
+    let watched = watched(&reports);
     void.extend(bounds::contradictions(&reports));
     let error_of = |node: usize| placed.get(&node).and_then(|agent| clocks.get(agent)).copied().unwrap_or(0);
     let found = Findings {
@@ -280,13 +364,26 @@ fn made(
         is_real: true,
         clock_error: &|from, to| error_of(from).saturating_add(error_of(to)),
         services: &[],
-        watched: &Watched::default(),
+        watched: &watched,
     };
     let mut outcome = outcome::outcome(&found);
     outcome.differences = differences(plan);
     outcome.differences.push(
         "links, routers and their queues are those of the network between the hosts, whatever the scenario says of them".into(),
     );
+    if !plan.vpns.is_empty() {
+        outcome.differences.push(
+            "a VPN's throughput is what the receivers of its flows got, streams counted with the headers of full segments"
+                .into(),
+        );
+    }
+    let is_router = |node: &usize| plan.nodes[*node].kind == NodeKind::Pe;
+    if edges::are_needed(plan) && !placed.keys().any(is_router) {
+        outcome.differences.push(
+            "no provider edge router is placed: whoever forwards between the hosts, controls no VPN of the scenario's"
+                .into(),
+        );
+    }
     outcome.void.extend(void);
     for loss in collected.lost {
         outcome.failures.push(format!("agent {}: it was lost: {}", loss.agent, loss.reason));
@@ -299,6 +396,18 @@ fn made(
         ));
     }
     outcome
+}
+
+/// What the agents saw of the windows of all flows.
+fn watched(reports: &[Report]) -> Watched {
+    let mut all = Watched::default();
+    for report in reports {
+        let Watched { flows, lost, missing } = &report.watched;
+        all.flows.extend(flows.iter().cloned());
+        all.lost = all.lost.saturating_add(*lost);
+        all.missing.extend(missing.iter().map(|what| format!("at node.{}: {what}", report.node)));
+    }
+    all
 }
 
 /// The address of a node that flows use.

@@ -1,5 +1,6 @@
-//! Which agent stands for which host.
+//! Which agent stands for which host or provider edge router.
 
+use crate::fabric::edges;
 use crate::fleet::{AgentStatus, State};
 use netstage_scenario::did_you_mean;
 use netstage_scenario::plan::{Chosen, Plan};
@@ -14,9 +15,24 @@ pub struct Unplaced {
     pub may_pass: bool,
 }
 
-/// The agents of the hosts that have flows, by index of the host.
+/// The nodes that agents have to stand for: the hosts of flows, and, if one of them is placed, the
+/// provider edge routers of VPNs.
+fn wanted(plan: &Plan) -> BTreeSet<usize> {
+    let ends = plan.flows.iter().flat_map(|group| {
+        let branches = group.branches.iter().map(|branch| branch.to);
+        [group.from, group.to].into_iter().chain(branches)
+    });
+    let mut wanted: BTreeSet<usize> = ends.collect();
+    let routers = || plan.vpns.iter().flat_map(|vpn| [vpn.ingress, vpn.egress]);
+    if edges::are_needed(plan) && routers().any(|node| plan.nodes[node].place.is_some()) {
+        wanted.extend(routers());
+    }
+    wanted
+}
+
+/// The agents of the nodes that need one, by index of the node.
 pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, String>, Unplaced> {
-    let hosts: BTreeSet<usize> = plan.flows.iter().flat_map(|group| [group.from, group.to]).collect();
+    let hosts = wanted(plan);
     let mut placed: BTreeMap<usize, String> = BTreeMap::new();
     let mut problems = Vec::new();
     // Named ones first: a label takes what they leave.

@@ -1,7 +1,9 @@
 //! Bins as the messages carry them.
 
 use super::generated as wire;
-use crate::results::{Counts, EndedBin, TcpSample, Travel};
+use crate::results::{Counts, Ended, EndedBin, EndedVpn, EndedWindow, TcpSample, Travel, WindowSample};
+use netstage_core::tcp::history;
+use netstage_core::time::Duration;
 
 impl From<EndedBin> for wire::FinishedBin {
     fn from(ended: EndedBin) -> wire::FinishedBin {
@@ -88,12 +90,84 @@ impl From<wire::FinishedBin> for EndedBin {
     }
 }
 
+impl From<EndedWindow> for wire::FinishedWindow {
+    fn from(ended: EndedWindow) -> wire::FinishedWindow {
+        let EndedWindow { subject, bin, window } = ended;
+        wire::FinishedWindow {
+            subject,
+            bin,
+            peak: window.peak,
+            usable: window.usable,
+            causes: window.causes.to_vec(),
+            limited_ns: window.limited.iter().map(|time| time.0).collect(),
+        }
+    }
+}
+
+impl From<wire::FinishedWindow> for EndedWindow {
+    fn from(told: wire::FinishedWindow) -> EndedWindow {
+        let mut window = history::Bin { peak: told.peak, usable: told.usable, ..history::Bin::default() };
+        // Another version may know of more, or of fewer.
+        window.causes.iter_mut().zip(told.causes).for_each(|(own, told)| *own = told);
+        window.limited.iter_mut().zip(told.limited_ns).for_each(|(own, told)| *own = Duration(told));
+        EndedWindow { subject: told.subject, bin: told.bin, window }
+    }
+}
+
+impl From<EndedVpn> for wire::FinishedVpn {
+    fn from(ended: EndedVpn) -> wire::FinishedVpn {
+        let EndedVpn { vpn, bin, queue, queue_drops, window } = ended;
+        let window = window.map(|sample| wire::VpnWindow {
+            window: sample.window,
+            increase: sample.increase,
+            decrease: sample.decrease,
+            loss: sample.loss,
+            round_trip_ns: sample.round_trip_ns,
+            lost: sample.lost,
+        });
+        wire::FinishedVpn { vpn, bin, queue, queue_drops, window }
+    }
+}
+
+impl From<wire::FinishedVpn> for EndedVpn {
+    fn from(told: wire::FinishedVpn) -> EndedVpn {
+        let wire::FinishedVpn { vpn, bin, queue, queue_drops, window } = told;
+        let window = window.map(|sample| WindowSample {
+            window: sample.window,
+            increase: sample.increase,
+            decrease: sample.decrease,
+            loss: sample.loss,
+            round_trip_ns: sample.round_trip_ns,
+            lost: sample.lost,
+        });
+        EndedVpn { vpn, bin, queue, queue_drops, window }
+    }
+}
+
+impl Ended {
+    /// Puts it into a message.
+    pub fn put(self, progress: &mut wire::Progress) {
+        progress.bins = self.bins.into_iter().map(Into::into).collect();
+        progress.windows = self.windows.into_iter().map(Into::into).collect();
+        progress.vpns = self.vpns.into_iter().map(Into::into).collect();
+    }
+
+    /// Takes it out of a message.
+    pub fn take(progress: &mut wire::Progress) -> Ended {
+        Ended {
+            bins: std::mem::take(&mut progress.bins).into_iter().map(Into::into).collect(),
+            windows: std::mem::take(&mut progress.windows).into_iter().map(Into::into).collect(),
+            vpns: std::mem::take(&mut progress.vpns).into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_bin_travels_unchanged() {
+    fn what_has_ended_travels_unchanged() {
         let counts = Counts {
             sent: 1,
             sent_bytes: 2,
@@ -129,8 +203,20 @@ mod tests {
         };
         let full = EndedBin { flow: 1, sends: true, bin: 2, counts, tcp: Some(tcp), travel: Some(travel) };
         let bare = EndedBin { sends: false, tcp: None, travel: None, ..full };
-        for ended in [full, bare] {
-            assert_eq!(EndedBin::from(wire::FinishedBin::from(ended)), ended);
-        }
+        let causes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        let limited = [1, 2, 3, 4].map(Duration);
+        let window = history::Bin { peak: Some(1.5), usable: None, causes, limited };
+        let sample =
+            WindowSample { window: 1.0, increase: 2.0, decrease: 3.0, loss: 4.0, round_trip_ns: 5, lost: 6 };
+        let vpn = EndedVpn { vpn: "v".into(), bin: 3, queue: 0.5, queue_drops: 4, window: Some(sample) };
+        let ended = Ended {
+            bins: vec![full, bare],
+            windows: vec![EndedWindow { subject: "f".into(), bin: 2, window }],
+            vpns: vec![EndedVpn { window: None, ..vpn.clone() }, vpn],
+        };
+        let mut progress = wire::Progress::default();
+        ended.clone().put(&mut progress);
+        assert_eq!(Ended::take(&mut progress), ended);
+        assert_eq!(progress, wire::Progress::default());
     }
 }

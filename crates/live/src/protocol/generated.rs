@@ -95,6 +95,11 @@ pub struct Progress {
     /// Bins that have ended since the message before, where Prepare asked for them.
     #[prost(message, repeated, tag = "9")]
     pub bins: ::prost::alloc::vec::Vec<FinishedBin>,
+    /// The same of TCP windows that are watched, and of VPN flows that enter at this agent.
+    #[prost(message, repeated, tag = "10")]
+    pub windows: ::prost::alloc::vec::Vec<FinishedWindow>,
+    #[prost(message, repeated, tag = "11")]
+    pub vpns: ::prost::alloc::vec::Vec<FinishedVpn>,
 }
 /// One bin of one side of a flow. Counts are those at its end: what is on its way then may
 /// still be added in the report. The two halves of a one-ended flow tell of each bin apart.
@@ -135,6 +140,59 @@ pub struct FinishedBin {
     /// Travel times, where this side sees them.
     #[prost(message, optional, tag = "15")]
     pub travel: ::core::option::Option<Travel>,
+}
+/// What happened to a flow's TCP window in one bin.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FinishedWindow {
+    /// The flow, or one direction of it, and the number of the bin.
+    #[prost(string, tag = "1")]
+    pub subject: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub bin: u32,
+    /// The largest congestion window, and what might be in flight last, segments.
+    #[prost(double, optional, tag = "3")]
+    pub peak: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "4")]
+    pub usable: ::core::option::Option<f64>,
+    /// How often the window changed, by cause, and how long each limit held the sender back, in the
+    /// orders of `netstage_core::tcp::event`.
+    #[prost(uint32, repeated, tag = "5")]
+    pub causes: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint64, repeated, tag = "6")]
+    pub limited_ns: ::prost::alloc::vec::Vec<u64>,
+}
+/// A VPN flow, at the provider edge router where it enters, at the end of one bin.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FinishedVpn {
+    /// Name of the VPN, and number of the bin.
+    #[prost(string, tag = "1")]
+    pub vpn: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub bin: u32,
+    /// Packets that waited, mean, and that were refused.
+    #[prost(double, tag = "3")]
+    pub queue: f64,
+    #[prost(uint64, tag = "4")]
+    pub queue_drops: u64,
+    /// Its window, where it has one.
+    #[prost(message, optional, tag = "5")]
+    pub window: ::core::option::Option<VpnWindow>,
+}
+/// The window of a VPN flow at one moment, as in the report.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct VpnWindow {
+    #[prost(double, tag = "1")]
+    pub window: f64,
+    #[prost(double, tag = "2")]
+    pub increase: f64,
+    #[prost(double, tag = "3")]
+    pub decrease: f64,
+    #[prost(double, tag = "4")]
+    pub loss: f64,
+    #[prost(uint64, tag = "5")]
+    pub round_trip_ns: u64,
+    #[prost(uint64, tag = "6")]
+    pub lost: u64,
 }
 /// A sender's TCP at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -125,6 +125,7 @@ mod tests {
             interval: Duration::from_millis(100),
             flows: Vec::new(),
             edge: None,
+            watch: Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Watches the kernel's TCP senders, each change of their windows and its cause, and limits their windows.
 //!
 //! [`filter`] says whom; [`source`] has the kernel tell, by [`programs`], [`traced`] or [`polling`]; [`flows`] makes events of what it tells
-//! (`netstage_core::tcp::event`). Only [`limit`], [`route`] and [`gateway`]
+//! (`netstage_core::tcp::event`); [`watch`] keeps those of a run's flows, per bin. Only [`limit`], [`route`] and [`gateway`]
 //! change what a connection does.
 
 pub mod filter;
@@ -20,3 +20,4 @@ pub mod symbols;
 mod trace;
 pub mod traced;
 pub mod tracefs;
+pub mod watch;

@@ -31,9 +31,9 @@ pub fn send_to_group(socket: &Socket, source: SocketAddr, ttl: u8) -> io::Result
     }
 }
 
-/// A socket that has joined a group on every interface that lets it, shared with other
-/// receivers on this host.
-pub fn join(group: SocketAddr, source: Option<IpAddr>) -> Result<Socket, Problem> {
+/// A socket that has joined a group on the interface of the receiver's address, or on every one that
+/// lets it, shared with other receivers on this host.
+pub fn join(group: SocketAddr, source: Option<IpAddr>, receiver: Option<IpAddr>) -> Result<Socket, Problem> {
     if !group.ip().is_multicast() {
         return Err(Problem::Refused("its destination is no multicast group"));
     }
@@ -47,11 +47,15 @@ pub fn join(group: SocketAddr, source: Option<IpAddr>) -> Result<Socket, Problem
         SocketAddr::V6(_) => socket.set_multicast_all_v6(false),
     };
     only_own.map_err(Problem::system("setting up multicast"))?;
-    let interfaces =
-        if_nameindex().map_err(io::Error::from).map_err(Problem::system("listing interfaces"))?;
+    let interfaces = match receiver {
+        Some(receiver) => interface_of(receiver).map(Vec::from_iter),
+        None => if_nameindex()
+            .map(|all| all.iter().map(|interface| interface.index()).collect())
+            .map_err(io::Error::from),
+    };
     let mut result = Err(io::ErrorKind::NotFound.into());
-    for interface in &interfaces {
-        let joined = join_on(&socket, interface.index(), group.ip(), source);
+    for interface in interfaces.map_err(Problem::system("listing interfaces"))? {
+        let joined = join_on(&socket, interface, group.ip(), source);
         if result.is_err() {
             result = joined;
         }

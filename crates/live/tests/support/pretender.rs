@@ -75,6 +75,7 @@ pub fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignm
         interval: Duration::from_millis(100),
         flows: vec![flow],
         edge: None,
+        watch: Vec::new(),
     };
     (node.into(), assignment)
 }

@@ -71,6 +71,7 @@ fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
         interval: millis(100),
         flows,
         edge: None,
+        watch: Vec::new(),
     })
 }
 

@@ -74,8 +74,11 @@ fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
         return;
     }
     let pair = Pair::new(VethOptions::default());
-    let transport =
-        |source: Option<&str>| Transport::Multicast { source: source.map(|ip| ip.parse().unwrap()), ttl: 4 };
+    let transport = |source: Option<&str>| Transport::Multicast {
+        source: source.map(|ip| ip.parse().unwrap()),
+        ttl: 4,
+        receiver: None,
+    };
     for (from, any, specific, other) in
         [(LEFT, "239.1.1.1", "232.1.1.1", RIGHT), ("fd00::", "ff15::1", "ff35::1", "fd00::1")]
     {
@@ -97,7 +100,7 @@ fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
 #[test]
 fn two_receivers_share_a_group() {
     let group = at("239.1.2.3", free_port("127.0.0.1").port());
-    let transport = Transport::Multicast { source: None, ttl: 1 };
+    let transport = Transport::Multicast { source: None, ttl: 1, receiver: None };
     let task = FlowTask { source: at("127.0.0.1", 0), ..flow(1, transport, CBR, group) };
     let report = |tasks| run(prepare(tasks).unwrap_or_else(|error| panic!("{error}")));
     let other = receiving(&task);

@@ -117,7 +117,7 @@ pub struct Folder {
 impl Folder {
     /// Where it is, if there is one.
     pub fn path(&self) -> PathBuf {
-        self.folder.clone().unwrap_or_else(|| fleet::folder::of_user("fleet"))
+        self.folder.clone().unwrap_or_else(fleet::folder::of_here)
     }
 
     /// The fleet there.

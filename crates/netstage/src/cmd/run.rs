@@ -62,9 +62,6 @@ enum Emulator {
     Mixed,
 }
 
-/// Name of the file in a record's folder with the runs that agents may still have results of.
-pub const UNDER_WAY: &str = "under-way.json";
-
 /// Name of the folder in a record's with what programs said that failed.
 pub const LOGS: &str = "logs";
 
@@ -82,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
                     .help("--emulator goes with --on emu"));
             }
             (Stage::Live, Emulator::Own) => {
-                let means = placed::Means::new(arguments.fleet.open()?, out.join(UNDER_WAY));
+                let means = placed::Means::new(arguments.fleet.open()?, &out);
                 ("live", 1, Box::new(stage::live(means)))
             }
             (Stage::Live, _) => {

@@ -5,7 +5,7 @@ use super::feed::{Cursor, Feed};
 use super::refusal::{Refusal, Refused};
 use super::scenarios::{Draft, parse};
 use super::{Answer, Shared, apart};
-use crate::cmd::run::{LOGS, UNDER_WAY, code, own_program};
+use crate::cmd::run::{LOGS, code, own_program};
 use crate::exit::{Failure, INTERRUPTED};
 use axum::Json;
 use axum::extract::State;
@@ -410,7 +410,7 @@ fn run(
         }
         Stage::Live => {
             let fleet = Fleet::open(&shared.fleet).map_err(|error| Error::Unsupported(error.to_string()))?;
-            placement = stage::live(placed::Means::new(fleet, out.join(UNDER_WAY)));
+            placement = stage::live(placed::Means::new(fleet, &out));
             ("live", 1, &placement)
         }
     };

@@ -1,6 +1,7 @@
 //! What tests of the program share: folders and processes that go when their test does.
 #![allow(dead_code)]
 
+pub mod fleet;
 pub mod network;
 pub mod routing;
 

@@ -22,13 +22,15 @@ table! {
         rate: Option<BitRate>,
         /// Longest run.
         longest: Option<Span>,
-        /// Prefixes it sends to.
+        /// Prefixes it sends to, multicast groups among them.
         destinations: Option<List<PrefixText>>,
-        /// Interfaces of this host that flows use.
+        /// Interfaces of this host that flows and routers use.
         interfaces: Option<List<InterfaceName>>,
         /// Send to hosts that have not agreed, too: ICMP echo, and UDP to a closed port.
         one_ended: bool = false,
         /// Be a provider edge router, too.
         routers: bool = false,
+        /// Tell what happens to the windows of TCP flows it sends: programs in the kernel, which need root.
+        tcp_events: bool = false,
     }
 }

@@ -31,6 +31,7 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
             interfaces: policy.interfaces.as_ref().map(|list| names(&list.0)),
             one_ended: policy.one_ended,
             routers: policy.routers,
+            tcp_events: policy.tcp_events,
         })
     })
 }
@@ -50,7 +51,7 @@ mod tests {
     #[test]
     fn a_file_is_a_policy() {
         let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nlongest = \"1 h\"\n\
-            destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\n";
+            destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\ntcp_events = true\n";
         let policy = parse("policy.toml", text).unwrap();
         let expected = Policy {
             controllers: Some(vec!["lab".into()]),
@@ -60,6 +61,7 @@ mod tests {
             interfaces: Some(vec!["eth1".into()]),
             one_ended: true,
             routers: false,
+            tcp_events: true,
         };
         assert_eq!(policy, expected);
         assert_eq!(parse("policy.toml", "[policy]\n").unwrap(), Policy::default());

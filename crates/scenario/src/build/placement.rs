@@ -1,7 +1,9 @@
-//! Which agents stand for hosts on `live`.
+//! Which agents stand for hosts and provider edge routers on `live`.
 
 use super::{Builder, Network};
-use crate::plan::{Chosen, NodeKind, Placement};
+use crate::file::place;
+use crate::plan::{Attachment, Chosen, NodeKind, Placement};
+use crate::table::Named;
 use std::collections::BTreeMap;
 
 impl Builder<'_, '_> {
@@ -13,9 +15,10 @@ impl Builder<'_, '_> {
             let Some(node) = self.reference(&self.file.node, &member.name, member.place, "node") else {
                 continue;
             };
-            if network.kinds[node] != NodeKind::Host {
-                let message = format!("`{}` is no host: agents send and receive flows", member.name);
-                let help = "place the hosts; on `live` the network between them is the real one";
+            if !matches!(network.kinds[node], NodeKind::Host | NodeKind::Pe) {
+                let message =
+                    format!("`{}` is neither a host nor a pe: agents are nothing else", member.name);
+                let help = "place hosts and provider edge routers; on `live` the rest of the network is the real one";
                 self.problems.push_help(member.place, message, help);
                 continue;
             }
@@ -42,8 +45,40 @@ impl Builder<'_, '_> {
                 continue;
             }
             let address = place.address.as_ref().map(|address| address.0);
-            places.insert(member.name.clone(), Placement { agent, address });
+            let interfaces = self.interfaces(&place.interfaces, &member.name, network.kinds[node]);
+            places.insert(member.name.clone(), Placement { agent, address, interfaces });
         }
         places
+    }
+
+    /// The interfaces that stand for a node's links.
+    fn interfaces(
+        &mut self,
+        written: &Named<place::Attachment>,
+        node: &str,
+        kind: NodeKind,
+    ) -> BTreeMap<String, Attachment> {
+        let mut interfaces = BTreeMap::new();
+        for member in &written.0 {
+            let Some(attachment) = &member.value else { continue };
+            let Some(link) = self.reference(&self.file.link, &member.name, member.place, "link") else {
+                continue;
+            };
+            let ends = self.file.link.0[link].value.as_ref().map(|link| &link.ends);
+            if kind != NodeKind::Pe {
+                let message = format!("`{node}` is a host: which interfaces its flows use, its address says");
+                self.problems.push_help(member.place, message, "name interfaces of a `pe` only");
+            } else if ends.is_some_and(|ends| ends.iter().all(|end| end.value.0 != node)) {
+                let message = format!("link `{}` does not end at `{node}`", member.name);
+                self.problems.push_help(member.place, message, "name a link of this node");
+            }
+            let attachment = Attachment {
+                name: attachment.name.value.0.clone(),
+                addresses: attachment.address.0.iter().map(|address| address.0).collect(),
+                via: attachment.via.as_ref().map(|via| via.0),
+            };
+            interfaces.insert(member.name.clone(), attachment);
+        }
+        interfaces
     }
 }

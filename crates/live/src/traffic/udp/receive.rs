@@ -44,7 +44,9 @@ impl UdpReceiver {
         };
         let compare = options.compare_payload || options.checksum_zero;
         let socket = match &task.transport {
-            Transport::Multicast { source, .. } => super::super::multicast::join(task.destination, *source)?,
+            Transport::Multicast { source, receiver, .. } => {
+                super::super::multicast::join(task.destination, *source, *receiver)?
+            }
             _ => from_one_host(bound(task.destination, false)?, task.source.ip())?,
         };
         date_arrivals(&socket).map_err(Problem::system("asking for arrival times"))?;

@@ -1,23 +1,23 @@
 //! What happens to the windows of a run's TCP flows, as the kernel tells it.
+//!
+//! Flows are known by their ends before they begin. Where they are sent from, in namespaces of this
+//! machine or on this host, is the caller's business.
 
-use super::process::Failed;
+use super::filter::{Filter, MOST};
+use super::flows::{Flow, Flows};
+use super::programs::Programs;
 use crate::clock::Epoch;
 use crate::netns::Namespace;
 use crate::obstacle::Obstacle;
-use crate::tcpmon::filter::{Filter, MOST};
-use crate::tcpmon::flows::{Flow, Flows};
-use crate::tcpmon::programs::Programs;
+use crate::results::{EndedWindow, Watched};
 use netstage_core::tcp::event::{FlowEvent, Kind};
 use netstage_core::tcp::history::{Bin, History, Joined};
 use netstage_core::time::{Duration, Instant};
-use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 /// How often the kernel's ring is emptied: it holds what comes in many times as long.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
@@ -33,13 +33,19 @@ pub struct WatchSpec {
     pub bins: usize,
 }
 
+impl WatchSpec {
+    /// Of a run; none where there is nothing to watch.
+    pub fn new(flows: Vec<FlowSpec>, duration: Duration, interval: Duration) -> Option<WatchSpec> {
+        let bins = (duration.0 / interval.0) as usize;
+        (!flows.is_empty()).then_some(WatchSpec { flows, interval, bins })
+    }
+}
+
 /// What one end of a flow sends: to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowSpec {
     /// The subject of what is seen.
     pub subject: String,
-    /// Index of its sender's node.
-    pub node: usize,
     /// The sender's end.
     pub source: End,
     /// The receiver's.
@@ -71,40 +77,17 @@ impl End {
     }
 }
 
-/// What was seen.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Watched {
-    /// Of each flow, by its subject.
-    pub flows: Vec<(String, Vec<Bin>)>,
-    /// What the kernel had no room to tell.
-    pub lost: u64,
-    /// What this kernel does not tell.
-    pub missing: Vec<String>,
-}
-
 /// Programs in the kernel that tell of the flows.
 pub struct Watch {
     spec: WatchSpec,
-    state: State,
-}
-
-enum State {
-    Loaded(Box<Programs>),
-    Running(JoinHandle<Watched>),
-    Over,
+    programs: Box<Programs>,
 }
 
 impl Watch {
-    /// Has the kernel tell from now on. `nodes` are the network's namespaces.
-    pub fn start(spec: WatchSpec, nodes: &[Option<Namespace>]) -> Result<Watch, Failed> {
-        let mut namespaces: Vec<u32> = Vec::new();
-        for flow in &spec.flows {
-            let namespace = nodes[flow.node].as_ref().expect("a node with a flow is used");
-            let number = fstat(namespace.as_fd()).map_err(|e| {
-                Failed::broken(format!("[measure] tcp: cannot tell network namespaces apart: {e}"))
-            })?;
-            namespaces.push(number.st_ino as u32);
-        }
+    /// Has the kernel tell from now on of senders in these network namespaces, by their numbers.
+    pub fn start(spec: WatchSpec, namespaces: Vec<u64>) -> Result<Watch, Obstacle> {
+        // In the kernel such a number has 32 bits.
+        let mut namespaces: Vec<u32> = namespaces.into_iter().map(|number| number as u32).collect();
         namespaces.sort_unstable();
         namespaces.dedup();
         // Of more senders all that the kernel tells is looked through.
@@ -112,45 +95,45 @@ impl Watch {
             namespaces.clear();
         }
         let programs = Programs::load(Filter { namespaces, ..Filter::default() });
-        let programs = programs.map_err(|Obstacle { message, remedy, is_missing }| Failed {
-            missing: is_missing,
-            message: format!("[measure] tcp = \"events\": {message}"),
-            remedy,
+        let programs = programs.map_err(|obstacle| Obstacle {
+            message: format!("[measure] tcp = \"events\": {}", obstacle.message),
+            ..obstacle
         })?;
-        Ok(Watch { spec, state: State::Loaded(Box::new(programs)) })
+        Ok(Watch { spec, programs: Box::new(programs) })
     }
 
-    /// Times count from `epoch`; it goes on until `stop` is set.
-    pub fn run(&mut self, epoch: Epoch, stop: &Arc<AtomicBool>) {
-        let State::Loaded(programs) = std::mem::replace(&mut self.state, State::Over) else { return };
-        let (spec, stop) = (self.spec.clone(), Arc::clone(stop));
-        self.state = State::Running(thread::spawn(move || watch(&spec, *programs, epoch, &stop)));
+    /// The same, of senders in the network namespace of this thread.
+    pub fn start_here(spec: WatchSpec) -> Result<Watch, Obstacle> {
+        let own = Namespace::of_this_thread().and_then(|own| own.number());
+        // Without its number all that the kernel tells is looked through.
+        Watch::start(spec, own.into_iter().collect())
     }
 
-    /// What was seen, once `stop` was set.
-    pub fn finish(&mut self) -> Watched {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Running(thread) => thread.join().unwrap_or_default(),
-            State::Loaded(_) | State::Over => Watched::default(),
+    /// Watches until `over` is set; times count from `epoch`. `tell` hears of each bin of each flow soon
+    /// after its end.
+    pub fn run(self, epoch: Epoch, over: &AtomicBool, mut tell: impl FnMut(EndedWindow)) -> Watched {
+        let Watch { spec, mut programs } = self;
+        let mut seen = Seen::new(&spec);
+        let mut flows = Flows::new(epoch.0);
+        let mut told = 0;
+        loop {
+            // What came before the end is taken too.
+            let over = over.load(Ordering::Relaxed);
+            let now = epoch.now();
+            programs.poll(|record, told| {
+                flows.handle(record, told, &mut |flow, event| seen.handle(flow, event));
+            });
+            while told < spec.bins && Instant::ZERO + spec.interval * (told as u64 + 1) <= now {
+                seen.ended(told, &mut tell);
+                told += 1;
+            }
+            if over {
+                break;
+            }
+            thread::sleep(LOOK);
         }
+        Watched { flows: seen.finish(), lost: programs.lost(), missing: programs.missing().to_vec() }
     }
-}
-
-fn watch(spec: &WatchSpec, mut programs: Programs, epoch: Epoch, stop: &AtomicBool) -> Watched {
-    let mut seen = Seen::new(spec);
-    let mut flows = Flows::new(epoch.0);
-    loop {
-        // What came before the end is taken too.
-        let over = stop.load(Ordering::Relaxed);
-        programs.poll(|record, told| {
-            flows.handle(record, told, &mut |flow, event| seen.handle(flow, event));
-        });
-        if over {
-            break;
-        }
-        thread::sleep(LOOK);
-    }
-    Watched { flows: seen.finish(), lost: programs.lost(), missing: programs.missing().to_vec() }
 }
 
 /// What was seen of each flow so far: of connections that are over, and of those under way.
@@ -196,6 +179,18 @@ impl<'a> Seen<'a> {
             source.is(flow.local) && destination.is(flow.remote)
         };
         candidates.iter().find(is_of).copied()
+    }
+
+    /// A bin of each flow as it stands, told under the flow's subject.
+    fn ended(&self, bin: usize, tell: &mut impl FnMut(EndedWindow)) {
+        for (at, flow) in self.spec.flows.iter().enumerate() {
+            let mut joined = self.joined[at].only(bin);
+            for (_, history) in self.open.values().filter(|(of, _)| *of == at) {
+                joined.add(&[history.ended(bin)]);
+            }
+            let window = joined.finish()[0];
+            tell(EndedWindow { subject: flow.subject.clone(), bin: bin as u32, window });
+        }
     }
 
     fn finish(mut self) -> Vec<(String, Vec<Bin>)> {

@@ -1,0 +1,277 @@
+//! What agents of a fleet are beside hosts of flows: provider edge routers, watchers of TCP, receivers of
+//! multicast. Two customers, and two routers between them, in namespaces.
+
+mod support;
+
+use netstage_live::fleet::Fleet as Folder;
+use netstage_live::netns::netlink::Netlink;
+use netstage_live::placed::Means;
+use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::{Options, parse};
+use netstage_study::Performer;
+use netstage_study::stage::live;
+use std::fs;
+use std::sync::Mutex;
+use support::fleet::{Fleet, LIMIT, is_run, said};
+use support::network::{address, default_route, is_privileged, join};
+use support::within;
+
+const AGENTS: [&str; 4] = ["west-pe", "east-pe", "office", "factory"];
+
+const POLICY: &str = r#"
+[policy]
+controllers = ["lab"]
+longest = "1 min"
+destinations = ["10.0.0.0/8", "239.192.0.0/14"]
+interfaces = ["wan", "customers", "data"]
+routers = true
+tcp_events = true
+"#;
+
+/// Routers of a VPN, whose flows are watched.
+const VPN: &str = r#"
+[scenario]
+title = "A VPN between hosts"
+duration = "3 s"
+[node.a]
+[node.b]
+[node.west]
+kind = "pe"
+[node.east]
+kind = "pe"
+[defaults.link]
+rate = "100 Mbit/s"
+buffer = "100 packets"
+[link.office]
+ends = ["a", "west"]
+[link.core]
+ends = ["west", "east"]
+[link.factory]
+ends = ["east", "b"]
+[vpn.gold]
+weight = 2.0
+ingress = "west"
+egress = "east"
+encapsulation = "mpls-in-udp"
+control = { kind = "i2vfc", report_within = "10 ms" }
+[flow.file]
+from = "a"
+to = "b"
+vpn = "gold"
+traffic = { model = "cbr", rate = "4 Mbit/s", packet = "1000 B" }
+[flow.voice]
+from = "a"
+to = "b"
+vpn = "gold"
+transport = "udp"
+traffic = { model = "cbr", rate = "800 kbit/s", packet = "500 B" }
+[place]
+a = "office"
+b = "factory"
+[place.west]
+agent = "west-pe"
+address = "10.9.0.1"
+interfaces = { core = "wan", office = { name = "customers", address = ["10.1.1.1/24"] } }
+[place.east]
+agent = "east-pe"
+address = "10.9.0.2"
+interfaces = { core = "wan", factory = { name = "customers", address = ["10.1.2.1/24"] } }
+[measure]
+interval = "100 ms"
+flow_detail = true
+delay = true
+tcp = "events"
+[expect.file]
+metric = "flow.throughput"
+subject = "file"
+at_least = "0.1 Mbit/s"
+[plot.window]
+metric = "vpn.window"
+"#;
+
+/// The routers' hosts as hosts, on the line between them.
+const TELEVISION: &str = r#"
+[scenario]
+title = "Multicast between hosts"
+duration = "2 s"
+[node.studio]
+[node.viewer]
+[link.line]
+ends = ["studio", "viewer"]
+rate = "100 Mbit/s"
+buffer = "100 packets"
+[flow.television]
+from = "studio"
+to = "viewer"
+transport = "multicast"
+traffic = { model = "cbr", rate = "1 Mbit/s", packet = "500 B" }
+[place]
+studio = { agent = "west-pe", address = "10.9.0.1" }
+viewer = { agent = "east-pe", address = "10.9.0.2" }
+[measure]
+interval = "100 ms"
+[expect.television]
+metric = "flow.throughput"
+subject = "television"
+at_least = "0.1 Mbit/s"
+[plot.throughput]
+metric = "flow.throughput"
+"#;
+
+fn fleet(name: &str) -> Fleet {
+    let fleet = Fleet::new(name, &AGENTS);
+    let [west, east, office, factory] = &fleet.hosts[..] else { unreachable!("four names") };
+    join((west, "wan", 31), (east, "wan", 32));
+    join((west, "customers", 33), (office, "data", 34));
+    join((east, "customers", 35), (factory, "data", 36));
+    for (host, link, own) in [
+        (west, "wan", "10.9.0.1"),
+        (east, "wan", "10.9.0.2"),
+        (office, "data", "10.1.1.2"),
+        (factory, "data", "10.1.2.2"),
+    ] {
+        Netlink::open(host).unwrap().add_address(link, address(own), 24).unwrap();
+    }
+    for (host, router) in [(office, "10.1.1.1"), (factory, "10.1.2.1")] {
+        Netlink::open(host).unwrap().add_route(&default_route(router, "data")).unwrap();
+    }
+    fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
+    fs::write(fleet.folder.join("vpn.toml"), VPN).unwrap();
+    fs::write(fleet.folder.join("television.toml"), TELEVISION).unwrap();
+    fleet.well(&["fleet", "init", "--name", "lab"]);
+    fleet
+}
+
+/// The kernel's `arp_ignore` of the customers' interface: 8 as long as a router has it.
+fn arp_ignore(fleet: &Fleet) -> String {
+    fleet.hosts[0].sysctl_value("net/ipv4/conf/customers/arp_ignore").unwrap()
+}
+
+#[test]
+fn agents_are_routers_watch_tcp_and_receive_multicast() {
+    if !is_privileged() {
+        return;
+    }
+    let fleet = fleet("placed");
+    let _hub = fleet.serve();
+    let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
+    let output = fleet.at_hub(&["run", "vpn.toml", "--on", "live", "--out", "vpn", "--json"]);
+    assert!(is_run(&output), "{}\n{}", said(&output), fleet.logs());
+    let record = fleet.record("vpn");
+    assert!(record["failures"].is_null(), "{record:#}");
+    let summary = record["cells"][0]["summary"].as_array().unwrap();
+    let mean = |metric: &str, subject: &str| {
+        let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
+        found
+            .and_then(|entry| entry["mean"].as_f64())
+            .unwrap_or_else(|| panic!("no {metric} of {subject}: {record:#}"))
+    };
+    // What the routers decided, and took.
+    assert!(mean("vpn.window", "gold") >= 1.0);
+    assert!(mean("pe.memory", "west") > 1e6 && mean("pe.memory", "east") > 1e6);
+    // Both flows went through them, by what their receivers tell.
+    let [file, voice] = ["file", "voice"].map(|flow| mean("flow.throughput", flow));
+    assert!(file > 1e5 && voice > 1e5, "{file} {voice}");
+    let vpn = mean("vpn.throughput", "gold");
+    assert!(vpn > file + voice && vpn < 1.2 * (file + voice), "{vpn} of {file} and {voice}");
+    assert!(mean("flow.delay", "voice") > 0.0);
+    // The sender's kernel told of its windows.
+    assert!(mean("flow.window.peak", "file") >= 1.0);
+    assert_eq!(arp_ignore(&fleet), "0", "the router's interface is the kernel's again");
+    let log = fleet.log("west-pe.log");
+    assert!(log.contains("a router of wan, customers") && log.contains("agreed"), "{log}");
+
+    let output = fleet.at_hub(&["run", "television.toml", "--on", "live", "--out", "tv", "--json"]);
+    assert!(is_run(&output), "{}\n{}", said(&output), fleet.logs());
+    let record = fleet.record("tv");
+    assert!(record["failures"].is_null(), "{record:#}");
+    assert_eq!(record["expectations"][0]["pass"], true, "{record:#}");
+
+    // What a placement lacks is told before anybody is asked.
+    let run = |name: &str, text: String| {
+        fs::write(fleet.folder.join("wrong.toml"), text).unwrap();
+        let output = fleet.at_hub(&["run", "wrong.toml", "--on", "live", "--out", name]);
+        (output.status.code(), said(&output))
+    };
+    let (code, told) = run("bare", VPN.replace(r#"core = "wan", office"#, "office"));
+    assert!(code == Some(2) && told.contains("name it in place.west.interfaces.core"), "{told}");
+    let (code, told) = run("half", VPN.replace("[place.east]\nagent", "[place.east]\nlabel"));
+    assert!(code == Some(1) && told.contains("node.east: no further agent with label east-pe"), "{told}");
+    // And what a policy does not allow, by the agent.
+    let (code, told) = run("eth0", VPN.replace("10.9.0.2\"", "192.0.2.2\""));
+    assert!(code == Some(1) && told.contains("does not allow sending to 192.0.2.2"), "{told}");
+}
+
+#[test]
+fn a_run_on_agents_is_told_as_it_happens() {
+    if !is_privileged() {
+        return;
+    }
+    let fleet = fleet("placed-told");
+    let _hub = fleet.serve();
+    let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
+    let scenario = parse("vpn.toml", VPN, None, &Options::default()).unwrap();
+    let means = Means::new(Folder::open(&fleet.folder.join("fleet")).unwrap(), &fleet.folder.join("out"));
+    let stage = live(means);
+    let told = Mutex::new(Vec::new());
+    let performer = Performer {
+        runner: &stage,
+        retries: 0,
+        stop: &|| false,
+        doing: &|_| (),
+        so_far: Some(&|_, outcome, is_over| told.lock().unwrap().push((outcome, is_over))),
+    };
+    performer.perform(&scenario, (0, 1)).unwrap();
+    let mut told = told.into_inner().unwrap();
+    let (last, is_over) = told.pop().unwrap();
+    assert!(is_over && last.bins == 30 && !told.is_empty());
+    assert!(told.is_sorted_by_key(|(outcome, _)| outcome.bins), "bins come in order");
+    let (early, _) = told.last().unwrap();
+    assert!(early.bins > 0 && early.bins <= 30);
+    for (metric, subject) in [
+        (Metric::VpnThroughput, "gold"),
+        (Metric::VpnWindow, "gold"),
+        (Metric::FairnessInterVpn, ""),
+        (Metric::FlowThroughput, "file"),
+        (Metric::FlowWindowPeak, "file"),
+        (Metric::FlowCauseTimeout, "file"),
+        (Metric::FlowDelay, "voice"),
+    ] {
+        let series = early.get(metric, subject).unwrap_or_else(|| panic!("no {metric:?} while it runs"));
+        assert_eq!(series.values.len(), early.bins);
+        let known = series.values.iter().filter(|value| value.is_finite()).count();
+        assert!(known > 0, "{metric:?}: {:?}", series.values);
+    }
+    // What the receivers had told of bins, they reported in the end; some bytes come late to their bin.
+    let of = |outcome: &Outcome| outcome.get(Metric::FlowThroughput, "voice").unwrap().values.clone();
+    let (early, late) = (of(early), of(&last));
+    assert!(early.iter().zip(&late).filter(|(early, late)| early == late).count() * 2 > early.len());
+}
+
+#[test]
+fn a_router_ends_with_its_controller() {
+    if !is_privileged() {
+        return;
+    }
+    let fleet = fleet("placed-lost");
+    let mut hub = fleet.serve();
+    let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
+    let has_begun = || arp_ignore(&fleet) == "8";
+    let sends = || {
+        let journal = fs::read_to_string(fleet.folder.join("office/spool/a-2.bins")).unwrap_or_default();
+        journal.lines().count() > 3
+    };
+    // While it is prepared, and while it runs.
+    let moments: [(&str, &dyn Fn() -> bool); 2] = [("one", &has_begun), ("two", &sends)];
+    for (out, moment) in moments {
+        let arguments = ["run", "vpn.toml", "--on", "live", "--out", out, "--set", "scenario.duration=50 s"];
+        let run = fleet.start(&fleet.hub, "run.log", &arguments);
+        assert!(within(LIMIT, moment), "{out}: {}{}", fleet.log("run.log"), fleet.logs());
+        hub.signal("-KILL");
+        drop(hub);
+        assert!(within(LIMIT, || arp_ignore(&fleet) == "0"), "{out}: {}", fleet.logs());
+        drop(run.output());
+        hub = fleet.serve_again();
+        fleet.wait_for(&AGENTS.map(|agent| (agent, "idle")));
+    }
+}

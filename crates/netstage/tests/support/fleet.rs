@@ -1,0 +1,173 @@
+//! A fleet in namespaces: a controller's host, agents' hosts, and a network for commands between them.
+#![allow(dead_code)]
+
+use super::network::{address, join};
+use super::{Folder, Process, within};
+use netstage_live::netns::netlink::Netlink;
+use netstage_live::netns::{Namespace, spawn_in};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+pub const CONTROLLER: &str = "192.168.77.1:4700";
+/// Far longer than anything here takes, on any machine.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// The hosts. Agents keep to `policy.toml` in the folder.
+pub struct Fleet {
+    pub hub: Namespace,
+    pub hosts: Vec<Namespace>,
+    pub names: Vec<&'static str>,
+    pub folder: Folder,
+}
+
+impl Fleet {
+    pub fn new(name: &str, names: &[&'static str]) -> Fleet {
+        let hub = Namespace::new().unwrap();
+        hub.loopback_up().unwrap();
+        let mut hub_links = Netlink::open(&hub).unwrap();
+        hub_links.create_bridge("mgmt").unwrap();
+        hub_links.add_address("mgmt", address("192.168.77.1"), 24).unwrap();
+        hub_links.set_up("mgmt").unwrap();
+        let host = |index: usize| {
+            let number = index as u8 + 1;
+            let host = Namespace::new().unwrap();
+            host.loopback_up().unwrap();
+            let port = format!("m{number}");
+            join((&host, "mgmt", 10 + number), (&hub, &port, 20 + number));
+            hub_links.set_bridge(&port, "mgmt").unwrap();
+            let mut links = Netlink::open(&host).unwrap();
+            links.add_address("mgmt", address(&format!("192.168.77.1{number}")), 24).unwrap();
+            host
+        };
+        let hosts = (0..names.len()).map(host).collect();
+        Fleet { hub, hosts, names: names.to_vec(), folder: Folder::new(name) }
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).current_dir(&*self.folder).env("NETSTAGE_FLEET", self.folder.join("fleet"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// What a command at the controller's host says.
+    pub fn at_hub(&self, arguments: &[&str]) -> Output {
+        self.run_in(&self.hub, arguments)
+    }
+
+    pub fn run_in(&self, namespace: &Namespace, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Process::new(spawn_in(namespace, command).unwrap()).output()
+    }
+
+    /// What it prints, of one that goes well.
+    pub fn well(&self, arguments: &[&str]) -> String {
+        let output = self.at_hub(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn start(&self, namespace: &Namespace, log: &str, arguments: &[&str]) -> Process {
+        let mut command = self.command(arguments);
+        let log = File::options().create(true).append(true).open(self.folder.join(log)).unwrap();
+        command.stdout(Stdio::null()).stderr(log);
+        Process::new(spawn_in(namespace, command).unwrap())
+    }
+
+    /// Another controller's process, once the one before is gone.
+    pub fn serve_again(&self) -> Process {
+        let _ = fs::remove_file(self.folder.join("hub.log"));
+        self.serve()
+    }
+
+    pub fn serve(&self) -> Process {
+        let process =
+            self.start(&self.hub, "hub.log", &["fleet", "serve", "--listen", CONTROLLER, "--metrics"]);
+        assert!(within(LIMIT, || self.log("hub.log").contains("agents dial")), "{}", self.log("hub.log"));
+        process
+    }
+
+    pub fn agent(&self, index: usize) -> Process {
+        let name = self.names[index];
+        let arguments = ["agent", "--state", name, "--policy", "policy.toml", "--metrics"];
+        self.start(&self.hosts[index], &format!("{name}.log"), &arguments)
+    }
+
+    /// What is told there for Prometheus.
+    pub fn scrape(&self, namespace: &Namespace, address: &str) -> String {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--fail", &format!("http://{address}/metrics")]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = Process::new(spawn_in(namespace, command).unwrap()).output();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn join(&self, index: usize, token: &str) -> Output {
+        self.run_in(&self.hosts[index], &["fleet", "join", CONTROLLER, token, "--state", self.names[index]])
+    }
+
+    /// All agents join, each under a label, and dial.
+    pub fn join_all(&self, labels: &[&str]) -> Vec<Process> {
+        let agents = self.names.iter().zip(labels).enumerate().map(|(index, (name, label))| {
+            let token = self.well(&["fleet", "token", name, "--label", label]);
+            let output = self.join(index, token.trim());
+            assert!(output.status.success(), "{}", said(&output));
+            self.agent(index)
+        });
+        let agents = agents.collect();
+        let idle: Vec<_> = self.names.iter().map(|name| (*name, "idle")).collect();
+        self.wait_for(&idle);
+        agents
+    }
+
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.join(name)).unwrap_or_default()
+    }
+
+    /// What all of them have said.
+    pub fn logs(&self) -> String {
+        let told = |name: &str| format!("{name}.log:\n{}", self.log(&format!("{name}.log")));
+        ["hub"].iter().chain(&self.names).map(|name| told(name)).collect::<Vec<_>>().join("\n")
+    }
+
+    pub fn states(&self) -> Vec<(String, String)> {
+        let agents: Value = serde_json::from_str(&self.well(&["fleet", "ls", "--json"])).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        agents.as_array().unwrap().iter().map(|agent| (text(&agent["name"]), text(&agent["state"]))).collect()
+    }
+
+    pub fn wait_for(&self, expected: &[(&str, &str)]) {
+        let is_so = || {
+            let states = self.states();
+            expected.iter().all(|(name, state)| states.iter().any(|(n, s)| n == name && s == state))
+        };
+        assert!(within(LIMIT, is_so), "{:?}\n{}", self.states(), self.logs());
+    }
+
+    pub fn record(&self, out: &str) -> Value {
+        serde_json::from_slice(&fs::read(self.folder.join(out).join("record.json")).unwrap()).unwrap()
+    }
+
+    pub fn spooled(&self, agent: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.folder.join(agent).join("spool")).unwrap();
+        entries
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|e| e == "json"))
+            .collect()
+    }
+}
+
+pub fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A machine that stood still makes a run void, which is not what is tested here.
+pub fn is_run(output: &Output) -> bool {
+    matches!(output.status.code(), Some(0 | 3 | 5))
+}
