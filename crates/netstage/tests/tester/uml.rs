@@ -49,7 +49,9 @@ fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
     );
     assert!(Command::new("chmod").arg("+x").arg(world.folder.join("init")).status().unwrap().success());
     let _ = std::fs::remove_file(world.folder.join("ready"));
-    let mut kernel = Command::new(KERNEL);
+    // Its processes go with the first of them.
+    let mut kernel = Command::new("unshare");
+    kernel.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", KERNEL]);
     kernel.args([
         "mem=256M",
         "root=/dev/root",
