@@ -150,5 +150,5 @@ fn the_guide_does_what_it_says() {
     for name in ["record/report.html", "linux/report.html", "comparison.html"] {
         assert!(std::fs::read_to_string(folder.join(name)).unwrap().contains("<html"), "{name}");
     }
-    assert!(text.contains("Comparison of record and linux"), "{text}");
+    assert!(text.contains("Comparison of record, linux"), "{text}");
 }
