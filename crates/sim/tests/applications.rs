@@ -11,29 +11,10 @@ use netstage_scenario::plan::*;
 use netstage_sim::{Options, refusal, run, run_with};
 use support::*;
 
-fn empty(seconds: u64) -> Plan {
-    Plan {
-        title: "applications".into(),
-        duration: Duration::from_secs(seconds),
-        nodes: Vec::new(),
-        links: Vec::new(),
-        vpns: Vec::new(),
-        flows: Vec::new(),
-        tests: Vec::new(),
-        tunnels: Vec::new(),
-        routing: None,
-        measure: Measure {
-            interval: Duration::from_secs(1),
-            flow_detail: true,
-            tcp_events: false,
-            delay: false,
-        },
-    }
-}
-
 /// Two hosts at the ends of a line, and a router in the middle.
 fn line(rate: u64, delay_ms: u64, seconds: u64) -> (Plan, Vec<usize>) {
-    let mut plan = empty(seconds);
+    let mut plan = empty("applications", Duration::from_secs(seconds));
+    plan.measure.flow_detail = true;
     let client = plan.node("client", NodeKind::Host);
     let router = plan.node("router", NodeKind::Router);
     let server = plan.node("server", NodeKind::Host);

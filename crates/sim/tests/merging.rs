@@ -19,22 +19,12 @@ use support::*;
 /// A chain of routers with hosts hanging off it, random in everything.
 fn random_plan(stream: &mut Stream) -> Plan {
     let mut below = |n: u64| stream.next_u64() % n;
-    let mut plan = Plan {
-        title: "random".into(),
-        duration: Duration::from_millis(2_500 + below(2_000)),
-        nodes: Vec::new(),
-        links: Vec::new(),
-        vpns: Vec::new(),
-        flows: Vec::new(),
-        tests: Vec::new(),
-        tunnels: Vec::new(),
-        routing: None,
-        measure: Measure {
-            interval: Duration::from_millis(100),
-            flow_detail: below(2) == 0,
-            tcp_events: below(2) == 0,
-            delay: true,
-        },
+    let mut plan = empty("random", Duration::from_millis(2_500 + below(2_000)));
+    plan.measure = Measure {
+        interval: Duration::from_millis(100),
+        flow_detail: below(2) == 0,
+        tcp_events: below(2) == 0,
+        delay: true,
     };
     let routers = 2 + below(3) as usize;
     let core: Vec<usize> = (0..routers).map(|k| plan.node(&format!("c{k}"), NodeKind::Router)).collect();

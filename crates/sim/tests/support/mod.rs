@@ -78,7 +78,7 @@ impl Default for Dumbbell {
 impl Dumbbell {
     /// The plan.
     pub fn plan(&self) -> Plan {
-        let mut plan = empty("dumbbell", self.seconds);
+        let mut plan = empty("dumbbell", Duration::from_secs(self.seconds));
         let access = plain_link(self.access_rate, Duration::ZERO, 1000);
         let core = [plan.node("core1", NodeKind::Router), plan.node("core2", NodeKind::Router)];
         let bottleneck = plan.link("bottleneck", core, plain_link(self.rate, Duration::ZERO, self.buffer));
@@ -126,11 +126,11 @@ impl Dumbbell {
     }
 }
 
-/// A plan of so many seconds in which there is nothing yet.
-fn empty(title: &str, seconds: u64) -> Plan {
+/// A plan of this length in which there is nothing yet.
+pub fn empty(title: &str, duration: Duration) -> Plan {
     Plan {
         title: title.into(),
-        duration: Duration::from_secs(seconds),
+        duration,
         nodes: Vec::new(),
         links: Vec::new(),
         vpns: Vec::new(),
@@ -206,7 +206,7 @@ impl Build for Plan {
 /// The parking lot of the I2VFC paper, section 3.2: VPN 1 crosses all three links, the
 /// others one each. Rates in Mbit/s.
 pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -> Control) -> Plan {
-    let mut plan = empty("parking lot", 50);
+    let mut plan = empty("parking lot", Duration::from_secs(50));
     let access = plain_link(1_000_000_000, Duration::ZERO, 1000);
     let core: Vec<usize> = (1..=4).map(|k| plan.node(&format!("core{k}"), NodeKind::Router)).collect();
     let trunk: Vec<usize> = (0..3)
