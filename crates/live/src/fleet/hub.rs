@@ -66,6 +66,8 @@ pub struct Hub {
     ender: Ender,
     metrics: Option<SocketAddr>,
     log: Log,
+    /// How agents were when last seen.
+    seen: BTreeMap<String, AgentStatus>,
     /// Held as long as the hub.
     _lock: nix::fcntl::Flock<std::fs::File>,
 }
@@ -117,6 +119,10 @@ impl Hub {
         })?;
         let commands = Socket::bind(&fleet.socket())
             .map_err(|error| FleetError::new(error.to_string(), "name a shorter folder with --fleet"))?;
+        // A hub that was killed a moment ago left word of agents that are not there any more.
+        let mut seen = fleet.last_status();
+        seen.iter_mut().for_each(|agent| agent.state = State::Offline);
+        fleet.write_status(seen.clone()).map_err(system)?;
         Ok(Hub {
             fleet,
             authority,
@@ -126,6 +132,7 @@ impl Hub {
             ender: Ender::default(),
             metrics: None,
             log,
+            seen: seen.into_iter().map(|agent| (agent.name.clone(), agent)).collect(),
             _lock: lock,
         })
     }
@@ -152,14 +159,13 @@ impl Hub {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.on_thread_start(|| _ = go_ahead()).enable_all().build()?;
         let mut ended = self.ender.subscribe();
-        let seen = self.fleet.last_status().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
         let shared = Arc::new(Shared {
             fleet: self.fleet,
             authority: Arc::new(self.authority),
             log: self.log,
             counts: Arc::default(),
             since: Instant::now(),
-            state: Mutex::new(Present { seen, ..Present::default() }),
+            state: Mutex::new(Present { seen: self.seen, ..Present::default() }),
         });
         shared.read_registry();
         let mut commands = self.commands;
@@ -467,5 +473,31 @@ async fn pass_on(
     tokio::select! {
         result = server => result.map_err(io::Error::other),
         () = until => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::folder::Registered;
+    use super::super::private;
+    use super::*;
+
+    #[test]
+    fn nobody_is_there_before_he_has_dialled_this_hub() {
+        let folder = std::env::temp_dir().join(format!("netstage-hub-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let fleet = Fleet::create(&folder, "lab").unwrap();
+        let expires_s = now_s() + 3600;
+        let site =
+            Registered { labels: Vec::new(), lasting_s: 3600, certificates: vec![("00".into(), expires_s)] };
+        private::write_json(&folder.join("agents/site.json"), &site).unwrap();
+        // As a hub leaves it that is killed while the agent is there.
+        let mut seen = fleet.agents().unwrap();
+        seen[0].state = State::Idle;
+        fleet.write_status(seen).unwrap();
+        assert_eq!(fleet.agents().unwrap()[0].state, State::Idle);
+        let _hub = Hub::bind(fleet.clone(), "127.0.0.1:0".parse().unwrap(), Arc::new(|_, _| {})).unwrap();
+        assert_eq!(fleet.agents().unwrap()[0].state, State::Offline);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
