@@ -644,6 +644,8 @@ fn damaged_records_are_shown_as_such() {
 #[test]
 fn answers_are_those_the_description_promises() {
     let server = Server::start("serve-description", &[]);
+    // There is a run and its record to ask for.
+    assert_eq!(server.end(server.start_run("sub/two.toml", SCENARIO, "sim"))["phase"], "finished");
     let description = server.get("/api/openapi.json").json();
     assert!(description["paths"].as_object().unwrap().len() >= 12);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/schemathesis.sh");

@@ -61,13 +61,13 @@ def bar() -> Iterator[Listener]:
         from tqdm import tqdm
 
     # Its own guess counts what an earlier part finished, and nothing of the run under way.
-    layout = "{percentage:3.0f} %|{bar}| {desc}, {elapsed}{postfix}"
+    layout = "{percentage:3.0f} %|{bar}| {desc} {elapsed}{postfix}"
     with tqdm(leave=False, bar_format=layout) as shown:
 
         def listener(done: int, total: int, under_way: float, left_s: float | None, doing: str) -> None:
             shown.total = total
             shown.n = done + under_way
-            shown.set_description_str(f"{done} of {total} runs", refresh=False)
+            shown.set_description_str(f"{done} of {total} runs,", refresh=False)
             left = "" if left_s is None else f"{shown.format_interval(left_s)} left"
             shown.set_postfix_str(", ".join(filter(None, (left, doing))), refresh=False)
             shown.refresh()

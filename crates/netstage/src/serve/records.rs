@@ -249,9 +249,19 @@ fn compared(shared: &Shared, several: &Several) -> Result<ReportData, Refusal> {
     Ok(compare::compare(&records))
 }
 
+/// A file's bytes, as they are.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[allow(dead_code, reason = "it describes what is sent")]
+struct Bytes(Vec<u8>);
+
 /// A file of a record.
 #[utoipa::path(get, path = "/api/record/file", tag = "records", params(Wanted),
-    responses((status = 200, content_type = "application/octet-stream", body = [u8]), (status = "4XX", body = Refused)))]
+    responses((status = 200, content(
+        (serde_json::Value = "application/json"),
+        (String = "text/html"),
+        (Bytes = "application/vnd.apache.parquet"),
+    )), (status = "4XX", body = Refused)))]
 pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) -> Result<Response, Refusal> {
     let (name, content) = wanted.file.name_and_type();
     let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);
