@@ -420,8 +420,9 @@ fn known(peer: Option<Peer>) -> Result<Peer, Refusal> {
     peer.ok_or_else(unknown)
 }
 
-/// Tells how it goes until the controller ends its stream or falls silent. Silence is
-/// counted in ticks, not in time: an agent that was itself held up has not seen them.
+/// Tells how it goes, as an answer to each sign of life and when something changes, until the controller ends
+/// its stream or falls silent. Silence is counted in ticks, not in time: an agent that was itself held up has
+/// not seen them.
 async fn attended_until_gone(
     shared: Arc<Shared>,
     mut heartbeats: Streaming<Heartbeat>,
@@ -431,26 +432,34 @@ async fn attended_until_gone(
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut lease = Lease::new(CONTROLLER_BEATS);
-    loop {
-        tokio::select! {
-            biased;
-            message = heartbeats.message() => match message {
-                Ok(Some(_)) => { lease.renew(); continue }
-                Ok(None) | Err(_) => break,
-            },
-            _ = closing.wait_for(|closing| *closing) => return,
-            _ = changed.changed() => {}
-            _ = tick.tick() => {
-                if !lease.tick() {
-                    break;
-                }
-            }
-        }
+    let tell = || {
         // A controller that does not read misses some: the next one tells as much.
         if let Ok(room) = progress.try_reserve() {
             let mut progress = shared.progress();
             shared.take_ended().put(&mut progress);
             room.send(Ok(progress));
+        }
+    };
+    tell();
+    loop {
+        let has_news = tokio::select! {
+            biased;
+            message = heartbeats.message() => match message {
+                Ok(Some(_)) => {
+                    lease.renew();
+                    true
+                }
+                Ok(None) | Err(_) => break,
+            },
+            _ = closing.wait_for(|closing| *closing) => return,
+            _ = changed.changed() => true,
+            _ = tick.tick() => match lease.tick() {
+                true => false,
+                false => break,
+            },
+        };
+        if has_news {
+            tell();
         }
     }
     end(&shared.end, EndReason::ControllerGone);
