@@ -135,8 +135,7 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     let agreed_s = began.elapsed().as_secs_f64();
     agents.add(parts)?;
     let ready_s = began.elapsed().as_secs_f64();
-    let epoch = agents.soonest_start();
-    agents.start(epoch)?;
+    let epoch = agents.start_together()?;
     let told_s = began.elapsed().as_secs_f64();
     while monotonic_ns() < epoch.0 {
         std::thread::sleep(time::Duration::from_millis(1));

@@ -103,7 +103,7 @@ impl Stage {
         agents.new_run_numbered(self.run, true);
         let parts: Vec<_> = names.iter().map(|name| part(name, milliseconds)).collect();
         let begun = agents.agree(&parts).and_then(|()| agents.add(parts).map(drop));
-        let begun = begun.and_then(|()| agents.start(agents.soonest_start()));
+        let begun = begun.and_then(|()| agents.start_together().map(drop));
         if let Err(error) = begun {
             agents.finish();
             return Err(error);

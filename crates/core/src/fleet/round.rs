@@ -64,20 +64,6 @@ impl Round {
     }
 }
 
-/// What an order needs beside its way: threads of this machine that are about to wake.
-const LEAST_LEAD: Duration = Duration::from_millis(300);
-/// What each agent does about an order before it can wait for the start, where all of them share a processor.
-const EACH: Duration = Duration::from_millis(2);
-
-/// How long before a start the order for it goes out, so that every agent hears of it in time.
-///
-/// `slowest` is how long the slowest of `agents` took to answer a question put to all of them at once, as the
-/// order will be; it may take twice as long. `clock_error` bounds what the start is off in an
-/// agent's own time.
-pub fn start_lead(agents: usize, slowest: Duration, clock_error: Duration) -> Duration {
-    LEAST_LEAD + Duration(EACH.0 * agents as u64) + slowest + slowest + clock_error
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

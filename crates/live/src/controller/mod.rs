@@ -7,6 +7,7 @@
 //!
 //! - [`member`]: one agent, and its signs of life; [`place`]: where it is.
 //! - [`opening`]: receivers agree, and all open what the run needs.
+//! - [`start`]: all start at one moment, of which each has heard before.
 //! - [`reports`]: what a run found, kept before its agents may forget it.
 //! - [`round`]: a question to many.
 
@@ -16,6 +17,7 @@ mod opening;
 mod place;
 mod reports;
 mod round;
+mod start;
 
 pub use error::{Error, Loss};
 pub(crate) use member::{exchange_clocks, greet};
@@ -26,15 +28,16 @@ pub use reports::Collected;
 use crate::clock::{Epoch, monotonic_ns};
 use crate::descriptors;
 use crate::protocol::Refusal;
-use crate::protocol::generated::{Consent, FinishRequest, ReadClockRequest, StartRequest, StopRequest};
+use crate::protocol::generated::{Consent, FinishRequest, StopRequest};
 use crate::realtime::go_ahead;
 use crate::results::Ended;
 use crate::task::Assignment;
 use member::{ANSWER_WITHIN, Member};
-use netstage_core::fleet::{Conduct, Phase, SETTLE, start_lead};
+use netstage_core::fleet::{Conduct, Phase, SETTLE};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::{Duration, Instant};
 use round::{Answers, ask, cores};
+use start::Lead;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -53,8 +56,6 @@ const AT_A_TIME: usize = 64;
 const PREPARE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
 /// The start of a run that has none yet.
 const NOT_STARTED: Epoch = Epoch(u64::MAX);
-/// An agent that takes so long to answer is worth a word in the record: the machine or the network is busy.
-const SLOW: Duration = Duration::from_secs(1);
 /// How often watchers are told.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -75,8 +76,8 @@ pub struct Agents {
     conduct: Option<Conduct>,
     /// What receivers have agreed to.
     consents: Vec<Consent>,
-    /// How long the slowest took to answer before the start, and how long before it the order went out.
-    lead: Cell<(Duration, Duration)>,
+    /// How the start was told.
+    lead: Cell<Lead>,
 }
 
 /// How a run goes.
@@ -194,43 +195,6 @@ impl Agents {
         });
         let read = self.ask_all(calls).into_iter();
         read.filter_map(|(name, clock)| Some((name, clock.ok()?))).collect()
-    }
-
-    /// When a start can be that every agent hears of in time: all are asked for their clocks at
-    /// once, as they will be told of the start, and the slowest shows how long that takes.
-    pub fn soonest_start(&self) -> Epoch {
-        let calls = self.taking_part.iter().map(|&index| {
-            let member = self.members[index].clone();
-            async move {
-                let mut client = member.client.clone();
-                // One that does not answer is noticed when it is told of the start.
-                let _ = member.answer(ANSWER_WITHIN, client.read_clock(ReadClockRequest {})).await;
-            }
-        });
-        let slowest = ask(&self.runtime, usize::MAX, calls, |()| true).slowest;
-        let clock_error = self.taking_part.iter().map(|&index| self.members[index].clock.error_ns).max();
-        let lead = start_lead(self.taking_part.len(), slowest, Duration(clock_error.unwrap_or(0)));
-        self.lead.set((slowest, lead));
-        Epoch(monotonic_ns()).later(lead)
-    }
-
-    /// Starts the prepared run at one moment, told each agent in time of its own clock. On
-    /// an error the run is called off; it can be prepared again.
-    pub fn start(&mut self, epoch: Epoch) -> Result<(), Error> {
-        self.epoch = epoch;
-        let end = Instant(epoch.later(self.length).0);
-        self.conduct = Some(Conduct::new(self.run, self.taking_part.len(), end));
-        let (controller, run) = (self.controller, self.run);
-        let calls = self.taking_part.iter().map(|&index| {
-            let member = self.members[index].clone();
-            async move {
-                let mut client = member.client.clone();
-                let request = StartRequest { controller, run, at_ns: member.clock.theirs(epoch.0) };
-                member.answer(ANSWER_WITHIN, client.start(request)).await.map(|reply| reply.refusal)
-            }
-        });
-        let answers = ask(&self.runtime, usize::MAX, calls, |_| true).answers;
-        self.all_agreed(0, answers)
     }
 
     /// Waits until every agent is over or lost, telling how it goes about 20 times a second;

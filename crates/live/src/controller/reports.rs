@@ -1,7 +1,7 @@
 //! What a run found: reports are fetched, and kept before their agents may forget them.
 
 use super::member::{ANSWER_WITHIN, Member};
-use super::{Agents, Loss, SLOW};
+use super::{Agents, Loss};
 use crate::protocol::MAX_REPORT_BYTES;
 use crate::protocol::generated::{KeptRequest, ReleaseRequest};
 use crate::results::Report;
@@ -20,7 +20,7 @@ pub struct Collected {
     pub clocks: Vec<(String, ClockOffset)>,
     /// What a reader should know.
     pub warnings: Vec<String>,
-    /// Where agents were slow to answer: how far ahead they were told of the start.
+    /// Where agents were slow to answer: how far ahead they were told of the start, and how often it was moved.
     pub slow_start: Option<String>,
 }
 
@@ -93,15 +93,7 @@ impl Agents {
         });
         let mut collected = Collected::default();
         let mut released = Vec::new();
-        let (slowest, lead) = self.lead.get();
-        collected.slow_start = (slowest >= SLOW).then(|| {
-            format!(
-                "the start was told {:.1} s ahead: the slowest of {} agents took {:.1} s to answer",
-                lead.as_secs_f64(),
-                self.taking_part.len(),
-                slowest.as_secs_f64()
-            )
-        });
+        collected.slow_start = self.lead.get().remark(self.taking_part.len());
         for (&index, result) in self.taking_part.iter().zip(self.ask_all(calls)) {
             let member = &self.members[index];
             collected.clocks.push((member.name.clone(), member.clock));

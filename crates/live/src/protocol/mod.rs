@@ -29,8 +29,10 @@ pub const CHUNK_BYTES: usize = 256 << 10;
 /// A controller gives a sign of life this often, and the agent answers it. Each costs an agent a tenth of a
 /// millisecond of processor, of which a thousand on one machine have little.
 pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(500);
-/// So many in a row missing, and an agent takes its controller to be gone (2 s).
-pub const CONTROLLER_BEATS: u32 = 4;
+/// An agent looks this often whether there was one.
+pub const HEARTBEAT_LOOK: std::time::Duration = std::time::Duration::from_millis(250);
+/// So many looks in a row without, and an agent takes its controller to be gone: within 2 s of its last.
+pub const CONTROLLER_LOOKS: u32 = 7;
 /// So many in a row missing, and a controller takes an agent to be gone (6 s).
 pub const AGENT_BEATS: u32 = 12;
 
