@@ -217,15 +217,7 @@ fn part(index: usize, name: &str) -> (String, Assignment) {
         traffic_class: 0,
     };
     let flows = vec![flow(Side::Send), flow(Side::Receive)];
-    let assignment = Assignment {
-        node: name.into(),
-        seed: 1,
-        duration,
-        interval: INTERVAL,
-        flows,
-        edge: None,
-        watch: Vec::new(),
-    };
+    let assignment = Assignment::of_flows(name, duration, INTERVAL, flows);
     (name.into(), assignment)
 }
 

@@ -121,15 +121,7 @@ mod tests {
     use super::*;
 
     fn assignment() -> Assignment {
-        Assignment {
-            node: "a".into(),
-            seed: 1,
-            duration: Duration::from_secs(1),
-            interval: Duration::from_millis(100),
-            flows: Vec::new(),
-            edge: None,
-            watch: Vec::new(),
-        }
+        Assignment::of_flows("a", Duration::from_secs(1), Duration::from_millis(100), Vec::new())
     }
 
     fn read(assignment: &Assignment) -> Result<Assignment, Refusal> {

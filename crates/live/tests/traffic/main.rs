@@ -64,15 +64,7 @@ fn receiving(task: &FlowTask) -> FlowTask {
 }
 
 fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
-    Engine::prepare(&Assignment {
-        node: "host".into(),
-        seed: 1,
-        duration: millis(500),
-        interval: millis(100),
-        flows,
-        edge: None,
-        watch: Vec::new(),
-    })
+    Engine::prepare(&Assignment::of_flows("host", millis(500), millis(100), flows))
 }
 
 /// Both sides of each flow in one engine.
