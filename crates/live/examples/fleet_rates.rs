@@ -24,7 +24,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time;
 
 const SECONDS: u64 = 20;
@@ -46,9 +46,19 @@ impl Drop for Crew {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
-    match &arguments[1..] {
+    match command(&arguments[1..]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command(arguments: &[String]) -> Result<(), Box<dyn Error>> {
+    match arguments {
         [word, at] if word == "timer" => timer(at.parse()?),
         [program, count] => {
             let folder = std::env::temp_dir().join(format!("netstage-fleet-rates-{}", std::process::id()));
@@ -171,6 +181,9 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     if let Some(loss) = collected.lost.first() {
         eprintln!("{loss}");
     }
+    if let Some(remark) = &collected.slow_start {
+        eprintln!("{remark}");
+    }
     agents.finish();
     let flows = collected.reports.iter().flat_map(|report| &report.flows);
     let late: Vec<u64> = flows.filter_map(|flow| flow.schedule.map(|schedule| schedule.late_ns.2)).collect();
@@ -192,6 +205,7 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
         "results_per_second": results,
         "reports": reports,
         "lost": lost,
+        "remark": collected.slow_start,
         "late_ms": late_ms(late),
         "timers_late_ms": late_ms(timers(count)?),
     });
