@@ -179,6 +179,7 @@ mod tests {
         assert_eq!(kickoff.poll(at(301)), Step::GiveUp);
         let mut kickoff = Kickoff::new(1, Duration::ZERO, Duration::ZERO);
         let mut now = at(0);
+        kickoff.propose(now);
         while let Step::Move | Step::Wait(_) = kickoff.poll(now) {
             match kickoff.poll(now) {
                 Step::Move => _ = kickoff.propose(now),
