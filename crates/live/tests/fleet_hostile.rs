@@ -387,7 +387,10 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     let mut agents = stage.begin(&HONEST, 300).unwrap();
     disk.fill();
     let mut keep = |agent: &str, report: &Report| match runs.receive(run, agent, report) {
-        Ok(receipt) => Ok(assert_eq!(receipt, Receipt::New)),
+        Ok(receipt) => {
+            assert_eq!(receipt, Receipt::New);
+            Ok(())
+        }
         Err(error) => Err(error.to_string()),
     };
     let collected = agents.collect_keeping(&mut keep);
