@@ -178,8 +178,11 @@ impl World {
                 }
             }
             Message::Start { controller, run } => {
-                if agent.session.start(controller, run, now, now).is_ok() {
+                if agent.session.phase() == Phase::Ready
+                    && agent.session.start(controller, run, now, now).is_ok()
+                {
                     obeyed(agent, controller);
+                    assert!(agent.session.begin(now));
                     assert!(self.started.insert((index, run)), "run {run} starts twice");
                     self.produced.insert((index, run));
                     (agent.writing, agent.over_at) = (Some(run), now + LENGTH);

@@ -1,7 +1,9 @@
 //! Rounds of questions and runs in random worlds: agents that share few processors, answer late, refuse,
 //! die or lie. What is checked is what an operator is promised.
 
-use netstage_core::fleet::{Conduct, Phase, Round, SETTLE, Standing, start_lead};
+use netstage_core::fleet::{
+    COMMITTED, Conduct, Kickoff, Phase, RefusalKind, Round, SETTLE, Session, Standing, Step, start_lead,
+};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
@@ -88,10 +90,90 @@ proptest! {
         let prepared = world.ask(Instant::ZERO, at_a_time, None);
         // Asked at once, as they will be told of the start.
         let rehearsed = world.ask(prepared.over, usize::MAX, None);
+        // Whoever many of them share a processor with is in what the slowest took.
         let epoch = rehearsed.over + start_lead(rehearsed.round.slowest(), Duration::ZERO);
         let told = world.ask(rehearsed.over, usize::MAX, None);
         let late = told.done.values().filter(|at| **at > epoch).count();
         prop_assert_eq!(late, 0);
+    }
+
+    #[test]
+    fn all_start_at_one_moment_or_the_run_is_called_off(
+        seed: u64, agents in 1_usize..40, rehearsed in 0_u64..WAY, slower in 1_u64..30, stalls: bool,
+    ) {
+        let mut random = Stream::new(seed, "kickoff");
+        let mut kickoff = Kickoff::new(agents, Duration(rehearsed), Duration::ZERO);
+        let mut sessions = vec![Session::default(); agents];
+        for session in &mut sessions {
+            session.attend(1).unwrap();
+            session.prepare(1, 1).unwrap();
+            session.prepared(1, true);
+        }
+        // Orders under way to agents and answers from them, and the start each agent has been told.
+        let mut orders: BTreeSet<(Instant, usize, Instant)> = BTreeSet::new();
+        let mut answers: BTreeSet<(Instant, usize, Instant, bool)> = BTreeSet::new();
+        let mut told = vec![None; agents];
+        let mut begun: BTreeMap<usize, Instant> = BTreeMap::new();
+        let mut refused = false;
+        let mut now = Instant::ZERO;
+        let mut tell = true;
+        let stands = loop {
+            if tell {
+                let start = kickoff.propose(now);
+                // The first orders may take far longer than was rehearsed; nobody knows how much.
+                let most = (rehearsed + 1) * slower;
+                orders.extend((0..agents).map(|agent| (now + Duration(random.below(most)), agent, start)));
+                tell = false;
+            }
+            // The controller looks every millisecond, or when its machine lets it.
+            now += Duration(if stalls && random.chance(0.01) { 400_000_000 } else { 1_000_000 });
+            loop {
+                let due = |told: &[Option<Instant>], begun: &BTreeMap<usize, Instant>| {
+                    (0..agents).filter(|agent| !begun.contains_key(agent))
+                        .filter_map(|agent| Some((Instant(told[agent]?.0 - COMMITTED.0), agent))).min()
+                };
+                let order = orders.first().copied();
+                match (due(&told, &begun), order) {
+                    (Some((at, agent)), _) if at <= now && order.is_none_or(|order| at <= order.0) => {
+                        let start = told[agent].expect("it is due");
+                        prop_assert!(sessions[agent].begin(start.0));
+                        begun.insert(agent, start);
+                    }
+                    (_, Some(order @ (at, agent, start))) if at <= now => {
+                        orders.remove(&order);
+                        let agreed = sessions[agent].start(1, 1, start.0, at.0);
+                        match agreed {
+                            Ok(()) => told[agent] = told[agent].max(Some(start)),
+                            Err(refusal) if refusal.kind == RefusalKind::Late => {}
+                            // Overtaken by a later one, of which nobody waits for an answer; or begun.
+                            Err(_) => { refused |= told[agent] < Some(start); continue }
+                        }
+                        let back = at + Duration(random.below(rehearsed + 1));
+                        answers.insert((back, agent, start, told[agent] == Some(start)));
+                    }
+                    _ => break,
+                }
+            }
+            while let Some(&answer @ (at, agent, start, agreed)) = answers.first().filter(|a| a.0 <= now) {
+                let _ = at;
+                answers.remove(&answer);
+                if agreed { kickoff.handle_agreed(agent, start) } else { kickoff.handle_late(start) }
+            }
+            match kickoff.poll(now) {
+                _ if refused => break false,
+                Step::Stands => break true,
+                Step::GiveUp => break false,
+                Step::Move => tell = true,
+                Step::Wait(until) => prop_assert!(until > now),
+            }
+        };
+        if stands {
+            let starts: BTreeSet<_> = told.iter().copied().collect();
+            prop_assert!(starts.len() == 1 && told[0].is_some(), "they start apart: {:?}", starts);
+            prop_assert!(begun.values().all(|start| Some(*start) == told[0]));
+        }
+        // Orders that take no longer than rehearsed, twice, and a controller that is there: it comes about.
+        prop_assert!(stands || slower > 1 || stalls);
     }
 
     #[test]

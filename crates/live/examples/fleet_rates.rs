@@ -24,7 +24,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time;
 
 const SECONDS: u64 = 20;
@@ -46,9 +46,19 @@ impl Drop for Crew {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
-    match &arguments[1..] {
+    match command(&arguments[1..]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command(arguments: &[String]) -> Result<(), Box<dyn Error>> {
+    match arguments {
         [word, at] if word == "timer" => timer(at.parse()?),
         [program, count] => {
             let folder = std::env::temp_dir().join(format!("netstage-fleet-rates-{}", std::process::id()));
@@ -135,8 +145,7 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     let agreed_s = began.elapsed().as_secs_f64();
     agents.add(parts)?;
     let ready_s = began.elapsed().as_secs_f64();
-    let epoch = agents.soonest_start();
-    agents.start(epoch)?;
+    let epoch = agents.start_together()?;
     let told_s = began.elapsed().as_secs_f64();
     while monotonic_ns() < epoch.0 {
         std::thread::sleep(time::Duration::from_millis(1));
@@ -172,6 +181,9 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     if let Some(loss) = collected.lost.first() {
         eprintln!("{loss}");
     }
+    if let Some(remark) = &collected.slow_start {
+        eprintln!("{remark}");
+    }
     agents.finish();
     let flows = collected.reports.iter().flat_map(|report| &report.flows);
     let late: Vec<u64> = flows.filter_map(|flow| flow.schedule.map(|schedule| schedule.late_ns.2)).collect();
@@ -193,6 +205,7 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
         "results_per_second": results,
         "reports": reports,
         "lost": lost,
+        "remark": collected.slow_start,
         "late_ms": late_ms(late),
         "timers_late_ms": late_ms(timers(count)?),
     });
@@ -218,15 +231,7 @@ fn part(index: usize, name: &str) -> (String, Assignment) {
         traffic_class: 0,
     };
     let flows = vec![flow(Side::Send), flow(Side::Receive)];
-    let assignment = Assignment {
-        node: name.into(),
-        seed: 1,
-        duration,
-        interval: INTERVAL,
-        flows,
-        edge: None,
-        watch: Vec::new(),
-    };
+    let assignment = Assignment::of_flows(name, duration, INTERVAL, flows);
     (name.into(), assignment)
 }
 

@@ -115,7 +115,7 @@ fn read(clock: ClockId) -> u64 {
 }
 
 /// The moment a run starts: where its [`Instant`]s count from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epoch(pub u64);
 
 impl Epoch {

@@ -37,15 +37,13 @@ pub struct Assignment {
 impl Assignment {
     /// That of a node of a plan, with nothing to do yet.
     pub fn new(plan: &Plan, node: usize, seed: u64) -> Assignment {
-        Assignment {
-            node: plan.nodes[node].name.clone(),
-            seed,
-            duration: plan.duration,
-            interval: plan.measure.interval,
-            flows: Vec::new(),
-            edge: None,
-            watch: Vec::new(),
-        }
+        let (duration, interval) = (plan.duration, plan.measure.interval);
+        Assignment { seed, ..Assignment::of_flows(&plan.nodes[node].name, duration, interval, Vec::new()) }
+    }
+
+    /// That of flows which no plan has, with the seed 1.
+    pub fn of_flows(node: &str, duration: Duration, interval: Duration, flows: Vec<FlowTask>) -> Assignment {
+        Assignment { node: node.into(), seed: 1, duration, interval, flows, edge: None, watch: Vec::new() }
     }
 }
 

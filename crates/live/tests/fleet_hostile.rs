@@ -7,21 +7,25 @@ mod liar;
 mod pretender;
 
 use liar::{Lie, connect, dial};
-use netstage_core::fleet::Policy;
+use netstage_core::fleet::{Policy, Receipt};
 use netstage_live::controller::{Agents, Collected, Error, Place};
 use netstage_live::ender::Ender;
 use netstage_live::fleet::folder::Grant;
 use netstage_live::fleet::hub::Hub;
 use netstage_live::fleet::member::{self, Member};
+use netstage_live::fleet::runs::Runs;
 use netstage_live::fleet::{Fleet, State};
 use netstage_live::log::Log;
+use netstage_live::results::Report;
 use netstage_live::task::{Assignment, Side};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
 use pretender::{Pretender, assignment};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -41,10 +45,50 @@ struct Stage {
     run: u64,
 }
 
+/// A file system of half a megabyte, in a mount namespace of this thread and those it starts from now on.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(folder: &Path) -> Disk {
+        let none: Option<&str> = None;
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        fs::create_dir_all(folder).unwrap();
+        mount(Some("tmpfs"), folder, Some("tmpfs"), MsFlags::empty(), Some("size=512k,mode=700")).unwrap();
+        Disk(folder.to_owned())
+    }
+
+    fn fill(&self) {
+        let mut filler = File::create(self.0.join("filler")).unwrap();
+        while filler.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+        // The stage, which goes before it, could not remove what was mounted on.
+        let stage = self.0.ancestors().find(|folder| folder.parent() == Some(&std::env::temp_dir()));
+        let _ = stage.map(fs::remove_dir_all);
+    }
+}
+
+fn place(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("netstage-hostile-{}-{name}", std::process::id()))
+}
+
 impl Stage {
     fn new(name: &str) -> Stage {
-        let folder = std::env::temp_dir().join(format!("netstage-hostile-{}-{name}", std::process::id()));
+        let folder = place(name);
         let _ = fs::remove_dir_all(&folder);
+        Stage::at(folder)
+    }
+
+    fn at(folder: PathBuf) -> Stage {
         let fleet = Fleet::create(&folder.join("fleet"), "lab").unwrap();
         let said = Arc::new(Mutex::new(String::new()));
         let log: Log = {
@@ -103,7 +147,7 @@ impl Stage {
         agents.new_run_numbered(self.run, true);
         let parts: Vec<_> = names.iter().map(|name| part(name, milliseconds)).collect();
         let begun = agents.agree(&parts).and_then(|()| agents.add(parts).map(drop));
-        let begun = begun.and_then(|()| agents.start(agents.soonest_start()));
+        let begun = begun.and_then(|()| agents.start_together().map(drop));
         if let Err(error) = begun {
             agents.finish();
             return Err(error);
@@ -292,6 +336,108 @@ fn what_cannot_be_kept_here_stays_with_its_agents() {
         assert!(fetched.iter().all(|(agent, run, node)| agent == node && *run == 1));
     }
     agents.finish();
+}
+
+#[test]
+fn who_hesitates_has_the_start_moved_for_all() {
+    let mut stage = Stage::new("hesitant");
+    stage.enemy(Lie::Hesitant);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let mut agents = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).unwrap();
+    let collected = agents.collect();
+    agents.finish();
+    assert_honest(&collected);
+    let remark = collected.slow_start.expect("the record says so");
+    assert!(
+        remark.starts_with("the start was moved ") && remark.contains(" times, since some of 3"),
+        "{remark}"
+    );
+    stage.honest_run();
+}
+
+#[test]
+#[ignore = "waits a minute until the agent is given up"]
+fn who_never_prepares_is_given_up_and_the_others_let_go() {
+    let mut stage = Stage::new("unprepared");
+    stage.enemy(Lie::Unprepared);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let error = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).err().expect("it never answers").to_string();
+    assert_eq!(error, "agent eve was lost: no answer within 60s");
+    stage.honest_run();
+}
+
+#[test]
+fn a_full_disk_of_the_controller_loses_no_report() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: mounting a file system needs root");
+    }
+    let folder = place("full");
+    let disk = Disk::mount(&folder.join("fleet"));
+    let mut stage = Stage::at(folder);
+    let late = Grant {
+        agent: "late".into(),
+        labels: Vec::new(),
+        valid: Duration::from_secs(3600),
+        lasting: Duration::from_secs(3600),
+    };
+    let token = stage.fleet.token(&late).unwrap();
+    let mut runs = Runs::of(&stage.fleet).unwrap();
+    let nodes = || HONEST.map(|name| (name.to_owned(), name.to_owned())).into();
+    let run = runs.open("full", nodes()).unwrap();
+    let mut agents = stage.begin(&HONEST, 300).unwrap();
+    disk.fill();
+    let mut keep = |agent: &str, report: &Report| match runs.receive(run, agent, report) {
+        Ok(receipt) => {
+            assert_eq!(receipt, Receipt::New);
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    let collected = agents.collect_keeping(&mut keep);
+    agents.finish();
+    // The run is whole; what cannot be kept here is safe with the agents.
+    assert_honest(&collected);
+    assert_eq!(collected.warnings.len(), 2, "{collected:?}");
+    assert!(collected.warnings[0].contains("stays there: No space left"), "{collected:?}");
+    // The hub says what it cannot do, and goes on.
+    assert!(within(|| stage.said().contains("cannot write down how the agents are")), "{}", stage.said());
+    let again = stage.fleet.token(&Grant { agent: "later".into(), ..late }).unwrap_err().to_string();
+    assert!(again.contains("tokens") && again.contains("No space left"), "{again}");
+    let refused = Runs::of(&stage.fleet).unwrap().open("another", nodes()).unwrap_err().to_string();
+    assert!(refused.contains("No space left"), "{refused}");
+    disk.free();
+    stage.wait_for(&HONEST, State::Idle);
+    let at = |name: &&str| (name.to_string(), Place::Fleet(stage.fleet.socket()));
+    let agents = Agents::connect(HONEST.iter().map(at).collect::<Vec<(String, Place)>>()).unwrap();
+    let losses = agents.fetch_kept(|agent, fetched, report| fetched == run && keep(agent, report).is_ok());
+    agents.finish();
+    assert!(losses.is_empty(), "{losses:?}");
+    assert!(runs.missing(run).is_empty());
+    member::join(&stage.folder.join("late"), &stage.address.to_string(), &token).unwrap();
+}
+
+#[test]
+fn a_full_disk_of_an_agent_keeps_nobody_from_its_report() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: mounting a file system needs root");
+    }
+    let folder = place("full-agent");
+    let disk = Disk::mount(&folder.join(HONEST[0]).join("spool"));
+    let mut stage = Stage::at(folder);
+    disk.fill();
+    let refused = stage.begin(&HONEST, 100).err().expect("there is no room for its number").to_string();
+    assert!(refused.contains("agent ber-1 refuses") && refused.contains("last-run"), "{refused}");
+    disk.free();
+    stage.wait_for(&HONEST, State::Idle);
+    let mut agents = stage.begin(&HONEST, 500).unwrap();
+    disk.fill();
+    let collected = agents.collect();
+    agents.finish();
+    assert_honest(&collected);
+    let [warning] = &collected.warnings[..] else { panic!("{collected:?}") };
+    assert!(warning.contains("agent ber-1 could not spool its report"), "{warning}");
+    disk.free();
+    stage.honest_run();
 }
 
 #[test]

@@ -65,18 +65,7 @@ fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
         traffic_class: 0,
     };
     let interval = Duration::from_millis(100);
-    (
-        node.into(),
-        Assignment {
-            node: node.into(),
-            seed: 1,
-            duration,
-            interval,
-            flows: vec![flow],
-            edge: None,
-            watch: Vec::new(),
-        },
-    )
+    (node.into(), Assignment::of_flows(node, duration, interval, vec![flow]))
 }
 
 fn run(agents: &mut Agents, to: SocketAddr) -> Result<Collected, Error> {

@@ -1,13 +1,14 @@
 //! Many agents under one controller: whose an agent is and how far its run
 //! ([`Session`]), how long silence is borne ([`Lease`]), what an agent may be asked
-//! ([`Policy`]), whom a controller asks next ([`Round`]) and how its run goes
-//! ([`Conduct`]), and which results are still with agents ([`Ledger`]).
+//! ([`Policy`]), whom a controller asks next ([`Round`]), when its run begins ([`Kickoff`]) and how it
+//! goes ([`Conduct`]), and which results are still with agents ([`Ledger`]).
 //!
 //! Runs have numbers that only grow, and an agent never takes one up to its last again:
 //! whoever was told an older number, commands nobody any more. A result stays with its
 //! agent until the controller says that it has it; asked for twice, it counts once.
 
 mod conduct;
+mod kickoff;
 mod lease;
 mod ledger;
 mod policy;
@@ -15,10 +16,11 @@ mod round;
 mod session;
 
 pub use conduct::{Conduct, SETTLE, Standing};
+pub use kickoff::{COMMITTED, Kickoff, Step, start_lead};
 pub use lease::Lease;
 pub use ledger::{Ledger, Receipt};
 pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest};
-pub use round::{Round, start_lead};
+pub use round::Round;
 pub use session::{Phase, Session};
 
 use alloc::string::String;
@@ -42,6 +44,8 @@ pub enum RefusalKind {
     Busy,
     /// Not possible in this phase.
     Order,
+    /// What it was asked for was to happen before it heard of it.
+    Late,
     /// The agent does not do this for this controller.
     Policy,
 }

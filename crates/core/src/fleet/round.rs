@@ -64,18 +64,6 @@ impl Round {
     }
 }
 
-/// What an order needs beside its way: threads of this machine that are about to wake.
-const LEAST_LEAD: Duration = Duration::from_millis(300);
-
-/// How long before a start the order for it goes out, so that every agent hears of it in time.
-///
-/// `slowest` is how long the slowest answer took to a question put to all of them at once, as the
-/// order will be; it may take twice as long. `clock_error` bounds what the start is off in an
-/// agent's own time.
-pub fn start_lead(slowest: Duration, clock_error: Duration) -> Duration {
-    LEAST_LEAD + slowest + slowest + clock_error
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

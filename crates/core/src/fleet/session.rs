@@ -38,13 +38,15 @@ impl Phase {
 ///
 /// [`attend`](Session::attend) gives it to a controller for good. A run then goes
 /// [`prepare`](Session::prepare) → [`prepared`](Session::prepared) → [`start`](Session::start)
-/// → [`ended`](Session::ended) → [`collect`](Session::collect) → [`release`](Session::release).
+/// → [`begin`](Session::begin) → [`ended`](Session::ended) → [`collect`](Session::collect) → [`release`](Session::release).
 /// A later run may be prepared whenever none is being prepared or running.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     controller: Option<u64>,
     run: u64,
     phase: Phase,
+    /// The start of a running run, and whether it stands.
+    start: (u64, bool),
 }
 
 impl Session {
@@ -88,17 +90,40 @@ impl Session {
         self.phase = if ready { Phase::Ready } else { Phase::Idle };
     }
 
-    /// The prepared run is to start at `at_ns`, and it is `now_ns`.
+    /// The prepared run is to start at `at_ns`, and it is `now_ns`. Until it begins, it may be told a later
+    /// start; an order for an earlier one was overtaken.
     pub fn start(&mut self, controller: u64, run: u64, at_ns: u64, now_ns: u64) -> Result<(), Refusal> {
         self.belongs(controller)?;
+        if (run, self.phase) == (self.run, Phase::Running) {
+            return match self.start {
+                (start_ns, _) if at_ns == start_ns => Ok(()),
+                (start_ns, _) if at_ns < start_ns => Err(order("it was told a later start")),
+                (_, true) => Err(order(format!("run {run} begins already"))),
+                _ => {
+                    self.start = (at_ns, false);
+                    Ok(())
+                }
+            };
+        }
         self.expect(run, Phase::Ready)?;
         if at_ns < now_ns {
             let late = (now_ns - at_ns).div_ceil(1_000_000);
-            return Err(order(format!("the start was {late} ms ago when it was asked for"))
+            let reason = format!("the start was {late} ms ago when it was asked for");
+            return Err(Refusal::new(RefusalKind::Late, reason)
                 .remedy("this machine is overloaded, or the start was set too soon"));
         }
-        self.phase = Phase::Running;
+        (self.phase, self.start) = (Phase::Running, (at_ns, false));
         Ok(())
+    }
+
+    /// The run begins for this start, which stands from now on; false where it has a later one.
+    pub fn begin(&mut self, at_ns: u64) -> bool {
+        debug_assert_eq!(self.phase, Phase::Running);
+        if self.start.0 != at_ns {
+            return false;
+        }
+        self.start.1 = true;
+        true
     }
 
     /// The run is to end early.
@@ -218,6 +243,7 @@ mod tests {
             session.prepare(ME, run).unwrap();
             session.prepared(run, true);
             session.start(ME, run, 10, 10).unwrap();
+            assert!(session.begin(10));
             session.ended();
             session.collect(ME, run).unwrap();
             session.collect(ME, run).unwrap();
@@ -265,12 +291,29 @@ mod tests {
         session.prepare(ME, 6).unwrap();
         session.prepared(6, true);
         assert_eq!(kind(session.start(ME, 5, 1, 0)), RefusalKind::Order);
-        assert_eq!(kind(session.start(ME, 6, 1, 2)), RefusalKind::Order);
+        assert_eq!(kind(session.start(ME, 6, 1, 2)), RefusalKind::Late);
         session.start(ME, 6, 2, 2).unwrap();
         assert_eq!(kind(session.prepare(ME, 7)), RefusalKind::Order);
         session.stop(ME, 6).unwrap();
         assert!(!session.forget());
         assert_eq!(session.phase(), Phase::Running, "the worker says when it has stopped");
         assert_eq!(kind(session.stop(ME, 5)), RefusalKind::Order);
+    }
+
+    #[test]
+    fn a_start_may_be_moved_later_until_the_run_begins() {
+        let mut session = attended();
+        session.prepare(ME, 1).unwrap();
+        session.prepared(1, true);
+        session.start(ME, 1, 100, 10).unwrap();
+        session.start(ME, 1, 100, 20).unwrap();
+        session.start(ME, 1, 300, 30).unwrap();
+        assert_eq!(kind(session.start(ME, 1, 100, 40)), RefusalKind::Order, "overtaken by the later one");
+        assert_eq!(kind(session.start(OTHER, 1, 500, 40)), RefusalKind::Busy);
+        assert!(!session.begin(100));
+        assert!(session.begin(300));
+        session.start(ME, 1, 300, 310).unwrap();
+        assert_eq!(kind(session.start(ME, 1, 500, 310)), RefusalKind::Order);
+        assert_eq!(session.phase(), Phase::Running);
     }
 }

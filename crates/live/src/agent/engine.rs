@@ -72,8 +72,17 @@ impl Work for traffic::Engine {
     }
 
     fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
+        self.run_when(&mut || Some(epoch), stop, totals).expect("it has a start")
+    }
+
+    fn run_when(
+        self: Box<Self>,
+        start: &mut dyn FnMut() -> Option<Epoch>,
+        stop: &AtomicBool,
+        totals: &Totals,
+    ) -> Option<Report> {
         let flows = self.flows().to_vec();
-        traffic::Engine::run(*self, epoch, stop, &mut |progress| {
+        traffic::Engine::run_when(*self, start, stop, &mut |progress| {
             let traffic::Progress { flow, bin, counts, tcp, travel } = progress;
             let (flow, side) = flows[flow];
             let sends = side == Side::Send;

@@ -133,15 +133,7 @@ mod tests {
     fn applied(limits: Limits, flows: Vec<FlowTask>) -> Result<Assignment, Refusal> {
         let duration = Duration::from_secs(10);
         let interval = Duration::from_secs(1);
-        let mut assignment = Assignment {
-            node: "far".into(),
-            seed: 1,
-            duration,
-            interval,
-            flows,
-            edge: None,
-            watch: Vec::new(),
-        };
+        let mut assignment = Assignment::of_flows("far", duration, interval, flows);
         limits.apply(&mut assignment, peer()).map(|()| assignment)
     }
 

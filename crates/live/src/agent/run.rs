@@ -3,11 +3,13 @@
 
 use super::spool::Journal;
 use super::work::{Totals, Worker};
-use crate::clock::Epoch;
+use crate::clock::{Epoch, monotonic_ns};
 use crate::protocol::{Refusal, RefusalKind};
 use crate::results::Report;
 use crate::task::Assignment;
+use netstage_core::fleet::COMMITTED;
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +18,7 @@ use std::thread::JoinHandle;
 
 /// A run, seen from outside.
 pub struct Run {
-    /// Where its start is told; without it the run ends before it begins.
+    /// Where its start is told, and later ones until it begins; without it the run ends before it begins.
     pub start: Option<mpsc::Sender<Epoch>>,
     /// Ends the run early.
     pub stop: Arc<AtomicBool>,
@@ -51,13 +53,13 @@ pub struct Orders {
 }
 
 /// Prepares, says so through `prepared` with where it receives, and, unless that says that nobody wants it
-/// any more, carries out on the start; `begun` gives
+/// any more, carries out on the start; `begin` says whether the start stands and
 /// where bins are written down, if they are. None if there was nothing to carry out.
 pub fn carry_out(
     worker: &dyn Worker,
     orders: Orders,
     prepared: impl FnOnce(Result<Vec<(u32, u16)>, Refusal>) -> bool,
-    begun: impl FnOnce(&Assignment) -> Option<Journal>,
+    begin: impl Fn(&Assignment, Epoch) -> Option<Option<Journal>>,
 ) -> Option<Report> {
     let Orders { assignment, start, stop, totals, before } = orders;
     if let Some(before) = before {
@@ -78,14 +80,44 @@ pub fn carry_out(
     if !prepared(Ok(work.receiving_ports())) {
         return None;
     }
-    let epoch = start.recv().ok()?;
-    totals.write_down(begun(&assignment));
-    let report = catch_unwind(AssertUnwindSafe(|| work.run(epoch, &stop, &totals)));
-    Some(report.unwrap_or_else(|panic| Report {
-        void: vec![format!("the traffic engine panicked: {}", words(panic.as_ref()))],
-        node: assignment.node,
-        ..Report::default()
-    }))
+    let begun = Cell::new(false);
+    let mut wait = || {
+        let (epoch, journal) = wait_for_start(&start, |epoch| begin(&assignment, epoch))?;
+        totals.write_down(journal);
+        begun.set(true);
+        Some(epoch)
+    };
+    let report = catch_unwind(AssertUnwindSafe(|| work.run_when(&mut wait, &stop, &totals)));
+    report.unwrap_or_else(|panic| {
+        if !begun.get() {
+            wait()?;
+        }
+        Some(Report {
+            void: vec![format!("the traffic engine panicked: {}", words(panic.as_ref()))],
+            node: assignment.node.clone(),
+            ..Report::default()
+        })
+    })
+}
+
+/// The last start that is told before the run has to begin for it; none where there will be none.
+fn wait_for_start<T>(
+    start: &mpsc::Receiver<Epoch>,
+    begin: impl Fn(Epoch) -> Option<T>,
+) -> Option<(Epoch, T)> {
+    let mut epoch = start.recv().ok()?;
+    loop {
+        let committed_ns = epoch.0.saturating_sub(COMMITTED.0);
+        let left = std::time::Duration::from_nanos(committed_ns.saturating_sub(monotonic_ns()));
+        match start.recv_timeout(left) {
+            Ok(later) => epoch = epoch.max(later),
+            Err(_) => match begin(epoch) {
+                Some(begun) => return Some((epoch, begun)),
+                // A later one is on its way here.
+                None => epoch = start.recv().ok()?,
+            },
+        }
+    }
 }
 
 fn words(panic: &(dyn Any + Send)) -> &str {

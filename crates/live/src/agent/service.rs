@@ -15,7 +15,7 @@ use crate::protocol::generated::{
     StartRequest, StopReply, StopRequest, report_chunk::Content,
 };
 use crate::protocol::{
-    CHUNK_BYTES, CONTROLLER_BEATS, HEARTBEAT, Refusal, RefusalKind, VERSIONS, read_assignment,
+    CHUNK_BYTES, CONTROLLER_LOOKS, HEARTBEAT_LOOK, Refusal, RefusalKind, VERSIONS, read_assignment,
 };
 use crate::results::Ended;
 use crate::stamp::WallClock;
@@ -74,12 +74,11 @@ impl Shared {
     /// Ends a run that is under way, and forgets one that is ready.
     pub fn stop(&self) {
         let mut state = self.state();
-        let forgotten = state.session.forget();
+        state.session.forget();
         if let Some(run) = &mut state.run {
             run.stop.store(true, Ordering::Relaxed);
-            if forgotten {
-                run.start = None;
-            }
+            // One that waits for its start has nothing to wait for; one that has a start ends at once.
+            run.start = None;
         }
     }
 
@@ -151,8 +150,10 @@ impl Shared {
             let _ = ready.send(result);
             goes_on
         };
-        let begun = |assignment: &Assignment| self.spool.journal(number, assignment);
-        let report = run::carry_out(self.worker.as_ref(), orders, prepared, begun);
+        let begin = |assignment: &Assignment, epoch: Epoch| {
+            self.state().session.begin(epoch.0).then(|| self.spool.journal(number, assignment))
+        };
+        let report = run::carry_out(self.worker.as_ref(), orders, prepared, begin);
         let Some(mut report) = report else { return };
         // Its worker cannot know why it was stopped.
         report.void.extend(match *self.end.borrow() {
@@ -232,8 +233,10 @@ impl Service {
     fn start_run(&self, request: StartRequest) -> Result<(), Refusal> {
         let mut state = self.0.state();
         state.session.start(request.controller, request.run, request.at_ns, monotonic_ns())?;
-        let start = state.run.as_mut().and_then(|run| run.start.take());
-        start.expect("a ready run waits").send(Epoch(request.at_ns)).expect("its thread waits");
+        if let Some(start) = state.run.as_ref().and_then(|run| run.start.as_ref()) {
+            // Told the same start again, it has begun, and does not listen any more.
+            let _ = start.send(Epoch(request.at_ns));
+        }
         Ok(())
     }
 
@@ -321,7 +324,7 @@ impl agent_server::Agent for Service {
     ) -> Result<Response<Self::AttendStream>, Status> {
         let peer = request.extensions().get::<Peer>().copied();
         let mut heartbeats = request.into_inner();
-        let first = timeout(HEARTBEAT * CONTROLLER_BEATS, heartbeats.message()).await;
+        let first = timeout(HEARTBEAT_LOOK * CONTROLLER_LOOKS, heartbeats.message()).await;
         let Ok(Ok(Some(first))) = first else {
             return Err(Status::invalid_argument("an Attend stream begins with a heartbeat"));
         };
@@ -420,37 +423,46 @@ fn known(peer: Option<Peer>) -> Result<Peer, Refusal> {
     peer.ok_or_else(unknown)
 }
 
-/// Tells how it goes until the controller ends its stream or falls silent. Silence is
-/// counted in ticks, not in time: an agent that was itself held up has not seen them.
+/// Tells how it goes, as an answer to each sign of life and when something changes, until the controller ends
+/// its stream or falls silent. Silence is counted in ticks, not in time: an agent that was itself held up has
+/// not seen them.
 async fn attended_until_gone(
     shared: Arc<Shared>,
     mut heartbeats: Streaming<Heartbeat>,
     progress: channel::Sender<Result<Progress, Status>>,
 ) {
     let (mut changed, mut closing) = (shared.changed.subscribe(), shared.closing.subscribe());
-    let mut tick = interval(HEARTBEAT);
+    let mut tick = interval(HEARTBEAT_LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut lease = Lease::new(CONTROLLER_BEATS);
-    loop {
-        tokio::select! {
-            biased;
-            message = heartbeats.message() => match message {
-                Ok(Some(_)) => { lease.renew(); continue }
-                Ok(None) | Err(_) => break,
-            },
-            _ = closing.wait_for(|closing| *closing) => return,
-            _ = changed.changed() => {}
-            _ = tick.tick() => {
-                if !lease.tick() {
-                    break;
-                }
-            }
-        }
+    let mut lease = Lease::new(CONTROLLER_LOOKS);
+    let tell = || {
         // A controller that does not read misses some: the next one tells as much.
         if let Ok(room) = progress.try_reserve() {
             let mut progress = shared.progress();
             shared.take_ended().put(&mut progress);
             room.send(Ok(progress));
+        }
+    };
+    tell();
+    loop {
+        let has_news = tokio::select! {
+            biased;
+            message = heartbeats.message() => match message {
+                Ok(Some(_)) => {
+                    lease.renew();
+                    true
+                }
+                Ok(None) | Err(_) => break,
+            },
+            _ = closing.wait_for(|closing| *closing) => return,
+            _ = changed.changed() => true,
+            _ = tick.tick() => match lease.tick() {
+                true => false,
+                false => break,
+            },
+        };
+        if has_news {
+            tell();
         }
     }
     end(&shared.end, EndReason::ControllerGone);

@@ -243,15 +243,7 @@ mod tests {
             settled: Duration::ZERO,
             traffic_class: 0,
         };
-        let assignment = Assignment {
-            node: "a".into(),
-            seed: 1,
-            duration: Duration::from_secs(1),
-            interval,
-            flows: vec![flow],
-            edge: None,
-            watch: Vec::new(),
-        };
+        let assignment = Assignment::of_flows("a", Duration::from_secs(1), interval, vec![flow]);
         let mut journal = spool.journal(4, &assignment).unwrap();
         for (bin, sent) in [(0, 5), (1, 7)] {
             let counts = Counts { sent, ..Counts::default() };

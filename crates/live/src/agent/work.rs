@@ -24,6 +24,17 @@ pub trait Work: Send {
     /// Carries it out from `epoch` on, on the calling thread and others of its own, until it
     /// is over or `stop` becomes true; the latter is looked at several times a second.
     fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report;
+
+    /// As [`run`](Work::run), once `start` has told the epoch, which blocks until shortly before it. What
+    /// takes its time can be done before. None where there is no start.
+    fn run_when(
+        self: Box<Self>,
+        start: &mut dyn FnMut() -> Option<Epoch>,
+        stop: &AtomicBool,
+        totals: &Totals,
+    ) -> Option<Report> {
+        Some(self.run(start()?, stop, totals))
+    }
 }
 
 /// Counts since the start of the run, for those who watch it; any thread may add.

@@ -98,11 +98,31 @@ impl fmt::Display for Error {
     }
 }
 
-fn list(f: &mut fmt::Formatter<'_>, lines: impl Iterator<Item = String>) -> fmt::Result {
-    for (index, line) in lines.enumerate() {
+/// So many agents are told of one by one: of a thousand, nobody reads more.
+const MOST_TOLD: usize = 10;
+
+fn list(f: &mut fmt::Formatter<'_>, mut lines: impl ExactSizeIterator<Item = String>) -> fmt::Result {
+    for (index, line) in lines.by_ref().take(MOST_TOLD).enumerate() {
         write!(f, "{}{line}", if index == 0 { "" } else { "\n" })?;
     }
-    Ok(())
+    match lines.len() {
+        0 => Ok(()),
+        more => write!(f, "\nand {more} agents more"),
+    }
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_thousand_agents_the_first_are_named() {
+        let loss = |number: usize| Loss { agent: format!("agent-{number}"), reason: "it is gone".into() };
+        let few = Error::Lost((0..MOST_TOLD).map(loss).collect()).to_string();
+        assert!(few.ends_with("agent agent-9 was lost: it is gone"), "{few}");
+        let many = Error::Lost((0..1000).map(loss).collect()).to_string();
+        assert_eq!(many, format!("{few}\nand 990 agents more"));
+    }
+}

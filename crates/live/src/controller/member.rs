@@ -283,13 +283,15 @@ async fn attend(
 /// it, nothing needs estimating.
 async fn offset(client: &mut AgentClient<Channel>, identity: &str) -> Result<ClockOffset, String> {
     let mut estimator = OffsetEstimator::default();
+    let same = !identity.is_empty() && identity == clock::identity();
     for _ in 0..CLOCK_EXCHANGES {
         exchange_clocks(client, &mut estimator).await.map_err(|status| describe(&status))?;
+        let agrees = |estimate: ClockOffset| estimate.offset_ns.unsigned_abs() <= estimate.error_ns;
+        if same && estimator.offset().is_some_and(agrees) {
+            return Ok(ClockOffset::SAME_CLOCK);
+        }
     }
-    let estimate = estimator.offset().ok_or("its clock runs backwards")?;
-    let same = !identity.is_empty() && identity == clock::identity();
-    let agrees = estimate.offset_ns.unsigned_abs() <= estimate.error_ns;
-    Ok(if same && agrees { ClockOffset::SAME_CLOCK } else { estimate })
+    estimator.offset().ok_or_else(|| "its clock runs backwards".into())
 }
 
 /// Asks the clock once; gives what the kernel there says of its wall clock.

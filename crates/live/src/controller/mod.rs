@@ -4,35 +4,43 @@
 //! Callers are synchronous; connections are kept alive by a thread of the controller's own.
 //! Nothing here waits without a deadline. Before the start a lost agent is an error, after
 //! it a [`Loss`] beside the others' results.
+//!
+//! - [`member`]: one agent, and its signs of life; [`place`]: where it is.
+//! - [`opening`]: receivers agree, and all open what the run needs.
+//! - [`start`]: all start at one moment, of which each has heard before.
+//! - [`reports`]: what a run found, kept before its agents may forget it.
+//! - [`round`]: a question to many.
 
 mod error;
 mod member;
+mod opening;
 mod place;
+mod reports;
 mod round;
+mod start;
 
 pub use error::{Error, Loss};
 pub(crate) use member::{exchange_clocks, greet};
 pub use place::Place;
 pub(crate) use place::channel_over;
+pub use reports::Collected;
 
 use crate::clock::{Epoch, monotonic_ns};
 use crate::descriptors;
-use crate::protocol::generated::{
-    AgreeReply, AgreeRequest, Consent, FinishRequest, KeptRequest, PrepareReply, PrepareRequest,
-    ReadClockRequest, ReleaseRequest, StartRequest, StopRequest,
-};
-use crate::protocol::{MAX_REPORT_BYTES, Refusal};
+use crate::protocol::Refusal;
+use crate::protocol::generated::{Consent, FinishRequest, StopRequest};
 use crate::realtime::go_ahead;
-use crate::results::{Ended, Report};
-use crate::task::{self, Assignment, Side};
+use crate::results::Ended;
+use crate::task::Assignment;
 use member::{ANSWER_WITHIN, Member};
-use netstage_core::fleet::{Conduct, Phase, SETTLE, Standing, start_lead};
+use netstage_core::fleet::{Conduct, Phase, SETTLE};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::{Duration, Instant};
 use round::{Answers, ask, cores};
+use start::Lead;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -48,8 +56,6 @@ const AT_A_TIME: usize = 64;
 const PREPARE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
 /// The start of a run that has none yet.
 const NOT_STARTED: Epoch = Epoch(u64::MAX);
-/// An agent that takes so long to answer is worth a word in the record: the machine or the network is busy.
-const SLOW: Duration = Duration::from_secs(1);
 /// How often watchers are told.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -70,8 +76,8 @@ pub struct Agents {
     conduct: Option<Conduct>,
     /// What receivers have agreed to.
     consents: Vec<Consent>,
-    /// How long the slowest took to answer before the start, and how long before it the order went out.
-    lead: Cell<(Duration, Duration)>,
+    /// How the start was told.
+    lead: Cell<Lead>,
 }
 
 /// How a run goes.
@@ -91,21 +97,6 @@ pub struct Overview {
     pub lost_agents: Vec<String>,
     /// Bins that have ended since watchers were told before, where asked for.
     pub ended: Ended,
-}
-
-/// What a run found.
-#[derive(Clone, Debug, Default)]
-pub struct Collected {
-    /// Reports, in the order of the agents.
-    pub reports: Vec<Report>,
-    /// Agents whose reports are missing.
-    pub lost: Vec<Loss>,
-    /// Each agent's clock against the controller's, as estimated before the run.
-    pub clocks: Vec<(String, ClockOffset)>,
-    /// What a reader should know.
-    pub warnings: Vec<String>,
-    /// Where agents were slow to answer: how far ahead they were told of the start.
-    pub slow_start: Option<String>,
 }
 
 impl Agents {
@@ -175,48 +166,6 @@ impl Agents {
         self.lead.take();
     }
 
-    /// Has the agents of these assignments give their word for what they are to receive. It is
-    /// handed to those that send: agents of a fleet send to nobody without.
-    pub fn agree(&mut self, assignments: &[(String, Assignment)]) -> Result<(), Error> {
-        let (controller, run) = (self.controller, self.run);
-        let receives = |(_, assignment): &&(String, Assignment)| {
-            assignment.flows.iter().any(|flow| flow.side == Side::Receive)
-        };
-        let (mut asked, mut calls) = (Vec::new(), Vec::new());
-        for (name, assignment) in assignments.iter().filter(receives) {
-            let request = AgreeRequest {
-                controller,
-                run,
-                task_version: task::VERSION,
-                assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
-            };
-            let member = self.member(name)?.clone();
-            asked.push((name, assignment));
-            calls.push(async move {
-                let mut client = member.client.clone();
-                member.answer(ANSWER_WITHIN, client.agree(request)).await
-            });
-        }
-        let agreed = |answer: &Result<AgreeReply, String>| answer.as_ref().is_ok_and(|r| r.refusal.is_none());
-        let answers = ask(&self.runtime, AT_A_TIME, calls, agreed).answers;
-        let (mut refused, mut lost) = (Vec::new(), Vec::new());
-        for ((agent, assignment), answer) in asked.into_iter().zip(answers) {
-            match answer {
-                None => {}
-                Some(Err(reason)) => lost.push(Loss { agent: agent.clone(), reason }),
-                Some(Ok(reply)) => match reply.refusal {
-                    Some(refusal) => refused.push((agent.clone(), Refusal::from(refusal))),
-                    None => self.consents.extend(own_words(reply.consents, assignment)),
-                },
-            }
-        }
-        match (refused.is_empty(), lost.is_empty()) {
-            (true, true) => Ok(()),
-            (false, _) => Err(Error::Refused(refused)),
-            (true, false) => Err(Error::Lost(lost)),
-        }
-    }
-
     fn member(&self, name: &str) -> Result<&Member, Error> {
         self.index(name).map(|index| &self.members[index])
     }
@@ -228,85 +177,6 @@ impl Agents {
     /// Addresses of an agent's host that flows may use, where it tells.
     pub fn addresses(&self, name: &str) -> &[IpAddr] {
         self.member(name).map_or(&[], |member| &member.addresses)
-    }
-
-    /// Fetches reports the agents keep of runs before, whose controllers never released them. Those
-    /// for which `keep` returns true, agents forget.
-    pub fn fetch_kept(&self, mut keep: impl FnMut(&str, u64, &Report) -> bool) -> Vec<Loss> {
-        let controller = self.controller;
-        let calls = self.members.iter().map(|member| {
-            let member = member.clone();
-            async move {
-                let mut client = member.client.clone();
-                let listed = member.answer(ANSWER_WITHIN, client.kept(KeptRequest { controller })).await;
-                let mut reports = Vec::new();
-                for kept in listed.map_err(|reason| (member.name.clone(), reason))?.reports {
-                    let report = member.collect(controller, kept.run, MAX_REPORT_BYTES).await;
-                    reports.push((kept.run, report));
-                }
-                Ok::<_, (String, String)>((member, reports))
-            }
-        });
-        let (mut losses, mut released) = (Vec::new(), Vec::new());
-        for result in self.ask_all(calls) {
-            match result {
-                Err((agent, reason)) => losses.push(Loss { agent, reason }),
-                Ok((member, reports)) => {
-                    for (run, report) in reports {
-                        match report {
-                            Ok((report, _)) if keep(&member.name, run, &report) => {
-                                released.push((member.clone(), run));
-                            }
-                            Ok(_) => {}
-                            Err(reason) => losses.push(Loss { agent: member.name.clone(), reason }),
-                        }
-                    }
-                }
-            }
-        }
-        self.ask_all(released.into_iter().map(|(member, run)| release(member, controller, run)));
-        losses
-    }
-
-    /// Has further agents open what their part of the run needs; returns where each receives:
-    /// number and port of each flow. On an error nothing of the run remains prepared.
-    pub fn add(&mut self, assignments: Vec<(String, Assignment)>) -> Result<Vec<Vec<(u32, u16)>>, Error> {
-        let first = self.taking_part.len();
-        self.length =
-            assignments.iter().map(|(_, a)| a.duration).chain([self.length]).max().expect("not none");
-        let indices = assignments.iter().map(|(name, _)| self.index(name)).collect::<Result<Vec<_>, _>>()?;
-        let mut calls = Vec::new();
-        for (&index, (_, assignment)) in indices.iter().zip(&assignments) {
-            let request = PrepareRequest {
-                controller: self.controller,
-                run: self.run,
-                task_version: task::VERSION,
-                assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
-                tell_bins: self.tell_bins,
-                consents: self.consents_for(assignment),
-            };
-            let member = self.members[index].clone();
-            member.expect(self.run, assignment, self.tell_bins);
-            calls.push(async move {
-                let mut client = member.client.clone();
-                member.answer(PREPARE_WITHIN, client.prepare(request)).await
-            });
-        }
-        self.taking_part.extend(indices);
-        let ready =
-            |answer: &Result<PrepareReply, String>| answer.as_ref().is_ok_and(|r| r.refusal.is_none());
-        let answers = ask(&self.runtime, AT_A_TIME, calls, ready).answers;
-        let mut ports = Vec::new();
-        let answers = answers.into_iter().zip(&assignments).map(|(answer, (_, assignment))| {
-            answer.map(|answer| {
-                let reply = answer?;
-                ports.push(own_ports(&reply, assignment));
-                Ok(reply.refusal)
-            })
-        });
-        let answers = answers.collect();
-        self.all_agreed(first, answers)?;
-        Ok(ports)
     }
 
     /// Bins that ended since the last call.
@@ -325,43 +195,6 @@ impl Agents {
         });
         let read = self.ask_all(calls).into_iter();
         read.filter_map(|(name, clock)| Some((name, clock.ok()?))).collect()
-    }
-
-    /// When a start can be that every agent hears of in time: all are asked for their clocks at
-    /// once, as they will be told of the start, and the slowest shows how long that takes.
-    pub fn soonest_start(&self) -> Epoch {
-        let calls = self.taking_part.iter().map(|&index| {
-            let member = self.members[index].clone();
-            async move {
-                let mut client = member.client.clone();
-                // One that does not answer is noticed when it is told of the start.
-                let _ = member.answer(ANSWER_WITHIN, client.read_clock(ReadClockRequest {})).await;
-            }
-        });
-        let slowest = ask(&self.runtime, usize::MAX, calls, |()| true).slowest;
-        let clock_error = self.taking_part.iter().map(|&index| self.members[index].clock.error_ns).max();
-        let lead = start_lead(slowest, Duration(clock_error.unwrap_or(0)));
-        self.lead.set((slowest, lead));
-        Epoch(monotonic_ns()).later(lead)
-    }
-
-    /// Starts the prepared run at one moment, told each agent in time of its own clock. On
-    /// an error the run is called off; it can be prepared again.
-    pub fn start(&mut self, epoch: Epoch) -> Result<(), Error> {
-        self.epoch = epoch;
-        let end = Instant(epoch.later(self.length).0);
-        self.conduct = Some(Conduct::new(self.run, self.taking_part.len(), end));
-        let (controller, run) = (self.controller, self.run);
-        let calls = self.taking_part.iter().map(|&index| {
-            let member = self.members[index].clone();
-            async move {
-                let mut client = member.client.clone();
-                let request = StartRequest { controller, run, at_ns: member.clock.theirs(epoch.0) };
-                member.answer(ANSWER_WITHIN, client.start(request)).await.map(|reply| reply.refusal)
-            }
-        });
-        let answers = ask(&self.runtime, usize::MAX, calls, |_| true).answers;
-        self.all_agreed(0, answers)
     }
 
     /// Waits until every agent is over or lost, telling how it goes about 20 times a second;
@@ -429,80 +262,6 @@ impl Agents {
             }
         });
         ask(&self.runtime, usize::MAX, calls, |()| true);
-    }
-
-    /// What was agreed to of the flows an assignment sends.
-    fn consents_for(&self, assignment: &Assignment) -> Vec<Consent> {
-        let sent = assignment.flows.iter().filter(|flow| flow.side == Side::Send);
-        let ids: BTreeSet<u32> = sent.map(|flow| flow.id).collect();
-        self.consents.iter().filter(|consent| ids.contains(&consent.flow)).cloned().collect()
-    }
-
-    /// Waits as [`watch`](Agents::watch) does, and fetches the reports.
-    pub fn collect(&mut self) -> Collected {
-        self.collect_keeping(|_, _| Ok(()))
-    }
-
-    /// As [`collect`](Agents::collect): each report is handed to `keep` before its agent may
-    /// forget it. One that cannot be kept stays with the agent.
-    pub fn collect_keeping(
-        &mut self,
-        mut keep: impl FnMut(&str, &Report) -> Result<(), String>,
-    ) -> Collected {
-        self.watch(|_| ControlFlow::Continue(()));
-        let (controller, run) = (self.controller, self.run);
-        let calls = self.taking_part.iter().enumerate().map(|(place, &index)| {
-            let member = self.members[index].clone();
-            let given_up = match self.conduct.as_ref().and_then(|conduct| conduct.standing(place)) {
-                Some(Standing::GivenUp(phase)) => Some(phase),
-                _ => None,
-            };
-            async move {
-                if let Some(phase) = given_up {
-                    let seconds = SETTLE.0 / 1_000_000_000;
-                    return Err(format!("still {} {seconds} s after the end of the run", phase.name()));
-                }
-                let most = member.longest_report();
-                member.collect(controller, run, most).await
-            }
-        });
-        let mut collected = Collected::default();
-        let mut released = Vec::new();
-        let (slowest, lead) = self.lead.get();
-        collected.slow_start = (slowest >= SLOW).then(|| {
-            format!(
-                "the start was told {:.1} s ahead: the slowest of {} agents took {:.1} s to answer",
-                lead.as_secs_f64(),
-                self.taking_part.len(),
-                slowest.as_secs_f64()
-            )
-        });
-        for (&index, result) in self.taking_part.iter().zip(self.ask_all(calls)) {
-            let member = &self.members[index];
-            collected.clocks.push((member.name.clone(), member.clock));
-            match result {
-                Ok((report, spool_error)) => {
-                    if !spool_error.is_empty() {
-                        let warning =
-                            format!("agent {} could not spool its report: {spool_error}", member.name);
-                        collected.warnings.push(warning);
-                    }
-                    match keep(&member.name, &report) {
-                        Ok(()) => released.push(member.clone()),
-                        Err(why) => collected.warnings.push(format!(
-                            "the report of agent {} cannot be kept here, and stays there: {why}",
-                            member.name
-                        )),
-                    }
-                    collected.reports.push(report);
-                }
-                Err(why) => collected.lost.push(self.loss(index, why)),
-            }
-        }
-        self.ask_all(released.into_iter().map(|member| release(member, controller, run)));
-        self.taking_part.clear();
-        self.conduct = None;
-        collected
     }
 
     /// Ends the agents. Those that do not answer end by themselves.
@@ -592,26 +351,4 @@ impl Agents {
         }
         Loss { agent: member.name.clone(), reason }
     }
-}
-
-/// Lets an agent forget a report. One that does not hear it keeps it, which does no harm.
-async fn release(member: Member, controller: u64, run: u64) {
-    let mut client = member.client.clone();
-    let _ = member.answer(ANSWER_WITHIN, client.release(ReleaseRequest { controller, run })).await;
-}
-
-/// Of what an agent says it agreed to, what it was asked: where it receives itself.
-fn own_words(consents: Vec<Consent>, assignment: &Assignment) -> impl Iterator<Item = Consent> {
-    let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive);
-    let mut asked: BTreeSet<(u32, String)> =
-        received.map(|flow| (flow.id, flow.destination.to_string())).collect();
-    // Removed as it is found: a word given twice is one.
-    consents.into_iter().filter(move |word| asked.remove(&(word.flow, word.destination.clone())))
-}
-
-/// Where an agent says it receives, of the flows it was asked to.
-fn own_ports(reply: &PrepareReply, assignment: &Assignment) -> Vec<(u32, u16)> {
-    let asked: BTreeSet<u32> = assignment.flows.iter().map(|flow| flow.id).collect();
-    let told = reply.ports.iter().filter(|at| asked.contains(&at.flow));
-    told.filter_map(|at| Some((at.flow, u16::try_from(at.port).ok()?))).take(asked.len()).collect()
 }

@@ -109,15 +109,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let sent = FlowTask { side: Side::Send, id: 8, ..flow.clone() };
         let flows = vec![flow, sent];
-        let assignment = Assignment {
-            node: "a".into(),
-            seed: 1,
-            duration: second,
-            interval: second,
-            flows,
-            edge: None,
-            watch: Vec::new(),
-        };
+        let assignment = Assignment::of_flows("a", second, second, flows);
         let consents = |identity| Signer::new(&identity).unwrap().consents(3, &assignment);
         let given = consents(identity(&ours, far));
         let [consent] = &given[..] else { panic!("{given:?}") };

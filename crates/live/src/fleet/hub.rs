@@ -52,8 +52,10 @@ const MOST_ASKED: usize = 16 << 10;
 const MOST_LETTERS: usize = 64;
 /// How often an agent is asked how it is, and how long it may take to answer.
 const LOOK: Duration = Duration::from_secs(2);
+/// Of more agents than this, each is asked less often, so that looking takes no more of the machine.
+const LOOKED_AT: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(6);
-/// Looks from which the best tells the clock: as many minutes, so that drift shows.
+/// Looks from which the best tells the clock: a minute of them or a few, so that drift shows.
 const CLOCK_LOOKS: usize = 30;
 
 /// A hub that listens, but does not serve yet.
@@ -398,8 +400,12 @@ async fn look_at(
         status.wall_clock = state.map(|state| (state.synchronized, state.error_ns));
         status.state = if hello.taken { State::Taken } else { State::Idle };
         status.last_seen_ns = Some(now_ns());
-        shared.state().seen.insert(status.name.clone(), status.clone());
-        sleep(LOOK).await;
+        let agents = {
+            let mut state = shared.state();
+            state.seen.insert(status.name.clone(), status.clone());
+            state.agents.len()
+        };
+        sleep(LOOK * agents.div_ceil(LOOKED_AT).max(1) as u32).await;
     }
     unreachable!("it looks for ever")
 }

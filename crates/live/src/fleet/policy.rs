@@ -53,7 +53,13 @@ impl PolicyGuard {
         *self.signer.lock().unwrap_or_else(PoisonError::into_inner) = signer.map(Arc::new);
     }
 
-    fn check(&self, run: u64, assignment: &Assignment, consents: &[Consent]) -> Result<(), Refusal> {
+    fn check(
+        &self,
+        run: u64,
+        assignment: &Assignment,
+        router: &Result<Option<Router>, Refusal>,
+        consents: &[Consent],
+    ) -> Result<(), Refusal> {
         let here = interfaces();
         let flow = |flow: &FlowTask, interface| FlowRequest {
             name: "",
@@ -73,7 +79,7 @@ impl PolicyGuard {
             let interface = here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
             FlowRequest { name: &task.name, ..flow(task, interface) }
         });
-        let router = assignment.edge.as_ref().map(router).transpose()?;
+        let router = router.as_ref().map_err(Clone::clone)?;
         if let Some(other) = assignment.watch.iter().find(|watched| !is_of_flow(watched, assignment)) {
             let reason = format!("{} is not TCP that this agent sends in the run", other.subject);
             return Err(Refusal::new(RefusalKind::Assignment, reason));
@@ -107,12 +113,31 @@ impl PolicyGuard {
         }
     }
 
-    fn tell(&self, what: &str, run: u64, assignment: &Assignment, refusal: Option<&Refusal>) {
+    /// Checks what is asked, and tells the log.
+    fn decide(
+        &self,
+        what: &str,
+        run: u64,
+        assignment: &Assignment,
+        consents: &[Consent],
+    ) -> Result<(), Refusal> {
+        let router = assignment.edge.as_ref().map(router).transpose();
+        let result = self.check(run, assignment, &router, consents);
+        self.tell(what, run, assignment, router.ok().flatten().as_ref(), result.as_ref().err());
+        result
+    }
+
+    fn tell(
+        &self,
+        what: &str,
+        run: u64,
+        assignment: &Assignment,
+        router: Option<&Router>,
+        refusal: Option<&Refusal>,
+    ) {
         let (flows, duration) = (assignment.flows.len(), assignment.duration.as_secs_f64());
-        // A file that cannot be read is the reason it is refused.
-        let router = assignment.edge.as_ref().and_then(|task| router(task).ok());
         let router = router.map_or(String::new(), |router| {
-            format!(", a router of {}", asked_for(&router).interfaces.join(", "))
+            format!(", a router of {}", asked_for(router).interfaces.join(", "))
         });
         let events = if !assignment.watch.is_empty() { ", its TCP windows watched" } else { "" };
         let asked = format!(
@@ -144,17 +169,13 @@ impl Guard for PolicyGuard {
         consents: &[Consent],
         _peer: Peer,
     ) -> Result<(), Refusal> {
-        let result = self.check(run, assignment, consents);
-        self.tell("to prepare", run, assignment, result.as_ref().err());
-        result
+        self.decide("to prepare", run, assignment, consents)
     }
 
     fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
         let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive).cloned();
         let received = Assignment { flows: received.collect(), ..assignment.clone() };
-        let result = self.check(run, &received, &[]);
-        self.tell("a word for", run, &received, result.as_ref().err());
-        result?;
+        self.decide("a word for", run, &received, &[])?;
         let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(signer.map(|signer| signer.consents(run, &received)).unwrap_or_default())
     }

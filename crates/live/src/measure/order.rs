@@ -167,15 +167,7 @@ impl Order {
 
     fn assignment(&self, node: &str, flows: Vec<FlowTask>) -> Assignment {
         let (duration, interval) = (self.duration(), self.interval);
-        Assignment {
-            node: node.into(),
-            seed: self.seed,
-            duration,
-            interval,
-            flows,
-            edge: None,
-            watch: Vec::new(),
-        }
+        Assignment { seed: self.seed, ..Assignment::of_flows(node, duration, interval, flows) }
     }
 }
 

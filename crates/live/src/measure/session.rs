@@ -95,8 +95,7 @@ impl Session {
         let mut timeline =
             Timeline::new(order.interval, order.omit, order.duration(), flows, order.is_one_ended());
         let clock = self.clock();
-        let epoch = self.agents.soonest_start();
-        self.agents.start(epoch)?;
+        let epoch = self.agents.start_together()?;
         let mut stopped_at = None;
         self.agents.watch(|overview| {
             overview.ended.bins.iter().for_each(|ended| timeline.push(*ended));

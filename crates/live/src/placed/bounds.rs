@@ -188,15 +188,7 @@ mod tests {
             traffic_class: 0,
         };
         let (duration, interval) = (Duration::from_secs(2), Duration::from_secs(1));
-        Assignment {
-            node: node.into(),
-            seed: 1,
-            duration,
-            interval,
-            flows: vec![flow],
-            edge: None,
-            watch: Vec::new(),
-        }
+        Assignment::of_flows(node, duration, interval, vec![flow])
     }
 
     fn report(node: &str, sends: bool, packets: u64) -> Report {

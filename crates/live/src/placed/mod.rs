@@ -241,7 +241,7 @@ fn conduct(
         return Err(stopped(error));
     }
     // Where it fails, some may have begun: what they found is still to come.
-    agents.start(agents.soonest_start()).map_err(stopped)?;
+    agents.start_together().map_err(stopped)?;
     let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
     let mut so_far = SoFar::new(plan, &members, parts.iter().map(|(_, part)| part), windows, None);
     agents.watch(|overview| {

@@ -491,7 +491,7 @@ pub enum RefusalKind {
     RefusalMissing = 3,
     /// Another controller has this agent.
     RefusalBusy = 4,
-    /// Not possible in this phase: there is no such run, or the start has passed.
+    /// Not possible in this phase: there is no such run, or it has begun.
     RefusalOrder = 5,
     /// Anything else the system refused.
     RefusalSystem = 6,
@@ -499,6 +499,8 @@ pub enum RefusalKind {
     RefusalVersion = 7,
     /// The agent does not do this for this controller.
     RefusalPolicy = 8,
+    /// The start was over when the agent heard of it. It is still ready: it may be told a later one.
+    RefusalLate = 9,
 }
 impl RefusalKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -516,6 +518,7 @@ impl RefusalKind {
             Self::RefusalSystem => "REFUSAL_SYSTEM",
             Self::RefusalVersion => "REFUSAL_VERSION",
             Self::RefusalPolicy => "REFUSAL_POLICY",
+            Self::RefusalLate => "REFUSAL_LATE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -530,6 +533,7 @@ impl RefusalKind {
             "REFUSAL_SYSTEM" => Some(Self::RefusalSystem),
             "REFUSAL_VERSION" => Some(Self::RefusalVersion),
             "REFUSAL_POLICY" => Some(Self::RefusalPolicy),
+            "REFUSAL_LATE" => Some(Self::RefusalLate),
             _ => None,
         }
     }

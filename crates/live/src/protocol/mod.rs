@@ -26,12 +26,15 @@ pub const MAX_REQUEST_BYTES: usize = 64 << 20;
 pub const MAX_REPORT_BYTES: u64 = 1 << 30;
 /// Bytes of a report in one message.
 pub const CHUNK_BYTES: usize = 256 << 10;
-/// Both sides give a sign of life this often.
-pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(250);
-/// So many in a row missing, and an agent takes its controller to be gone (2 s).
-pub const CONTROLLER_BEATS: u32 = 8;
+/// A controller gives a sign of life this often, and the agent answers it. Each costs an agent a tenth of a
+/// millisecond of processor, of which a thousand on one machine have little.
+pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(500);
+/// An agent looks this often whether there was one.
+pub const HEARTBEAT_LOOK: std::time::Duration = std::time::Duration::from_millis(250);
+/// So many looks in a row without, and an agent takes its controller to be gone: within 2 s of its last.
+pub const CONTROLLER_LOOKS: u32 = 7;
 /// So many in a row missing, and a controller takes an agent to be gone (6 s).
-pub const AGENT_BEATS: u32 = 24;
+pub const AGENT_BEATS: u32 = 12;
 
 /// Most bins a run may have: a receiver keeps them all in memory.
 const MAX_BINS: u64 = 10_000_000;
@@ -118,15 +121,7 @@ mod tests {
     use super::*;
 
     fn assignment() -> Assignment {
-        Assignment {
-            node: "a".into(),
-            seed: 1,
-            duration: Duration::from_secs(1),
-            interval: Duration::from_millis(100),
-            flows: Vec::new(),
-            edge: None,
-            watch: Vec::new(),
-        }
+        Assignment::of_flows("a", Duration::from_secs(1), Duration::from_millis(100), Vec::new())
     }
 
     fn read(assignment: &Assignment) -> Result<Assignment, Refusal> {

@@ -38,6 +38,8 @@ pub enum RefusalKind {
     Version,
     /// The agent does not do this for this controller.
     Policy,
+    /// The start was over when the agent heard of it.
+    Late,
 }
 
 impl Refusal {
@@ -80,6 +82,7 @@ impl From<fleet::Refusal> for Refusal {
             fleet::RefusalKind::Busy => RefusalKind::Busy,
             fleet::RefusalKind::Order => RefusalKind::Order,
             fleet::RefusalKind::Policy => RefusalKind::Policy,
+            fleet::RefusalKind::Late => RefusalKind::Late,
         };
         Refusal::new(kind, refusal.reason).remedy(refusal.remedy)
     }
@@ -96,6 +99,7 @@ impl From<Refusal> for wire::Refusal {
             RefusalKind::System => wire::RefusalKind::RefusalSystem,
             RefusalKind::Version => wire::RefusalKind::RefusalVersion,
             RefusalKind::Policy => wire::RefusalKind::RefusalPolicy,
+            RefusalKind::Late => wire::RefusalKind::RefusalLate,
         };
         wire::Refusal {
             kind: kind.into(),
@@ -116,6 +120,7 @@ impl From<wire::Refusal> for Refusal {
             wire::RefusalKind::RefusalOrder => RefusalKind::Order,
             wire::RefusalKind::RefusalVersion => RefusalKind::Version,
             wire::RefusalKind::RefusalPolicy => RefusalKind::Policy,
+            wire::RefusalKind::RefusalLate => RefusalKind::Late,
             // A kind this program does not know yet is still a refusal.
             wire::RefusalKind::RefusalSystem | wire::RefusalKind::RefusalUnknown => RefusalKind::System,
         };

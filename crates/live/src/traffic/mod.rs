@@ -124,13 +124,24 @@ impl Engine {
     /// Runs the flows: begins at `epoch`, ends when all is received that will be, at the
     /// latest a little after the run's duration, or soon after `stop` is set. `progress` is
     /// called from this thread whenever a bin has ended.
-    pub fn run(mut self, epoch: Epoch, stop: &AtomicBool, progress: &mut dyn FnMut(Progress)) -> Report {
-        let frame = Frame { epoch, duration: self.duration, interval: self.interval, stop };
+    pub fn run(self, epoch: Epoch, stop: &AtomicBool, progress: &mut dyn FnMut(Progress)) -> Report {
+        self.run_when(&mut || Some(epoch), stop, progress).expect("it has a start")
+    }
+
+    /// As [`run`](Engine::run), from the moment that `start` gives, which blocks until then or shortly before: its
+    /// threads are there and have what the kernel grants them. None where there is no start.
+    pub fn run_when(
+        mut self,
+        start: &mut dyn FnMut() -> Option<Epoch>,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Option<Report> {
         let realtime = self.packet_rate <= REALTIME_PACKET_RATE;
-        let _awake = Awake::request();
+        let (duration, interval) = (self.duration, self.interval);
+        let awake = Awake::request();
         let lanes = [(std::mem::take(&mut self.paced), true), (std::mem::take(&mut self.unpaced), false)];
         let mut report = Report { node: self.node.clone(), flows: self.blank_results(), ..Report::default() };
-        thread::scope(|scope| {
+        let begun = thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
             let mut threads = Vec::new();
             for (members, exact) in lanes {
@@ -145,23 +156,42 @@ impl Engine {
                     }
                 };
                 let sender = sender.clone();
-                threads.push(scope.spawn(move || {
+                let (tell, told) = mpsc::channel();
+                let thread = scope.spawn(move || {
                     let mut warnings = Vec::new();
                     if exact && realtime {
                         warnings.extend(Grants::request(Rank::Traffic).advice());
                     }
-                    let found = lane.run(frame, &sender, &mut warnings);
+                    let found = match told.recv() {
+                        Ok(epoch) => {
+                            lane.run(Frame { epoch, duration, interval, stop }, &sender, &mut warnings)
+                        }
+                        Err(_) => Vec::new(),
+                    };
                     (found, warnings)
-                }));
+                });
+                threads.push((tell, thread));
             }
             let quic = std::mem::take(&mut self.quic);
             if !quic.is_empty() {
                 let sender = sender.clone();
-                threads.push(scope.spawn(move || match quic::run(quic, frame, &sender) {
-                    Ok(found) => (found, Vec::new()),
-                    Err(error) => (Vec::new(), vec![format!("QUIC could not run: {error}")]),
-                }));
+                let (tell, told) = mpsc::channel();
+                let thread = scope.spawn(move || {
+                    let Ok(epoch) = told.recv() else { return (Vec::new(), Vec::new()) };
+                    match quic::run(quic, Frame { epoch, duration, interval, stop }, &sender) {
+                        Ok(found) => (found, Vec::new()),
+                        Err(error) => (Vec::new(), vec![format!("QUIC could not run: {error}")]),
+                    }
+                });
+                threads.push((tell, thread));
             }
+            // Without a start the threads end when nobody can tell them of one any more.
+            let epoch = start()?;
+            let tell = |(tell, thread): (mpsc::Sender<Epoch>, _)| {
+                let _ = tell.send(epoch);
+                thread
+            };
+            let threads: Vec<_> = threads.into_iter().map(tell).collect();
             drop(sender);
             while let Ok(event) = receiver.recv() {
                 progress(event);
@@ -175,11 +205,14 @@ impl Engine {
                     Err(_) => report.void.push(format!("{}: the traffic engine failed", self.node)),
                 }
             }
+            Some(())
         });
+        drop(awake);
+        begun?;
         if stop.load(Ordering::Relaxed) {
             report.warnings.push(format!("{}: stopped before its end", self.node));
         }
-        report
+        Some(report)
     }
 
     fn add(&mut self, index: usize, task: &FlowTask, assignment: &Assignment) -> Result<(), Problem> {

@@ -39,6 +39,10 @@ pub enum Lie {
     Early,
     /// It takes the order to start, and says nothing.
     Mute,
+    /// It takes two of them before it answers.
+    Hesitant,
+    /// It is asked to prepare, and says nothing.
+    Unprepared,
     /// Its report is another's; and it agrees to what others were asked.
     OthersNames,
     /// It speaks a version nobody knows, and calls itself what terminals obey.
@@ -91,8 +95,8 @@ async fn lie_again_and_again(address: SocketAddr, folder: PathBuf, lie: Lie) {
         if let Ok(mut stream) = dial(address, &folder, true).await {
             let (near, mut far) = tokio::io::duplex(64 << 10);
             let incoming = tokio_stream::once(Ok::<_, std::io::Error>(near)).chain(tokio_stream::pending());
-            let service =
-                AgentServer::new(Liar { lie, run: Arc::default() }).max_encoding_message_size(64 << 20);
+            let service = AgentServer::new(Liar { lie, run: Arc::default(), starts: Arc::default() })
+                .max_encoding_message_size(64 << 20);
             let serving = tonic::transport::Server::builder().serve_with_incoming(service, incoming);
             tokio::select! {
                 _ = serving => {}
@@ -107,6 +111,8 @@ struct Liar {
     lie: Lie,
     /// The last it was asked to prepare.
     run: Arc<AtomicU64>,
+    /// So many orders to start it has had.
+    starts: Arc<AtomicU64>,
 }
 
 impl Liar {
@@ -170,7 +176,7 @@ impl Agent for Liar {
 
     async fn attend(&self, request: Request<Streaming<Heartbeat>>) -> Answer<Self::AttendStream> {
         let (progress, out) = mpsc::channel(4);
-        let liar = Liar { lie: self.lie, run: Arc::clone(&self.run) };
+        let liar = Liar { lie: self.lie, run: Arc::clone(&self.run), starts: Arc::clone(&self.starts) };
         self.run.store(0, Ordering::Relaxed);
         tokio::spawn(async move {
             let mut heartbeats = request.into_inner();
@@ -187,6 +193,9 @@ impl Agent for Liar {
     }
 
     async fn prepare(&self, request: Request<PrepareRequest>) -> Answer<PrepareReply> {
+        if self.lie == Lie::Unprepared {
+            std::future::pending::<()>().await;
+        }
         self.run.store(request.get_ref().run, Ordering::Relaxed);
         let ports = [(1, 70_000), (999, 5), (1, 80)].map(|(flow, port)| ReceivingPort { flow, port });
         let refusal = (self.lie == Lie::GiantWord)
@@ -195,7 +204,8 @@ impl Agent for Liar {
     }
 
     async fn start(&self, _: Request<StartRequest>) -> Answer<StartReply> {
-        if self.lie == Lie::Mute {
+        let starts = self.starts.fetch_add(1, Ordering::Relaxed);
+        if self.lie == Lie::Mute || (self.lie == Lie::Hesitant && starts < 2) {
             std::future::pending::<()>().await;
         }
         Ok(Response::new(StartReply::default()))

@@ -68,14 +68,6 @@ pub fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignm
         settled: Duration::ZERO,
         traffic_class: 0,
     };
-    let assignment = Assignment {
-        node: node.into(),
-        seed: 1,
-        duration,
-        interval: Duration::from_millis(100),
-        flows: vec![flow],
-        edge: None,
-        watch: Vec::new(),
-    };
+    let assignment = Assignment::of_flows(node, duration, Duration::from_millis(100), vec![flow]);
     (node.into(), assignment)
 }

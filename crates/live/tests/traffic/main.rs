@@ -16,7 +16,7 @@ use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use netstage_live::clock::{Epoch, monotonic_ns};
 use netstage_live::results::{Counts, FlowResult, Report};
-use netstage_live::task::{Assignment, FlowTask, Side, Transport};
+use netstage_live::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
 use netstage_live::traffic::{Engine, PrepareError};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -64,15 +64,7 @@ fn receiving(task: &FlowTask) -> FlowTask {
 }
 
 fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
-    Engine::prepare(&Assignment {
-        node: "host".into(),
-        seed: 1,
-        duration: millis(500),
-        interval: millis(100),
-        flows,
-        edge: None,
-        watch: Vec::new(),
-    })
+    Engine::prepare(&Assignment::of_flows("host", millis(500), millis(100), flows))
 }
 
 /// Both sides of each flow in one engine.
@@ -88,6 +80,18 @@ fn run(engine: Engine) -> Report {
     let report = engine.run(epoch, &AtomicBool::new(false), &mut |_| {});
     assert_eq!(report.void, Vec::<String>::new());
     report
+}
+
+#[test]
+fn without_a_start_nothing_is_sent_and_no_thread_stays() {
+    let udp = flow(1, Transport::Udp(UdpOptions::default()), CBR, free_port("127.0.0.1"));
+    let quic = flow(2, Transport::Quic, Pattern::Bulk { size: None }, free_port("127.0.0.1"));
+    let flows = [udp, quic].iter().flat_map(|task| [task.clone(), receiving(task)]).collect();
+    let engine = prepare(flows).unwrap_or_else(|error| panic!("{error}"));
+    let told =
+        engine.run_when(&mut || None, &AtomicBool::new(false), &mut |bin| panic!("it tells of {bin:?}"));
+    // It returns when its threads have ended.
+    assert_eq!(told, None);
 }
 
 fn total(flow: &FlowResult, field: impl Fn(&Counts) -> u64) -> u64 {
