@@ -1,8 +1,9 @@
-"""Two namespaces, a link between them on which every segment and every ACK is a packet, and iperf3 at its ends."""
+"""Two namespaces, a link between them, and what sends over it."""
 
 import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pair import Pair  # noqa: E402
 
 RECEIVER, PORT = Pair.addresses[1], "5201"
 LIMIT = 20
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def wait(reason: str, done):
@@ -24,40 +26,73 @@ def wait(reason: str, done):
         time.sleep(0.02)
 
 
+def end(process):
+    """Ends a session of processes as a person would, or else at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 class Stage(Pair):
+    """With devices that cut no segments, every segment and every ACK is a packet; with a rate the line is the limit,
+    and not a processor."""
+
+    def __init__(self, cuts: bool, rate: str = ""):
+        self.cuts, self.line = cuts, rate
+
     def __enter__(self):
         super().__enter__()
         for side, device in enumerate(self.devices):
-            self.run(side, "ethtool", "-K", device, "tso", "off", "gso", "off", "gro", "off", stdout=subprocess.DEVNULL)
-        # An ACK for each segment: the more there are, the harder it is to lose no record.
-        for side, device in enumerate(self.devices):
-            self.run(side, "ip", "route", "replace", "10.99.0.0/24", "dev", device, "quickack", "1")
-            self.run(side, "sysctl", "-qe", "-w", "net.ipv4.tcp_backlog_ack_defer=0")
             # A flow begins as the one before did, and not where that ended.
             self.run(side, "sysctl", "-qe", "-w", "net.ipv4.tcp_no_metrics_save=1")
+            if not self.cuts:
+                self.run(side, "ethtool", "-K", device, "tso", "off", "gso", "off", "gro", "off", **QUIET)
+                # An ACK for each segment: the more there are, the harder it is to lose no record.
+                self.run(side, "ip", "route", "replace", "10.99.0.0/24", "dev", device, "quickack", "1")
+                self.run(side, "sysctl", "-qe", "-w", "net.ipv4.tcp_backlog_ack_defer=0")
+        if self.line:
+            self.run(0, "tc", "qdisc", "add", "dev", self.devices[0], "root", "tbf", "rate", self.line,
+                     "burst", "256kb", "limit", "1mb")
         return self
 
+    def listens(self) -> bool:
+        return f":{PORT}" in self.run(1, "ss", "-ltn", capture_output=True, text=True).stdout
+
     @contextlib.contextmanager
-    def transfer(self, *options):
-        """Flows, as long as something is looked at. An iperf3 server of their own, as one serves a client at a time."""
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        server = self.start(1, "iperf3", "-s", "-1", **quiet)
-        client = None
+    def sending(self, server: list, client: list, clients: int = 1):
+        """Flows, as long as something is looked at."""
+        processes = [self.start(1, *server, **QUIET, start_new_session=True)]
         try:
-            wait("iperf3 -s does not listen", lambda: f":{PORT}" in self.run(
-                1, "ss", "-ltn", capture_output=True, text=True).stdout)
-            client = self.start(0, "iperf3", "-c", RECEIVER, "-t", "3600", "-C", "cubic", *options, **quiet)
+            wait(f"{server[0]} does not listen", self.listens)
             before = self.received()
-            wait("iperf3 sends nothing", lambda: self.received() > before + 1_000_000)
+            processes += [self.start(0, *client, **QUIET, start_new_session=True) for _ in range(clients)]
+            wait(f"{client[0]} sends nothing", lambda: self.received() > before + 1_000_000)
             # Windows open.
             time.sleep(1)
-            yield client
-            if client.poll() is not None:
-                sys.exit("iperf3 has ended before it was told to")
+            yield
+            if any(process.poll() is not None for process in processes):
+                sys.exit(f"{client[0]} has ended before it was told to")
         finally:
-            for process in filter(None, [client, server]):
-                process.kill()
-                process.wait()
+            for process in reversed(processes):
+                end(process)
+
+    def transfer(self, streams: int):
+        """Streams from here to there."""
+        return self.sending(["iperf3", "-s", "-1"],
+                            ["iperf3", "-c", RECEIVER, "-t", "3600", "-C", "cubic", "-P", str(streams)])
+
+    def exchange(self, connections: int):
+        """Connections that carry data both ways all the time, in small segments: each segment comes to a host that has
+        something under way."""
+        options = "mss=200,sndbuf=131072,rcvbuf=131072"
+        both_ways = ["socat", "-b", "65536"]
+        endless = "/dev/zero!!/dev/null"
+        return self.sending([*both_ways, f"TCP-LISTEN:{PORT},fork,reuseaddr,{options}", endless],
+                            [*both_ways, f"TCP:{RECEIVER}:{PORT},{options}", endless], connections)
 
     def received(self) -> int:
         """Bytes that came to the far end."""

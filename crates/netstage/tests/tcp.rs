@@ -253,6 +253,41 @@ fn a_kernel_without_type_information_is_watched_by_its_tracing() {
 }
 
 #[test]
+fn a_kernel_without_the_tracepoint_of_turns_tells_what_two_records_suggest() {
+    const TYPES: &str = "/sys/kernel/btf/vmlinux";
+    if !may_watch() {
+        return;
+    }
+    let (world, folder) = (World::new(), Folder::new("tcp-tracepoint"));
+    // As before Linux 5.19: its type goes by another name, for the program alone.
+    let mut types = std::fs::read(TYPES).unwrap();
+    let name = b"btf_trace_tcp_cong_state_set\0";
+    let at = types.windows(name.len()).position(|bytes| bytes == name).unwrap();
+    types[at] = b'x';
+    let file = folder.join("types");
+    std::fs::write(&file, types).unwrap();
+    // A queue of the device that is too small for a window, again and again.
+    world.left.sysctl("net.ipv4.tcp_congestion_control", "reno").unwrap();
+    let mut queue = Command::new("tc");
+    queue.args("qdisc add dev eth0 root tbf rate 60mbit burst 15000 limit 6000".split(' '));
+    assert!(spawn_in(&world.left, queue).unwrap().wait().unwrap().success());
+    let program = env!("CARGO_BIN_EXE_netstage");
+    let script = format!(
+        "mount --bind {} {TYPES} && exec {program} tcp watch --by kernel --port 7000 --for 2 --ndjson",
+        file.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash", "-c", &script]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = world.while_sending(|| spawn_in(&world.left, command).unwrap().wait_with_output().unwrap());
+    let (told, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("not told here: tcp_cong_state_set, which tells reductions"), "{said}");
+    assert_eq!(said.matches("not told here").count(), 1, "the others run: {said}");
+    assert!(told.contains("\"event\":\"acknowledged\"") && told.contains("local-device"), "{told}");
+}
+
+#[test]
 fn a_process_that_exits_ends_what_limits_it() {
     if !may_watch() {
         return;

@@ -168,10 +168,10 @@ impl Tracked {
                 Told::By(Some(Function::Transmit)) => Cause::LocalDevice,
                 Told::By(Some(Function::ProcessProbeAck)) => Cause::TailLossProbe,
                 Told::By(Some(Function::TryToOpen)) => Cause::Ecn,
-                Told::Polled { is_marked: true } => Cause::Ecn,
-                Told::Polled { is_marked: false } => Cause::LocalDevice,
                 // The ACK before this is the one that is being looked at, if it came by one.
                 _ if self.last.is_probing && !record.is_probing => Cause::TailLossProbe,
+                Told::Polled { is_marked: true } => Cause::Ecn,
+                Told::Polled { is_marked: false } => Cause::LocalDevice,
                 _ if self.last.happened == Happened::Acknowledged
                     && record.time_ns.saturating_sub(self.last.time_ns) < 100_000 =>
                 {

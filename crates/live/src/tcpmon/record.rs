@@ -7,7 +7,7 @@ use netstage_core::time::Duration;
 use std::net::SocketAddr;
 
 /// Bytes of a record, and of the addresses that follow one of congestion control.
-const RECORD: usize = 168;
+pub(super) const RECORD: usize = 168;
 const DEPTH: usize = 16;
 /// The kernel's "no threshold yet".
 pub(super) const NO_THRESHOLD: u32 = 0x7fff_ffff;

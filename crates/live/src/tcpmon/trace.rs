@@ -116,38 +116,46 @@ impl Lines {
 
     fn line(&mut self, line: &str) {
         if let Some(function) = line.strip_prefix(" => ") {
-            if let Some(back) = self.under_way {
-                let at = self.waiting.len() - 1 - back;
-                if let Stack::Told(told @ None) = &mut self.waiting[at].stack {
-                    *told = Function::named(function.split(['+', ' ']).next().unwrap_or_default());
-                }
-            }
-            return;
+            return self.called_from(function);
         }
         self.under_way = None;
-        if let Some(lost) =
-            line.split_once("[LOST ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok())
-        {
+        if let Some(lost) = lost(line) {
             self.lost += lost;
-            return;
-        }
-        if let Some(head) = line.strip_suffix(": <stack trace>") {
-            let Some((processor, _)) = origin(head) else { return };
-            let awaits =
-                |waiting: &Waiting| waiting.processor == processor && waiting.stack == Stack::Awaited;
-            if let Some(back) = self.waiting.iter().rev().position(awaits) {
-                let at = self.waiting.len() - 1 - back;
-                self.waiting[at].stack = Stack::Told(None);
-                self.under_way = Some(back);
-            }
-            return;
-        }
-        if let Some((processor, event)) = read(line) {
+        } else if let Some(head) = line.strip_suffix(": <stack trace>") {
+            self.stack_begins(head);
+        } else if let Some((processor, event)) = read(line) {
             let is_turn = matches!(event.what, What::Congestion(_));
             let stack = if is_turn && self.has_stacks { Stack::Awaited } else { Stack::None };
             self.waiting.push_back(Waiting { event, processor, stack, looks: 0 });
         }
     }
+
+    /// A stack follows: it is the last event's of its processor that awaits one.
+    fn stack_begins(&mut self, head: &str) {
+        let Some((processor, _)) = origin(head) else { return };
+        let awaits = |waiting: &Waiting| waiting.processor == processor && waiting.stack == Stack::Awaited;
+        self.under_way = self.waiting.iter().rev().position(awaits);
+        if let Some(waiting) = self.whose_stack_comes() {
+            waiting.stack = Stack::Told(None);
+        }
+    }
+
+    /// The next function of a stack, further out than those before.
+    fn called_from(&mut self, function: &str) {
+        let Some(Waiting { stack: Stack::Told(told @ None), .. }) = self.whose_stack_comes() else { return };
+        *told = Function::named(function.split(['+', ' ']).next().unwrap_or_default());
+    }
+
+    fn whose_stack_comes(&mut self) -> Option<&mut Waiting> {
+        let back = self.under_way?;
+        self.waiting.iter_mut().rev().nth(back)
+    }
+}
+
+/// How many events a line says that there was no room for.
+fn lost(line: &str) -> Option<u64> {
+    let (_, rest) = line.split_once("[LOST ")?;
+    rest.split(' ').next()?.parse().ok()
 }
 
 /// The processor and time of a line: `COMMAND-PROCESS [001] ..s2. 123.456789`. The command may hold anything.

@@ -96,9 +96,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         Some(Teller::Polling) => By::Polling,
     };
     let namespaces = arguments.filter.namespaces(&filter)?;
-    // What comes before the first look is told too.
-    let start = monotonic_ns();
     let mut source = Source::open(by, filter, &namespaces).map_err(refused)?;
+    let start = monotonic_ns();
     for missing in source.missing() {
         eprintln!("note: not told here: {missing}");
     }
