@@ -226,6 +226,7 @@ fn part(index: usize, name: &str) -> (String, Assignment) {
         flows,
         edge: None,
         watch: Vec::new(),
+        services: Vec::new(),
     };
     (name.into(), assignment)
 }

@@ -75,6 +75,7 @@ fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
             flows: vec![flow],
             edge: None,
             watch: Vec::new(),
+            services: Vec::new(),
         },
     )
 }

@@ -17,7 +17,7 @@ mod session;
 pub use conduct::{Conduct, SETTLE, Standing};
 pub use lease::Lease;
 pub use ledger::{Ledger, Receipt};
-pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest};
+pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest, ServiceRequest};
 pub use round::{Round, start_lead};
 pub use session::{Phase, Session};
 

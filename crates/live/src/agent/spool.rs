@@ -251,6 +251,7 @@ mod tests {
             flows: vec![flow],
             edge: None,
             watch: Vec::new(),
+            services: Vec::new(),
         };
         let mut journal = spool.journal(4, &assignment).unwrap();
         for (bin, sent) in [(0, 5), (1, 7)] {

@@ -24,7 +24,7 @@ use crate::protocol::generated::{
 use crate::protocol::{MAX_REPORT_BYTES, Refusal};
 use crate::realtime::go_ahead;
 use crate::results::{Ended, Report};
-use crate::task::{self, Assignment, Side};
+use crate::task::{self, Assignment};
 use member::{ANSWER_WITHIN, Member};
 use netstage_core::fleet::{Conduct, Phase, SETTLE, Standing, start_lead};
 use netstage_core::measure::ClockOffset;
@@ -179,9 +179,7 @@ impl Agents {
     /// handed to those that send: agents of a fleet send to nobody without.
     pub fn agree(&mut self, assignments: &[(String, Assignment)]) -> Result<(), Error> {
         let (controller, run) = (self.controller, self.run);
-        let receives = |(_, assignment): &&(String, Assignment)| {
-            assignment.flows.iter().any(|flow| flow.side == Side::Receive)
-        };
+        let receives = |(_, part): &&(String, Assignment)| part.received().next().is_some();
         let (mut asked, mut calls) = (Vec::new(), Vec::new());
         for (name, assignment) in assignments.iter().filter(receives) {
             let request = AgreeRequest {
@@ -433,8 +431,7 @@ impl Agents {
 
     /// What was agreed to of the flows an assignment sends.
     fn consents_for(&self, assignment: &Assignment) -> Vec<Consent> {
-        let sent = assignment.flows.iter().filter(|flow| flow.side == Side::Send);
-        let ids: BTreeSet<u32> = sent.map(|flow| flow.id).collect();
+        let ids: BTreeSet<u32> = assignment.sent().collect();
         self.consents.iter().filter(|consent| ids.contains(&consent.flow)).cloned().collect()
     }
 
@@ -602,9 +599,8 @@ async fn release(member: Member, controller: u64, run: u64) {
 
 /// Of what an agent says it agreed to, what it was asked: where it receives itself.
 fn own_words(consents: Vec<Consent>, assignment: &Assignment) -> impl Iterator<Item = Consent> {
-    let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive);
     let mut asked: BTreeSet<(u32, String)> =
-        received.map(|flow| (flow.id, flow.destination.to_string())).collect();
+        assignment.received().map(|(number, at)| (number, at.to_string())).collect();
     // Removed as it is found: a word given twice is one.
     consents.into_iter().filter(move |word| asked.remove(&(word.flow, word.destination.clone())))
 }

@@ -175,6 +175,7 @@ impl Order {
             flows,
             edge: None,
             watch: Vec::new(),
+            services: Vec::new(),
         }
     }
 }

@@ -126,6 +126,7 @@ mod tests {
             flows: Vec::new(),
             edge: None,
             watch: Vec::new(),
+            services: Vec::new(),
         }
     }
 

@@ -76,6 +76,7 @@ pub fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignm
         flows: vec![flow],
         edge: None,
         watch: Vec::new(),
+        services: Vec::new(),
     };
     (node.into(), assignment)
 }

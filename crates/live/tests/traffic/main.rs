@@ -72,6 +72,7 @@ fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
         flows,
         edge: None,
         watch: Vec::new(),
+        services: Vec::new(),
     })
 }
 
