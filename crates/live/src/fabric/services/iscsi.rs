@@ -26,6 +26,7 @@ const CLIENT_WORDS: &str = "client.words";
 
 /// Makes what the target needs, and gives its command the arguments.
 pub fn dress_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
+    std::fs::create_dir_all(&spec.folder)?;
     File::create(spec.folder.join(FILE))?.set_len(DISK)?;
     command.args(["-f", "--iscsi"]).arg(format!("portal={}", spec.destination));
     command.env(SOCKET.0, SOCKET.1).current_dir(&spec.folder);
