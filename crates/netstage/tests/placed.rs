@@ -400,14 +400,16 @@ fn services_run_between_hosts_that_allow_them() {
     };
     // Nothing is started that a policy does not name, or that is not installed: told by its agent, before
     // anything begins.
-    for (policy, path, asked, code) in [
+    for (starts, policy, path, asked, code) in [
         (
+            2,
             SERVING.replace("services", "# services"),
             None,
             "south refuses: flow disk: this agent's policy does not let it start the programs of iscsi (name \"iscsi\" under `services`",
             1,
         ),
         (
+            3,
             SERVING.into(),
             Some("/nowhere"),
             "agent north refuses: flow disk: iscsi-perf is not installed (there: apt-get install libiscsi-bin",
@@ -417,15 +419,18 @@ fn services_run_between_hosts_that_allow_them() {
         drop(std::mem::take(&mut agents));
         fs::write(fleet.folder.join("policy.toml"), policy).unwrap();
         agents.extend((0..SITES.len()).map(|index| fleet.agent_with(index, path)));
+        // Before that, what the controller tells may be of the agents before.
+        let log = || fleet.log("hub.log");
+        let is_back = |agent: &str| log().matches(&format!("agent {agent} is there")).count() == starts;
+        assert!(within(LIMIT, || SITES.into_iter().all(is_back)), "{}", log());
         fleet.wait_for(&SITES.map(|agent| (agent, "idle")));
         let (exit, told) = run(SERVICES, "refused");
         assert!(exit == Some(code) && told.contains(asked), "{exit:?}: {told}");
         if path.is_some() {
-            let told = said(&fleet.at_hub(&["fleet", "doctor"]));
-            assert!(
-                told.contains("its policy allows ftp, which lacks programs: apt-get install curl"),
-                "{told}"
-            );
+            // The controller looks at its agents once a second.
+            let told = || said(&fleet.at_hub(&["fleet", "doctor"]));
+            let lacks = "its policy allows ftp, which lacks programs: apt-get install curl";
+            assert!(within(LIMIT, || told().contains(lacks)), "{}", told());
         }
     }
     let daemons = "[service.core]\nprogram = \"frr\"\ncore = [\"a\"]\nedges = { b = 65001 }\n";
