@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What the Python package costs over the program, and a sweep by Ray over one by threads.
 
-    bench/python/run.py [cost] [ray]
+    bench/python/run.py [cost] [ray] [--print]
 
-Prints a table of each, in Markdown. `make bench-python` runs it with python/.venv; NETSTAGE names
-the program. Rounds alternate, and the best of each counts: on a shared machine others only add.
+Writes a table of each into docs/python.md, or prints it. `make bench-python` runs it with
+python/.venv; NETSTAGE names the program. Rounds alternate, and the best of each counts: on a shared
+machine others only add.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 3
+sys.path.append(str(ROOT / "scripts"))
+
+from results_page import mark, table  # noqa: E402
+
+PAGE = ROOT / "docs/python.md"
+ROUNDS = {"cost": 3, "ray": 2}
 
 IN_PYTHON = """
 import resource, sys
@@ -31,11 +37,11 @@ print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 """
 
 
-def cost(folder: Path) -> None:
+def cost(folder: Path) -> str:
     """CPU time of the same study, by the program and from Python without its import."""
     scenario, repeat = str(ROOT / "scenarios/papers/i2vfc/fig2.toml"), "80"
     program, python = [], []
-    for turn in range(ROUNDS):
+    for turn in range(ROUNDS["cost"]):
         out = str(folder / f"program-{turn}")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [os.environ["NETSTAGE"], "run", scenario, "--repeat", repeat, "--jobs", "1", "--out", out]
@@ -53,13 +59,15 @@ def cost(folder: Path) -> None:
         python.append(float(said.stdout))
     one, other = Path(folder, "program-0/series.parquet"), Path(folder, "python-0/series.parquet")
     assert one.read_bytes() == other.read_bytes(), "the two did not do the same"
-    print("| 240 runs of Figure 2 | CPU time | of the program's |\n|---|---|---|")
-    print(f"| `netstage run --jobs 1` | {min(program):.2f} s | 1 |")
-    print(f"| `Scenario.run(jobs=1)` | {min(python):.2f} s | {min(python) / min(program):.4f} |")
-    print(f"\nAll rounds: {rounds(program)} and {rounds(python)}.\n")
+    share = min(python) / min(program)
+    rows = [
+        ["`netstage run --jobs 1`", f"{min(program):.2f} s", "1", rounds(program)],
+        ["`Scenario.run(jobs=1)`", f"{min(python):.2f} s", f"{share:.4f}", rounds(python)],
+    ]
+    return table(["240 runs of Figure 2, one at a time", "CPU time", "of the program's", "rounds"], rows)
 
 
-def spread(folder: Path) -> None:
+def spread(folder: Path) -> str:
     """A sweep of 1,000 cells on two cores, by threads and by a Ray cluster that is already up."""
     import netstage
     import ray
@@ -75,7 +83,7 @@ def spread(folder: Path) -> None:
     scenario.run(vary={"vpn.gold.weight": range(1, 2 * cores + 1)}, out=folder / "warm", engine="ray")
     took: dict[str, list[float]] = {"local": [], "ray": []}
     cpu: dict[str, list[float]] = {"local": [], "ray": []}
-    for turn in range(ROUNDS):
+    for turn in range(ROUNDS["ray"]):
         for engine, times in took.items():
             started, before = time.monotonic(), family_cpu()
             scenario.run(vary=vary, out=folder / f"{engine}-{turn}", engine=engine, jobs=cores)
@@ -85,15 +93,19 @@ def spread(folder: Path) -> None:
     series = {(folder / f"{engine}-0/series.parquet").read_bytes() for engine in took}
     assert len(series) == 1, "the two did not do the same"
     best, least = ({engine: min(of) for engine, of in values.items()} for values in (took, cpu))
-    print(
-        f"| 1,000 cells on {cores} cores | time | of threads' rate | CPU time, all processes | of threads' |"
-    )
-    print("|---|---|---|---|---|")
-    for engine in took:
-        rate, share = best["local"] / best[engine], least[engine] / least["local"]
-        print(f"| `{engine}` | {best[engine]:.1f} s | {rate:.3f} | {least[engine]:.1f} s | {share:.3f} |")
-    print(f"\nAll rounds: {rounds(took['local'])} and {rounds(took['ray'])};")
-    print(f"CPU time {rounds(cpu['local'])} and {rounds(cpu['ray'])}.\n")
+    rows = [
+        [
+            f'`engine="{engine}"`',
+            f"{best[engine]:.1f} s",
+            f"{best['local'] / best[engine]:.3f}",
+            rounds(took[engine]),
+            f"{least[engine]:.1f} s",
+            rounds(cpu[engine]),
+        ]
+        for engine in took
+    ]
+    head = [f"1,000 cells on {cores} cores", "time", "of threads' rate", "rounds"]
+    return table([*head, "CPU time, all processes", "rounds"], rows)
 
 
 def family_cpu() -> float:
@@ -120,10 +132,19 @@ def rounds(times: list[float]) -> str:
     return ", ".join(f"{seconds:.2f}" for seconds in times) + " s"
 
 
+def load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
+
+
 if __name__ == "__main__":
-    asked = sys.argv[1:] or ["cost", "ray"]
-    with tempfile.TemporaryDirectory() as place:
-        if "cost" in asked:
-            cost(Path(place))
-        if "ray" in asked:
-            spread(Path(place))
+    asked = [name for name in sys.argv[1:] if name != "--print"] or ["cost", "ray"]
+    for name, measure in {"cost": cost, "ray": spread}.items():
+        if name not in asked:
+            continue
+        before = load()
+        with tempfile.TemporaryDirectory() as place:
+            found = measure(Path(place))
+        found += f"\nThe machine's load was {before} before and {load()} after, this included.\n"
+        print(found)
+        if "--print" not in sys.argv:
+            mark(PAGE, name, found)

@@ -34,7 +34,8 @@ impl Observer for Listener<'_> {
             py.check_signals()?;
             let Some(callback) = &self.callback else { return Ok(()) };
             let left = progress.left.map(|left| left.as_secs_f64());
-            callback.call1(py, (progress.done, progress.total, left, progress.doing)).map(drop)
+            let Progress { done, total, under_way, doing, .. } = progress;
+            callback.call1(py, (done, total, under_way, left, doing)).map(drop)
         });
         if let Err(error) = told {
             self.raised = Some(error);

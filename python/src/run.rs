@@ -87,7 +87,8 @@ pub fn perform<'py>(
         let signals = Signals::default();
         let runner: &Runner = &stage::sim;
         let stop = || signals.raised();
-        let performer = Performer { runner, retries, stop: &stop, doing: &|_| (), so_far: None };
+        let performer =
+            Performer { runner, retries, stop: &stop, doing: &|_| (), reached: &|_, _| (), so_far: None };
         let file = performer.perform(scenario, (cell, seed));
         (file, signals.error.into_inner())
     });

@@ -9,6 +9,11 @@ import netstage
 from conftest import ROOT
 
 
+def blocks(page: str) -> list[str]:
+    """The code of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
 @pytest.mark.parametrize("page", ["python.md", "record.md"])
 def test_pages_run_as_they_stand(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pandas")
@@ -19,8 +24,8 @@ def test_pages_run_as_they_stand(page: str, capsys: pytest.CaptureFixture[str]) 
             scenario = netstage.Scenario.load(f"scenarios/{file}.toml")
             short = {"scenario.duration": "8 s", "measure": {"delay": True}}
             scenario.run(set=short, repeat=1, out=f"out/{name}")
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
-    assert blocks
-    exec("\n".join(blocks), {})
+    code = blocks(page)
+    assert code
+    exec("\n".join(code), {})
     if page == "python.md":
         assert "line.toml 11 1 unknown field `rte` in a link did you mean `rate`?" in capsys.readouterr().out

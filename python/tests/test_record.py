@@ -1,5 +1,6 @@
 """Records as tables and figures."""
 
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -7,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import netstage
+from conftest import LINE
 
 
 @pytest.fixture
@@ -39,6 +41,16 @@ def test_a_data_frame_has_what_was_varied(record: netstage.Record) -> None:
     assert sorted(means) == pytest.approx(sorted(summary["mean"]))
     assert set(frame["flow.up.count"]) == {2.0, 3.0}
     assert set(frame.time_s) == {0.0, 1.0, 2.0}
+
+
+def test_what_is_not_installed_is_named(record: netstage.Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(netstage.MissingError, match="pip install pandas"):
+        record.to_pandas("flow.throughput")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "netstage.cluster", raising=False)
+    with pytest.raises(netstage.MissingError, match="pip install ray"):
+        netstage.Scenario.from_text(LINE).run(out="elsewhere", engine="ray")
 
 
 def test_expectations_tell_what_came_of_them(record: netstage.Record) -> None:

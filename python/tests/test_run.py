@@ -12,6 +12,7 @@ import pytest
 import netstage
 from conftest import LINE, ROOT
 from netstage.engine import find_program
+from netstage.progress import listening
 
 FILES = ("record.json", "series.parquet", "figures.json")
 
@@ -62,6 +63,24 @@ def test_progress_is_told_until_all_is_done(line: netstage.Scenario) -> None:
     line.run(progress=told.append, repeat=5)
     assert (told[0].done, told[0].total, told[0].left_s) == (0, 5, None)
     assert told[-1].done == 5 and [p.done for p in told] == sorted(p.done for p in told)
+
+
+def test_a_single_run_tells_how_far_it_is_and_what_is_left(long_line: netstage.Scenario) -> None:
+    def enough(progress: netstage.Progress) -> None:
+        if 0 < progress.under_way < 1 and progress.left_s:
+            assert (progress.done, progress.total) == (0, 1)
+            raise StopIteration
+
+    with pytest.raises(StopIteration):
+        long_line.run(progress=enough, repeat=1)
+
+
+def test_a_bar_shows_runs_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    with listening(True) as listener:
+        assert listener
+        listener(1, 4, 0.5, 90.0, "flows")
+    assert "38 %|" in (shown := capsys.readouterr().err)
+    assert "1 of 4 runs" in shown and "01:30 left, flows" in shown
 
 
 def test_what_a_listener_raises_stops_the_study(long_line: netstage.Scenario) -> None:

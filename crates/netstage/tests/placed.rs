@@ -220,6 +220,7 @@ fn a_run_on_agents_is_told_as_it_happens() {
         retries: 0,
         stop: &|| false,
         doing: &|_| (),
+        reached: &|_, _| (),
         so_far: Some(&|_, outcome, is_over| told.lock().unwrap().push((outcome, is_over))),
     };
     performer.perform(&scenario, (0, 1)).unwrap();

@@ -8,6 +8,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use support::network::is_privileged;
 use support::{Folder, Process, can_emulate};
 
@@ -80,6 +81,8 @@ at_least = 0.5
 metric = "vpn.throughput"
 "#;
 
+const SERVE: [&str; 6] = ["serve", "scenarios", "--records", "records", "--listen", "127.0.0.1:0"];
+
 /// A server on loopback, and its folders.
 struct Server {
     process: Process,
@@ -87,7 +90,7 @@ struct Server {
     host: String,
     /// The line it printed.
     printed: String,
-    folder: Folder,
+    folder: Rc<Folder>,
 }
 
 /// An answer.
@@ -118,13 +121,17 @@ impl Server {
         let folder = Folder::new(name);
         fs::create_dir_all(folder.join("scenarios/sub")).unwrap();
         fs::write(folder.join("scenarios/sub/two.toml"), SCENARIO).unwrap();
-        let mut child = Command::new(PROGRAM)
-            .args(["serve", "scenarios", "--records", "records", "--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .current_dir(&*folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Server::of(Rc::new(folder), Command::new(PROGRAM).args(SERVE).args(arguments))
+    }
+
+    /// A second one, of the same folders.
+    fn beside(&self) -> Server {
+        Server::of(Rc::clone(&self.folder), Command::new(PROGRAM).args(SERVE))
+    }
+
+    /// What a command serves of a folder.
+    fn of(folder: Rc<Folder>, command: &mut Command) -> Server {
+        let mut child = command.current_dir(&**folder).stdout(Stdio::piped()).spawn().unwrap();
         let mut printed = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
         let host = printed.trim().strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
@@ -355,6 +362,13 @@ fn a_run_is_told_as_it_happens_and_leaves_the_record_of_the_command_line() {
     assert_eq!(again["record"], "sub/two-2");
     let compared = server.ask("POST", "/api/compare", &json!({ "names": ["sub/two", "sub/two-2"] }));
     assert!(compared.json()["title"].as_str().unwrap().starts_with("Comparison of"));
+    let file =
+        server.ask("POST", "/api/compare/report.html", &json!({ "names": ["sub/two", "sub/two-2"] })).text();
+    assert!(file.starts_with("<!doctype html>") && file.contains("Comparison of"), "{file:.200}");
+    for names in [json!(["sub/two"]), json!(["sub/two", "../sub/two"])] {
+        let refused = server.ask("POST", "/api/compare/report.html", &json!({ "names": names }));
+        assert_eq!(refused.status, 400, "{names}");
+    }
 }
 
 #[test]
@@ -495,6 +509,103 @@ fn what_cannot_be_served_is_said() {
 }
 
 #[test]
+fn two_servers_of_one_folder_leave_each_others_work_alone() {
+    let one = Server::start("serve-two", &[]);
+    let other = one.beside();
+    let long = SCENARIO.replace("repeat = 2", "repeat = 100000");
+    let begun = [&one, &other].map(|server| server.start_run("long.toml", &long, "sim"));
+    for (server, id) in [&one, &other].into_iter().zip(begun) {
+        server.ask("DELETE", &format!("/api/runs/{id}"), &Value::Null);
+        assert_eq!(server.end(id)["phase"], "stopped");
+    }
+    let records =
+        [&one, &other].map(|server| server.get("/api/runs/1").json()["record"].as_str().unwrap().to_owned());
+    assert!(records.contains(&"long".into()) && records.contains(&"long-2".into()), "{records:?}");
+    // Either shows both.
+    let names = |server: &Server| -> Vec<Value> {
+        server.get("/api/records").json().as_array().unwrap().iter().map(|one| one["name"].clone()).collect()
+    };
+    assert_eq!(names(&one), ["long", "long-2"]);
+    assert_eq!(names(&one), names(&other));
+
+    // What one keeps, the other does not write over.
+    let keep = |server: &Server, text: &str| {
+        let body = json!({ "text": text, "before": SCENARIO });
+        server.ask("PUT", "/api/scenario?name=sub/two.toml", &body).status
+    };
+    assert_eq!((keep(&one, "# one"), keep(&other, "# other")), (204, 409));
+    assert_eq!(fs::read_to_string(one.folder.join("scenarios/sub/two.toml")).unwrap(), "# one");
+}
+
+#[test]
+fn a_full_disk_fails_a_study_with_its_reason_and_room_lets_it_go_on() {
+    if !is_privileged() {
+        println!("skipped: mounting a small disk needs root");
+        return;
+    }
+    let folder = Folder::new("serve-full");
+    fs::create_dir_all(folder.join("scenarios")).unwrap();
+    fs::create_dir_all(folder.join("records")).unwrap();
+    // A mount that nobody else sees, and that goes with the server.
+    let script = "mount -t tmpfs -o size=128k none records && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", PROGRAM]).args(SERVE);
+    let mut server = Server::of(Rc::new(folder), &mut command);
+    let many = SCENARIO.replace("repeat = 2", "repeat = 40").replace("\"8 s\"", "\"2 s\"");
+    let many = many.replace("[\"4 s\", \"2 s\"]", "[\"1 s\", \"2 s\"]");
+    let ended = server.end(server.start_run("many.toml", &many, "sim"));
+    assert_eq!((&ended["phase"], &ended["exit"]), (&json!("failed"), &json!(1)), "{ended}");
+    assert!(ended["problem"].as_str().unwrap().contains("No space left"), "{ended}");
+    let found = server.get("/api/records").json();
+    let kept = found[0]["done"].as_u64().unwrap();
+    assert!(found[0]["state"] == "unfinished" && (1..40).contains(&kept), "{found}");
+
+    let process = server.process.child().id().to_string();
+    let grown = Command::new("nsenter")
+        .args(["--target", &process, "--mount", "mount", "-o", "remount,size=64m"])
+        .arg(server.folder.join("records"))
+        .status();
+    assert!(grown.unwrap().success());
+    let ended = server.end(server.start_run("many.toml", &many, "sim"));
+    assert_eq!((&ended["phase"], &ended["record"]), (&json!("finished"), &json!("many")), "{ended}");
+    let file = server.get("/api/record/file?name=many&file=environment.json").json();
+    assert_eq!(file["resumed_runs"], kept);
+}
+
+#[test]
+fn nothing_typed_becomes_a_command() {
+    let server = Server::start("serve-commands", &[]);
+    let canary = server.folder.join("canary");
+    let touch = format!("touch {}", canary.display());
+    let services = [
+        format!("program = \"{touch}\""),
+        "program = \"/bin/sh\"".into(),
+        "program = \"sh\"".into(),
+        "program = \"../../bin/sh\"".into(),
+        format!("program = \"ftp\"\ncommand = \"{touch}\""),
+        format!("program = \"ftp\"\narguments = [\"-c\", \"{touch}\"]"),
+        format!("program = \"ftp\"\nfrom = \"$({touch})\"\nto = \"c\""),
+        format!("program = \"ftp\"\nfrom = \"a\"\nto = \"c\"\nsize = \"1 MB; {touch}\""),
+    ];
+    let services = services.map(|service| format!("{SCENARIO}\n[service.s]\n{service}\n"));
+    let names = [";", "`", "$(", "|", "&&"]
+        .map(|by| SCENARIO.replace("[node.a]", &format!("[node.\"a{by}{touch}\"]")));
+    let titled = SCENARIO.replace("Two VPNs", &format!("$({touch})`{touch}`;{touch}"));
+    for text in services.iter().chain(&names) {
+        let draft = json!({ "name": "typed.toml", "text": text });
+        let checked = server.ask("POST", "/api/check", &draft).json();
+        assert_eq!(checked["sound"], false, "{text}");
+        for stage in ["sim", "emu", "live"] {
+            let order = json!({ "scenario": draft, "stage": stage });
+            assert_eq!(server.ask("POST", "/api/runs", &order).status, 422, "{text}");
+        }
+    }
+    // A title may be anything, a record's name what no shell is ever given.
+    server.end(server.start_run(&format!("$({}).toml", touch.replace('/', "")), &titled, "sim"));
+    assert!(!canary.exists());
+}
+
+#[test]
 fn what_only_shows_starts_and_writes_nothing() {
     let server = Server::start("serve-read-only", &["--read-only"]);
     let order = json!({ "scenario": { "name": "sub/two.toml", "text": SCENARIO }, "stage": "sim" });
@@ -533,6 +644,8 @@ fn damaged_records_are_shown_as_such() {
 #[test]
 fn answers_are_those_the_description_promises() {
     let server = Server::start("serve-description", &[]);
+    // There is a run and its record to ask for.
+    assert_eq!(server.end(server.start_run("sub/two.toml", SCENARIO, "sim"))["phase"], "finished");
     let description = server.get("/api/openapi.json").json();
     assert!(description["paths"].as_object().unwrap().len() >= 12);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/schemathesis.sh");

@@ -1,7 +1,7 @@
 //! What one run of a plan yields, whatever stage it ran on, and the registry of metrics.
 
 use crate::finding::TestOutcome;
-use netstage_core::time::Duration;
+use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 /// How the values of one bin were formed.
@@ -449,6 +449,11 @@ pub trait Attendant {
     /// for an attendant that wants it now.
     fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
         let _ = so_far;
+    }
+
+    /// The run has come to this time of its own; told often enough to see it go on.
+    fn reached(&self, time: Instant) {
+        let _ = time;
     }
 }
 

@@ -91,6 +91,7 @@ pub fn run_with(
         if listens && bin > 0 {
             attendant.bins_ended(&mut || recorder::so_far(world, &samples, bin));
         }
+        attendant.reached(netstage_core::time::Instant(plan.measure.interval.0 * (bin as u64 + 1)));
     };
     if !world.run(&|| attendant.stop(), end_bin) {
         return Err(Interrupted);

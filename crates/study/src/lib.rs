@@ -19,6 +19,7 @@ mod folder;
 mod judge;
 mod open;
 mod overview;
+mod pace;
 mod perform;
 mod remarks;
 mod run;

@@ -28,6 +28,8 @@ pub struct Performer<'a> {
     pub stop: &'a dyn Fn() -> bool,
     /// Hears what is begun: the flows, or a trial of a test.
     pub doing: &'a dyn Fn(&str),
+    /// Hears how far the flows of a run are, from 0 to 1, some ten times a second.
+    pub reached: &'a dyn Fn(Run, f64),
     /// Hears what the flows of a run have found so far, derived metrics included: some ten times
     /// a second, and once, `true`, when the run is over. A run begun anew has found less than before.
     pub so_far: Option<&'a dyn Fn(Run, Outcome, bool)>,
@@ -43,8 +45,9 @@ struct Attending<'a> {
     performer: &'a Performer<'a>,
     plan: &'a Plan,
     run: Run,
-    /// When to tell next.
+    /// When to tell next what was found, and how far it is.
     next: std::cell::Cell<Instant>,
+    next_reached: std::cell::Cell<Instant>,
 }
 
 impl Attendant for Attending<'_> {
@@ -64,6 +67,15 @@ impl Attendant for Attending<'_> {
         tell(self.run, outcome, false);
         let pause = TELL_EVERY.max(began.elapsed() * TELL_SHARE);
         self.next.set(Instant::now() + pause);
+    }
+
+    fn reached(&self, time: netstage_core::time::Instant) {
+        let now = Instant::now();
+        if now >= self.next_reached.get() {
+            let part = time.0 as f64 / self.plan.duration.0.max(1) as f64;
+            (self.performer.reached)(self.run, part.min(1.0));
+            self.next_reached.set(now + TELL_EVERY);
+        }
     }
 }
 
@@ -114,7 +126,8 @@ impl Performer<'_> {
     /// The flows of a plan, begun anew where the stage itself fell short. Each attempt counts for
     /// itself, and the outcome says how many there were.
     fn flows(&self, plan: &Plan, run: Run) -> Result<Outcome, Stopped> {
-        let attending = Attending { performer: self, plan, run, next: std::cell::Cell::new(Instant::now()) };
+        let now = || std::cell::Cell::new(Instant::now());
+        let attending = Attending { performer: self, plan, run, next: now(), next_reached: now() };
         let mut spoiled = Vec::new();
         loop {
             let mut outcome = (self.runner)(plan, run.1, &attending)?;

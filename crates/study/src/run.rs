@@ -1,5 +1,6 @@
 //! Runs every cell under every seed, on several threads, and keeps each finished run.
 
+use crate::pace::Pace;
 use crate::perform::{Performer, Run, Runner};
 use crate::{Error, Record, Study};
 use netstage_scenario::Scenario;
@@ -32,7 +33,9 @@ pub struct Progress {
     pub done: usize,
     /// Runs in all.
     pub total: usize,
-    /// Time left, once a run has told how long one takes.
+    /// What is done of the runs under way, in runs: 0.5 is half of one.
+    pub under_way: f64,
+    /// Time left, once it can be told.
     pub left: Option<Duration>,
     /// What was begun last: the flows, or a trial of a test. Empty at the start.
     pub doing: String,
@@ -104,8 +107,10 @@ struct Work<'a> {
 
 /// What a worker tells.
 enum News {
+    /// A part of a run is done.
+    Reached(Run, f64),
     /// A run is finished.
-    Done,
+    Done(Run),
     /// A run has found this much, and may be over.
     SoFar(Run, Box<Outcome>, bool),
     /// No more can be done.
@@ -117,8 +122,7 @@ impl Work<'_> {
     /// were finished.
     fn run(&self, jobs: usize, observer: &mut dyn Observer) -> Result<usize, Error> {
         let (total, resumed) = (self.study.total(), self.study.resumed());
-        let started = Instant::now();
-        let mut done = 0;
+        let mut pace = Pace::new(Instant::now(), total - resumed);
         let mut error = None;
         std::thread::scope(|scope| {
             let (sender, receiver) = channel();
@@ -128,12 +132,16 @@ impl Work<'_> {
             }
             drop(sender);
             loop {
-                let left =
-                    (done > 0).then(|| started.elapsed() / done as u32 * (total - resumed - done) as u32);
-                let doing = self.doing().clone();
-                observer.progress(Progress { done: resumed + done, total, left, doing });
+                observer.progress(Progress {
+                    done: resumed + pace.done(),
+                    total,
+                    under_way: pace.under_way(),
+                    left: pace.left(Instant::now()),
+                    doing: self.doing().clone(),
+                });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
-                    Ok(News::Done) => done += 1,
+                    Ok(News::Reached(run, part)) => pace.reached(run, part, Instant::now()),
+                    Ok(News::Done(run)) => pace.finished(run),
                     Ok(News::SoFar(run, outcome, is_over)) => observer.so_far(run, *outcome, is_over),
                     Ok(News::Failed(failed)) => drop(error.get_or_insert(failed)),
                     Err(RecvTimeoutError::Timeout) => {}
@@ -141,7 +149,7 @@ impl Work<'_> {
                 }
             }
         });
-        error.map_or(Ok(done), Err)
+        error.map_or(Ok(pace.done()), Err)
     }
 
     fn doing(&self) -> MutexGuard<'_, String> {
@@ -157,7 +165,7 @@ impl Work<'_> {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(&run) = self.study.pending().get(index) else { return };
             match self.one(run, news) {
-                Ok(true) => drop(news.send(News::Done)),
+                Ok(true) => drop(news.send(News::Done(run))),
                 Ok(false) => return,
                 Err(error) => {
                     self.stop.store(true, Ordering::Relaxed);
@@ -175,6 +183,7 @@ impl Work<'_> {
             retries: self.retries,
             stop: &|| self.stopping(),
             doing: &|what| what.clone_into(&mut self.doing()),
+            reached: &|run, part| drop(news.send(News::Reached(run, part))),
             so_far: self.listens.then_some(&so_far),
         };
         let Some(file) = performer.perform(self.study.scenario(), run)? else { return Ok(false) };

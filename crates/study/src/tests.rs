@@ -272,7 +272,14 @@ fn runs_performed_elsewhere_come_to_the_same_bytes() {
     let options = options(&scratch.join("out"), 1);
     let study = Study::take(&scenario, &options).unwrap();
     assert_eq!(study.identity(), identity(&scenario, &options.stage, &options.tool));
-    let performer = Performer { runner: &runner, retries: 0, stop: &|| false, doing: &|_| (), so_far: None };
+    let performer = Performer {
+        runner: &runner,
+        retries: 0,
+        stop: &|| false,
+        doing: &|_| (),
+        reached: &|_, _| (),
+        so_far: None,
+    };
     let perform = |run| performer.perform(&scenario, run).unwrap().unwrap();
     let pending = study.pending();
     assert_eq!(pending.len(), RUNS);
@@ -457,6 +464,7 @@ fn progress_counts_every_run_once() {
     run(&scenario, &runner, &options(&out, 2), &mut seen, &never()).unwrap();
     let done: Vec<usize> = seen.0.iter().map(|p| p.done).collect();
     assert!(done.is_sorted() && done[0] == 2 && *done.last().unwrap() == RUNS);
+    assert!(seen.0.iter().all(|p| p.done as f64 + p.under_way <= RUNS as f64));
     assert!(seen.0[0].left.is_none() && seen.0.last().unwrap().left.is_some_and(|l| l.is_zero()));
 }
 

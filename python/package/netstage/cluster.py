@@ -166,4 +166,5 @@ class Spread:
             return
         done = self.resumed + self.kept
         left = (time.monotonic() - self.started) / self.kept * (self.total - done) if self.kept else None
-        self.listener(done, self.total, left, f"{len(self.flying)} tasks in flight" if self.flying else "")
+        doing = f"{len(self.flying)} tasks in flight" if self.flying else ""
+        self.listener(done, self.total, 0.0, left, doing)

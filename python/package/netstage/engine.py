@@ -54,7 +54,7 @@ def run_on_ray(
     try:
         from netstage.cluster import Source, spread
     except ImportError as error:
-        raise MissingError(f"Ray cannot be used ({error})", "pip install netstage[ray]") from error
+        raise MissingError(f"Ray cannot be used ({error})", "pip install ray") from error
     files = {str(name): ((base or Path()) / name).read_bytes() for name in checked.files}
     needed = Source(checked.identity(on), source, files, retries)
 

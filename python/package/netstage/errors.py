@@ -51,7 +51,7 @@ class InterruptedStudy(RunError):
 
 
 class MissingError(RunError):
-    """This host or this user lacks what the stage needs; :attr:`remedy` says how to get it."""
+    """This host, user or environment lacks what is needed; :attr:`remedy` says how to get it."""
 
     remedy: str
 

@@ -17,13 +17,15 @@ class Progress:
     """Runs finished, those of earlier parts included."""
     total: int
     """Runs in all."""
+    under_way: float
+    """What is done of the runs under way, in runs: 0.5 is half of one. 0 with ``engine="ray"``."""
     left_s: float | None
-    """Seconds left, once a run has told how long one takes."""
+    """Seconds left, once that can be told."""
     doing: str
     """What was begun last; empty at the start."""
 
 
-Listener = Callable[[int, int, float | None, str], None]
+Listener = Callable[[int, int, float, float | None, str], None]
 """Called several times a second with the fields of a :class:`Progress`."""
 
 
@@ -32,7 +34,7 @@ def listening(progress: bool | Callable[[Progress], object] | None) -> Iterator[
     """The listener that ``progress`` asks for: None shows a bar where somebody can see it."""
     if callable(progress):
         tell = progress
-        yield lambda done, total, left, doing: void(tell(Progress(done, total, left, doing)))
+        yield lambda done, total, part, left, doing: void(tell(Progress(done, total, part, left, doing)))
     elif progress or (progress is None and (in_notebook() or sys.stderr.isatty())):
         with bar() as listener:
             yield listener
@@ -58,15 +60,16 @@ def bar() -> Iterator[Listener]:
     else:
         from tqdm import tqdm
 
-    with tqdm(unit=" runs", leave=False) as shown:
+    # Its own guess counts what an earlier part finished, and nothing of the run under way.
+    layout = "{percentage:3.0f} %|{bar}| {desc} {elapsed}{postfix}"
+    with tqdm(leave=False, bar_format=layout) as shown:
 
-        def listener(done: int, total: int, _: float | None, doing: str) -> None:
+        def listener(done: int, total: int, under_way: float, left_s: float | None, doing: str) -> None:
             shown.total = total
-            # What an earlier part finished says nothing of how fast this one is.
-            if shown.n == 0 and done > 0 and not doing:
-                shown.initial = done
-            shown.n = done
-            shown.set_postfix_str(doing, refresh=False)
+            shown.n = done + under_way
+            shown.set_description_str(f"{done} of {total} runs,", refresh=False)
+            left = "" if left_s is None else f"{shown.format_interval(left_s)} left"
+            shown.set_postfix_str(", ".join(filter(None, (left, doing))), refresh=False)
             shown.refresh()
 
         yield listener

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from netstage import _netstage
+from netstage.errors import MissingError
 
 if TYPE_CHECKING:
     import pandas
@@ -276,7 +277,10 @@ class Record:
         seed: Numbers | None = None,
     ) -> pandas.DataFrame:
         """:meth:`series` as a data frame, with ``time_s`` in seconds and a column for each swept path."""
-        frame = self.series(metric, subject, cell=cell, seed=seed).to_pandas()
+        try:
+            frame = self.series(metric, subject, cell=cell, seed=seed).to_pandas()
+        except ModuleNotFoundError as error:
+            raise MissingError(f"data frames need pandas ({error})", "pip install pandas") from error
         frame.insert(2, "time_s", frame.pop("time_ns") / 1e9)
         for path in reversed(list(dict.fromkeys(path for cell in self.settings for path in cell))):
             values = {index: _number(settings.get(path)) for index, settings in enumerate(self.settings)}

@@ -77,6 +77,7 @@ export interface Status {
   exit?: number;
   done: number;
   total: number;
+  under_way: number;
   left_s?: number;
   doing: string;
 }
@@ -120,7 +121,7 @@ export function onTokenWanted(then: () => void): void {
   wanted = then;
 }
 
-async function ask<T>(method: string, path: string, query: Record<string, string> = {}, body?: unknown): Promise<T> {
+async function answered(method: string, path: string, query: Record<string, string> = {}, body?: unknown): Promise<Response> {
   const search = new URLSearchParams(query).toString();
   let answer: Response;
   try {
@@ -131,10 +132,15 @@ async function ask<T>(method: string, path: string, query: Record<string, string
   } catch {
     throw new Refused(0, 'The server does not answer.', 'Is `netstage serve` still running?');
   }
-  if (answer.ok) return (answer.status === 204 || answer.status === 202 ? undefined : await answer.json()) as T;
+  if (answer.ok) return answer;
   if (answer.status === 401 && path !== 'session') wanted();
   const told = (await answer.json().catch(() => null)) as { error?: { message: string; help?: string; problems?: Problem[] } } | null;
   throw new Refused(answer.status, told?.error?.message ?? `The server answers ${answer.status}.`, told?.error?.help, told?.error?.problems);
+}
+
+async function ask<T>(...question: Parameters<typeof answered>): Promise<T> {
+  const answer = await answered(...question);
+  return (answer.status === 204 || answer.status === 202 ? undefined : await answer.json()) as T;
 }
 
 export const api = {
@@ -152,5 +158,6 @@ export const api = {
   records: (search: string) => ask<RecordEntry[]>('GET', 'records', { search }),
   record: (name: string) => ask<ReportData>('GET', 'record', { name }),
   compare: (names: string[]) => ask<ReportData>('POST', 'compare', {}, { names }),
+  comparison: async (names: string[]) => (await answered('POST', 'compare/report.html', {}, { names })).blob(),
   file: (name: string, file: string) => `/api/record/file?${new URLSearchParams({ name, file })}`,
 };

@@ -28,6 +28,9 @@ export interface LiveSeries extends Subject {
   values: (number | null)[];
 }
 
+/** What is nearly equal looks so, and no axis moves with every bin. Delays between two clocks may be below zero. */
+const FROM_ZERO = { min: 0 };
+
 /** Seconds of a run that are seen at once, until the reader asks for all. */
 export const WINDOW_S = 60;
 
@@ -89,7 +92,7 @@ export class LiveRun {
     const all = rates.reduce((sum, [, rate]) => sum + rate, 0);
     return new Map(rates.map(([name, rate]) => {
       const { factor, unit } = scaleUnit('bit/s', rate);
-      return [name, { text: `${(rate * factor).toPrecision(3)} ${unit}`, part: all > 0 ? rate / all : 0 }];
+      return [name, { text: `${rate === 0 ? 0 : (rate * factor).toPrecision(3)} ${unit}`, part: all > 0 ? rate / all : 0 }];
     }));
   }
 
@@ -107,13 +110,13 @@ export class LiveRun {
       this.figure('delay', 'Delay', 'Delay', [...of('vpn.round_trip'), ...of('flow.delay'), ...of('flow.round_trip')], {},
         (s) => `${ofVpn(s)}, ${s.metric === 'flow.delay' ? 'one way' : 'round trip'}`),
       this.figure('queues', 'Queues', 'Packets waiting',
-        [...of('vpn.queue'), ...of('link.queue')].filter((s) => s.values.some((v) => (v ?? 0) >= 0.5)), {}, ofVpn),
+        [...of('vpn.queue'), ...of('link.queue')].filter((s) => s.values.some((v) => (v ?? 0) >= 0.5)), FROM_ZERO, ofVpn),
     ].filter((f) => f !== null);
   }
 
   private figure(
     name: string, title: string, label: string, chosen: LiveSeries[],
-    y: { min?: number; max?: number } = {}, named = (s: LiveSeries) => s.subject || s.metric,
+    y: { min?: number; max?: number } = FROM_ZERO, named = (s: LiveSeries) => s.subject || s.metric,
   ): FigureData | null {
     if (chosen.length === 0) return null;
     const series = chosen.map((s): Series => ({ name: named(s), y: s.values }));

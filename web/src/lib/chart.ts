@@ -116,7 +116,9 @@ export function widen([low, high]: Range, log: boolean): Range {
     return low === high ? [low / 2, high * 2] : [low, high];
   }
   if (low !== high) return [low, high];
-  const pad = low === 0 ? 1 : Math.abs(low) * 0.1;
+  // What is nothing so far is drawn at the foot of what may come.
+  if (low === 0) return [0, 1];
+  const pad = Math.abs(low) * 0.1;
   return [low - pad, high + pad];
 }
 

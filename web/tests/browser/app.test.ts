@@ -142,8 +142,10 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     }
     await page.locator('.vpns .share').first().waitFor();
     await expect.poll(() => figure('TCP windows').locator('.legend').textContent(), { timeout: 30_000 }).toContain('fast retransmit');
-    // All of it while the run goes on, which would take an hour.
+    // All of it while the run goes on, which would take an hour, and says so.
     expect(await page.locator('.badge').textContent()).toBe('running');
+    await expect.poll(() => page.locator('.progress').textContent()).toMatch(/0 of 1 run\s+\d+ %\s+\d+ min left/);
+    expect(await page.locator('progress').evaluate((e: HTMLProgressElement) => e.value)).toBeGreaterThan(0);
     await accessible(page);
     await picture(page, 'run-emu');
     if (PICTURES) {
@@ -168,6 +170,15 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(await page.locator('h1').textContent()).toBe(EVIL);
     await page.goto(new URL('/records', server.address).href);
     await page.getByText(EVIL).first().waitFor();
+    await page.goto(new URL('/scenarios/two.toml', server.address).href);
+    const editor = page.getByLabel('Scenario', { exact: true });
+    const quoted = JSON.stringify(EVIL);
+    for (const text of [`[${quoted}]`, `[vpn.${quoted}]`, `[service.${quoted}]\nprogram = ${quoted}`, `[scenario]\nduration = ${quoted}`]) {
+      await editor.fill(text);
+      await page.locator('.problems li', { hasText: '<img src=x' }).first().waitFor();
+    }
+    // What is as it was can be left without a question.
+    await editor.fill(scenario());
     for (const path of ['/records/%3Cscript%3Ealert(1)%3C%2Fscript%3E', '/runs/%3Cscript%3E', '/scenarios/%E0%A4%A', '/scenarios/javascript:alert(1)']) {
       await page.goto(new URL(path, server.address).href);
       await page.locator('main').waitFor();
@@ -176,6 +187,27 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(await page.locator('script').count()).toBe(1);
     // Names of what is not there are refused, and the browser tells of that; nothing else.
     expect(complaints.filter((c) => !c.includes('Failed to load resource'))).toEqual([]);
+  });
+
+  test('records are compared, and the comparison is taken along as a page that stands alone', async () => {
+    const { page, complaints } = await open('/records');
+    const compare = page.getByRole('button', { name: /^Compare/ });
+    await page.locator('li a').nth(1).waitFor();
+    for (const box of await page.locator('li', { has: page.locator('a') }).getByRole('checkbox').all()) await box.check();
+    expect(await compare.textContent()).toMatch(/Compare\s+2/);
+    await compare.click();
+    await page.locator('h1', { hasText: 'Comparison of' }).waitFor();
+    await accessible(page);
+    await picture(page, 'comparison');
+    const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download the comparison' }).click()]);
+    expect(file.suggestedFilename()).toBe('comparison.html');
+    const saved = join(server.folder, 'comparison.html');
+    await file.saveAs(saved);
+    await page.goto(`file://${saved}`);
+    await page.locator('h1', { hasText: 'Comparison of' }).waitFor();
+    expect(await page.getByText('Two VPNs').count()).toBeGreaterThan(0);
+    expect(await page.locator('img').count()).toBe(0);
+    expect(complaints).toEqual([]);
   });
 
   test('another site can neither ask nor frame it', async () => {
@@ -264,10 +296,14 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     for (const name of ['Skip to content', 'Scenarios', 'Search scenarios', 'Scenario', 'Keep', 'Start']) {
       expect(reached.some((r) => r.startsWith(name)), `${name} in ${reached.join(', ')}`).toBe(true);
     }
+    expect(await page.title()).toBe('two.toml – Scenarios – netstage');
     await page.getByRole('button', { name: 'Start' }).focus();
     await page.keyboard.press('Enter');
     await page.waitForURL('**/runs/*');
     await page.getByRole('link', { name: 'Open the record' }).waitFor();
+    expect(await page.title()).toMatch(/^Run \d+ – netstage$/);
+    // The keyboard is in the new view, not where the button was.
+    expect(await page.evaluate(() => document.activeElement?.id)).toBe('content');
   });
 
   test('agents are shown where there is a fleet', async () => {
@@ -312,7 +348,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const context = await stage.browser.newContext({ viewport: { width: 1400, height: 900 } });
     const page = await context.newPage();
     await page.addInitScript(fakeEvents);
-    await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, doing: 'flows', cells: [''] } }));
+    await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows', cells: [''] } }));
     await page.goto(new URL('/runs/7', server.address).href);
     await page.locator('figure canvas').first().waitFor();
     const tools = await context.newCDPSession(page);
@@ -369,7 +405,7 @@ function fakeEvents(): void {
       let bin = 600;
       setTimeout(() => {
         tell('open', {});
-        tell('status', { id: 7, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, doing: 'flows' });
+        tell('status', { id: 7, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows' });
         tell('told', { kind: 'begin', run: 0, cell: 0, seed: 1, interval_s: 0.1, series, left_out: 0 });
         bins(0, bin);
         setInterval(() => bins(bin++, 1), 100);

@@ -129,10 +129,12 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         if so_far.has_news(overview.now) {
             attendant.bins_ended(&mut || so_far.outcome());
         }
+        attendant.reached(overview.now);
         if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     // Services go on where no agent takes part, or all are over.
     while services && epoch.now().0 < plan.duration.0 && !stop() {
+        attendant.reached(epoch.now());
         std::thread::sleep(LOOK);
     }
     let collected = agents.collect();

@@ -260,6 +260,7 @@ fn conduct(
         if so_far.has_news(overview.now) {
             attendant.bins_ended(&mut || so_far.outcome());
         }
+        attendant.reached(overview.now);
         if attendant.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let collected = agents.collect_keeping(|agent, report| {

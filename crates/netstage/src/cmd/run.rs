@@ -165,6 +165,9 @@ pub(super) fn watch_interrupt() -> Result<Arc<AtomicBool>, Failure> {
     Ok(flag)
 }
 
+/// Parts of a run that the bar tells apart.
+const PARTS: u64 = 100;
+
 /// Progress on the terminal; nothing where stderr is not one.
 struct Bar {
     bar: ProgressBar,
@@ -172,7 +175,7 @@ struct Bar {
 
 impl Bar {
     fn new() -> Bar {
-        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} runs  {elapsed}{msg}")
+        let style = ProgressStyle::with_template("{bar:32} {prefix} runs  {elapsed}{msg}")
             .expect("a constant template");
         Bar { bar: ProgressBar::no_length().with_style(style.progress_chars("━╸─")) }
     }
@@ -180,8 +183,9 @@ impl Bar {
 
 impl Observer for Bar {
     fn progress(&mut self, progress: Progress) {
-        self.bar.set_length(progress.total as u64);
-        self.bar.set_position(progress.done as u64);
+        self.bar.set_prefix(format!("{}/{}", progress.done, progress.total));
+        self.bar.set_length(progress.total as u64 * PARTS);
+        self.bar.set_position(((progress.done as f64 + progress.under_way) * PARTS as f64) as u64);
         let left = progress.left.map(|left| {
             let left = indicatif::HumanDuration(Duration::from_secs(left.as_secs() + 1));
             format!(", about {left} left")

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 /// A fleet.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub struct Shown {
+pub struct FleetState {
     /// Whether there is a fleet at all.
     exists: bool,
     /// Whether its controller is at work: `netstage fleet serve`.
@@ -50,19 +50,23 @@ pub struct Agent {
 }
 
 /// The agents of the fleet.
-#[utoipa::path(get, path = "/api/agents", tag = "agents", responses((status = 200, body = Shown)))]
-pub async fn list(State(shared): State<Shared>) -> Answer<Shown> {
+#[utoipa::path(get, path = "/api/agents", tag = "agents", responses((status = 200, body = FleetState)))]
+pub async fn list(State(shared): State<Shared>) -> Answer<FleetState> {
     apart(move || Ok(Json(fleet(&shared.fleet)))).await
 }
 
 /// What is known of a folder's fleet.
-pub fn fleet(folder: &Path) -> Shown {
-    let Ok(fleet) = Fleet::open(folder) else { return Shown::default() };
+pub fn fleet(folder: &Path) -> FleetState {
+    let Ok(fleet) = Fleet::open(folder) else { return FleetState::default() };
     let agents = fleet.agents().unwrap_or_default();
-    Shown { exists: true, served: fleet.is_served(), agents: agents.into_iter().map(Agent::from).collect() }
+    FleetState {
+        exists: true,
+        served: fleet.is_served(),
+        agents: agents.into_iter().map(Agent::from).collect(),
+    }
 }
 
-impl Shown {
+impl FleetState {
     /// Its agents.
     pub fn agents(&self) -> &[Agent] {
         &self.agents

@@ -89,7 +89,9 @@ impl Guard {
                 .help("open the address it printed when it started, or send `Authorization: Bearer TOKEN`"));
         }
         let changes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
-        if changes && self.read_only && !matches!(path, "/api/session" | "/api/check" | "/api/compare") {
+        let only_asks =
+            matches!(path, "/api/session" | "/api/check" | "/api/compare" | "/api/compare/report.html");
+        if changes && self.read_only && !only_asks {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "read-only", "this server only shows")
                 .help("start it without --read-only"));
         }

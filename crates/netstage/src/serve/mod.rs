@@ -168,6 +168,7 @@ fn router(server: Shared) -> Router {
         .routes(routes!(records::list))
         .routes(routes!(records::read))
         .routes(routes!(records::side_by_side))
+        .routes(routes!(records::side_by_side_file))
         .routes(routes!(records::file))
         .split_for_parts();
     let description = Arc::new(description);

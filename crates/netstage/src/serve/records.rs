@@ -227,19 +227,41 @@ pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> A
 #[utoipa::path(post, path = "/api/compare", tag = "records", request_body = Several,
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = Refused)))]
 pub async fn side_by_side(State(shared): State<Shared>, Sent(several): Sent<Several>) -> Answer<ReportData> {
+    apart(move || Ok(Json(compared(&shared, &several)?))).await
+}
+
+/// The report of several records as a file that stands alone.
+#[utoipa::path(post, path = "/api/compare/report.html", tag = "records", request_body = Several,
+    responses((status = 200, content_type = "text/html", body = String), (status = "4XX", body = Refused)))]
+pub async fn side_by_side_file(
+    State(shared): State<Shared>,
+    Sent(several): Sent<Several>,
+) -> Result<Response, Refusal> {
+    let text = apart(move || Ok(page::page(&compared(&shared, &several)?))).await?;
+    Ok(attachment("text/html; charset=utf-8", "attachment; filename=\"comparison.html\"", Body::from(text)))
+}
+
+fn compared(shared: &Shared, several: &Several) -> Result<ReportData, Refusal> {
     if !(2..=MOST_COMPARED).contains(&several.names.len()) {
         return Err(Refusal::bad(format!("2 to {MOST_COMPARED} records can be compared")));
     }
-    apart(move || {
-        let records = several.names.iter().map(|name| open(&shared, name)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Json(compare::compare(&records)))
-    })
-    .await
+    let records = several.names.iter().map(|name| open(shared, name)).collect::<Result<Vec<_>, _>>()?;
+    Ok(compare::compare(&records))
 }
+
+/// A file's bytes, as they are.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[allow(dead_code, reason = "it describes what is sent")]
+struct Bytes(Vec<u8>);
 
 /// A file of a record.
 #[utoipa::path(get, path = "/api/record/file", tag = "records", params(Wanted),
-    responses((status = 200, content_type = "application/octet-stream", body = [u8]), (status = "4XX", body = Refused)))]
+    responses((status = 200, content(
+        (serde_json::Value = "application/json"),
+        (String = "text/html"),
+        (Bytes = "application/vnd.apache.parquet"),
+    )), (status = "4XX", body = Refused)))]
 pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) -> Result<Response, Refusal> {
     let (name, content) = wanted.file.name_and_type();
     let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);
@@ -255,13 +277,18 @@ pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) ->
             Body::from_stream(ReaderStream::new(file))
         }
     };
+    Ok(attachment(content, &save_as, body))
+}
+
+/// A file to be saved.
+fn attachment(content: &'static str, save_as: &str, body: Body) -> Response {
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static(content)),
-        (CONTENT_DISPOSITION, HeaderValue::from_str(&save_as).expect("letters and digits")),
+        (CONTENT_DISPOSITION, HeaderValue::from_str(save_as).expect("letters and digits")),
         // Should a browser show it all the same, then as a page of nobody's.
         (CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox")),
     ];
-    Ok((StatusCode::OK, headers, body).into_response())
+    (StatusCode::OK, headers, body).into_response()
 }
 
 fn open(shared: &Shared, name: &str) -> Result<Record, Refusal> {

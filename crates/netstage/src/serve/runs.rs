@@ -77,7 +77,7 @@ pub enum Phase {
 }
 
 /// A study, as it is told.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Status {
     /// Its number.
     id: u64,
@@ -101,7 +101,9 @@ pub struct Status {
     done: usize,
     /// Runs in all.
     total: usize,
-    /// Time left, seconds, once a run has told how long one takes.
+    /// What is done of the runs under way, in runs.
+    under_way: f64,
+    /// Time left, seconds, once it can be told.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_s: Option<f64>,
     /// What was begun last.
@@ -328,6 +330,7 @@ fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
         exit: None,
         done: 0,
         total: scenario.cells.len() * scenario.repeat as usize,
+        under_way: 0.0,
         left_s: None,
         doing: String::new(),
     };
@@ -378,7 +381,7 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
         }
     }
     study.change(|now| {
-        now.status.left_s = None;
+        (now.status.under_way, now.status.left_s) = (0.0, None);
         match result {
             Ok(code) => (now.status.phase, now.status.exit) = (Phase::Finished, Some(code)),
             Err(failure) => {
@@ -423,15 +426,14 @@ struct Watcher<'a>(&'a Study);
 
 impl Observer for Watcher<'_> {
     fn progress(&mut self, progress: Progress) {
-        let told = (progress.done, progress.total, progress.doing.clone());
-        let status = self.0.status();
-        if (status.done, status.total, status.doing) == told && progress.left.is_none() {
-            return;
+        let Progress { done, total, under_way, left, doing } = progress;
+        let left_s = left.map(|left| left.as_secs_f64());
+        let before = self.0.status();
+        let after = Status { done, total, under_way, left_s, doing, ..before.clone() };
+        if after != before {
+            // Its phase may have changed in the meantime.
+            self.0.change(|now| now.status = Status { phase: now.status.phase, ..after });
         }
-        self.0.change(|now| {
-            (now.status.done, now.status.total, now.status.doing) = told;
-            now.status.left_s = progress.left.map(|left| left.as_secs_f64());
-        });
     }
 
     fn listens(&self) -> bool {

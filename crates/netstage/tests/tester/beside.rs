@@ -92,7 +92,7 @@ fn a_table_of_a_route_collector_stands_beside_the_networks() {
 
 #[test]
 #[ignore = "BIRD is told of networks of IPv6 in any case: make test-full"]
-fn bird_hears_of_networks_and_the_kernel_forwards_to_them() {
+fn bird_hears_of_networks_and_the_kernel_or_netstage_forwards_to_them() {
     let Some(world) = World::new("tester-bird") else { return };
     if !has_bird() {
         return;
@@ -115,4 +115,15 @@ fn bird_hears_of_networks_and_the_kernel_forwards_to_them() {
     assert_eq!(cells.len(), 1);
     all_came_back(&cells);
     assert_told(&output, "100 routes of table.txt (2000 left out)");
+    // The kernel has the routes from BIRD, and forwards no more: netstage's router does, by the same routes.
+    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    let router = world.begin("");
+    let text = std::fs::read_to_string(&configuration).unwrap();
+    std::fs::write(&configuration, text.replace("Linux with BIRD", "netstage with BIRD")).unwrap();
+    all_came_back(&trials(&world.test(&configuration)));
+    drop(router);
+    // Nobody forwards: it was the router that did.
+    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    let refused = refusal(&world.test(&configuration));
+    assert!(refused.contains("netstage with BIRD"), "{refused}");
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const FOLDER: &str = "/usr/lib/frr";
+pub const FOLDER: &str = "/usr/lib/frr";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What has zebra keep labels on a kernel without MPLS.
 const LABELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../live/src/fabric/services/frr/labels.c");
@@ -53,25 +53,21 @@ fn begin(world: &World, sessions: &str) -> Driven {
     write("bgpd.conf", sessions);
     let shim = match Path::new("/proc/sys/net/mpls").exists() {
         true => String::new(),
-        false => format!("cc -shared -fPIC -O2 -o {here}/labels.so {LABELS}\nexport SHIM={here}/labels.so"),
+        false => {
+            format!("cc -shared -fPIC -O2 -o {here}/labels.so {LABELS}\nexport LD_PRELOAD={here}/labels.so")
+        }
     };
-    let common = format!("-d -u root -g root -z {here}/zserv.api --vty_socket {here} -A 127.0.0.1 -P 0");
-    // FRR's daemons stay root, which has to be of the group of its sockets.
+    let common = common(world);
     let script = format!(
-        "{shim}
-         sed 's/^\\(frrvty:.*:\\)[^:]*$/\\1root/' /etc/group > {here}/group
-         mount --bind {here}/group /etc/group
-         LD_PRELOAD=$SHIM {FOLDER}/zebra {common} -M dplane_fpm_nl -f {here}/zebra.conf -i {here}/zebra.pid
+        "({shim}
+           {FOLDER}/zebra {common} -M dplane_fpm_nl -f {here}/zebra.conf -i {here}/zebra.pid)
          for daemon in staticd bgpd; do
            {FOLDER}/$daemon {common} -f {here}/$daemon.conf -i {here}/$daemon.pid
          done
          {FOLDER}/ldpd {common} -f {here}/ldpd.conf -i {here}/ldpd.pid --ctl_socket {here}
          exec sleep infinity"
     );
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", &script]);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let daemons = Process::new(spawn_in(&world.router, command).unwrap());
+    let daemons = daemons(world, &script);
     let bound = || ENDS.iter().all(|(end, _)| says(world, &["show mpls ldp binding"]).contains(end));
     assert!(within(PATIENCE, bound), "no labels: {}", says(world, &["show mpls ldp binding"]));
     let mut lines = vec!["configure terminal", "mpls ldp", "address-family ipv4"];
@@ -80,6 +76,27 @@ fn begin(world: &World, sessions: &str) -> Driven {
     }
     says(world, &lines);
     Driven { _router: router, _daemons: daemons }
+}
+
+/// What all daemons of FRR are told.
+pub fn common(world: &World) -> String {
+    let here = world.folder.display();
+    format!("-d -u root -g root -z {here}/zserv.api --vty_socket {here} -A 127.0.0.1 -P 0")
+}
+
+/// Runs daemons by a script in the router, where they end with it.
+pub fn daemons(world: &World, script: &str) -> Process {
+    let here = world.folder.display();
+    // FRR's daemons stay root, which has to be of the group of its sockets.
+    let script = format!(
+        "sed 's/^\\(frrvty:.*:\\)[^:]*$/\\1root/' /etc/group > {here}/group
+         mount --bind {here}/group /etc/group
+         {script}"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", &script]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Process::new(spawn_in(&world.router, command).unwrap())
 }
 
 /// What FRR says to commands.

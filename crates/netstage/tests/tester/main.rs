@@ -8,6 +8,7 @@ mod beside;
 mod convergence;
 mod faults;
 mod frr;
+mod gobgp;
 mod kernel;
 mod labels;
 mod ovs;

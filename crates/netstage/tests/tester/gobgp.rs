@@ -1,0 +1,63 @@
+//! GoBGP gives its routes to FRR's zebra, zebra to the kernel, and netstage's router forwards by the kernel's.
+
+use crate::frr;
+use crate::world::{World, all_came_back, ip, trials};
+use std::path::Path;
+use std::process::Command;
+
+/// Versions before this one end in a panic when zebra of FRR 8.4 tells of an interface.
+const OLDEST: u32 = 4;
+
+fn is_usable() -> bool {
+    let output = Command::new("gobgpd").arg("--version").output();
+    let version =
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let number = version.trim().trim_start_matches("gobgpd version ").split('.').next().unwrap_or_default();
+    let is_usable = number.parse::<u32>().is_ok_and(|number| number >= OLDEST);
+    let usable = is_usable && Path::new(frr::FOLDER).join("zebra").exists();
+    if !usable {
+        println!("skipped: needs frr and GoBGP {OLDEST}, and this is: {version}");
+    }
+    usable
+}
+
+#[test]
+#[ignore = "needs a GoBGP that speaks with Debian's zebra: docs/router.md"]
+fn gobgp_drives_the_router_by_zebra() {
+    let Some(world) = World::new("tester-gobgp") else { return };
+    if !is_usable() {
+        return;
+    }
+    ip(&world.router, "link set lo up\n");
+    let head = "router = \"netstage with GoBGP\"\nready_within = \"30 s\"\nfrom = [\"west\"]\n\
+                to = [\"east\", \"south\"]\nsizes = [\"46 B\"]\n";
+    let rest = "[routes]\ncount = 500\nby = \"bgp\"\n[bgp]\nown_as = 65002\nrouter_as = 65001\n";
+    let configuration = world.configure(head, rest);
+    let here = world.folder.display();
+    let neighbor = |address: &str| {
+        format!(
+            "[[neighbors]]\n[neighbors.config]\nneighbor-address = \"{address}\"\npeer-as = 65002\n\
+             [neighbors.transport.config]\npassive-mode = true\n"
+        )
+    };
+    let text = format!(
+        "[global.config]\nas = 65001\nrouter-id = \"192.0.2.1\"\n[zebra.config]\nenabled = true\n\
+         url = \"unix:{here}/zserv.api\"\nversion = 6\nsoftware-name = \"frr8.4\"\n{}{}",
+        neighbor("192.0.2.6"),
+        neighbor("192.0.2.10")
+    );
+    std::fs::write(world.folder.join("gobgpd.toml"), text).unwrap();
+    std::fs::write(world.folder.join("zebra.conf"), "").unwrap();
+    let zebra = format!("{}/zebra {}", frr::FOLDER, frr::common(&world));
+    let script = format!(
+        "{zebra} -f {here}/zebra.conf -i {here}/zebra.pid
+         until test -S {here}/zserv.api; do sleep 0.1; done
+         exec gobgpd -f {here}/gobgpd.toml --api-hosts unix://{here}/gobgp.sock"
+    );
+    let _daemons = frr::daemons(&world, &script);
+    let router = world.begin("");
+    let cells = trials(&world.test(&configuration));
+    assert_eq!(cells.len(), 1);
+    all_came_back(&cells);
+    drop(router);
+}
