@@ -58,7 +58,7 @@ Architecture: $architecture
 Maintainer: The netstage authors <netstage@localhost>
 Installed-Size: $(du -sk "$root" | cut -f1)
 Depends: $depends
-Suggests: frr, tshark, iperf3, strongswan-charon, wireguard-go, openvpn
+Suggests: vsftpd, curl, tgt, libiscsi-bin, frr, tshark, iperf3, strongswan-charon, wireguard-go, openvpn
 Section: net
 Priority: optional
 Description: stages a network, proves how it performs, and keeps it fair

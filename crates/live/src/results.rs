@@ -1,6 +1,7 @@
 //! What an agent found. Travels as JSON inside the messages of the agents' protocol and
 //! is spooled in the same form.
 
+use crate::fabric::services::ServiceResult;
 use netstage_core::tcp::history::Bin;
 use netstage_core::traffic::application::Quality;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,9 @@ pub struct Report {
     /// What happened to the windows of the flows it sends, where that was asked for.
     #[serde(default, skip_serializing_if = "Watched::is_empty")]
     pub watched: Watched,
+    /// The services whose client it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceResult>,
     /// What a reader must know before trusting the figures.
     pub warnings: Vec<String>,
     /// Why the measurement is void: the agent itself fell short.

@@ -1,8 +1,9 @@
 //! What an agent is asked to do. Travels as JSON inside the messages of the agents'
 //! protocol; [`VERSION`] grows with every change that an older agent would misread.
 
+use crate::fabric::services::{self, Role};
 use crate::tcpmon::watch::FlowSpec;
-use netstage_core::time::Duration;
+use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Traffic;
 use netstage_core::{quantity::BitRate, tcp};
 use netstage_scenario::plan::Plan;
@@ -32,6 +33,9 @@ pub struct Assignment {
     /// TCP it sends of whose windows it tells.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<FlowSpec>,
+    /// Ends of services: programs of others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceTask>,
 }
 
 impl Assignment {
@@ -43,7 +47,70 @@ impl Assignment {
 
     /// That of flows which no plan has, with the seed 1.
     pub fn of_flows(node: &str, duration: Duration, interval: Duration, flows: Vec<FlowTask>) -> Assignment {
-        Assignment { node: node.into(), seed: 1, duration, interval, flows, edge: None, watch: Vec::new() }
+        Assignment {
+            node: node.into(),
+            seed: 1,
+            duration,
+            interval,
+            flows,
+            edge: None,
+            watch: Vec::new(),
+            services: Vec::new(),
+        }
+    }
+
+    /// Number of each flow and service by which it is sent to, and where. A client's port is not known before.
+    pub fn received(&self) -> impl Iterator<Item = (u32, SocketAddr)> {
+        let flows = self.flows.iter().filter(|flow| flow.side == Side::Receive);
+        let services = self.services.iter().map(|service| (service.id, service.own()));
+        flows.map(|flow| (flow.id, flow.destination)).chain(services)
+    }
+
+    /// Numbers of the flows and services by which it sends to others.
+    pub fn sent(&self) -> impl Iterator<Item = u32> {
+        let flows = self.flows.iter().filter(|flow| flow.side == Side::Send).map(|flow| flow.id);
+        flows.chain(self.services.iter().map(|service| service.id))
+    }
+}
+
+/// One end of a service, from when the run is prepared until it is over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceTask {
+    /// Name of the service in the scenario.
+    pub name: String,
+    /// Its number among the run's flows.
+    pub id: u32,
+    /// Which end this is.
+    pub role: Role,
+    /// What its programs do.
+    pub task: services::Task,
+    /// The client's address.
+    pub source: IpAddr,
+    /// Where the server listens.
+    pub destination: SocketAddr,
+    /// When the client begins.
+    pub start: Instant,
+}
+
+impl ServiceTask {
+    /// Where this end is sent to: the server's port, or the client's address with port zero.
+    pub fn own(&self) -> SocketAddr {
+        self.end(self.role == Role::Server)
+    }
+
+    /// Where it sends to, likewise.
+    pub fn other(&self) -> SocketAddr {
+        self.end(self.role == Role::Client)
+    }
+
+    /// The port at the server of the connection that carries what is asked for.
+    pub fn data_port(&self) -> u16 {
+        self.task.data_port(self.destination)
+    }
+
+    fn end(&self, is_server: bool) -> SocketAddr {
+        if is_server { self.destination } else { SocketAddr::new(self.source, 0) }
     }
 }
 

@@ -10,7 +10,7 @@ mod summary;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use exit::Failure;
-use netstage_live::netns::hold;
+use netstage_live::netns::{custody, hold};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,6 +66,9 @@ enum Command {
         /// A folder to have in place of /run
         #[arg(long)]
         run: Option<PathBuf>,
+        /// On a host that is not ours: by standard input's end, not in a process namespace
+        #[arg(long = custody::HERE, conflicts_with = "run")]
+        here: bool,
         /// The program
         program: OsString,
         /// Its arguments
@@ -107,8 +110,11 @@ fn main() -> ExitCode {
             netstage_live::fabric::server::serve();
             Ok(exit::OK)
         }
-        Command::Held { run, program, arguments } => hold::hold(&program, &arguments, run.as_deref())
-            .map_err(|e| Failure::run(format!("cannot hold {}: {e}", program.display()))),
+        Command::Held { run, here, program, arguments } => match here {
+            true => custody::keep(&program, &arguments),
+            false => hold::hold(&program, &arguments, run.as_deref()),
+        }
+        .map_err(|e| Failure::run(format!("cannot hold {}: {e}", program.display()))),
         Command::Measure(command) => cmd::measure::run(&command),
         Command::Pe(command) => cmd::pe::run(&command),
         Command::Router(command) => cmd::router::run(&command),

@@ -86,7 +86,7 @@ fn agrees(emulated: f64, simulated: f64) -> bool {
     (lowest..1.05).contains(&(emulated / simulated))
 }
 
-/// Processes of a run: those that carry its folder's name, which has the controller's number.
+/// Processes of a run: those that carry its folder's name, which has the controller's number, or are in it.
 fn processes_of(controller: u32) -> Vec<u32> {
     let mark = format!("netstage-{controller}-");
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -94,7 +94,8 @@ fn processes_of(controller: u32) -> Vec<u32> {
     numbers
         .filter(|number: &u32| {
             let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).contains(&mark)
+            let place = fs::read_link(format!("/proc/{number}/cwd")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&mark) || place.to_string_lossy().contains(&mark)
         })
         .collect()
 }

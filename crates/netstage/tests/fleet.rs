@@ -225,7 +225,8 @@ fn what_its_unit_leaves_an_agent_is_enough() {
 
     stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
-    let policy = POLICY.replace("[policy]", "[policy]\none_ended = true");
+    let policy = POLICY.replace("rate =", "# rate =");
+    let policy = policy.replace("[policy]", "[policy]\none_ended = true\nservices = [\"ftp\", \"iscsi\"]");
     fs::write(stage.folder.join("policy.toml"), policy).unwrap();
     let as_unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/as_unit.py");
     let label = ["berlin", "frankfurt", "munich"];
@@ -249,6 +250,15 @@ from = "a"
 to = "c"
 transport = "icmp-echo"
 traffic = { model = "cbr", rate = "80 kbit/s", packet = "500 B" }
+[service.archive]
+program = "ftp"
+server = "c"
+client = "b"
+size = "500 kB"
+[service.disk]
+program = "iscsi"
+server = "a"
+client = "b"
 "#;
     fs::write(stage.folder.join("unit.toml"), format!("{SCENARIO}{ping}")).unwrap();
     let output = stage.at_hub(&["run", "unit.toml", "--on", "live", "--out", "out"]);
@@ -258,7 +268,10 @@ traffic = { model = "cbr", rate = "80 kbit/s", packet = "500 B" }
     let warnings = record["warnings"].to_string();
     assert!(!warnings.contains("real-time scheduling was refused"), "{warnings}");
     let summary = record.to_string();
-    assert!(["voice", "file", "ping"].iter().all(|flow| summary.contains(flow)), "{record:#}");
+    assert!(
+        ["voice", "file", "ping", "archive", "disk"].iter().all(|flow| summary.contains(flow)),
+        "{record:#}"
+    );
     // Nobody's process, and no more of it than the unit says.
     let status = fs::read_to_string(format!("/proc/{}/status", agents[0].child().id())).unwrap();
     for expected in ["Uid:\t65534", "CapEff:\t0000000000802000", "CapBnd:\t0000000000802000", "Seccomp:\t2"] {

@@ -1,9 +1,10 @@
 //! What agents of a fleet are beside hosts of flows: provider edge routers, watchers of TCP, receivers of
-//! multicast. Two customers, and two routers between them, in namespaces.
+//! multicast, ends of services. Two customers, and two routers between them, in namespaces.
 
 mod support;
 
 use netstage_live::fleet::Fleet as Folder;
+use netstage_live::netns::Namespace;
 use netstage_live::netns::netlink::Netlink;
 use netstage_live::placed::Means;
 use netstage_scenario::outcome::{Metric, Outcome};
@@ -275,4 +276,228 @@ fn a_router_ends_with_its_controller() {
         hub = fleet.serve_again();
         fleet.wait_for(&AGENTS.map(|agent| (agent, "idle")));
     }
+}
+
+const SITES: [&str; 2] = ["north", "south"];
+
+/// What is allowed at both ends of the services.
+const SERVING: &str = r#"
+[policy]
+controllers = ["lab"]
+destinations = ["10.9.0.0/24"]
+interfaces = ["wan"]
+services = ["ftp", "iscsi"]
+tcp_events = true
+"#;
+
+/// A file and a disk of one site, for the other.
+const SERVICES: &str = r#"
+[scenario]
+title = "Services between hosts"
+duration = "3 s"
+[node.a]
+[node.b]
+[link.line]
+ends = ["a", "b"]
+rate = "1 Gbit/s"
+buffer = "100 packets"
+[service.file]
+program = "ftp"
+client = "a"
+server = "b"
+size = "2 MB"
+[service.disk]
+program = "iscsi"
+client = "a"
+server = "b"
+block = "64 KiB"
+[flow.voice]
+from = "a"
+to = "b"
+transport = "udp"
+traffic = { model = "cbr", rate = "80 kbit/s", packet = "200 B" }
+[place]
+a = { agent = "north", address = "10.9.0.1" }
+b = { agent = "south", address = "10.9.0.2" }
+[measure]
+interval = "1 s"
+tcp = "events"
+[expect.file]
+metric = "flow.throughput"
+subject = "file"
+at_least = "1 Mbit/s"
+[plot.throughput]
+metric = "flow.throughput"
+"#;
+
+fn sites(name: &str) -> Fleet {
+    let fleet = Fleet::new(name, &SITES);
+    let [north, south] = &fleet.hosts[..] else { unreachable!("two names") };
+    join((north, "wan", 31), (south, "wan", 32));
+    for (host, own) in [(north, "10.9.0.1"), (south, "10.9.0.2")] {
+        Netlink::open(host).unwrap().add_address("wan", address(own), 24).unwrap();
+    }
+    fs::write(fleet.folder.join("policy.toml"), SERVING).unwrap();
+    fs::write(fleet.folder.join("services.toml"), SERVICES).unwrap();
+    fleet.well(&["fleet", "init", "--name", "lab"]);
+    fleet
+}
+
+/// Names of the programs in a namespace, agents apart.
+fn programs_in(host: &Namespace) -> Vec<String> {
+    let own = Some(host.number().unwrap());
+    let process = |entry: fs::DirEntry| {
+        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+        let is_there = Namespace::of_process(number).ok().and_then(|there| there.number().ok()) == own;
+        (is_there && name.trim() != "netstage").then(|| name.trim().to_owned())
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter_map(process).collect()
+}
+
+/// Files and folders of an agent's services.
+fn left_by_services(fleet: &Fleet, agent: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(fleet.folder.join(agent).join("services")) else { return Vec::new() };
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name != "lock").collect()
+}
+
+#[test]
+fn services_run_between_hosts_that_allow_them() {
+    if !is_privileged() {
+        return;
+    }
+    let fleet = sites("services");
+    let _hub = fleet.serve();
+    let mut agents = fleet.join_all(&["site", "site"]);
+    let told = said(&fleet.at_hub(&["fleet", "doctor"]));
+    assert!(told.contains("north: can be an end of services: ftp, iscsi"), "{told}");
+    let output = fleet.at_hub(&["run", "services.toml", "--on", "live", "--out", "out", "--json"]);
+    assert!(is_run(&output), "{}\n{}", said(&output), fleet.logs());
+    let record = fleet.record("out");
+    assert!(record["failures"].is_null(), "{record:#}");
+    let summary = record["cells"][0]["summary"].as_array().unwrap();
+    let mean = |metric: &str, subject: &str| {
+        let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
+        found.and_then(|entry| entry["mean"].as_f64()).unwrap_or_else(|| panic!("no {metric} of {subject}"))
+    };
+    assert_eq!(mean("app.transactions", "file"), 1.0);
+    assert!((mean("flow.throughput", "file") * 3.0 - 16e6).abs() < 1.0, "all of the file, and no more");
+    assert!(mean("flow.throughput", "disk") > 1e6 && mean("flow.throughput", "voice") > 1e4);
+    // The servers' kernel told of their windows.
+    for service in ["file[backward]", "disk[backward]"] {
+        assert!(mean("flow.window.peak", service) >= 1.0);
+    }
+    let log = fleet.log("south.log");
+    assert!(log.contains("the server of iscsi, the server of ftp") && log.contains("agreed"), "{log}");
+    for (host, agent) in fleet.hosts.iter().zip(SITES) {
+        assert_eq!((programs_in(host), left_by_services(&fleet, agent)), (vec![], vec![]), "{agent}");
+    }
+
+    let run = |scenario: &str, name: &str| {
+        fs::write(fleet.folder.join("other.toml"), scenario).unwrap();
+        let output = fleet.at_hub(&["run", "other.toml", "--on", "live", "--out", name]);
+        (output.status.code(), said(&output))
+    };
+    // Nothing is started that a policy does not name, or that is not installed: told by its agent, before
+    // anything begins.
+    for (starts, policy, path, asked, code) in [
+        (
+            2,
+            SERVING.replace("services", "# services"),
+            None,
+            "south refuses: flow disk: this agent's policy does not let it start the programs of iscsi (name \"iscsi\" under `services`",
+            1,
+        ),
+        (
+            3,
+            SERVING.into(),
+            Some("/nowhere"),
+            "agent north refuses: flow disk: iscsi-perf is not installed (there: apt-get install libiscsi-bin",
+            4,
+        ),
+    ] {
+        drop(std::mem::take(&mut agents));
+        fs::write(fleet.folder.join("policy.toml"), policy).unwrap();
+        agents.extend((0..SITES.len()).map(|index| fleet.agent_with(index, path)));
+        // Before that, what the controller tells may be of the agents before.
+        let log = || fleet.log("hub.log");
+        let is_back = |agent: &str| log().matches(&format!("agent {agent} is there")).count() == starts;
+        assert!(within(LIMIT, || SITES.into_iter().all(is_back)), "{}", log());
+        fleet.wait_for(&SITES.map(|agent| (agent, "idle")));
+        let (exit, told) = run(SERVICES, "refused");
+        assert!(exit == Some(code) && told.contains(asked), "{exit:?}: {told}");
+        if path.is_some() {
+            // The controller looks at its agents once a second.
+            let told = || said(&fleet.at_hub(&["fleet", "doctor"]));
+            let lacks = "its policy allows ftp, which lacks programs: apt-get install curl";
+            assert!(within(LIMIT, || told().contains(lacks)), "{}", told());
+        }
+    }
+    let daemons = "[service.core]\nprogram = \"frr\"\ncore = [\"a\"]\nedges = { b = 65001 }\n";
+    let routers = SERVICES.replace("[node.a]", "[node.a]\nkind = \"router\"");
+    let (code, told) = run(&format!("{routers}{daemons}"), "frr");
+    assert!(code == Some(2), "{told}");
+}
+
+#[test]
+fn nothing_of_a_service_outlives_its_controller_or_its_agent() {
+    if !is_privileged() {
+        return;
+    }
+    let fleet = sites("services-lost");
+    let mut hub = fleet.serve();
+    let mut agents = fleet.join_all(&["site", "site"]);
+    let [north, south] = &fleet.hosts[..] else { unreachable!("two names") };
+    let begin = |out: &str| {
+        let arguments =
+            ["run", "services.toml", "--on", "live", "--out", out, "--set", "scenario.duration=50 s"];
+        let run = fleet.start(&fleet.hub, "run.log", &arguments);
+        let is_under_way = || {
+            programs_in(south).contains(&"tgtd".to_owned())
+                && programs_in(north).contains(&"iscsi-perf".to_owned())
+        };
+        assert!(within(LIMIT, is_under_way), "{}{}", fleet.log("run.log"), fleet.logs());
+        run
+    };
+    let nothing = |host: &Namespace| within(LIMIT, || programs_in(host).is_empty());
+
+    let run = begin("one");
+    // Programs have no more rights than they need.
+    let server = fs::read_dir("/proc").unwrap().flatten().find(|entry| {
+        let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+        let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
+        let own = number.and_then(|number| Namespace::of_process(number).ok()?.number().ok());
+        own == Some(south.number().unwrap()) && status.starts_with("Name:\ttgtd")
+    });
+    let status = fs::read_to_string(server.unwrap().path().join("status")).unwrap();
+    for expected in ["Uid:\t65534\t65534", "CapEff:\t0000000000000000", "NoNewPrivs:\t1"] {
+        assert!(status.contains(expected), "{status}");
+    }
+    hub.signal("-KILL");
+    drop(hub);
+    assert!(nothing(south) && nothing(north), "{}", fleet.logs());
+    drop(run.output());
+    for agent in SITES {
+        assert!(within(LIMIT, || left_by_services(&fleet, agent).is_empty()), "{agent}");
+    }
+
+    hub = fleet.serve_again();
+    fleet.wait_for(&SITES.map(|agent| (agent, "idle")));
+    let run = begin("two");
+    for agent in &mut agents {
+        agent.signal("-KILL");
+    }
+    drop(agents);
+    assert!(nothing(south) && nothing(north), "{}", fleet.logs());
+    drop(run.output());
+    // Its files go by hand, or when the agent is back.
+    assert!(SITES.iter().all(|agent| !left_by_services(&fleet, agent).is_empty()));
+    let cleaned = fleet.well(&["clean", "--state", "north"]);
+    assert!(cleaned.contains("removed what services left in north"), "{cleaned}");
+    assert!(!fleet.folder.join("north/services").exists());
+    let _agents = (fleet.agent(0), fleet.agent(1));
+    fleet.wait_for(&SITES.map(|agent| (agent, "idle")));
+    assert_eq!(left_by_services(&fleet, "south"), [""; 0]);
+    drop(hub);
 }

@@ -278,6 +278,16 @@ pub enum Program {
     Iscsi,
 }
 
+impl Program {
+    /// All of them.
+    pub const ALL: [Program; 2] = [Program::Ftp, Program::Iscsi];
+
+    /// As files call it.
+    pub fn name(self) -> &'static str {
+        crate::table::word(self)
+    }
+}
+
 impl FlowGroup {
     /// The ways to all its receivers.
     pub fn paths(&self) -> impl Iterator<Item = &[Hop]> {

@@ -19,7 +19,7 @@ pub use conduct::{Conduct, SETTLE, Standing};
 pub use kickoff::{COMMITTED, Kickoff, Step, start_lead};
 pub use lease::Lease;
 pub use ledger::{Ledger, Receipt};
-pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest};
+pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest, ServiceRequest};
 pub use round::Round;
 pub use session::{Phase, Session};
 

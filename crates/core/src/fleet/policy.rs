@@ -28,6 +28,8 @@ pub struct Policy {
     pub routers: bool,
     /// It tells what happens to the windows of TCP flows.
     pub tcp_events: bool,
+    /// Kinds of services whose programs it starts, at either end: `ftp`.
+    pub services: Vec<String>,
 }
 
 /// What is asked of an agent.
@@ -43,6 +45,8 @@ pub struct Request<'a> {
     pub tcp_events: bool,
     /// Flows.
     pub flows: Vec<FlowRequest<'a>>,
+    /// Services.
+    pub services: Vec<ServiceRequest<'a>>,
 }
 
 /// A router.
@@ -52,6 +56,23 @@ pub struct RouterRequest<'a> {
     pub interfaces: Vec<&'a str>,
     /// Routers it sends to.
     pub peers: Vec<IpAddr>,
+}
+
+/// One end of a service: programs of others, which send as fast as they can.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceRequest<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its kind.
+    pub kind: &'a str,
+    /// It is the server, which sends what is asked for; else the client.
+    pub serves: bool,
+    /// Whether the other end has agreed.
+    pub agreed: bool,
+    /// The other end.
+    pub other: IpAddr,
+    /// The interface at this end, where it is known.
+    pub interface: Option<&'a str>,
 }
 
 /// One side of a flow.
@@ -112,6 +133,9 @@ impl Policy {
         for flow in &request.flows {
             sent += self.flow(flow).map_err(|refusal| (Some(String::from(flow.name)), refusal))?;
         }
+        for service in &request.services {
+            self.service(service).map_err(|refusal| (Some(String::from(service.name)), refusal))?;
+        }
         if let Some(rate) = self.rate.filter(|rate| sent > rate.as_f64()) {
             let reason = format!(
                 "{sent:.0} bit/s are asked for, and this agent's policy allows {} bit/s of payload, all flows together",
@@ -129,6 +153,24 @@ impl Policy {
         }
         router.interfaces.iter().try_for_each(|name| self.interface(Some(name)))?;
         router.peers.iter().try_for_each(|peer| self.destination(*peer))
+    }
+
+    fn service(&self, service: &ServiceRequest) -> Result<(), Refusal> {
+        let kind = service.kind;
+        if !self.services.iter().any(|allowed| allowed == kind) {
+            let reason = format!("this agent's policy does not let it start the programs of {kind}");
+            return Err(refuse(reason, &format!("name \"{kind}\" under `services` of the policy")));
+        }
+        self.interface(service.interface)?;
+        self.destination(service.other)?;
+        if !service.agreed {
+            return Err(not_agreed(service.other));
+        }
+        if service.serves && self.rate.is_some() {
+            let reason = "a server sends as fast as it can, and this agent's policy limits the rate";
+            return Err(refuse(reason, "place the server elsewhere, or take `rate` out of the policy"));
+        }
+        Ok(())
     }
 
     fn interface(&self, interface: Option<&str>) -> Result<(), Refusal> {
@@ -170,9 +212,7 @@ impl Policy {
             ));
         }
         if !one_ended && !agreed {
-            let reason =
-                format!("the receiver at {} has not agreed to be sent to", flow.other.to_canonical());
-            return Err(refuse(reason, "place an agent there"));
+            return Err(not_agreed(flow.other));
         }
         if self.rate.is_some() && rate.is_none() {
             let reason = "it sends as fast as it can, and this agent's policy limits the rate";
@@ -180,6 +220,11 @@ impl Policy {
         }
         Ok(rate.unwrap_or(0.0))
     }
+}
+
+fn not_agreed(other: IpAddr) -> Refusal {
+    let reason = format!("the receiver at {} has not agreed to be sent to", other.to_canonical());
+    refuse(reason, "place an agent there")
 }
 
 fn refuse(reason: impl Into<String>, remedy: &str) -> Refusal {
@@ -202,6 +247,7 @@ mod tests {
             one_ended: false,
             routers: false,
             tcp_events: false,
+            services: vec!["ftp".into()],
         }
     }
 
@@ -217,7 +263,13 @@ mod tests {
             router: None,
             tcp_events: false,
             flows,
+            services: vec![],
         }
+    }
+
+    fn gets(other: &str) -> ServiceRequest<'_> {
+        let other = other.parse().unwrap();
+        ServiceRequest { name: "s", kind: "ftp", serves: false, agreed: true, other, interface: Some("eth1") }
     }
 
     #[test]
@@ -242,6 +294,29 @@ mod tests {
             let (_, refusal) = result.unwrap_err();
             assert!(refusal.to_string().contains(told), "{refusal}");
         }
+    }
+
+    #[test]
+    fn services_are_those_it_names() {
+        let asked = |service| policy().check(&Request { services: vec![service], ..request(vec![]) });
+        assert_eq!(asked(gets("10.0.0.1")), Ok(()));
+        let unlimited = Policy { rate: None, ..policy() };
+        let serves = ServiceRequest { serves: true, ..gets("10.0.0.1") };
+        let served = Request { services: vec![serves.clone()], ..request(vec![]) };
+        assert_eq!(unlimited.check(&served), Ok(()));
+        for (service, told) in [
+            (ServiceRequest { kind: "iscsi", ..gets("10.0.0.1") }, "`services`"),
+            (gets("192.0.2.1"), "destinations"),
+            (ServiceRequest { interface: Some("eth0"), ..gets("10.0.0.1") }, "interfaces"),
+            (ServiceRequest { agreed: false, ..gets("10.0.0.1") }, "has not agreed"),
+            (serves, "`rate`"),
+        ] {
+            let (name, refusal) = asked(service).unwrap_err();
+            assert_eq!((name.as_deref(), refusal.kind), (Some("s"), RefusalKind::Policy));
+            assert!(refusal.to_string().contains(told), "{refusal}");
+        }
+        let (_, refusal) = Policy::default().check(&served).unwrap_err();
+        assert!(refusal.to_string().contains("`services`"), "nothing by default: {refusal}");
     }
 
     #[test]

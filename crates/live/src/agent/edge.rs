@@ -1,7 +1,7 @@
 //! A provider edge router as part of an agent's work: forwards from when the run is prepared,
 //! and is looked at while it lasts.
 
-use super::work::Totals;
+use super::work::{Totals, wait};
 use crate::clock::Epoch;
 use crate::pe::daemon::snapshot::FlowState;
 use crate::pe::daemon::{Daemon, Error, Level};
@@ -13,13 +13,11 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use nix::unistd::{SysconfVar, sysconf};
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Looks at the queues in one bin.
 const LOOKS: u64 = 10;
-/// Longest sleep between two looks at whether the run is stopped.
-const NAP: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A router that forwards.
 ///
@@ -146,18 +144,6 @@ impl Seen {
             window: window.last().copied(),
         }
     }
-}
-
-/// Waits for a moment of the run; false where the run is stopped before.
-fn wait(epoch: Epoch, at: Instant, stop: &AtomicBool) -> bool {
-    while epoch.now() < at {
-        if stop.load(Ordering::Relaxed) {
-            return false;
-        }
-        let left = at.since(epoch.now());
-        std::thread::sleep(std::time::Duration::from_nanos(left.0).min(NAP));
-    }
-    !stop.load(Ordering::Relaxed)
 }
 
 /// What this process has taken so far.

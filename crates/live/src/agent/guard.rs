@@ -25,6 +25,11 @@ pub trait Guard: Send + Sync {
         Err(Refusal::new(RefusalKind::Policy, "this agent gives no word on what it receives"))
     }
 
+    /// What this host can do beyond its version, as [`HelloReply`](crate::protocol::generated::HelloReply) tells it.
+    fn capabilities(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Addresses of this host that flows may use.
     fn addresses(&self) -> Vec<IpAddr> {
         Vec::new()

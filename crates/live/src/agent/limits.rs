@@ -37,6 +37,9 @@ impl Limits {
         if assignment.edge.is_some() || !assignment.watch.is_empty() {
             return Err(refuse("this server is no provider edge router, and watches no TCP"));
         }
+        if !assignment.services.is_empty() {
+            return Err(refuse("this server starts no programs of services"));
+        }
         if assignment.flows.len() > MOST_FLOWS {
             return Err(refuse(format!(
                 "{} flows, and this server allows {MOST_FLOWS}",

@@ -4,7 +4,8 @@
 //! [`Session`](netstage_core::fleet::Session) decides what may happen when, `service` speaks gRPC, `run` is the
 //! thread of a run, `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
 //! [`Agent`] serves one controller of this machine, [`Host`] controllers of other hosts that
-//! have its key, one after the other, within [`Limits`]; [`Turns`] is an agent of a fleet.
+//! have its key, one after the other, within [`Limits`]; [`Turns`] is an agent of a fleet, which may start other
+//! people's programs, too ([`Serving`]).
 //!
 //! An agent ends when it is told to, when its controller is gone, or when its process is
 //! asked to; what it measured is then in its spool.
@@ -15,7 +16,9 @@ mod guard;
 mod host;
 mod limits;
 mod run;
+mod scratch;
 mod service;
+mod serving;
 mod socket;
 mod spool;
 mod turns;
@@ -25,6 +28,8 @@ pub use engine::Engine;
 pub use guard::Guard;
 pub use host::{Happening, Host, Watcher};
 pub use limits::Limits;
+pub use scratch::Scratch;
+pub use serving::Serving;
 pub use socket::{BindError, Socket};
 pub use spool::Spool;
 pub use turns::{Snapshot, Turns};

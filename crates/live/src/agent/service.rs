@@ -303,7 +303,7 @@ impl agent_server::Agent for Service {
             tool: env!("CARGO_PKG_VERSION").into(),
             host: host.trim().into(),
             clock: clock::identity(),
-            capabilities: Vec::new(),
+            capabilities: self.0.guard.iter().flat_map(|guard| guard.capabilities()).collect(),
             addresses: addresses.map(|address| address.to_string()).collect(),
             taken: self.0.is_attended(),
         }))

@@ -5,8 +5,12 @@ use crate::clock::Epoch;
 use crate::protocol::Refusal;
 use crate::results::{Ended, EndedBin, EndedVpn, EndedWindow, Report};
 use crate::task::Assignment;
+use netstage_core::time::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Longest sleep between two looks at whether the run is stopped.
+const NAP: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Carries out assignments.
 pub trait Worker: Send + Sync + 'static {
@@ -101,4 +105,16 @@ impl Totals {
     fn ended(&self) -> MutexGuard<'_, Ended> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Waits for a moment of the run; false where the run is stopped before.
+pub(super) fn wait(epoch: Epoch, at: Instant, stop: &AtomicBool) -> bool {
+    while epoch.now() < at {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left = at.since(epoch.now());
+        std::thread::sleep(std::time::Duration::from_nanos(left.0).min(NAP));
+    }
+    !stop.load(Ordering::Relaxed)
 }

@@ -6,7 +6,7 @@ use super::round::ask;
 use super::{AT_A_TIME, Agents, Error, Loss, PREPARE_WITHIN};
 use crate::protocol::Refusal;
 use crate::protocol::generated::{AgreeReply, AgreeRequest, Consent, PrepareReply, PrepareRequest};
-use crate::task::{self, Assignment, Side};
+use crate::task::{self, Assignment};
 use std::collections::BTreeSet;
 
 impl Agents {
@@ -14,9 +14,7 @@ impl Agents {
     /// handed to those that send: agents of a fleet send to nobody without.
     pub fn agree(&mut self, assignments: &[(String, Assignment)]) -> Result<(), Error> {
         let (controller, run) = (self.controller, self.run);
-        let receives = |(_, assignment): &&(String, Assignment)| {
-            assignment.flows.iter().any(|flow| flow.side == Side::Receive)
-        };
+        let receives = |(_, part): &&(String, Assignment)| part.received().next().is_some();
         let (mut asked, mut calls) = (Vec::new(), Vec::new());
         for (name, assignment) in assignments.iter().filter(receives) {
             let request = AgreeRequest {
@@ -95,17 +93,15 @@ impl Agents {
 
     /// What was agreed to of the flows an assignment sends.
     fn consents_for(&self, assignment: &Assignment) -> Vec<Consent> {
-        let sent = assignment.flows.iter().filter(|flow| flow.side == Side::Send);
-        let ids: BTreeSet<u32> = sent.map(|flow| flow.id).collect();
+        let ids: BTreeSet<u32> = assignment.sent().collect();
         self.consents.iter().filter(|consent| ids.contains(&consent.flow)).cloned().collect()
     }
 }
 
 /// Of what an agent says it agreed to, what it was asked: where it receives itself.
 fn own_words(consents: Vec<Consent>, assignment: &Assignment) -> impl Iterator<Item = Consent> {
-    let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive);
     let mut asked: BTreeSet<(u32, String)> =
-        received.map(|flow| (flow.id, flow.destination.to_string())).collect();
+        assignment.received().map(|(number, at)| (number, at.to_string())).collect();
     // Removed as it is found: a word given twice is one.
     consents.into_iter().filter(move |word| asked.remove(&(word.flow, word.destination.clone())))
 }

@@ -16,7 +16,7 @@ use crate::fabric::edges::{self, Emulated};
 use crate::fabric::labels::labels;
 use crate::fabric::layout::Layout;
 use crate::fabric::process::{AgentSpec, Build, Fabric, Failed, Finished};
-use crate::fabric::services::{self, ServiceResult};
+use crate::fabric::services;
 use crate::fabric::spec::Spec;
 use crate::netns::user::{Privileges, privileges};
 use crate::task::{Assignment, EdgeTask};
@@ -26,9 +26,8 @@ use folder::Folder;
 use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
 use netstage_scenario::plan::Plan;
 use outcome::Findings;
-use std::fs;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// How often the end of a run without agents is looked for.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
@@ -99,7 +98,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         spec,
         emulator: emulator_config(plan, &layout, &members, seed),
         agents: Vec::new(),
-        services: services::specs(plan, &members, folder.path()),
+        services: services::placed(plan, &members, folder.path()),
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
         gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
         watch: watch.map(|watch| (watch, senders)),
@@ -158,25 +157,11 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
     let mut outcome = outcome::outcome(&found);
     outcome.differences = differences(plan).into_iter().chain(told).collect();
     outcome.failures.extend(ended);
-    keep_logs(&services, seed, &means.logs, &mut outcome);
+    outcome::keep_logs(&services, seed, &means.logs, &mut outcome);
     add_remarks(&mut outcome, collected, |name| {
         folder.last_words(plan.nodes.iter().position(|node| node.name == name)?)
     });
     Ok(outcome)
-}
-
-/// A failure for each service that failed, and a file of what its programs said.
-fn keep_logs(services: &[ServiceResult], seed: u64, logs: &Path, outcome: &mut Outcome) {
-    for service in services {
-        let Some(error) = &service.error else { continue };
-        let path = logs.join(format!("{}-{seed}.log", service.name));
-        let written = fs::create_dir_all(logs).and_then(|()| fs::write(&path, &service.log));
-        let place = match written {
-            Ok(()) => format!("its log is {}", path.display()),
-            Err(e) => format!("its log cannot be kept in {}: {e}", path.display()),
-        };
-        outcome.failures.push(format!("service.{}: {error}; {place}", service.name));
-    }
 }
 
 /// The links that are built, and how packets on them are told apart.

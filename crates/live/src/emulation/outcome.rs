@@ -14,6 +14,8 @@ use netstage_scenario::plan::{Direction, Family, FlowGroup, Hop, NodeKind, Plan,
 use netstage_scenario::{quality, window};
 use netstage_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER, TCP_TIMESTAMPS, UDP_HEADER};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 /// Everything that was found in one run.
 pub struct Findings<'a> {
@@ -86,6 +88,20 @@ pub fn outcome(found: &Findings) -> Outcome {
     let mut outcome = gathered.outcome;
     outcome.series.sort_by_key(|series| series.metric);
     outcome
+}
+
+/// A failure for each service that failed, and a file of what its programs said.
+pub fn keep_logs(services: &[ServiceResult], seed: u64, logs: &Path, outcome: &mut Outcome) {
+    for service in services {
+        let Some(error) = &service.error else { continue };
+        let path = logs.join(format!("{}-{seed}.log", service.name));
+        let written = fs::create_dir_all(logs).and_then(|()| fs::write(&path, &service.log));
+        let place = match written {
+            Ok(()) => format!("its log is {}", path.display()),
+            Err(e) => format!("its log cannot be kept in {}: {e}", path.display()),
+        };
+        outcome.failures.push(format!("service.{}: {error}; {place}", service.name));
+    }
 }
 
 /// The two sides of every flow, by name.

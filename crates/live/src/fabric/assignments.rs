@@ -2,6 +2,7 @@
 
 use super::address;
 use super::layout::Layout;
+use super::services;
 use crate::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
 use crate::tcpmon::watch::{End, FlowSpec};
 use netstage_core::quantity::BitRate;
@@ -72,8 +73,9 @@ pub fn members_at(
             if !PORTS.contains(port) {
                 return Err(TooManyFlows { host: plan.nodes[flows.to].name.clone() });
             }
-            members.push(Member { group, index, source, destination: SocketAddr::new(destination, *port) });
-            *port += 1;
+            let member = Member { group, index, source, destination: SocketAddr::new(destination, *port) };
+            *port = services::data_port(flows, member.destination).unwrap_or(*port) + 1;
+            members.push(member);
         }
     }
     Ok(members)
@@ -89,11 +91,8 @@ pub fn watched(asked: &Plan, members: &[Member]) -> Vec<(usize, FlowSpec)> {
         }
         let subject = asked.flow_name(member.group, member.index);
         let source = End::any(member.source);
-        // Other people's programs choose their ports, and have addresses of their own.
-        let destination = match group.program {
-            Some(_) => End::any(member.destination.ip()),
-            None => End::at(member.destination),
-        };
+        let port = services::data_port(group, member.destination).unwrap_or(member.destination.port());
+        let destination = End::at(SocketAddr::new(member.destination.ip(), port));
         if group.traffic.application().is_none() {
             return vec![(group.from, FlowSpec { subject, source, destination })];
         }

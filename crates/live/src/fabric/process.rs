@@ -5,7 +5,7 @@
 
 use super::services::frr::RoutingSpec;
 use super::services::gateways::GatewaysSpec;
-use super::services::{ServiceResult, ServiceSpec};
+use super::services::{Placed, ServiceResult};
 use super::spec::Spec;
 use crate::clock::Epoch;
 use crate::emulator;
@@ -49,7 +49,7 @@ pub struct Build {
     /// The agents to start.
     pub agents: Vec<AgentSpec>,
     /// The services to run.
-    pub services: Vec<ServiceSpec>,
+    pub services: Vec<Placed>,
     /// Routers that routing daemons drive.
     pub routing: Option<RoutingSpec>,
     /// Gateways and their tunnels.

@@ -6,7 +6,7 @@
 
 use super::authority::Identity;
 use crate::protocol::generated::Consent;
-use crate::task::{Assignment, Side};
+use crate::task::Assignment;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -28,9 +28,8 @@ impl Signer {
         Some(Signer { key, certificate: identity.chain.first()?.to_vec() })
     }
 
-    /// One for each flow of the assignment that is received.
+    /// One for each flow and service of the assignment by which the agent is sent to.
     pub fn consents(&self, run: u64, assignment: &Assignment) -> Vec<Consent> {
-        let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive);
         let sign = |flow: u32, destination: SocketAddr| {
             let signature = self.key.sign(&SystemRandom::new(), &statement(run, flow, destination)).ok()?;
             Some(Consent {
@@ -41,7 +40,7 @@ impl Signer {
                 certificate: self.certificate.clone(),
             })
         };
-        received.filter_map(|flow| sign(flow.id, flow.destination)).collect()
+        assignment.received().filter_map(|(number, destination)| sign(number, destination)).collect()
     }
 }
 
@@ -73,7 +72,7 @@ fn statement(run: u64, flow: u32, destination: SocketAddr) -> Vec<u8> {
 mod tests {
     use super::super::authority::{Authority, request};
     use super::*;
-    use crate::task::{FlowTask, Transport, UdpOptions};
+    use crate::task::{FlowTask, Side, Transport, UdpOptions};
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;

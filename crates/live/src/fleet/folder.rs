@@ -302,6 +302,7 @@ impl Fleet {
                 last_seen_ns: None,
                 clock: None,
                 wall_clock: None,
+                capabilities: Vec::new(),
                 certificate_expires_s: 0,
             });
             status.labels = registered.labels;

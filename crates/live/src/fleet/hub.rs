@@ -50,6 +50,8 @@ const STRANGERS: usize = 2048;
 const MOST_ASKED: usize = 16 << 10;
 /// Letters of an agent's host and version that are shown.
 const MOST_LETTERS: usize = 64;
+/// Most capabilities of an agent that are shown.
+const MOST_CAPABILITIES: usize = 64;
 /// How often an agent is asked how it is, and how long it may take to answer.
 const LOOK: Duration = Duration::from_secs(2);
 /// Of more agents than this, each is asked less often, so that looking takes no more of the machine.
@@ -399,6 +401,7 @@ async fn look_at(
             if same && offset.as_ref().is_some_and(agrees) { Some(ClockOffset::SAME_CLOCK) } else { offset };
         status.wall_clock = state.map(|state| (state.synchronized, state.error_ns));
         status.state = if hello.taken { State::Taken } else { State::Idle };
+        status.capabilities = capabilities(&hello);
         status.last_seen_ns = Some(now_ns());
         let agents = {
             let mut state = shared.state();
@@ -415,6 +418,10 @@ fn word(text: &str) -> String {
     plain(text).lines().next().unwrap_or_default().chars().take(MOST_LETTERS).collect()
 }
 
+fn capabilities(hello: &HelloReply) -> Vec<String> {
+    hello.capabilities.iter().take(MOST_CAPABILITIES).map(|one| word(one)).collect()
+}
+
 fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> AgentStatus {
     let registered = shared.fleet.registered(name);
     AgentStatus {
@@ -427,6 +434,7 @@ fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> Agen
         last_seen_ns: Some(now_ns()),
         clock: None,
         wall_clock: None,
+        capabilities: capabilities(hello),
         certificate_expires_s: registered
             .and_then(|agent| agent.certificates.last().map(|last| last.1))
             .unwrap_or(0),

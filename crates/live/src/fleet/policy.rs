@@ -5,18 +5,20 @@
 use super::consent::{self, Signer};
 use super::metrics::{AgentCounts, count};
 use crate::agent::Guard;
+use crate::fabric::services::{self, Role};
 use crate::keyed::Peer;
 use crate::log::{Level, Log};
 use crate::protocol::generated::Consent;
 use crate::protocol::{Refusal, RefusalKind};
 use crate::task::{Assignment, EdgeTask, FlowTask, Side, Transport};
 use crate::tcpmon::watch::{End, FlowSpec};
-use netstage_core::fleet::{FlowRequest, Means, Policy, Request, RouterRequest};
+use netstage_core::fleet::{FlowRequest, Means, Policy, Request, RouterRequest, ServiceRequest};
 use netstage_scenario::pe::{self, Router, Tunnel};
+use netstage_scenario::plan::Program;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use rustls::pki_types::CertificateDer;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Keeps a controller within the agent's policy.
@@ -53,17 +55,20 @@ impl PolicyGuard {
         *self.signer.lock().unwrap_or_else(PoisonError::into_inner) = signer.map(Arc::new);
     }
 
+    /// `consents` are those of whom it sends to; without, it is asked for its own.
     fn check(
         &self,
         run: u64,
         assignment: &Assignment,
         router: &Result<Option<Router>, Refusal>,
-        consents: &[Consent],
+        consents: Option<&[Consent]>,
     ) -> Result<(), Refusal> {
         let here = interfaces();
+        let interface_of =
+            |own: IpAddr| here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
         let flow = |flow: &FlowTask, interface| FlowRequest {
             name: "",
-            means: self.means(flow, run, consents),
+            means: self.means(flow, run, consents.unwrap_or_default()),
             other: match flow.side {
                 Side::Send => flow.destination.ip(),
                 Side::Receive => flow.source.ip(),
@@ -76,8 +81,19 @@ impl PolicyGuard {
                 (Side::Receive, Transport::Multicast { receiver: Some(receiver), .. }) => *receiver,
                 (Side::Receive, _) => task.destination.ip(),
             };
-            let interface = here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
-            FlowRequest { name: &task.name, ..flow(task, interface) }
+            FlowRequest { name: &task.name, ..flow(task, interface_of(own)) }
+        });
+        let services = assignment.services.iter().map(|task| {
+            let (own, other) = (task.own().ip(), task.other());
+            let agrees = |word: &Consent| consent::covers(word, &self.authority, run, task.id, other);
+            ServiceRequest {
+                name: &task.name,
+                kind: task.task.program().name(),
+                serves: task.role == Role::Server,
+                agreed: consents.is_none_or(|words| words.iter().any(agrees)),
+                other: other.ip(),
+                interface: interface_of(own),
+            }
         });
         let router = router.as_ref().map_err(Clone::clone)?;
         if let Some(other) = assignment.watch.iter().find(|watched| !is_of_flow(watched, assignment)) {
@@ -90,6 +106,7 @@ impl PolicyGuard {
             router: router.as_ref().map(asked_for),
             tcp_events: !assignment.watch.is_empty(),
             flows: flows.collect(),
+            services: services.collect(),
         };
         self.policy.check(&request).map_err(|(flow, refusal)| {
             let refusal = Refusal::from(refusal);
@@ -119,7 +136,7 @@ impl PolicyGuard {
         what: &str,
         run: u64,
         assignment: &Assignment,
-        consents: &[Consent],
+        consents: Option<&[Consent]>,
     ) -> Result<(), Refusal> {
         let router = assignment.edge.as_ref().map(router).transpose();
         let result = self.check(run, assignment, &router, consents);
@@ -140,8 +157,13 @@ impl PolicyGuard {
             format!(", a router of {}", asked_for(router).interfaces.join(", "))
         });
         let events = if !assignment.watch.is_empty() { ", its TCP windows watched" } else { "" };
+        let services = assignment.services.iter().map(|task| {
+            let what = if task.role == Role::Server { "the server" } else { "a client" };
+            format!(", {what} of {}", task.task.program().name())
+        });
+        let services: String = services.collect();
         let asked = format!(
-            "controller {} asks {what} run {run} as {}: {flows} flows{router}{events}, {duration} s",
+            "controller {} asks {what} run {run} as {}: {flows} flows{services}{router}{events}, {duration} s",
             self.controller, assignment.node
         );
         match refusal {
@@ -169,15 +191,20 @@ impl Guard for PolicyGuard {
         consents: &[Consent],
         _peer: Peer,
     ) -> Result<(), Refusal> {
-        self.decide("to prepare", run, assignment, consents)
+        self.decide("to prepare", run, assignment, Some(consents))
     }
 
     fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
         let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive).cloned();
         let received = Assignment { flows: received.collect(), ..assignment.clone() };
-        self.decide("a word for", run, &received, &[])?;
+        self.decide("a word for", run, &received, None)?;
         let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(signer.map(|signer| signer.consents(run, &received)).unwrap_or_default())
+    }
+
+    fn capabilities(&self) -> Vec<String> {
+        let allowed = |program: &Program| self.policy.services.iter().any(|name| name == program.name());
+        Program::ALL.into_iter().filter(allowed).map(services::capability).collect()
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
@@ -200,14 +227,21 @@ fn router(task: &EdgeTask) -> Result<Router, Refusal> {
 
 /// Whether what is to be watched is one of the flows' own connections: others' are nobody's business.
 fn is_of_flow(watched: &FlowSpec, assignment: &Assignment) -> bool {
-    assignment.flows.iter().any(|task| {
+    let is_service = assignment.services.iter().any(|task| {
+        let server = SocketAddr::new(task.destination.ip(), task.data_port());
+        let (client, server) = (End::any(task.source), End::at(server));
+        let ends = if task.role == Role::Client { (client, server) } else { (server, client) };
+        (watched.source, watched.destination) == ends
+    });
+    let is_flow = assignment.flows.iter().any(|task| {
         let (client, server) = (End::any(task.source.ip()), End::at(task.destination));
         let ends = match task.side {
             Side::Send => (client, server),
             Side::Receive => (server, client),
         };
         matches!(task.transport, Transport::Tcp(_)) && (watched.source, watched.destination) == ends
-    })
+    });
+    is_flow || is_service
 }
 
 /// The interfaces and peers of a router.

@@ -1,6 +1,7 @@
 //! How the agents of a fleet are. The hub writes it down once a second; whoever may read
 //! the controller's folder, can look: [`Fleet::agents`](super::Fleet::agents).
 
+use crate::fabric::services;
 use netstage_core::measure::ClockOffset;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -28,8 +29,18 @@ pub struct AgentStatus {
     /// What its kernel says of its wall clock: whether something (NTP, PTP) keeps it right,
     /// and the bound of its error, nanoseconds.
     pub wall_clock: Option<(bool, u64)>,
+    /// What it can do beyond its version.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
     /// When its certificate ends, seconds since 1970.
     pub certificate_expires_s: u64,
+}
+
+impl AgentStatus {
+    /// The kinds of services whose programs its policy allows, each with the Debian packages that it lacks, if any.
+    pub fn services(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.capabilities.iter().filter_map(|capability| services::of_capability(capability))
+    }
 }
 
 /// What an agent does.

@@ -6,7 +6,7 @@
 //! - [`netlink`]: links, addresses, neighbours and routes (rtnetlink).
 //! - [`addresses`], [`routes`]: of links and ways; [`qdiscs`]: queueing disciplines of links.
 //! - [`multicast`]: which packets to groups a namespace forwards.
-//! - [`hold`]: other people's programs, which may start further ones.
+//! - [`hold`]: other people's programs, which may start further ones; [`custody`]: the same without privilege.
 //! - [`settings`]: settings changed for a while.
 //! - [`lookup`]: routes and neighbours the kernel has found.
 //! - [`feed`]: all the kernel knows of routes and neighbours, and what changes.
@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 mod addresses;
+pub mod custody;
 pub mod ethtool;
 pub mod feed;
 pub mod hold;

@@ -1,7 +1,9 @@
 //! Whether a report can be true: an agent is somebody else's program on somebody else's host.
 
+use crate::fabric::services::{Role, ServiceResult, Task};
 use crate::results::{Buckets, Counts, FlowResult, Report, Travel, Usage, VpnResult};
-use crate::task::{Assignment, Side};
+use crate::task::{Assignment, ServiceTask, Side};
+use netstage_core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most packets and bytes of one flow in one second: beyond any line of today.
@@ -12,6 +14,8 @@ const REMARKS: usize = 1000;
 const REMARK_BYTES: usize = 4096;
 /// Most values a histogram of three significant digits may have.
 const BUCKETS: usize = 100_000;
+/// Longest log of a service that failed.
+const LOG_BYTES: usize = 1 << 19;
 /// Longest time that may be told of anything: a year.
 const LONGEST_NS: u64 = 366 * 86_400 * 1_000_000_000;
 
@@ -42,6 +46,19 @@ pub fn check(report: &Report, asked: &Assignment) -> Result<(), String> {
     for vpn in &report.vpns {
         of_vpn(vpn, bins).map_err(|why| format!("vpn {}: {why}", vpn.vpn.escape_debug()))?;
     }
+    for (index, service) in report.services.iter().enumerate() {
+        let is_this = |task: &&ServiceTask| task.role == Role::Client && task.name == service.name;
+        let Some(task) = asked.services.iter().find(is_this) else {
+            return Err(format!(
+                "it tells of service {}, whose client it is not",
+                service.name.escape_debug()
+            ));
+        };
+        if report.services[..index].iter().any(|before| before.name == service.name) {
+            return Err(format!("it tells of service {} twice", service.name));
+        }
+        of_service(service, task, bins, seconds).map_err(|why| format!("service {}: {why}", service.name))?;
+    }
     let only_grows = |value: fn(&Usage) -> u64| report.usage.is_sorted_by_key(value);
     if report.usage.len() > bins + 1
         || !only_grows(|usage| usage.user_ns)
@@ -59,10 +76,13 @@ pub fn check(report: &Report, asked: &Assignment) -> Result<(), String> {
             return Err(format!("the windows of flow {id} cannot be"));
         }
     }
-    let errors = report.flows.iter().filter_map(|flow| flow.error.as_ref());
+    let of_services = report.services.iter().filter_map(|service| service.error.as_ref());
+    let errors = report.flows.iter().filter_map(|flow| flow.error.as_ref()).chain(of_services);
     let remarks = report.warnings.iter().chain(&report.void).chain(&report.watched.missing).chain(errors);
     let remarks: Vec<&String> = remarks.collect();
-    if remarks.iter().any(|text| text.len() > REMARK_BYTES) || remarks.len() > REMARKS + report.flows.len() {
+    if remarks.iter().any(|text| text.len() > REMARK_BYTES)
+        || remarks.len() > REMARKS + report.flows.len() + report.services.len()
+    {
         return Err("it says too much".into());
     }
     // A terminal that shows them obeys these.
@@ -93,6 +113,34 @@ fn of_flow(flow: &FlowResult, bins: usize, seconds: u64) -> Result<(), String> {
         return Err("its schedule is no number".into());
     }
     Ok(())
+}
+
+fn of_service(
+    service: &ServiceResult,
+    task: &ServiceTask,
+    bins: usize,
+    seconds: u64,
+) -> Result<(), &'static str> {
+    if service.received.len().max(service.reads.len()) > bins {
+        return Err("it has more bins than the run");
+    }
+    let most = BYTES_PER_SECOND.saturating_mul(seconds);
+    let read = |(reads, took): &(u64, Duration)| *reads > most || took.0 > LONGEST_NS;
+    if service.received.iter().any(|bytes| *bytes > most) || service.reads.iter().any(read) {
+        return Err("it counts more than any line carries");
+    }
+    if let Task::Ftp { size } = task.task
+        && service.received.iter().sum::<u64>() > size
+    {
+        return Err("it received more than the file has");
+    }
+    if service.finished.is_some_and(|(at, took)| at.0.max(took.0) > LONGEST_NS) {
+        return Err("it took longer than anything does");
+    }
+    match service.log.len() > LOG_BYTES {
+        true => Err("its log is too long"),
+        false => Ok(()),
+    }
 }
 
 fn of_vpn(vpn: &VpnResult, bins: usize) -> Result<(), &'static str> {
@@ -169,7 +217,7 @@ mod tests {
     use crate::task::{EdgeTask, FlowTask, Transport, UdpOptions};
     use crate::tcpmon::watch::{End, FlowSpec};
     use netstage_core::quantity::BitRate;
-    use netstage_core::time::Duration;
+    use netstage_core::time::Instant;
     use netstage_core::traffic::Pattern;
 
     fn asked(node: &str, side: Side) -> Assignment {
@@ -247,6 +295,28 @@ mod tests {
         assert!(vpn(|vpn| vpn.queue = vec![f64::INFINITY]).is_err());
         assert!(vpn(|vpn| vpn.queue_drops = vec![0; 3]).is_err());
         assert!(vpn(|vpn| vpn.window[0].lost = 1).is_err());
+        let task = ServiceTask {
+            name: "s".into(),
+            id: 1,
+            role: Role::Client,
+            task: Task::Ftp { size: 10 },
+            source: "192.0.2.1".parse().unwrap(),
+            destination: "192.0.2.2:5002".parse().unwrap(),
+            start: Instant::ZERO,
+        };
+        let getting = Assignment { services: vec![task], ..asked.clone() };
+        let got = |received: &[u64], change: fn(&mut ServiceResult)| {
+            let received = received.to_vec();
+            let mut result = ServiceResult { name: "s".into(), received, ..ServiceResult::default() };
+            change(&mut result);
+            check(&Report { services: vec![result], ..honest.clone() }, &getting)
+        };
+        assert_eq!(got(&[4, 6], |_| ()), Ok(()));
+        assert!(got(&[4, 7], |_| ()).is_err() && got(&[0; 3], |_| ()).is_err());
+        assert!(got(&[], |result| result.name = "t".into()).is_err());
+        assert!(got(&[], |result| result.reads = vec![(1, Duration(u64::MAX))]).is_err());
+        assert!(got(&[], |result| result.log = "x".repeat(LOG_BYTES + 1)).is_err());
+        assert!(got(&[], |result| result.error = Some("\u{1b}[2J".into())).is_err());
         let ends = [&asked.flows[0].source, &asked.flows[0].destination].map(|end| End::at(*end));
         let flow = FlowSpec { subject: "f".into(), source: ends[0], destination: ends[1] };
         let watching = Assignment { watch: vec![flow], ..asked.clone() };

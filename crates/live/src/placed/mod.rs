@@ -16,7 +16,8 @@ use crate::emulation::so_far::SoFar;
 use crate::emulator;
 use crate::fabric::assignments::{self, Member};
 use crate::fabric::differences::differences;
-use crate::fabric::{distribution, edges};
+use crate::fabric::services::ServiceResult;
+use crate::fabric::{distribution, edges, services};
 use crate::fleet::folder::Fleet;
 use crate::fleet::runs::Runs;
 use crate::fleet::{FleetError, State};
@@ -31,7 +32,7 @@ use netstage_scenario::plan::{Family, NodeKind, Plan};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,12 +47,15 @@ pub const UNDER_WAY: &str = "under-way.json";
 pub struct Means {
     fleet: Fleet,
     journal: Mutex<Journal>,
+    /// Where the logs of services that failed are kept.
+    logs: PathBuf,
 }
 
 impl Means {
     /// Runs on agents of this fleet; what is under way is noted in the record's folder.
     pub fn new(fleet: Fleet, record: &Path) -> Means {
-        Means { fleet, journal: Mutex::new(Journal::open(record.join(UNDER_WAY))) }
+        let journal = Mutex::new(Journal::open(record.join(UNDER_WAY)));
+        Means { fleet, journal, logs: record.join("logs") }
     }
 }
 
@@ -77,14 +81,15 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
     let names: Vec<String> = placed.values().cloned().collect();
     let mut runs = Runs::of(fleet)?;
     let mut journal = means.journal.lock().unwrap_or_else(PoisonError::into_inner);
+    let part = Part { plan, seed, placed: &placed, logs: &means.logs };
     if let Some(left) = journal.left(plan, seed)
-        && let Some(outcome) = taken_up(plan, seed, fleet, &mut runs, left, &placed)?
+        && let Some(outcome) = taken_up(&part, fleet, &mut runs, left)?
     {
         return Ok(outcome);
     }
 
     let mut agents = taken(&names, fleet)?;
-    let result = conduct(plan, seed, &mut agents, &mut runs, &mut journal, &placed, attendant);
+    let result = conduct(&part, &mut agents, &mut runs, &mut journal, attendant);
     agents.finish();
     result
 }
@@ -118,13 +123,6 @@ fn taken(names: &[String], fleet: &Fleet) -> Result<Agents, Error> {
 
 /// What this stage cannot be asked for.
 fn refusal(plan: &Plan) -> Option<String> {
-    if let Some(group) = plan.flows.iter().find(|group| group.program.is_some()) {
-        return Some(format!(
-            "service.{}: other programs are not run on hosts of a fleet; run it with --on emu, or send a flow with \
-             its traffic model instead",
-            group.name
-        ));
-    }
     let node = |index: usize| &plan.nodes[index].name;
     if let Some(tunnel) = plan.tunnels.first() {
         return Some(format!(
@@ -200,6 +198,10 @@ fn parts(
         let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
         assignment.watch.push(watched);
     }
+    for (node, service) in services::tasks(plan, members) {
+        let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
+        assignment.services.push(service);
+    }
     if !places.routers.is_empty() {
         let ground = OnHosts { plan, flows: &places.flows, routers: &places.routers };
         let routers =
@@ -218,15 +220,24 @@ fn parts(
     Ok(assignments.into_iter().map(|(node, assignment)| (placed[&node].clone(), assignment)).collect())
 }
 
-fn conduct(
-    plan: &Plan,
+/// What is run, and on whom.
+struct Part<'a> {
+    plan: &'a Plan,
     seed: u64,
+    /// Agents of nodes, by index of the node.
+    placed: &'a BTreeMap<usize, String>,
+    /// Where logs of services are kept.
+    logs: &'a Path,
+}
+
+fn conduct(
+    part: &Part,
     agents: &mut Agents,
     runs: &mut Runs,
     journal: &mut Journal,
-    placed: &BTreeMap<usize, String>,
     attendant: &dyn Attendant,
 ) -> Result<Outcome, Stopped> {
+    let &Part { plan, seed, placed, .. } = part;
     let places = Places::new(plan, agents, placed)?;
     let members = assignments::members_at(plan, |group| places.flows[group]);
     let members = members.map_err(|error| Stopped::Unsupported(error.to_string()))?;
@@ -270,7 +281,7 @@ fn conduct(
         .iter()
         .map(|(agent, before)| (agent.clone(), before.error_with_drift(again.get(agent).copied())));
     let clocks: BTreeMap<String, u64> = clocks.collect();
-    let outcome = made(plan, &members, &parts, placed, collected, &clocks);
+    let outcome = made(part, &members, &parts, collected, &clocks);
     if runs.missing(run).is_empty() {
         let _ = runs.close(run);
     }
@@ -280,13 +291,12 @@ fn conduct(
 /// The outcome of a run that this process did not see the end of, where every agent has
 /// finished it. None: it is to be run again.
 fn taken_up(
-    plan: &Plan,
-    seed: u64,
+    part: &Part,
     fleet: &Fleet,
     runs: &mut Runs,
     left: journal::Left,
-    placed: &BTreeMap<usize, String>,
 ) -> Result<Option<Outcome>, Stopped> {
+    let &Part { plan, seed, placed, .. } = part;
     let run = left.run;
     let there = fleet.agents()?.into_iter().filter(|agent| agent.state != State::Offline);
     let missing = runs.missing(run);
@@ -323,18 +333,18 @@ fn taken_up(
         )],
         ..Collected::default()
     };
-    Ok(Some(made(plan, &members, &parts, placed, collected, &BTreeMap::new())))
+    Ok(Some(made(part, &members, &parts, collected, &BTreeMap::new())))
 }
 
 /// The outcome from what came back.
 fn made(
-    plan: &Plan,
+    part: &Part,
     members: &[Member],
     parts: &[(String, Assignment)],
-    placed: &BTreeMap<usize, String>,
     collected: Collected,
     clocks: &BTreeMap<String, u64>,
 ) -> Outcome {
+    let &Part { plan, seed, placed, logs } = part;
     let mut void = Vec::new();
     let enters_there = |report: &Report, name: &str| {
         plan.vpns.iter().any(|vpn| vpn.name == name && plan.nodes[vpn.ingress].name == report.node)
@@ -354,6 +364,8 @@ fn made(
         vpns.retain(|vpn| enters_there(report, &vpn.vpn));
         report.vpns = vpns;
     }
+    let services: Vec<ServiceResult> =
+        reports.iter().flat_map(|report| &report.services).map(shown).collect();
     let watched = watched(&reports);
     void.extend(bounds::contradictions(&reports));
     let error_of = |node: usize| placed.get(&node).and_then(|agent| clocks.get(agent)).copied().unwrap_or(0);
@@ -364,7 +376,7 @@ fn made(
         emulator: &emulator::Report::default(),
         is_real: true,
         clock_error: &|from, to| error_of(from).saturating_add(error_of(to)),
-        services: &[],
+        services: &services,
         watched: &watched,
     };
     let mut outcome = outcome::outcome(&found);
@@ -378,6 +390,12 @@ fn made(
                 .into(),
         );
     }
+    if !services.is_empty() {
+        outcome.differences.push(
+            "TCP of services is as their hosts have it: window, segment size and algorithm of the scenario do not reach it"
+                .into(),
+        );
+    }
     let is_router = |node: &usize| plan.nodes[*node].kind == NodeKind::Pe;
     if edges::are_needed(plan) && !placed.keys().any(is_router) {
         outcome.differences.push(
@@ -385,6 +403,7 @@ fn made(
                 .into(),
         );
     }
+    outcome::keep_logs(&services, seed, logs, &mut outcome);
     outcome.void.extend(void);
     for loss in collected.lost {
         outcome.failures.push(format!("agent {}: it was lost: {}", loss.agent, loss.reason));
@@ -397,6 +416,12 @@ fn made(
         ));
     }
     outcome
+}
+
+/// A service's result, its log without what a terminal would obey.
+fn shown(service: &ServiceResult) -> ServiceResult {
+    let log = service.log.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
+    ServiceResult { log, ..service.clone() }
 }
 
 /// What the agents saw of the windows of all flows.

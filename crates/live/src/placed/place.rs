@@ -108,6 +108,7 @@ mod tests {
             last_seen_ns: None,
             clock: None,
             wall_clock: None,
+            capabilities: Vec::new(),
             certificate_expires_s: 0,
         }
     }

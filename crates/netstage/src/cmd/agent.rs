@@ -3,7 +3,7 @@
 use super::fleet::{self, StateFolder};
 use crate::exit::{Failure, INTERRUPTED, OK};
 use netstage_core::fleet::Policy;
-use netstage_live::agent::{Agent, EndReason, Engine};
+use netstage_live::agent::{Agent, EndReason, Engine, Scratch, Serving, Worker};
 use netstage_live::fleet::member::Member;
 use netstage_live::log::Level;
 use std::io::{self, Write as _};
@@ -60,8 +60,24 @@ fn of_fleet(arguments: &Arguments) -> Result<u8, Failure> {
     log(Level::Note, &format!("{} of fleet {}", membership.name, membership.controller));
     let ender = member.ender();
     interrupt(move || ender.end())?;
-    member.serve(Arc::new(Engine)).map_err(|e| Failure::run(format!("the agent failed: {e}")))?;
+    let services = policy.is_some_and(|policy| !policy.services.is_empty());
+    let worker: Arc<dyn Worker> = match services {
+        true => Arc::new(Serving::new(scratch(&arguments.state.path())?)),
+        false => Arc::new(Engine),
+    };
+    member.serve(worker).map_err(|e| Failure::run(format!("the agent failed: {e}")))?;
     Ok(OK)
+}
+
+/// Where the programs of services have their files.
+fn scratch(state: &Path) -> Result<Scratch, Failure> {
+    Scratch::open(state).map_err(|error| {
+        let failure = Failure::run(format!("no folder for services in {}: {error}", state.display()));
+        match error.kind() {
+            io::ErrorKind::WouldBlock => failure.help("another agent has it; give each a --state of its own"),
+            _ => failure,
+        }
+    })
 }
 
 /// An agent of this machine, for one controller.

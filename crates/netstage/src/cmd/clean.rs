@@ -1,8 +1,10 @@
-//! `netstage clean`: puts back what a killed router, `tcp limit` or `tcp watch` left.
+//! `netstage clean`: puts back what a killed router, agent, `tcp limit` or `tcp watch` left.
 
+use super::fleet::StateFolder;
 use super::router::SOCKET;
 use super::table::counted;
 use crate::exit::{Failure, OK, print};
+use netstage_live::agent::Scratch;
 use netstage_live::obstacle::Error;
 use netstage_live::router::daemon::clean;
 use netstage_live::tcpmon::tracefs;
@@ -14,6 +16,8 @@ pub struct Arguments {
     /// The control socket of the router that was killed
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
+    #[command(flatten)]
+    agent: StateFolder,
 }
 
 /// Runs the command.
@@ -24,7 +28,11 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     lines.extend(cleaned.programs.iter().map(|pin| format!("ended the program at {}\n", pin.display())));
     let connections = super::tcp::limit::clean()?;
     let traces = tracefs::clean();
-    if lines.is_empty() && connections + traces == 0 {
+    let state = arguments.agent.path();
+    let files = Scratch::clean(&state).map_err(|error| {
+        Failure::run(format!("cannot remove what services left in {}: {error}", state.display()))
+    })?;
+    if lines.is_empty() && connections + traces == 0 && !files {
         lines.push(format!("nothing was left of a router at {}\n", arguments.socket.display()));
     } else if !lines.is_empty() {
         lines.push(format!("{}, ", counted(cleaned.settings.len(), "setting")));
@@ -35,6 +43,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     }
     if traces > 0 {
         lines.push(format!("removed {} from the kernel's tracing\n", counted(traces, "instance")));
+    }
+    if files {
+        lines.push(format!("removed what services left in {}\n", state.display()));
     }
     print(lines.concat().as_bytes()).map(|()| OK)
 }

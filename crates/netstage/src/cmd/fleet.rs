@@ -293,6 +293,13 @@ fn doctor(fleet: &Fleet) -> Result<u8, Failure> {
         if !agent.version.is_empty() && agent.version != env!("CARGO_PKG_VERSION") {
             tell(&format!("runs netstage {}, the controller {}", agent.version, env!("CARGO_PKG_VERSION")));
         }
+        for (service, lacking) in agent.services() {
+            if let Some(packages) = lacking {
+                tell(&format!(
+                    "its policy allows {service}, which lacks programs: apt-get install {packages}"
+                ));
+            }
+        }
         if let Some((false, _)) = agent.wall_clock {
             tell(
                 "nothing keeps its wall clock right (NTP, PTP): its clock drifts against others, and one-way delays with it",
@@ -313,11 +320,19 @@ fn doctor(fleet: &Fleet) -> Result<u8, Failure> {
         );
         found.push(told);
     }
+    let mut serves = String::new();
+    for agent in &agents {
+        let able = agent.services().filter(|(_, lacking)| lacking.is_none()).map(|(service, _)| service);
+        let able: Vec<&str> = able.collect();
+        if !able.is_empty() {
+            serves.push_str(&format!("{}: can be an end of services: {}\n", agent.name, able.join(", ")));
+        }
+    }
     let text = match found.is_empty() {
         true => format!("{}, all well\n", counted(agents.len(), "agent")),
         false => found.join("\n") + "\n",
     };
-    print(text.as_bytes())?;
+    print((serves + &text).as_bytes())?;
     Ok(if found.is_empty() { OK } else { FAILED })
 }
 

@@ -73,7 +73,10 @@ impl Fleet {
     }
 
     pub fn start(&self, namespace: &Namespace, log: &str, arguments: &[&str]) -> Process {
-        let mut command = self.command(arguments);
+        self.start_command(namespace, log, self.command(arguments))
+    }
+
+    fn start_command(&self, namespace: &Namespace, log: &str, mut command: Command) -> Process {
         let log = File::options().create(true).append(true).open(self.folder.join(log)).unwrap();
         command.stdout(Stdio::null()).stderr(log);
         Process::new(spawn_in(namespace, command).unwrap())
@@ -93,9 +96,15 @@ impl Fleet {
     }
 
     pub fn agent(&self, index: usize) -> Process {
+        self.agent_with(index, None)
+    }
+
+    /// An agent that looks for programs there.
+    pub fn agent_with(&self, index: usize, path: Option<&str>) -> Process {
         let name = self.names[index];
-        let arguments = ["agent", "--state", name, "--policy", "policy.toml", "--metrics"];
-        self.start(&self.hosts[index], &format!("{name}.log"), &arguments)
+        let mut command = self.command(&["agent", "--state", name, "--policy", "policy.toml", "--metrics"]);
+        command.envs(path.map(|path| ("PATH", path)));
+        self.start_command(&self.hosts[index], &format!("{name}.log"), command)
     }
 
     /// What is told there for Prometheus.

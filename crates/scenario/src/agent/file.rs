@@ -1,8 +1,9 @@
 //! The tables of an agent's policy, as written.
 
 use crate::address::PrefixText;
+use crate::plan::Program;
 use crate::scalar::{FleetName, InterfaceName, Span};
-use crate::table::{List, table};
+use crate::table::{List, choice, table};
 use netstage_core::quantity::BitRate;
 
 table! {
@@ -32,5 +33,14 @@ table! {
         routers: bool = false,
         /// Tell what happens to the windows of TCP flows it sends: programs in the kernel, which need root.
         tcp_events: bool = false,
+        /// Services whose programs, or the clients of these, it starts; none where it is left out.
+        services: Option<List<Program>>,
     }
 }
+
+choice!(Program {
+    /// vsftpd and curl.
+    "ftp" => Program::Ftp,
+    /// tgtd and iscsi-perf.
+    "iscsi" => Program::Iscsi,
+});

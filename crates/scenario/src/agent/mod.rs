@@ -32,6 +32,7 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
             one_ended: policy.one_ended,
             routers: policy.routers,
             tcp_events: policy.tcp_events,
+            services: policy.services.iter().flat_map(|list| &list.0).map(|one| one.name().into()).collect(),
         })
     })
 }
@@ -51,7 +52,7 @@ mod tests {
     #[test]
     fn a_file_is_a_policy() {
         let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nlongest = \"1 h\"\n\
-            destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\ntcp_events = true\n";
+            destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\ntcp_events = true\nservices = [\"ftp\"]\n";
         let policy = parse("policy.toml", text).unwrap();
         let expected = Policy {
             controllers: Some(vec!["lab".into()]),
@@ -62,6 +63,7 @@ mod tests {
             one_ended: true,
             routers: false,
             tcp_events: true,
+            services: vec!["ftp".into()],
         };
         assert_eq!(policy, expected);
         assert_eq!(parse("policy.toml", "[policy]\n").unwrap(), Policy::default());
@@ -72,6 +74,7 @@ mod tests {
         for (text, told) in [
             ("[policy]\nrates = \"1 Mbit/s\"\n", "did you mean `rate`"),
             ("[policy]\ndestinations = [\"10.0.0.1/8\"]\n", "a prefix without bits beyond its length"),
+            ("[policy]\nservices = [\"sh\"]\n", "iscsi"),
             ("rate = \"1 Mbit/s\"\n", "policy"),
         ] {
             let errors = parse("policy.toml", text).unwrap_err().to_string();

@@ -16,6 +16,7 @@ pub const CLIENT: &str = "curl";
 
 /// Name of the file that is transferred.
 const FILE: &str = "file";
+const CONFIGURATION: &str = "vsftpd.conf";
 /// What vsftpd cannot say over a connection, it writes to its standard input.
 const SERVER_WORDS: &str = "server.words";
 const SERVER_LOG: &str = "server.log";
@@ -28,22 +29,22 @@ pub fn dress_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()>
     // All of it is a hole: it takes no room, and no disk is read.
     let Task::Ftp { size } = spec.task else { unreachable!("FTP's programs have a file") };
     File::create(files.join(FILE))?.set_len(size)?;
-    let configuration = spec.folder.join("vsftpd.conf");
-    std::fs::write(&configuration, configure(spec))?;
+    std::fs::write(spec.folder.join(CONFIGURATION), configure(spec))?;
     let words = File::options().create(true).append(true).read(true).open(spec.folder.join(SERVER_WORDS))?;
-    command.arg(configuration);
+    command.arg(CONFIGURATION).current_dir(&spec.folder);
     command.stdin(words.try_clone()?).stdout(words.try_clone()?).stderr(words);
     Ok(())
 }
 
-/// vsftpd.conf(5).
+/// vsftpd.conf(5). Files are named from the server's own folder.
 fn configure(spec: &ServiceSpec) -> String {
-    let folder = spec.folder.display();
     let (address, port) = (spec.destination.ip(), spec.destination.port());
+    let (v4, v6, version) = if address.is_ipv4() { ("YES", "NO", "") } else { ("NO", "YES", "6") };
+    let data_port = spec.data_port();
     format!(
-        "listen=YES\n\
-         listen_ipv6=NO\n\
-         listen_address={address}\n\
+        "listen={v4}\n\
+         listen_ipv6={v6}\n\
+         listen_address{version}={address}\n\
          listen_port={port}\n\
          background=NO\n\
          run_as_launching_user=YES\n\
@@ -55,15 +56,20 @@ fn configure(spec: &ServiceSpec) -> String {
          anonymous_enable=YES\n\
          no_anon_password=YES\n\
          ftp_username=nobody\n\
-         anon_root={folder}/files\n\
-         secure_chroot_dir={folder}/files\n\
+         anon_root=files\n\
+         secure_chroot_dir=files\n\
+         anon_world_readable_only=NO\n\
          port_enable=NO\n\
+         pasv_min_port={data_port}\n\
+         pasv_max_port={data_port}\n\
+         dirlist_enable=NO\n\
+         max_clients=8\n\
          idle_session_timeout=86400\n\
          data_connection_timeout=86400\n\
          xferlog_enable=YES\n\
          xferlog_std_format=NO\n\
          log_ftp_protocol=YES\n\
-         vsftpd_log_file={folder}/{SERVER_LOG}\n"
+         vsftpd_log_file={SERVER_LOG}\n"
     )
 }
 
@@ -118,8 +124,6 @@ mod tests {
         let spec = ServiceSpec {
             name: "ftp".into(),
             task: Task::Ftp { size: 3_000_000 },
-            client: 0,
-            server: 1,
             source: "10.0.0.2".parse().unwrap(),
             destination: "10.0.1.2:5001".parse().unwrap(),
             start: Instant::ZERO,
@@ -142,6 +146,8 @@ mod tests {
         );
         assert_eq!(told(""), Err("curl ended without a word".into()));
         assert!(configure(&spec).contains("listen_address=10.0.1.2\nlisten_port=5001\n"));
+        let v6 = ServiceSpec { destination: "[fd00::1]:5001".parse().unwrap(), ..spec };
+        assert!(configure(&v6).contains("listen_ipv6=YES\nlisten_address6=fd00::1\nlisten_port=5001\n"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

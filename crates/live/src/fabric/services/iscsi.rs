@@ -16,43 +16,45 @@ pub const CLIENT: &str = "iscsi-perf";
 /// Bytes of the disk: a hole, so that no other disk is read. What is read once more is read from its beginning.
 const DISK: u64 = 1 << 30;
 const SECTOR: u32 = 512;
+/// The disk's file, and the socket by which the target is told of it, in its own folder.
+const FILE: &str = "disk";
+const SOCKET: (&str, &str) = ("TGT_IPC_SOCKET", "socket");
 const TARGET: &str = "iqn.2026-11.netstage:disk";
 const INITIATOR: &str = "iqn.2026-11.netstage:client";
 const SERVER_WORDS: &str = "server.words";
 const CLIENT_WORDS: &str = "client.words";
 
-/// The folder that is /run for its programs: tgtd's socket lies there.
-pub fn run_folder(spec: &ServiceSpec) -> PathBuf {
-    spec.folder.join("run")
-}
-
 /// Makes what the target needs, and gives its command the arguments.
 pub fn dress_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
-    std::fs::create_dir_all(run_folder(spec))?;
-    File::create(disk(spec))?.set_len(DISK)?;
+    std::fs::create_dir_all(&spec.folder)?;
+    File::create(spec.folder.join(FILE))?.set_len(DISK)?;
     command.args(["-f", "--iscsi"]).arg(format!("portal={}", spec.destination));
+    command.env(SOCKET.0, SOCKET.1).current_dir(&spec.folder);
     let words = File::create(spec.folder.join(SERVER_WORDS))?;
     command.stdin(Stdio::null()).stdout(words.try_clone()?).stderr(words);
     Ok(())
 }
 
-/// What the target is told once it listens, command by command.
-pub fn orders(spec: &ServiceSpec) -> [Vec<String>; 3] {
-    let disk = disk(spec).display().to_string();
-    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let mut unit = words("--lld iscsi --op new --mode logicalunit --tid 1 --lun 1 -b");
-    unit.push(disk);
+/// What the target is told once it listens, command by command: its disk is read only, and by the client only.
+pub fn orders(spec: &ServiceSpec) -> [String; 4] {
     [
-        words(&format!("--lld iscsi --op new --mode target --tid 1 -T {TARGET}")),
-        unit,
-        words("--lld iscsi --op bind --mode target --tid 1 -I ALL"),
+        format!("--op new --mode target --tid 1 -T {TARGET}"),
+        format!("--op new --mode logicalunit --tid 1 --lun 1 -b {FILE}"),
+        "--op update --mode logicalunit --tid 1 --lun 1 --params readonly=1".into(),
+        format!("--op bind --mode target --tid 1 -I {}", spec.source),
     ]
+}
+
+/// Gives the command that tells the target an order its arguments.
+pub fn dress_teller(spec: &ServiceSpec, order: &str, command: &mut Command) {
+    command.env(SOCKET.0, SOCKET.1).current_dir(&spec.folder);
+    command.args(["--lld", "iscsi"]).args(order.split(' '));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
 }
 
 /// Gives the initiator's command its arguments.
 pub fn dress_client(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
     let Task::Iscsi { block, queue_depth } = spec.task else { unreachable!("iSCSI's programs read blocks") };
-    std::fs::create_dir_all(run_folder(spec))?;
     command.args(["-i", INITIATOR, "-m", &queue_depth.to_string(), "-b", &(block / SECTOR).to_string()]);
     command.arg(format!("iscsi://{}/{TARGET}/1", spec.destination));
     let words = File::create(spec.folder.join(CLIENT_WORDS))?;
@@ -92,10 +94,6 @@ fn current(line: &[u8]) -> Option<u64> {
 /// The files in which its programs left their words.
 pub fn logs(spec: &ServiceSpec) -> Vec<PathBuf> {
     [SERVER_WORDS, CLIENT_WORDS].map(|name| spec.folder.join(name)).into()
-}
-
-fn disk(spec: &ServiceSpec) -> PathBuf {
-    spec.folder.join("disk")
 }
 
 #[cfg(test)]

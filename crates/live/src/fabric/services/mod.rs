@@ -2,7 +2,7 @@
 //!
 //! - here: what a plan asks for, and what came of it;
 //! - [`ftp`], [`iscsi`]: how their programs are told what to do, and what their words mean;
-//! - [`run`]: their processes;
+//! - [`run`]: their processes; [`site`]: on whose host these are;
 //! - [`gateways`]: the ends of tunnels, which are nodes;
 //! - [`processes`]: programs that last as long as a run; [`reach`]: whether packets arrive;
 //! - [`frr`]: routing daemons, which are there before the run and have no flow of their own.
@@ -13,15 +13,21 @@ pub mod gateways;
 mod iscsi;
 mod processes;
 mod reach;
-pub(super) mod run;
+pub(crate) mod run;
+pub(crate) mod site;
 
 use super::assignments::Member;
+use crate::task::ServiceTask;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
 use netstage_scenario::plan::{FlowGroup, Plan, Program};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+
+/// What capabilities of services begin with, and what goes before the packages.
+const SERVICE: &str = "service.";
+const LACKS: &str = " lacks ";
 
 /// A service to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,10 +36,6 @@ pub struct ServiceSpec {
     pub name: String,
     /// Which programs, and what they do.
     pub task: Task,
-    /// Index of the client's node.
-    pub client: usize,
-    /// Index of the server's node.
-    pub server: usize,
     /// The client's address.
     pub source: IpAddr,
     /// Where the server listens.
@@ -46,6 +48,34 @@ pub struct ServiceSpec {
     pub interval: Duration,
     /// A folder of its own, which is there and goes after the run.
     pub folder: PathBuf,
+}
+
+impl ServiceSpec {
+    /// The port at the server of the connection that carries what is asked for.
+    pub fn data_port(&self) -> u16 {
+        self.task.data_port(self.destination)
+    }
+}
+
+/// A service between two nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Placed {
+    /// The service.
+    pub spec: ServiceSpec,
+    /// Index of the client's node.
+    pub client: usize,
+    /// Index of the server's node.
+    pub server: usize,
+}
+
+/// An end of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Its program listens, and sends what is asked for.
+    Server,
+    /// Its program connects, and asks.
+    Client,
 }
 
 /// What the programs of a service do.
@@ -78,6 +108,25 @@ impl Task {
             _ => None,
         }
     }
+
+    /// Whose programs do it.
+    pub fn program(&self) -> Program {
+        match self {
+            Task::Ftp { .. } => Program::Ftp,
+            Task::Iscsi { .. } => Program::Iscsi,
+        }
+    }
+
+    /// The port at a server of the connection that carries what is asked for.
+    pub fn data_port(&self, server: SocketAddr) -> u16 {
+        // FTP's first connection is for commands alone.
+        server.port().saturating_add(u16::from(matches!(self, Task::Ftp { .. })))
+    }
+}
+
+/// The port at the server of the connection that carries what is asked for; of a flow that is a service.
+pub fn data_port(group: &FlowGroup, server: SocketAddr) -> Option<u16> {
+    Task::new(group).map(|task| task.data_port(server))
 }
 
 /// What came of a service.
@@ -109,7 +158,7 @@ pub struct NotInstalled {
     pub package: &'static str,
 }
 
-/// The programs a service runs, each with its Debian package.
+/// The programs a service runs, each with its Debian package; the client's last.
 fn programs(program: Program) -> &'static [(&'static str, &'static str)] {
     match program {
         Program::Ftp => &[(ftp::SERVER, "vsftpd"), (ftp::CLIENT, "curl")],
@@ -132,6 +181,39 @@ pub fn missing(plan: &Plan) -> Option<NotInstalled> {
     })
 }
 
+/// The Debian packages a host lacks for the services of a kind, each once.
+pub fn lacking(program: Program) -> Vec<&'static str> {
+    let absent = programs(program).iter().filter(|(program, _)| find(program).is_none());
+    let mut packages: Vec<&str> = absent.map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
+}
+
+/// What an agent that may start the programs of a kind tells of that: `service.ftp`, and the packages it lacks,
+/// `service.iscsi lacks tgt libiscsi-bin`.
+pub fn capability(program: Program) -> String {
+    let lacking = lacking(program);
+    let lacks = if lacking.is_empty() { "" } else { LACKS };
+    format!("{SERVICE}{}{lacks}{}", program.name(), lacking.join(" "))
+}
+
+/// The service a capability is of, and the packages that are lacking.
+pub fn of_capability(capability: &str) -> Option<(&str, Option<&str>)> {
+    let service = capability.strip_prefix(SERVICE)?;
+    Some(service.split_once(LACKS).map_or((service, None), |(name, packages)| (name, Some(packages))))
+}
+
+/// The first program that one end of a service needs and a host lacks, with its Debian package.
+pub fn missing_at(role: Role, program: Program) -> Option<(&'static str, &'static str)> {
+    let all = programs(program);
+    let (client, server) = all.split_last().expect("a service has a client");
+    let mut needed = match role {
+        Role::Server => server.iter(),
+        Role::Client => std::slice::from_ref(client).iter(),
+    };
+    needed.find(|(program, _)| find(program).is_none()).copied()
+}
+
 /// Where a program is: in PATH, or where Debian keeps those of administrators and strongSwan's.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -141,21 +223,39 @@ fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// The services of a plan; each gets a folder under `folder`, which is not made here.
-pub fn specs(plan: &Plan, members: &[Member], folder: &Path) -> Vec<ServiceSpec> {
-    let spec = |member: &Member| {
+pub fn placed(plan: &Plan, members: &[Member], folder: &Path) -> Vec<Placed> {
+    let placed = |member: &Member| {
         let group = &plan.flows[member.group];
-        Some(ServiceSpec {
+        let spec = ServiceSpec {
             name: group.name.clone(),
             task: Task::new(group)?,
-            client: group.from,
-            server: group.to,
             source: member.source,
             destination: member.destination,
             start: group.start,
             duration: plan.duration,
             interval: plan.measure.interval,
             folder: folder.join(format!("service-{}", member.group)),
-        })
+        };
+        Some(Placed { spec, client: group.from, server: group.to })
     };
-    members.iter().filter_map(spec).collect()
+    members.iter().filter_map(placed).collect()
+}
+
+/// The ends of a plan's services, each with the index of its node.
+pub fn tasks(plan: &Plan, members: &[Member]) -> Vec<(usize, ServiceTask)> {
+    let ends = |(id, member): (usize, &Member)| {
+        let group = &plan.flows[member.group];
+        let task = Task::new(group)?;
+        let end = |role| ServiceTask {
+            name: group.name.clone(),
+            id: id as u32,
+            role,
+            task,
+            source: member.source,
+            destination: member.destination,
+            start: group.start,
+        };
+        Some([(group.to, end(Role::Server)), (group.from, end(Role::Client))])
+    };
+    members.iter().enumerate().filter_map(ends).flatten().collect()
 }

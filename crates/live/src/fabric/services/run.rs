@@ -1,15 +1,15 @@
 //! The processes of services: servers before the run, clients during it.
 
-use super::{ServiceResult, ServiceSpec, Task, find, ftp, iscsi};
+use super::site::{Program, Site};
+use super::{Placed, Role, ServiceResult, ServiceSpec, Task, find, ftp, iscsi};
 use crate::clock::{Epoch, monotonic_ns};
 use crate::fabric::process::Failed;
 use crate::netns::Namespace;
-use crate::netns::hold::{spawn_held, spawn_held_apart};
 use netstage_core::time::{Duration, Instant};
 use std::io::{self, Read as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -23,43 +23,78 @@ const READ: usize = 1 << 16;
 /// Most that is kept of each log.
 const LOG: usize = 1 << 16;
 
-/// A service whose server listens.
+/// A service between two namespaces, whose server listens.
 pub struct Service {
-    spec: ServiceSpec,
-    client: Namespace,
-    netstage: PathBuf,
-    server: Child,
+    server: Server,
+    client: Option<Site>,
     running: Option<JoinHandle<ServiceResult>>,
 }
 
 impl Service {
     /// Starts its server, and waits until it listens. `nodes` are the network's namespaces.
-    pub fn start(spec: ServiceSpec, nodes: &[Option<Namespace>], netstage: &Path) -> Result<Service, Failed> {
-        let node = |index: usize| nodes[index].as_ref().expect("a node with a service is used");
+    pub fn start(placed: Placed, nodes: &[Option<Namespace>], netstage: &Path) -> Result<Service, Failed> {
+        let Placed { spec, client, server } = placed;
         let broken =
             |e: io::Error| Failed::broken(format!("service.{}: cannot start its server: {e}", spec.name));
-        let client = node(spec.client).try_clone().map_err(broken)?;
-        let server = launch(node(spec.server), netstage, Role::Server, &spec).map_err(broken)?;
-        let mut service = Service { spec, client, netstage: netstage.to_owned(), server, running: None };
-        let namespace = node(service.spec.server);
-        service.wait_until_it_listens(namespace)?;
-        service.tell_server(namespace)?;
-        Ok(service)
+        let site = |index: usize| {
+            let node = nodes[index].as_ref().expect("a node with a service is used");
+            Site::inside(node, netstage).map_err(broken)
+        };
+        let (client, server) = (site(client)?, site(server)?);
+        Ok(Service { server: Server::start(spec, &server)?, client: Some(client), running: None })
     }
 
-    /// Tells the server what it serves, where that is not said when it starts.
-    fn tell_server(&self, namespace: &Namespace) -> Result<(), Failed> {
+    /// Starts its client when its time comes. Everything of it ends with the run, or when `stop` is set.
+    pub fn run(&mut self, epoch: Epoch, stop: &Arc<AtomicBool>) {
+        let (spec, stop) = (self.server.spec.clone(), Arc::clone(stop));
+        let Some(client) = self.client.take() else { return };
+        self.running = Some(thread::spawn(move || attend(&spec, &client, epoch, &stop)));
+    }
+
+    /// What came of it; waits for the end of the run.
+    pub fn finish(mut self) -> ServiceResult {
+        let spec = &self.server.spec;
+        let result = self.running.take().and_then(|running| running.join().ok());
+        let mut result = result.unwrap_or_else(|| ServiceResult {
+            name: spec.name.clone(),
+            error: Some("its client could not be watched".into()),
+            ..ServiceResult::default()
+        });
+        if result.error.is_some() {
+            result.log = log(spec);
+        }
+        result
+    }
+}
+
+/// The server of a service, which listens. It ends with this value.
+pub struct Server {
+    spec: ServiceSpec,
+    program: Program,
+}
+
+impl Server {
+    /// Starts it, and waits until it listens.
+    pub fn start(spec: ServiceSpec, site: &Site) -> Result<Server, Failed> {
+        let program = launch(site, Role::Server, &spec);
+        let program = program
+            .map_err(|e| Failed::broken(format!("service.{}: cannot start its server: {e}", spec.name)))?;
+        let mut server = Server { spec, program };
+        server.wait_until_it_listens(site)?;
+        server.tell(site)?;
+        Ok(server)
+    }
+
+    /// Tells it what it serves, where that is not said when it starts.
+    fn tell(&self, site: &Site) -> Result<(), Failed> {
         let Task::Iscsi { .. } = self.spec.task else { return Ok(()) };
         let name = &self.spec.name;
         let cannot =
             |e: io::Error| Failed::broken(format!("service.{name}: cannot run {}: {e}", iscsi::TELLER));
         for order in iscsi::orders(&self.spec) {
             let program = located(iscsi::TELLER).map_err(cannot)?;
-            let run = iscsi::run_folder(&self.spec);
-            let child = spawn_held_apart(namespace, &self.netstage, &program, &run, |command| {
-                command.args(&order).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-            });
-            let output = child.and_then(Child::wait_with_output).map_err(cannot)?;
+            let teller = site.start(&program, |command| iscsi::dress_teller(&self.spec, &order, command));
+            let output = teller.and_then(Program::wait).map_err(cannot)?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
                 let words = said.trim();
@@ -69,93 +104,44 @@ impl Service {
         Ok(())
     }
 
-    fn wait_until_it_listens(&mut self, namespace: &Namespace) -> Result<(), Failed> {
+    fn wait_until_it_listens(&mut self, site: &Site) -> Result<(), Failed> {
         let limit = std::time::Instant::now() + LISTEN_LIMIT;
         let address = self.spec.destination;
         loop {
+            // It answers somebody; whether that is it, is seen by its still being there.
+            let ended = self.ended();
             // From its own host, so that no link carries anything.
-            if matches!(namespace.run(|| TcpStream::connect(address)), Ok(Ok(_))) {
+            if ended.is_none() && matches!(site.run(|| TcpStream::connect(address)), Ok(Ok(_))) {
                 return Ok(());
             }
-            let ended = matches!(self.server.try_wait(), Ok(Some(_)));
-            if ended || std::time::Instant::now() > limit {
-                let log = log(&self.spec);
-                let words =
-                    log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-                let what = if ended { "ended at once" } else { "does not listen" };
+            if ended.is_some() || std::time::Instant::now() > limit {
+                let what = if ended.is_some() { "ended at once" } else { "does not listen" };
+                let words = ended.unwrap_or_else(|| last_words(&self.spec));
                 return Err(Failed::broken(format!(
-                    "service.{}: its server {what}: {}",
-                    self.spec.name,
-                    words.trim()
+                    "service.{}: its server {what}: {words}",
+                    self.spec.name
                 )));
             }
             thread::sleep(LOOK);
         }
     }
 
-    /// Starts its client when its time comes. Everything of it ends with the run, or when `stop` is set.
-    pub fn run(&mut self, epoch: Epoch, stop: &Arc<AtomicBool>) {
-        let (spec, stop) = (self.spec.clone(), Arc::clone(stop));
-        let netstage = self.netstage.clone();
-        let Ok(namespace) = self.client.try_clone() else { return };
-        self.running = Some(thread::spawn(move || attend(&spec, &namespace, &netstage, epoch, &stop)));
-    }
-
-    /// What came of it; waits for the end of the run.
-    pub fn finish(mut self) -> ServiceResult {
-        let name = self.spec.name.clone();
-        let result = self.running.take().and_then(|running| running.join().ok());
-        let mut result = result.unwrap_or_else(|| ServiceResult {
-            name,
-            error: Some("its client could not be watched".into()),
-            ..ServiceResult::default()
-        });
-        if result.error.is_some() {
-            result.log = log(&self.spec);
-        }
-        result
+    /// What it said last, if it has ended.
+    pub fn ended(&mut self) -> Option<String> {
+        matches!(self.program.ended(), Ok(Some(_))).then(|| last_words(&self.spec))
     }
 }
 
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Role {
-    Server,
-    Client,
-}
-
-fn launch(namespace: &Namespace, netstage: &Path, role: Role, spec: &ServiceSpec) -> io::Result<Child> {
-    let mut dressed = Ok(());
-    let child = match (spec.task, role) {
-        (Task::Ftp { .. }, Role::Server) => {
-            spawn_held(namespace, netstage, &located(ftp::SERVER)?, |command: &mut Command| {
-                dressed = ftp::dress_server(spec, command);
-            })
-        }
-        (Task::Ftp { .. }, Role::Client) => {
-            spawn_held(namespace, netstage, &located(ftp::CLIENT)?, |command: &mut Command| {
-                dressed = ftp::dress_client(spec, command);
-            })
-        }
-        (Task::Iscsi { .. }, Role::Server) => {
-            let (program, run) = (located(iscsi::SERVER)?, iscsi::run_folder(spec));
-            spawn_held_apart(namespace, netstage, &program, &run, |command| {
-                dressed = iscsi::dress_server(spec, command);
-            })
-        }
-        (Task::Iscsi { .. }, Role::Client) => {
-            spawn_held(namespace, netstage, &located(iscsi::CLIENT)?, |command: &mut Command| {
-                dressed = iscsi::dress_client(spec, command);
-            })
-        }
+fn launch(site: &Site, role: Role, spec: &ServiceSpec) -> io::Result<Program> {
+    let (program, dress): (_, fn(&ServiceSpec, &mut Command) -> io::Result<()>) = match (spec.task, role) {
+        (Task::Ftp { .. }, Role::Server) => (ftp::SERVER, ftp::dress_server),
+        (Task::Ftp { .. }, Role::Client) => (ftp::CLIENT, ftp::dress_client),
+        (Task::Iscsi { .. }, Role::Server) => (iscsi::SERVER, iscsi::dress_server),
+        (Task::Iscsi { .. }, Role::Client) => (iscsi::CLIENT, iscsi::dress_client),
     };
-    dressed.and(child)
+    let mut dressed = Ok(());
+    let started = site.start(&located(program)?, |command| dressed = dress(spec, command));
+    dressed.and(started)
 }
 
 /// Where a program is.
@@ -164,13 +150,7 @@ fn located(name: &str) -> io::Result<PathBuf> {
 }
 
 /// A client from its start to its end.
-fn attend(
-    spec: &ServiceSpec,
-    namespace: &Namespace,
-    netstage: &Path,
-    epoch: Epoch,
-    stop: &AtomicBool,
-) -> ServiceResult {
+pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) -> ServiceResult {
     let mut result = ServiceResult { name: spec.name.clone(), ..ServiceResult::default() };
     let over = || stop.load(Ordering::Relaxed) || epoch.now() >= Instant(spec.duration.0);
     // The run's own clock stands still before the run begins.
@@ -181,13 +161,13 @@ fn attend(
         }
         thread::sleep(LOOK.min(std::time::Duration::from_nanos(left)));
     }
-    let mut child = match launch(namespace, netstage, Role::Client, spec) {
-        Ok(child) => child,
+    let mut program = match launch(site, Role::Client, spec) {
+        Ok(program) => program,
         Err(error) => {
             return ServiceResult { error: Some(format!("cannot start its client: {error}")), ..result };
         }
     };
-    let mut output = child.stdout.take().expect("it is piped");
+    let mut output = program.output().expect("it is piped");
     let (interval, bins) = (spec.interval, (spec.duration.0 / spec.interval.0) as usize);
     let task = spec.task;
     let reader = thread::spawn(move || {
@@ -215,16 +195,13 @@ fn attend(
         (received, reads, epoch.now())
     });
     let status = loop {
-        match child.try_wait() {
+        match program.ended() {
             Ok(Some(status)) => break Some(status),
             Ok(None) if !over() => thread::sleep(LOOK),
             Ok(None) | Err(_) => break None,
         }
     };
-    if status.is_none() {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
+    drop(program);
     let (received, reads, last) = reader.join().unwrap_or_default();
     (result.received, result.reads) = (received, reads);
     match (status, spec.task) {
@@ -240,8 +217,15 @@ fn attend(
     result
 }
 
+/// The last line of what the programs of a service said.
+fn last_words(spec: &ServiceSpec) -> String {
+    let log = log(spec);
+    let last = log.lines().rev().find(|line| !line.trim().is_empty());
+    last.unwrap_or("it said nothing").trim().to_owned()
+}
+
 /// What the programs of a service said, one after the other.
-fn log(spec: &ServiceSpec) -> String {
+pub fn log(spec: &ServiceSpec) -> String {
     let mut text = String::new();
     let logs = match spec.task {
         Task::Ftp { .. } => ftp::logs(spec),
