@@ -31,10 +31,14 @@ for unit in packaging/*.service; do
     [ ! -e "$unit" ] || install -D -m 644 "$unit" "$root/lib/systemd/system/$(basename "$unit")"
 done
 
+# What the agent may be asked to do is the host's to say: dpkg keeps what was changed there.
+install -D -m 644 packaging/agent.toml "$root/etc/netstage/agent.toml"
+
 docs=$root/usr/share/doc/netstage
 mkdir -p "$docs"
 cp README.md SECURITY.md docs/*.md docs/*.json "$docs"
 cp -r scenarios "$docs/scenarios"
+install -D packaging/agent-router.conf "$docs/examples/agent-router.conf"
 gzip -9nc CHANGELOG.md >"$docs/changelog.gz"
 {
     echo "Upstream-Name: netstage"
@@ -68,6 +72,7 @@ Description: stages a network, proves how it performs, and keeps it fair
  fairly among VPNs, a router of MPLS and IP, a router tester, a traffic and
  measurement agent, and an observatory of TCP.
 END
+echo /etc/netstage/agent.toml >"$root/DEBIAN/conffiles"
 for script in postinst postrm; do
     cat >"$root/DEBIAN/$script" <<'END'
 #!/bin/sh

@@ -7,16 +7,14 @@ use netstage_core::rng::Stream;
 use netstage_live::netns::Namespace;
 use netstage_live::netns::netlink::Netlink;
 use netstage_live::netns::routes::{Metrics, Route};
-use netstage_live::netns::spawn_in;
 use netstage_live::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::ops::Deref;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, LIMIT, PROGRAM, is_run, said};
+use support::fleet::{Fleet, LIMIT, is_run, said};
 use support::network::{address, is_privileged, join};
 use support::{Folder, Process, within};
 
@@ -210,13 +208,7 @@ fn what_its_unit_leaves_an_agent_is_enough() {
         return;
     }
     let stage = Stage::new("fleet-unit");
-    let unit = support::project().join("packaging/netstage-agent.service");
-    // As its author meant it, apart from where the program is.
-    let program = stage.folder.join("netstage");
-    fs::hard_link(PROGRAM, &program).or_else(|_| fs::copy(PROGRAM, &program).map(drop)).unwrap();
-    let text = fs::read_to_string(&unit).unwrap();
-    let copy = stage.folder.join("netstage-agent.service");
-    fs::write(&copy, text.replace("/usr/bin/netstage", program.to_str().unwrap())).unwrap();
+    let copy = stage.unit();
     let verified = Command::new("systemd-analyze").arg("verify").arg(&copy).output().unwrap();
     assert!(verified.status.success() && said(&verified).is_empty(), "{}", said(&verified));
     let exposure = ["security", "--offline=true", "--no-pager", "--threshold=25"];
@@ -228,20 +220,12 @@ fn what_its_unit_leaves_an_agent_is_enough() {
     let policy = POLICY.replace("rate =", "# rate =");
     let policy = policy.replace("[policy]", "[policy]\none_ended = true\nservices = [\"ftp\", \"iscsi\"]");
     fs::write(stage.folder.join("policy.toml"), policy).unwrap();
-    let as_unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/as_unit.py");
     let label = ["berlin", "frankfurt", "munich"];
     let mut agents = Vec::new();
     for (index, name) in AGENTS.into_iter().enumerate() {
         let token = stage.well(&["fleet", "token", name, "--label", label[index]]);
         assert!(stage.join(index, token.trim()).status.success());
-        let state = stage.folder.join(name);
-        let owned = Command::new("chown").args(["-R", "65534:65534"]).arg(&state).status().unwrap();
-        assert!(owned.success());
-        let log = File::create(stage.folder.join(format!("{name}.log"))).unwrap();
-        let mut command = Command::new(&as_unit);
-        command.arg(&copy).arg(&program).args(["agent", "--state", name, "--policy", "policy.toml"]);
-        command.current_dir(&*stage.folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        agents.push(Process::new(spawn_in(&stage.hosts[index], command).unwrap()));
+        agents.push(stage.agent_as(&copy, None, index));
     }
     stage.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
     let ping = r#"

@@ -73,9 +73,19 @@ fn the_debian_package_installs_runs_and_goes() {
         assert!(command == "help" || fs::metadata(&page).is_ok_and(|page| page.len() > 100), "{command}");
     }
     run("bash", &["-n", root.join("usr/share/bash-completion/completions/netstage").to_str().unwrap()]);
-    for file in ["copyright", "changelog.gz", "start.md", "scenario.schema.json"] {
+    for file in
+        ["copyright", "changelog.gz", "start.md", "scenario.schema.json", "examples/agent-router.conf"]
+    {
         assert!(root.join("usr/share/doc/netstage").join(file).exists(), "{file}");
     }
+    // An agent as the unit starts it takes the policy of the package.
+    let policy = root.join("etc/netstage/agent.toml");
+    let state = folder.join("agent");
+    let arguments = ["agent", "--state", state.to_str().unwrap(), "--policy", policy.to_str().unwrap()];
+    let refused = Command::new(&program).args(arguments).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("join"), "{told}");
+    assert!(!told.contains("agent.toml"), "{told}");
 
     dpkg(&root, &["--purge", "netstage"]);
     assert_eq!(installed(&root), [PathBuf::from("dpkg.log")]);

@@ -2,7 +2,7 @@
 """Runs a command with what a systemd unit leaves it, where no systemd runs: an account of nobody's, the unit's
 capabilities, limits, system calls and address families. What a unit does to the file system is not done.
 
-    as_unit.py UNIT COMMAND...
+    as_unit.py UNIT[:DROP-IN] COMMAND...
 """
 
 import errno
@@ -18,9 +18,19 @@ NOBODY = "65534"
 BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def settings(path):
-    lines = (line.strip() for line in open(path))
-    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+# What is added to where a drop-in names it again.
+LISTS = {"AmbientCapabilities", "CapabilityBoundingSet", "RestrictAddressFamilies", "SystemCallFilter"}
+
+
+def settings(paths):
+    found = {}
+    for path in paths.split(":"):
+        for line in map(str.strip, open(path)):
+            if "=" not in line or line.startswith("#"):
+                continue
+            name, value = line.split("=", 1)
+            found[name] = f"{found[name]} {value}" if name in LISTS and name in found else value
+    return found
 
 
 def capabilities(names):

@@ -7,7 +7,7 @@ use netstage_live::netns::netlink::Netlink;
 use netstage_live::netns::{Namespace, spawn_in};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -105,6 +105,32 @@ impl Fleet {
         let mut command = self.command(&["agent", "--state", name, "--policy", "policy.toml", "--metrics"]);
         command.envs(path.map(|path| ("PATH", path)));
         self.start_command(&self.hosts[index], &format!("{name}.log"), command)
+    }
+
+    /// The unit of the package, as its author meant it apart from where the program is.
+    pub fn unit(&self) -> PathBuf {
+        let program = self.folder.join("netstage");
+        fs::hard_link(PROGRAM, &program).or_else(|_| fs::copy(PROGRAM, &program).map(drop)).unwrap();
+        let unit = super::project().join("packaging/netstage-agent.service");
+        let text = fs::read_to_string(unit).unwrap().replace("/usr/bin/netstage", program.to_str().unwrap());
+        let copy = self.folder.join("netstage-agent.service");
+        fs::write(&copy, text).unwrap();
+        copy
+    }
+
+    /// An agent that has joined, with what this unit leaves it, and what a drop-in gives it beside.
+    pub fn agent_as(&self, unit: &Path, drop_in: Option<&Path>, index: usize) -> Process {
+        let name = self.names[index];
+        let owned = Command::new("chown").args(["-R", "65534:65534"]).arg(self.folder.join(name)).status();
+        assert!(owned.unwrap().success());
+        let unit = [Some(unit), drop_in].into_iter().flatten().map(|file| file.display().to_string());
+        let log = File::create(self.folder.join(format!("{name}.log"))).unwrap();
+        let mut command =
+            Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/as_unit.py"));
+        command.arg(unit.collect::<Vec<_>>().join(":")).arg(self.folder.join("netstage"));
+        command.args(["agent", "--state", name, "--policy", "policy.toml"]).current_dir(&*self.folder);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Process::new(spawn_in(&self.hosts[index], command).unwrap())
     }
 
     /// What is told there for Prometheus.
