@@ -18,7 +18,6 @@ sys.path.append(str(REPOSITORY / "scripts"))
 from observers import TRACING, comparison  # noqa: E402
 from records import costs  # noqa: E402
 from results_page import mark  # noqa: E402
-from stage import Stage  # noqa: E402
 
 PAGES = [HERE / "README.md", REPOSITORY / "docs/results/vpn-tcp.md"]
 EXIT_FAILED, EXIT_MISSING = 1, 4
@@ -59,8 +58,7 @@ def main():
     parts = [machine() + "\n"]
     with tracing():
         print(parts[0])
-        with Stage(cuts=False) as stage:
-            parts.append(costs(stage, arguments.netstage, 5 * arguments.seconds))
+        parts.append(costs(arguments.netstage, 5 * arguments.seconds))
         print(parts[-1], flush=True)
         parts.append(comparison(arguments.netstage, arguments.budget, arguments.seconds))
         print(parts[-1], flush=True)

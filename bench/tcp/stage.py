@@ -81,9 +81,11 @@ class Stage(Pair):
                 end(process)
 
     def transfer(self, streams: int):
-        """Streams from here to there."""
-        return self.sending(["iperf3", "-s", "-1"],
-                            ["iperf3", "-c", RECEIVER, "-t", "3600", "-C", "cubic", "-P", str(streams)])
+        """Streams from here to there. Each side keeps to a processor: an observer that has the scheduler move them
+        would change more than it costs."""
+        return self.sending(["taskset", "-c", "1", "iperf3", "-s", "-1"],
+                            ["taskset", "-c", "0", "iperf3", "-c", RECEIVER, "-t", "3600", "-C", "cubic",
+                             "-P", str(streams)])
 
     def exchange(self, connections: int):
         """Connections that carry data both ways all the time, in small segments: each segment comes to a host that has
