@@ -109,6 +109,11 @@ pub fn identity() -> String {
     format!("{} {}", boot.trim(), shifted.display())
 }
 
+/// Whether a clock that is named so is the one this process reads.
+pub fn is_ours(named: &str) -> bool {
+    !named.is_empty() && named == identity()
+}
+
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock).expect("Linux has this clock");
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64

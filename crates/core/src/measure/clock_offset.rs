@@ -34,6 +34,11 @@ impl ClockOffset {
     /// The offset of a clock from itself.
     pub const SAME_CLOCK: ClockOffset = ClockOffset { offset_ns: 0, error_ns: 0, same_clock: true };
 
+    /// Whether it does not contradict that both are one clock.
+    pub fn may_be_none(self) -> bool {
+        self.offset_ns.unsigned_abs() <= self.error_ns
+    }
+
     /// The error where the offset was estimated again afterwards: with the drift in between.
     pub fn error_with_drift(self, after: Option<ClockOffset>) -> u64 {
         if self.same_clock {

@@ -283,11 +283,10 @@ async fn attend(
 /// it, nothing needs estimating.
 async fn offset(client: &mut AgentClient<Channel>, identity: &str) -> Result<ClockOffset, String> {
     let mut estimator = OffsetEstimator::default();
-    let same = !identity.is_empty() && identity == clock::identity();
+    let same = clock::is_ours(identity);
     for _ in 0..CLOCK_EXCHANGES {
         exchange_clocks(client, &mut estimator).await.map_err(|status| describe(&status))?;
-        let agrees = |estimate: ClockOffset| estimate.offset_ns.unsigned_abs() <= estimate.error_ns;
-        if same && estimator.offset().is_some_and(agrees) {
+        if same && estimator.offset().is_some_and(ClockOffset::may_be_none) {
             return Ok(ClockOffset::SAME_CLOCK);
         }
     }

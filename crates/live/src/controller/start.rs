@@ -139,7 +139,10 @@ impl Agents {
             }
             loop {
                 let now = Instant(monotonic_ns());
-                let Step::Wait(until) = kickoff.poll(now) else { return kickoff.poll(now) };
+                let until = match kickoff.poll(now) {
+                    Step::Wait(until) => until,
+                    step => return step,
+                };
                 tokio::select! {
                     Some(answered) = under_way.join_next() => {
                         let (place, answer) = answered.expect("calls do not panic");

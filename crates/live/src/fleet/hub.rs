@@ -375,7 +375,7 @@ async fn look_at(
     hello: &HelloReply,
     status: &mut AgentStatus,
 ) -> String {
-    let same = !hello.clock.is_empty() && hello.clock == clock::identity();
+    let same = clock::is_ours(&hello.clock);
     let mut best = [None::<ClockOffset>; 2];
     for look in 0.. {
         let mut estimator = OffsetEstimator::default();
@@ -395,10 +395,9 @@ async fn look_at(
         if let Some(offset) = estimator.offset() {
             best[0] = best[0].filter(|best| best.error_ns <= offset.error_ns).or(Some(offset));
         }
-        let agrees = |best: &ClockOffset| best.offset_ns.unsigned_abs() <= best.error_ns;
         let offset = best.into_iter().flatten().min_by_key(|offset| offset.error_ns);
-        status.clock =
-            if same && offset.as_ref().is_some_and(agrees) { Some(ClockOffset::SAME_CLOCK) } else { offset };
+        let is_one = same && offset.is_some_and(ClockOffset::may_be_none);
+        status.clock = if is_one { Some(ClockOffset::SAME_CLOCK) } else { offset };
         status.wall_clock = state.map(|state| (state.synchronized, state.error_ns));
         status.state = if hello.taken { State::Taken } else { State::Idle };
         status.capabilities = capabilities(&hello);

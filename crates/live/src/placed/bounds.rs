@@ -86,10 +86,15 @@ pub fn check(report: &Report, asked: &Assignment) -> Result<(), String> {
         return Err("it says too much".into());
     }
     // A terminal that shows them obeys these.
-    match remarks.iter().any(|text| text.chars().any(|c| c.is_control() && c != '\n' && c != '\t')) {
+    match remarks.iter().any(|text| text.chars().any(is_obeyed)) {
         true => Err("what it says has control characters".into()),
         false => Ok(()),
     }
+}
+
+/// Whether a terminal that shows a text does something else here.
+pub fn is_obeyed(c: char) -> bool {
+    c.is_control() && c != '\n' && c != '\t'
 }
 
 fn of_flow(flow: &FlowResult, bins: usize, seconds: u64) -> Result<(), String> {

@@ -420,7 +420,7 @@ fn made(
 
 /// A service's result, its log without what a terminal would obey.
 fn shown(service: &ServiceResult) -> ServiceResult {
-    let log = service.log.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
+    let log = service.log.chars().filter(|c| !bounds::is_obeyed(*c)).collect();
     ServiceResult { log, ..service.clone() }
 }
 
