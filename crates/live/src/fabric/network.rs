@@ -67,9 +67,6 @@ impl Network {
         let mut network = Network { nodes, emulator, tuns: BTreeMap::new(), multicast: Vec::new() };
         // The emulator's ends carry frames, never packets of their own.
         network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
-        if spec.nodes.iter().any(|node| node.device.is_some()) {
-            network.keep_order()?;
-        }
         for link in &spec.links {
             if link.is_tun {
                 let tuns = [network.add_tun(link, 0, spec.mtu)?, network.add_tun(link, 1, spec.mtu)?];
@@ -95,17 +92,6 @@ impl Network {
             }
         }
         Ok(network)
-    }
-
-    /// A token bucket sends by whichever processor is free, and a veth end queues what it is sent for that processor:
-    /// what one of them has not come to yet is overtaken. With receive packet steering a flow has one of these queues.
-    fn keep_order(&self) -> Result<(), Failed> {
-        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        let mask = u32::MAX >> 32_u32.saturating_sub(processors);
-        for namespace in self.nodes.iter().flatten().chain([&self.emulator]) {
-            self.set(namespace, "net.core.rps_default_mask", &format!("{mask:x}"))?;
-        }
-        Ok(())
     }
 
     fn node(&self, index: usize) -> &Namespace {
