@@ -431,14 +431,14 @@ fn services_run_between_hosts_that_allow_them() {
             2,
             SERVING.replace("services", "# services"),
             None,
-            "south refuses: flow disk: this agent's policy does not let it start the programs of iscsi (name \"iscsi\" under `services`",
+            "south refuses: service disk: this agent's policy does not let it start the programs of iscsi (name \"iscsi\" under `services`",
             1,
         ),
         (
             3,
             SERVING.into(),
             Some("/nowhere"),
-            "agent north refuses: flow disk: iscsi-perf is not installed (there: apt-get install libiscsi-bin",
+            "agent north refuses: service disk: iscsi-perf is not installed (there: apt-get install libiscsi-bin",
             4,
         ),
     ] {

@@ -105,7 +105,7 @@ pub enum Means {
 }
 
 impl Policy {
-    /// Agrees, or says what is beyond the policy, and of which flow.
+    /// Agrees, or says what is beyond the policy, and of what: `flow NAME`, `service NAME`, or the run.
     pub fn check(&self, request: &Request) -> Result<(), (Option<String>, Refusal)> {
         let beyond = |reason: String, remedy: &str| Err((None, refuse(reason, remedy)));
         if let Some(allowed) = &self.controllers
@@ -131,10 +131,10 @@ impl Policy {
         }
         let mut sent = 0.0;
         for flow in &request.flows {
-            sent += self.flow(flow).map_err(|refusal| (Some(String::from(flow.name)), refusal))?;
+            sent += self.flow(flow).map_err(|refusal| (Some(format!("flow {}", flow.name)), refusal))?;
         }
         for service in &request.services {
-            self.service(service).map_err(|refusal| (Some(String::from(service.name)), refusal))?;
+            self.service(service).map_err(|refusal| (Some(format!("service {}", service.name)), refusal))?;
         }
         if let Some(rate) = self.rate.filter(|rate| sent > rate.as_f64()) {
             let reason = format!(
@@ -312,7 +312,7 @@ mod tests {
             (serves, "`rate`"),
         ] {
             let (name, refusal) = asked(service).unwrap_err();
-            assert_eq!((name.as_deref(), refusal.kind), (Some("s"), RefusalKind::Policy));
+            assert_eq!((name.as_deref(), refusal.kind), (Some("service s"), RefusalKind::Policy));
             assert!(refusal.to_string().contains(told), "{refusal}");
         }
         let (_, refusal) = Policy::default().check(&served).unwrap_err();

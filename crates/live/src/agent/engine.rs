@@ -18,7 +18,7 @@ impl Worker for Engine {
     fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
         if let Some(service) = assignment.services.first() {
             let reason = "this agent starts no programs of services";
-            return Err(Refusal::new(RefusalKind::Assignment, reason).flow(&service.name));
+            return Err(Refusal::new(RefusalKind::Assignment, reason).service(&service.name));
         }
         let traffic = traffic::Engine::prepare(assignment)?;
         let Assignment { duration, interval, .. } = *assignment;

@@ -49,9 +49,9 @@ impl Worker for Serving {
             let reason = format!("more than {MOST_SERVICES} services at one agent");
             return Err(Refusal::new(RefusalKind::Assignment, reason));
         }
-        tasks.iter().try_for_each(|task| check(task).map_err(|refusal| refusal.flow(&task.name)))?;
+        tasks.iter().try_for_each(|task| check(task).map_err(|refusal| refusal.service(&task.name)))?;
         let begin = |task: &ServiceTask| {
-            End::begin(task, assignment, &self.0).map_err(|refusal| refusal.flow(&task.name))
+            End::begin(task, assignment, &self.0).map_err(|refusal| refusal.service(&task.name))
         };
         let ends = tasks.iter().map(begin).collect::<Result<_, _>>()?;
         Ok(Box::new(Beside { flows: Engine.prepare(&flows)?, ends, node: assignment.node.clone() }))

@@ -4,13 +4,13 @@
 
 use super::consent::{self, Signer};
 use super::metrics::{AgentCounts, count};
-use crate::agent::Guard;
+use crate::agent::{FIRST_PORT, Guard};
 use crate::fabric::services::{self, Role};
 use crate::keyed::Peer;
 use crate::log::{Level, Log};
 use crate::protocol::generated::Consent;
 use crate::protocol::{Refusal, RefusalKind};
-use crate::task::{Assignment, EdgeTask, FlowTask, Side, Transport};
+use crate::task::{Assignment, ClockTask, EdgeTask, FlowTask, MOST_ASKED, Side, Transport};
 use crate::tcpmon::watch::{End, FlowSpec};
 use netstage_core::fleet::{FlowRequest, Means, Policy, Request, RouterRequest, ServiceRequest};
 use netstage_scenario::pe::{self, Router, Tunnel};
@@ -100,6 +100,9 @@ impl PolicyGuard {
             let reason = format!("{} is not TCP that this agent sends in the run", other.subject);
             return Err(Refusal::new(RefusalKind::Assignment, reason));
         }
+        if let Some(why) = assignment.clocks.as_ref().and_then(|clocks| strays(clocks, assignment)) {
+            return Err(Refusal::new(RefusalKind::Assignment, why));
+        }
         let request = Request {
             controller: &self.controller,
             duration: assignment.duration,
@@ -108,13 +111,9 @@ impl PolicyGuard {
             flows: flows.collect(),
             services: services.collect(),
         };
-        self.policy.check(&request).map_err(|(flow, refusal)| {
-            let refusal = Refusal::from(refusal);
-            match flow {
-                Some(flow) => refusal.flow(flow),
-                None => refusal,
-            }
-        })
+        self.policy
+            .check(&request)
+            .map_err(|(subject, refusal)| Refusal::from(refusal).of(subject.unwrap_or_default()))
     }
 
     fn means(&self, flow: &FlowTask, run: u64, consents: &[Consent]) -> Means {
@@ -196,7 +195,7 @@ impl Guard for PolicyGuard {
 
     fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
         let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive).cloned();
-        let received = Assignment { flows: received.collect(), ..assignment.clone() };
+        let received = Assignment { flows: received.collect(), clocks: None, ..assignment.clone() };
         self.decide("a word for", run, &received, None)?;
         let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(signer.map(|signer| signer.consents(run, &received)).unwrap_or_default())
@@ -242,6 +241,26 @@ fn is_of_flow(watched: &FlowSpec, assignment: &Assignment) -> bool {
         matches!(task.transport, Transport::Tcp(_)) && (watched.source, watched.destination) == ends
     });
     is_flow || is_service
+}
+
+/// What of a comparison of clocks goes beyond the flows: packets pass between hosts that have agreed to theirs only.
+fn strays(clocks: &ClockTask, assignment: &Assignment) -> Option<String> {
+    let flows = |side: Side| assignment.flows.iter().filter(move |flow| flow.side == side);
+    let is_received = |at: &&SocketAddr| flows(Side::Receive).any(|flow| flow.destination.ip() == at.ip());
+    let is_sent = |(from, to): &&(SocketAddr, SocketAddr)| {
+        flows(Side::Send).any(|flow| (flow.source.ip(), flow.destination.ip()) == (from.ip(), to.ip()))
+    };
+    let mut all = clocks.answers.iter().chain(clocks.asks.iter().map(|(_, to)| to));
+    if let Some(at) = clocks.answers.iter().find(|at| !is_received(at)) {
+        Some(format!("clocks are to be compared at {at}, where no flow is received"))
+    } else if let Some((_, to)) = clocks.asks.iter().find(|ends| !is_sent(ends)) {
+        Some(format!("the clock at {to} is to be asked, where no flow is sent to"))
+    } else if clocks.asks.len() > MOST_ASKED {
+        Some(format!("{} clocks are to be asked; an agent asks {MOST_ASKED}", clocks.asks.len()))
+    } else {
+        let reserved = all.find(|at| at.port() < FIRST_PORT);
+        reserved.map(|at| format!("clocks are not compared at {at}, a port of the system's"))
+    }
 }
 
 /// The interfaces and peers of a router.

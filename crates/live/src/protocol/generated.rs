@@ -65,6 +65,32 @@ pub struct ClockState {
     pub error_ns: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompareClocksRequest {
+    #[prost(uint64, tag = "1")]
+    pub controller: u64,
+    #[prost(uint64, tag = "2")]
+    pub run: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CompareClocksReply {
+    #[prost(message, optional, tag = "1")]
+    pub refusal: ::core::option::Option<Refusal>,
+    /// Of those that answered.
+    #[prost(message, repeated, tag = "2")]
+    pub clocks: ::prost::alloc::vec::Vec<ComparedClock>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ComparedClock {
+    /// Where it was asked: address and port.
+    #[prost(string, tag = "1")]
+    pub address: ::prost::alloc::string::String,
+    /// That host's monotonic clock less the agent's, and by how much this may be wrong: half the round trip.
+    #[prost(sint64, tag = "2")]
+    pub offset_ns: i64,
+    #[prost(uint64, tag = "3")]
+    pub error_ns: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {
     /// Chosen at random by the controller, not zero; its other requests carry it too.
     #[prost(uint64, tag = "1")]
@@ -250,9 +276,9 @@ pub struct Travel {
 pub struct Refusal {
     #[prost(enumeration = "RefusalKind", tag = "1")]
     pub kind: i32,
-    /// The flow concerned, where it is one.
+    /// What it concerns: `flow NAME` or `service NAME`; empty where it is the whole run.
     #[prost(string, tag = "2")]
-    pub flow: ::prost::alloc::string::String,
+    pub subject: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
@@ -662,6 +688,32 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("netstage.agent.v1.Agent", "ReadClock"));
             self.inner.unary(req, path, codec).await
         }
+        /// Asks the other hosts of a run for their clocks: those its assignment names. They answer from when they are
+        /// ready until they are stopped or asked for another run.
+        pub async fn compare_clocks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CompareClocksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CompareClocksReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/netstage.agent.v1.Agent/CompareClocks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("netstage.agent.v1.Agent", "CompareClocks"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Takes the agent, keeps it by heartbeats, and tells how it goes.
         pub async fn attend(
             &mut self,
@@ -892,6 +944,15 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::ReadClockRequest>,
         ) -> std::result::Result<tonic::Response<super::ReadClockReply>, tonic::Status>;
+        /// Asks the other hosts of a run for their clocks: those its assignment names. They answer from when they are
+        /// ready until they are stopped or asked for another run.
+        async fn compare_clocks(
+            &self,
+            request: tonic::Request<super::CompareClocksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CompareClocksReply>,
+            tonic::Status,
+        >;
         /// Server streaming response type for the Attend method.
         type AttendStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Progress, tonic::Status>,
@@ -1098,6 +1159,51 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReadClockSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/netstage.agent.v1.Agent/CompareClocks" => {
+                    #[allow(non_camel_case_types)]
+                    struct CompareClocksSvc<T: Agent>(pub Arc<T>);
+                    impl<
+                        T: Agent,
+                    > tonic::server::UnaryService<super::CompareClocksRequest>
+                    for CompareClocksSvc<T> {
+                        type Response = super::CompareClocksReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CompareClocksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::compare_clocks(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CompareClocksSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

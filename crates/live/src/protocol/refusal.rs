@@ -11,8 +11,8 @@ use std::fmt;
 pub struct Refusal {
     /// What sort of reason.
     pub kind: RefusalKind,
-    /// The flow concerned; empty where it is none in particular.
-    pub flow: String,
+    /// What it concerns: `flow NAME` or `service NAME`; empty where it is the whole run.
+    pub subject: String,
     /// The reason.
     pub reason: String,
     /// What would help; empty where nothing is known.
@@ -43,15 +43,25 @@ pub enum RefusalKind {
 }
 
 impl Refusal {
-    /// A refusal of no flow in particular, without remedy.
+    /// A refusal of the whole run, without remedy.
     pub fn new(kind: RefusalKind, reason: impl Into<String>) -> Refusal {
-        Refusal { kind, flow: String::new(), reason: reason.into(), remedy: String::new() }
+        Refusal { kind, subject: String::new(), reason: reason.into(), remedy: String::new() }
     }
 
-    /// With the flow concerned.
-    pub fn flow(mut self, flow: impl Into<String>) -> Refusal {
-        self.flow = flow.into();
+    /// Of this alone.
+    pub fn of(mut self, subject: impl Into<String>) -> Refusal {
+        self.subject = subject.into();
         self
+    }
+
+    /// Of this flow.
+    pub fn flow(self, name: impl fmt::Display) -> Refusal {
+        self.of(format!("flow {name}"))
+    }
+
+    /// Of this service.
+    pub fn service(self, name: impl fmt::Display) -> Refusal {
+        self.of(format!("service {name}"))
     }
 
     /// With what would help.
@@ -63,8 +73,8 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.flow.is_empty() {
-            write!(f, "flow {}: ", self.flow)?;
+        if !self.subject.is_empty() {
+            write!(f, "{}: ", self.subject)?;
         }
         f.write_str(&self.reason)?;
         if !self.remedy.is_empty() {
@@ -103,7 +113,7 @@ impl From<Refusal> for wire::Refusal {
         };
         wire::Refusal {
             kind: kind.into(),
-            flow: refusal.flow,
+            subject: refusal.subject,
             reason: refusal.reason,
             remedy: refusal.remedy,
         }
@@ -126,7 +136,7 @@ impl From<wire::Refusal> for Refusal {
         };
         Refusal {
             kind,
-            flow: plain(&refusal.flow),
+            subject: plain(&refusal.subject),
             reason: plain(&refusal.reason),
             remedy: plain(&refusal.remedy),
         }

@@ -163,10 +163,10 @@ pub(super) fn failure(error: OpenError) -> Failure {
             let (agent, refusal) = &refusals[0];
             let who = if agent == "there" { "the server refuses" } else { "this host cannot" };
             let reason = &refusal.reason;
-            let message = match (refusal.kind, refusal.flow.as_str()) {
+            let message = match (refusal.kind, refusal.subject.as_str()) {
                 (RefusalKind::Busy, _) => "the server is busy: another client measures with it".to_string(),
                 (_, "") => format!("{who}: {reason}"),
-                (_, flow) => format!("{who}: flow {flow}: {reason}"),
+                (_, subject) => format!("{who}: {subject}: {reason}"),
             };
             let failure = match refusal.kind {
                 RefusalKind::Missing => Failure::missing(message),
