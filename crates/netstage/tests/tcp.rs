@@ -368,10 +368,10 @@ fn of_ten_thousand_flows_nothing_is_lost() {
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    fn new() -> Option<Cgroup> {
+    fn new(name: &str) -> Option<Cgroup> {
         let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
         let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists());
-        let folder = root?.join(format!("netstage-test-{}", std::process::id()));
+        let folder = root?.join(name);
         std::fs::create_dir(&folder).ok()?;
         Some(Cgroup(folder))
     }
@@ -397,11 +397,14 @@ fn first_window(namespace: &Namespace) -> u64 {
 }
 
 #[test]
-fn connections_of_a_cgroup_are_limited_before_their_first_segment() {
+fn connections_of_a_container_are_limited_before_their_first_segment() {
     if !may_watch() {
         return;
     }
-    let Some(cgroup) = Cgroup::new() else {
+    // As podman names them: the container's, and that of its monitor.
+    let id = format!("{:016x}", 0x5eed_0000_0000_0000 + u64::from(std::process::id()));
+    let [cgroup, monitor] = ["", "conmon-"].map(|part| Cgroup::new(&format!("libpod-{part}{id}.scope")));
+    let (Some(cgroup), Some(_monitor)) = (cgroup, monitor) else {
         println!("skipped: no hierarchy of cgroups of version 2 to write to");
         return;
     };
@@ -410,8 +413,8 @@ fn connections_of_a_cgroup_are_limited_before_their_first_segment() {
     let path = cgroup.0.to_str().unwrap();
     let arguments = [
         "limit",
-        "--cgroup",
-        path,
+        "--container",
+        &id,
         "--window",
         "9000B",
         "--cwnd",
@@ -440,7 +443,7 @@ fn connections_of_a_cgroup_are_limited_before_their_first_segment() {
     assert!(limiting.output().status.success());
     // Nothing is left of it, and what begins now is free.
     let look =
-        ["limit", "--port", "7000", "--window", "1G", "--for", "0.1", "--state", state.to_str().unwrap()];
+        ["limit", "--cgroup", path, "--window", "1G", "--for", "0.1", "--state", state.to_str().unwrap()];
     let said = text(&world.tcp(&look).stdout);
     let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
     assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");

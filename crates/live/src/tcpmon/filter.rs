@@ -138,8 +138,10 @@ pub fn container(id: &str) -> Result<PathBuf, String> {
     for root in CGROUPS.iter().rev() {
         let holds = |folder: &PathBuf| {
             let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            // docker-ID.scope, cri-containerd-ID.scope, libpod-ID.scope, or the id alone.
-            name.split(['-', '.']).any(|part| part.starts_with(id) && part.len() >= 12)
+            // docker-ID.scope, cri-containerd-ID.scope, libpod-ID.scope, or the id alone; libpod-conmon-ID.scope is
+            // its monitor's.
+            let mut parts = name.split(['-', '.']);
+            !name.contains("conmon") && parts.any(|part| part.starts_with(id) && part.len() >= 12)
         };
         found.extend(folders(Path::new(root)).into_iter().filter(holds));
         if !found.is_empty() {

