@@ -36,6 +36,9 @@ pub struct Assignment {
     /// Ends of services: programs of others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceTask>,
+    /// Its part in comparing the clocks of hosts that send to each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<ClockTask>,
 }
 
 impl Assignment {
@@ -56,6 +59,7 @@ impl Assignment {
             edge: None,
             watch: Vec::new(),
             services: Vec::new(),
+            clocks: None,
         }
     }
 
@@ -71,6 +75,24 @@ impl Assignment {
         let flows = self.flows.iter().filter(|flow| flow.side == Side::Send).map(|flow| flow.id);
         flows.chain(self.services.iter().map(|service| service.id))
     }
+}
+
+/// Most hosts whose clocks one host asks.
+pub const MOST_ASKED: usize = 64;
+
+/// Comparing clocks by STAMP (RFC 8762, authenticated, the monotonic clocks for timestamps), from when the run is
+/// prepared until the next one, or its controller is gone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockTask {
+    /// The run's key, hexadecimal.
+    pub key: String,
+    /// Where it answers: addresses it receives flows at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<SocketAddr>,
+    /// Whom it asks, with its own end first: hosts it sends flows to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<(SocketAddr, SocketAddr)>,
 }
 
 /// One end of a service, from when the run is prepared until it is over.

@@ -180,7 +180,7 @@ fn runs_follow_one_another_and_nothing_is_left() {
         assert!(collected.reports.iter().all(|report| report.flows[0].bins[0].sent > 0));
         assert!(collected.lost.is_empty() && collected.warnings.is_empty(), "{collected:?}");
         // Two processes of one machine read one clock.
-        assert!(collected.clocks.iter().all(|(_, clock)| *clock == ClockOffset::SAME_CLOCK));
+        assert!(agents.clocks().iter().all(|(_, clock)| clock == ClockOffset::SAME_CLOCK));
         assert!(place.spooled().is_empty());
     }
     agents.finish();

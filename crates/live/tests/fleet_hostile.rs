@@ -8,7 +8,8 @@ mod pretender;
 
 use liar::{Lie, connect, dial};
 use netstage_core::fleet::{Policy, Receipt};
-use netstage_live::controller::{Agents, Collected, Error, Place};
+use netstage_core::measure::ClockOffset;
+use netstage_live::controller::{Agents, Collected, Comparison, Error, Place};
 use netstage_live::ender::Ender;
 use netstage_live::fleet::folder::Grant;
 use netstage_live::fleet::hub::Hub;
@@ -292,6 +293,23 @@ fn an_agent_speaks_for_itself_only() {
     agents.finish();
     assert_eq!(kept, HONEST);
     assert!(collected.warnings[0].contains("the report of agent eve cannot be kept"), "{collected:?}");
+}
+
+#[test]
+fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
+    let mut stage = Stage::new("clocks");
+    stage.enemy(Lie::Early);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let mut agents = stage.begin(&[HONEST[0], ENEMY], 300).unwrap();
+    let at =
+        |address: &str| Comparison { from: ENEMY.into(), to: HONEST[0].into(), at: address.parse().unwrap() };
+    // It tells of three: one that was asked, and is asked for again under an address nobody told of.
+    let asked = [at("192.0.2.1:4704"), at("192.0.2.2:4704")];
+    agents.compare_clocks(&asked);
+    assert_eq!((agents.clocks().compared(), agents.clocks().doubted()), (0, &asked[..1]));
+    assert_eq!(agents.clocks().between(ENEMY, HONEST[0]), Some(ClockOffset::SAME_CLOCK));
+    agents.finish();
+    stage.honest_run();
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use netstage_live::controller::{Agents, Error};
 use netstage_live::protocol::generated::agent_server::{Agent, AgentServer};
 use netstage_live::protocol::generated::{
-    AgreeReply, AgreeRequest, CollectRequest, FinishReply, FinishRequest, Heartbeat, HelloReply,
-    HelloRequest, KeptReply, KeptRequest, PrepareReply, PrepareRequest, Progress, ReadClockReply,
-    ReadClockRequest, ReleaseReply, ReleaseRequest, ReportChunk, StartReply, StartRequest, StopReply,
-    StopRequest,
+    AgreeReply, AgreeRequest, CollectRequest, CompareClocksReply, CompareClocksRequest, FinishReply,
+    FinishRequest, Heartbeat, HelloReply, HelloRequest, KeptReply, KeptRequest, PrepareReply, PrepareRequest,
+    Progress, ReadClockReply, ReadClockRequest, ReleaseReply, ReleaseRequest, ReportChunk, StartReply,
+    StartRequest, StopReply, StopRequest,
 };
 use tokio::net::UnixListener;
 use tokio_stream::Empty;
@@ -29,6 +29,10 @@ impl Agent for Newer {
     }
 
     async fn read_clock(&self, _: Request<ReadClockRequest>) -> Answer<ReadClockReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn compare_clocks(&self, _: Request<CompareClocksRequest>) -> Answer<CompareClocksReply> {
         unreachable!("nothing more is asked")
     }
 

@@ -11,6 +11,7 @@ use netstage_live::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::UdpSocket;
 use std::ops::Deref;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -198,6 +199,44 @@ fn three_agents_joined_by_token_carry_a_scenario() {
     assert_eq!(stage.states().len(), 2);
     drop(agents);
     stage.wait_for(&[("ber-1", "offline"), ("fra-1", "offline")]);
+}
+
+#[test]
+fn hosts_of_other_clocks_compare_them_between_each_other() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-clocks");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let _hub = stage.serve();
+    // Booted weeks apart, as far as they can tell.
+    let ahead = [1_000_000, 0, 3_000];
+    let agent = |index| stage.agent_ahead(index, ahead[index]);
+    let _agents = stage.fleet.join_all_as(&["berlin", "frankfurt", "munich"], agent);
+
+    let run = |out: &str| {
+        let output = stage.at_hub(&["run", "three.toml", "--on", "live", "--out", out]);
+        assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+        let record = stage.record(out);
+        assert!(record["failures"].is_null(), "{record:#}");
+        let summary = record["cells"][0]["summary"].as_array().unwrap();
+        let error = summary.iter().find(|row| row["metric"] == "flow.clock_error").expect("voice has one");
+        let warnings: Vec<String> = serde_json::from_value(record["warnings"].clone()).unwrap();
+        let warning =
+            warnings.into_iter().find(|told| told.contains("clocks of agents")).expect("it is told");
+        println!("{out}: {warning}");
+        (error["mean"].as_f64().unwrap(), warning)
+    };
+    let (error, warning) = run("between");
+    assert!(warning.contains("between ber-1 and fra-1, by STAMP between the hosts:"), "{warning}");
+    assert!(error > 0.0, "{error}");
+
+    // Where that port is somebody else's, the controller's word is all there is.
+    let taken = stage.hosts[1].run(|| UdpSocket::bind("10.1.2.2:4704")).unwrap().unwrap();
+    let (error, warning) = run("over-the-controller");
+    assert!(warning.contains("for 0 of 1 pairs, UDP port 4704"), "{warning}");
+    assert!(error > 0.0, "{error}");
+    drop(taken);
 }
 
 /// Agents as the unit of the Debian package has them run, where no systemd is needed for it: its account,

@@ -48,6 +48,36 @@ impl ClockOffset {
         self.error_ns.max(after.map_or(0, |after| after.error_ns)).saturating_add(drift)
     }
 
+    /// From delays there and back as both clocks have it, each the time of arrival less that of leaving: what
+    /// the clocks are apart, adds to one and takes from the other. None where both together are less than nothing.
+    pub fn of_delays(forward_ns: i64, backward_ns: i64) -> Option<ClockOffset> {
+        let (forward, backward) = (i128::from(forward_ns), i128::from(backward_ns));
+        Some(ClockOffset {
+            offset_ns: i64::try_from((forward - backward) / 2).ok()?,
+            error_ns: u64::try_from(forward + backward).ok()?.div_ceil(2),
+            same_clock: false,
+        })
+    }
+
+    /// The first clock less ours, and another less that: the other less ours.
+    pub fn then(self, next: ClockOffset) -> ClockOffset {
+        ClockOffset {
+            offset_ns: self.offset_ns.saturating_add(next.offset_ns),
+            error_ns: self.error_ns.saturating_add(next.error_ns),
+            same_clock: self.same_clock && next.same_clock,
+        }
+    }
+
+    /// Our clock less the other.
+    pub fn reversed(self) -> ClockOffset {
+        ClockOffset { offset_ns: self.offset_ns.saturating_neg(), ..self }
+    }
+
+    /// Whether both can be true.
+    pub fn agrees_with(self, other: ClockOffset) -> bool {
+        self.offset_ns.abs_diff(other.offset_ns) <= self.error_ns.saturating_add(other.error_ns)
+    }
+
     /// The other clock's time from ours.
     pub fn theirs(self, ours_ns: u64) -> u64 {
         ours_ns.saturating_add_signed(self.offset_ns)
@@ -87,15 +117,12 @@ impl OffsetEstimator {
 }
 
 fn offset_of(exchange: Exchange) -> Option<ClockOffset> {
-    let there = exchange.answered_ns.checked_sub(exchange.received_ns)?;
-    let round_trip = exchange.returned_ns.checked_sub(exchange.asked_ns)?.checked_sub(there)?;
-    let outward = i128::from(exchange.received_ns) - i128::from(exchange.asked_ns);
-    let homeward = i128::from(exchange.answered_ns) - i128::from(exchange.returned_ns);
-    Some(ClockOffset {
-        offset_ns: i64::try_from((outward + homeward) / 2).ok()?,
-        error_ns: round_trip.div_ceil(2),
-        same_clock: false,
-    })
+    let Exchange { asked_ns, received_ns, answered_ns, returned_ns } = exchange;
+    if answered_ns < received_ns || returned_ns < asked_ns {
+        return None;
+    }
+    let apart = |later: u64, earlier: u64| i64::try_from(i128::from(later) - i128::from(earlier)).ok();
+    ClockOffset::of_delays(apart(received_ns, asked_ns)?, apart(returned_ns, answered_ns)?)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 mod binomial;
 pub mod bit_error;
 mod clock_offset;
+mod clock_tree;
 mod confidence;
 mod convergence;
 mod correlation;
@@ -27,6 +28,7 @@ pub mod y1564;
 
 pub use binomial::{Interval, chi_square_tail, clopper_pearson, incomplete_beta, upper_bound};
 pub use clock_offset::{ClockOffset, Exchange, OffsetEstimator};
+pub use clock_tree::{ClockTree, Known};
 pub use confidence::{Summary, student_t_975};
 pub use convergence::{Bound, converged_from};
 pub use correlation::{Correlation, correlation, correlation_in_time};

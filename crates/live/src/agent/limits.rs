@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Most flows of one run.
 const MOST_FLOWS: usize = 256;
 /// Ports below belong to the system's services.
-const FIRST_PORT: u16 = 1024;
+pub const FIRST_PORT: u16 = 1024;
 
 /// Limits of an agent that listens to other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,9 @@ impl Limits {
         }
         if !assignment.services.is_empty() {
             return Err(refuse("this server starts no programs of services"));
+        }
+        if assignment.clocks.is_some() {
+            return Err(refuse("this server's clock is compared by whoever asks it, and with no other"));
         }
         if assignment.flows.len() > MOST_FLOWS {
             return Err(refuse(format!(

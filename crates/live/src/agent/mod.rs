@@ -2,7 +2,7 @@
 //! in a namespace or on a host, is the business of whoever started it.
 //!
 //! [`Session`](netstage_core::fleet::Session) decides what may happen when, `service` speaks gRPC, `run` is the
-//! thread of a run, `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
+//! thread of a run, `clocks` has it compared with others', `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
 //! [`Agent`] serves one controller of this machine, [`Host`] controllers of other hosts that
 //! have its key, one after the other, within [`Limits`]; [`Turns`] is an agent of a fleet, which may start other
 //! people's programs, too ([`Serving`]).
@@ -10,6 +10,7 @@
 //! An agent ends when it is told to, when its controller is gone, or when its process is
 //! asked to; what it measured is then in its spool.
 
+mod clocks;
 mod edge;
 mod engine;
 mod guard;
@@ -27,6 +28,7 @@ mod work;
 pub use engine::Engine;
 pub use guard::Guard;
 pub use host::{Happening, Host, Watcher};
+pub(crate) use limits::FIRST_PORT;
 pub use limits::Limits;
 pub use scratch::Scratch;
 pub use serving::Serving;

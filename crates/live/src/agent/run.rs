@@ -1,6 +1,7 @@
 //! One run: a thread that prepares it, waits for the start, carries it out, and keeps the
 //! report. What was opened for the run is closed where it was opened.
 
+use super::clocks::Clocks;
 use super::spool::Journal;
 use super::work::{Totals, Worker};
 use crate::clock::{Epoch, monotonic_ns};
@@ -26,6 +27,8 @@ pub struct Run {
     pub totals: Arc<Totals>,
     /// What it found, once it is over.
     pub outcome: Option<Arc<Outcome>>,
+    /// Its part in comparing clocks, once it is prepared.
+    pub clocks: Option<Clocks>,
     /// Its thread.
     pub thread: JoinHandle<()>,
 }

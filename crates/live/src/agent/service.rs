@@ -1,5 +1,6 @@
 //! The agent's side of the protocol: gRPC in, decisions by the session, runs as threads.
 
+use super::clocks::{Asker, Clocks};
 use super::guard::Guard;
 use super::run::{self, Orders, Outcome, Run};
 use super::spool::Spool;
@@ -9,10 +10,11 @@ use crate::clock::{self, Epoch, monotonic_ns};
 use crate::keyed::Peer;
 use crate::protocol::generated::{self as wire, agent_server};
 use crate::protocol::generated::{
-    AgreeReply, AgreeRequest, ClockState, CollectRequest, FinishReply, FinishRequest, Heartbeat, HelloReply,
-    HelloRequest, KeptReply, KeptReport, KeptRequest, PrepareReply, PrepareRequest, Progress, ReadClockReply,
-    ReadClockRequest, ReceivingPort, ReleaseReply, ReleaseRequest, ReportChunk, ReportHead, StartReply,
-    StartRequest, StopReply, StopRequest, report_chunk::Content,
+    AgreeReply, AgreeRequest, ClockState, CollectRequest, CompareClocksReply, CompareClocksRequest,
+    ComparedClock, FinishReply, FinishRequest, Heartbeat, HelloReply, HelloRequest, KeptReply, KeptReport,
+    KeptRequest, PrepareReply, PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReceivingPort,
+    ReleaseReply, ReleaseRequest, ReportChunk, ReportHead, StartReply, StartRequest, StopReply, StopRequest,
+    report_chunk::Content,
 };
 use crate::protocol::{
     CHUNK_BYTES, CONTROLLER_LOOKS, HEARTBEAT_LOOK, Refusal, RefusalKind, VERSIONS, read_assignment,
@@ -26,6 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use tokio::sync::{mpsc as channel, oneshot, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -79,6 +82,7 @@ impl Shared {
             run.stop.store(true, Ordering::Relaxed);
             // One that waits for its start has nothing to wait for; one that has a start ends at once.
             run.start = None;
+            run.clocks = None;
         }
     }
 
@@ -135,6 +139,7 @@ impl Shared {
     /// The thread of a run, from beginning to end.
     fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Prepared>) {
         let node = orders.assignment.node.clone();
+        let clocks = orders.assignment.clocks.clone();
         let stop = Arc::clone(&orders.stop);
         let prepared = |result: Prepared| {
             let mut state = self.state();
@@ -145,6 +150,9 @@ impl Shared {
             };
             let goes_on = result.is_ok();
             state.session.prepared(number, goes_on);
+            if let Some(run) = state.run.as_mut().filter(|_| goes_on) {
+                run.clocks = clocks.as_ref().and_then(Clocks::begin);
+            }
             drop(state);
             self.changed.send_replace(());
             let _ = ready.send(result);
@@ -215,7 +223,7 @@ impl Service {
                 state.session.prepared(number, false);
                 Refusal::new(RefusalKind::System, format!("cannot start a thread: {error}"))
             })?;
-        state.run = Some(Run { start: Some(start), stop, totals, outcome: None, thread });
+        state.run = Some(Run { start: Some(start), stop, totals, outcome: None, clocks: None, thread });
         Ok(answer)
     }
 
@@ -228,6 +236,15 @@ impl Service {
             // Whoever may connect here may do anything; nobody asks for a word.
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Who asks other hosts for their clocks, if the run has any to ask.
+    fn asker(&self, request: CompareClocksRequest) -> Result<Option<Asker>, Refusal> {
+        let state = self.0.state();
+        state.session.belongs(request.controller)?;
+        let is_this = state.session.run() == request.run;
+        let clocks = state.run.as_ref().filter(|_| is_this).and_then(|run| run.clocks.as_ref());
+        Ok(clocks.map(Clocks::asker))
     }
 
     fn start_run(&self, request: StartRequest) -> Result<(), Refusal> {
@@ -314,6 +331,23 @@ impl agent_server::Agent for Service {
         let WallClock { synchronized, error_ns } = WallClock::read();
         let state = Some(ClockState { synchronized, error_ns });
         Ok(Response::new(ReadClockReply { received_ns, answered_ns: monotonic_ns(), state }))
+    }
+
+    async fn compare_clocks(
+        &self,
+        request: Request<CompareClocksRequest>,
+    ) -> Result<Response<CompareClocksReply>, Status> {
+        let (found, refusal) = match self.asker(request.into_inner()) {
+            Ok(Some(asker)) => (spawn_blocking(move || asker.ask()).await.unwrap_or_default(), None),
+            Ok(None) => (Vec::new(), None),
+            Err(refusal) => (Vec::new(), Some(refusal.into())),
+        };
+        let found = found.into_iter().map(|(address, offset)| ComparedClock {
+            address: address.to_string(),
+            offset_ns: offset.offset_ns,
+            error_ns: offset.error_ns,
+        });
+        Ok(Response::new(CompareClocksReply { refusal, clocks: found.collect() }))
     }
 
     type AttendStream = ReceiverStream<Result<Progress, Status>>;

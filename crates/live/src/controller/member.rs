@@ -126,8 +126,16 @@ impl Member {
         std::mem::take(&mut lock(&self.told).ended)
     }
 
+    /// Name of its clock: the same of all that read it. Empty where it does not tell.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
     /// Asks the clock again.
     pub async fn read_clock(&self) -> Result<ClockOffset, String> {
+        if let Some((_, how)) = self.seen().lost {
+            return Err(how);
+        }
         let mut client = self.client.clone();
         timeout(ANSWER_WITHIN, offset(&mut client, &self.identity))
             .await

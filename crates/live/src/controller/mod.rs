@@ -6,11 +6,13 @@
 //! it a [`Loss`] beside the others' results.
 //!
 //! - [`member`]: one agent, and its signs of life; [`place`]: where it is.
+//! - [`clocks`]: theirs beside ours, and beside each other.
 //! - [`opening`]: receivers agree, and all open what the run needs.
 //! - [`start`]: all start at one moment, of which each has heard before.
 //! - [`reports`]: what a run found, kept before its agents may forget it.
 //! - [`round`]: a question to many.
 
+mod clocks;
 mod error;
 mod member;
 mod opening;
@@ -19,6 +21,7 @@ mod reports;
 mod round;
 mod start;
 
+pub use clocks::{Clocks, Comparison};
 pub use error::{Error, Loss};
 pub(crate) use member::{exchange_clocks, greet};
 pub use place::Place;
@@ -34,7 +37,6 @@ use crate::results::Ended;
 use crate::task::Assignment;
 use member::{ANSWER_WITHIN, Member};
 use netstage_core::fleet::{Conduct, Phase, SETTLE};
-use netstage_core::measure::ClockOffset;
 use netstage_core::time::{Duration, Instant};
 use round::{Answers, ask, cores};
 use start::Lead;
@@ -78,6 +80,7 @@ pub struct Agents {
     consents: Vec<Consent>,
     /// How the start was told.
     lead: Cell<Lead>,
+    clocks: Clocks,
 }
 
 /// How a run goes.
@@ -126,6 +129,8 @@ impl Agents {
         let members = connected.into_iter().flatten().collect::<Result<Vec<Member>, _>>()?;
         let by_name =
             members.iter().enumerate().map(|(index, member)| (member.name.clone(), index)).collect();
+        let known: Vec<_> = members.iter().map(|member| Some(member.clock)).collect();
+        let clocks = Clocks::new(&members, &known);
         Ok(Agents {
             runtime,
             controller,
@@ -139,6 +144,7 @@ impl Agents {
             conduct: None,
             consents: Vec::new(),
             lead: Cell::default(),
+            clocks,
         })
     }
 
@@ -184,17 +190,6 @@ impl Agents {
         let mut ended = Ended::default();
         self.members.iter().for_each(|member| ended.extend(member.take_ended()));
         ended
-    }
-
-    /// Asks the agents' clocks again: against those of before, this shows how they drift.
-    /// Agents that do not answer are left out.
-    pub fn read_clocks(&self) -> Vec<(String, ClockOffset)> {
-        let calls = self.members.iter().map(|member| {
-            let member = member.clone();
-            async move { (member.name.clone(), member.read_clock().await) }
-        });
-        let read = self.ask_all(calls).into_iter();
-        read.filter_map(|(name, clock)| Some((name, clock.ok()?))).collect()
     }
 
     /// Waits until every agent is over or lost, telling how it goes about 20 times a second;
@@ -284,11 +279,6 @@ impl Agents {
     {
         let Answers { answers, .. } = ask(&self.runtime, AT_A_TIME, calls, |_| true);
         answers.into_iter().flatten().collect()
-    }
-
-    /// Each agent's clock against ours.
-    pub fn clocks(&self) -> impl Iterator<Item = (&str, ClockOffset)> {
-        self.members.iter().map(|member| (member.name.as_str(), member.clock))
     }
 
     /// Nothing, where all from the `first` on agreed; else the run is called off. Some may not

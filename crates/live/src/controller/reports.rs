@@ -6,7 +6,6 @@ use crate::protocol::MAX_REPORT_BYTES;
 use crate::protocol::generated::{KeptRequest, ReleaseRequest};
 use crate::results::Report;
 use netstage_core::fleet::{SETTLE, Standing};
-use netstage_core::measure::ClockOffset;
 use std::ops::ControlFlow;
 
 /// What a run found.
@@ -16,8 +15,6 @@ pub struct Collected {
     pub reports: Vec<Report>,
     /// Agents whose reports are missing.
     pub lost: Vec<Loss>,
-    /// Each agent's clock against the controller's, as estimated before the run.
-    pub clocks: Vec<(String, ClockOffset)>,
     /// What a reader should know.
     pub warnings: Vec<String>,
     /// Where agents were slow to answer: how far ahead they were told of the start, and how often it was moved.
@@ -96,7 +93,6 @@ impl Agents {
         collected.slow_start = self.lead.get().remark(self.taking_part.len());
         for (&index, result) in self.taking_part.iter().zip(self.ask_all(calls)) {
             let member = &self.members[index];
-            collected.clocks.push((member.name.clone(), member.clock));
             match result {
                 Ok((report, spool_error)) => {
                     if !spool_error.is_empty() {

@@ -7,6 +7,7 @@ use super::{Agents, Error};
 use crate::clock::{Epoch, monotonic_ns};
 use crate::protocol::generated::{self as wire, ReadClockRequest, RefusalKind, StartRequest};
 use netstage_core::fleet::{Conduct, Kickoff, Step, start_lead};
+use netstage_core::measure::ClockOffset;
 use netstage_core::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -112,20 +113,24 @@ impl Agents {
     }
 
     fn clock_error(&self) -> Duration {
-        let errors = self.taking_part.iter().map(|&index| self.members[index].clock.error_ns);
+        let errors = self.taking_part.iter().map(|&index| self.clock(index).error_ns);
         Duration(errors.max().unwrap_or(0))
+    }
+
+    fn clock(&self, index: usize) -> ClockOffset {
+        self.clocks.of(&self.members[index].name).expect("it is of these agents")
     }
 
     /// The order for a start, to each agent.
     fn orders(&self, epoch: Epoch) -> impl Iterator<Item = impl Future<Output = Answer> + use<>> {
         let (controller, run) = (self.controller, self.run);
-        let order = move |member: Member| async move {
+        let order = move |(member, at_ns): (Member, u64)| async move {
             let mut client = member.client.clone();
-            let request = StartRequest { controller, run, at_ns: member.clock.theirs(epoch.0) };
+            let request = StartRequest { controller, run, at_ns };
             member.answer(ANSWER_WITHIN, client.start(request)).await.map(|reply| reply.refusal)
         };
-        let members = self.taking_part.iter().map(|&index| self.members[index].clone());
-        members.collect::<Vec<_>>().into_iter().map(order)
+        let told = |&index: &usize| (self.members[index].clone(), self.clock(index).theirs(epoch.0));
+        self.taking_part.iter().map(told).collect::<Vec<_>>().into_iter().map(order)
     }
 
     /// Tells all agents of a start, until it is known what follows; what they have said by then.

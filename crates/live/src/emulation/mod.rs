@@ -8,7 +8,7 @@ mod folder;
 pub(crate) mod outcome;
 pub(crate) mod so_far;
 
-use crate::controller::{Agents, Collected, Error};
+use crate::controller::{Agents, Clocks, Collected, Error};
 use crate::emulator;
 use crate::fabric::assignments::{self, Member};
 use crate::fabric::differences::differences;
@@ -138,6 +138,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         std::thread::sleep(LOOK);
     }
     let collected = agents.collect();
+    let clocks = agents.clocks().clone();
     agents.finish();
     if stop() {
         return Err(Stopped::Interrupted);
@@ -158,7 +159,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
     outcome.differences = differences(plan).into_iter().chain(told).collect();
     outcome.failures.extend(ended);
     outcome::keep_logs(&services, seed, &means.logs, &mut outcome);
-    add_remarks(&mut outcome, collected, |name| {
+    add_remarks(&mut outcome, collected, &clocks, |name| {
         folder.last_words(plan.nodes.iter().position(|node| node.name == name)?)
     });
     Ok(outcome)
@@ -177,18 +178,21 @@ fn interrupted_or(failed: Failed, stop: &dyn Fn() -> bool) -> Stopped {
     if stop() { Stopped::Interrupted } else { failed.into() }
 }
 
-fn add_remarks(outcome: &mut Outcome, collected: Collected, last_words: impl Fn(&str) -> Option<String>) {
+fn add_remarks(
+    outcome: &mut Outcome,
+    collected: Collected,
+    clocks: &Clocks,
+    last_words: impl Fn(&str) -> Option<String>,
+) {
     for loss in collected.lost {
         let words = last_words(&loss.agent).map_or(String::new(), |words| format!("; it last said: {words}"));
         outcome.failures.push(format!("node.{}: its agent was lost: {}{words}", loss.agent, loss.reason));
     }
     outcome.warnings.extend(collected.warnings);
-    for (node, clock) in collected.clocks {
-        if clock.error_ns > 0 {
-            outcome.warnings.push(format!(
-                "node.{node}: its clock is known to ± {} µs; one-way delays to and from it carry that error",
-                clock.error_ns / 1000
-            ));
-        }
+    for (node, clock) in clocks.iter().filter(|(_, clock)| clock.error_ns > 0) {
+        outcome.warnings.push(format!(
+            "node.{node}: its clock is known to ± {} µs; one-way delays to and from it carry that error",
+            clock.error_ns.div_ceil(1000)
+        ));
     }
 }

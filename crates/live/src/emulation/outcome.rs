@@ -2,7 +2,7 @@
 //! the bins the simulator uses.
 
 use crate::emulator;
-use crate::fabric::assignments::{Member, is_one_ended};
+use crate::fabric::assignments::{Member, is_dated, is_one_ended};
 use crate::fabric::services::ServiceResult;
 use crate::results::{
     Buckets, Counts, FlowResult, Report, TcpSample, Travel, Usage, VpnResult, Watched, WindowSample,
@@ -60,7 +60,7 @@ pub fn outcome(found: &Findings) -> Outcome {
             continue;
         }
         gathered.add_flow(plan, member, &sides, lost);
-        if found.is_real && !is_one_ended(&group.transport) && !matches!(group.transport, Transport::Tcp(_)) {
+        if found.is_real && is_dated(&group.transport) {
             let error = (found.clock_error)(group.from, group.to) as f64 * 1e-9;
             let values = vec![error; gathered.bins];
             gathered.push(Metric::FlowClockError, &plan.flow_name(member.group, member.index), values);

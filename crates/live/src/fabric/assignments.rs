@@ -135,6 +135,11 @@ pub fn is_one_ended(transport: &plan::Transport) -> bool {
     matches!(transport, plan::Transport::IcmpEcho | plan::Transport::UdpUnreachable)
 }
 
+/// Whether packets tell their receiver when they were sent, by the sender's clock.
+pub fn is_dated(transport: &plan::Transport) -> bool {
+    !is_one_ended(transport) && !matches!(transport, plan::Transport::Tcp(_))
+}
+
 /// The sender's side of a flow.
 fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
     let start = group.start.since(Instant::ZERO) + group.stagger * member.index as u64;

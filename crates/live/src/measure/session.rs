@@ -83,8 +83,7 @@ impl Session {
 
     /// The clock there against the one here, as compared when connecting.
     pub fn clock(&self) -> Option<ClockOffset> {
-        let mut clocks = self.agents.clocks();
-        clocks.find(|(name, _)| *name == THERE).map(|(_, clock)| clock)
+        self.agents.clocks().of(THERE)
     }
 
     /// Measures: `tell` is called with each interval soon after its end. Setting `stop` ends
@@ -111,7 +110,7 @@ impl Session {
         let end = stopped_at.unwrap_or(order.duration()).min(order.duration());
         let collected = self.agents.collect();
         self.agents.take_ended().bins.into_iter().for_each(|ended| timeline.push(ended));
-        let again = self.agents.read_clocks().into_iter().find(|(name, _)| name == THERE);
+        let again = self.agents.read_clocks(&[]).of(THERE);
         let report = |name: &str| collected.reports.iter().find(|report| report.node == name);
         let flows_of = |name: &str| report(name).map(|report| report.flows.clone());
         let interrupted = stopped_at.is_some();
@@ -123,7 +122,7 @@ impl Session {
         outcome.warnings.extend(collected.warnings);
         outcome.lost = collected.lost;
         outcome.clock = clock;
-        outcome.clock_error_ns = clock.map(|before| before.error_with_drift(again.map(|(_, after)| after)));
+        outcome.clock_error_ns = clock.map(|before| before.error_with_drift(again));
         for interval in outcome.intervals.iter().filter(|interval| interval.number >= timeline.next()) {
             tell(interval);
         }

@@ -6,6 +6,7 @@
 //! run is taken up by its journal: what agents had finished is fetched, not run again.
 
 mod bounds;
+mod clocks;
 mod ground;
 mod journal;
 mod place;
@@ -23,10 +24,10 @@ use crate::fleet::runs::Runs;
 use crate::fleet::{FleetError, State};
 use crate::results::{Report, Watched};
 use crate::task::{Assignment, EdgeTask, Side, Transport};
+use clocks::Certainty;
 use ground::OnHosts;
 use journal::Journal;
 use netstage_core::fleet::Receipt;
-use netstage_core::measure::ClockOffset;
 use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
 use netstage_scenario::plan::{Family, NodeKind, Plan};
 use std::collections::BTreeMap;
@@ -241,7 +242,9 @@ fn conduct(
     let places = Places::new(plan, agents, placed)?;
     let members = assignments::members_at(plan, |group| places.flows[group]);
     let members = members.map_err(|error| Stopped::Unsupported(error.to_string()))?;
-    let parts = parts(plan, &members, seed, placed, &places)?;
+    let mut parts = parts(plan, &members, seed, placed, &places)?;
+    let comparisons = clocks::compare(&mut parts, agents.clocks());
+    let comparisons = comparisons.map_err(|error| Stopped::Failed(error.to_string()))?;
     let nodes = parts.iter().map(|(agent, part)| (agent.clone(), part.node.clone())).collect();
     let run = runs.open(&plan.title, nodes)?;
     journal.begun(plan, seed, run, &places.flows, &places.routers);
@@ -251,6 +254,7 @@ fn conduct(
         let _ = runs.forget(run);
         return Err(stopped(error));
     }
+    agents.compare_clocks(&comparisons);
     // Where it fails, some may have begun: what they found is still to come.
     agents.start_together().map_err(stopped)?;
     let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
@@ -263,6 +267,8 @@ fn conduct(
         attendant.reached(overview.now);
         if attendant.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
+    // While receivers still answer.
+    let clocks = Certainty::after(agents, &comparisons);
     let collected = agents.collect_keeping(|agent, report| {
         let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
         bounds::check(report, part.ok_or("it had no part in this run")?)?;
@@ -275,13 +281,7 @@ fn conduct(
     if attendant.stop() {
         return Err(Stopped::Interrupted);
     }
-    let again: BTreeMap<String, ClockOffset> = agents.read_clocks().into_iter().collect();
-    let clocks = collected
-        .clocks
-        .iter()
-        .map(|(agent, before)| (agent.clone(), before.error_with_drift(again.get(agent).copied())));
-    let clocks: BTreeMap<String, u64> = clocks.collect();
-    let outcome = made(part, &members, &parts, collected, &clocks);
+    let outcome = made(part, &members, &parts, collected, Some(&clocks));
     if runs.missing(run).is_empty() {
         let _ = runs.close(run);
     }
@@ -333,7 +333,7 @@ fn taken_up(
         )],
         ..Collected::default()
     };
-    Ok(Some(made(part, &members, &parts, collected, &BTreeMap::new())))
+    Ok(Some(made(part, &members, &parts, collected, None)))
 }
 
 /// The outcome from what came back.
@@ -342,7 +342,7 @@ fn made(
     members: &[Member],
     parts: &[(String, Assignment)],
     collected: Collected,
-    clocks: &BTreeMap<String, u64>,
+    clocks: Option<&Certainty>,
 ) -> Outcome {
     let &Part { plan, seed, placed, logs } = part;
     let mut void = Vec::new();
@@ -368,14 +368,19 @@ fn made(
         reports.iter().flat_map(|report| &report.services).map(shown).collect();
     let watched = watched(&reports);
     void.extend(bounds::contradictions(&reports));
-    let error_of = |node: usize| placed.get(&node).and_then(|agent| clocks.get(agent)).copied().unwrap_or(0);
+    let error_between = |from: usize, to: usize| {
+        clocks
+            .zip(placed.get(&from))
+            .zip(placed.get(&to))
+            .map_or(0, |((clocks, from), to)| clocks.error_ns(from, to))
+    };
     let found = Findings {
         plan,
         members,
         reports: &reports,
         emulator: &emulator::Report::default(),
         is_real: true,
-        clock_error: &|from, to| error_of(from).saturating_add(error_of(to)),
+        clock_error: &error_between,
         services: &services,
         watched: &watched,
     };
@@ -409,12 +414,10 @@ fn made(
         outcome.failures.push(format!("agent {}: it was lost: {}", loss.agent, loss.reason));
     }
     outcome.warnings.extend(collected.warnings.into_iter().chain(collected.slow_start));
-    for (agent, error_ns) in clocks.iter().filter(|(_, error_ns)| **error_ns > 0) {
-        outcome.warnings.push(format!(
-            "agent {agent}: its clock is known to ± {} µs; one-way delays to and from it carry that error",
-            error_ns.div_ceil(1000)
-        ));
-    }
+    let dated = plan.flows.iter().filter(|flows| assignments::is_dated(&flows.transport));
+    let pairs =
+        dated.filter_map(|flows| Some((placed.get(&flows.from)?.clone(), placed.get(&flows.to)?.clone())));
+    outcome.warnings.extend(clocks.map(|clocks| clocks.remarks(pairs)).unwrap_or_default());
     outcome
 }
 

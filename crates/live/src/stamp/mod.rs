@@ -11,6 +11,7 @@ pub use reflector::{Reflector, ReflectorEnder};
 pub use sender::{Delays, Departure, Found, Sending, Session, run};
 pub use socket::Received;
 
+use crate::clock::{monotonic_ns, realtime_ns};
 use netstage_core::measure::stamp::Mac;
 use netstage_wire::stamp::{DIGEST, Mode};
 use ring::hmac::{self, HMAC_SHA256};
@@ -19,6 +20,32 @@ use ring::hmac::{self, HMAC_SHA256};
 pub const LARGEST: usize = 9216;
 /// Packets taken before others have their turn.
 const AT_ONCE: usize = 512;
+
+/// By what packets are dated. Both ends must mean the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timescale {
+    /// The wall clock, as the standard has it.
+    #[default]
+    Wall,
+    /// The kernel's monotonic clock, which nobody sets, as if it counted from 1970: between programs of ours.
+    Monotonic,
+}
+
+impl Timescale {
+    fn now_ns(self) -> u64 {
+        match self {
+            Timescale::Wall => realtime_ns(),
+            Timescale::Monotonic => monotonic_ns(),
+        }
+    }
+
+    fn arrival_ns(self, received: &Received) -> u64 {
+        match self {
+            Timescale::Wall => received.unix_ns,
+            Timescale::Monotonic => received.monotonic_ns,
+        }
+    }
+}
 
 /// The key of authenticated mode, which both ends are given as it is: other
 /// implementations have to know it, too.

@@ -2,8 +2,7 @@
 
 use super::clock::WallClock;
 use super::socket::{PacketSocket, Received};
-use super::{AT_ONCE, HmacKey, LARGEST, mode, with_mac};
-use crate::clock::realtime_ns;
+use super::{AT_ONCE, HmacKey, LARGEST, Timescale, mode, with_mac};
 use netstage_core::measure::stamp::{self, Arrival, ReflectorConfig, ReflectorCounts};
 use netstage_core::time::Instant;
 use netstage_wire::stamp::tlv::sync_source;
@@ -23,6 +22,7 @@ const ECN: u8 = 0b11;
 pub struct Reflector {
     socket: PacketSocket,
     key: Option<HmacKey>,
+    timescale: Timescale,
     machine: stamp::Reflector,
     packet: Vec<u8>,
     reply: Vec<u8>,
@@ -42,7 +42,7 @@ impl ReflectorEnder {
 
 impl Reflector {
     /// Binds to an address; with a key only authenticated packets are answered.
-    pub fn bind(address: SocketAddr, key: Option<HmacKey>) -> io::Result<Reflector> {
+    pub fn bind(address: SocketAddr, key: Option<HmacKey>, timescale: Timescale) -> io::Result<Reflector> {
         let socket = PacketSocket::bind(address)?;
         let clock = WallClock::read();
         let config = ReflectorConfig {
@@ -54,6 +54,7 @@ impl Reflector {
         Ok(Reflector {
             socket,
             key,
+            timescale,
             machine: stamp::Reflector::new(config),
             packet: vec![0; LARGEST],
             reply: Vec::with_capacity(LARGEST),
@@ -94,7 +95,7 @@ impl Reflector {
             let destination = SocketAddr::new(received.destination.unwrap_or(own.ip()), own.port());
             let arrival = Arrival {
                 instant: Instant(received.monotonic_ns),
-                unix: received.unix_ns,
+                unix: self.timescale.arrival_ns(&received),
                 source: received.source,
                 destination,
                 ttl: received.ttl,
@@ -103,8 +104,9 @@ impl Reflector {
             };
             let (machine, reply) = (&mut self.machine, &mut self.reply);
             let packet = &self.packet[..received.length];
+            let now = || self.timescale.now_ns();
             let answer =
-                with_mac(self.key.as_ref(), |mac| machine.reflect(packet, &arrival, mac, realtime_ns, reply));
+                with_mac(self.key.as_ref(), |mac| machine.reflect(packet, &arrival, mac, now, reply));
             if let Ok(dscp) = answer {
                 // One that cannot be sent is one that is lost.
                 let _ = self.socket.send(&self.reply, received.destination, Some(received.source), dscp << 2);

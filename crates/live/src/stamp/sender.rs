@@ -2,13 +2,14 @@
 
 use super::clock::WallClock;
 use super::socket::{PacketSocket, Received};
-use super::{AT_ONCE, HmacKey, LARGEST, mode, with_mac};
-use crate::clock::{Epoch, monotonic_ns, realtime_ns};
+use super::{AT_ONCE, HmacKey, LARGEST, Timescale, mode, with_mac};
+use crate::clock::{Epoch, monotonic_ns};
+use netstage_core::measure::ClockOffset;
 use netstage_core::measure::stamp::{Moment, Rejected, Sample, Sender, SenderConfig, SenderResult};
 use netstage_core::time::{Duration, Instant};
 use socket2::Socket;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest wait before looking whether to stop.
@@ -17,8 +18,12 @@ const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 /// What to send.
 #[derive(Clone)]
 pub struct Sending {
+    /// Where packets come from; none is an address and a port of the system's choice.
+    pub source: Option<SocketAddr>,
     /// The reflector.
     pub target: SocketAddr,
+    /// By what packets are dated.
+    pub timescale: Timescale,
     /// Key of authenticated mode; none is unauthenticated.
     pub key: Option<HmacKey>,
     /// DSCP and ECN of our packets.
@@ -65,6 +70,15 @@ pub struct Found {
     pub interrupted: bool,
 }
 
+impl Found {
+    /// The reflector's clock less ours, by the packet that was there and back soonest.
+    pub fn clock_offset(&self) -> Option<ClockOffset> {
+        let exchanges = self.forward.iter().zip(self.backward.iter());
+        let offsets = exchanges.filter_map(|(forward, backward)| ClockOffset::of_delays(forward, backward));
+        offsets.min_by_key(|offset| offset.error_ns)
+    }
+}
+
 /// Delays of packets, nanoseconds; one-way ones are negative where clocks differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays(Vec<i64>);
@@ -109,6 +123,7 @@ pub struct Session {
     socket: PacketSocket,
     sender: Sender,
     key: Option<HmacKey>,
+    timescale: Timescale,
     traffic_class: u8,
     found: Found,
     /// Until a reply says otherwise, and never again once one is not synchronized.
@@ -127,10 +142,11 @@ pub struct Departure {
 }
 
 impl Session {
-    /// Opens a socket at `source` for a session whose first packet leaves at `start` of the run.
-    /// Panics if the interval is zero.
-    pub fn open(sending: &Sending, source: SocketAddr, start: Instant) -> io::Result<Session> {
-        let socket = PacketSocket::bind(source)?;
+    /// Opens a socket for a session whose first packet leaves at `start` of the run. Panics if the interval is zero.
+    pub fn open(sending: &Sending, start: Instant) -> io::Result<Session> {
+        let any =
+            if sending.target.is_ipv4() { (IpAddr::from([0; 4]), 0) } else { (IpAddr::from([0; 16]), 0) };
+        let socket = PacketSocket::bind(sending.source.unwrap_or(any.into()))?;
         socket.connect(sending.target)?;
         let clock = WallClock::read();
         let config = SenderConfig {
@@ -148,6 +164,7 @@ impl Session {
             socket,
             sender: Sender::new(config, start),
             key: sending.key.clone(),
+            timescale: sending.timescale,
             traffic_class: sending.traffic_class,
             found: Found { own_clock: Some(clock), ..Found::default() },
             certain: true,
@@ -169,7 +186,7 @@ impl Session {
     /// Sends the packet that is due, if one is, and gives up replies that are overdue.
     pub fn handle_timeout(&mut self, epoch: Epoch) -> Option<Departure> {
         let due = self.sender.poll_timeout()?;
-        let now = Moment { instant: epoch.now(), unix: realtime_ns() };
+        let now = Moment { instant: epoch.now(), unix: self.timescale.now_ns() };
         let (sender, bytes) = (&mut self.sender, &mut self.bytes);
         if !with_mac(self.key.as_ref(), |mac| sender.poll_transmit(now, mac, bytes)) {
             return None;
@@ -188,7 +205,8 @@ impl Session {
         for _ in 0..AT_ONCE {
             // An error says that nobody listens there, which the missing replies will tell.
             let Ok(Some(received)) = self.socket.receive(&mut self.reply) else { return };
-            let at = Moment { instant: epoch.instant(received.monotonic_ns), unix: received.unix_ns };
+            let unix = self.timescale.arrival_ns(&received);
+            let at = Moment { instant: epoch.instant(received.monotonic_ns), unix };
             let (sender, reply) = (&mut self.sender, &self.reply[..received.length]);
             let taken = with_mac(self.key.as_ref(), |mac| sender.handle_packet(reply, at, mac));
             match &taken {
@@ -219,9 +237,7 @@ impl Session {
 
 /// Runs a session on this thread; `tell` is called with the counts a few times a second.
 pub fn run(sending: &Sending, stop: &AtomicBool, mut tell: impl FnMut(&SenderResult)) -> io::Result<Found> {
-    let any: SocketAddr =
-        if sending.target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().expect("valid");
-    let mut session = Session::open(sending, any, Instant::ZERO)?;
+    let mut session = Session::open(sending, Instant::ZERO)?;
     let epoch = Epoch(monotonic_ns());
     let mut told = Instant::ZERO;
     while let Some(due) = session.poll_timeout() {

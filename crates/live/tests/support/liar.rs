@@ -172,6 +172,13 @@ impl Agent for Liar {
         Ok(Response::new(ReadClockReply { received_ns: now, answered_ns: now, state: None }))
     }
 
+    async fn compare_clocks(&self, _: Request<CompareClocksRequest>) -> Answer<CompareClocksReply> {
+        let clock =
+            |address: &str, offset_ns| ComparedClock { address: address.into(), offset_ns, error_ns: 1 };
+        let clocks = vec![clock("192.0.2.9:1", 5), clock("192.0.2.1:4704", i64::MIN), clock("x", 0)];
+        Ok(Response::new(CompareClocksReply { refusal: None, clocks }))
+    }
+
     type AttendStream = ReceiverStream<Result<Progress, Status>>;
 
     async fn attend(&self, request: Request<Streaming<Heartbeat>>) -> Answer<Self::AttendStream> {

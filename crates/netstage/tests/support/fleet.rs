@@ -107,6 +107,16 @@ impl Fleet {
         self.start_command(&self.hosts[index], &format!("{name}.log"), command)
     }
 
+    /// An agent whose monotonic clock is so many seconds ahead of its machine's.
+    pub fn agent_ahead(&self, index: usize, seconds: u32) -> Process {
+        let name = self.names[index];
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--monotonic", &seconds.to_string(), "--fork", "--kill-child", PROGRAM]);
+        command.args(["agent", "--state", name, "--policy", "policy.toml"]).current_dir(&*self.folder);
+        command.stdin(Stdio::null());
+        self.start_command(&self.hosts[index], &format!("{name}.log"), command)
+    }
+
     /// The unit of the package, as its author meant it apart from where the program is.
     pub fn unit(&self) -> PathBuf {
         let program = self.folder.join("netstage");
@@ -149,11 +159,16 @@ impl Fleet {
 
     /// All agents join, each under a label, and dial.
     pub fn join_all(&self, labels: &[&str]) -> Vec<Process> {
+        self.join_all_as(labels, |index| self.agent(index))
+    }
+
+    /// As [`join_all`](Fleet::join_all), with agents that are started so.
+    pub fn join_all_as(&self, labels: &[&str], start: impl Fn(usize) -> Process) -> Vec<Process> {
         let agents = self.names.iter().zip(labels).enumerate().map(|(index, (name, label))| {
             let token = self.well(&["fleet", "token", name, "--label", label]);
             let output = self.join(index, token.trim());
             assert!(output.status.success(), "{}", said(&output));
-            self.agent(index)
+            start(index)
         });
         let agents = agents.collect();
         let idle: Vec<_> = self.names.iter().map(|name| (*name, "idle")).collect();

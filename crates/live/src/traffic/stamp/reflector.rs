@@ -7,7 +7,7 @@ use super::super::udp::Drops;
 use super::watch;
 use crate::clock::Epoch;
 use crate::results::{Counts, FlowResult};
-use crate::stamp::Reflector;
+use crate::stamp::{Reflector, Timescale};
 use crate::task::FlowTask;
 use netstage_core::measure::sequence::{Arrival, Sequence};
 use netstage_core::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub struct StampReflector {
 impl StampReflector {
     /// Opens and binds the socket; from now on packets wait for the run.
     pub fn prepare(task: &FlowTask, duration: Duration, ledger: Ledger) -> Result<StampReflector, Problem> {
-        let reflector = Reflector::bind(task.destination, None)
+        let reflector = Reflector::bind(task.destination, None, Timescale::Wall)
             .map_err(|error| Problem::binding(task.destination, error))?;
         let drops = watch(reflector.socket(), task.destination.is_ipv6())?;
         Ok(StampReflector {

@@ -8,7 +8,7 @@ use super::super::udp::Drops;
 use super::watch;
 use crate::clock::Epoch;
 use crate::results::{Buckets, Counts, FlowResult};
-use crate::stamp::{Delays, LARGEST, Sending, Session};
+use crate::stamp::{Delays, LARGEST, Sending, Session, Timescale};
 use crate::task::FlowTask;
 use netstage_core::measure::stamp::Rejected;
 use netstage_core::time::{Duration, Instant};
@@ -46,8 +46,10 @@ impl StampSender {
         let (stop, end) = (emissions.stop(), Instant(duration.0));
         let count = stop.since(start).0.div_ceil(interval.0);
         let sending = Sending {
+            source: Some(task.source),
             target: task.destination,
             key: None,
+            timescale: Timescale::Wall,
             traffic_class: task.traffic_class,
             interval,
             count: u32::try_from(count).map_err(|_| Problem::Refused("it has more than 2^32 packets"))?,
@@ -57,8 +59,7 @@ impl StampSender {
             padding: padding(bytes)?,
             reflector_is_stateful: true,
         };
-        let session = Session::open(&sending, task.source, start)
-            .map_err(|error| Problem::binding(task.source, error))?;
+        let session = Session::open(&sending, start).map_err(|error| Problem::binding(task.source, error))?;
         let drops = watch(session.socket(), task.destination.is_ipv6())?;
         let punctuality = Punctuality::new();
         Ok(StampSender { name: task.name.clone(), session, bytes, end, ledger, punctuality, drops })

@@ -6,7 +6,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_live::agent::{EndReason, Engine, Happening, Host, Limits};
 use netstage_live::keyed::Key;
-use netstage_live::stamp::{Reflector, ReflectorEnder};
+use netstage_live::stamp::{Reflector, ReflectorEnder, Timescale};
 use netstage_live::task::{Assignment, Side, Transport};
 use netstage_study::format;
 use serde_json::json;
@@ -108,7 +108,7 @@ fn reflect(arguments: &Arguments) -> Result<Vec<ReflectorEnder>, Failure> {
     let mut enders = Vec::new();
     let mut problem = None;
     for ip in addresses {
-        match Reflector::bind(SocketAddr::new(ip, port), key.clone()) {
+        match Reflector::bind(SocketAddr::new(ip, port), key.clone(), Timescale::Wall) {
             Ok(reflector) => {
                 enders.push(reflector.ender());
                 // It ends with the process, and a socket that fails says no more than silence.

@@ -4,7 +4,7 @@ use super::{Family, flows, units};
 use crate::exit::{self, FAILED, Failure, INTERRUPTED, OK};
 use netstage_core::time::Duration;
 use netstage_live::keyed::Key;
-use netstage_live::stamp::{self, Delays, Found, HmacKey, Sending};
+use netstage_live::stamp::{self, Delays, Found, HmacKey, Sending, Timescale};
 use netstage_study::format::quantity;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -67,6 +67,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     }
     let key = arguments.key_file.as_deref().map(hmac_key).transpose()?;
     let sending = Sending {
+        source: None,
+        timescale: Timescale::Wall,
         target: arguments.family.resolve(&arguments.target, arguments.port)?,
         key,
         traffic_class: arguments.dscp.unwrap_or(0) << 2,
