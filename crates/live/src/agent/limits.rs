@@ -110,7 +110,7 @@ fn refuse(reason: impl Into<String>) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{OneEnded, TcpOptions, UdpOptions};
+    use crate::task::{ClockTask, OneEnded, TcpOptions, UdpOptions};
     use netstage_core::traffic::Pattern;
 
     const CBR: Pattern = Pattern::Cbr { rate: BitRate(1_000_000), packet: 1000 };
@@ -178,6 +178,15 @@ mod tests {
             let flow = flow(Side::Send, "0.0.0.0:0", "192.0.2.7:0", transport, CBR);
             assert!(applied(Limits::default(), vec![flow]).is_err());
         }
+    }
+
+    #[test]
+    fn no_third_host_is_asked_for_its_clock() {
+        let mut assignment =
+            Assignment::of_flows("far", Duration::from_secs(10), Duration::from_secs(1), Vec::new());
+        let asks = vec![("192.0.2.1:0".parse().unwrap(), "192.0.2.9:4704".parse().unwrap())];
+        assignment.clocks = Some(ClockTask { key: String::new(), answers: Vec::new(), asks });
+        assert!(Limits::default().apply(&mut assignment, peer()).is_err());
     }
 
     #[test]

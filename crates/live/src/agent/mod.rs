@@ -2,7 +2,7 @@
 //! in a namespace or on a host, is the business of whoever started it.
 //!
 //! [`Session`](netstage_core::fleet::Session) decides what may happen when, `service` speaks gRPC, `run` is the
-//! thread of a run, `clocks` has it compared with others', `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
+//! thread of a run, `clocks` compares this host's with others', `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
 //! [`Agent`] serves one controller of this machine, [`Host`] controllers of other hosts that
 //! have its key, one after the other, within [`Limits`]; [`Turns`] is an agent of a fleet, which may start other
 //! people's programs, too ([`Serving`]).

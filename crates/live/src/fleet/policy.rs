@@ -295,3 +295,58 @@ fn interfaces() -> Vec<(String, IpAddr)> {
     found.sort_by_key(|(_, address)| address.is_loopback());
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::UdpOptions;
+    use netstage_core::quantity::BitRate;
+    use netstage_core::time::Duration;
+    use netstage_core::traffic::Pattern;
+
+    /// 10.0.0.1 sends to 10.0.0.2, and receives from it.
+    fn assignment() -> Assignment {
+        let flow = |side, source: &str, destination: &str| FlowTask {
+            name: "voice".into(),
+            id: 1,
+            side,
+            transport: Transport::Udp(UdpOptions::default()),
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            traffic: Pattern::Cbr { rate: BitRate(1_000_000), packet: 100 }.into(),
+            start: Duration::ZERO,
+            stop: Duration::from_secs(1),
+            detail: false,
+            settled: Duration::ZERO,
+            traffic_class: 0,
+        };
+        let flows = vec![
+            flow(Side::Send, "10.0.0.1:0", "10.0.0.2:5001"),
+            flow(Side::Receive, "10.0.0.2:0", "10.0.0.1:5001"),
+        ];
+        Assignment::of_flows("a", Duration::from_secs(1), Duration::from_millis(100), flows)
+    }
+
+    #[test]
+    fn clocks_are_compared_where_flows_go_and_nowhere_else() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let strays = |answers: &[&str], asks: &[(&str, &str)]| {
+            let answers = answers.iter().map(|address| at(address)).collect();
+            let asks = asks.iter().map(|(from, to)| (at(from), at(to))).collect();
+            super::strays(&ClockTask { key: String::new(), answers, asks }, &assignment())
+        };
+        let own = ("10.0.0.1:0", "10.0.0.2:4704");
+        assert_eq!(strays(&["10.0.0.1:4704"], &[own]), None);
+        for (answers, asks, why) in [
+            (&["10.0.0.2:4704"][..], &[][..], "where no flow is received"),
+            (&[], &[("10.0.0.1:0", "10.0.0.9:4704")], "where no flow is sent to"),
+            (&[], &[("10.0.0.7:0", "10.0.0.2:4704")], "where no flow is sent to"),
+            (&[], &[("10.0.0.1:0", "10.0.0.2:53")], "a port of the system's"),
+            (&["10.0.0.1:22"], &[], "a port of the system's"),
+            (&[], &[own; MOST_ASKED + 1], "65 clocks are to be asked"),
+        ] {
+            let said = strays(answers, asks).expect("it is refused");
+            assert!(said.contains(why), "{said}");
+        }
+    }
+}
