@@ -36,10 +36,12 @@ install -D -m 644 packaging/agent.toml "$root/etc/netstage/agent.toml"
 
 docs=$root/usr/share/doc/netstage
 mkdir -p "$docs"
-cp README.md SECURITY.md docs/*.md docs/*.json "$docs"
-cp -r scenarios "$docs/scenarios"
+# Pages are beside each other as here, so that their links lead somewhere.
+cp README.md SECURITY.md "$docs"
+cp -r docs scenarios "$docs"
 install -D packaging/agent-router.conf "$docs/examples/agent-router.conf"
 gzip -9nc CHANGELOG.md >"$docs/changelog.gz"
+scripts/licences.py | gzip -9n >"$docs/licences.gz"
 {
     echo "Upstream-Name: netstage"
     echo "License: Apache-2.0 OR MIT"
@@ -47,6 +49,8 @@ gzip -9nc CHANGELOG.md >"$docs/changelog.gz"
     echo "Apache-2.0 is in /usr/share/common-licenses/Apache-2.0. MIT:"
     echo
     cat LICENSE-MIT
+    echo
+    echo "Packages it is linked with have licences of their own: /usr/share/doc/netstage/licences.gz."
 } >"$docs/copyright"
 find "$root" -type d -exec chmod 755 {} +
 find "$root" -type f ! -path "$root/usr/bin/*" -exec chmod 644 {} +
@@ -73,17 +77,7 @@ Description: stages a network, proves how it performs, and keeps it fair
  measurement agent, and an observatory of TCP.
 END
 echo /etc/netstage/agent.toml >"$root/DEBIAN/conffiles"
-for script in postinst postrm; do
-    cat >"$root/DEBIAN/$script" <<'END'
-#!/bin/sh
-set -e
-# The agent is started by whoever joins a fleet, never by installing it.
-if [ -z "$DPKG_ROOT" ] && [ -d /run/systemd/system ]; then
-    systemctl daemon-reload || true
-fi
-END
-    chmod 755 "$root/DEBIAN/$script"
-done
+install -m 755 packaging/{postinst,prerm,postrm} "$root/DEBIAN"
 
 find "$root" -newermt "@$SOURCE_DATE_EPOCH" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 dpkg-deb --root-owner-group --build "$root" "$out/netstage_${version}_$architecture.deb" >/dev/null
