@@ -10,12 +10,13 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 version=$("$program" --version)
 version=${version#netstage }
+maintainer="${DEBFULLNAME:-The netstage authors} <${DEBEMAIL:-netstage@localhost}>"
 architecture=$(dpkg --print-architecture)
 # Equal sources give equal packages: files are of the day of the last commit.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 
 install -D "$program" "$root/usr/bin/netstage"
-strip --strip-unneeded "$root/usr/bin/netstage"
+strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/bin/netstage"
 
 "$program" man "$root/usr/share/man/man1"
 gzip -9n "$root"/usr/share/man/man1/*.1
@@ -41,6 +42,13 @@ cp README.md SECURITY.md "$docs"
 cp -r docs scenarios "$docs"
 install -D packaging/agent-router.conf "$docs/examples/agent-router.conf"
 gzip -9nc CHANGELOG.md >"$docs/changelog.gz"
+gzip -9nc >"$docs/changelog.Debian.gz" <<END
+netstage ($version-1) unstable; urgency=medium
+
+  * What changed is in changelog.gz.
+
+ -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
+END
 scripts/licences.py | gzip -9n >"$docs/licences.gz"
 {
     echo "Upstream-Name: netstage"
@@ -61,9 +69,9 @@ printf 'Source: netstage\n\nPackage: netstage\nArchitecture: any\n' >"$work/debi
 depends=$(cd "$work" && dpkg-shlibdeps -O root/usr/bin/netstage 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
 cat >"$root/DEBIAN/control" <<END
 Package: netstage
-Version: $version
+Version: $version-1
 Architecture: $architecture
-Maintainer: The netstage authors <netstage@localhost>
+Maintainer: $maintainer
 Installed-Size: $(du -sk "$root" | cut -f1)
 Depends: $depends
 Suggests: vsftpd, curl, tgt, libiscsi-bin, frr, tshark, iperf3, strongswan-charon, wireguard-go, openvpn
@@ -79,6 +87,8 @@ END
 echo /etc/netstage/agent.toml >"$root/DEBIAN/conffiles"
 install -m 755 packaging/{postinst,prerm,postrm} "$root/DEBIAN"
 
+(cd "$root" && find etc lib usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 find "$root" -newermt "@$SOURCE_DATE_EPOCH" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-dpkg-deb --root-owner-group --build "$root" "$out/netstage_${version}_$architecture.deb" >/dev/null
-echo "$out/netstage_${version}_$architecture.deb"
+package=$out/netstage_$version-1_$architecture.deb
+dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
+echo "$package"

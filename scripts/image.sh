@@ -37,7 +37,9 @@ mkdir "$work/context"
 cp "$package" packaging/Containerfile "$work/context"
 "$engine" build --network host --build-arg BASE="$base" -t netstage "$work/context"
 
-for stage in sim emu; do
-    "$engine" run --rm --privileged --volume "$PWD/scenarios:/work/scenarios:ro" \
-        netstage run scenarios/examples/two-hosts.toml --on "$stage" --out /tmp/record
-done
+run() {
+    "$engine" run --rm --volume "$PWD/scenarios:/work/scenarios:ro" "$@" --out /tmp/record
+}
+run netstage run scenarios/examples/two-hosts.toml
+# 5: this machine was too busy to keep the schedule of real packets.
+run --privileged netstage run scenarios/examples/two-hosts.toml --on emu --retries 2 || [ $? -eq 5 ]

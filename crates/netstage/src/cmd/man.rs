@@ -1,7 +1,7 @@
 //! `netstage man`: manual pages, made of the same descriptions as `--help`.
 
 use crate::exit::{self, Failure, OK};
-use clap::builder::StyledStr;
+use clap::builder::Resettable;
 use clap_mangen::Man;
 use std::fs;
 use std::io::{self, Write as _};
@@ -33,7 +33,7 @@ fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
         write_pages(below, folder)?;
     }
     // What help has at its end, is a section of every page here.
-    let page = Man::new(command.clone().after_help(None::<StyledStr>))
+    let page = Man::new(command.clone().after_help(Resettable::Reset))
         .source(concat!("netstage ", env!("CARGO_PKG_VERSION")))
         .manual("netstage");
     let mut text = Vec::new();
