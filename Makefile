@@ -27,7 +27,7 @@ check: need-build lint ## Every few minutes: formatting, clippy, unit tests; no 
 test-full: test need-vm audit ## Long matrices and every scenario with all its repeats
 	NETSTAGE_TEST_FULL=1 $(CARGO) test --release --locked --workspace -- --include-ignored --skip measures_
 	scripts/python.sh test-full $(abspath $(PROGRAM))
-	scripts/image.sh "$$(scripts/deb.sh $(PROGRAM) target/debian)" || [ $$? -eq 4 ]
+	{ scripts/image.sh "$$(scripts/deb.sh $(PROGRAM) target/debian)" && scripts/service.sh; } || [ $$? -eq 4 ]
 
 lint:
 	$(CARGO) fmt --all --check

@@ -10,8 +10,8 @@ if [ ! -x "$tools/bin/cargo-deny" ]; then
     cargo install --quiet --locked --version '^0.20' --root "$tools" cargo-deny
 fi
 for workspace in . fuzz; do
-    "$tools/bin/cargo-deny" --manifest-path "$workspace/Cargo.toml" --all-features --locked \
-        check --config deny.toml licenses bans sources
+    "$tools/bin/cargo-deny" --config deny.toml --manifest-path "$workspace/Cargo.toml" --all-features --locked \
+        check licenses bans sources
 done
 python3 - <<'END'
 import json, sys, tomllib

@@ -34,6 +34,8 @@ done
 
 # What the agent may be asked to do is the host's to say: dpkg keeps what was changed there.
 install -D -m 644 packaging/agent.toml "$root/etc/netstage/agent.toml"
+# The service's user passes here, whatever mask root has when he joins.
+mkdir -p "$root/var/lib/netstage"
 
 docs=$root/usr/share/doc/netstage
 mkdir -p "$docs"
