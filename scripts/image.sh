@@ -31,7 +31,7 @@ if ! "$engine" image inspect "$base" >/dev/null 2>&1 && ! "$engine" pull --quiet
     echo "debootstrap makes the base, in place of $base"
     debootstrap --variant=minbase "$VERSION_CODENAME" "$work/base" >/dev/null
     base=localhost/netstage-base
-    tar -C "$work/base" -c . | "$engine" import - "$base" >/dev/null
+    tar -C "$work/base" --exclude "./var/cache/apt/*" --exclude "./var/lib/apt/lists/*" -c . | "$engine" import - "$base" >/dev/null
 fi
 "$engine" run --rm "$base" true || lacks "$engine cannot run a container here"
 mkdir "$work/context"

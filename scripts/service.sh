@@ -8,7 +8,7 @@ if ! podman image exists netstage; then
     exit 4
 fi
 container=netstage-service-$$
-trap 'podman rm --force --time 0 "$container" >/dev/null' EXIT
+trap 'podman rm --force --time 0 "$container" >/dev/null; podman image rm netstage-service >/dev/null' EXIT
 podman build --quiet --network host -t netstage-service - >/dev/null <<'END'
 FROM localhost/netstage
 RUN apt-get update && apt-get install -y --no-install-recommends systemd && rm -rf /var/lib/apt/lists/*
