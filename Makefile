@@ -27,7 +27,7 @@ check: need-build lint ## Every few minutes: formatting, clippy, unit tests; no 
 test-full: test need-vm audit ## Long matrices and every scenario with all its repeats
 	NETSTAGE_TEST_FULL=1 $(CARGO) test --release --locked --workspace -- --include-ignored --skip measures_
 	scripts/python.sh test-full $(abspath $(PROGRAM))
-	scripts/image.sh
+	{ scripts/image.sh "$$(scripts/deb.sh $(PROGRAM) target/debian)" && scripts/service.sh; } || [ $$? -eq 4 ]
 
 lint:
 	$(CARGO) fmt --all --check
@@ -91,8 +91,9 @@ deb: build ## Make a Debian package, in target/debian
 	@scripts/packages.sh scripts/packages-deb.txt
 	@scripts/deb.sh $(PROGRAM) target/debian
 
-image: ## Build the container image, where podman or docker works
-	@scripts/image.sh
+image: build ## Put that package into a container image, by podman or docker, and run a scenario there
+	@scripts/packages.sh scripts/packages-deb.txt
+	@scripts/image.sh "$$(scripts/deb.sh $(PROGRAM) target/debian)"
 
 python: build ## Build the Python package's wheel, install it into python/.venv, and test it
 	@scripts/packages.sh scripts/packages-python.txt

@@ -55,7 +55,7 @@ enum Command {
     /// Watch the TCP connections of this machine, and limit their windows
     #[command(subcommand)]
     Tcp(cmd::tcp::Command),
-    /// Put back what a killed router or `tcp limit` left: settings of the kernel, programs in it, limits
+    /// Put back what a killed router, agent, `tcp limit` or `tcp watch` left: settings, programs, limits, files
     Clean(cmd::clean::Arguments),
     /// Hold an emulated network, for `netstage run --on emu`
     #[command(hide = true)]

@@ -19,10 +19,15 @@ fn the_first_ten_minutes_go_as_told() {
     assert!(folder.join("figures/fairness.svg").exists() && folder.join("scenario.schema.json").exists());
 }
 
+/// The pages of a folder of the project.
+fn pages_in(folder: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(project().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|e| e == "md")).collect()
+}
+
 /// Every page for readers.
 fn pages() -> Vec<PathBuf> {
-    let docs = fs::read_dir(project().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let mut pages: Vec<PathBuf> = docs.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
+    let mut pages = pages_in("docs");
     pages.extend(["README.md", "CONTRIBUTING.md", "python/README.md"].map(|page| project().join(page)));
     pages.sort();
     pages
@@ -127,20 +132,37 @@ fn documented_tests_and_targets_exist() {
     assert!(seen > 20, "only {seen} commands were found");
 }
 
+/// What a page's headings are linked by: words in lower case, joined by hyphens.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let text = page.split("```").step_by(2).collect::<String>();
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let words = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
+    words
+        .map(|line| line.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>())
+        .map(|line| line.replace(' ', "-"))
+        .collect()
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
+    let mut all = pages();
+    all.extend(["SECURITY.md", "CHANGELOG.md", "web/README.md"].map(|page| project().join(page)));
+    for folder in ["docs/results", "bench/bgp", "bench/fleet", "bench/pe", "bench/router", "bench/sim"] {
+        all.extend(pages_in(folder));
+    }
     let mut seen = 0;
-    for path in pages().iter().chain(&[project().join("docs/gallery.md")]) {
-        let page = fs::read_to_string(path).unwrap();
+    for path in all {
+        let page = fs::read_to_string(&path).unwrap();
         let markdown = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         let pictures = page.split("src=\"").skip(1).filter_map(|rest| rest.split('"').next());
-        for link in markdown.chain(pictures) {
-            let file = link.split('#').next().unwrap();
-            let local = !file.is_empty() && !file.contains("://") && !file.contains(' ');
-            let place = path.parent().unwrap().join(file);
-            assert!(!local || place.exists(), "{}: {link}", path.display());
-            seen += usize::from(local);
+        for link in markdown.chain(pictures).filter(|link| !link.contains("://") && !link.contains(' ')) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let place = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            assert!(place.exists(), "{}: {link}", path.display());
+            let there = || anchors(&fs::read_to_string(&place).unwrap()).contains(anchor);
+            assert!(anchor.is_empty() || there(), "{}: {link} leads to no heading", path.display());
+            seen += 1;
         }
     }
-    assert!(seen > 60, "only {seen} links were found");
+    assert!(seen > 150, "only {seen} links were found");
 }

@@ -72,12 +72,20 @@ fn the_debian_package_installs_runs_and_goes() {
         let page = root.join(format!("usr/share/man/man1/netstage-{command}.1.gz"));
         assert!(command == "help" || fs::metadata(&page).is_ok_and(|page| page.len() > 100), "{command}");
     }
+    let page = run("zcat", &[root.join("usr/share/man/man1/netstage-fleet-join.1.gz").to_str().unwrap()]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert!(page.contains(".SH \"EXIT STATUS\"") && page.contains("netstage 0."), "{page}");
     run("bash", &["-n", root.join("usr/share/bash-completion/completions/netstage").to_str().unwrap()]);
-    for file in
-        ["copyright", "changelog.gz", "start.md", "scenario.schema.json", "examples/agent-router.conf"]
-    {
-        assert!(root.join("usr/share/doc/netstage").join(file).exists(), "{file}");
+    let docs = root.join("usr/share/doc/netstage");
+    for file in ["copyright", "changelog.gz", "docs/scenario.schema.json", "examples/agent-router.conf"] {
+        assert!(docs.join(file).exists(), "{file}");
     }
+    let licences =
+        String::from_utf8(run("zcat", &[docs.join("licences.gz").to_str().unwrap()]).stdout).unwrap();
+    assert!(
+        licences.contains("\nrustls ") && licences.contains("Permission is hereby granted"),
+        "{licences}"
+    );
     // An agent as the unit starts it takes the policy of the package.
     let policy = root.join("etc/netstage/agent.toml");
     let state = folder.join("agent");
@@ -87,7 +95,19 @@ fn the_debian_package_installs_runs_and_goes() {
     assert!(!refused.status.success() && told.contains("join"), "{told}");
     assert!(!told.contains("agent.toml"), "{told}");
 
+    // Its host's word stays when the package comes anew, and its key goes with the package alone.
+    fs::write(&policy, "[policy]\nlongest = \"1 min\"\n").unwrap();
+    dpkg(&root, &["--install", package.trim()]);
+    assert!(fs::read_to_string(&policy).unwrap().contains("1 min"));
+    let states = ["agent", "fleet"].map(|name| root.join("var/lib/netstage").join(name));
+    for state in &states {
+        fs::create_dir_all(state).unwrap();
+        fs::write(state.join("key.pem"), "").unwrap();
+    }
+    dpkg(&root, &["--remove", "netstage"]);
+    assert!(states[0].join("key.pem").exists());
     dpkg(&root, &["--purge", "netstage"]);
+    assert!(!states[0].exists() && states[1].join("key.pem").exists());
     assert_eq!(installed(&root), [PathBuf::from("dpkg.log")]);
 }
 

@@ -237,6 +237,10 @@ impl Network {
         match namespace.sysctl(name, value) {
             // What the kernel does not have, it does not do either.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // Containers have it so, unless they are told otherwise.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                Err(Failed::missing(error.to_string(), "where this is a container, run it with --privileged"))
+            }
             other => other.map_err(|e| broken("configure a node", &e)),
         }
     }

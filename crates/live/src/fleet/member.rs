@@ -69,7 +69,7 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, F
     if folder.join(MEMBERSHIP).exists() {
         return Err(FleetError::new(
             format!("{} is a fleet's agent already", folder.display()),
-            "remove the folder to join another, or name another with --state",
+            "end the agent and empty the folder to join another, or name another with --state",
         ));
     }
     private::folder(folder).map_err(|error| FleetError::file(folder, &error))?;

@@ -1,23 +1,34 @@
 //! Files and folders for their owner alone. A file is written aside and renamed: under its
 //! name it is complete.
 
+use nix::unistd::geteuid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::Path;
 
-/// Makes a folder, and those above it.
+/// Makes a folder, and those above it: others may pass these, as the service's user must, to whom
+/// systemd gives the folder that root has made.
 pub fn folder(path: &Path) -> io::Result<()> {
+    if let Some(above) = path.parent() {
+        fs::create_dir_all(above)?;
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Writes a file. Nobody but its owner may read it, at no moment.
+/// Writes a file. Nobody but its owner may read it, at no moment: by root, for whose the folder is.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let aside = path.with_extension(format!("{}.part", std::process::id()));
+    // What is left of that name, or was put there to lead elsewhere, is not written to.
+    let _ = fs::remove_file(&aside);
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+        if geteuid().is_root() {
+            let folder = fs::metadata(aside.parent().expect("a file is in a folder"))?;
+            fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
+        }
         file.write_all(bytes)?;
         file.sync_data()?;
         fs::rename(&aside, path)
@@ -48,7 +59,8 @@ mod tests {
 
     #[test]
     fn only_the_owner_reads_and_nothing_is_left_aside() {
-        let path = std::env::temp_dir().join(format!("netstage-private-{}", std::process::id()));
+        let above = std::env::temp_dir().join(format!("netstage-private-{}", std::process::id()));
+        let path = above.join("agent");
         folder(&path).unwrap();
         for text in ["one", "two"] {
             write_json(&path.join("x.json"), &text).unwrap();
@@ -56,7 +68,14 @@ mod tests {
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&path.join("x.json"))), (0o700, 0o600));
+        assert_ne!(mode(&above), 0o700);
+        // As systemd leaves the folder of a service with a user of its own.
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(61_234), Some(61_234)).unwrap();
+            write_json(&path.join("x.json"), &"three").unwrap();
+            assert_eq!(fs::metadata(path.join("x.json")).unwrap().uid(), 61_234);
+        }
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
-        fs::remove_dir_all(&path).unwrap();
+        fs::remove_dir_all(&above).unwrap();
     }
 }
