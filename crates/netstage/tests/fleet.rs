@@ -196,6 +196,8 @@ fn three_agents_joined_by_token_carry_a_scenario() {
         "{}",
         stage.logs()
     );
+    let is_told = || stage.log("muc-1.log").contains("this agent was removed or replaced there");
+    assert!(within(LIMIT, is_told), "{}", stage.logs());
     assert_eq!(stage.states().len(), 2);
     drop(agents);
     stage.wait_for(&[("ber-1", "offline"), ("fra-1", "offline")]);

@@ -36,6 +36,10 @@ use tokio::time::{Instant, sleep, timeout};
 const DIAL: Duration = Duration::from_secs(10);
 /// Waits between attempts, the shortest and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// Whom a controller does not take, it lets go at once after the handshake, without a word on why.
+const WELCOME: Duration = Duration::from_secs(1);
+const TURNED_AWAY: &str = "it ends the connection at once: this agent was removed or replaced there, and has to join anew, or \
+                           the controller had just begun to end";
 /// So many times in its life, and once a minute at least, a certificate is looked at: is it to be renewed?
 const LOOKS: u64 = 24;
 const LOOK: Duration = Duration::from_secs(60);
@@ -223,7 +227,9 @@ impl Dialling {
     /// Dials again and again.
     async fn go_on(mut self) {
         let mut wait = WAITS.0;
+        // Said once, not every few seconds.
         let mut told = String::new();
+        let log = Arc::clone(&self.log);
         loop {
             if self.is_to_renew()
                 && let Err(why) = self.renew().await
@@ -231,27 +237,28 @@ impl Dialling {
                 (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}"));
             }
             let began = Instant::now();
-            match self.connect().await {
+            let controller = format!("the controller at {}", self.membership.address);
+            let why = match self.connect().await {
                 Ok(stream) => {
-                    (self.log)(
-                        Level::Note,
-                        &format!("connected to the controller at {}", self.membership.address),
-                    );
-                    told.clear();
                     count(&self.guard.counts.connections);
-                    self.serve(stream).await;
-                    (self.log)(Level::Note, "the connection to the controller has ended");
+                    let serving = self.serve(stream);
+                    tokio::pin!(serving);
+                    match timeout(WELCOME, &mut serving).await {
+                        Ok(()) => TURNED_AWAY.to_owned(),
+                        Err(_) => {
+                            log(Level::Note, &format!("connected to {controller}"));
+                            serving.await;
+                            log(Level::Note, &format!("the connection to {controller} has ended"));
+                            String::new()
+                        }
+                    }
                 }
-                // Said once, not every few seconds.
-                Err(why) if why != told => {
-                    (self.log)(
-                        Level::Alarm,
-                        &format!("no way to the controller at {}: {why}", self.membership.address),
-                    );
-                    told = why;
-                }
-                Err(_) => {}
+                Err(why) => why,
+            };
+            if !why.is_empty() && why != told {
+                log(Level::Alarm, &format!("no way to {controller}: {why}"));
             }
+            told = why;
             if began.elapsed() > WAITS.1 * 2 {
                 wait = WAITS.0;
             }
