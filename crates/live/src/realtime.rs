@@ -8,7 +8,10 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::num::NonZeroU64;
 use thread_priority::{
-    RealtimeThreadSchedulePolicy::Fifo, ThreadPriority, ThreadSchedulePolicy::Realtime,
+    NormalThreadSchedulePolicy::Other,
+    RealtimeThreadSchedulePolicy::Fifo,
+    ThreadPriority,
+    ThreadSchedulePolicy::{Normal, Realtime},
     set_thread_priority_and_policy, thread_native_id,
 };
 
@@ -64,6 +67,12 @@ impl Grants {
     }
 }
 
+/// Makes the calling thread an ordinary one again, once nothing waits for it any more: what it then sums up would
+/// hold back others that still have to be on time.
+pub fn step_back() {
+    let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, Normal(Other));
+}
+
 /// How far threads that keep others alive go before ordinary ones (nice).
 const AHEAD: i32 = -10;
 
@@ -107,9 +116,15 @@ mod tests {
     #[test]
     fn what_is_granted_is_in_force() {
         // In a thread of its own: other tests keep the ordinary scheduler.
-        let thread = std::thread::spawn(|| (Grants::request(Rank::Links), thread_schedule_policy().unwrap()));
-        let (grants, policy) = thread.join().unwrap();
-        assert_eq!(grants.fifo, policy == ThreadSchedulePolicy::Realtime(Fifo));
+        let policy = || thread_schedule_policy().unwrap();
+        let thread = std::thread::spawn(move || {
+            let (grants, granted) = (Grants::request(Rank::Links), policy());
+            step_back();
+            (grants, granted, policy())
+        });
+        let (grants, granted, after) = thread.join().unwrap();
+        assert_eq!(grants.fifo, granted == ThreadSchedulePolicy::Realtime(Fifo));
+        assert_eq!(after, policy(), "it is as others are");
         assert_eq!(grants.fifo, grants.advice().is_none());
         assert!(grants.timer_slack, "any thread may set its own timer slack");
     }

@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long before a start the order for it goes out, so that every agent hears of it in time.
 ///
 /// `slowest` is how long the slowest took to answer a question put to all of them at once, as the
-/// order will be; a second order of that kind can follow where it does not arrive. `clock_error` bounds
-/// what the start is off in an agent's own time.
+/// order will be; a second order of that kind can follow where it does not arrive, and has twice as long:
+/// agents that were slow once are slow again. `clock_error` bounds what the start is off in an agent's own time.
 pub fn start_lead(slowest: Duration, clock_error: Duration) -> Duration {
-    COMMITTED + SPARE + slowest + slowest + clock_error
+    COMMITTED + SPARE + slowest + slowest + slowest + clock_error
 }
 
 /// What a controller does next about the start it has told.
@@ -39,7 +39,7 @@ pub enum Step {
 ///
 /// [`propose`](Kickoff::propose) gives a start to tell all of them; their answers go into
 /// [`handle_agreed`](Kickoff::handle_agreed) and [`handle_late`](Kickoff::handle_late), and
-/// [`poll`](Kickoff::poll) says what follows. Half of the lead is for the order, half for taking it back.
+/// [`poll`](Kickoff::poll) says what follows. A third of the lead is for the order, the rest for taking it back.
 #[derive(Clone, Debug)]
 pub struct Kickoff {
     agreed: Vec<bool>,
@@ -141,7 +141,7 @@ mod tests {
     fn a_start_that_all_have_heard_of_stands() {
         let mut kickoff = Kickoff::new(2, Duration::from_millis(20), Duration::ZERO);
         let start = kickoff.propose(at(0));
-        assert_eq!((start, kickoff.poll(at(1))), (at(340), Step::Wait(at(70))));
+        assert_eq!((start, kickoff.poll(at(1))), (at(360), Step::Wait(at(70))));
         kickoff.handle_agreed(0, start);
         kickoff.handle_agreed(0, start);
         kickoff.handle_agreed(7, start);
@@ -158,9 +158,9 @@ mod tests {
         let first = kickoff.propose(at(0));
         kickoff.handle_agreed(0, first);
         assert_eq!(kickoff.poll(at(70)), Step::Move);
-        assert_eq!(kickoff.poll(at(121)), Step::Wait(first + PATIENCE), "the first may begin any moment");
+        assert_eq!(kickoff.poll(at(141)), Step::Wait(first + PATIENCE), "the first may begin any moment");
         let second = kickoff.propose(at(70));
-        assert_eq!(second, at(70 + 300 + 140));
+        assert_eq!(second, at(70 + 300 + 3 * 70));
         // An answer to the first says nothing of the second.
         kickoff.handle_agreed(1, first);
         kickoff.handle_late(first);

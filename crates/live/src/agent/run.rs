@@ -56,13 +56,15 @@ pub struct Orders {
 }
 
 /// Prepares, says so through `prepared` with where it receives, and, unless that says that nobody wants it
-/// any more, carries out on the start; `begin` says whether the start stands and
-/// where bins are written down, if they are. None if there was nothing to carry out.
+/// any more, carries out on the start; `begin` says whether the start stands, `journal` opens where bins are
+/// written down, if they are, which takes its time and so is done once a start is told. None if there was nothing
+/// to carry out.
 pub fn carry_out(
     worker: &dyn Worker,
     orders: Orders,
     prepared: impl FnOnce(Result<Vec<(u32, u16)>, Refusal>) -> bool,
-    begin: impl Fn(&Assignment, Epoch) -> Option<Option<Journal>>,
+    journal: impl Fn(&Assignment) -> Option<Journal>,
+    begin: impl Fn(Epoch) -> bool,
 ) -> Option<Report> {
     let Orders { assignment, start, stop, totals, before } = orders;
     if let Some(before) = before {
@@ -85,10 +87,15 @@ pub fn carry_out(
     }
     let begun = Cell::new(false);
     let mut wait = || {
-        let (epoch, journal) = wait_for_start(&start, |epoch| begin(&assignment, epoch))?;
-        totals.write_down(journal);
-        begun.set(true);
-        Some(epoch)
+        let first = start.recv().ok()?;
+        let journal = journal(&assignment);
+        let epoch = last_start(first, &start, &begin);
+        begun.set(epoch.is_some());
+        match epoch {
+            Some(_) => totals.write_down(journal),
+            None => journal.into_iter().for_each(Journal::discard),
+        }
+        epoch
     };
     let report = catch_unwind(AssertUnwindSafe(|| work.run_when(&mut wait, &stop, &totals)));
     report.unwrap_or_else(|panic| {
@@ -104,21 +111,19 @@ pub fn carry_out(
 }
 
 /// The last start that is told before the run has to begin for it; none where there will be none.
-fn wait_for_start<T>(
+fn last_start(
+    mut epoch: Epoch,
     start: &mpsc::Receiver<Epoch>,
-    begin: impl Fn(Epoch) -> Option<T>,
-) -> Option<(Epoch, T)> {
-    let mut epoch = start.recv().ok()?;
+    begin: &impl Fn(Epoch) -> bool,
+) -> Option<Epoch> {
     loop {
         let committed_ns = epoch.0.saturating_sub(COMMITTED.0);
         let left = std::time::Duration::from_nanos(committed_ns.saturating_sub(monotonic_ns()));
         match start.recv_timeout(left) {
             Ok(later) => epoch = epoch.max(later),
-            Err(_) => match begin(epoch) {
-                Some(begun) => return Some((epoch, begun)),
-                // A later one is on its way here.
-                None => epoch = start.recv().ok()?,
-            },
+            Err(_) if begin(epoch) => return Some(epoch),
+            // A later one is on its way here.
+            Err(_) => epoch = start.recv().ok()?,
         }
     }
 }

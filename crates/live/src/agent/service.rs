@@ -158,10 +158,9 @@ impl Shared {
             let _ = ready.send(result);
             goes_on
         };
-        let begin = |assignment: &Assignment, epoch: Epoch| {
-            self.state().session.begin(epoch.0).then(|| self.spool.journal(number, assignment))
-        };
-        let report = run::carry_out(self.worker.as_ref(), orders, prepared, begin);
+        let journal = |assignment: &Assignment| self.spool.journal(number, assignment);
+        let begin = |epoch: Epoch| self.state().session.begin(epoch.0);
+        let report = run::carry_out(self.worker.as_ref(), orders, prepared, journal, begin);
         let Some(mut report) = report else { return };
         // Its worker cannot know why it was stopped.
         report.void.extend(match *self.end.borrow() {

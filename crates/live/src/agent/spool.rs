@@ -100,7 +100,8 @@ impl Spool {
             bins: assignment.duration.0.div_ceil(assignment.interval.0) as usize,
             flows: flows.map(|flow| (flow.id, flow.name.clone(), flow.side == Side::Send)).collect(),
         };
-        let mut journal = Journal(File::create(folder.join(file_name(&assignment.node, run, BINS))).ok()?);
+        let path = folder.join(file_name(&assignment.node, run, BINS));
+        let mut journal = Journal { file: File::create(&path).ok()?, path };
         journal.line(&head);
         Some(journal)
     }
@@ -123,7 +124,10 @@ impl Spool {
 /// The bins of a run as they end, a line each. Not synced: what is written outlives the
 /// agent, though not its machine.
 #[derive(Debug)]
-pub struct Journal(File);
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+}
 
 impl Journal {
     /// Writes a bin down. Without room for it, the report still may have it.
@@ -134,8 +138,13 @@ impl Journal {
     fn line(&mut self, value: &impl Serialize) {
         if let Ok(mut line) = serde_json::to_vec(value) {
             line.push(b'\n');
-            let _ = self.0.write_all(&line);
+            let _ = self.file.write_all(&line);
         }
+    }
+
+    /// The run did not begin.
+    pub fn discard(self) {
+        let _ = fs::remove_file(self.path);
     }
 }
 
@@ -249,7 +258,7 @@ mod tests {
             let counts = Counts { sent, ..Counts::default() };
             journal.write(&EndedBin { flow: 9, sends: true, bin, counts, tcp: None, travel: None });
         }
-        journal.0.write_all(b"{\"flow\":9,\"se").unwrap();
+        journal.file.write_all(b"{\"flow\":9,\"se").unwrap();
         drop((journal, spool));
 
         let spool = Spool::lasting(&folder).unwrap();
@@ -262,6 +271,8 @@ mod tests {
         // A run that ended well leaves its report alone.
         let _journal = spool.journal(5, &assignment).unwrap();
         spool.keep("a", 5, b"{}").unwrap();
+        // Nor does one that did not begin become any.
+        spool.journal(6, &assignment).unwrap().discard();
         assert_eq!(Spool::lasting(&folder).unwrap().kept().len(), 2);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
         fs::remove_dir_all(&folder).unwrap();

@@ -3,19 +3,16 @@
 
 use super::report::{Lateness, SaturatedRate};
 use crate::results::Buckets;
-use hdrhistogram::Histogram;
+use netstage_core::measure::histogram::{Histogram, rounded};
 use netstage_core::time::{Duration, Instant};
 
 /// Lateness beyond this is shown as a share: the accuracy an emulator is expected to have.
 const NOTABLE: Duration = Duration::from_micros(100);
 
-/// Longest lateness told apart, nanoseconds.
-const LONGEST_NS: u64 = 100_000_000_000;
-
 /// The timing of one direction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Timing {
-    lateness: Histogram<u64>,
+    lateness: Histogram,
     notable: u64,
     run: Option<Run>,
     longest: Option<Run>,
@@ -41,14 +38,13 @@ impl Run {
 impl Timing {
     /// Nothing has left yet.
     pub fn new() -> Timing {
-        let lateness = Histogram::new_with_max(LONGEST_NS, 2).expect("these bounds are valid");
-        Timing { lateness, notable: 0, run: None, longest: None }
+        Timing::default()
     }
 
     /// A frame that was due at `due`, and on the line for `transmission`, left at `left`.
     pub fn record(&mut self, due: Instant, left: Instant, transmission: Duration) {
         let late = left.since(due);
-        self.lateness.saturating_record(late.0);
+        self.lateness.record(late.0);
         self.notable += u64::from(late > NOTABLE);
         match &mut self.run {
             Some(run) if due == run.last_due + transmission => {
@@ -78,31 +74,32 @@ impl Timing {
 
     /// Adds another direction's lateness.
     pub fn merge(&mut self, other: &Timing) {
-        self.lateness.add(&other.lateness).expect("all have the same bounds");
+        other.lateness.buckets().for_each(|(late, frames)| self.lateness.record_many(late, frames));
         self.notable += other.notable;
     }
 
     /// Frames that left more than `bound` late.
     pub fn later_than(&self, bound: Duration) -> u64 {
-        self.lateness.len() - self.lateness.count_between(0, bound.0)
+        let later = self.lateness.buckets().filter(|(late, _)| *late > rounded(bound.0));
+        later.map(|(_, frames)| frames).sum()
     }
 
     /// The lateness in figures.
     pub fn lateness(&self) -> Lateness {
-        let frames = self.lateness.len();
+        let frames = self.lateness.count();
+        let quantile = |share| self.lateness.quantile(share).unwrap_or(0);
         Lateness {
             frames,
-            p50_ns: self.lateness.value_at_quantile(0.5),
-            p99_ns: self.lateness.value_at_quantile(0.99),
-            max_ns: self.lateness.max(),
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            max_ns: quantile(1.0),
             share_over_100_us: if frames > 0 { self.notable as f64 / frames as f64 } else { 0.0 },
         }
     }
 
     /// The whole distribution of lateness, nanoseconds.
     pub fn distribution(&self) -> Buckets {
-        let recorded = self.lateness.iter_recorded();
-        Buckets(recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect())
+        Buckets(self.lateness.buckets().collect())
     }
 
     /// The rate over the longest time in which the line was never free, against what it

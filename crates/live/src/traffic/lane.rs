@@ -9,6 +9,7 @@ use super::stamp::{StampReflector, StampSender};
 use super::tcp::{TcpReceiver, TcpSender};
 use super::udp::{UdpReceiver, UdpSender};
 use crate::clock::Epoch;
+use crate::realtime::step_back;
 use crate::results::{Counts, FlowResult, TcpSample, Travel};
 use netstage_core::time::{Duration, Instant};
 use nix::poll::PollTimeout;
@@ -269,11 +270,11 @@ impl Lane {
             let until = due.min(bins.next).min(end);
             let exact = self.exact && due == until;
             pacer.wait(frame.epoch.monotonic_ns(until), exact, self.watching.then(|| self.epoll.0.as_fd()));
-            if self.watching {
+            if self.watching && self.call_ready(frame.epoch) {
                 called_at = frame.epoch.now();
-                self.call_ready(frame.epoch);
             }
         }
+        step_back();
         let now = frame.epoch.now();
         self.members.into_iter().map(|(flow, member)| (flow, member.finish(now, warnings))).collect()
     }
@@ -297,14 +298,16 @@ impl Lane {
         self.called = called;
     }
 
-    fn call_ready(&mut self, epoch: Epoch) {
+    /// Calls members whose sockets are ready; whether there were any.
+    fn call_ready(&mut self, epoch: Epoch) -> bool {
         let mut events = [EpollEvent::empty(); 64];
-        let Ok(count) = self.epoll.wait(&mut events, PollTimeout::ZERO) else { return };
+        let Ok(count) = self.epoll.wait(&mut events, PollTimeout::ZERO) else { return false };
         for event in &events[..count] {
             let index = event.data() as usize;
             self.members[index].1.handle_ready(epoch, Watch { epoll: &self.epoll, member: index });
             self.enqueue(index);
         }
+        count > 0
     }
 
     fn enqueue(&mut self, index: usize) {

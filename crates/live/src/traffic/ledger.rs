@@ -1,7 +1,7 @@
 //! What one side of a flow writes down: counts per bin, and histograms.
 
 use crate::results::{Buckets, Counts};
-use hdrhistogram::Histogram;
+use netstage_core::measure::Histogram;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::QualityBins;
 
@@ -47,38 +47,33 @@ impl Ledger {
     }
 }
 
-/// Eleven days: longer times are counted as this.
-const LONGEST_NS: u64 = 1_000_000_000_000_000;
-
 /// A histogram of nanoseconds with three significant digits; grows as needed.
-#[derive(Debug)]
-pub struct Times(Histogram<u64>);
+#[derive(Debug, Default)]
+pub struct Times(Histogram);
 
 impl Times {
     /// Empty.
     pub fn new() -> Times {
-        Times(Histogram::new(3).expect("three digits are allowed"))
+        Times::default()
     }
 
     /// Adds a value.
     pub fn record(&mut self, ns: u64) {
-        self.0.record(ns.min(LONGEST_NS)).expect("the histogram grows up to here");
+        self.0.record(ns);
     }
 
     /// The value that this share of all does not exceed; zero where there are none.
     pub fn quantile(&self, share: f64) -> u64 {
-        if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) }
+        self.0.quantile(share).unwrap_or(0)
     }
 
     /// The largest value; zero where there are none.
     pub fn max(&self) -> u64 {
-        self.0.max()
+        self.quantile(1.0)
     }
 
     /// Values and how often each occurred.
     pub fn buckets(&self) -> Buckets {
-        Buckets(
-            self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect(),
-        )
+        Buckets(self.0.buckets().collect())
     }
 }

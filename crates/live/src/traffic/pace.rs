@@ -18,8 +18,8 @@ const SHORTEST_SPIN_NS: u64 = 10_000;
 const SPIN_SHARE: u64 = 5;
 /// Spinning time that may be saved up.
 const SPIN_SAVINGS_NS: u64 = 1_000_000;
-/// Longest sleep, so that a request to stop is seen.
-pub const LONGEST_SLEEP_NS: u64 = 50_000_000;
+/// Longest sleep, so that a request to stop is seen. Hundreds of idle agents of a machine share its processors.
+pub const LONGEST_SLEEP_NS: u64 = 200_000_000;
 
 /// Waits, and learns how late this machine wakes.
 #[derive(Debug)]
