@@ -3,7 +3,7 @@
 use crate::build::Builder;
 use crate::error::{Errors, Place, Problems};
 use crate::file::expand::expand;
-use crate::file::{File, apply_defaults, root_kind};
+use crate::file::{File, MOST_SEED, apply_defaults, root_kind};
 use crate::judge::Judge;
 use crate::plan::Plan;
 use crate::set::assign;
@@ -127,6 +127,12 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
     }
     let text = if changed { document(&root) } else { text.to_owned() };
     let head = file.scenario.as_ref()?.0.as_ref()?;
+    let seed = head.seed.value.0;
+    if seed + (head.repeat.0 - 1) > MOST_SEED {
+        let message = format!("the last of {} runs would have a seed above {MOST_SEED}", head.repeat.0);
+        problems.push(head.seed.place, message);
+        return None;
+    }
     if head.repeat.0 > 1 && !cells.iter().any(|cell| cell.plan.is_random()) {
         let seeds =
             "nothing in this scenario is random: simulated, every seed gives the same run, and no interval";
@@ -135,7 +141,7 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
     Some(Scenario {
         title: head.title.clone(),
         description: head.description.trim().to_owned(),
-        seed: head.seed.0,
+        seed,
         repeat: head.repeat.0 as u32,
         cells,
         expectations,

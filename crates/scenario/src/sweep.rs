@@ -6,6 +6,7 @@ use crate::file::root_kind;
 use crate::file::study::{Assignment, Swept, Variant};
 use crate::set::assign;
 use crate::tree::Node;
+use std::collections::BTreeSet;
 
 /// A cell before it is decoded.
 pub(crate) struct CellTree {
@@ -29,6 +30,7 @@ pub(crate) fn cells(root: &Node, file: &File, problems: &mut Problems) -> Vec<Ce
     let sweep = file.sweep.as_ref().and_then(|s| s.0.as_ref()).map_or(&[][..], |s| &s.0);
     let bases = bases(file);
     check(sweep, &file.variant.0, problems);
+    sweep.iter().for_each(|swept| refuse_equal_values(swept, problems));
     let count = sweep.iter().try_fold(1usize, |count, swept| count.checked_mul(swept.values.len()));
     match (count, sweep.first()) {
         (Some(count), _) if count.saturating_mul(bases.len()) <= MOST_CELLS => {}
@@ -83,6 +85,15 @@ fn check(sweep: &[Swept], variants: &[crate::table::Member<Variant>], problems: 
                 );
             }
         }
+    }
+}
+
+/// Equal values would make cells that nothing tells apart.
+fn refuse_equal_values(swept: &Swept, problems: &mut Problems) {
+    let mut seen = BTreeSet::new();
+    for value in swept.values.iter().filter(|value| !seen.insert(value.label())) {
+        let message = format!("`{}` is swept over this value twice", swept.path);
+        problems.push_help(value.place, message, "more runs of the same are had with `repeat`");
     }
 }
 

@@ -260,6 +260,8 @@ const CASES: &[(&str, &str)] = &[
     ("[2, 3]", "2"),
     ("[2, 3]", "[2, \"heavy\"]"),
     ("[2, 3]", "[]"),
+    ("[2, 3]", "[2, 3, 2.0]"),
+    ("duration = \"10 s\"", "duration = \"10 s\"\nseed = 9_007_199_254_740_990\nrepeat = 3"),
     ("[sweep]", "[variant.v]\nset = { \"vpn.two.weight\" = 5 }\n[sweep]"),
     ("metric = \"fairness.inter_vpn\"", "metric = \"fairness.inter-vpn\""),
     ("over = [\"2 s\", \"10 s\"]", "over = [\"2 s\", \"20 s\"]"),

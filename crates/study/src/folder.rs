@@ -83,7 +83,7 @@ pub struct Folder {
 
 impl Folder {
     /// Takes a folder for a study: a new or empty one, or one that holds the same study,
-    /// unfinished.
+    /// unfinished, or another of which no run is finished.
     pub fn take(path: &Path, manifest: &Manifest) -> Result<Folder, Error> {
         let occupied = |holds: String| Error::Occupied { folder: path.to_owned(), holds };
         fs::create_dir_all(path).map_err(Error::io("create", path))?;
@@ -104,15 +104,22 @@ impl Folder {
         if folder.file(PLAN).exists() {
             let what = match Manifest::read(path) {
                 Some(other) if other == *manifest => return Ok(folder),
-                Some(other) => format!("holds another study, unfinished ({})", difference(&other, manifest)),
-                None => "holds a plan.json that cannot be read".into(),
+                // Nothing is lost with a study that was refused, or stopped before its first run was finished.
+                Some(_) if count_runs(path) == 0 => None,
+                Some(other) => {
+                    Some(format!("holds another study, unfinished ({})", difference(&other, manifest)))
+                }
+                None => Some("holds a plan.json that cannot be read".into()),
             };
-            return Err(occupied(what));
-        }
-        let mut others = fs::read_dir(path).map_err(Error::io("read", path))?.filter_map(Result::ok);
-        // A kill while the manifest was being written leaves its first bytes.
-        if others.any(|entry| entry.file_name() != partial(PLAN).as_str()) {
-            return Err(occupied("holds other files".into()));
+            if let Some(what) = what {
+                return Err(occupied(what));
+            }
+        } else {
+            let mut others = fs::read_dir(path).map_err(Error::io("read", path))?.filter_map(Result::ok);
+            // A kill while the manifest was being written leaves its first bytes.
+            if others.any(|entry| entry.file_name() != partial(PLAN).as_str()) {
+                return Err(occupied("holds other files".into()));
+            }
         }
         let text = serde_json::to_vec_pretty(manifest).expect("a manifest holds only text and numbers");
         folder.write(PLAN, |out| out.write_all(&text))?;

@@ -62,6 +62,10 @@ pub fn quantity(value: f64, unit: &str) -> String {
     format!("{} {unit}", number(value / factor)).trim_end().to_owned()
 }
 
+/// Decimals of a mean and its interval, and the smallest interval that they do not show as zero.
+const MOST_DECIMALS: i32 = 4;
+const SMALLEST_SHOWN: f64 = 0.5e-4;
+
 /// A mean with half of its interval: `12.5 ± 0.3 Mbit/s`; a dash where there is none.
 pub fn estimate(value: &Estimate, unit: &str) -> String {
     let Some(mean) = value.mean else { return "–".into() };
@@ -69,11 +73,14 @@ pub fn estimate(value: &Estimate, unit: &str) -> String {
     let mean_text = number(mean / factor);
     let text = match value.high {
         Some(high) if high > mean => {
-            // The interval shows no more decimals than two of its own digits, the mean as many.
             let half = (high - mean) / factor;
-            let decimals = (1 - half.log10().floor() as i32).clamp(0, 6) as usize;
-            let decimals = decimals.min(4);
-            format!("{:.decimals$} ± {half:.decimals$}", mean / factor)
+            if half < SMALLEST_SHOWN {
+                format!("{mean_text} ± {half:.1e}")
+            } else {
+                // The interval shows no more decimals than two of its own digits, the mean as many.
+                let decimals = (1 - half.log10().floor() as i32).clamp(0, MOST_DECIMALS) as usize;
+                format!("{:.decimals$} ± {half:.decimals$}", mean / factor)
+            }
         }
         _ => mean_text,
     };
@@ -137,5 +144,9 @@ mod tests {
         assert_eq!(estimate(&Estimate { mean: Some(2.0), ..Estimate::default() }, "s"), "2 s");
         assert_eq!(estimate(&Estimate::default(), "s"), "–");
         assert_eq!(estimate(&value(1.0, 0.0), ""), "1");
+        assert_eq!(estimate(&value(0.95312, 0.00006), ""), "0.9531 ± 0.0001");
+        assert_eq!(estimate(&value(2e-5, 1e-5), ""), "2.000e-5 ± 1.0e-5");
+        let equal = crate::statistics::estimate(&[0.1; 3]);
+        assert_eq!((estimate(&equal, ""), equal.low, equal.high), ("0.1".into(), Some(0.1), Some(0.1)));
     }
 }

@@ -5,7 +5,7 @@ use crate::figure::Figure;
 use crate::folder::{Manifest, RECORD, count_runs};
 use crate::series::SeriesReader;
 use crate::{OpenError, checksum_of};
-use netstage_scenario::record::Record as Data;
+use netstage_scenario::record::{Record as Data, SeriesFile};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,6 @@ impl Record {
                 None => OpenError::Missing(folder.to_owned()),
             });
         }
-        let unreadable = |path: &Path, why: String| OpenError::Unreadable { path: path.to_owned(), why };
         let text = fs::read_to_string(&path).map_err(|e| unreadable(&path, e.to_string()))?;
         let data = Data::from_json(&text).map_err(|e| unreadable(&path, e.to_string()))?;
         let path = folder.join(FIGURES);
@@ -67,14 +66,28 @@ impl Record {
 
     /// The values, once their file is known to be the one the record was written with.
     pub fn series(&self) -> Result<SeriesReader, OpenError> {
-        let path = self.folder.join(SERIES);
-        let unreadable = |why: String| OpenError::Unreadable { path: path.clone(), why };
-        let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(|e| unreadable(e.to_string()))?;
-        let expected = &self.data.series;
+        let path = self.series_file()?;
+        SeriesReader::open(&path).map_err(|e| unreadable(&path, e.to_string()))
+    }
+
+    /// The file of the values, once it is known to be the one the record was written with.
+    pub fn series_file(&self) -> Result<PathBuf, OpenError> {
+        self.checked(SERIES, &self.data.series)
+    }
+
+    /// The file of the distributions, likewise; none where none were taken.
+    pub fn distributions_file(&self) -> Result<Option<PathBuf>, OpenError> {
+        self.data.distributions.as_ref().map(|expected| self.checked(DISTRIBUTIONS, expected)).transpose()
+    }
+
+    fn checked(&self, name: &str, expected: &SeriesFile) -> Result<PathBuf, OpenError> {
+        let path = self.folder.join(name);
+        let found = File::open(&path).and_then(checksum_of);
+        let (hash, bytes) = found.map_err(|e| unreadable(&path, e.to_string()))?;
         if bytes != expected.bytes || format!("{hash:016x}") != expected.xxh64 {
-            return Err(unreadable("its bytes are not those the record was written with".into()));
+            return Err(unreadable(&path, "its bytes are not those the record was written with".into()));
         }
-        SeriesReader::open(&path).map_err(|e| unreadable(e.to_string()))
+        Ok(path)
     }
 
     /// A short name: that of its folder.
@@ -82,4 +95,8 @@ impl Record {
         let folder = fs::canonicalize(&self.folder).unwrap_or_else(|_| self.folder.clone());
         folder.file_name().map_or_else(|| self.data.title.clone(), |n| n.to_string_lossy().into_owned())
     }
+}
+
+fn unreadable(path: &Path, why: String) -> OpenError {
+    OpenError::Unreadable { path: path.to_owned(), why }
 }

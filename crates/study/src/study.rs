@@ -35,7 +35,8 @@ pub fn identity(scenario: &Scenario, stage: &str, tool: &str) -> String {
 }
 
 impl<S: Borrow<Scenario>> Study<S> {
-    /// Takes a new or empty folder, or one that holds the same study, unfinished.
+    /// Takes a new or empty folder, or one that holds the same study, unfinished, or another of which
+    /// no run is finished.
     pub fn take(scenario: S, options: &Options) -> Result<Study<S>, Error> {
         let watch = Watch::start();
         let manifest = Manifest::new(scenario.borrow(), &options.stage, &options.tool);
@@ -147,8 +148,7 @@ fn runs(scenario: &Scenario) -> impl Iterator<Item = Run> {
 }
 
 fn seeds(scenario: &Scenario) -> impl Iterator<Item = u64> + use<> {
-    let first = scenario.seed;
-    (0..u64::from(scenario.repeat)).map(move |k| first.wrapping_add(k))
+    scenario.seed..scenario.seed + u64::from(scenario.repeat)
 }
 
 /// What a record says of a file of values.

@@ -207,11 +207,15 @@ fn distributions_add_over_runs_and_what_a_stage_says_reaches_the_record() {
     let shown = report::report(&record);
     assert_eq!(shown.warnings[0], "Failed while running: the agent of h ended (in 4 of 8 runs)");
     assert_eq!(shown.warnings[1], "The measurement is void: the emulator fell behind");
+    assert_eq!(record.distributions_file().unwrap(), Some(out.join("distributions.parquet")));
     let again = scratch.join("again");
     run(&scenario, &candid, &options(&again, 1), &mut (), &never()).unwrap();
     let file = |folder: &Path| fs::read(folder.join("distributions.parquet")).unwrap();
     assert_eq!(file(&out), file(&again));
     assert_eq!(bytes(&out), bytes(&again));
+    fs::write(again.join("distributions.parquet"), "PAR1").unwrap();
+    let refused = Record::open(&again).unwrap().distributions_file().unwrap_err();
+    assert!(refused.to_string().contains("distributions.parquet: its bytes are not those"), "{refused}");
 }
 
 #[test]
@@ -383,6 +387,22 @@ fn an_occupied_folder_stays_as_it_is() {
     refused(&scenario, &foreign, "other files");
     fs::write(foreign.join("plan.json"), "?").unwrap();
     refused(&scenario, &foreign, "cannot be read");
+}
+
+#[test]
+fn a_folder_that_keeps_no_run_gives_way() {
+    let scratch = Scratch::new("refused");
+    let out = scratch.join("out");
+    let scenario = scenario();
+    let mut other = scenario.clone();
+    other.text.push_str("\n# changed");
+    let refuses = |_: &Plan, _: u64, _: &dyn Attendant| -> Result<Outcome, Stopped> {
+        Err(Stopped::Unsupported("no such queue".into()))
+    };
+    run(&other, &refuses, &options(&out, 1), &mut (), &never()).unwrap_err();
+    let record = finished(&scenario, &out, 1);
+    assert_eq!(record.data.scenario, scenario.text);
+    assert!(record.series().is_ok());
 }
 
 #[test]

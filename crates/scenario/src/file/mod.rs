@@ -24,6 +24,9 @@ use std::sync::OnceLock;
 use study::{Expect, Measure, Plot, Sweep, Variant};
 use test::Test;
 
+/// The largest seed: readers of JSON know no larger whole number for certain.
+pub(crate) const MOST_SEED: u64 = (1 << 53) - 1;
+
 table! {
     /// What a run is.
     pub(crate) struct Head "[scenario]" {
@@ -34,7 +37,7 @@ table! {
         /// How long a run of the flows lasts; may be left out where flows run only beside tests.
         duration: Option<Span>,
         /// Seed of the first run; repeats use the following ones.
-        seed: Count<0, 9_007_199_254_740_991> = 1,
+        seed: At<Count<0, MOST_SEED>> = 1,
         /// Runs of every cell, each with its own seed.
         repeat: Count<1, 100_000> = 1,
         /// Where there are variants: whether the file as it stands is one too, called `base`.
