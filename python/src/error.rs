@@ -3,9 +3,13 @@
 use netstage_live::fleet::FleetError;
 use netstage_scenario::Errors;
 use netstage_study::{Error, OpenError};
-use pyo3::PyErr;
-use pyo3::import_exception;
+use pyo3::exceptions::PyOSError;
+use pyo3::{PyErr, import_exception};
+use std::io;
+use std::path::Path;
 
+import_exception!(netstage.errors, ArgumentError);
+import_exception!(netstage.errors, CaptureError);
 import_exception!(netstage.errors, FolderError);
 import_exception!(netstage.errors, InterruptedStudy);
 import_exception!(netstage.errors, MissingError);
@@ -41,4 +45,14 @@ pub fn fleet(error: FleetError) -> PyErr {
 
 pub fn open(error: OpenError) -> PyErr {
     RecordError::new_err(error.to_string())
+}
+
+/// A file that cannot be read or written, as Python itself tells of it.
+pub fn file(path: &Path) -> impl FnOnce(io::Error) -> PyErr {
+    let name = path.as_os_str().to_owned();
+    move |error| {
+        let said = error.to_string();
+        let said = said.split(" (os error").next().unwrap_or_default().to_owned();
+        PyOSError::new_err((error.raw_os_error(), said, name))
+    }
 }

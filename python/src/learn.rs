@@ -1,7 +1,7 @@
 //! Applications learned from captures.
 
+use crate::error::{self, ArgumentError, CaptureError};
 use netstage_live::learn as lessons;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::fs::File;
 use std::io::BufReader;
@@ -18,11 +18,11 @@ pub fn learn(
     let filter: Option<lessons::Filter> = flow
         .map(str::parse)
         .transpose()
-        .map_err(|why: String| PyValueError::new_err(format!("flow: {why}")))?;
-    let file = BufReader::with_capacity(1 << 20, File::open(&capture)?);
+        .map_err(|why: String| ArgumentError::new_err(format!("flow: {why}")))?;
+    let file = BufReader::with_capacity(1 << 20, File::open(&capture).map_err(error::file(&capture))?);
     let name = capture.file_name().unwrap_or_default().to_string_lossy();
     let lesson = py
         .detach(|| lessons::learn(&name, file, filter.as_ref()))
-        .map_err(|error| PyValueError::new_err(format!("{}: {error}", capture.display())))?;
+        .map_err(|error| CaptureError::new_err(format!("{}: {error}", capture.display())))?;
     Ok((lesson.file.to_json(), lesson.subject, lesson.warnings))
 }

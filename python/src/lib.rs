@@ -24,7 +24,7 @@ mod _netstage {
     #[pymodule_export]
     use super::run::{Study, perform, run};
     #[pymodule_export]
-    use super::scenario::{Checked, check, schema};
+    use super::scenario::{Checked, check, did_you_mean, schema};
     #[pymodule_export]
     use super::toml_text::document;
     use pyo3::prelude::*;

@@ -4,6 +4,7 @@ use crate::error;
 use netstage_study::report::{ReportData, report};
 use netstage_study::{Record, compare as comparison, page, svg};
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 use std::path::{Path, PathBuf};
 
 /// A finished study.
@@ -61,13 +62,29 @@ impl Recorded {
 
     /// Writes the report as a page that opens without a network.
     fn write_page(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        Ok(py.detach(|| page::write(&path, &report(&self.0)))?)
+        py.detach(|| page::write(&path, &report(&self.0))).map_err(error::file(&path))
     }
 
     /// The file of all values, once its bytes are known to be those the record was written with.
     fn series_file(&self, py: Python<'_>) -> PyResult<PathBuf> {
-        py.detach(|| self.0.series()).map_err(error::open)?;
-        Ok(self.0.folder.join(netstage_study::SERIES))
+        py.detach(|| self.0.series_file()).map_err(error::open)
+    }
+
+    /// The file of distributions, likewise; none where none were taken.
+    fn distributions_file(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
+        py.detach(|| self.0.distributions_file()).map_err(error::open)
+    }
+
+    /// Nothing of it changes, so one is as good as two.
+    fn __deepcopy__<'py>(slf: Bound<'py, Recorded>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Recorded> {
+        slf
+    }
+
+    /// For another process, which reads the folder again, wherever it works.
+    fn __reduce__<'py>(slf: &Bound<'py, Recorded>) -> PyResult<(Bound<'py, PyType>, (PathBuf,))> {
+        let folder = &slf.get().0.folder;
+        let folder = std::path::absolute(folder).map_err(error::file(folder))?;
+        Ok((slf.get_type(), (folder,)))
     }
 }
 
@@ -79,7 +96,7 @@ pub fn compare(py: Python<'_>, records: Vec<PyRef<'_, Recorded>>, path: Option<P
     py.detach(|| {
         let data: ReportData = comparison::compare(&records);
         if let Some(path) = path {
-            page::write(&path, &data)?;
+            page::write(&path, &data).map_err(error::file(&path))?;
         }
         Ok(json(&data))
     })

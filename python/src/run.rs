@@ -1,6 +1,6 @@
 //! Studies: run here, or run by run for an engine that spreads them.
 
-use crate::error::{self, RunError};
+use crate::error::{self, ArgumentError, RunError};
 use crate::listen::Listener;
 use crate::scenario::Checked;
 use netstage_live::fleet::{Fleet, folder};
@@ -8,7 +8,6 @@ use netstage_live::placed;
 use netstage_scenario::Scenario;
 use netstage_study::stage::{self, Backend, Means};
 use netstage_study::{Error, Options, Performer, Record, Runner, TOOL, page, report};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::cell::{Cell, RefCell};
@@ -40,12 +39,12 @@ pub fn run(
             let means = Means { program, logs: out.join("logs"), backend: Backend::Own };
             (1, Box::new(stage::emu(means)))
         }
-        ("emu", None) => return Err(PyValueError::new_err("the emulated stage needs the program netstage")),
+        ("emu", None) => return Err(ArgumentError::new_err("the emulated stage needs the program netstage")),
         ("live", _) => {
             let fleet = Fleet::open(&fleet.unwrap_or_else(folder::of_here)).map_err(error::fleet)?;
             (1, Box::new(stage::live(placed::Means::new(fleet, &out))))
         }
-        _ => return Err(PyValueError::new_err(format!("there is no stage `{stage}`: sim, emu or live"))),
+        _ => return Err(ArgumentError::new_err(format!("there is no stage `{stage}`: sim, emu or live"))),
     };
     let options = options(out, stage, jobs.unwrap_or(default_jobs), retries);
     let interrupted = AtomicBool::new(false);
@@ -81,7 +80,7 @@ pub fn perform<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let scenario = &*checked.0;
     if cell >= scenario.cells.len() {
-        return Err(PyValueError::new_err(format!("there is no cell {cell}")));
+        return Err(ArgumentError::new_err(format!("there is no cell {cell}")));
     }
     let (file, raised) = py.detach(|| {
         let signals = Signals::default();
@@ -133,7 +132,7 @@ impl Study {
 }
 
 fn over() -> PyErr {
-    PyValueError::new_err("this study is over")
+    ArgumentError::new_err("this study is over")
 }
 
 #[pymethods]

@@ -16,8 +16,7 @@ pub struct Checked(pub Arc<Scenario>);
 
 /// Checks a text after what `sets` and `vary` change in it. `base` is the folder of files it names.
 #[pyfunction]
-#[pyo3(signature = (name, text, base=None, sets=vec![], vary=vec![], seed=None, repeat=None))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+#[pyo3(signature = (name, text, base=None, sets=vec![], vary=vec![]))]
 pub fn check(
     py: Python<'_>,
     name: &str,
@@ -25,8 +24,6 @@ pub fn check(
     base: Option<PathBuf>,
     sets: Vec<(String, Bound<'_, PyAny>)>,
     vary: Vec<(String, Vec<Bound<'_, PyAny>>)>,
-    seed: Option<u64>,
-    repeat: Option<u32>,
 ) -> PyResult<Checked> {
     let set = |(path, value): (String, Bound<'_, PyAny>)| Ok((path, toml_text::argument(&value)?));
     let swept = |(path, values): (String, Vec<Bound<'_, PyAny>>)| {
@@ -35,8 +32,7 @@ pub fn check(
     let options = Options {
         sets: sets.into_iter().map(set).collect::<PyResult<_>>()?,
         vary: vary.into_iter().map(swept).collect::<PyResult<_>>()?,
-        seed,
-        repeat,
+        ..Options::default()
     };
     let parsed = py.detach(|| parse(name, text, base.as_deref(), &options));
     parsed.map(|scenario| Checked(Arc::new(scenario))).map_err(|errors| error::scenario(&errors))
@@ -46,6 +42,12 @@ pub fn check(
 #[pyfunction]
 pub fn schema() -> String {
     format!("{:#}", netstage_scenario::json_schema())
+}
+
+/// Help for an unknown word: the nearest candidate, or all of them where they are few.
+#[pyfunction]
+pub fn did_you_mean(written: &str, candidates: Vec<String>) -> Option<String> {
+    netstage_scenario::did_you_mean(written, candidates.iter().map(String::as_str))
 }
 
 #[pymethods]

@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 use pythonize::depythonize;
 
 fn value(object: &Bound<'_, PyAny>) -> PyResult<toml::Value> {
@@ -13,6 +14,10 @@ fn value(object: &Bound<'_, PyAny>) -> PyResult<toml::Value> {
 
 /// A value on one line, as `--set` takes it.
 pub fn argument(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    // One too large for TOML is refused like any other that is out of bounds, with its place.
+    if object.is_exact_instance_of::<PyInt>() {
+        return Ok(object.to_string());
+    }
     Ok(value(object)?.to_string())
 }
 

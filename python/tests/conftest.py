@@ -43,6 +43,9 @@ title = "Shares <of> the line"
 """
 
 
+CBR = {"model": "cbr", "rate": "100 kbit/s", "packet": "200 B"}
+
+
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

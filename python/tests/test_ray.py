@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import netstage
-from conftest import LINE, ROOT
+from conftest import CBR, LINE, ROOT
 
 pytestmark = pytest.mark.long
 ray = pytest.importorskip("ray")
 
-FILES = ("record.json", "series.parquet", "figures.json")
+FILES = ("record.json", "series.parquet", "figures.json", "distributions.parquet")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +47,8 @@ def workers() -> list[int]:
 @pytest.fixture
 def study() -> netstage.Scenario:
     scenario = netstage.Scenario.from_text(LINE, name="line.toml")
-    scenario.update({"scenario.duration": "100 s", "scenario.repeat": 10})
+    scenario.update({"scenario.duration": "100 s", "scenario.repeat": 10, "measure": {"delay": True}})
+    scenario["flow.call"] = {"from": "a", "to": "b", "transport": "udp", "traffic": CBR}
     return scenario
 
 

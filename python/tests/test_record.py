@@ -1,14 +1,18 @@
 """Records as tables and figures."""
 
+import copy
+import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
 
 import netstage
-from conftest import LINE
+from conftest import CBR, LINE
 
 
 @pytest.fixture
@@ -25,11 +29,72 @@ def test_series_are_what_is_asked(record: netstage.Record) -> None:
     assert some.num_rows == 2 * 2 * 3
     assert set(some["cell"].to_pylist()) == {0, 3} and set(some["seed"].to_pylist()) == {1}
     assert record.series(subject="up[*]")["subject"].unique().to_pylist() == ["up[0]", "up[1]", "up[2]"]
-    assert record.series("no.such.metric").num_rows == 0
     # Any library that speaks Arrow takes it.
     assert pa.RecordBatchReader.from_stream(some).read_all() == some
     assert record.metrics["flow.throughput"].unit == "bit/s"
     assert record.metrics["flow.throughput"].layer == "payload"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"subject": "upp"}, "no subject upp: known here: up"),
+        ({"subject": ["up[0]", "up[7]"]}, r"no subject up\[7\]: did you mean `up\[0\]`"),
+        ({"subject": "up", "metric": "flow.throughput"}, r"no subject up: did you mean `up\[\*\]`"),
+        ({"subject": "down*"}, r"no subject down\*"),
+        ({"metric": "flow.throughputs"}, "did you mean `flow.throughput`"),
+        ({"cell": 4}, "no cell 4: known here: 0, 1, 2, 3"),
+        ({"seed": [1, 3]}, "no seed 3: known here: 1, 2"),
+    ],
+)
+def test_what_a_record_has_not_is_refused(record: netstage.Record, asked: dict[str, Any], told: str) -> None:
+    with pytest.raises(netstage.ArgumentError, match=told):
+        record.series(**asked)
+    # What is there, though not in such company, has no rows.
+    assert record.series("link.utilisation", "up[*]").num_rows == 0
+
+
+def test_copies_of_a_record_are_independent(record: netstage.Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    record.data["title"] = "Changed"
+    packed = pickle.dumps(record)
+    monkeypatch.chdir("/")
+    for other in (copy.copy(record), copy.deepcopy(record), pickle.loads(packed)):
+        assert other.title == "One line" and other.plan == record.plan
+    assert pickle.loads(packed).series().num_rows == record.data["series"]["rows"]
+
+
+def test_distributions_are_those_of_the_record(line: netstage.Scenario) -> None:
+    plain = line.run(out="plain").distributions()
+    line["flow.up.transport"] = "udp"
+    line["flow.up.traffic"] = CBR
+    record = line.run(set={"measure": {"delay": True}}, out="record")
+    taken = record.distributions()
+    assert plain.num_rows == 0 and plain.column_names == taken.column_names
+    assert taken.num_rows == record.data["distributions"]["rows"] > 0
+    file = record.folder / "distributions.parquet"
+    file.write_bytes(b"PAR1")
+    with pytest.raises(netstage.RecordError, match=r"distributions\.parquet: its bytes are not those"):
+        record.distributions()
+    file.unlink()
+    with pytest.raises(netstage.RecordError, match=r"distributions\.parquet: No such file"):
+        record.distributions()
+
+
+def test_files_that_cannot_be_written_or_read_are_named(record: netstage.Record) -> None:
+    attempts: list[Callable[[], object]] = [
+        lambda: record.write_report("no/where.html"),
+        lambda: netstage.compare(record, record).write_report("no/where.html"),
+        lambda: next(iter(record.figures.values())).save("no/where.html"),
+        lambda: netstage.learn("no/where.html"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(FileNotFoundError, match=r"No such file or directory: 'no/where\.html'"):
+            attempt()
+    Path("text.pcap").write_text("none")
+    with pytest.raises(netstage.CaptureError, match=r"text\.pcap: "):
+        netstage.learn("text.pcap")
+    with pytest.raises(netstage.ArgumentError, match="flow: "):
+        netstage.learn("text.pcap", flow="tcp prot 443")
 
 
 def test_a_data_frame_has_what_was_varied(record: netstage.Record) -> None:

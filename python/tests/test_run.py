@@ -14,7 +14,7 @@ from conftest import LINE, ROOT
 from netstage.engine import find_program
 from netstage.progress import listening
 
-FILES = ("record.json", "series.parquet", "figures.json")
+FILES = ("record.json", "series.parquet", "figures.json", "distributions.parquet")
 
 
 @pytest.fixture
@@ -25,8 +25,13 @@ def program() -> Path:
         pytest.skip(str(missing))
 
 
-def test_a_record_is_the_programs_byte_for_byte(program: Path) -> None:
-    scenario = ROOT / "scenarios/examples/fair-two-vpns.toml"
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_record_is_the_programs_byte_for_byte(program: Path, line_end: str) -> None:
+    text = (ROOT / "scenarios/examples/fair-two-vpns.toml").read_text()
+    text += '[flow.call]\nfrom = "gold-a"\nto = "gold-b"\nvpn = "gold"\ntransport = "udp"\n'
+    text += 'traffic = { model = "cbr", rate = "100 kbit/s", packet = "200 B" }\n[measure]\ndelay = true\n'
+    scenario = Path("fair.toml")
+    scenario.write_bytes(text.replace("\n", line_end).encode())
     varied = [
         "--vary",
         "vpn.*.weight=1,2",
@@ -159,6 +164,40 @@ def test_a_folder_that_is_taken_is_left_alone(line: netstage.Scenario) -> None:
     assert again.data == first.data
     with pytest.raises(netstage.FolderError, match="another study"):
         line.run(seed=5, reuse=True)
+
+
+def test_a_run_that_is_refused_leaves_its_folder_free(line: netstage.Scenario) -> None:
+    for what_cannot_be in ({"set": {"link.line.queue": "priority"}}, {"retries": -1}, {"repeat": 0}):
+        with pytest.raises(netstage.Error):
+            line.run(out="record", **what_cannot_be)  # type: ignore[arg-type]
+    assert line.run(out="record").passes
+
+
+@pytest.mark.parametrize("jobs", [0, -1, 65_536, 10**30, True, 1.5, "2"])
+def test_jobs_are_a_whole_number(line: netstage.Scenario, jobs: object) -> None:
+    with pytest.raises(
+        netstage.ArgumentError, match=rf"jobs is a whole number from 1 to 65535, found '?{jobs}"
+    ):
+        line.run(jobs=jobs)  # type: ignore[arg-type]
+    assert not Path("out").exists()
+
+
+def test_jobs_may_be_numpys_or_more_than_there_are_runs(line: netstage.Scenario) -> None:
+    numpy = pytest.importorskip("numpy")
+    assert line.run(jobs=numpy.int64(2), out="two").data == line.run(jobs=1000, out="many").data
+
+
+@pytest.mark.parametrize("seed", [-1, 2**53, 2**64, 2**70, True, 1.5, "1"])
+def test_a_seed_is_a_whole_number_of_53_bits(line: netstage.Scenario, seed: object) -> None:
+    with pytest.raises(netstage.ScenarioError, match="expected a whole number from 0 to 9007199254740991"):
+        line.run(seed=seed)  # type: ignore[arg-type]
+
+
+def test_the_last_seed_is_within_bounds_too(line: netstage.Scenario) -> None:
+    last = 2**53 - 1
+    assert line.check(seed=last, repeat=1).seeds == range(last, last + 1)
+    with pytest.raises(netstage.ScenarioError, match="would have a seed above 9007199254740991"):
+        line.check(seed=last, repeat=2)
 
 
 def test_what_there_is_not_is_said(line: netstage.Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,10 @@
 """Scenarios loaded, built, edited and checked."""
 
+import copy
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -31,6 +36,7 @@ def test_paths_are_read_and_set(line: netstage.Scenario) -> None:
     assert list(line.tables()["flow"]) == ["up", "down"]
     with pytest.raises(KeyError, match=r"flow\.sideways"):
         line["flow.sideways"]
+    assert "flow.up" in line and "flow.sideways" not in line
     untouched = line.copy()
     untouched["link.line.delay"] = "1 ms"
     assert line["link.line.delay"] == "50 ms"
@@ -54,6 +60,63 @@ def test_a_wrong_edit_is_told_and_taken_back(line: netstage.Scenario) -> None:
     assert caught.value.problems[0].file == "command line"
     del line.edits["link.line.dely"]
     line.check()
+
+
+def test_a_lone_text_is_no_list_of_values(line: netstage.Scenario) -> None:
+    for values in ("5 ms", 5, {"a": 1}, None):
+        with pytest.raises(netstage.ArgumentError, match=r"link\.line\.delay takes a list of values, found"):
+            line.check(vary={"link.line.delay": values})  # type: ignore[dict-item]
+    with pytest.raises(netstage.ScenarioError, match="is swept over this value twice"):
+        line.check(vary={"flow.up.count": [1, 2, 1]})
+
+
+def test_a_seed_passed_counts_for_more_than_one_set(line: netstage.Scenario) -> None:
+    line.update({"scenario.seed": 5, "scenario.repeat": 7})
+    assert line.check().seeds == range(5, 12)
+    assert line.check(seed=1, set={"scenario.seed": 9}, repeat=2).seeds == range(1, 3)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_are_independent_and_find_their_files(
+    copied: Callable[[netstage.Scenario], netstage.Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = ROOT / "scenarios/examples"
+    monkeypatch.chdir(examples)
+    loaded = netstage.Scenario.load("traffic-patterns.toml")
+    from_text = netstage.Scenario.from_text(loaded.text, base="")
+    built = netstage.Scenario(loaded.tables())
+    monkeypatch.chdir("/")
+    for scenario in (loaded, from_text, built):
+        scenario["measure"] = {"interval": "2 s"}
+        other = copied(scenario)
+        other["scenario.title"] = "Another"
+        other.edits["measure"]["interval"] = "1 s"
+        assert other.check().title == "Another" != scenario.check().title
+        assert scenario["measure.interval"] == "2 s"
+        assert other._checked().files == [Path("traffic-patterns.csv")]
+
+
+def test_another_process_takes_a_scenario_up(line: netstage.Scenario) -> None:
+    line["flow.up.count"] = 2
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        record = pool.submit(line.run, out="there").result()
+        assert record.expectations == line.run(out="here").expectations
+        with pytest.raises(netstage.ScenarioError, match="did you mean `delay`") as caught:
+            pool.submit(line.check, set={"link.line.dely": "5 ms"}).result()
+    assert caught.value.problems[0].file == "command line"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        netstage.ScenarioError("wrong", [("a.toml", 1, 2, "wrong", None)]),
+        netstage.MissingError("no Ray", "pip install ray"),
+        netstage.FolderError("taken"),
+    ],
+)
+def test_errors_travel(error: netstage.Error) -> None:
+    other = pickle.loads(pickle.dumps(error))
+    assert (type(other), str(other), vars(other)) == (type(error), str(error), vars(error))
 
 
 def test_what_no_scenario_can_hold_is_refused(line: netstage.Scenario) -> None:
@@ -85,7 +148,7 @@ def test_what_is_varied_makes_cells(line: netstage.Scenario) -> None:
 def test_files_a_scenario_names_are_found_beside_it() -> None:
     scenario = netstage.Scenario.load(ROOT / "scenarios/examples/traffic-patterns.toml")
     assert scenario.name == "traffic-patterns"
-    assert scenario._checked({}, {}, None, None).files == [Path("traffic-patterns.csv")]
+    assert scenario._checked().files == [Path("traffic-patterns.csv")]
     nowhere = netstage.Scenario.from_text(scenario.text)
     with pytest.raises(netstage.ScenarioError, match="cannot name trace files"):
         nowhere.check()
@@ -94,6 +157,25 @@ def test_files_a_scenario_names_are_found_beside_it() -> None:
 def test_a_file_that_is_not_there_is_said_to_be_missing() -> None:
     with pytest.raises(FileNotFoundError):
         netstage.Scenario.load("nowhere.toml")
+
+
+def test_a_file_that_is_no_text_is_refused() -> None:
+    Path("latin.toml").write_bytes('[scenario]\ntitle = "Köln"\n'.encode("latin-1"))
+    with pytest.raises(netstage.ScenarioError, match=r"latin\.toml: the file is not UTF-8 text \(line 2\)"):
+        netstage.Scenario.load("latin.toml")
+
+
+def test_lines_may_end_as_on_windows() -> None:
+    Path("line.toml").write_bytes(LINE.replace("\n", "\r\n").encode())
+    scenario = netstage.Scenario.load("line.toml")
+    assert scenario.text == LINE.replace("\n", "\r\n")
+
+    def places(text: str) -> list[tuple[int, int]]:
+        with pytest.raises(netstage.ScenarioError) as caught:
+            netstage.Scenario.from_text(text.replace("rate", "rte")).check()
+        return [(problem.line, problem.column) for problem in caught.value.problems]
+
+    assert places(LINE.replace("\n", "\r\n")) == places(LINE)
 
 
 def test_the_schema_is_the_one_of_the_documentation() -> None:

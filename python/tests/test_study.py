@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 import netstage
-from conftest import LINE
+from conftest import CBR, LINE
 from netstage import _netstage
 
 VARY = [("flow.up.count", [1, 2, 3])]
+TIMED = {"flow.up.transport": "udp", "flow.up.traffic": CBR, "measure": {"delay": True}}
 
 
 def checked() -> _netstage.Checked:
-    return _netstage.check("line.toml", LINE, None, [], VARY)
+    return _netstage.check("line.toml", LINE, None, list(TIMED.items()), VARY)
 
 
 def elsewhere(run: tuple[int, int]) -> bytes:
@@ -22,7 +23,7 @@ def elsewhere(run: tuple[int, int]) -> bytes:
 
 
 def test_runs_of_other_processes_make_the_same_record() -> None:
-    here = netstage.Scenario.from_text(LINE, name="line.toml").run(vary=dict(VARY), out="here")
+    here = netstage.Scenario.from_text(LINE, name="line.toml").run(set=TIMED, vary=dict(VARY), out="here")
     study = _netstage.Study(checked(), "elsewhere")
     assert (len(study.pending), study.total) == (6, 6)
     assert study.identity == checked().identity("sim") == here.plan
@@ -31,7 +32,7 @@ def test_runs_of_other_processes_make_the_same_record() -> None:
         for (cell, seed), file in zip(runs, pool.map(elsewhere, runs), strict=True):
             study.keep(cell, seed, file)
     study.finish(2)
-    for name in ("record.json", "series.parquet", "figures.json"):
+    for name in ("record.json", "series.parquet", "figures.json", "distributions.parquet"):
         assert Path("here", name).read_bytes() == Path("elsewhere", name).read_bytes(), name
 
 

@@ -11,6 +11,8 @@ same folder that ``netstage run`` leaves, byte for byte.
 
 from netstage._netstage import TOOL, schema
 from netstage.errors import (
+    ArgumentError,
+    CaptureError,
     Error,
     FolderError,
     InterruptedStudy,
@@ -28,6 +30,8 @@ from netstage.scenario import Cell, Check, Scenario
 __version__ = TOOL.removeprefix("netstage ")
 
 __all__ = [
+    "ArgumentError",
+    "CaptureError",
     "Cell",
     "Check",
     "Comparison",

@@ -44,13 +44,13 @@ class Source:
 
     def check(self) -> _netstage.Checked:
         """The scenario, known to be the driver's: equal text, files and tool."""
-        name, text, edits, vary, seed, repeat = self.scenario
+        name, text, edits, vary = self.scenario
         with tempfile.TemporaryDirectory() as folder:
             for file, content in self.files.items():
                 place = Path(folder) / file
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content)
-            checked = _netstage.check(name, text, folder, edits, vary, seed, repeat)
+            checked = _netstage.check(name, text, folder, edits, vary)
         if checked.identity("sim") != self.identity:
             message = f"a worker has another netstage than the driver ({_netstage.TOOL} there)"
             raise RunError(f"{message}: install the same package on every machine of the cluster")

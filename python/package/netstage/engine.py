@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from netstage import _netstage
-from netstage.errors import MissingError
+from netstage.errors import ArgumentError, MissingError
 from netstage.progress import Progress, listening
 
 Run = Callable[[bool | Callable[[Progress], object] | None], None]
@@ -28,7 +28,7 @@ def run_here(
 ) -> Run:
     """On threads of this process."""
     if fleet is not None and on != "live":
-        raise ValueError(f'fleet= goes with on="live", and this is on={on!r}')
+        raise ArgumentError(f'fleet= goes with on="live", and this is on={on!r}')
     program = find_program() if on == "emu" else None
 
     def run(progress: bool | Callable[[Progress], object] | None) -> None:
@@ -50,7 +50,7 @@ def run_on_ray(
 ) -> Run:
     """On the machines of a Ray cluster."""
     if on != "sim":
-        raise ValueError(f'engine="ray" spreads simulations; on={on!r} needs a machine to itself')
+        raise ArgumentError(f'engine="ray" spreads simulations; on={on!r} needs a machine to itself')
     try:
         from netstage.cluster import Source, spread
     except ImportError as error:

@@ -10,6 +10,10 @@ class Error(Exception):
     """Anything netstage refuses or fails at."""
 
 
+class ArgumentError(Error, ValueError):
+    """An argument that cannot be meant. Nothing was done."""
+
+
 class Problem(NamedTuple):
     """One thing that is wrong with a scenario."""
 
@@ -66,3 +70,7 @@ class MissingError(RunError):
 
 class RecordError(Error):
     """A folder holds no record that can be read."""
+
+
+class CaptureError(Error, ValueError):
+    """A capture from which nothing can be learned."""

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from netstage import _netstage
-from netstage.errors import MissingError
+from netstage.arguments import several
+from netstage.errors import ArgumentError, MissingError
 
 if TYPE_CHECKING:
     import pandas
@@ -125,6 +126,10 @@ class Record:
     def __init__(self, recorded: _netstage.Recorded) -> None:
         self._recorded = recorded
 
+    def __reduce__(self) -> tuple[type[Record], tuple[_netstage.Recorded]]:
+        # What is cached stays with the one whose it is; in another process the folder is read again.
+        return type(self), (self._recorded,)
+
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Record:
         """Reads a record's folder; :class:`~netstage.RecordError` where it holds none."""
@@ -144,6 +149,7 @@ class Record:
 
     @property
     def folder(self) -> Path:
+        """Where it is."""
         return Path(self._recorded.folder)
 
     @property
@@ -229,18 +235,30 @@ class Record:
 
         ``time_ns`` is the start of the bin, nanoseconds from the start of the run; units of values
         are in :attr:`metrics`. What an argument picks is all that is read; ``*`` in a subject stands
-        for anything.
+        for anything. What the record knows nowhere is refused; what merely does not occur together
+        leaves no rows.
         """
-        asked = (("metric", metric), ("cell", cell), ("seed", seed))
-        wanted: list[Any] = [(name, "in", _list(of)) for name, of in asked if of is not None]
+        asked = {"metric": metric, "cell": cell, "seed": seed}
+        wanted = {name: several(of) for name, of in asked.items() if of is not None}
+        first = self.data["seed"]
+        known = {
+            "metric": list(self.metrics),
+            "cell": range(len(self.data["cells"])),
+            "seed": range(first, first + self.data["repeat"]),
+        }
+        for what, names in wanted.items():
+            _know(what, names, known[what])
         file = self._recorded.series_file()
         text = pa.dictionary(pa.int32(), pa.string())
-        table = pq.read_table(file, filters=wanted or None, read_dictionary=["subject", "metric"])
+        filters: list[Any] = [(name, "in", of) for name, of in wanted.items()]
+        table = pq.read_table(file, filters=filters or None, read_dictionary=["subject", "metric"])
         if subject is not None:
-            pattern = "|".join(re.escape(name).replace(r"\*", ".*") for name in _list(subject))
-            table = table.filter(
-                pc.match_substring_regex(table["subject"].cast(pa.string()), f"^({pattern})$")
-            )
+            subjects = table["subject"].cast(pa.string())
+            chosen, strangers = _matching(several(subject), _names(subjects))
+            if strangers:
+                everywhere = _names(pq.read_table(file, columns=["subject"])["subject"])
+                _know("subject", _matching(strangers, everywhere)[1], everywhere)
+            table = table.filter(pc.is_in(subjects, pa.array(chosen, pa.string())))
         # Every row group brings a dictionary of its own.
         for name in ("subject", "metric"):
             table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(text))
@@ -263,8 +281,8 @@ class Record:
     def distributions(self) -> pa.Table:
         """How often each value of a delay, gap or lateness occurred, over the runs of a cell:
         ``cell``, ``metric``, ``subject``, ``value_ns``, ``count``. No rows where none were taken."""
-        file = self.folder / "distributions.parquet"
-        if file.exists():
+        file = self._recorded.distributions_file()
+        if file is not None:
             return pq.read_table(file)
         return pa.schema(HEAD | {"value_ns": pa.uint64(), "count": pa.uint64()}).empty_table()
 
@@ -321,8 +339,34 @@ def compare(*records: Record) -> Comparison:
     return Comparison(records)
 
 
-def _list(of: Any) -> list[Any]:
-    return [of] if isinstance(of, str | int) else list(of)
+def _names(column: pa.ChunkedArray[Any]) -> list[str]:
+    """The texts of a column, each once."""
+    return [str(name) for name in pc.unique(column).to_pylist()]
+
+
+def _matching(patterns: list[str], names: list[str]) -> tuple[list[str], list[str]]:
+    """The names that match any pattern, and the patterns that no name matches."""
+    found = {
+        pattern: set(filter(re.compile(re.escape(pattern).replace(r"\*", ".*")).fullmatch, names))
+        for pattern in patterns
+    }
+    return sorted(set().union(*found.values())), [pattern for pattern in patterns if not found[pattern]]
+
+
+def _know(what: str, asked: Iterable[Any], known: Sequence[Any]) -> None:
+    """Refuses what a record has none of, and says what may have been meant."""
+    for name in asked:
+        if name not in known:
+            help = _meant(str(name), [str(one) for one in known])
+            raise ArgumentError(f"this record has no {what} {name}" + (f": {help}" if help else ""))
+
+
+def _meant(written: str, known: list[str]) -> str | None:
+    """What may have been meant: a flow group, by member or by receiver, or what reads alike."""
+    for many in ("[*]", "@*"):
+        if _matching([written + many], known)[0]:
+            return f"did you mean `{written}{many}`?"
+    return _netstage.did_you_mean(written, known)
 
 
 def _number(text: str | None) -> float | str | None:

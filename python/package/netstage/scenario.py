@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from netstage import _netstage
+from netstage.arguments import MOST_JOBS, MOST_RETRIES, swept, whole_number
 from netstage.engine import run_here, run_on_ray
-from netstage.errors import FolderError, RecordError
+from netstage.errors import ArgumentError, FolderError, Problem, RecordError, ScenarioError
 from netstage.progress import Progress
 from netstage.record import Record
 
@@ -70,17 +72,30 @@ class Scenario:
     edits: dict[str, Any]
     """What was set, by path, in order."""
 
-    def __init__(self, tables: Mapping[str, Any]) -> None:
+    def __init__(self, tables: Mapping[str, Any], *, base: str | os.PathLike[str] = ".") -> None:
+        """A scenario from nested tables.
+
+        :param base: folder of trace and model files they name
+        """
         self._name = "scenario"
         self._text = _netstage.document(_plain(tables))
-        self._base: Path | None = Path.cwd()
+        # Absolute, so that it stays where it is when the process moves, or another takes it up.
+        self._base: Path | None = Path(base).absolute()
         self.edits = {}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Scenario:
         """The scenario in a file. Trace and model files it names are looked for beside it."""
         path = Path(path)
-        return cls.from_text(path.read_text(encoding="utf-8"), base=path.parent, name=str(path))
+        content = path.read_bytes()
+        try:
+            # Line ends stay as they are: the record holds the text, and the program keeps them.
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            message = f"the file is not UTF-8 text (line {line})"
+            raise ScenarioError(f"{path}: {message}", [Problem(str(path), line, 1, message, None)]) from None
+        return cls.from_text(text, base=path.parent, name=str(path))
 
     @classmethod
     def from_text(
@@ -93,7 +108,7 @@ class Scenario:
         """
         scenario = cls.__new__(cls)
         scenario._name, scenario._text = name, text
-        scenario._base = None if base is None else Path(base)
+        scenario._base = None if base is None else Path(base).absolute()
         scenario.edits = {}
         return scenario
 
@@ -105,7 +120,7 @@ class Scenario:
     @property
     def text(self) -> str:
         """The scenario as TOML, after every edit. Raises ScenarioError where it is at fault."""
-        return self._checked({}, {}, None, None).text
+        return self._checked().text
 
     def tables(self) -> dict[str, Any]:
         """The scenario as nested tables, after every edit; changing them changes nothing here."""
@@ -131,6 +146,17 @@ class Scenario:
                 raise KeyError(path)
         return found
 
+    def __contains__(self, path: str) -> bool:
+        """Whether anything is written at a path."""
+        try:
+            self[path]
+        except KeyError:
+            return False
+        return True
+
+    # Tables are walked with :meth:`tables`.
+    __iter__ = None
+
     def update(self, edits: Changes) -> None:
         """Sets several paths, in order."""
         for path, value in edits.items():
@@ -139,8 +165,10 @@ class Scenario:
     def copy(self) -> Scenario:
         """Another one, to be edited by itself."""
         other = Scenario.from_text(self._text, base=self._base, name=self._name)
-        other.edits = dict(self.edits)
+        other.edits = deepcopy(self.edits)
         return other
+
+    __copy__ = copy
 
     def __repr__(self) -> str:
         edits = "".join(f", {path}={value!r}" for path, value in self.edits.items())
@@ -155,7 +183,7 @@ class Scenario:
         vary: Mapping[str, Iterable[Any]] | None = None,
     ) -> Check:
         """What :meth:`run` would run with the same arguments."""
-        checked = self._checked(set or {}, vary or {}, seed, repeat)
+        checked = self._checked(set, vary, seed, repeat)
         return Check(
             title=checked.title,
             description=checked.description,
@@ -189,7 +217,7 @@ class Scenario:
         :param on: ``sim``, in virtual time; ``emu``, real packets between namespaces of this
             machine, in real time, which needs the program ``netstage``; or ``live``, real packets
             between the hosts of a fleet, whose controller runs on this machine
-        :param seed: use this seed first, in place of the file's
+        :param seed: use this seed first, in place of the scenario's
         :param repeat: run every cell under this many seeds
         :param set: path and value, for this run alone
         :param vary: path and the values to sweep it over
@@ -198,22 +226,24 @@ class Scenario:
             ``netstage`` takes: ``NETSTAGE_FLEET`` in the environment, or the user's own
         :param engine: ``local``, threads of this process, or ``ray``, the machines of the Ray
             cluster this process is connected to (simulations only)
-        :param jobs: runs at a time; one per core in the simulator, one elsewhere
+        :param jobs: runs at a time; unless said, one per processor in the simulator, one elsewhere
         :param retries: how often a run that is void is begun anew
         :param progress: True or False to show a bar or none, or what to call with a
             :class:`~netstage.Progress`; by default a bar on terminals and in notebooks
         :param reuse: open the record in ``out`` if it is this very study, finished, in place of
             raising :class:`~netstage.FolderError`
         """
-        checked = self._checked(set or {}, vary or {}, seed, repeat)
+        jobs = None if jobs is None else whole_number("jobs", jobs, 1, MOST_JOBS)
+        retries = whole_number("retries", retries, 0, MOST_RETRIES)
+        checked = self._checked(set, vary, seed, repeat)
         folder = Path("out") / self.name if out is None else Path(out)
         if engine == "local":
             run = run_here(checked, folder, on=on, fleet=fleet, jobs=jobs, retries=retries)
         elif engine == "ray":
-            source = (self._name, self._text, list(self._all_edits(set)), _lists(vary), seed, repeat)
+            source = (self._name, self._text, self._sets(set, seed, repeat), _lists(vary))
             run = run_on_ray(checked, folder, source, self._base, on=on, jobs=jobs, retries=retries)
         else:
-            raise ValueError(f'there is no engine {engine!r}: "local" or "ray"')
+            raise ArgumentError(f'there is no engine {engine!r}: "local" or "ray"')
         try:
             run(progress)
         except FolderError:
@@ -223,15 +253,22 @@ class Scenario:
             return record
         return Record.open(folder)
 
-    def _all_edits(self, more: Changes | None) -> Iterable[tuple[str, Any]]:
-        yield from self.edits.items()
-        yield from ((path, _plain(value)) for path, value in (more or {}).items())
+    def _sets(self, more: Changes | None, seed: int | None, repeat: int | None) -> list[tuple[str, Any]]:
+        """All that is set, in order. Of seeds an argument counts for more than an edit."""
+        asked = {"scenario.seed": seed, "scenario.repeat": repeat}
+        first = [(path, _plain(value)) for path, value in asked.items() if value is not None]
+        edits = [*self.edits.items(), *((path, _plain(value)) for path, value in (more or {}).items())]
+        return first + [edit for edit in edits if asked.get(edit[0]) is None]
 
     def _checked(
-        self, edits: Changes, vary: Mapping[str, Iterable[Any]], seed: int | None, repeat: int | None
+        self,
+        more: Changes | None = None,
+        vary: Mapping[str, Iterable[Any]] | None = None,
+        seed: int | None = None,
+        repeat: int | None = None,
     ) -> _netstage.Checked:
-        sets = list(self._all_edits(edits))
-        return _netstage.check(self._name, self._text, self._base, sets, _lists(vary), seed, repeat)
+        sets = self._sets(more, seed, repeat)
+        return _netstage.check(self._name, self._text, self._base, sets, _lists(vary))
 
 
 def _finished(folder: Path) -> Record | None:
@@ -242,7 +279,7 @@ def _finished(folder: Path) -> Record | None:
 
 
 def _lists(vary: Mapping[str, Iterable[Any]] | None) -> list[tuple[str, list[Any]]]:
-    return [(path, [_plain(value) for value in values]) for path, values in (vary or {}).items()]
+    return [(path, _plain(swept(path, values))) for path, values in (vary or {}).items()]
 
 
 def _plain(value: Any) -> Any:
