@@ -141,6 +141,14 @@ def test_a_notebook_shows_the_record_and_runs_no_script_of_it(line: netstage.Sce
     assert "<script" not in shown and "&lt;script" in shown and "✓ used" in shown
 
 
+def test_what_a_notebook_shows_is_well_formed(line: netstage.Scenario) -> None:
+    odd = "a\x01b\x1b ]]> & <i>\ufffe"
+    line.update({"scenario.title": odd, "plot.shares.title": odd, "plot.shares.claim": odd})
+    record = line.run(out="odd")
+    for shown in (record, record.figures, netstage.compare(record, record)):
+        ElementTree.fromstring(f"<div>{shown._repr_html_()}</div>")
+
+
 def test_records_are_compared(record: netstage.Record, line: netstage.Scenario) -> None:
     other = line.run(
         seed=9, vary={"link.line.delay": ["5 ms", "50 ms"], "flow.up.count": [2, 3]}, out="other"

@@ -125,6 +125,8 @@ def test_what_no_scenario_can_hold_is_refused(line: netstage.Scenario) -> None:
         line.check()
     with pytest.raises(TypeError):
         netstage.Scenario({"scenario": {"title": None}})
+    with pytest.raises(TypeError, match="from_text"):
+        netstage.Scenario("line.toml")  # type: ignore[arg-type]
 
 
 def test_what_is_varied_makes_cells(line: netstage.Scenario) -> None:

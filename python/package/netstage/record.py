@@ -379,7 +379,11 @@ def _number(text: str | None) -> float | str | None:
 
 def _page(data: dict[str, Any]) -> str:
     """Headline, warnings, verdicts and the first tables of a report, for a notebook."""
-    escape = html.escape
+
+    def escape(text: str) -> str:
+        # Control characters have no place in HTML, and a title may hold any.
+        return html.escape("".join(c if c.isprintable() else " " for c in text))
+
     parts = [f"<h3>{escape(data['title'])}</h3>"]
     parts += [f"<p><b>{escape(data['void'])}</b></p>"] if data.get("void") else []
     parts += [f"<p>{escape(warning)}</p>" for warning in data["warnings"]]

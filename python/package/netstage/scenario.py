@@ -77,6 +77,8 @@ class Scenario:
 
         :param base: folder of trace and model files they name
         """
+        if not isinstance(tables, Mapping):
+            raise TypeError("a scenario is built of nested tables; load and from_text read files and texts")
         self._name = "scenario"
         self._text = _netstage.document(_plain(tables))
         # Absolute, so that it stays where it is when the process moves, or another takes it up.

@@ -46,7 +46,8 @@ pub fn svg(figure: &Figure) -> String {
     // Drawing into a string fails on impossible ranges only; `ranges` rules those out.
     let drawn = draw(figure, &mut text);
     debug_assert!(drawn.is_ok(), "{drawn:?}");
-    text
+    // XML has no place for these, escaped or not, and a title may hold any.
+    text.replace(|c: char| c != '\n' && (c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')), "\u{fffd}")
 }
 
 fn draw(figure: &Figure, text: &mut String) -> Drawn {

@@ -81,6 +81,13 @@ fn figures_without_numbers_or_with_odd_ones_are_drawn_too() {
 }
 
 #[test]
+fn what_xml_has_no_place_for_is_left_out() {
+    let title = "one\u{1}two\u{1b}\u{ffff}".into();
+    let text = svg(&Figure { title, ..figure(Kind::Line) });
+    assert!(text.contains("one\u{fffd}two\u{fffd}\u{fffd}"));
+}
+
+#[test]
 fn a_colour_stands_for_a_place_in_its_group() {
     let mut grouped = figure(Kind::Line);
     grouped.series =
