@@ -48,7 +48,7 @@ pub mod tuned;
 pub use environment::Environment;
 pub use error::{Error, OpenError};
 pub use netstage_scenario::outcome::Stopped;
-pub use open::{Record, SERIES};
+pub use open::{RECORD_FILES, Record, SERIES};
 pub use perform::{Performer, Run, Runner};
 pub use run::{Observer, Options, Progress, run};
 pub use study::{Study, identity};

@@ -2,11 +2,12 @@
 
 use crate::environment::Environment;
 use crate::figure::Figure;
-use crate::folder::{Manifest, RECORD, count_runs};
+use crate::folder::{Manifest, PLAN, RECORD, count_runs};
 use crate::series::SeriesReader;
 use crate::{OpenError, checksum_of};
 use netstage_scenario::record::{Record as Data, SeriesFile};
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The values.
@@ -17,6 +18,9 @@ pub const DISTRIBUTIONS: &str = "distributions.parquet";
 pub const FIGURES: &str = "figures.json";
 /// Host and time.
 pub const ENVIRONMENT: &str = "environment.json";
+
+/// All files of a record, that which makes it one first.
+pub const RECORD_FILES: [&str; 5] = [RECORD, SERIES, DISTRIBUTIONS, FIGURES, ENVIRONMENT];
 
 /// A finished study.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +43,7 @@ impl Record {
             Some(name) if name == RECORD => folder.parent().unwrap_or(Path::new("")),
             _ => folder,
         };
+        let unreadable = |path: &Path, why: String| OpenError::Unreadable { path: path.to_owned(), why };
         let path = folder.join(RECORD);
         if !path.exists() {
             return Err(match Manifest::read(folder) {
@@ -49,6 +54,9 @@ impl Record {
                     title: manifest.title,
                     stage: manifest.stage,
                 },
+                None if folder.join(PLAN).exists() => {
+                    unreadable(&folder.join(PLAN), "it is damaged, and the study has no record yet".into())
+                }
                 None => OpenError::Missing(folder.to_owned()),
             });
         }
@@ -62,6 +70,30 @@ impl Record {
         let environment = fs::read(folder.join(ENVIRONMENT)).ok();
         let environment = environment.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         Ok(Record { folder: folder.to_owned(), data, figures, environment })
+    }
+
+    /// What of the files beside `record.json` is missing or damaged, as far as that is told without reading all of
+    /// their bytes.
+    pub fn damage(&self) -> Option<OpenError> {
+        let length = |file: &str| match fs::metadata(self.folder.join(file)) {
+            Ok(found) if found.is_file() => Ok(found.len()),
+            Ok(_) => Err("it is no file".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err("it is missing".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        let whole = |file: &'static str, kept: &SeriesFile| {
+            let found = length(file).map_err(|why| (file, why))?;
+            let said = || format!("it has {found} bytes, and was written with {}", kept.bytes);
+            if found == kept.bytes { Ok(()) } else { Err((file, said())) }
+        };
+        let check = || {
+            length(FIGURES).map_err(|why| (FIGURES, why))?;
+            whole(SERIES, &self.data.series)?;
+            SeriesReader::open(&self.folder.join(SERIES)).map_err(|why| (SERIES, why.to_string()))?;
+            self.data.distributions.as_ref().map_or(Ok(()), |kept| whole(DISTRIBUTIONS, kept))
+        };
+        let damage = |(file, why)| OpenError::Unreadable { path: self.folder.join(file), why };
+        check().err().map(damage)
     }
 
     /// The values, once their file is known to be the one the record was written with.

@@ -5,7 +5,7 @@ use crate::figure::Figure;
 use crate::format;
 use crate::overview::{cell_name, overview};
 use crate::trials;
-use netstage_scenario::plan::Plan;
+use netstage_scenario::Cell;
 use netstage_scenario::record::{
     CellEntry, CorrelationEntry, DistributionEntry, MetricEntry, Record as Data,
 };
@@ -116,7 +116,16 @@ pub struct Topology {
     nodes: Vec<netstage_scenario::record::TopologyNode>,
     links: Vec<Link>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    vpns: Vec<netstage_scenario::record::TopologyVpn>,
+    vpns: Vec<Vpn>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Vpn {
+    name: String,
+    /// None where it is not the same in all cells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<f64>,
+    path: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -231,7 +240,8 @@ pub fn verdicts(data: &Data, of: &str) -> Vec<Verdict> {
             verdicts.push(verdict(expectation.problem.clone(), false, String::new()));
         }
         for cell in &expectation.cells {
-            verdicts.push(verdict(cell.achieved.clone(), cell.pass, cell_name(data, &data.cells[cell.cell])));
+            let name = data.cells.get(cell.cell).map_or_else(String::new, |entry| cell_name(data, entry));
+            verdicts.push(verdict(cell.achieved.clone(), cell.pass, name));
         }
     }
     verdicts
@@ -363,17 +373,27 @@ fn topology(data: &Data) -> Option<Topology> {
         let direction = |d: &str| cell.summary("link.utilisation", &format!("{name}.{d}"))?.value.mean;
         direction("forward").into_iter().chain(direction("reverse")).reduce(f64::max)
     };
-    drawn(&data.topology, utilisation)
+    // A record tells the weights of its first cell alone; nothing of control makes others.
+    let keeps_weights = |cell: &CellEntry| {
+        cell.variant.is_empty() && cell.settings.iter().all(|(path, _)| path.contains(".control."))
+    };
+    let are_alike = data.cells.len() == 1 || data.cells.iter().all(keeps_weights);
+    drawn(&data.topology, utilisation, |_, weight| are_alike.then_some(weight))
 }
 
-/// The network of a plan that has not run; none where there is nothing to draw.
-pub fn planned(plan: &Plan) -> Option<Topology> {
-    drawn(&plan.into(), |_| None)
+/// The network of cells that have not run; none where there is nothing to draw.
+pub fn planned(cells: &[Cell]) -> Option<Topology> {
+    let is_alike = |name: &str, weight: f64| {
+        cells.iter().all(|cell| cell.plan.vpns.iter().any(|vpn| vpn.name == name && vpn.weight == weight))
+    };
+    let weight = |name: &str, weight: f64| is_alike(name, weight).then_some(weight);
+    drawn(&(&cells.first()?.plan).into(), |_| None, weight)
 }
 
 fn drawn(
     topology: &netstage_scenario::record::Topology,
     utilisation: impl Fn(&str) -> Option<f64>,
+    weight: impl Fn(&str, f64) -> Option<f64>,
 ) -> Option<Topology> {
     let links = topology.links.iter().map(|l| Link {
         name: l.name.clone(),
@@ -382,6 +402,11 @@ fn drawn(
         delay: format::duration(l.delay_ns),
         utilisation: utilisation(&l.name).map(|u| (u * 1e4).round() / 1e4),
     });
-    let (nodes, vpns) = (topology.nodes.clone(), topology.vpns.clone());
-    (!nodes.is_empty()).then(|| Topology { nodes, links: links.collect(), vpns })
+    let vpns = topology.vpns.iter().map(|v| Vpn {
+        name: v.name.clone(),
+        weight: weight(&v.name, v.weight),
+        path: v.path.clone(),
+    });
+    let nodes = topology.nodes.clone();
+    (!nodes.is_empty()).then(|| Topology { nodes, links: links.collect(), vpns: vpns.collect() })
 }

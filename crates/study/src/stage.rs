@@ -2,14 +2,37 @@
 
 use crate::Stopped;
 pub use netstage_live::emulation::{Backend, Means};
+use netstage_live::fabric::edges::{self, Emulated};
+use netstage_live::fabric::layout::Layout;
+use netstage_live::fabric::{assignments, services};
 use netstage_live::placed;
 use netstage_live::tester::bench::Bench;
 use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::Plan;
 
+/// What of a plan the simulator does not run; none where it runs all.
+pub use netstage_sim::refusal as sim_refusal;
+
+/// What of a plan cannot be run between namespaces of this machine, as far as that is known before; none where all can.
+pub fn emu_refusal(plan: &Plan) -> Option<String> {
+    if let Some(absent) = services::missing(plan) {
+        return Some(format!(
+            "{}: {} is not installed; install {}",
+            absent.by, absent.program, absent.package
+        ));
+    }
+    let layout = match Layout::new(plan) {
+        Ok(layout) => layout,
+        Err(error) => return Some(error.to_string()),
+    };
+    let ground = Emulated { plan, layout: &layout };
+    let members = assignments::members(plan, &layout).err().map(|error| error.to_string());
+    members.or_else(|| edges::routers(plan, &ground).err().map(|error| error.to_string()))
+}
+
 /// The simulator.
 pub fn sim(plan: &Plan, seed: u64, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
-    if let Some(refusal) = netstage_sim::refusal(plan) {
+    if let Some(refusal) = sim_refusal(plan) {
         return Err(Stopped::Unsupported(refusal));
     }
     netstage_sim::run(plan, seed, attendant).map_err(|_| Stopped::Interrupted)

@@ -28,6 +28,8 @@ export interface Problem {
 export interface Checked {
   sound: boolean;
   problems: Problem[];
+  /** Why the stage does not run it, though nothing is wrong with it. */
+  refusal: string;
   warnings: string[];
   title: string;
   cells: number;
@@ -68,6 +70,8 @@ export type Phase = 'running' | 'stopping' | 'finished' | 'stopped' | 'failed';
 
 export interface Status {
   id: number;
+  /** The greater one of two is the later. */
+  version: number;
   scenario: string;
   title: string;
   stage: Stage;
@@ -85,11 +89,13 @@ export interface Status {
 export interface Shown extends Status {
   cells: string[];
   topology?: TopologyData;
+  /** For each cell, the weights of its VPNs. */
+  weights: Record<string, number>[];
 }
 
 export interface RecordEntry {
   name: string;
-  state: 'finished' | 'unfinished' | 'unreadable';
+  state: 'finished' | 'unfinished' | 'damaged' | 'unreadable';
   problem?: string;
   title: string;
   description: string;
@@ -149,7 +155,7 @@ export const api = {
   scenarios: () => ask<ScenarioEntry[]>('GET', 'scenarios'),
   scenario: (name: string) => ask<{ text: string }>('GET', 'scenario', { name }),
   keep: (name: string, text: string, before: string | null) => ask<void>('PUT', 'scenario', { name }, { text, before }),
-  check: (draft: Draft) => ask<Checked>('POST', 'check', {}, draft),
+  check: (scenario: Draft, stage: Stage) => ask<Checked>('POST', 'check', {}, { scenario, stage }),
   runs: () => ask<Status[]>('GET', 'runs'),
   run: (id: number) => ask<Shown>('GET', `runs/${id}`),
   start: (scenario: Draft, stage: Stage) => ask<Status>('POST', 'runs', {}, { scenario, stage }),

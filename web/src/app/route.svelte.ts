@@ -4,6 +4,7 @@ export type Route =
   | { view: 'scenarios'; name: string | null }
   | { view: 'runs'; id: number | null }
   | { view: 'agents' }
+  | { view: 'nowhere' }
   | { view: 'records'; names: string[] };
 
 export function parse(path: string): Route {
@@ -15,10 +16,12 @@ export function parse(path: string): Route {
       return [];
     }
   });
-  if (view === 'runs') return { view, id: /^\d+$/.test(parts[0] ?? '') ? Number(parts[0]) : null };
-  if (view === 'agents') return { view };
+  if (view === 'runs' && parts.length === 0) return { view, id: null };
+  if (view === 'runs' && parts.length === 1 && /^\d+$/.test(parts[0]!)) return { view, id: Number(parts[0]) };
+  if (view === 'agents' && parts.length === 0) return { view };
   if (view === 'records') return { view, names: parts };
-  return { view: 'scenarios', name: parts[0] ?? null };
+  if (['', 'scenarios'].includes(view)) return { view: 'scenarios', name: parts[0] ?? null };
+  return { view: 'nowhere' };
 }
 
 export function address(route: Route): string {

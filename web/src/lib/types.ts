@@ -60,7 +60,8 @@ export interface TopologyLink {
 
 export interface TopologyVpn {
   name: string;
-  weight: number;
+  /** None where it is not the same in all cells. */
+  weight?: number;
   /** Node names, ingress first. */
   path: string[];
 }

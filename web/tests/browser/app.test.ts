@@ -103,7 +103,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
 
     await page.getByRole('link', { name: 'Records', exact: true }).click();
     await page.getByLabel('Search records').fill('two vpns sim');
-    await expect.poll(() => page.locator('.what').allTextContents()).toEqual(['Two VPNs sub/three']);
+    await expect.poll(() => page.locator('.what').allTextContents()).toEqual(['Two VPNs sub-three']);
     expect(await page.locator('.badge').textContent()).toBe('all 1 met');
     expect(complaints).toEqual([]);
   });
@@ -268,7 +268,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await shows.stop();
   });
 
-  test.each(['/scenarios', '/scenarios/wrong.toml', '/runs', '/runs/1', '/records', '/records/sub%2Fthree', '/agents'])('nothing makes %s wider than a phone, light or dark', async (path) => {
+  test.each(['/scenarios', '/scenarios/wrong.toml', '/runs', '/runs/1', '/records', '/records/sub-three', '/agents'])('nothing makes %s wider than a phone, light or dark', async (path) => {
     for (const colorScheme of ['light', 'dark'] as const) {
       const { page } = await open(path, { viewport: { width: 375, height: 812 }, isMobile: true, hasTouch: true, colorScheme });
       await page.locator('main h1:visible, main textarea, .verdict').first().waitFor();
@@ -335,6 +335,65 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await shows.stop();
   });
 
+  test('a seed that is no number is told beside its field, and nothing is started', async () => {
+    const { page } = await open('/scenarios/two.toml');
+    await page.getByText('Sound: 1 cell').waitFor();
+    for (const seed of ['1e3', '-1', '9007199254740992']) {
+      await page.getByLabel('Seed').fill(seed);
+      await page.getByText('A seed is a whole number from 0 to 9007199254740991.').waitFor();
+      expect(await page.getByRole('button', { name: 'Start' }).isDisabled()).toBe(true);
+    }
+    await page.getByLabel('Seed').fill('9007199254740991');
+    await page.locator('button:enabled', { hasText: 'Start' }).waitFor();
+  });
+
+  test('a page that nobody looks at keeps no connection, and goes on when it is looked at', async () => {
+    const { page } = await open('/scenarios/two.toml');
+    await page.getByLabel('Repeat').fill('100000');
+    await page.getByText('100000 runs').waitFor();
+    await page.getByRole('button', { name: 'Start' }).click();
+    await page.locator('figure canvas').first().waitFor();
+    const hide = (hidden: boolean) => page.evaluate((is) => {
+      Object.defineProperty(document, 'hidden', { value: is, configurable: true });
+      document.dispatchEvent(new Event('visibilitychange'));
+    }, hidden);
+    const events = (r: { url: () => string }) => r.url().endsWith('/events');
+    const closed = page.waitForEvent('requestfailed', events);
+    await hide(true);
+    await closed;
+    const opened = page.waitForRequest(events);
+    await hide(false);
+    await opened;
+    await page.getByRole('button', { name: 'Stop' }).click();
+    await expect.poll(() => page.locator('.badge').textContent()).toBe('stopped');
+  });
+
+  test('a page that outlives its server says so', async () => {
+    const first = await Served.start({ 'scenarios/two.toml': scenario() });
+    const { page } = await open('/scenarios/two.toml', {}, first);
+    await page.getByLabel('Repeat').fill('100000');
+    await page.getByText('100000 runs').waitFor();
+    await page.getByRole('button', { name: 'Start' }).click();
+    await page.locator('figure canvas').first().waitFor();
+    // As a server started anew answers.
+    await page.route('**/api/runs/*', (r) => r.fulfill({ status: 404, json: { error: { message: 'there is no run 1' } } }));
+    await page.route('**/api/runs/*/events', (r) => r.fulfill({ status: 404, json: {} }));
+    // It ends before it can tell the page that the run is over.
+    await first.stop('SIGKILL');
+    await page.getByText('knows nothing of this run any more').waitFor();
+    expect(await page.getByRole('link', { name: 'two', exact: true }).getAttribute('href')).toBe('/records/two');
+  });
+
+  test('an address that leads nowhere is said to', async () => {
+    const { page } = await open('/nonsense');
+    await page.getByText('There is no such page').waitFor();
+    await page.goto(new URL('/runs/xyz', server.address).href);
+    await page.getByText('There is no such page').waitFor();
+    await page.goto(new URL('/runs/3', server.address).href);
+    await page.getByText('knows nothing of this run').waitFor();
+    await accessible(page);
+  });
+
   test('the first paint is soon', async () => {
     const { page } = await open('/scenarios');
     const painted = await page.evaluate(() => new Promise<number>((resolve) => {
@@ -352,7 +411,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const context = await stage.browser.newContext({ viewport: { width: 1400, height: 900 } });
     const page = await context.newPage();
     await page.addInitScript(fakeEvents);
-    await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows', cells: [''] } }));
+    await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', version: 1, stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows', cells: [''], weights: [{}] } }));
     await page.goto(new URL('/runs/7', server.address).href);
     await page.locator('figure canvas').first().waitFor();
     const tools = await context.newCDPSession(page);
@@ -409,7 +468,7 @@ function fakeEvents(): void {
       let bin = 600;
       setTimeout(() => {
         tell('open', {});
-        tell('status', { id: 7, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows' });
+        tell('status', { id: 7, version: 1, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows' });
         tell('told', { kind: 'begin', run: 0, cell: 0, seed: 1, interval_s: 0.1, series, left_out: 0 });
         bins(0, bin);
         setInterval(() => bins(bin++, 1), 100);

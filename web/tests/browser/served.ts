@@ -31,9 +31,9 @@ export class Served {
     return new Served(address.trim(), folder, child);
   }
 
-  async stop(): Promise<void> {
+  async stop(signal: NodeJS.Signals = 'SIGTERM'): Promise<void> {
     const ended = new Promise((resolve) => this.child.once('exit', resolve));
-    this.child.kill('SIGTERM');
+    this.child.kill(signal);
     await ended;
     rmSync(this.folder, { recursive: true });
   }

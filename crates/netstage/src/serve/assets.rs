@@ -1,8 +1,12 @@
 //! The page's own files, built into the program.
 
 use super::Shared;
+use super::guard::is_data;
+use super::refusal::Refusal;
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 const PAGE: &str = include_str!("../../../../web/dist/app.html");
@@ -11,11 +15,6 @@ const STYLE: &str = include_str!("../../../../web/dist/app.css");
 
 /// The page, its script and its style.
 pub fn router() -> Router<Shared> {
-    let file = |content: &'static str, text: &'static str| {
-        // Another version of the program has other files under the same names.
-        get(move || async move { ([(CONTENT_TYPE, content), (CACHE_CONTROL, "no-cache")], text) })
-    };
-    let page = || file("text/html; charset=utf-8", PAGE);
     // Each view has an address of its own; the script tells them apart.
     let views = [
         "/",
@@ -27,8 +26,26 @@ pub fn router() -> Router<Shared> {
         "/records",
         "/records/{*names}",
     ];
-    let pages = views.into_iter().fold(Router::new(), |router, view| router.route(view, page()));
+    let pages = views.into_iter().fold(Router::new(), |router, view| router.route(view, get(page)));
     pages
-        .route("/app.js", file("text/javascript; charset=utf-8", SCRIPT))
-        .route("/app.css", file("text/css; charset=utf-8", STYLE))
+        .route("/app.js", get(async || file("text/javascript; charset=utf-8", SCRIPT)))
+        .route("/app.css", get(async || file("text/css; charset=utf-8", STYLE)))
+}
+
+/// Answers where there is nothing: people by the page, which says so, programs as ever.
+pub async fn nowhere(method: Method, uri: Uri) -> Response {
+    let is_read = matches!(method, Method::GET | Method::HEAD);
+    match is_read && !is_data(uri.path()) {
+        true => (StatusCode::NOT_FOUND, page().await).into_response(),
+        false => Refusal::missing("there is nothing of this name").into_response(),
+    }
+}
+
+async fn page() -> impl IntoResponse {
+    file("text/html; charset=utf-8", PAGE)
+}
+
+fn file(content: &'static str, text: &'static str) -> impl IntoResponse {
+    // Another version of the program has other files under the same names.
+    ([(CONTENT_TYPE, content), (CACHE_CONTROL, "no-cache")], text)
 }

@@ -7,6 +7,8 @@ use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_study::Run;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use utoipa::ToSchema;
 
 /// Runs kept; of earlier ones the record tells.
@@ -93,9 +95,38 @@ pub struct Feed {
     next: u64,
 }
 
-/// What one watcher has been told: bins of each run, and whether it is over.
+/// What one watcher has been told: bins of each run, and whether it is over. As text, for one who comes back with it,
+/// `RUN:BINS` or `RUN:BINS:over`, separated by commas.
 #[derive(Debug, Default)]
 pub struct Cursor(BTreeMap<u64, (usize, bool)>);
+
+/// A text that is no [`Cursor`].
+#[derive(Debug)]
+pub struct NoCursor;
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (run, (bins, over))) in self.0.iter().enumerate() {
+            let comma = if place > 0 { "," } else { "" };
+            write!(f, "{comma}{run}:{bins}{}", if *over { ":over" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Cursor, NoCursor> {
+        let one = |part: &str| {
+            let (told, over) = part.strip_suffix(":over").map_or((part, false), |told| (told, true));
+            let (run, bins) = told.split_once(':')?;
+            Some((run.parse().ok()?, (bins.parse().ok()?, over)))
+        };
+        let parts = text.split(',').filter(|part| !part.is_empty()).map(one);
+        parts.collect::<Option<_>>().map(Cursor).ok_or(NoCursor)
+    }
+}
 
 impl Feed {
     /// A run has found this much so far, or, over, this and no more.
@@ -211,6 +242,27 @@ mod tests {
             Told::End { run } => format!("end {run}"),
         };
         feed.news(cursor).iter().map(word).collect()
+    }
+
+    #[test]
+    fn a_watcher_that_comes_back_is_told_what_is_new() {
+        let mut feed = Feed::default();
+        let metrics = [Metric::VpnThroughput];
+        feed.add((0, 1), &outcome(2, &metrics), false);
+        let mut cursor = Cursor::default();
+        assert_eq!(told(&feed, &mut cursor), ["begin 0 cell 0", "0: 0+2"]);
+        feed.add((0, 1), &outcome(5, &metrics), true);
+        feed.add((1, 1), &outcome(1, &metrics), false);
+        let mut back: Cursor = cursor.to_string().parse().unwrap();
+        assert_eq!(told(&feed, &mut back), ["0: 2+3", "end 0", "begin 1 cell 1", "1: 0+1"]);
+        assert_eq!(back.to_string(), "0:5:over,1:1");
+        let mut again: Cursor = back.to_string().parse().unwrap();
+        assert!(told(&feed, &mut again).is_empty());
+        // One of more than there is, or of another feed, is told what there is.
+        assert_eq!(told(&feed, &mut "1:9,7:3".parse().unwrap()), ["begin 0 cell 0", "0: 0+5", "end 0"]);
+        for text in ["0", "0:x", "-1:2", "0:1:over:over", ":"] {
+            assert!(text.parse::<Cursor>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -17,8 +17,9 @@ use axum::response::{IntoResponse as _, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Name of the cookie that holds the token.
-const COOKIE_NAME: &str = "netstage";
+/// What the name of the cookie that holds the token begins with; the port follows, since a browser sends the
+/// cookies of a host to all its ports.
+const COOKIE_NAME: &str = "netstage-";
 
 /// The page is one script, one style sheet and what it asks here.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
@@ -39,13 +40,20 @@ pub struct Guard {
     pub names: Vec<String>,
     /// What those who ask must know; none where everybody on this machine may ask.
     pub token: Option<String>,
+    /// Where this server listens.
+    pub port: u16,
     /// Nothing may be started, stopped or written.
     pub read_only: bool,
 }
 
+/// Whether a path is of what programs and the page ask for, and not of the page itself.
+pub fn is_data(path: &str) -> bool {
+    path == "/api" || path.starts_with("/api/") || path == "/metrics"
+}
+
 /// Lets a request pass, or answers it.
 pub async fn watch(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    let asks_data = request.uri().path().starts_with("/api/") || request.uri().path() == "/metrics";
+    let asks_data = is_data(request.uri().path());
     let mut response = match guard.admits(request.method(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -77,7 +85,7 @@ impl Guard {
         if text(ORIGIN).is_some_and(is_foreign) {
             return Err(foreign);
         }
-        let asks_data = path.starts_with("/api/") || path == "/metrics";
+        let asks_data = is_data(path);
         // A link elsewhere may lead to the page, not to its data.
         let from = text(HeaderName::from_static("sec-fetch-site"));
         if asks_data && from.is_some_and(|from| !matches!(from, "same-origin" | "none")) {
@@ -114,7 +122,8 @@ impl Guard {
             headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let pairs = cookies.flat_map(|value| value.split("; ")).filter_map(|pair| pair.split_once('='));
-        let in_cookie = pairs.filter(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value);
+        let own = self.cookie_name();
+        let in_cookie = pairs.filter(|(name, _)| *name == own).map(|(_, value)| value);
         self.token.is_none() || bearer.into_iter().chain(in_cookie).any(|told| self.is_token(told))
     }
 
@@ -126,10 +135,14 @@ impl Guard {
         })
     }
 
+    fn cookie_name(&self) -> String {
+        format!("{COOKIE_NAME}{}", self.port)
+    }
+
     /// The cookie that lets a page in. Scripts cannot read it, and other sites do not send it.
     pub fn cookie(&self) -> Option<HeaderValue> {
-        let cookie = format!("{COOKIE_NAME}={}; HttpOnly; SameSite=Strict; Path=/", self.token.as_ref()?);
-        HeaderValue::from_str(&cookie).ok()
+        let (name, token) = (self.cookie_name(), self.token.as_ref()?);
+        HeaderValue::from_str(&format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/")).ok()
     }
 }
 
@@ -170,12 +183,18 @@ mod tests {
 
     #[test]
     fn a_token_opens_and_a_wrong_one_does_not() {
-        let guard = Guard { token: Some("secret".into()), ..Guard::default() };
+        let guard = Guard { token: Some("secret".into()), port: 8080, ..Guard::default() };
         let ask =
             |name, value| answer(&guard, Method::GET, "/api/runs", &[("host", "localhost"), (name, value)]);
         assert_eq!(ask("authorization", "Bearer secret"), Ok(()));
-        assert_eq!(ask("cookie", "other=1; netstage=secret"), Ok(()));
-        for (name, value) in [("cookie", "netstage=secre"), ("authorization", "secret"), ("accept", "*/*")] {
+        assert_eq!(ask("cookie", "netstage-8081=other; netstage-8080=secret"), Ok(()));
+        let wrong = [
+            ("cookie", "netstage-8080=secre"),
+            ("cookie", "netstage-8081=secret"),
+            ("authorization", "secret"),
+            ("accept", "*/*"),
+        ];
+        for (name, value) in wrong {
             assert_eq!(ask(name, value), Err(401), "{value}");
         }
         assert_eq!(answer(&guard, Method::GET, "/", &[("host", "localhost")]), Ok(()));

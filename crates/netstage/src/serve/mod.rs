@@ -17,7 +17,7 @@ mod scenarios;
 mod shelf;
 
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router, middleware};
@@ -163,6 +163,7 @@ fn router(server: Shared) -> Router {
         .routes(routes!(scenarios::check))
         .routes(routes!(runs::list, runs::start))
         .routes(routes!(runs::read, runs::stop))
+        .routes(routes!(runs::news))
         .routes(routes!(runs::events))
         .routes(routes!(agents::list))
         .routes(routes!(records::list))
@@ -177,7 +178,12 @@ fn router(server: Shared) -> Router {
         .route("/api/openapi.json", get(move || async move { Json(description.as_ref().clone()) }))
         .route("/metrics", get(metrics::tell))
         .merge(assets::router())
-        .fallback(async || Refusal::missing("there is nothing of this name"))
+        .fallback(assets::nowhere)
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            let message = format!("{} does not take {method}", uri.path());
+            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message)
+                .help("/api/openapi.json tells what can be asked")
+        })
         .with_state(server)
         .layer(DefaultBodyLimit::max(MOST_BYTES))
         .layer(middleware::from_fn_with_state(guard, guard::watch))
@@ -191,17 +197,18 @@ pub async fn serve(
     listening: impl FnOnce(SocketAddr),
 ) -> std::io::Result<()> {
     let Settings { scenarios, records, fleet, names, token, read_only } = settings;
+    let address = listener.local_addr()?;
     let server = Arc::new(Server {
         scenarios: Shelf::new(scenarios, "scenario"),
         records: Shelf::new(records, "record"),
         fleet,
         known: records::Known::default(),
         studies: runs::Studies::default(),
-        guard: Arc::new(Guard { names, token, read_only }),
+        guard: Arc::new(Guard { names, token, port: address.port(), read_only }),
         writing: Writing::default(),
         since: Instant::now(),
     });
-    listening(listener.local_addr()?);
+    listening(address);
     let app = router(Arc::clone(&server));
     tokio::select! {
         served = axum::serve(listener, app) => served?,

@@ -2,15 +2,15 @@
 
 use super::extract::{Asked, Sent};
 use super::refusal::{Refusal, Refused};
-use super::{Answer, Shared, apart};
+use super::{Answer, Shared, apart, shelf};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use netstage_study::report::{ReportData, report};
-use netstage_study::{OpenError, Record, compare, page};
+use netstage_study::report::{ReportData, report, verdicts};
+use netstage_study::{OpenError, RECORD_FILES, Record, compare, page};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
@@ -28,9 +28,9 @@ const MOST_COMPARED: usize = 12;
 pub struct Entry {
     /// Its name: its folder below that of all records.
     name: String,
-    /// `finished`, `unfinished` or `unreadable`.
+    /// `finished`, `unfinished`, `damaged` or `unreadable`.
     state: Completeness,
-    /// What is wrong with it, where it cannot be read.
+    /// What is wrong with it, where it is damaged or cannot be read.
     #[serde(skip_serializing_if = "String::is_empty")]
     problem: String,
     /// What its scenario is called.
@@ -47,9 +47,9 @@ pub struct Entry {
     done: usize,
     /// Runs in all.
     total: usize,
-    /// Expectations that are met.
+    /// Expectations that are met, one of each cell counted by itself, as the report does.
     met: usize,
-    /// Expectations.
+    /// Expectations, counted alike.
     expected: usize,
     /// Whether the measurement is void.
     void: bool,
@@ -65,14 +65,19 @@ enum Completeness {
     Finished,
     /// Its study was interrupted, or goes on.
     Unfinished,
-    /// It is damaged, or of another version.
+    /// Its report can be read, some of its files cannot.
+    Damaged,
+    /// It cannot be read, or is of another version.
     #[default]
     Unreadable,
 }
 
 /// Entries of records as they were last seen: reading all of them anew takes long.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<BTreeMap<PathBuf, (SystemTime, Entry)>>);
+pub struct Known(Mutex<BTreeMap<PathBuf, (Written, Entry)>>);
+
+/// When each of a record's files was written, and its length; none for what is not there.
+type Written = [Option<(SystemTime, u64)>; RECORD_FILES.len()];
 
 /// What to look for.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -174,8 +179,14 @@ pub async fn list(State(shared): State<Shared>, Asked(search): Asked<Search>) ->
 impl Known {
     fn entry(&self, records: &Path, name: String) -> Entry {
         let folder = records.join(&name);
-        let written = fs::metadata(folder.join("record.json")).and_then(|found| found.modified());
-        let Ok(written) = written else { return entry(&folder, name) };
+        let written: Written = RECORD_FILES.map(|file| {
+            let found = fs::metadata(folder.join(file)).ok()?;
+            Some((found.modified().ok()?, found.len()))
+        });
+        // One that is not finished grows by other files.
+        if written[0].is_none() {
+            return entry(&folder, name);
+        }
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match known.get(&folder) {
             Some((then, entry)) if *then == written => entry.clone(),
@@ -190,14 +201,17 @@ impl Known {
 
 fn entry(folder: &Path, name: String) -> Entry {
     match Record::open(folder) {
-        Ok(Record { data, environment, .. }) => {
+        Ok(record) => {
+            let damage = record.damage();
+            let Record { data, environment, .. } = record;
             let runs = data.cells.len() * data.repeat as usize;
+            let verdicts = verdicts(&data, "");
             Entry {
                 name,
-                state: Completeness::Finished,
-                problem: String::new(),
-                met: data.expectations.iter().filter(|one| one.pass).count(),
-                expected: data.expectations.len(),
+                state: if damage.is_some() { Completeness::Damaged } else { Completeness::Finished },
+                problem: damage.map_or_else(String::new, |damage| damage.to_string()),
+                met: verdicts.iter().filter(|one| one.pass).count(),
+                expected: verdicts.len(),
                 void: !data.void.is_empty(),
                 failed: !data.failures.is_empty(),
                 title: data.title,
@@ -220,7 +234,15 @@ fn entry(folder: &Path, name: String) -> Entry {
 #[utoipa::path(get, path = "/api/record", tag = "records", params(Named),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = Refused)))]
 pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<ReportData> {
-    apart(move || Ok(Json(report(&open(&shared, &named.name)?)))).await
+    apart(move || Ok(Json(shown(&open(&shared, &named.name)?)))).await
+}
+
+/// The report of a record, which says first what of it is damaged.
+fn shown(record: &Record) -> ReportData {
+    let mut data = report(record);
+    let damage = record.damage().map(|damage| format!("The record is damaged: {damage}"));
+    data.warnings.splice(..0, damage);
+    data
 }
 
 /// The report of several records, side by side.
@@ -268,13 +290,14 @@ pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) ->
     let save_as = format!("attachment; filename=\"{}-{name}\"", wanted.name.replace(is_odd, "-"));
     let body = match wanted.file {
         FileName::Report => {
-            apart(move || Ok(Body::from(page::page(&report(&open(&shared, &wanted.name)?))))).await?
+            apart(move || Ok(Body::from(page::page(&shown(&open(&shared, &wanted.name)?))))).await?
         }
         _ => {
-            let path = shared.records.path(&format!("{}/{name}", wanted.name))?;
-            let file =
-                tokio::fs::File::open(path).await.map_err(|error| Refusal::io("read", name, &error))?;
-            Body::from_stream(ReaderStream::new(file))
+            let opened = apart(move || {
+                let path = shared.records.within(shared.records.path(&wanted.name)?.join(name))?;
+                shelf::open(&path).map_err(|error| Refusal::io("read", name, &error))
+            });
+            Body::from_stream(ReaderStream::new(tokio::fs::File::from_std(opened.await?)))
         }
     };
     Ok(attachment(content, &save_as, body))

@@ -101,6 +101,11 @@ impl Refusal {
         let status = match error.kind() {
             io::ErrorKind::NotFound => return Refusal::missing(format!("there is no {name}")),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+            io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Refusal::new(status, "io", format!("cannot {doing} {name}: {error}"))
@@ -139,7 +144,7 @@ impl From<OpenError> for Refusal {
         let (status, kind) = match error {
             OpenError::Missing(_) => (StatusCode::NOT_FOUND, "missing"),
             OpenError::Incomplete { .. } => (StatusCode::CONFLICT, "incomplete"),
-            OpenError::Unreadable { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "unreadable"),
+            OpenError::Unreadable { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "unreadable"),
         };
         Refusal::new(status, kind, error.to_string())
     }

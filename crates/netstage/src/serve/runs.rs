@@ -1,9 +1,9 @@
 //! Studies started from the page: one at a time, on a thread of its own, watched by any number.
 
-use super::extract::{Of, Sent};
-use super::feed::{Cursor, Feed};
+use super::extract::{Asked, Of, Sent};
+use super::feed::{Cursor, Feed, Told};
 use super::refusal::{Refusal, Refused};
-use super::scenarios::{Draft, parse};
+use super::scenarios::{Draft, ENDING, parse};
 use super::{Answer, Shared, apart};
 use crate::cmd::run::{LOGS, code, own_program};
 use crate::exit::{Failure, INTERRUPTED};
@@ -14,22 +14,23 @@ use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
 use netstage_live::fleet::Fleet;
 use netstage_live::placed;
-use netstage_scenario::Scenario;
 use netstage_scenario::outcome::Outcome;
+use netstage_scenario::{Cell, Scenario};
 use netstage_study::report::{Topology, planned, report};
 use netstage_study::stage::{self, Backend, Means};
 use netstage_study::{Error, Observer, Options, Progress, Record, Run, Runner, TOOL, page};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// Studies remembered; the records of all are kept.
 const MOST: usize = 50;
@@ -55,9 +56,9 @@ pub enum Stage {
 #[serde(deny_unknown_fields)]
 pub struct Order {
     /// What to run.
-    scenario: Draft,
+    pub scenario: Draft,
     /// What to run it on.
-    stage: Stage,
+    pub stage: Stage,
 }
 
 /// How a study is.
@@ -70,7 +71,7 @@ pub enum Phase {
     Stopping,
     /// It left a record.
     Finished,
-    /// It was stopped; what was finished is kept.
+    /// It was stopped; runs that were finished are kept.
     Stopped,
     /// It failed.
     Failed,
@@ -79,8 +80,10 @@ pub enum Phase {
 /// A study, as it is told.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Status {
-    /// Its number.
+    /// Its number, which no other study has, of this server or of one before it.
     id: u64,
+    /// Counts up with every change: of two answers, that with the greater one is the later.
+    version: u64,
     /// Name of its scenario.
     scenario: String,
     /// What its scenario is called.
@@ -124,20 +127,26 @@ pub struct Shown {
     status: Status,
     /// The cells of its sweep: what sets each apart.
     cells: Vec<String>,
-    /// The network of the first cell, for drawing.
+    /// The network of the first cell, for drawing; weights only where all cells have the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     topology: Option<Topology>,
+    /// For each cell, the weights of its VPNs by name.
+    weights: Vec<Weights>,
 }
+
+/// Weights of VPNs, by name.
+type Weights = BTreeMap<String, f64>;
 
 /// A study under way or over.
 #[derive(Debug)]
 struct Study {
     cells: Vec<String>,
     topology: Option<Topology>,
+    weights: Vec<Weights>,
     interrupted: Arc<AtomicBool>,
     now: Mutex<Now>,
-    /// Counts up whenever there is something to tell.
+    /// The version of the status; changes whenever there is something to tell.
     version: watch::Sender<u64>,
 }
 
@@ -153,8 +162,10 @@ impl Study {
     }
 
     fn change(&self, change: impl FnOnce(&mut Now)) {
-        change(&mut self.now());
-        self.version.send_modify(|version| *version += 1);
+        let mut now = self.now();
+        change(&mut now);
+        now.status.version += 1;
+        self.version.send_replace(now.status.version);
     }
 
     fn status(&self) -> Status {
@@ -166,9 +177,14 @@ impl Study {
     }
 }
 
-/// All studies of this server, the first one first.
+/// The studies of this server.
 #[derive(Debug, Default)]
-pub struct Studies(Mutex<Vec<Arc<Study>>>);
+pub struct Studies {
+    /// The latest of them, the first one first.
+    all: Mutex<Vec<Arc<Study>>>,
+    /// How many there were.
+    started: AtomicU64,
+}
 
 /// Studies, for those who count.
 #[derive(Clone, Copy, Debug, Default)]
@@ -185,7 +201,7 @@ pub struct Counted {
 
 impl Studies {
     fn all(&self) -> MutexGuard<'_, Vec<Arc<Study>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn find(&self, id: u64) -> Result<Arc<Study>, Refusal> {
@@ -198,7 +214,7 @@ impl Studies {
         let all: Vec<Status> = self.all().iter().map(|study| study.status()).collect();
         let running = || all.iter().filter(|status| status.is_running());
         Counted {
-            started: all.last().map_or(0, |last| last.id),
+            started: self.started.load(Ordering::Relaxed),
             failed: all.iter().filter(|status| status.phase == Phase::Failed).count(),
             running: running().count(),
             runs: (running().map(|status| status.done).sum(), running().map(|status| status.total).sum()),
@@ -236,11 +252,11 @@ pub async fn start(
     responses((status = 200, body = Shown), (status = "4XX", body = Refused)))]
 pub async fn read(State(shared): State<Shared>, Of(id): Of<u64>) -> Answer<Shown> {
     let study = shared.studies.find(id)?;
-    let (cells, topology) = (study.cells.clone(), study.topology.clone());
-    Ok(Json(Shown { status: study.status(), cells, topology }))
+    let (cells, topology, weights) = (study.cells.clone(), study.topology.clone(), study.weights.clone());
+    Ok(Json(Shown { status: study.status(), cells, topology, weights }))
 }
 
-/// Stops a study; what was finished is kept, and the same study goes on with it.
+/// Stops a study; runs that were finished are kept, and the same study goes on with them.
 #[utoipa::path(delete, path = "/api/runs/{id}", tag = "runs", params(("id" = u64, Path)),
     responses((status = 202), (status = "4XX", body = Refused)))]
 pub async fn stop(State(shared): State<Shared>, Of(id): Of<u64>) -> Result<StatusCode, Refusal> {
@@ -252,6 +268,46 @@ pub async fn stop(State(shared): State<Shared>, Of(id): Of<u64>) -> Result<Statu
         }
     });
     Ok(StatusCode::ACCEPTED)
+}
+
+/// What was told before.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct After {
+    /// The `next` of the answer before; empty for all from the start.
+    #[serde(default)]
+    #[param(required = false)]
+    after: String,
+}
+
+/// What is new of a study.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct News {
+    /// How it is.
+    status: Status,
+    /// What came since.
+    told: Vec<Told>,
+    /// What to ask with for what comes next.
+    next: String,
+}
+
+/// What is new of a study since it was last asked for: for those who cannot keep a connection open, as a browser with
+/// many tabs.
+#[utoipa::path(get, path = "/api/runs/{id}/news", tag = "runs", params(("id" = u64, Path), After),
+    responses((status = 200, body = News), (status = "4XX", body = Refused)))]
+pub async fn news(
+    State(shared): State<Shared>,
+    Of(id): Of<u64>,
+    Asked(After { after }): Asked<After>,
+) -> Answer<News> {
+    let study = shared.studies.find(id)?;
+    let mut cursor: Cursor = after.parse().map_err(|_| {
+        Refusal::bad(format!("\"{}\" is not what an answer before told as `next`", after.escape_debug()))
+            .help("leave `after` out to be told all from the start")
+    })?;
+    let now = study.now();
+    let told = now.feed.news(&mut cursor);
+    Ok(Json(News { status: now.status.clone(), told, next: cursor.to_string() }))
 }
 
 /// What is told of a study while it goes on.
@@ -311,16 +367,19 @@ fn as_json(value: &impl Serialize) -> String {
 /// Checks an order, and starts its thread.
 fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
     let scenario = parse(&shared.scenarios, &order.scenario)??;
+    if let Some(refusal) = refusal(order.stage, &scenario) {
+        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "unsupported", refusal));
+    }
     let mut all = shared.studies.all();
     if let Some(other) = all.iter().find(|study| !study.is_over()) {
         let message = format!("\"{}\" is running", other.status().title);
         return Err(Refusal::conflict(message).help("wait for its end, or stop it"));
     }
-    let base = order.scenario.name.trim_end_matches(".toml").to_owned();
-    // Refuses what no record may be called, before anything is begun.
-    shared.records.path(&base)?;
+    // No record lies in another's folder.
+    let base = order.scenario.name.trim_end_matches(ENDING).replace('/', "-");
     let status = Status {
-        id: all.last().map_or(1, |last| last.status().id + 1),
+        id: number(all.last().map(|last| last.status().id)),
+        version: 0,
         scenario: order.scenario.name.clone(),
         title: scenario.title.clone(),
         stage: order.stage,
@@ -336,24 +395,49 @@ fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
     };
     let study = Arc::new(Study {
         cells: scenario.cells.iter().map(cell_name).collect(),
-        topology: scenario.cells.first().and_then(|cell| planned(&cell.plan)),
+        topology: planned(&scenario.cells),
+        weights: scenario.cells.iter().map(weights).collect(),
         interrupted: Arc::default(),
         now: Mutex::new(Now { status: status.clone(), feed: Feed::default() }),
         version: watch::Sender::new(0),
     });
-    let (shared, stage, running) = (Arc::clone(shared), order.stage, Arc::clone(&study));
+    let (server, stage, running) = (Arc::clone(shared), order.stage, Arc::clone(&study));
     thread::Builder::new()
         .name("study".into())
-        .spawn(move || carry_out(&shared, &running, &scenario, stage, &base))
+        .spawn(move || carry_out(&server, &running, &scenario, stage, &base))
         .map_err(|error| Refusal::io("start", "a thread", &error))?;
     if all.len() >= MOST {
         all.remove(0);
     }
     all.push(study);
+    shared.studies.started.fetch_add(1, Ordering::Relaxed);
     Ok(status)
 }
 
-fn cell_name(cell: &netstage_scenario::Cell) -> String {
+/// A number for the next study: the time, so that a page which outlives this server does not take a study of the next
+/// one for its own.
+fn number(last: Option<u64>) -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(since.as_millis()).unwrap_or_default();
+    last.map_or(now, |last| now.max(last + 1))
+}
+
+/// Why a stage does not run a scenario; none where it does, as far as that is known before.
+pub fn refusal(stage: Stage, scenario: &Scenario) -> Option<String> {
+    let of_plan = match stage {
+        Stage::Sim => stage::sim_refusal,
+        Stage::Emu => stage::emu_refusal,
+        // Its hosts tell when they are asked.
+        Stage::Live => return None,
+    };
+    scenario.cells.iter().find_map(|cell| of_plan(&cell.plan))
+}
+
+fn weights(cell: &Cell) -> Weights {
+    cell.plan.vpns.iter().map(|vpn| (vpn.name.clone(), vpn.weight)).collect()
+}
+
+fn cell_name(cell: &Cell) -> String {
     let settings = cell.settings.iter().map(|(path, value)| format!("{path} = {value}"));
     let variant = (!cell.variant.is_empty()).then(|| cell.variant.clone());
     variant.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
@@ -428,11 +512,17 @@ impl Observer for Watcher<'_> {
     fn progress(&mut self, progress: Progress) {
         let Progress { done, total, under_way, left, doing } = progress;
         let left_s = left.map(|left| left.as_secs_f64());
+        let after = |status: &Status| Status {
+            done,
+            total,
+            under_way,
+            left_s,
+            doing: doing.clone(),
+            ..status.clone()
+        };
         let before = self.0.status();
-        let after = Status { done, total, under_way, left_s, doing, ..before.clone() };
-        if after != before {
-            // Its phase may have changed in the meantime.
-            self.0.change(|now| now.status = Status { phase: now.status.phase, ..after });
+        if after(&before) != before {
+            self.0.change(|now| now.status = after(&now.status));
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::extract::{Asked, Sent};
 use super::refusal::{Problem, Refusal};
-use super::shelf::Shelf;
+use super::runs::{Order, refusal};
+use super::shelf::{self, Shelf};
 use super::{Answer, Shared, apart};
 use axum::Json;
 use axum::extract::State;
@@ -11,12 +12,13 @@ use netstage_scenario::{Options, Scenario};
 use netstage_study::report::{Topology, planned};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::Path;
 use utoipa::{IntoParams, ToSchema};
 
 /// What scenario files end with.
-const ENDING: &str = ".toml";
+pub const ENDING: &str = ".toml";
 /// A file larger than this is not read for its title.
 const MOST_FOR_TITLE: u64 = 1 << 20;
 
@@ -78,10 +80,12 @@ pub struct Draft {
 /// What a text is.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct Checked {
-    /// Whether it can run.
+    /// Whether it can run on the stage.
     sound: bool,
     /// What is wrong with it.
     problems: Vec<Problem>,
+    /// Why the stage does not run it, though nothing is wrong with it; empty where it does.
+    refusal: String,
     /// What is legal but unwise.
     warnings: Vec<String>,
     /// What it is called.
@@ -96,7 +100,7 @@ pub struct Checked {
     expectations: Vec<String>,
     /// Names of its figures.
     plots: Vec<String>,
-    /// The network, for drawing.
+    /// The network, for drawing; weights only where all cells have the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     topology: Option<Topology>,
@@ -107,7 +111,10 @@ pub struct Checked {
 pub async fn list(State(shared): State<Shared>) -> Answer<Vec<Listed>> {
     apart(move || {
         let shelf = &shared.scenarios;
-        let is_one = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().ends_with(ENDING);
+        let is_one = |entry: &fs::DirEntry| {
+            entry.file_name().to_string_lossy().ends_with(ENDING)
+                && entry.file_type().is_ok_and(|kind| kind.is_file())
+        };
         let names = shelf.names(is_one).map_err(|e| Refusal::io("list", "the folder of scenarios", &e))?;
         Ok(Json(names.into_iter().map(|name| listed(shelf, name)).collect()))
     })
@@ -117,7 +124,7 @@ pub async fn list(State(shared): State<Shared>) -> Answer<Vec<Listed>> {
 fn listed(shelf: &Shelf, name: String) -> Listed {
     let path = shelf.folder().join(&name);
     let is_small = fs::metadata(&path).is_ok_and(|found| found.len() <= MOST_FOR_TITLE);
-    let text = is_small.then(|| fs::read_to_string(&path).ok()).flatten().unwrap_or_default();
+    let text = is_small.then(|| text_of(&path).ok()).flatten().unwrap_or_default();
     let table: toml::Table = text.parse().unwrap_or_default();
     let head = |key: &str| {
         let value = table.get("scenario").and_then(|head| head.get(key)?.as_str());
@@ -132,7 +139,7 @@ fn listed(shelf: &Shelf, name: String) -> Listed {
 pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<Text> {
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
-        let text = fs::read_to_string(path).map_err(|error| Refusal::io("read", &named.name, &error))?;
+        let text = text_of(&path).map_err(|error| Refusal::io("read", &named.name, &error))?;
         Ok(Json(Text { text }))
     })
     .await
@@ -149,7 +156,7 @@ pub async fn write(
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
         let _writing = shared.writing.lock();
-        let now = match fs::read_to_string(&path) {
+        let now = match text_of(&path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Refusal::io("read", &named.name, &error)),
@@ -166,30 +173,31 @@ pub async fn write(
     .await
 }
 
-/// Checks a text as `netstage check` does.
-#[utoipa::path(post, path = "/api/check", tag = "scenarios", request_body = Draft,
+/// Checks a text as `netstage check` does, and whether the stage runs it.
+#[utoipa::path(post, path = "/api/check", tag = "scenarios", request_body = Order,
     responses((status = 200, body = Checked), (status = "4XX", body = super::refusal::Refused)))]
-pub async fn check(State(shared): State<Shared>, Sent(draft): Sent<Draft>) -> Answer<Checked> {
+pub async fn check(State(shared): State<Shared>, Sent(order): Sent<Order>) -> Answer<Checked> {
     apart(move || {
-        Ok(Json(match parse(&shared.scenarios, &draft)? {
-            Ok(scenario) => checked(scenario),
+        Ok(Json(match parse(&shared.scenarios, &order.scenario)? {
+            Ok(scenario) => checked(refusal(order.stage, &scenario), scenario),
             Err(errors) => Checked { problems: Problem::all(&errors), ..Checked::default() },
         }))
     })
     .await
 }
 
-fn checked(scenario: Scenario) -> Checked {
+fn checked(refusal: Option<String>, scenario: Scenario) -> Checked {
     let durations = scenario.cells.iter().map(|cell| cell.plan.duration.as_secs_f64());
     Checked {
-        sound: true,
+        sound: refusal.is_none(),
         problems: Vec::new(),
+        refusal: refusal.unwrap_or_default(),
         cells: scenario.cells.len(),
         runs: scenario.cells.len() * scenario.repeat as usize,
         duration_s: durations.fold(0.0, f64::max),
         expectations: scenario.expectations.into_iter().map(|one| one.name).collect(),
         plots: scenario.plots.into_iter().map(|one| one.name).collect(),
-        topology: scenario.cells.first().and_then(|cell| planned(&cell.plan)),
+        topology: planned(&scenario.cells),
         title: scenario.title,
         warnings: scenario.warnings,
     }
@@ -210,7 +218,14 @@ fn file(shelf: &Shelf, name: &str) -> Result<std::path::PathBuf, Refusal> {
     shelf.path(name)
 }
 
-/// Writes a file beside its place and puts it there, so that no half of it is ever read.
+fn text_of(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    shelf::open(path)?.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Writes a file beside its place and puts it there, so that no half of it is ever read. Who may read and write
+/// it stays as it was.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let aside = path.with_extension("toml.partial");
     if let Some(folder) = path.parent() {
@@ -218,6 +233,13 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     let write = || {
         let mut file = fs::File::create(&aside)?;
+        if let Ok(before) = fs::metadata(path) {
+            let now = file.metadata()?;
+            if (before.uid(), before.gid()) != (now.uid(), now.gid()) {
+                fchown(&file, Some(before.uid()), Some(before.gid()))?;
+            }
+            file.set_permissions(before.permissions())?;
+        }
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&aside, path)

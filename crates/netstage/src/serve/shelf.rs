@@ -2,7 +2,7 @@
 //! neither `..` nor a link to elsewhere.
 
 use super::refusal::Refusal;
-use std::fs::{self, DirEntry};
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -39,20 +39,35 @@ impl Shelf {
                 && !part.starts_with('.')
                 && !part.contains(|c: char| c.is_control() || c == '\\')
         };
-        if name.len() > LONGEST || !name.split('/').all(is_sound) {
+        if !name.split('/').all(is_sound) {
             let message = format!("\"{}\" is no name of a {}", name.escape_debug(), self.what);
             return Err(
                 Refusal::bad(message).help("folders and a file, separated by /, none beginning with a dot")
             );
         }
-        let path = self.folder.join(name);
+        if name.len() > LONGEST {
+            let message = format!("a name of {} bytes is too long for a {}", name.len(), self.what);
+            return Err(Refusal::bad(message).help(format!("{LONGEST} bytes at most")));
+        }
+        if name.split('/').count() > DEEPEST {
+            let message = format!("\"{name}\" lies too deep for a {}", self.what);
+            return Err(Refusal::bad(message).help(format!("{} folders at most", DEEPEST - 1)));
+        }
+        self.within(self.folder.join(name))
+    }
+
+    /// A path, unless a link of it leads out of the folder.
+    pub fn within(&self, path: PathBuf) -> Result<PathBuf, Refusal> {
         // What is not there yet is where its folder is.
         let known = path.ancestors().find_map(|ancestor| fs::canonicalize(ancestor).ok());
         let folder = fs::canonicalize(&self.folder)
             .map_err(|error| Refusal::io("read", &self.folder.display().to_string(), &error))?;
         match known {
             Some(known) if known.starts_with(&folder) => Ok(path),
-            _ => Err(Refusal::bad(format!("\"{name}\" leads out of the folder of {}s", self.what))),
+            _ => {
+                let name = path.strip_prefix(&self.folder).unwrap_or(&path).display();
+                Err(Refusal::bad(format!("\"{name}\" leads out of the folder of {}s", self.what)))
+            }
         }
     }
 
@@ -85,6 +100,14 @@ impl Shelf {
         }
         names.sort();
         Ok(names)
+    }
+}
+
+/// Opens a file to read. Whatever else has a name, a FIFO or a device, could keep its reader waiting for ever.
+pub fn open(path: &Path) -> io::Result<File> {
+    match fs::metadata(path)?.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
     }
 }
 
@@ -122,6 +145,7 @@ mod tests {
             assert!(shelf.path(name).is_err(), "{name:?}");
         }
         assert!(shelf.path(&"a".repeat(201)).is_err());
+        assert!(shelf.path("a/b/c/d").is_ok() && shelf.path("a/b/c/d/e").is_err());
         assert_eq!(shelf.path("sub/a.toml").unwrap(), folder.join("sub/a.toml"));
         assert_eq!(shelf.path("new/b c.toml").unwrap(), folder.join("new/b c.toml"));
         let is_one = |entry: &DirEntry| entry.path().extension().is_some_and(|e| e == "toml");
