@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import type { Page } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { channels, PAPER, SERIES } from '../../src/lib/palette';
@@ -301,6 +302,26 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await page.locator('figure').nth(THROUGHPUT).locator('.legend .row').first().isVisible()).toBe(true);
     expect(await page.locator('.actions').first().getByRole('button').first().isVisible()).toBe(false);
     expect(complaints).toEqual([]);
+  });
+
+  test('printed, nothing is wider than the paper, and details are open', async () => {
+    const { page } = await stage.show(sample());
+    // Paper is laid out without the page's being told that its width changed.
+    await page.addInitScript(() => {
+      ResizeObserver.prototype.observe = () => {};
+    });
+    await page.reload();
+    await page.evaluate(() => window.dispatchEvent(new Event('beforeprint')));
+    await expect.poll(() => page.locator('figure canvas').count()).toBe(6);
+    expect(await page.locator('details:not(.contents):not([open])').count()).toBe(0);
+    await page.emulateMedia({ media: 'print' });
+    await page.setViewportSize({ width: 718, height: 1000 });
+    expect(await page.evaluate(() => {
+      const all = [...document.querySelectorAll<HTMLElement>('.page, .page :not(.hidden-text)')];
+      const cropped = (e: HTMLElement) => getComputedStyle(e).overflowX !== 'visible' && e.clientWidth > 1 && e.scrollWidth > e.clientWidth;
+      return all.filter((e) => e.getBoundingClientRect().right > innerWidth || cropped(e)).map((e) => `${e.tagName} ${e.getAttribute('class')}`);
+    })).toEqual([]);
+    if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, 'printed.png'), fullPage: true });
   });
 
   test('CSV and PNG are saved from the data', async () => {
