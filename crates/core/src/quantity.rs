@@ -1,12 +1,24 @@
 //! Rates and sizes as types, so that bits are never taken for bytes.
 
 use crate::time::Duration;
+use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// A rate in bits per second. The layer it counts is named where it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BitRate(pub u64);
+
+/// As scenarios write it: `2.5 Mbit/s`.
+impl fmt::Display for BitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1_000, "kbit/s")];
+        match units.into_iter().find(|(unit, _)| self.0 >= *unit) {
+            Some((unit, name)) => write!(f, "{} {name}", self.0 as f64 / unit as f64),
+            None => write!(f, "{} bit/s", self.0),
+        }
+    }
+}
 
 impl BitRate {
     /// Time to put `bytes` on a line of this rate, rounded up to a nanosecond.

@@ -49,6 +49,7 @@ pub mod kernel_program;
 pub mod keyed;
 pub mod ldp;
 pub mod learn;
+mod lock;
 pub mod log;
 pub mod measure;
 pub mod memory;

@@ -29,6 +29,9 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// Why the measurement is void: the agent itself fell short.
     pub void: Vec<String>,
+    /// Somebody ended the run before its time: what is here, is of its beginning.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
 }
 
 /// A VPN flow, at the provider edge router where it enters.

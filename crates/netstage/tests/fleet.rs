@@ -435,6 +435,29 @@ fn a_run_whose_process_was_killed_is_taken_up() {
 }
 
 #[test]
+fn a_run_that_was_interrupted_is_run_anew() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-interrupted");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let _hub = stage.serve();
+    let _agents = stage.join_all();
+    let arguments = ["run", "three.toml", "--on", "live", "--out", "out"];
+    let mut run = stage.start(&stage.hub, "run.log", &arguments);
+    let journal = || fs::read_to_string(stage.folder.join("ber-1/spool/a-1.bins")).unwrap_or_default();
+    assert!(within(LIMIT, || journal().lines().count() > 3), "{}{}", stage.log("run.log"), stage.logs());
+    run.signal("-INT");
+    assert_eq!(run.output().status.code(), Some(130));
+    // Its beginning is at the controller, and nothing more is to come.
+    assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
+    assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
+    let output = stage.at_hub(&arguments);
+    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+    assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.logs());
+}
+
+#[test]
 fn an_agent_renews_its_certificate_in_time() {
     if !is_privileged() {
         return;
@@ -442,16 +465,47 @@ fn an_agent_renews_its_certificate_in_time() {
     let stage = Stage::new("fleet-renewal");
     stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
-    let token = stage.well(&["fleet", "token", "ber-1", "--certificate", "20s"]);
+    let token = stage.well(&["fleet", "token", "ber-1", "--certificate", "12s"]);
     assert!(stage.join(0, token.trim()).status.success());
     let _agent = stage.agent(0);
     stage.wait_for(&[("ber-1", "idle")]);
-    let renewed = || stage.log("hub.log").contains("agent ber-1 has renewed its certificate");
-    assert!(within(LIMIT, renewed), "{}", stage.logs());
-    // It has dialled again with the new one, and the old one is no reason to cut it off.
-    let there = || stage.log("hub.log").matches("agent ber-1 is there").count() >= 2;
-    assert!(within(LIMIT, there), "{}", stage.logs());
+    let renewed = || stage.log("hub.log").matches("agent ber-1 has renewed its certificate").count();
+    // By the second time, the certificate it has dialled with has ended, and the connection goes on.
+    assert!(within(LIMIT, || renewed() >= 2), "{}", stage.logs());
     stage.wait_for(&[("ber-1", "idle")]);
+    assert!(!stage.log("hub.log").contains("cut off"), "{}", stage.logs());
+    assert_eq!(stage.log("hub.log").matches("agent ber-1 is there").count(), 1, "{}", stage.logs());
+}
+
+#[test]
+fn an_agent_is_one_process_of_one_folder() {
+    if !is_privileged() {
+        return;
+    }
+    let stage = Stage::new("fleet-copy");
+    stage.well(&["fleet", "init", "--name", "lab"]);
+    let _hub = stage.serve();
+    let token = stage.well(&["fleet", "token", "ber-1"]);
+    assert!(stage.join(0, token.trim()).status.success());
+    let agent = stage.agent(0);
+    stage.wait_for(&[("ber-1", "idle")]);
+    let second = stage.run_in(&stage.hosts[0], &["agent", "--state", "ber-1"]);
+    assert_eq!(second.status.code(), Some(2));
+    assert!(said(&second).contains("another agent is at work in ber-1"), "{}", said(&second));
+
+    // A host that was copied with its agent's folder.
+    fs::create_dir(stage.folder.join("fra-1")).unwrap();
+    for file in ["membership.json", "agent.key", "agent.pem", "authority.pem"] {
+        fs::copy(stage.folder.join("ber-1").join(file), stage.folder.join("fra-1").join(file)).unwrap();
+    }
+    let _copy = stage.agent(1);
+    let told = || stage.log("hub.log").contains("a second agent ber-1, at 192.168.77.12");
+    assert!(within(LIMIT, told), "{}", stage.logs());
+    assert!(within(LIMIT, || stage.log("fra-1.log").contains("a copy of its folder")), "{}", stage.logs());
+    assert!(!stage.log("ber-1.log").contains("has ended"), "the first goes on: {}", stage.logs());
+    // Once that is gone, the other may have its place.
+    drop(agent);
+    assert!(within(LIMIT, || stage.log("fra-1.log").contains("connected to")), "{}", stage.logs());
 }
 
 /// Agents, the controller and whoever commands are killed a hundred times, at any moment: every report an

@@ -71,8 +71,10 @@ pub struct ServiceRequest<'a> {
     pub agreed: bool,
     /// The other end.
     pub other: IpAddr,
-    /// The interface at this end, where it is known.
+    /// The interface of its address at this end, where it is known.
     pub interface: Option<&'a str>,
+    /// The interface that packets to the other end leave by, where routes name one.
+    pub leaves_by: Option<&'a str>,
 }
 
 /// One side of a flow.
@@ -84,8 +86,10 @@ pub struct FlowRequest<'a> {
     pub means: Means,
     /// The other end.
     pub other: IpAddr,
-    /// The interface at this end, where it is known.
+    /// The interface of its address at this end, where it is known.
     pub interface: Option<&'a str>,
+    /// The interface that packets to the other end leave by, where routes name one.
+    pub leaves_by: Option<&'a str>,
 }
 
 /// What is done at one end of a flow.
@@ -138,8 +142,8 @@ impl Policy {
         }
         if let Some(rate) = self.rate.filter(|rate| sent > rate.as_f64()) {
             let reason = format!(
-                "{sent:.0} bit/s are asked for, and this agent's policy allows {} bit/s of payload, all flows together",
-                rate.0
+                "{} are asked for, and this agent's policy allows {rate} of payload, all flows together",
+                BitRate(sent as u64)
             );
             return beyond(reason, "ask for less, or raise `rate` in the policy");
         }
@@ -162,6 +166,7 @@ impl Policy {
             return Err(refuse(reason, &format!("name \"{kind}\" under `services` of the policy")));
         }
         self.interface(service.interface)?;
+        self.leaves_by(service.leaves_by, service.other)?;
         self.destination(service.other)?;
         if !service.agreed {
             return Err(not_agreed(service.other));
@@ -188,6 +193,20 @@ impl Policy {
         }
     }
 
+    /// An address of one interface does not keep packets from leaving by another.
+    fn leaves_by(&self, interface: Option<&str>, other: IpAddr) -> Result<(), Refusal> {
+        match (&self.interfaces, interface) {
+            (Some(allowed), Some(name)) if !allowed.iter().any(|one| one == name) => {
+                let reason = format!(
+                    "packets to {} would leave by interface {name}, which this agent's policy does not allow",
+                    other.to_canonical()
+                );
+                Err(refuse(reason, "have them routed by another one, or name it under `interfaces`"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn destination(&self, other: IpAddr) -> Result<(), Refusal> {
         let other = other.to_canonical();
         match &self.destinations {
@@ -202,6 +221,7 @@ impl Policy {
     /// Checks one flow; gives the rate it sends at, where it is known.
     fn flow(&self, flow: &FlowRequest) -> Result<f64, Refusal> {
         self.interface(flow.interface)?;
+        self.leaves_by(flow.leaves_by, flow.other)?;
         let Means::Send { rate, agreed, one_ended } = flow.means else { return Ok(0.0) };
         self.destination(flow.other)?;
         if one_ended && !self.one_ended {
@@ -253,7 +273,13 @@ mod tests {
 
     fn sends(other: &str) -> FlowRequest<'_> {
         let means = Means::Send { rate: Some(1e6), agreed: true, one_ended: false };
-        FlowRequest { name: "f", means, other: other.parse().unwrap(), interface: Some("eth1") }
+        FlowRequest {
+            name: "f",
+            means,
+            other: other.parse().unwrap(),
+            interface: Some("eth1"),
+            leaves_by: None,
+        }
     }
 
     fn request(flows: Vec<FlowRequest<'_>>) -> Request<'_> {
@@ -269,7 +295,16 @@ mod tests {
 
     fn gets(other: &str) -> ServiceRequest<'_> {
         let other = other.parse().unwrap();
-        ServiceRequest { name: "s", kind: "ftp", serves: false, agreed: true, other, interface: Some("eth1") }
+        let interface = Some("eth1");
+        ServiceRequest {
+            name: "s",
+            kind: "ftp",
+            serves: false,
+            agreed: true,
+            other,
+            interface,
+            leaves_by: interface,
+        }
     }
 
     #[test]
@@ -308,6 +343,7 @@ mod tests {
             (ServiceRequest { kind: "iscsi", ..gets("10.0.0.1") }, "`services`"),
             (gets("192.0.2.1"), "destinations"),
             (ServiceRequest { interface: Some("eth0"), ..gets("10.0.0.1") }, "interfaces"),
+            (ServiceRequest { leaves_by: Some("eth0"), ..gets("10.0.0.1") }, "leave by interface eth0"),
             (ServiceRequest { agreed: false, ..gets("10.0.0.1") }, "has not agreed"),
             (serves, "`rate`"),
         ] {
@@ -332,6 +368,10 @@ mod tests {
             (request(vec![flow.clone(), flow.clone(), flow.clone()]), "`rate`"),
             (request(vec![sends("192.0.2.1")]), "destinations"),
             (request(vec![FlowRequest { interface: Some("eth0"), ..flow.clone() }]), "interfaces"),
+            (
+                request(vec![FlowRequest { leaves_by: Some("eth0"), ..flow.clone() }]),
+                "leave by interface eth0",
+            ),
             (request(vec![FlowRequest { interface: None, ..flow.clone() }]), "[place]"),
             (request(vec![with(means(None, true, false))]), "`rate`"),
             (request(vec![with(means(Some(1.0), false, false))]), "has not agreed"),

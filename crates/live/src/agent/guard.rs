@@ -20,6 +20,9 @@ pub trait Guard: Send + Sync {
         peer: Peer,
     ) -> Result<(), Refusal>;
 
+    /// A run it agreed to could not be prepared after all.
+    fn could_not_prepare(&self, _run: u64, _refusal: &Refusal) {}
+
     /// Gives its word for what the assignment has the agent receive.
     fn agree(&self, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
         Err(Refusal::new(RefusalKind::Policy, "this agent gives no word on what it receives"))

@@ -1,8 +1,8 @@
 //! Where an agent's programs of services have their files: a folder that goes with the run. What a killed agent
 //! left there goes when the next one begins, or by `netstage clean`.
 
-use nix::fcntl::{Flock, FlockArg};
-use std::fs::{self, DirBuilder, File};
+use crate::lock::Lock;
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct Scratch {
     folder: PathBuf,
-    _lock: Flock<File>,
+    _lock: Lock,
 }
 
 impl Scratch {
@@ -24,8 +24,7 @@ impl Scratch {
     pub fn open(state: &Path) -> io::Result<Scratch> {
         let folder = state.join(NAME);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        let lock = File::create(folder.join(LOCK))?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
+        let lock = Lock::take(&folder.join(LOCK))?;
         let scratch = Scratch { folder, _lock: lock };
         scratch.clear()?;
         Ok(scratch)

@@ -149,6 +149,9 @@ impl Shared {
                 false => result,
             };
             let goes_on = result.is_ok();
+            if let (Some(guard), Err(refusal)) = (&self.guard, &result) {
+                guard.could_not_prepare(number, refusal);
+            }
             state.session.prepared(number, goes_on);
             if let Some(run) = state.run.as_mut().filter(|_| goes_on) {
                 run.clocks = clocks.as_ref().and_then(Clocks::begin);
@@ -198,14 +201,20 @@ impl Service {
         peer: Option<Peer>,
     ) -> Result<oneshot::Receiver<Prepared>, Refusal> {
         let mut assignment = read_assignment(request.task_version, &request.assignment)?;
-        if let Some(guard) = &self.0.guard {
-            guard.prepare(request.run, &mut assignment, &request.consents, known(peer)?)?;
-        }
         let mut state = self.0.state();
         state.session.prepare(request.controller, request.run)?;
-        if let Err(problem) = self.0.spool.take(request.run) {
+        let allowed = match &self.0.guard {
+            Some(guard) => known(peer)
+                .and_then(|peer| guard.prepare(request.run, &mut assignment, &request.consents, peer)),
+            None => Ok(()),
+        };
+        let taken = allowed.and_then(|()| {
+            let taken = self.0.spool.take(request.run);
+            taken.map_err(|problem| Refusal::new(RefusalKind::System, problem))
+        });
+        if let Err(refusal) = taken {
             state.session.prepared(request.run, false);
-            return Err(Refusal::new(RefusalKind::System, problem));
+            return Err(refusal);
         }
         let before = state.run.take().map(|run| run.thread);
         let (start, started) = mpsc::channel();

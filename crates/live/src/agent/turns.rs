@@ -75,11 +75,6 @@ impl Turns {
         }
     }
 
-    /// Whether a controller has the agent.
-    pub fn is_taken(&self) -> bool {
-        self.present().is_attended()
-    }
-
     /// Gives one controller its turn after the other, until interrupted; `tell` hears how each ended.
     pub async fn go_round(&self, mut interrupted: watch::Receiver<bool>, tell: impl Fn(EndReason)) {
         loop {

@@ -8,11 +8,11 @@ use super::authority::{Authority, is_agent_name};
 use super::private;
 use super::status::{AgentStatus, State, Written};
 use super::token::{self, Token, sha256};
-use nix::fcntl::{Flock, FlockArg};
+use crate::lock::Lock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -156,15 +156,14 @@ impl Fleet {
     }
 
     /// Makes this process the fleet's only hub, as long as what is returned lives.
-    pub fn lock(&self) -> Result<Flock<File>, FleetError> {
+    pub fn lock(&self) -> Result<Lock, FleetError> {
         let path = self.folder.join("hub.lock");
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = file.map_err(|error| FleetError::file(&path, &error))?;
-        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            FleetError::new(
+        Lock::take(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => FleetError::new(
                 format!("another controller serves the fleet in {}", self.folder.display()),
                 "a fleet has one: use it, or end it first",
-            )
+            ),
+            _ => FleetError::file(&path, &error),
         })
     }
 
@@ -246,16 +245,32 @@ impl Fleet {
         Ok(Signed { agent: agent.into(), certificate: certificate.pem(), expires_s })
     }
 
-    /// Forgets an agent: its certificates are worth nothing from now on.
+    /// Forgets an agent: its certificates, and tokens that were given for it, are worth nothing from now on.
     pub fn remove(&self, agent: &str) -> Result<(), FleetError> {
         let path = self.agent_file(agent);
         let known = is_agent_name(agent) && path.exists();
+        let tokens = self.tokens_of(agent)?;
+        for token in &tokens {
+            fs::remove_file(token).map_err(|error| FleetError::file(token, &error))?;
+        }
+        if !known && !tokens.is_empty() {
+            return Ok(());
+        }
         if !known {
             let help = netstage_scenario::did_you_mean(agent, self.names()?.iter().map(String::as_str));
             let help = help.unwrap_or_else(|| "`netstage fleet ls` lists them".into());
             return Err(FleetError::new(format!("there is no agent {agent}"), help));
         }
         fs::remove_file(&path).map_err(|error| FleetError::file(&path, &error))
+    }
+
+    /// Files of tokens that were given for an agent of this name and not used.
+    fn tokens_of(&self, agent: &str) -> Result<Vec<PathBuf>, FleetError> {
+        let folder = self.folder.join(TOKENS);
+        let entries = fs::read_dir(&folder).map_err(|error| FleetError::file(&folder, &error))?;
+        let is_of =
+            |path: &PathBuf| private::read_json::<Given>(path).is_ok_and(|given| given.agent == agent);
+        Ok(entries.flatten().map(|entry| entry.path()).filter(is_of).collect())
     }
 
     /// Names of its agents.
@@ -427,6 +442,21 @@ mod tests {
         fleet.remove("ber-1").unwrap();
         assert!(fleet.renew(&authority, "ber-1", &request).is_err());
         assert!(fleet.remove("ber-1").is_err());
+    }
+
+    #[test]
+    fn a_token_goes_with_the_agent_it_was_given_for() {
+        let (_place, fleet) = fleet("tokens");
+        let authority = fleet.authority().unwrap();
+        let (_, request) = authority::request().unwrap();
+        let [used, left, other] = ["a", "a", "b"].map(|agent| fleet.token(&grant(agent, 60)).unwrap());
+        fleet.join(&authority, used.secret(), &request).unwrap();
+        fleet.remove("a").unwrap();
+        assert!(fleet.join(&authority, left.secret(), &request).is_err());
+        // An agent that has not joined yet is called back alike.
+        fleet.remove("b").unwrap();
+        assert!(fleet.join(&authority, other.secret(), &request).is_err());
+        assert!(fleet.remove("b").is_err());
     }
 
     #[test]

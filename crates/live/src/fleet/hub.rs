@@ -20,6 +20,7 @@ use crate::controller::{channel_over, exchange_clocks, greet};
 use crate::descriptors;
 use crate::ender::Ender;
 use crate::keyed::{Peer, Stream};
+use crate::lock::Lock;
 use crate::log::{Level, Log};
 use crate::prometheus::{self, Source};
 use crate::protocol::generated::HelloReply;
@@ -27,7 +28,7 @@ use crate::protocol::generated::agent_client::AgentClient;
 use crate::protocol::{common_version, plain};
 use crate::realtime::go_ahead;
 use netstage_core::measure::{ClockOffset, OffsetEstimator};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
@@ -59,6 +60,8 @@ const LOOKED_AT: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(6);
 /// Looks from which the best tells the clock: a minute of them or a few, so that drift shows.
 const CLOCK_LOOKS: usize = 30;
+/// How long an agent that is there may take to show it where another comes by its name.
+const STILL_THERE: Duration = Duration::from_secs(1);
 
 /// A hub that listens, but does not serve yet.
 pub struct Hub {
@@ -73,7 +76,7 @@ pub struct Hub {
     /// How agents were when last seen.
     seen: BTreeMap<String, AgentStatus>,
     /// Held as long as the hub.
-    _lock: nix::fcntl::Flock<std::fs::File>,
+    _lock: Lock,
 }
 
 /// What its tasks share.
@@ -93,6 +96,8 @@ struct Present {
     read_at: Option<SystemTime>,
     /// Agents that are there.
     agents: BTreeMap<String, Agent>,
+    /// Those of which there is a second one, which has been told once.
+    doubled: BTreeSet<String>,
     /// How agents were when last seen.
     seen: BTreeMap<String, AgentStatus>,
 }
@@ -232,14 +237,26 @@ impl Shared {
         certificates.into_iter().find(|(one, _)| one == print).map(|(_, expires_s)| expires_s)
     }
 
-    /// Cuts off whoever is no agent any more.
+    /// Cuts off whoever is no agent any more. One that has renewed its certificate goes on as its holder.
     fn cut_off(&self) {
         let now = now_s();
-        let state = self.state();
-        for (name, agent) in &state.agents {
-            let known = state.certificates.get(&agent.certificate).map(|(_, expires_s)| *expires_s);
-            // One that joined a moment ago may be missing there.
-            let expires_s = known.or_else(|| self.certificate_of(name, &agent.certificate));
+        let mut state = self.state();
+        let Present { certificates, agents, .. } = &mut *state;
+        let mut latest: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
+        for (print, (name, expires_s)) in &*certificates {
+            let one = latest.entry(name).or_default();
+            *one = (*expires_s, print.as_str()).max(*one);
+        }
+        for (name, agent) in agents {
+            let known = certificates.contains_key(&agent.certificate);
+            let expires_s = match latest.get(name.as_str()).filter(|_| known) {
+                Some((expires_s, print)) => {
+                    agent.certificate = (*print).to_owned();
+                    Some(*expires_s)
+                }
+                // One that joined a moment ago may be missing there.
+                None => self.certificate_of(name, &agent.certificate),
+            };
             let reason = match expires_s {
                 Some(expires_s) if expires_s > now => continue,
                 Some(_) => "its certificate has ended",
@@ -249,6 +266,14 @@ impl Shared {
             (self.log)(Level::Note, &format!("agent {name} is cut off: {reason}"));
             let _ = agent.connection.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Whether an agent of this name is there and answers.
+    async fn is_answering(&self, name: &str) -> bool {
+        let Some(channel) = self.state().agents.get(name).map(|agent| agent.channel.clone()) else {
+            return false;
+        };
+        timeout(STILL_THERE, greet(&mut AgentClient::new(channel))).await.is_ok_and(|hello| hello.is_ok())
     }
 
     /// How every agent is that was ever seen.
@@ -330,6 +355,17 @@ async fn attend(shared: Arc<Shared>, stream: Stream, name: String, certificate: 
         |why: &str| (shared.log)(Level::Note, &format!("agent {name} at {} is gone: {why}", peer.remote));
     let connection = stream.socket().as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
     let Ok(connection) = connection.map(Arc::new) else { return gone("no more file descriptors") };
+    // A copy of an agent would end the other's run, again and again.
+    if shared.is_answering(&name).await {
+        if shared.state().doubled.insert(name.clone()) {
+            let what = format!(
+                "a second agent {name}, at {}, is turned away: the first is there; was its folder copied?",
+                peer.remote
+            );
+            (shared.log)(Level::Alarm, &what);
+        }
+        return;
+    }
     let channel = match channel_over(stream, &name, Instant::now() + HANDSHAKE).await {
         Ok(channel) => channel,
         Err(why) => return gone(&why),
@@ -354,7 +390,7 @@ async fn attend(shared: Arc<Shared>, stream: Stream, name: String, certificate: 
     let agent = Agent { channel, certificate, connection: Arc::clone(&connection) };
     let before = shared.state().agents.insert(name.clone(), agent);
     if let Some(before) = before {
-        // It dialled again: it has lost that one, or is a copy of the same agent.
+        // It dialled again, and has lost that one.
         let _ = before.connection.shutdown(Shutdown::Both);
     }
     shared.state().seen.insert(name.clone(), status.clone());
@@ -363,6 +399,7 @@ async fn attend(shared: Arc<Shared>, stream: Stream, name: String, certificate: 
     let mut state = shared.state();
     if state.agents.get(&name).is_some_and(|agent| Arc::ptr_eq(&agent.connection, &connection)) {
         state.agents.remove(&name);
+        state.doubled.remove(&name);
     }
     drop(state);
     gone(&why);

@@ -15,6 +15,7 @@ use crate::agent::{EndReason, Guard, Spool, Turns, Worker};
 use crate::controller::channel_over;
 use crate::ender::Ender;
 use crate::keyed::Stream;
+use crate::lock::Lock;
 use crate::log::{Level, Log};
 use crate::prometheus::{self, Source};
 use netstage_core::fleet::Policy;
@@ -39,7 +40,10 @@ const WAITS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 /// Whom a controller does not take, it lets go at once after the handshake, without a word on why.
 const WELCOME: Duration = Duration::from_secs(1);
 const TURNED_AWAY: &str = "it ends the connection at once: this agent was removed or replaced there, and has to join anew, or \
-                           the controller had just begun to end";
+                           another one of its name is there, with a copy of its folder, or the controller had just begun \
+                           to end";
+const HAS_ENDED: &str = "this agent's certificate has ended, and it has to join anew: remove it there, and join with a new token \
+                         and an empty folder here";
 /// So many times in its life, and once a minute at least, a certificate is looked at: is it to be renewed?
 const LOOKS: u64 = 24;
 const LOOK: Duration = Duration::from_secs(60);
@@ -64,12 +68,21 @@ pub struct Membership {
 
 /// Joins the fleet of a controller, and keeps what it gave in this folder.
 pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, FleetError> {
-    let failed = |why: String| {
-        FleetError::new(
-            format!("the controller at {address}: {why}"),
-            "ask there for a token: netstage fleet token NAME",
+    let error =
+        |why: String, remedy: &str| FleetError::new(format!("the controller at {address}: {why}"), remedy);
+    let unreached = |why: String| {
+        error(
+            why,
+            "see that `netstage fleet serve --listen` runs there, on this port, and that this host may reach it",
         )
     };
+    let failed = |why: String| error(why, "ask there for a token: netstage fleet token NAME");
+    if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+        return Err(FleetError::new(
+            format!("`{address}` is not where a controller listens"),
+            "name host and port, as in control.example.net:4701 or [2001:db8::1]:4701",
+        ));
+    }
     if folder.join(MEMBERSHIP).exists() {
         return Err(FleetError::new(
             format!("{} is a fleet's agent already", folder.display()),
@@ -80,7 +93,10 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, F
     let runtime = runtime().map_err(|error| failed(error.to_string()))?;
     runtime.block_on(async {
         let dialler = Dialler::joining(&token.authority).map_err(|error| failed(error.to_string()))?;
-        let stream = dial(&dialler, address).await.map_err(failed)?;
+        let stream = dial(&dialler, address).await.map_err(|why| match why {
+            Undialled::Nobody(why) => unreached(why),
+            Undialled::NotOurs(why) => failed(why),
+        })?;
         let authority = stream.shown().iter().find(|certificate| sha256(certificate) == token.authority);
         let authority = authority.cloned().ok_or_else(|| failed("it does not show its authority".into()))?;
         let (key, request) = request().map_err(|error| failed(error.to_string()))?;
@@ -128,6 +144,8 @@ pub struct Member {
     ender: Ender,
     metrics: Option<SocketAddr>,
     log: Log,
+    /// Held as long as the agent.
+    _lock: Lock,
 }
 
 impl Member {
@@ -143,6 +161,13 @@ impl Member {
             })?;
         let file = |error: io::Error| FleetError::file(folder, &error);
         let authority = read_certificate(&folder.join(AUTHORITY)).map_err(file)?;
+        let lock = Lock::take(&folder.join("agent.lock")).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => FleetError::new(
+                format!("another agent is at work in {}", folder.display()),
+                "end it first; a second agent of this host joins on its own, with another --state",
+            ),
+            _ => file(error),
+        })?;
         let spool = Spool::lasting(&folder.join("spool")).map_err(file)?;
         let guard =
             Arc::new(PolicyGuard::new(policy, &membership.controller, authority.clone(), Arc::clone(&log)));
@@ -156,6 +181,7 @@ impl Member {
             ender: Ender::default(),
             metrics: None,
             log,
+            _lock: lock,
         })
     }
 
@@ -178,7 +204,7 @@ impl Member {
     /// Serves until it is ended, on this thread; runs have threads of their own.
     pub fn serve(self, worker: Arc<dyn Worker>) -> io::Result<()> {
         let runtime = runtime()?;
-        let Member { folder, membership, authority, guard, spool, ender, metrics, log } = self;
+        let Member { folder, membership, authority, guard, spool, ender, metrics, log, _lock } = self;
         let turns = Arc::new(Turns::new(spool, worker, Arc::clone(&guard) as Arc<dyn Guard>));
         let over = Arc::clone(&log);
         let tell = move |reason| match reason {
@@ -274,10 +300,14 @@ impl Dialling {
         self.guard.sign_with(Signer::new(&identity));
         let dialler =
             Dialler::member(identity, &self.authority, tls::COMMANDS).map_err(|error| error.to_string())?;
-        dial(&dialler, &self.membership.address).await
+        let has_ended = self.membership.certificate_s.1 <= now_s();
+        dial(&dialler, &self.membership.address).await.map_err(|why| match why {
+            Undialled::NotOurs(_) if has_ended => HAS_ENDED.into(),
+            why => why.into(),
+        })
     }
 
-    /// Serves a connection until it ends, or there is a new certificate and nobody commands.
+    /// Serves a connection until it ends. It stays good while the certificate is renewed beside it, run or no run.
     async fn serve(&mut self, stream: Stream) {
         let turns = Arc::clone(&self.turns);
         let serving = turns.serve(stream);
@@ -291,12 +321,10 @@ impl Dialling {
                     return;
                 }
                 () = sleep(self.look()) => {
-                    if !self.is_to_renew() || self.turns.is_taken() {
-                        continue;
-                    }
-                    match self.renew().await {
-                        Ok(()) => return,
-                        Err(why) => (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}")),
+                    if self.is_to_renew()
+                        && let Err(why) = self.renew().await
+                    {
+                        (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}"));
                     }
                 }
             }
@@ -332,6 +360,7 @@ impl Dialling {
         self.membership.certificate_s = (now_s(), reply.expires_s);
         self.expires_s.store(reply.expires_s, Ordering::Relaxed);
         keep(&self.folder, &key, &reply.certificate, &self.membership).map_err(|error| error.to_string())?;
+        self.guard.sign_with(Signer::new(&self.identity()?));
         (self.log)(Level::Note, "has a new certificate");
         Ok(())
     }
@@ -345,15 +374,30 @@ impl Dialling {
     }
 }
 
-async fn dial(dialler: &Dialler, address: &str) -> Result<Stream, String> {
+/// Why there is no connection.
+enum Undialled {
+    /// Nobody was reached who could have taken it.
+    Nobody(String),
+    /// Whoever was, is not the controller, or does not take this agent.
+    NotOurs(String),
+}
+
+impl From<Undialled> for String {
+    fn from(why: Undialled) -> String {
+        let (Undialled::Nobody(why) | Undialled::NotOurs(why)) = why;
+        why
+    }
+}
+
+async fn dial(dialler: &Dialler, address: &str) -> Result<Stream, Undialled> {
+    let nobody = |why: &str| Undialled::Nobody(why.to_owned());
     let connected = timeout(DIAL, TcpStream::connect(address)).await;
     let stream = connected
-        .map_err(|_| "no answer to the connection request".to_owned())?
-        .map_err(|error| format!("nobody listens ({error})"))?;
-    let shaken = timeout(DIAL, dialler.dial(stream))
-        .await
-        .map_err(|_| "it listens, but does not answer".to_owned())?;
-    shaken.map_err(|error| tls::describe(&error))
+        .map_err(|_| nobody("no answer to the connection request"))?
+        .map_err(|error| nobody(&format!("nobody listens ({error})")))?;
+    let shaken =
+        timeout(DIAL, dialler.dial(stream)).await.map_err(|_| nobody("it listens, but does not answer"))?;
+    shaken.map_err(|error| Undialled::NotOurs(tls::describe(&error)))
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

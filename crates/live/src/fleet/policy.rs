@@ -8,6 +8,7 @@ use crate::agent::{FIRST_PORT, Guard};
 use crate::fabric::services::{self, Role};
 use crate::keyed::Peer;
 use crate::log::{Level, Log};
+use crate::netns::netlink::Netlink;
 use crate::protocol::generated::Consent;
 use crate::protocol::{Refusal, RefusalKind};
 use crate::task::{Assignment, ClockTask, EdgeTask, FlowTask, MOST_ASKED, Side, Transport};
@@ -16,8 +17,10 @@ use netstage_core::fleet::{FlowRequest, Means, Policy, Request, RouterRequest, S
 use netstage_scenario::pe::{self, Router, Tunnel};
 use netstage_scenario::plan::Program;
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
+use nix::net::if_::{InterfaceFlags, if_nameindex};
 use rustls::pki_types::CertificateDer;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -66,22 +69,24 @@ impl PolicyGuard {
         let here = interfaces();
         let interface_of =
             |own: IpAddr| here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
-        let flow = |flow: &FlowTask, interface| FlowRequest {
-            name: "",
-            means: self.means(flow, run, consents.unwrap_or_default()),
-            other: match flow.side {
-                Side::Send => flow.destination.ip(),
-                Side::Receive => flow.source.ip(),
-            },
-            interface,
-        };
+        let ways = Ways::here(&self.policy);
         let flows = assignment.flows.iter().map(|task| {
-            let own = match (task.side, &task.transport) {
-                (Side::Send, _) => task.source.ip(),
-                (Side::Receive, Transport::Multicast { receiver: Some(receiver), .. }) => *receiver,
-                (Side::Receive, _) => task.destination.ip(),
+            let (own, other) = match (task.side, &task.transport) {
+                (Side::Send, _) => (task.source.ip(), task.destination.ip()),
+                (Side::Receive, Transport::Multicast { receiver: Some(receiver), .. }) => {
+                    (*receiver, task.source.ip())
+                }
+                (Side::Receive, _) => (task.destination.ip(), task.source.ip()),
             };
-            FlowRequest { name: &task.name, ..flow(task, interface_of(own)) }
+            let answers = !matches!(task.transport, Transport::Udp(_) | Transport::Multicast { .. });
+            let sends = answers || task.side == Side::Send || task.traffic.application().is_some();
+            FlowRequest {
+                name: &task.name,
+                means: self.means(task, run, consents.unwrap_or_default()),
+                other,
+                interface: interface_of(own),
+                leaves_by: ways.interface(own, other).filter(|_| sends),
+            }
         });
         let services = assignment.services.iter().map(|task| {
             let (own, other) = (task.own().ip(), task.other());
@@ -93,6 +98,7 @@ impl PolicyGuard {
                 agreed: consents.is_none_or(|words| words.iter().any(agrees)),
                 other: other.ip(),
                 interface: interface_of(own),
+                leaves_by: ways.interface(own, other.ip()),
             }
         });
         let router = router.as_ref().map_err(Clone::clone)?;
@@ -191,6 +197,10 @@ impl Guard for PolicyGuard {
         _peer: Peer,
     ) -> Result<(), Refusal> {
         self.decide("to prepare", run, assignment, Some(consents))
+    }
+
+    fn could_not_prepare(&self, run: u64, refusal: &Refusal) {
+        (self.log)(Level::Alarm, &format!("run {run} could not be prepared: {refusal}"));
     }
 
     fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
@@ -294,6 +304,28 @@ fn interfaces() -> Vec<(String, IpAddr)> {
     let mut found: Vec<(String, IpAddr)> = found.collect();
     found.sort_by_key(|(_, address)| address.is_loopback());
     found
+}
+
+/// The interfaces by which packets leave, as the kernel's routes have it now; none where no policy asks.
+struct Ways {
+    routes: Option<RefCell<Netlink>>,
+    /// Names of interfaces, by their numbers.
+    names: BTreeMap<u32, String>,
+}
+
+impl Ways {
+    fn here(policy: &Policy) -> Ways {
+        let routes = policy.interfaces.as_ref().and_then(|_| Netlink::open_here().ok()).map(RefCell::new);
+        let all = if_nameindex();
+        let names = all.iter().flat_map(|all| all.iter());
+        let names = names.map(|one| (one.index(), one.name().to_string_lossy().into_owned())).collect();
+        Ways { routes, names }
+    }
+
+    fn interface(&self, from: IpAddr, to: IpAddr) -> Option<&str> {
+        let way = self.routes.as_ref()?.borrow_mut().way_to(to, Some(from)).ok()??;
+        self.names.get(&way.link).map(String::as_str)
+    }
 }
 
 #[cfg(test)]

@@ -162,14 +162,22 @@ pub struct Netlink {
 impl Netlink {
     /// Opens one.
     pub fn open(namespace: &Namespace) -> Result<Netlink, Error> {
+        namespace.run(Netlink::open_here).map_err(Netlink::not_opened)?
+    }
+
+    /// Opens one about the namespace of the calling thread.
+    pub fn open_here() -> Result<Netlink, Error> {
         let open = || {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
             Ok(Netlink { socket, sequence: 0 })
         };
-        let opened = namespace.run(open).and_then(|socket| socket);
-        opened.map_err(|source| Error { action: "open a netlink socket".into(), source })
+        open().map_err(Netlink::not_opened)
+    }
+
+    fn not_opened(source: io::Error) -> Error {
+        Error { action: "open a netlink socket".into(), source }
     }
 
     /// Brings a link up. A veth end carries frames once the other end is up too and the

@@ -112,13 +112,15 @@ fn placed(plan: &Plan, fleet: &Fleet, stop: &dyn Fn() -> bool) -> Result<BTreeMa
 
 /// The agents, which the run before may just be leaving.
 fn taken(names: &[String], fleet: &Fleet) -> Result<Agents, Error> {
-    let since = Instant::now();
+    let (since, mut wait) = (Instant::now(), LOOK);
     loop {
         let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
         match Agents::connect(places) {
-            Err(error) if error.is_busy() && since.elapsed() < LET_GO => std::thread::sleep(LOOK),
+            Err(error) if error.is_busy() && since.elapsed() < LET_GO => std::thread::sleep(wait),
             other => return other,
         }
+        // Those that are free are taken and let go each time.
+        wait *= 2;
     }
 }
 
@@ -278,14 +280,13 @@ fn conduct(
             Err(error) => Err(error.to_string()),
         }
     });
-    if attendant.stop() {
-        return Err(Stopped::Interrupted);
-    }
-    let outcome = made(part, &members, &parts, collected, Some(&clocks));
     if runs.missing(run).is_empty() {
         let _ = runs.close(run);
     }
-    Ok(outcome)
+    if attendant.stop() {
+        return Err(Stopped::Interrupted);
+    }
+    Ok(made(part, &members, &parts, collected, Some(&clocks)))
 }
 
 /// The outcome of a run that this process did not see the end of, where every agent has
@@ -318,7 +319,9 @@ fn taken_up(
     let whole = |(agent, part): &(String, Assignment)| {
         let mut own = reports.iter().filter(|report| report.node == part.node);
         !runs.missing(run).contains(agent)
-            && own.any(|report| report.void.is_empty() && bounds::check(report, part).is_ok())
+            && own.any(|report| {
+                report.void.is_empty() && !report.stopped && bounds::check(report, part).is_ok()
+            })
     };
     let is_whole = parts.iter().all(whole);
     let _ = runs.close(run);
@@ -449,17 +452,19 @@ fn address(
 ) -> Result<IpAddr, Stopped> {
     let (name, agent) = (&plan.nodes[node].name, &placed[&node]);
     let is_of = |address: &IpAddr| address.is_ipv4() == (family == Family::V4);
-    let given = plan.nodes[node].place.as_ref().and_then(|place| place.address);
-    let told = agents.addresses(agent);
-    match given.filter(is_of).or_else(|| told.iter().copied().find(is_of)) {
-        Some(address) => Ok(address),
-        None => {
-            let version = if family == Family::V4 { "IPv4" } else { "IPv6" };
-            Err(Stopped::Failed(format!(
+    let version = if family == Family::V4 { "IPv4" } else { "IPv6" };
+    match plan.nodes[node].place.as_ref().and_then(|place| place.address) {
+        Some(given) if is_of(&given) => Ok(given),
+        Some(given) => Err(Stopped::Unsupported(format!(
+            "node.{name}: its address in [place] is {given}, and its flows are {version}; give it an {version} address, \
+             or its flows the other `family`"
+        ))),
+        None => agents.addresses(agent).iter().copied().find(is_of).ok_or_else(|| {
+            Stopped::Failed(format!(
                 "node.{name}: agent {agent} tells of no {version} address; name one: {name} = {{ agent = \"{agent}\", address = \"…\" }} \
                  in [place]"
-            )))
-        }
+            ))
+        }),
     }
 }
 

@@ -211,6 +211,7 @@ impl Engine {
         begun?;
         if stop.load(Ordering::Relaxed) {
             report.warnings.push(format!("{}: stopped before its end", self.node));
+            report.stopped = true;
         }
         Some(report)
     }
