@@ -211,7 +211,7 @@ fn a_router_needs_no_more_than_its_drop_in_gives() {
     let fleet = fleet("placed-unit");
     fs::write(fleet.folder.join("vpn.toml"), VPN.replace("tcp = \"events\"\n", "")).unwrap();
     let _hub = fleet.serve();
-    let (unit, drop_in) = (fleet.unit(), support::project().join("packaging/agent-router.conf"));
+    let (unit, drop_in) = (fleet.unit("agent"), support::project().join("packaging/agent-router.conf"));
     let start = |(index, name): (usize, &&str)| {
         let token = fleet.well(&["fleet", "token", name]);
         let output = fleet.join(index, token.trim());

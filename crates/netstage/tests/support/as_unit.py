@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Runs a command with what a systemd unit leaves it, where no systemd runs: an account of nobody's, the unit's
-capabilities, limits, system calls and address families. What a unit does to the file system is not done.
+"""Runs a command with what a systemd unit leaves it, where no systemd runs: its account, nobody's where the unit
+asks for one of its own, its capabilities, limits, system calls and address families. What a unit does to the file system is not done.
 
     as_unit.py UNIT[:DROP-IN] COMMAND...
 """
@@ -15,6 +15,8 @@ import sys
 import seccomp
 
 NOBODY = "65534"
+# Set in the environment once the account is the unit's.
+IN_ACCOUNT = "AS_UNIT_IN_ACCOUNT"
 BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -37,7 +39,7 @@ def capabilities(names):
     return ",".join(["-all"] + ["+" + name.removeprefix("CAP_").lower() for name in names.split()])
 
 
-def become_nobody(unit):
+def change_account(unit):
     for limit in ["NOFILE", "MEMLOCK"]:
         text = unit["Limit" + limit]
         most = int(text[:-1]) * BYTES[text[-1]] if text[-1] in BYTES else int(text)
@@ -48,8 +50,10 @@ def become_nobody(unit):
         resource.setrlimit(which, (most, most))
     os.umask(int(unit["UMask"], 8))
     ambient = capabilities(unit["AmbientCapabilities"])
+    os.environ[IN_ACCOUNT] = "1"
+    account = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"] if unit.get("DynamicUser") == "yes" else []
     os.execvp("setpriv", [
-        "setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs",
+        "setpriv", *account, "--no-new-privs",
         "--inh-caps", ambient, "--ambient-caps", ambient,
         "--bounding-set", capabilities(unit["CapabilityBoundingSet"]), "--", *sys.argv,
     ])
@@ -86,8 +90,8 @@ def restrict(unit):
 
 def main():
     unit = settings(sys.argv[1])
-    if os.geteuid() == 0:
-        become_nobody(unit)
+    if os.environ.pop(IN_ACCOUNT, None) is None:
+        change_account(unit)
     restrict(unit)
     os.execvp(sys.argv[2], sys.argv[2:])
 

@@ -117,13 +117,16 @@ impl Fleet {
         self.start_command(&self.hosts[index], &format!("{name}.log"), command)
     }
 
-    /// The unit of the package, as its author meant it apart from where the program is.
-    pub fn unit(&self) -> PathBuf {
+    /// A unit of the package, as its author meant it apart from where the program is.
+    pub fn unit(&self, of: &str) -> PathBuf {
         let program = self.folder.join("netstage");
-        fs::hard_link(PROGRAM, &program).or_else(|_| fs::copy(PROGRAM, &program).map(drop)).unwrap();
-        let unit = super::project().join("packaging/netstage-agent.service");
+        if !program.exists() {
+            fs::hard_link(PROGRAM, &program).or_else(|_| fs::copy(PROGRAM, &program).map(drop)).unwrap();
+        }
+        let name = format!("netstage-{of}.service");
+        let unit = super::project().join("packaging").join(&name);
         let text = fs::read_to_string(unit).unwrap().replace("/usr/bin/netstage", program.to_str().unwrap());
-        let copy = self.folder.join("netstage-agent.service");
+        let copy = self.folder.join(name);
         fs::write(&copy, text).unwrap();
         copy
     }
@@ -134,13 +137,26 @@ impl Fleet {
         let owned = Command::new("chown").args(["-R", "65534:65534"]).arg(self.folder.join(name)).status();
         assert!(owned.unwrap().success());
         let unit = [Some(unit), drop_in].into_iter().flatten().map(|file| file.display().to_string());
-        let log = File::create(self.folder.join(format!("{name}.log"))).unwrap();
+        let unit = unit.collect::<Vec<_>>().join(":");
+        let arguments = ["agent", "--state", name, "--policy", "policy.toml"];
+        self.start_as(&unit, &self.hosts[index], &format!("{name}.log"), &arguments)
+    }
+
+    /// The controller, with what this unit leaves it.
+    pub fn serve_as(&self, unit: &Path) -> Process {
+        let arguments = ["fleet", "serve", "--fleet", "fleet", "--listen", CONTROLLER];
+        let process = self.start_as(&unit.display().to_string(), &self.hub, "hub.log", &arguments);
+        assert!(within(LIMIT, || self.log("hub.log").contains("agents dial")), "{}", self.log("hub.log"));
+        process
+    }
+
+    fn start_as(&self, unit: &str, namespace: &Namespace, log: &str, arguments: &[&str]) -> Process {
+        let log = File::create(self.folder.join(log)).unwrap();
         let mut command =
             Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/as_unit.py"));
-        command.arg(unit.collect::<Vec<_>>().join(":")).arg(self.folder.join("netstage"));
-        command.args(["agent", "--state", name, "--policy", "policy.toml"]).current_dir(&*self.folder);
+        command.arg(unit).arg(self.folder.join("netstage")).args(arguments).current_dir(&*self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        Process::new(spawn_in(&self.hosts[index], command).unwrap())
+        Process::new(spawn_in(namespace, command).unwrap())
     }
 
     /// What is told there for Prometheus.
