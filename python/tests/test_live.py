@@ -110,5 +110,5 @@ def test_agents_of_a_fleet_carry_a_scenario(fleet: Path, monkeypatch: pytest.Mon
     # The fleet that the program would take.
     monkeypatch.setenv("NETSTAGE_FLEET", str(fleet))
     assert scenario.run(on="live", retries=2, out="of-environment").stage == "live"
-    with pytest.raises(netstage.RunError, match="there is no agent three"):
+    with pytest.raises(netstage.ScenarioError, match="there is no agent three"):
         scenario.run(on="live", set={"place.b.agent": "three"}, out="nobody")

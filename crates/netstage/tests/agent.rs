@@ -13,7 +13,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use support::{Folder, Process};
+use support::{Folder, Process, within};
 
 const PACKETS_PER_SECOND: u64 = 1_000;
 const PACKET_BYTES: u32 = 125;
@@ -112,6 +112,8 @@ fn a_port_in_use_is_named_and_the_agents_go_on() {
     );
     assert!(matches!(error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::InUse));
     drop(taken);
+    // A process that another test is about to start may still have the socket, until it is another program.
+    assert!(within(std::time::Duration::from_secs(60), || UdpSocket::bind(address).is_ok()));
     assert_eq!(run(&mut agents, address).unwrap().reports.len(), 2);
     agents.finish();
 }

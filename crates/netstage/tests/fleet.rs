@@ -186,6 +186,7 @@ fn three_agents_joined_by_token_carry_a_scenario() {
     // A scenario that names nobody, and one agent too many.
     let output =
         stage.at_hub(&["run", "three.toml", "--on", "live", "--out", "none", "--set", "place.a=berlin-1"]);
+    assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("there is no agent berlin-1"), "{}", said(&output));
 
     // Removed, an agent is cut off at once, and does not get in again.

@@ -197,7 +197,7 @@ fn agents_are_routers_watch_tcp_and_receive_multicast() {
     let (code, told) = run("bare", VPN.replace(r#"core = "wan", office"#, "office"));
     assert!(code == Some(2) && told.contains("name it in place.west.interfaces.core"), "{told}");
     let (code, told) = run("half", VPN.replace("[place.east]\nagent", "[place.east]\nlabel"));
-    assert!(code == Some(1) && told.contains("node.east: no further agent with label east-pe"), "{told}");
+    assert!(code == Some(2) && told.contains("node.east: no agent has label east-pe"), "{told}");
     // And what a policy does not allow, by the agent.
     let (code, told) = run("eth0", VPN.replace("10.9.0.2\"", "192.0.2.2\""));
     assert!(code == Some(1) && told.contains("does not allow sending to 192.0.2.2"), "{told}");

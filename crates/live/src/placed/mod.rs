@@ -30,6 +30,7 @@ use journal::Journal;
 use netstage_core::fleet::Receipt;
 use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
 use netstage_scenario::plan::{Family, NodeKind, Plan};
+use place::Cause;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -101,7 +102,10 @@ fn placed(plan: &Plan, fleet: &Fleet, stop: &dyn Fn() -> bool) -> Result<BTreeMa
     loop {
         match place::agents(plan, &fleet.agents()?) {
             Ok(placed) => return Ok(placed),
-            Err(unplaced) if !unplaced.may_pass || since.elapsed() > LET_GO => {
+            Err(unplaced) if unplaced.cause == Cause::Scenario => {
+                return Err(Stopped::Unsupported(unplaced.why));
+            }
+            Err(unplaced) if unplaced.cause == Cause::Absent || since.elapsed() > LET_GO => {
                 return Err(Stopped::Failed(unplaced.why));
             }
             Err(_) if stop() => return Err(Stopped::Interrupted),
@@ -124,8 +128,8 @@ fn taken(names: &[String], fleet: &Fleet) -> Result<Agents, Error> {
     }
 }
 
-/// What this stage cannot be asked for.
-fn refusal(plan: &Plan) -> Option<String> {
+/// What this stage cannot be asked for, whoever its agents are.
+pub fn refusal(plan: &Plan) -> Option<String> {
     let node = |index: usize| &plan.nodes[index].name;
     if let Some(tunnel) = plan.tunnels.first() {
         return Some(format!(

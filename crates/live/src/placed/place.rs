@@ -11,8 +11,19 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Unplaced {
     /// What is wrong, a line each.
     pub why: String,
-    /// Nothing but agents that are taken, which may be over in a moment.
-    pub may_pass: bool,
+    /// The gravest cause of them.
+    pub cause: Cause,
+}
+
+/// Why a host has no agent, the gravest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Agents are taken, which may be over in a moment.
+    Taken,
+    /// Agents are not there.
+    Absent,
+    /// The scenario names none, or one that this fleet has not.
+    Scenario,
 }
 
 /// The nodes that agents have to stand for: the hosts of flows, and, if one of them is placed, the
@@ -42,7 +53,7 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
             let name = &node.name;
             match node.place.as_ref().map(|place| &place.agent) {
                 None if by_name => problems.push((
-                    false,
+                    Cause::Scenario,
                     format!(
                         "node.{name}: no agent stands for it; add `{name} = \"AGENT\"` to [place] (netstage fleet ls \
                          lists them)"
@@ -50,7 +61,7 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
                 )),
                 Some(Chosen::Named(agent)) if by_name => match named(agent, statuses) {
                     Ok(()) => drop(placed.insert(host, agent.clone())),
-                    Err(why) => problems.push((false, format!("node.{name}: {why}"))),
+                    Err((cause, why)) => problems.push((cause, format!("node.{name}: {why}"))),
                 },
                 Some(Chosen::Labelled(label)) if !by_name => {
                     let of_label = || statuses.iter().filter(|agent| agent.labels.contains(label));
@@ -60,35 +71,47 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
                     };
                     match of_label().find(free) {
                         Some(agent) => drop(placed.insert(host, agent.name.clone())),
-                        None => problems.push((
-                            of_label().any(|agent| agent.state == State::Taken),
-                            format!("node.{name}: no further agent with label {label} is there and free"),
-                        )),
+                        None => {
+                            let (cause, why) = unlabelled(label, statuses);
+                            problems.push((cause, format!("node.{name}: {why}")));
+                        }
                     }
                 }
                 _ => {}
             }
         }
     }
-    if problems.is_empty() {
-        return Ok(placed);
-    }
-    let may_pass = problems.iter().all(|(may_pass, _)| *may_pass);
+    let Some(cause) = problems.iter().map(|(cause, _)| *cause).max() else { return Ok(placed) };
     let why: Vec<String> = problems.into_iter().map(|(_, why)| why).collect();
-    Err(Unplaced { why: why.join("\n"), may_pass })
+    Err(Unplaced { why: why.join("\n"), cause })
 }
 
-fn named(agent: &str, statuses: &[AgentStatus]) -> Result<(), String> {
+/// Why no agent of this label can be had.
+fn unlabelled(label: &str, statuses: &[AgentStatus]) -> (Cause, String) {
+    let labels: BTreeSet<&str> =
+        statuses.iter().flat_map(|agent| agent.labels.iter().map(String::as_str)).collect();
+    if !labels.contains(label) {
+        let help = did_you_mean(label, labels.iter().copied());
+        let help = help.unwrap_or_else(|| "`netstage fleet ls` lists them".into());
+        return (Cause::Scenario, format!("no agent has label {label}; {help}"));
+    }
+    let mut of_label = statuses.iter().filter(|agent| agent.labels.iter().any(|one| one == label));
+    let cause = if of_label.any(|agent| agent.state == State::Taken) { Cause::Taken } else { Cause::Absent };
+    (cause, format!("no further agent with label {label} is there and free"))
+}
+
+fn named(agent: &str, statuses: &[AgentStatus]) -> Result<(), (Cause, String)> {
     let Some(status) = statuses.iter().find(|status| status.name == agent) else {
         let help = did_you_mean(agent, statuses.iter().map(|status| status.name.as_str()));
-        return Err(format!(
-            "there is no agent {agent}; {}",
-            help.unwrap_or_else(|| "no agent has joined".into())
-        ));
+        let help = help.unwrap_or_else(|| "`netstage fleet ls` lists them".into());
+        return Err((Cause::Scenario, format!("there is no agent {agent}; {help}")));
     };
     match status.state {
         State::Idle | State::Taken => Ok(()),
-        state => Err(format!("agent {agent} is {state}; netstage fleet doctor tells what helps")),
+        state => {
+            let why = format!("agent {agent} is {state}; netstage fleet doctor tells what helps");
+            Err((Cause::Absent, why))
+        }
     }
 }
 
@@ -134,15 +157,20 @@ mod tests {
         let both = |a: &str, b: &str| Ok([(0, a.to_owned()), (1, b.to_owned())].into());
         assert_eq!(placed("a = { label = \"lab\" }\nb = \"x\""), both("z", "x"));
         assert_eq!(placed("a = { label = \"lab\" }\nb = { label = \"lab\" }"), both("x", "z"));
-        for (place, may_pass, told) in [
-            ("a = \"x\"", false, "node.b: no agent stands for it"),
-            ("a = \"x\"\nb = \"gon\"", false, "did you mean `gone`"),
-            ("a = \"x\"\nb = \"gone\"", false, "agent gone is offline"),
-            ("a = \"x\"\nb = { label = \"rome\" }", false, "no further agent with label rome"),
-            ("a = \"y\"\nb = { label = \"busy\" }", true, "no further agent with label busy"),
+        for (place, cause, told) in [
+            ("a = \"x\"", Cause::Scenario, "node.b: no agent stands for it"),
+            ("a = \"x\"\nb = \"gon\"", Cause::Scenario, "did you mean `gone`"),
+            ("a = \"x\"\nb = \"gone\"", Cause::Absent, "agent gone is offline"),
+            (
+                "a = \"x\"\nb = { label = \"rome\" }",
+                Cause::Scenario,
+                "no agent has label rome; known here: busy, lab",
+            ),
+            ("a = \"x\"\nb = { label = \"busi\" }", Cause::Scenario, "did you mean `busy`"),
+            ("a = \"y\"\nb = { label = \"busy\" }", Cause::Taken, "no further agent with label busy"),
         ] {
             let error = placed(place).unwrap_err();
-            assert_eq!(error.may_pass, may_pass);
+            assert_eq!(error.cause, cause);
             assert!(error.why.contains(told), "{error:?}");
         }
     }

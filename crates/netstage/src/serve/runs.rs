@@ -427,8 +427,8 @@ pub fn refusal(stage: Stage, scenario: &Scenario) -> Option<String> {
     let of_plan = match stage {
         Stage::Sim => stage::sim_refusal,
         Stage::Emu => stage::emu_refusal,
-        // Its hosts tell when they are asked.
-        Stage::Live => return None,
+        // The rest its hosts tell when they are asked.
+        Stage::Live => placed::refusal,
     };
     scenario.cells.iter().find_map(|cell| of_plan(&cell.plan))
 }

@@ -122,6 +122,12 @@ fn a_check_knows_what_the_stage_does_not_run() {
     let emulated = server.check("multicast.toml", &multicast, "emu");
     assert_eq!(emulated["sound"], false);
     assert!(emulated["refusal"].as_str().unwrap().contains("goes through the PE left"), "{emulated}");
+    let exchange = include_str!("../../../../scenarios/papers/mpls-ix/exchange.toml");
+    let placed = server.check("exchange.toml", exchange, "live");
+    assert!(
+        placed["refusal"].as_str().unwrap().contains("daemons are not run on hosts of a fleet"),
+        "{placed}"
+    );
     assert_eq!(server.check("two.toml", SCENARIO, "sim")["refusal"], "");
 }
 
