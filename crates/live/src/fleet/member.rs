@@ -80,7 +80,7 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, F
     if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
         return Err(FleetError::new(
             format!("`{address}` is not where a controller listens"),
-            "name host and port, as in control.example.net:4701 or [2001:db8::1]:4701",
+            "name host and port, as in control.example.net:4700 or [2001:db8::1]:4700",
         ));
     }
     if folder.join(MEMBERSHIP).exists() {
