@@ -417,6 +417,16 @@ fn a_lost_controller_stops_traffic_and_loses_no_result() {
     assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.log("ber-1.log"));
 }
 
+const RUN: [&str; 6] = ["run", "three.toml", "--on", "live", "--out", "out"];
+
+/// A run whose agents have counted a while.
+fn run_under_way(stage: &Stage) -> Process {
+    let run = stage.start(&stage.hub, "run.log", &RUN);
+    let journal = || fs::read_to_string(stage.folder.join("ber-1/spool/a-1.bins")).unwrap_or_default();
+    assert!(within(LIMIT, || journal().lines().count() > 3), "{}{}", stage.log("run.log"), stage.logs());
+    run
+}
+
 #[test]
 fn a_run_whose_process_was_killed_is_taken_up() {
     if !is_privileged() {
@@ -426,16 +436,13 @@ fn a_run_whose_process_was_killed_is_taken_up() {
     stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     let _agents = stage.join_all();
-    let arguments = ["run", "three.toml", "--on", "live", "--out", "out"];
-    let mut run = stage.start(&stage.hub, "run.log", &arguments);
-    let journal = || fs::read_to_string(stage.folder.join("ber-1/spool/a-1.bins")).unwrap_or_default();
-    assert!(within(LIMIT, || journal().lines().count() > 3), "{}{}", stage.log("run.log"), stage.logs());
+    let mut run = run_under_way(&stage);
     run.signal("-KILL");
     drop(run);
     // What they had counted stays with the agents.
     assert!(within(LIMIT, || AGENTS.iter().all(|agent| stage.spooled(agent).len() == 1)), "{}", stage.logs());
     // What was cut short is fetched, and the run begun anew.
-    let output = stage.at_hub(&arguments);
+    let output = stage.at_hub(&RUN);
     assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
     assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
     assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
@@ -452,16 +459,13 @@ fn a_run_that_was_interrupted_is_run_anew() {
     stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     let _agents = stage.join_all();
-    let arguments = ["run", "three.toml", "--on", "live", "--out", "out"];
-    let mut run = stage.start(&stage.hub, "run.log", &arguments);
-    let journal = || fs::read_to_string(stage.folder.join("ber-1/spool/a-1.bins")).unwrap_or_default();
-    assert!(within(LIMIT, || journal().lines().count() > 3), "{}{}", stage.log("run.log"), stage.logs());
+    let mut run = run_under_way(&stage);
     run.signal("-INT");
     assert_eq!(run.output().status.code(), Some(130));
     // Its beginning is at the controller, and nothing more is to come.
     assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
     assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
-    let output = stage.at_hub(&arguments);
+    let output = stage.at_hub(&RUN);
     assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
     assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.logs());
 }

@@ -253,15 +253,15 @@ impl Fleet {
         for token in &tokens {
             fs::remove_file(token).map_err(|error| FleetError::file(token, &error))?;
         }
-        if !known && !tokens.is_empty() {
-            return Ok(());
-        }
-        if !known {
+        if !known && tokens.is_empty() {
             let help = netstage_scenario::did_you_mean(agent, self.names()?.iter().map(String::as_str));
             let help = help.unwrap_or_else(|| "`netstage fleet ls` lists them".into());
             return Err(FleetError::new(format!("there is no agent {agent}"), help));
         }
-        fs::remove_file(&path).map_err(|error| FleetError::file(&path, &error))
+        if known {
+            fs::remove_file(&path).map_err(|error| FleetError::file(&path, &error))?;
+        }
+        Ok(())
     }
 
     /// Files of tokens that were given for an agent of this name and not used.
