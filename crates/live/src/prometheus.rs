@@ -71,7 +71,7 @@ async fn answer(mut stream: TcpStream, source: Source) -> io::Result<()> {
     };
     let (status, body) = match (asks, text) {
         (true, Some(text)) => ("200 OK", text),
-        (true, None) => ("503 Service Unavailable", "the router is ending\n".into()),
+        (true, None) => ("503 Service Unavailable", "it is ending\n".into()),
         (false, _) => ("404 Not Found", "metrics are at /metrics\n".into()),
     };
     let head = format!(

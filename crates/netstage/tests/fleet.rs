@@ -154,6 +154,9 @@ fn three_agents_joined_by_token_carry_a_scenario() {
     let told = stage.scrape(&stage.hosts[0], "127.0.0.1:4703");
     scheme::check(&told, "agent");
     assert!(told.contains("netstage_agent_kept_reports 0\n"), "{told}");
+    let sent = told.lines().find_map(|line| line.strip_prefix("netstage_agent_sent_packets_total "));
+    let sent: u64 = sent.expect("it counts what it sends").parse().unwrap();
+    assert!(sent > 0, "counts stay when a run and its controller have gone: {told}");
 
     // Beyond the policy: refused by name, with what would help, and nothing is sent.
     let output = stage.at_hub(&[

@@ -91,11 +91,6 @@ impl Work for traffic::Engine {
             let (flow, side) = flows[flow];
             let sends = side == Side::Send;
             totals.end_bin(EndedBin { flow, sends, bin: bin as u32, counts, tcp, travel });
-            totals.sent.fetch_add(counts.sent, Ordering::Relaxed);
-            totals.sent_bytes.fetch_add(counts.sent_bytes, Ordering::Relaxed);
-            totals.received.fetch_add(counts.received, Ordering::Relaxed);
-            totals.received_bytes.fetch_add(counts.received_bytes, Ordering::Relaxed);
-            totals.lost.fetch_add(counts.lost, Ordering::Relaxed);
         })
     }
 }

@@ -127,6 +127,7 @@ impl Host {
                     Arc::clone(&worker),
                     watch::Sender::new(None),
                     Some(Arc::clone(&guard) as Arc<dyn Guard>),
+                    Arc::default(),
                 ));
                 let next = next_turn(Arc::clone(&shared), Arc::clone(&gate));
                 let stopper = tokio::spawn(pass_on(self.ender.subscribe(), Arc::clone(&shared)));

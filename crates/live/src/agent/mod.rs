@@ -145,7 +145,7 @@ impl Agent {
     pub fn serve(self, worker: impl Worker) -> io::Result<Ended> {
         let Agent { listener, spool, end } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::new(Shared::new(Arc::new(spool), Arc::new(worker), end, None));
+        let shared = Arc::new(Shared::new(Arc::new(spool), Arc::new(worker), end, None, Arc::default()));
         let reason = runtime.block_on(async {
             match listener {
                 Listener::Socket(mut socket) => {

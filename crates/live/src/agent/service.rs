@@ -4,7 +4,7 @@ use super::clocks::{Asker, Clocks};
 use super::guard::Guard;
 use super::run::{self, Orders, Outcome, Run};
 use super::spool::Spool;
-use super::work::{Totals, Worker};
+use super::work::{Sums, Totals, Worker};
 use super::{EndReason, end};
 use crate::clock::{self, Epoch, monotonic_ns};
 use crate::keyed::Peer;
@@ -39,6 +39,8 @@ pub struct Shared {
     worker: Arc<dyn Worker>,
     /// For an agent that serves controllers of other hosts: who decides what it does for them.
     guard: Option<Arc<dyn Guard>>,
+    /// What all runs of the agent have counted.
+    sums: Arc<Sums>,
     state: Mutex<State>,
     /// Told whenever the phase changes.
     changed: watch::Sender<()>,
@@ -63,10 +65,11 @@ impl Shared {
         worker: Arc<dyn Worker>,
         end: watch::Sender<Option<EndReason>>,
         guard: Option<Arc<dyn Guard>>,
+        sums: Arc<Sums>,
     ) -> Shared {
         let (changed, closing) = (watch::Sender::new(()), watch::Sender::new(false));
         let state = State { session: Session::after(spool.last_run()), ..State::default() };
-        Shared { spool, worker, guard, state: Mutex::new(state), changed, end, closing }
+        Shared { spool, worker, guard, sums, state: Mutex::new(state), changed, end, closing }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -218,8 +221,8 @@ impl Service {
         }
         let before = state.run.take().map(|run| run.thread);
         let (start, started) = mpsc::channel();
-        let (stop, totals) = (Arc::new(AtomicBool::new(false)), Arc::new(Totals::default()));
-        totals.tell_bins.store(request.tell_bins, Ordering::Relaxed);
+        let stop = Arc::new(AtomicBool::new(false));
+        let totals = Arc::new(Totals::new(Arc::clone(&self.0.sums), request.tell_bins));
         let orders =
             Orders { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
         let (ready, answer) = oneshot::channel();

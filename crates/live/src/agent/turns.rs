@@ -5,7 +5,7 @@
 use super::guard::Guard;
 use super::service::{Service, Shared};
 use super::spool::Spool;
-use super::work::Worker;
+use super::work::{Sums, Worker};
 use super::{EndReason, end, until_over};
 use crate::protocol::MAX_REQUEST_BYTES;
 use crate::protocol::generated::Phase;
@@ -30,6 +30,8 @@ pub struct Turns {
     spool: Arc<Spool>,
     worker: Arc<dyn Worker>,
     guard: Arc<dyn Guard>,
+    /// What all its runs have counted, whichever controller had it.
+    sums: Arc<Sums>,
     present: Mutex<Arc<Shared>>,
 }
 
@@ -42,7 +44,7 @@ pub struct Snapshot {
     pub run: u64,
     /// That run has a start, and is not over.
     pub is_running: bool,
-    /// Packets and bytes sent, received, packets lost, in the last run.
+    /// Packets and bytes sent, received, packets lost, in all runs since it began.
     pub totals: [u64; 5],
     /// Reports no controller has confirmed to have.
     pub kept: usize,
@@ -52,8 +54,9 @@ impl Turns {
     /// An agent that keeps reports in this spool. It takes no run up to the last the spool knows.
     pub fn new(spool: Spool, worker: Arc<dyn Worker>, guard: Arc<dyn Guard>) -> Turns {
         let spool = Arc::new(spool);
-        let present = Mutex::new(turn(&spool, &worker, &guard));
-        Turns { spool, worker, guard, present }
+        let sums = Arc::default();
+        let present = Mutex::new(turn(&spool, &worker, &guard, &sums));
+        Turns { spool, worker, guard, sums, present }
     }
 
     /// How the agent is now.
@@ -64,13 +67,7 @@ impl Turns {
             is_taken: present.is_attended(),
             run: progress.run,
             is_running: progress.phase() == Phase::Running,
-            totals: [
-                progress.sent,
-                progress.sent_bytes,
-                progress.received,
-                progress.received_bytes,
-                progress.lost,
-            ],
+            totals: self.sums.read(),
             kept,
         }
     }
@@ -97,7 +94,7 @@ impl Turns {
             if *interrupted.borrow() {
                 return;
             }
-            let next = turn(&self.spool, &self.worker, &self.guard);
+            let next = turn(&self.spool, &self.worker, &self.guard, &self.sums);
             *self.present.lock().unwrap_or_else(PoisonError::into_inner) = next;
         }
     }
@@ -132,9 +129,15 @@ impl Turns {
     }
 }
 
-fn turn(spool: &Arc<Spool>, worker: &Arc<dyn Worker>, guard: &Arc<dyn Guard>) -> Arc<Shared> {
+fn turn(
+    spool: &Arc<Spool>,
+    worker: &Arc<dyn Worker>,
+    guard: &Arc<dyn Guard>,
+    sums: &Arc<Sums>,
+) -> Arc<Shared> {
     let end = watch::Sender::new(None);
-    Arc::new(Shared::new(Arc::clone(spool), Arc::clone(worker), end, Some(Arc::clone(guard))))
+    let guard = Some(Arc::clone(guard));
+    Arc::new(Shared::new(Arc::clone(spool), Arc::clone(worker), end, guard, Arc::clone(sums)))
 }
 
 /// A connection whose end is noticed.

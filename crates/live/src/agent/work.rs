@@ -3,11 +3,11 @@
 use super::spool::Journal;
 use crate::clock::Epoch;
 use crate::protocol::Refusal;
-use crate::results::{Ended, EndedBin, EndedVpn, EndedWindow, Report};
+use crate::results::{Counts, Ended, EndedBin, EndedVpn, EndedWindow, Report};
 use crate::task::Assignment;
 use netstage_core::time::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest sleep between two looks at whether the run is stopped.
 const NAP: std::time::Duration = std::time::Duration::from_millis(100);
@@ -41,31 +41,46 @@ pub trait Work: Send {
     }
 }
 
+/// Packets and bytes sent, received, packets lost; any thread may add.
+#[derive(Debug, Default)]
+pub struct Sums([AtomicU64; 5]);
+
+impl Sums {
+    fn add(&self, counts: &Counts) {
+        let Counts { sent, sent_bytes, received, received_bytes, lost, .. } = *counts;
+        for (sum, more) in self.0.iter().zip([sent, sent_bytes, received, received_bytes, lost]) {
+            sum.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// What has been counted so far: packets and bytes sent, received, packets lost.
+    pub fn read(&self) -> [u64; 5] {
+        self.0.each_ref().map(|sum| sum.load(Ordering::Relaxed))
+    }
+}
+
 /// Counts since the start of the run, for those who watch it; any thread may add.
 #[derive(Debug, Default)]
 pub struct Totals {
-    /// Packets sent.
-    pub sent: AtomicU64,
-    /// Payload bytes sent.
-    pub sent_bytes: AtomicU64,
-    /// Packets received.
-    pub received: AtomicU64,
-    /// Payload bytes received.
-    pub received_bytes: AtomicU64,
-    /// Packets lost.
-    pub lost: AtomicU64,
+    run: Sums,
+    /// Over all runs of the agent.
+    agent: Arc<Sums>,
     /// Whether somebody wants to be told of every bin.
-    pub tell_bins: AtomicBool,
+    tell_bins: bool,
     ended: Mutex<Ended>,
     /// Where bins are written down as they end.
     journal: Mutex<Option<Journal>>,
 }
 
 impl Totals {
+    /// Of a run of the agent that counts there, and tells of every bin if somebody wants to be told.
+    pub fn new(agent: Arc<Sums>, tell_bins: bool) -> Totals {
+        Totals { agent, tell_bins, ..Totals::default() }
+    }
+
     /// What has been counted so far: packets and bytes sent, received, packets lost.
     pub fn read(&self) -> [u64; 5] {
-        [&self.sent, &self.sent_bytes, &self.received, &self.received_bytes, &self.lost]
-            .map(|count| count.load(Ordering::Relaxed))
+        self.run.read()
     }
 
     /// Bins are written down there, too, as they end.
@@ -73,26 +88,33 @@ impl Totals {
         *self.journal.lock().unwrap_or_else(PoisonError::into_inner) = journal;
     }
 
-    /// Tells of a bin, if anybody listens.
+    /// Adds what was counted.
+    pub fn count(&self, counts: &Counts) {
+        self.run.add(counts);
+        self.agent.add(counts);
+    }
+
+    /// Counts what a bin saw, and tells of it, if anybody listens.
     pub fn end_bin(&self, ended: EndedBin) {
         if let Some(journal) = &mut *self.journal.lock().unwrap_or_else(PoisonError::into_inner) {
             journal.write(&ended);
         }
-        if self.tell_bins.load(Ordering::Relaxed) {
+        self.count(&ended.counts);
+        if self.tell_bins {
             self.ended().bins.push(ended);
         }
     }
 
     /// Tells of a watched window's bin, if anybody listens.
     pub fn end_window(&self, ended: EndedWindow) {
-        if self.tell_bins.load(Ordering::Relaxed) {
+        if self.tell_bins {
             self.ended().windows.push(ended);
         }
     }
 
     /// Tells of a VPN flow's bin, if anybody listens.
     pub fn end_vpn(&self, ended: EndedVpn) {
-        if self.tell_bins.load(Ordering::Relaxed) {
+        if self.tell_bins {
             self.ended().vpns.push(ended);
         }
     }

@@ -96,13 +96,13 @@ pub fn of_agent(counts: &AgentCounts, now: &Snapshot, expires_s: u64, uptime: Du
     );
     let [sent, sent_bytes, received, received_bytes, lost] = now.totals.map(|total| total as f64);
     for (what, help, value) in [
-        ("sent_packets", "Packets sent in the last run.", sent),
-        ("sent_bytes", "Payload bytes sent in the last run.", sent_bytes),
-        ("received_packets", "Packets received in the last run.", received),
-        ("received_bytes", "Payload bytes received in the last run.", received_bytes),
-        ("lost_packets", "Packets lost in the last run.", lost),
+        ("sent_packets", "Packets sent in runs.", sent),
+        ("sent_bytes", "Payload bytes sent in runs.", sent_bytes),
+        ("received_packets", "Packets received in runs.", received),
+        ("received_bytes", "Payload bytes received in runs.", received_bytes),
+        ("lost_packets", "Packets lost in runs.", lost),
     ] {
-        page.one(&format!("netstage_agent_run_{what}"), "gauge", help, value);
+        page.one(&format!("netstage_agent_{what}_total"), "counter", help, value);
     }
     let help = "Reports no controller has confirmed to have.";
     page.one("netstage_agent_kept_reports", "gauge", help, now.kept as f64);

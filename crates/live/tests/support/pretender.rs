@@ -36,10 +36,10 @@ impl Work for Pretence {
         {
             std::thread::sleep(std::time::Duration::from_millis(1));
             if monotonic_ns() > epoch.0 {
-                totals.sent.fetch_add(1, Ordering::Relaxed);
+                totals.count(&Counts { sent: 1, ..Counts::default() });
             }
         }
-        let bin = Counts { sent: totals.sent.load(Ordering::Relaxed), ..Counts::default() };
+        let bin = Counts { sent: totals.read()[0], ..Counts::default() };
         let bins = vec![bin; if large { 100_000 } else { 1 }];
         let flow = |flow: FlowTask| FlowResult {
             name: flow.name,
