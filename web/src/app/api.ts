@@ -2,6 +2,7 @@
 // Refused with a sentence for people.
 
 import type { ReportData, TopologyData } from '../lib/types';
+import type { Told } from './live';
 
 export interface About {
   tool: string;
@@ -93,6 +94,13 @@ export interface Shown extends Status {
   weights: Record<string, number>[];
 }
 
+export interface News {
+  status: Status;
+  told: Told[];
+  /** What to ask with for what comes next. */
+  next: string;
+}
+
 export interface RecordEntry {
   name: string;
   state: 'finished' | 'unfinished' | 'damaged' | 'unreadable';
@@ -127,12 +135,13 @@ export function onTokenWanted(then: () => void): void {
   wanted = then;
 }
 
-async function answered(method: string, path: string, query: Record<string, string> = {}, body?: unknown): Promise<Response> {
+async function answered(method: string, path: string, query: Record<string, string> = {}, body?: unknown, signal?: AbortSignal): Promise<Response> {
   const search = new URLSearchParams(query).toString();
   let answer: Response;
   try {
     answer = await fetch(`/api/${path}${search ? `?${search}` : ''}`, {
       method,
+      ...(signal ? { signal } : {}),
       ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }),
     });
   } catch {
@@ -158,6 +167,8 @@ export const api = {
   check: (scenario: Draft, stage: Stage) => ask<Checked>('POST', 'check', {}, { scenario, stage }),
   runs: () => ask<Status[]>('GET', 'runs'),
   run: (id: number) => ask<Shown>('GET', `runs/${id}`),
+  /** Nothing where nothing is new. */
+  news: (id: number, after: string, signal: AbortSignal) => ask<News | undefined>('GET', `runs/${id}/news`, { after }, undefined, signal),
   start: (scenario: Draft, stage: Stage) => ask<Status>('POST', 'runs', {}, { scenario, stage }),
   stop: (id: number) => ask<void>('DELETE', `runs/${id}`),
   agents: () => ask<FleetState>('GET', 'agents'),

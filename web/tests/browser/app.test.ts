@@ -2,7 +2,7 @@ import axe from 'axe-core';
 import { execFileSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import type { BrowserContextOptions, Page } from 'playwright-core';
+import type { BrowserContextOptions, Page, Request, Route } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { CHROMIUM, present, Stage } from './page';
 import { PROGRAM, scenario, Served, served } from './served';
@@ -347,41 +347,81 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await page.locator('button:enabled', { hasText: 'Start' }).waitFor();
   });
 
-  test('a page that nobody looks at keeps no connection, and goes on when it is looked at', async () => {
-    const { page } = await open('/scenarios/two.toml');
+  /** Starts a study that goes on as long as anybody looks. */
+  const begin = async (page: Page) => {
     await page.getByLabel('Repeat').fill('100000');
     await page.getByText('100000 runs').waitFor();
     await page.getByRole('button', { name: 'Start' }).click();
     await page.locator('figure canvas').first().waitFor();
+  };
+  const done = async (page: Page) => Number((await page.locator('.progress').textContent())!.match(/(\d+) of 100000/)![1]);
+  const asksNews = (r: { url: () => string }) => r.url().includes('/news?after=');
+
+  test('a page that nobody looks at asks nothing, and goes on where it was when it is looked at', async () => {
+    const { page } = await open('/scenarios/two.toml');
+    let [asked, unanswered, most] = [0, 0, 0];
+    page.on('request', (r) => {
+      if (asksNews(r)) [asked, most] = [asked + 1, Math.max(most, ++unanswered)];
+    });
+    const answered = (r: Request) => void (asksNews(r) && unanswered--);
+    page.on('requestfinished', answered);
+    page.on('requestfailed', answered);
+    await begin(page);
     const hide = (hidden: boolean) => page.evaluate((is) => {
       Object.defineProperty(document, 'hidden', { value: is, configurable: true });
       document.dispatchEvent(new Event('visibilitychange'));
     }, hidden);
-    const events = (r: { url: () => string }) => r.url().endsWith('/events');
-    const closed = page.waitForEvent('requestfailed', events);
     await hide(true);
-    await closed;
-    const opened = page.waitForRequest(events);
+    await expect.poll(() => unanswered).toBe(0);
+    const [before, shown] = [asked, await done(page)];
+    // The study goes on by far more than what a page that asks would wait for.
+    const id = new URL(page.url()).pathname.split('/').at(-1);
+    const really = async () => ((await (await fetch(new URL(`/api/runs/${id}`, server.address))).json()) as { done: number }).done;
+    const then = await really();
+    await expect.poll(really, { timeout: 30_000 }).toBeGreaterThan(then + 20);
+    expect([asked, await done(page)]).toEqual([before, shown]);
+    const first = page.waitForRequest(asksNews);
     await hide(false);
-    await opened;
+    expect(new URL((await first).url()).searchParams.get('after')).toMatch(/^\d+:\d+.*@\d+$/);
+    await expect.poll(() => done(page)).toBeGreaterThan(shown);
+    expect(most).toBe(1);
     await page.getByRole('button', { name: 'Stop' }).click();
     await expect.poll(() => page.locator('.badge').textContent()).toBe('stopped');
+    await expect.poll(() => unanswered).toBe(0);
+  });
+
+  test('eight pages that are looked at show one study', async () => {
+    const { page } = await open('/scenarios/two.toml');
+    await begin(page);
+    // Pages of one context share the browser's connections.
+    const others: Page[] = [];
+    for (let i = 0; i < 7; i++) others.push(await page.context().newPage());
+    for (const other of others) {
+      await other.goto(page.url());
+      await other.locator('figure canvas').first().waitFor();
+    }
+    const pages = [page, ...others];
+    expect(await Promise.all(pages.map((one) => one.evaluate(() => document.hidden)))).toEqual(pages.map(() => false));
+    const last = others.at(-1)!;
+    const before = await done(last);
+    await expect.poll(() => done(last), { timeout: 30_000 }).toBeGreaterThan(before);
+    await last.getByRole('button', { name: 'Stop' }).click();
+    for (const one of pages) await expect.poll(() => one.locator('.badge').textContent(), { timeout: 30_000 }).toBe('stopped');
   });
 
   test('a page that outlives its server says so', async () => {
     const first = await Served.start({ 'scenarios/two.toml': scenario() });
     const { page } = await open('/scenarios/two.toml', {}, first);
-    await page.getByLabel('Repeat').fill('100000');
-    await page.getByText('100000 runs').waitFor();
-    await page.getByRole('button', { name: 'Start' }).click();
-    await page.locator('figure canvas').first().waitFor();
-    // As a server started anew answers.
-    await page.route('**/api/runs/*', (r) => r.fulfill({ status: 404, json: { error: { message: 'there is no run 1' } } }));
-    await page.route('**/api/runs/*/events', (r) => r.fulfill({ status: 404, json: {} }));
+    await begin(page);
     // It ends before it can tell the page that the run is over.
     await first.stop('SIGKILL');
+    await page.getByText('The server does not answer; it is asked again.').waitFor();
+    // One started anew in its place knows of no run.
+    const next = await Served.start({}, '--listen', new URL(first.address).host);
     await page.getByText('knows nothing of this run any more').waitFor();
+    expect(await page.getByText('The server does not answer').count()).toBe(0);
     expect(await page.getByRole('link', { name: 'two', exact: true }).getAttribute('href')).toBe('/records/two');
+    await next.stop();
   });
 
   test('an address that leads nowhere is said to', async () => {
@@ -410,7 +450,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
   test('sixty series at ten bins a second leave the browser time', async () => {
     const context = await stage.browser.newContext({ viewport: { width: 1400, height: 900 } });
     const page = await context.newPage();
-    await page.addInitScript(fakeEvents);
+    await page.route('**/api/runs/7/news?*', sixty());
     await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', version: 1, stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows', cells: [''], weights: [{}] } }));
     await page.goto(new URL('/runs/7', server.address).href);
     await page.locator('figure canvas').first().waitFor();
@@ -451,29 +491,20 @@ function framesIn(page: Page, span: number): Promise<number> {
   }), span);
 }
 
-/** In the page: events of a run of sixty flows, ten bins a second, as the server would tell them, a minute already past. */
-function fakeEvents(): void {
-  const page = window as unknown as { EventSource: unknown };
-  page.EventSource = class extends EventTarget {
-    static CLOSED = 2;
-    readyState = 1;
-    constructor() {
-      super();
-      const tell = (name: string, data: unknown) => this.dispatchEvent(new MessageEvent(name, { data: JSON.stringify(data) }));
-      const series = Array.from({ length: 60 }, (_, i) => ({ metric: 'flow.throughput', unit: 'bit/s', subject: `flow[${i}]` }));
-      const value = (i: number, bin: number) => 1e6 * (1 + i / 30 + Math.sin(bin / 9 + i));
-      const bins = (from: number, count: number) => tell('told', {
-        kind: 'bins', run: 0, from, values: series.map((_, i) => Array.from({ length: count }, (_, k) => value(i, from + k))),
-      });
-      let bin = 600;
-      setTimeout(() => {
-        tell('open', {});
-        tell('status', { id: 7, version: 1, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows' });
-        tell('told', { kind: 'begin', run: 0, cell: 0, seed: 1, interval_s: 0.1, series, left_out: 0 });
-        bins(0, bin);
-        setInterval(() => bins(bin++, 1), 100);
-      }, 50);
-    }
-    close() {}
+/** Answers as the server would of a run of sixty flows, ten bins a second, a minute already past. */
+function sixty(): (route: Route) => Promise<void> {
+  const series = Array.from({ length: 60 }, (_, i) => ({ metric: 'flow.throughput', unit: 'bit/s', subject: `flow[${i}]` }));
+  const value = (i: number, bin: number) => 1e6 * (1 + i / 30 + Math.sin(bin / 9 + i));
+  const status = { id: 7, version: 1, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows' };
+  const begin = performance.now();
+  return async (route) => {
+    const after = new URL(route.request().url()).searchParams.get('after')!;
+    const [from, now] = [Number(after), 600 + Math.floor((performance.now() - begin) / 100)];
+    if (after && from === now) return route.fulfill({ status: 204 });
+    const told = [
+      ...(after ? [] : [{ kind: 'begin', run: 0, cell: 0, seed: 1, interval_s: 0.1, series, left_out: 0 }]),
+      { kind: 'bins', run: 0, from, values: series.map((_, i) => Array.from({ length: now - from }, (_, k) => value(i, from + k))) },
+    ];
+    return route.fulfill({ json: { status, told, next: String(now) } });
   };
 }

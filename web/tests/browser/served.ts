@@ -21,7 +21,7 @@ export class Served {
       mkdirSync(dirname(join(folder, name)), { recursive: true });
       writeFileSync(join(folder, name), text);
     }
-    const child = spawn(PROGRAM, ['serve', 'scenarios', '--records', 'records', '--listen', '127.0.0.1:0', ...options], {
+    const child = spawn(PROGRAM, ['serve', 'scenarios', '--records', 'records', ...(options.includes('--listen') ? [] : ['--listen', '127.0.0.1:0']), ...options], {
       cwd: folder, stdio: ['ignore', 'pipe', 'inherit'],
     });
     const address = await new Promise<string>((resolve, reject) => {

@@ -1,4 +1,4 @@
-//! The web page and what it asks: REST with server-sent events, described by OpenAPI.
+//! The web page and what it asks: REST, and server-sent events, described by OpenAPI.
 //!
 //! `guard` decides who may ask, `scenarios`, `runs` and `records` carry out, `feed` keeps what runs
 //! find while they go on. Nothing asked here names a program, a path outside its folder, or an

@@ -1,7 +1,7 @@
 //! Studies started from the page: one at a time, on a thread of its own, watched by any number.
 
 use super::extract::{Asked, Of, Sent};
-use super::feed::{Cursor, Feed, Told};
+use super::feed::{Cursor, Feed, NoCursor, Told};
 use super::refusal::{Refusal, Refused};
 use super::scenarios::{Draft, ENDING, parse};
 use super::{Answer, Shared, apart};
@@ -10,8 +10,8 @@ use crate::exit::{Failure, INTERRUPTED};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
+use axum::response::{IntoResponse as _, Response, Sse};
 use netstage_live::fleet::Fleet;
 use netstage_live::placed;
 use netstage_scenario::outcome::Outcome;
@@ -22,7 +22,9 @@ use netstage_study::{Error, Observer, Options, Progress, Record, Run, Runner, TO
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -291,23 +293,53 @@ pub struct News {
     next: String,
 }
 
-/// What is new of a study since it was last asked for: for those who cannot keep a connection open, as a browser with
-/// many tabs.
+/// What is new of a study since it was last asked for, without a connection kept open: a browser has few to a host,
+/// however many pages show a run.
 #[utoipa::path(get, path = "/api/runs/{id}/news", tag = "runs", params(("id" = u64, Path), After),
-    responses((status = 200, body = News), (status = "4XX", body = Refused)))]
+    responses((status = 200, body = News), (status = 204, description = "nothing is new"), (status = "4XX", body = Refused)))]
 pub async fn news(
     State(shared): State<Shared>,
     Of(id): Of<u64>,
     Asked(After { after }): Asked<After>,
-) -> Answer<News> {
+) -> Result<Response, Refusal> {
     let study = shared.studies.find(id)?;
-    let mut cursor: Cursor = after.parse().map_err(|_| {
+    let mut place: Place = after.parse().map_err(|_| {
         Refusal::bad(format!("\"{}\" is not what an answer before told as `next`", after.escape_debug()))
             .help("leave `after` out to be told all from the start")
     })?;
     let now = study.now();
-    let told = now.feed.news(&mut cursor);
-    Ok(Json(News { status: now.status.clone(), told, next: cursor.to_string() }))
+    let status = now.status.clone();
+    if place.version.replace(status.version) == Some(status.version) {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let told = now.feed.news(&mut place.cursor);
+    drop(now);
+    Ok(Json(News { status, told, next: place.to_string() }).into_response())
+}
+
+/// Where one who asks again and again is: what was told, and the version of the status then; as text `CURSOR@VERSION`.
+#[derive(Debug, Default)]
+struct Place {
+    cursor: Cursor,
+    version: Option<u64>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.cursor, self.version.unwrap_or_default())
+    }
+}
+
+impl FromStr for Place {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Place, NoCursor> {
+        if text.is_empty() {
+            return Ok(Place::default());
+        }
+        let (cursor, version) = text.split_once('@').ok_or(NoCursor)?;
+        Ok(Place { cursor: cursor.parse()?, version: Some(version.parse().map_err(|_| NoCursor)?) })
+    }
 }
 
 /// What is told of a study while it goes on.
