@@ -1,6 +1,6 @@
 import axe from 'axe-core';
 import { execFileSync } from 'node:child_process';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { BrowserContextOptions, Page, Request, Route } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
@@ -308,6 +308,100 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(await page.title()).toMatch(/^Run \d+ – netstage$/);
     // The keyboard is in the new view, not where the button was.
     expect(await page.evaluate(() => document.activeElement?.id)).toBe('content');
+  });
+
+  test('two tabs that edit one file lose nobody\'s text', async () => {
+    const path = join(server.folder, 'scenarios/shared.toml');
+    const titled = (title: string) => scenario(title, 5);
+    writeFileSync(path, titled('First'));
+    const { page: one, complaints } = await open('/scenarios/shared.toml');
+    const two = await one.context().newPage();
+    await two.goto(one.url());
+    const editor = (page: Page) => page.getByLabel('Scenario', { exact: true });
+    const press = (page: Page, name: string) => page.getByRole('button', { name, exact: true }).click();
+    const file = () => readFileSync(path, 'utf8');
+    for (const [page, title] of [[one, 'One'], [two, 'Two']] as const) await editor(page).fill(titled(title));
+    await press(one, 'Keep');
+    await one.getByText('Kept as shared.toml.').waitFor();
+    await press(two, 'Keep');
+    const notice = two.getByRole('alert');
+    await notice.getByText('shared.toml was changed elsewhere since its editing began.').waitFor();
+    expect([await editor(two).inputValue(), file()]).toEqual([titled('Two'), titled('One')]);
+    await notice.locator('summary').click();
+    expect(await notice.locator('textarea').inputValue()).toBe(titled('One'));
+    await accessible(two);
+    await picture(two, 'overtaken');
+
+    // Overtaken once more before it is decided, it is asked once more.
+    writeFileSync(path, titled('Outside'));
+    await press(two, 'Keep mine over theirs');
+    await expect.poll(() => notice.locator('textarea').inputValue()).toBe(titled('Outside'));
+    await press(two, 'Keep mine over theirs');
+    await notice.waitFor({ state: 'detached' });
+    expect(file()).toBe(titled('Two'));
+
+    // What is unchanged here follows the file when it is looked at; what is changed is asked for.
+    const looks = (page: Page) => page.evaluate(() => window.dispatchEvent(new Event('focus')));
+    await looks(one);
+    await expect.poll(() => editor(one).inputValue()).toBe(titled('Two'));
+    await editor(one).fill(titled('Mine'));
+    writeFileSync(path, titled('Theirs'));
+    await looks(one);
+    await press(one, 'Drop mine, take theirs');
+    expect(await editor(one).inputValue()).toBe(titled('Theirs'));
+    expect(await one.getByRole('button', { name: 'Keep', exact: true }).isDisabled()).toBe(true);
+
+    // Another file that is there already is not written over either, nor one that is gone made again unasked.
+    await one.getByLabel('Name').fill('two.toml');
+    await press(one, 'Keep');
+    await one.getByRole('alert').getByText('There is a two.toml already.').waitFor();
+    await one.getByLabel('Name').fill('shared.toml');
+    await editor(one).fill(titled('Kept'));
+    rmSync(path);
+    await press(one, 'Keep');
+    await one.getByRole('alert').getByText('shared.toml was removed since its editing began.').waitFor();
+    await press(one, 'Keep mine anew');
+    await one.getByText('Kept as shared.toml.').waitFor();
+    expect(file()).toBe(titled('Kept'));
+    rmSync(path);
+    // The browser tells of what was refused.
+    expect(complaints.filter((c) => !c.includes('Failed to load resource'))).toEqual([]);
+  });
+
+  test('a text that is not kept is there again after a reload, beside what the file holds by then', async () => {
+    const path = join(server.folder, 'scenarios/draft.toml');
+    writeFileSync(path, scenario('Before'));
+    const { page } = await open('/scenarios/draft.toml');
+    page.removeAllListeners('dialog');
+    page.on('dialog', (d) => void d.accept());
+    const editor = page.getByLabel('Scenario', { exact: true });
+    await editor.fill(scenario('Mine'));
+    await page.reload();
+    await page.getByText('Your changes are here again.').waitFor();
+    expect([await editor.inputValue(), await page.getByRole('alert').count()]).toEqual([scenario('Mine'), 0]);
+    // So it is in another view, and back; another tab shows the file.
+    await page.getByRole('link', { name: 'Records', exact: true }).click();
+    await page.goBack();
+    await page.getByText('Your changes are here again.').waitFor();
+    const other = await page.context().newPage();
+    await other.goto(page.url());
+    await expect.poll(() => other.getByLabel('Scenario', { exact: true }).inputValue()).toBe(scenario('Before'));
+
+    writeFileSync(path, scenario('Theirs'));
+    await page.reload();
+    await page.getByText('draft.toml was changed elsewhere since its editing began.').waitFor();
+    expect(await editor.inputValue()).toBe(scenario('Mine'));
+    await page.getByRole('button', { name: 'Keep', exact: true }).click();
+    await page.getByRole('alert').waitFor();
+    expect(readFileSync(path, 'utf8')).toBe(scenario('Theirs'));
+    await page.getByRole('button', { name: 'Drop mine, take theirs' }).click();
+    expect(await editor.inputValue()).toBe(scenario('Theirs'));
+    await editor.fill(scenario('Undone'));
+    await page.getByRole('button', { name: 'Undo all changes' }).click();
+    await page.reload();
+    await expect.poll(() => editor.inputValue()).toBe(scenario('Theirs'));
+    expect(await page.getByText('Your changes are here again.').count()).toBe(0);
+    rmSync(path);
   });
 
   test('agents are shown where there is a fleet', async () => {

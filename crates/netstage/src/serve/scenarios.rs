@@ -147,7 +147,9 @@ pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> A
 
 /// Keeps a text as a scenario, sound or not.
 #[utoipa::path(put, path = "/api/scenario", tag = "scenarios", params(Named), request_body = Kept,
-    responses((status = 204), (status = "4XX", body = super::refusal::Refused)))]
+    responses((status = 204), (status = 409, description = "the file does not hold `before`, and is left as it is; to write \
+        over it, send what it holds as `before`", body = super::refusal::Refused),
+        (status = "4XX", body = super::refusal::Refused)))]
 pub async fn write(
     State(shared): State<Shared>,
     Asked(named): Asked<Named>,
@@ -162,7 +164,11 @@ pub async fn write(
             Err(error) => return Err(Refusal::io("read", &named.name, &error)),
         };
         if now != kept.before && now.as_ref() != Some(&kept.text) {
-            let message = format!("{} is not what it was when its editing began", named.name);
+            let message = match (now, kept.before) {
+                (None, _) => format!("{} was removed since its editing began", named.name),
+                (_, None) => format!("there is a {} already", named.name),
+                _ => format!("{} is not what it was when its editing began", named.name),
+            };
             return Err(
                 Refusal::conflict(message).help("keep the text under another name, or open the file anew")
             );

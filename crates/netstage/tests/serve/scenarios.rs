@@ -41,7 +41,17 @@ fn scenarios_are_listed_read_checked_and_kept() {
     let lost = keep("new/three.toml", "# five", json!("# three"));
     assert_eq!(lost.status, 409, "another's work is not written over");
     assert!(lost.message().contains("is not what it was"));
-    assert_eq!(fs::read_to_string(server.folder.join("scenarios/new/three.toml")).unwrap(), "# four");
+    let there = keep("new/three.toml", "# five", Value::Null);
+    assert_eq!((there.status, there.message()), (409, "there is a new/three.toml already".into()));
+    let path = server.folder.join("scenarios/new/three.toml");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "# four");
+    // Who has seen it may write over it; what is there already is kept whatever it was before.
+    assert_eq!(keep("new/three.toml", "# five", json!("# four")).status, 204);
+    assert_eq!(keep("new/three.toml", "# five", json!("# three")).status, 204);
+    fs::remove_file(&path).unwrap();
+    let gone = keep("new/three.toml", "# six", json!("# five"));
+    let said = "new/three.toml was removed since its editing began";
+    assert_eq!((gone.status, gone.message(), path.exists()), (409, said.into(), false));
 }
 
 #[test]
