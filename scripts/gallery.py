@@ -10,7 +10,7 @@ COLUMNS = 3
 
 HEAD = """# Gallery
 
-Written by `make figures`; do not edit. Figures of the reports behind [docs/results](results), page by page; each leads to the
+Written by `make figures` and those beside it; do not edit. Figures of the reports behind [docs/results](results), page by page; each leads to the
 whole picture. `netstage report RECORD --svg DIR` makes such pictures of any record, `netstage run` a page with all of them,
 to be zoomed and read value by value.
 """

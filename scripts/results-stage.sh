@@ -14,3 +14,4 @@ for stage in sim emu; do
     done
 done
 python3 scripts/results_stage.py "$program" "$out"
+python3 scripts/gallery.py

@@ -15,4 +15,5 @@ for stage in sim emu; do
             case $? in 3 | 5) ;; *) exit 1 ;; esac
     done
 done
-python3 scripts/results_vpn_tcp.py "$out"
+python3 scripts/results_vpn_tcp.py "$program" "$out"
+python3 scripts/gallery.py

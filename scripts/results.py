@@ -12,13 +12,11 @@ written {name} and filled in from the records too, so that text and tables canno
 import json
 import pathlib
 import re
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 
-from results_page import table
+from results_page import draw, table
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs/results"
 REFERENCE = RESULTS.parent.parent / "bench/sim/reference.json"
@@ -404,13 +402,6 @@ def defaults(program: str) -> None:
     print("wrote docs/results/i2vfc-defaults.md")
 
 
-def draw(program: str, record: Record) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([program, "report", record.folder, "--svg", folder], check=True, stdout=subprocess.DEVNULL)
-        for figure, file in PICTURES.get(record.name, {}).items():
-            shutil.copyfile(pathlib.Path(folder) / f"{figure}.svg", RESULTS / f"{file}.svg")
-
-
 def main() -> int:
     if len(sys.argv) < 3:
         print(__doc__, file=sys.stderr)
@@ -426,7 +417,7 @@ def main() -> int:
     records = [found[name] for name in FIGURES if name in found]
     text = page(records)
     for record in records:
-        draw(program, record)
+        draw(program, record.folder, PICTURES.get(record.name, {}), RESULTS)
     PAGE.write_text(text)
     print(f"wrote {PAGE.relative_to(RESULTS.parent.parent)}")
     return 0

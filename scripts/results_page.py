@@ -2,12 +2,23 @@
 
 import pathlib
 import re
+import shutil
+import subprocess
+import tempfile
 
 
 def table(header: list, rows: list, left: int = 1) -> str:
     """A table whose first `left` columns are text, the others numbers."""
     rule = [":--"] * left + ["--:"] * (len(header) - left)
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, rule, *rows]) + "\n"
+
+
+def draw(program: str, record: pathlib.Path, pictures: dict, to: pathlib.Path):
+    """Draws figures of a record, each as the file it is to be there."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([program, "report", record, "--svg", folder], check=True, stdout=subprocess.DEVNULL)
+        for figure, file in pictures.items():
+            shutil.copyfile(pathlib.Path(folder) / f"{figure}.svg", to / f"{file}.svg")
 
 
 def write(page: pathlib.Path, parts: dict):

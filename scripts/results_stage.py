@@ -9,12 +9,9 @@ them is in docs/results/stage.notes.md, a section per part.
 
 import json
 import pathlib
-import shutil
-import subprocess
 import sys
-import tempfile
 
-from results_page import table, write
+from results_page import draw, table, write
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs/results"
 STAGES = ["sim", "emu"]
@@ -157,10 +154,7 @@ def pictures(program: str, records: dict):
         record = records.get(("emu", name)) or records.get(("sim", name))
         if record is None:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([program, "report", record.folder, "--svg", folder], check=True, stdout=subprocess.DEVNULL)
-            for figure, file in wanted.items():
-                shutil.copy(pathlib.Path(folder) / f"{figure}.svg", RESULTS / f"{file}.svg")
+        draw(program, record.folder, wanted, RESULTS)
 
 
 def main():

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes docs/results/vpn-tcp.md from the records of the VPN paper's scenarios.
 
-    scripts/results_vpn_tcp.py FOLDER    # FOLDER/{sim,emu}/{fig3,fig4,best-window,iscsi-loop,…}
+    scripts/results_vpn_tcp.py PROGRAM FOLDER    # FOLDER/{sim,emu}/{fig3,fig4,best-window,iscsi-loop,…}
 
-Numbers come from the records alone; a record that is missing leaves its column empty. What explains them is in
+Numbers and pictures, which the program draws, come from the records alone; a record that is missing leaves its column empty. What explains them is in
 docs/results/vpn-tcp.notes.md, a section per part.
 """
 
@@ -11,13 +11,15 @@ import json
 import pathlib
 import sys
 
-from results_page import marked, table, write
+from results_page import draw, marked, table, write
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "docs/results"
 STAGES = ["sim", "emu"]
 SCENARIOS = ["fig3", "fig4", "fig5", "fig6", "best-window", "direct-windows", "iscsi", "iscsi-writes", "iscsi-loop",
              "gateways"]
+# Of these the page has a picture per stage: the figures of their reports by name.
+PICTURES = {"fig3": "window", "fig4": "window", "fig5": "window", "fig6": "throughput", "direct-windows": "throughput"}
 
 
 def load(folder: pathlib.Path, stage: str, scenario: str):
@@ -66,7 +68,18 @@ def follows(record) -> str:
     return table(["throughput follows", "rank correlation", "95 % interval"], rows)
 
 
-def main(folder: pathlib.Path):
+def drawn(program: str, folder: pathlib.Path, scenario: str) -> str:
+    """A picture per stage."""
+    pictures = []
+    for stage in STAGES:
+        record, file = folder / stage / scenario, f"vpn-tcp-{scenario}-{stage}"
+        if record.exists():
+            draw(program, record, {PICTURES[scenario]: file}, RESULTS)
+            pictures.append(f"![{scenario}, {stage}]({file}.svg)\n")
+    return "".join(pictures)
+
+
+def main(program: str, folder: pathlib.Path):
     # `make bench-tcp` writes it into this page, too.
     parts = {"cost": marked(REPOSITORY / "bench/tcp/README.md", "cost")}
     for scenario in SCENARIOS:
@@ -74,9 +87,11 @@ def main(folder: pathlib.Path):
         parts[scenario] = judged(records)
         if any(r and len(r["cells"]) > 1 for r in records.values()):
             parts[scenario] += "\n" + swept(records)
+        if scenario in PICTURES:
+            parts[scenario] += "\n" + drawn(program, folder, scenario)
         for stage, record in records.items():
             parts[f"{scenario}-{stage}-follows"] = follows(record)
     write(RESULTS / "vpn-tcp.md", parts)
 
 
-main(pathlib.Path(sys.argv[1]))
+main(sys.argv[1], pathlib.Path(sys.argv[2]))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Boots a systemd in the container image that scripts/image.sh has made, and has the package's service there join a
-# fleet, be an end of a live run, join anew, and go with its package. Exits with 4 where podman is missing.
+# Boots a systemd in the container image that scripts/image.sh has made, and has the package's services there be a fleet's
+# controller and an agent that joins it, is an end of a live run, and joins anew; then both go with their package. Exits with 4 where podman is missing.
 set -euo pipefail
 
 if ! podman image exists netstage; then
@@ -19,17 +19,20 @@ podman run --detach --name "$container" --systemd=always --privileged netstage-s
 podman exec --interactive "$container" bash -eus <<'END'
 until systemctl is-active --quiet basic.target; do sleep 0.2; done
 cd /root
-export NETSTAGE_FLEET=/root/fleet
+export NETSTAGE_FLEET=/var/lib/netstage/fleet
 netstage fleet init --name lab >/dev/null
-netstage fleet serve --listen 127.0.0.1:4700 2>/dev/null &
-until [ -S fleet/hub.sock ]; do sleep 0.1; done
+systemctl enable --quiet --now netstage-fleet
+until [ -S "$NETSTAGE_FLEET/hub.sock" ]; do
+    systemctl is-active --quiet netstage-fleet || { journalctl --unit netstage-fleet --no-pager; exit 1; }
+    sleep 0.1
+done
 join() {
     netstage fleet join 127.0.0.1:4700 "$(netstage fleet token "$1")" "${@:2}" >/dev/null
 }
 run() {
     for seconds in {1..60}; do
         [ "$(netstage fleet ls | grep -c idle)" -lt 2 ] || break
-        [ "$seconds" -lt 60 ] || { journalctl --unit netstage-agent --no-pager; exit 1; }
+        [ "$seconds" -lt 60 ] || { journalctl --unit "netstage-*" --no-pager; exit 1; }
         sleep 1
     done
     sed "s/SERVICE/$1/" >two.toml <<'SCENARIO'
@@ -62,14 +65,18 @@ right = "other"
 interval = "100 ms"
 SCENARIO
     # 5: the machine was too busy to keep the schedule.
-    netstage run two.toml --on live --out "out/$1" || [ $? = 5 ]
+    netstage run two.toml --on live --out "out/$2" || [ $? = 5 ]
 }
 join other --state other
 netstage agent --state other 2>/dev/null &
 join first
 echo 'one_ended = true' >>/etc/netstage/agent.toml
 systemctl enable --quiet --now netstage-agent
-run first
+run first once
+
+# A controller that is killed comes back, and its agents to it.
+systemctl kill --signal KILL netstage-fleet
+run first again
 
 # Anew, under another name, by root in the folder that systemd has given away.
 systemctl stop netstage-agent
@@ -77,12 +84,16 @@ rm -r /var/lib/netstage/agent/*
 netstage fleet remove first >/dev/null
 join second
 systemctl start netstage-agent
-run second
+run second anew
 
 dpkg --purge netstage >/dev/null
-if systemctl is-active --quiet netstage-agent; then exit 1; fi
-for gone in /etc/netstage /var/lib/netstage /var/lib/private/netstage; do
+for unit in netstage-agent netstage-fleet; do
+    if systemctl is-active --quiet "$unit"; then exit 1; fi
+done
+for gone in /etc/netstage /var/lib/netstage/agent /var/lib/private/netstage; do
     [ ! -e "$gone" ]
 done
-echo "the service joined, ran, joined anew, and went with its package"
+# The operator's own.
+[ -e "$NETSTAGE_FLEET/fleet.json" ]
+echo "the services ran, one was killed and came back, the other joined anew; both went with their package"
 END

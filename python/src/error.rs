@@ -34,7 +34,9 @@ pub fn study(error: Error) -> PyErr {
         Error::Unsupported(_) => ScenarioError::new_err((message, Vec::<()>::new())),
         Error::Interrupted { .. } => InterruptedStudy::new_err(message),
         Error::Run { .. } => RunError::new_err(message),
-        Error::Io { .. } => RunError::new_err(format!("{message}; what is finished is kept")),
+        Error::Io { .. } => RunError::new_err(format!(
+            "{message}; finished runs are kept, and the same call goes on with them"
+        )),
     }
 }
 

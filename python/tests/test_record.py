@@ -44,6 +44,7 @@ def test_series_are_what_is_asked(record: netstage.Record) -> None:
         ({"subject": "down*"}, r"no subject down\*"),
         ({"metric": "flow.throughputs"}, "did you mean `flow.throughput`"),
         ({"cell": 4}, "no cell 4: known here: 0, 1, 2, 3"),
+        ({"cell": "0"}, "no cell 0: it is a number, not a text"),
         ({"seed": [1, 3]}, "no seed 3: known here: 1, 2"),
     ],
 )

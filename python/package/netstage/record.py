@@ -355,9 +355,10 @@ def _matching(patterns: list[str], names: list[str]) -> tuple[list[str], list[st
 
 def _know(what: str, asked: Iterable[Any], known: Sequence[Any]) -> None:
     """Refuses what a record has none of, and says what may have been meant."""
+    texts = [str(one) for one in known]
     for name in asked:
         if name not in known:
-            help = _meant(str(name), [str(one) for one in known])
+            help = "it is a number, not a text" if name in texts else _meant(str(name), texts)
             raise ArgumentError(f"this record has no {what} {name}" + (f": {help}" if help else ""))
 
 
