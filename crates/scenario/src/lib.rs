@@ -22,6 +22,7 @@ mod quantity;
 mod read;
 pub mod record;
 mod reference;
+pub mod regular;
 pub mod router;
 mod routes;
 mod scalar;

@@ -6,6 +6,7 @@
 use crate::error::{Place, Problems};
 use crate::learned::{self, ModelFile};
 use crate::quantity;
+use crate::regular;
 use netstage_core::time::Duration;
 use netstage_core::traffic::application::Learned;
 use std::collections::BTreeMap;
@@ -94,13 +95,10 @@ impl<'a> Traces<'a> {
 /// The text of a file of at most so many bytes, or why there is none.
 fn read_file(path: &Path, most: u64) -> Result<String, String> {
     let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    if !found.is_file() {
-        return Err("it is not a file".into());
-    }
-    if found.len() > most {
+    if found.is_file() && found.len() > most {
         return Err(format!("it is larger than {} MiB", most >> 20));
     }
-    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    let bytes = regular::read(path).map_err(|error| error.to_string())?;
     String::from_utf8(bytes).map_err(|_| "it is not text".into())
 }
 

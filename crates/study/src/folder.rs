@@ -7,6 +7,7 @@ use crate::{Error, checksum};
 use bytes::Bytes;
 use netstage_scenario::Scenario;
 use netstage_scenario::record::{MAJOR, MINOR};
+use netstage_scenario::regular;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -71,7 +72,7 @@ impl Manifest {
 
     /// Reads a folder's manifest, if it holds one.
     pub fn read(folder: &Path) -> Option<Manifest> {
-        serde_json::from_slice(&fs::read(folder.join(PLAN)).ok()?).ok()
+        serde_json::from_slice(&regular::read(&folder.join(PLAN)).ok()?).ok()
     }
 }
 
@@ -96,7 +97,7 @@ impl Folder {
         let folder = Folder { path: path.to_owned(), _lock: lock };
         if folder.file(RECORD).exists() {
             let same =
-                fs::read_to_string(folder.file(RECORD)).is_ok_and(|text| text.contains(&manifest.plan));
+                regular::read_to_string(&folder.file(RECORD)).is_ok_and(|text| text.contains(&manifest.plan));
             let what =
                 if same { "already holds this study, finished" } else { "holds the record of another study" };
             return Err(occupied(what.into()));
@@ -207,7 +208,7 @@ fn run_of(path: &Path) -> Option<(usize, u64)> {
 
 /// The bytes of a run's file, if they are those that were written.
 pub fn read_checked(path: &Path) -> io::Result<Bytes> {
-    let bytes = fs::read(path)?;
+    let bytes = regular::read(path)?;
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
     if !name.ends_with(&format!(".{:016x}.parquet", checksum(&bytes))) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is damaged"));

@@ -6,7 +6,8 @@ use crate::folder::{Manifest, PLAN, RECORD, count_runs};
 use crate::series::SeriesReader;
 use crate::{OpenError, checksum_of};
 use netstage_scenario::record::{Record as Data, SeriesFile};
-use std::fs::{self, File};
+use netstage_scenario::regular;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -60,14 +61,14 @@ impl Record {
                 None => OpenError::Missing(folder.to_owned()),
             });
         }
-        let text = fs::read_to_string(&path).map_err(|e| unreadable(&path, e.to_string()))?;
+        let text = regular::read_to_string(&path).map_err(|e| unreadable(&path, e.to_string()))?;
         let data = Data::from_json(&text).map_err(|e| unreadable(&path, e.to_string()))?;
         let path = folder.join(FIGURES);
-        let figures = match fs::read(&path) {
+        let figures = match regular::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map_err(|e| unreadable(&path, e.to_string()))?,
             Err(_) => Vec::new(),
         };
-        let environment = fs::read(folder.join(ENVIRONMENT)).ok();
+        let environment = regular::read(&folder.join(ENVIRONMENT)).ok();
         let environment = environment.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         Ok(Record { folder: folder.to_owned(), data, figures, environment })
     }
@@ -77,7 +78,7 @@ impl Record {
     pub fn damage(&self) -> Option<OpenError> {
         let length = |file: &str| match fs::metadata(self.folder.join(file)) {
             Ok(found) if found.is_file() => Ok(found.len()),
-            Ok(_) => Err("it is no file".to_owned()),
+            Ok(_) => Err("it is no regular file".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err("it is missing".to_owned()),
             Err(error) => Err(error.to_string()),
         };
@@ -114,7 +115,7 @@ impl Record {
 
     fn checked(&self, name: &str, expected: &SeriesFile) -> Result<PathBuf, OpenError> {
         let path = self.folder.join(name);
-        let found = File::open(&path).and_then(checksum_of);
+        let found = regular::open(&path).and_then(checksum_of);
         let (hash, bytes) = found.map_err(|e| unreadable(&path, e.to_string()))?;
         if bytes != expected.bytes || format!("{hash:016x}") != expected.xxh64 {
             return Err(unreadable(&path, "its bytes are not those the record was written with".into()));

@@ -2,13 +2,14 @@
 
 use super::extract::{Asked, Sent};
 use super::refusal::{Refusal, Refused};
-use super::{Answer, Shared, apart, shelf};
+use super::{Answer, Shared, apart};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use netstage_scenario::regular;
 use netstage_study::report::{ReportData, report, verdicts};
 use netstage_study::{OpenError, RECORD_FILES, Record, compare, page};
 use serde::{Deserialize, Serialize};
@@ -158,7 +159,7 @@ impl FileName {
 pub async fn list(State(shared): State<Shared>, Asked(search): Asked<Search>) -> Answer<Vec<Entry>> {
     apart(move || {
         let is_one = |entry: &DirEntry| {
-            entry.path().join("record.json").is_file() || entry.path().join("plan.json").is_file()
+            entry.path().join("record.json").exists() || entry.path().join("plan.json").exists()
         };
         let shelf = &shared.records;
         let names = shelf.names(is_one).map_err(|e| Refusal::io("list", "the folder of records", &e))?;
@@ -295,7 +296,7 @@ pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) ->
         _ => {
             let opened = apart(move || {
                 let path = shared.records.within(shared.records.path(&wanted.name)?.join(name))?;
-                shelf::open(&path).map_err(|error| Refusal::io("read", name, &error))
+                regular::open(&path).map_err(|error| Refusal::io("read", name, &error))
             });
             Body::from_stream(ReaderStream::new(tokio::fs::File::from_std(opened.await?)))
         }

@@ -3,16 +3,16 @@
 use super::extract::{Asked, Sent};
 use super::refusal::{Problem, Refusal};
 use super::runs::{Order, refusal};
-use super::shelf::{self, Shelf};
+use super::shelf::Shelf;
 use super::{Answer, Shared, apart};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use netstage_scenario::{Options, Scenario};
+use netstage_scenario::{Options, Scenario, regular};
 use netstage_study::report::{Topology, planned};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::Path;
 use utoipa::{IntoParams, ToSchema};
@@ -124,7 +124,7 @@ pub async fn list(State(shared): State<Shared>) -> Answer<Vec<Listed>> {
 fn listed(shelf: &Shelf, name: String) -> Listed {
     let path = shelf.folder().join(&name);
     let is_small = fs::metadata(&path).is_ok_and(|found| found.len() <= MOST_FOR_TITLE);
-    let text = is_small.then(|| text_of(&path).ok()).flatten().unwrap_or_default();
+    let text = is_small.then(|| regular::read_to_string(&path).ok()).flatten().unwrap_or_default();
     let table: toml::Table = text.parse().unwrap_or_default();
     let head = |key: &str| {
         let value = table.get("scenario").and_then(|head| head.get(key)?.as_str());
@@ -139,7 +139,8 @@ fn listed(shelf: &Shelf, name: String) -> Listed {
 pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<Text> {
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
-        let text = text_of(&path).map_err(|error| Refusal::io("read", &named.name, &error))?;
+        let text =
+            regular::read_to_string(&path).map_err(|error| Refusal::io("read", &named.name, &error))?;
         Ok(Json(Text { text }))
     })
     .await
@@ -158,7 +159,7 @@ pub async fn write(
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
         let _writing = shared.writing.lock();
-        let now = match text_of(&path) {
+        let now = match regular::read_to_string(&path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Refusal::io("read", &named.name, &error)),
@@ -222,12 +223,6 @@ fn file(shelf: &Shelf, name: &str) -> Result<std::path::PathBuf, Refusal> {
         return Err(Refusal::bad(format!("the name of a scenario ends with {ENDING}")));
     }
     shelf.path(name)
-}
-
-fn text_of(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    shelf::open(path)?.read_to_string(&mut text)?;
-    Ok(text)
 }
 
 /// Writes a file beside its place and puts it there, so that no half of it is ever read. Who may read and write

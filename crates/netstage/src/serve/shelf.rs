@@ -2,7 +2,7 @@
 //! neither `..` nor a link to elsewhere.
 
 use super::refusal::Refusal;
-use std::fs::{self, DirEntry, File};
+use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -100,14 +100,6 @@ impl Shelf {
         }
         names.sort();
         Ok(names)
-    }
-}
-
-/// Opens a file to read. Whatever else has a name, a FIFO or a device, could keep its reader waiting for ever.
-pub fn open(path: &Path) -> io::Result<File> {
-    match fs::metadata(path)?.is_file() {
-        true => File::open(path),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
     }
 }
 

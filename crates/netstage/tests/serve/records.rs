@@ -41,7 +41,11 @@ fn a_record_with_a_damaged_file_says_which() {
         }
         folder
     };
-    let damages: [Damage; 7] = [
+    let fifo = |file: &Path| {
+        fs::remove_file(file).unwrap();
+        nix::unistd::mkfifo(file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    };
+    let damages: [Damage; 11] = [
         ("a", "series.parquet", &|file| fs::remove_file(file).unwrap(), "damaged", "it is missing"),
         ("b", "series.parquet", &|file| fs::write(file, "garbage").unwrap(), "damaged", "it has 7 bytes"),
         (
@@ -64,6 +68,11 @@ fn a_record_with_a_damaged_file_says_which() {
             "unreadable",
             "plan.json: it is damaged",
         ),
+        // Nobody ever writes into them.
+        ("h", "record.json", &fifo, "unreadable", "record.json: it is no regular file"),
+        ("i", "series.parquet", &fifo, "damaged", "series.parquet: it is no regular file"),
+        ("j", "figures.json", &fifo, "damaged", "figures.json: it is no regular file"),
+        ("k", "environment.json", &fifo, "finished", ""),
     ];
     for (name, file, damage, ..) in &damages {
         let folder = copy(name);
@@ -74,7 +83,7 @@ fn a_record_with_a_damaged_file_says_which() {
     let found = server.get("/api/records").json();
     for (name, _, _, state, said) in &damages {
         let entry = found.as_array().unwrap().iter().find(|one| one["name"] == *name).unwrap();
-        let problem = entry["problem"].as_str().unwrap();
+        let problem = entry["problem"].as_str().unwrap_or_default();
         assert!(entry["state"] == *state && problem.contains(said), "{entry}");
         let opened = server.get(&format!("/api/record?name={name}"));
         match *state {
@@ -82,9 +91,22 @@ fn a_record_with_a_damaged_file_says_which() {
                 let warning = format!("The record is damaged: {problem}");
                 assert_eq!((opened.status, &opened.json()["warnings"][0]), (200, &json!(warning)));
             }
+            "finished" => assert_eq!(opened.status, 200),
             _ => assert_eq!((opened.status, opened.message().as_str()), (422, problem)),
         }
     }
+    for (name, file) in [("h", "record.json"), ("i", "series.parquet"), ("k", "environment.json")] {
+        let taken = server.get(&format!("/api/record/file?name={name}&file={file}"));
+        assert_eq!(
+            (taken.status, taken.message()),
+            (400, format!("cannot read {file}: it is no regular file"))
+        );
+    }
+    let mut report = Command::new(PROGRAM);
+    let odd = report.arg("report").arg(server.folder.join("records/h")).output().unwrap();
+    let said = String::from_utf8_lossy(&odd.stderr);
+    assert!(said.contains("record.json: it is no regular file"), "{odd:?}");
+    assert_eq!(odd.status.code(), Some(1));
     assert_eq!(server.get("/api/record/file?name=a&file=series.parquet").status, 404);
 }
 

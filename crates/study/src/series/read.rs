@@ -5,6 +5,7 @@ use super::{COLUMNS, NOTE_KEY, Note};
 use bytes::Bytes;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
+use netstage_scenario::regular;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::{ParquetError, Result};
@@ -43,7 +44,7 @@ pub struct SeriesReader<R: ChunkReader + 'static = File> {
 impl SeriesReader<File> {
     /// Opens a file.
     pub fn open(path: &Path) -> Result<SeriesReader> {
-        SeriesReader::new(File::open(path)?)
+        SeriesReader::new(regular::open(path)?)
     }
 }
 
