@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::agents::{self, Agent};
-use super::runs::Counted;
+use super::studies::Counted;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;

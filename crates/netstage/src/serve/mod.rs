@@ -1,7 +1,7 @@
 //! The web page and what it asks: REST, and server-sent events, described by OpenAPI.
 //!
-//! `guard` decides who may ask, `scenarios`, `runs` and `records` carry out, `feed` keeps what runs
-//! find while they go on. Nothing asked here names a program, a path outside its folder, or an
+//! `guard` decides who may ask, `scenarios`, `runs` and `records` answer, `studies` runs what was
+//! started, `feed` keeps what runs find while they go on. Nothing asked here names a program, a path outside its folder, or an
 //! interface: a scenario's services come from the list compiled in. docs/page.md tells how to use it.
 
 mod agents;
@@ -15,6 +15,7 @@ mod refusal;
 mod runs;
 mod scenarios;
 mod shelf;
+mod studies;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri, header};
@@ -64,7 +65,7 @@ struct Server {
     records: Shelf,
     fleet: PathBuf,
     known: records::Known,
-    studies: runs::Studies,
+    studies: studies::Studies,
     guard: Arc<Guard>,
     /// Held while a scenario is compared with what it was, and written.
     writing: Writing,
@@ -203,7 +204,7 @@ pub async fn serve(
         records: Shelf::new(records, "record"),
         fleet,
         known: records::Known::default(),
-        studies: runs::Studies::default(),
+        studies: studies::Studies::default(),
         guard: Arc::new(Guard { names, token, port: address.port(), read_only }),
         writing: Writing::default(),
         since: Instant::now(),

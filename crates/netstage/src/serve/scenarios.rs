@@ -2,8 +2,8 @@
 
 use super::extract::{Asked, Sent};
 use super::refusal::{Problem, Refusal};
-use super::runs::{Order, refusal};
 use super::shelf::Shelf;
+use super::studies::{Order, refusal};
 use super::{Answer, Shared, apart};
 use axum::Json;
 use axum::extract::State;
