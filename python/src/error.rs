@@ -42,7 +42,7 @@ pub fn study(error: Error) -> PyErr {
 
 /// A fleet that is not there, or cannot be read.
 pub fn fleet(error: FleetError) -> PyErr {
-    MissingError::new_err((error.message, error.remedy))
+    MissingError::new_err((error.message, error.remedy.replace("--fleet", "fleet=")))
 }
 
 pub fn open(error: OpenError) -> PyErr {

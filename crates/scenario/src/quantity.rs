@@ -66,9 +66,10 @@ impl Dimension {
         UNITS.iter().filter(move |u| u.dimension == self).map(|u| u.name)
     }
 
-    /// The unit tried in help messages.
-    pub fn usual_unit(self) -> &'static str {
+    /// The unit tried in help messages for this number: a rate of ten thousand and more was hardly meant in Mbit/s.
+    pub fn usual_unit(self, number: &str) -> &'static str {
         match self {
+            Rate if number.parse::<f64>().is_ok_and(|number| number >= 10_000.0) => "bit/s",
             Rate => "Mbit/s",
             Time => "ms",
             Size => "B",
@@ -99,7 +100,8 @@ pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64
         return refuse(format!("expected {expected}, found \"{}\"", text.escape_debug()), None);
     };
     if unit.is_empty() {
-        let help = allowed.first().map(|d| format!("write its unit, as in \"{number} {}\"", d.usual_unit()));
+        let help =
+            allowed.first().map(|d| format!("write its unit, as in \"{number} {}\"", d.usual_unit(number)));
         return refuse(format!("\"{number}\" has no unit: expected {expected}"), help);
     }
     let Some(known) = UNITS.iter().find(|u| u.name == unit) else {

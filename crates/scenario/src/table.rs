@@ -293,8 +293,9 @@ pub(crate) fn refuse_choice<T>(node: &Node, kind: &Kind, problems: &mut Problems
 pub(crate) fn mismatch<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> Option<T> {
     let help = match (&node.value, kind) {
         (Value::Integer(_) | Value::Float(_), Kind::Quantity(dimensions)) => {
-            let unit = dimensions[0].usual_unit();
-            Some(format!("write it as text with its unit, as in \"{} {unit}\"", node.label()))
+            let number = node.label();
+            let unit = dimensions[0].usual_unit(&number);
+            Some(format!("write it as text with its unit, as in \"{number} {unit}\""))
         }
         (Value::Text(text), Kind::Boolean) if matches!(text.as_str(), "true" | "false") => {
             Some("without quotation marks".into())

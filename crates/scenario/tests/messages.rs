@@ -110,6 +110,7 @@ const CASES: &[(&str, &str)] = &[
     ("count = 3", "count = 2.5"),
     ("count = 3", "background = \"true\""),
     ("delay = \"5 ms\"", "schedule = [{ at = \"1 s\", rate = 50 }]"),
+    ("rate = \"100 Mbit/s\"", "rate = 10e6"),
     ("delay = \"5 ms\"", "schedule = { at = \"1 s\", up = false }"),
     ("[node.r]\nkind = \"router\"", "[node]\nr = \"router\""),
     // Routing daemons.

@@ -53,7 +53,7 @@ impl Pace {
 
     /// What is done of the runs under way, in runs.
     pub(crate) fn under_way(&self) -> f64 {
-        self.under_way.values().map(|run| run.part).sum()
+        self.under_way.values().fold(0.0, |sum, run| sum + run.part)
     }
 
     /// Time left: by finished runs, which tell also of what comes before and after their traffic,
@@ -100,6 +100,7 @@ mod tests {
         assert_eq!(seconds(pace.left(at(36))), Some(54));
         pace.finished((0, 1));
         assert_eq!((pace.left(at(90)), pace.done(), pace.under_way()), (Some(Duration::ZERO), 1, 0.0));
+        assert!(pace.under_way().is_sign_positive(), "nobody is to read -0.0");
     }
 
     #[test]
