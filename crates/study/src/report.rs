@@ -373,12 +373,18 @@ fn topology(data: &Data) -> Option<Topology> {
         let direction = |d: &str| cell.summary("link.utilisation", &format!("{name}.{d}"))?.value.mean;
         direction("forward").into_iter().chain(direction("reverse")).reduce(f64::max)
     };
-    // A record tells the weights of its first cell alone; nothing of control makes others.
+    // A record tells the weights of its first cell alone.
     let keeps_weights = |cell: &CellEntry| {
-        cell.variant.is_empty() && cell.settings.iter().all(|(path, _)| path.contains(".control."))
+        cell.variant.is_empty() && !cell.settings.iter().any(|(path, _)| may_set_weights(path))
     };
     let are_alike = data.cells.len() == 1 || data.cells.iter().all(keeps_weights);
     drawn(&data.topology, utilisation, |_, weight| are_alike.then_some(weight))
+}
+
+/// Whether a path may lead to weights of VPNs: into their tables, or what these fall back on, beyond their control.
+fn may_set_weights(path: &str) -> bool {
+    let head = path.split('.').next().unwrap_or_default();
+    (head.contains('*') || ["vpn", "defaults"].contains(&head)) && !path.contains(".control.")
 }
 
 /// The network of cells that have not run; none where there is nothing to draw.
@@ -409,4 +415,20 @@ fn drawn(
     });
     let nodes = topology.nodes.clone();
     (!nodes.is_empty()).then(|| Topology { nodes, links: links.collect(), vpns: vpns.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_set_weights;
+
+    #[test]
+    fn only_paths_to_vpns_hide_weights() {
+        for path in ["vpn.gold.weight", "vpn.gold", "defaults.vpn.weight", "*.gold.weight"] {
+            assert!(may_set_weights(path), "{path}");
+        }
+        for path in ["vpn.*.control.increase", "link.core.delay", "flow.*.traffic.rate", "scenario.duration"]
+        {
+            assert!(!may_set_weights(path), "{path}");
+        }
+    }
 }
