@@ -6,6 +6,8 @@ import type { FigureData, Load, Series, Share } from '../lib/types';
 export interface Subject {
   metric: string;
   unit: string;
+  /** Of a rate or size; empty where there is none. */
+  layer: string;
   subject: string;
 }
 
@@ -101,37 +103,34 @@ export class LiveRun {
     const of = (metric: string) => this.of(metric);
     const vpns = of('vpn.throughput').length > 0;
     return [
-      vpns ? this.figure('throughput', 'Throughput of each VPN', 'Throughput (IP)', of('vpn.throughput')) : null,
-      this.figure('flows', 'Throughput of each flow', 'Throughput (payload)', of('flow.throughput')),
-      this.figure('fairness', 'Fairness', 'Index', [...of('fairness.inter_vpn'), ...of('fairness.intra_vpn')], { min: 0, max: 1 },
-        (s) => (s.metric === 'fairness.inter_vpn' ? 'between VPNs, by weight' : 'among flows')),
-      this.figure('windows', 'Windows of the VPNs', 'Window', of('vpn.window')),
+      vpns ? this.figure('throughput', 'Throughput of each VPN', of('vpn.throughput')) : null,
+      this.figure('flows', 'Throughput of each flow', of('flow.throughput')),
+      this.figure('fairness', 'Fairness', [...of('fairness.inter_vpn'), ...of('fairness.intra_vpn')], { min: 0, max: 1 }),
+      this.figure('windows', 'Windows of the VPNs', of('vpn.window')),
       this.windows(),
-      this.figure('delay', 'Delay', 'Delay', [...of('vpn.round_trip'), ...of('flow.delay'), ...of('flow.round_trip')], {},
-        (s) => `${ofVpn(s)}, ${s.metric === 'flow.delay' ? 'one way' : 'round trip'}`),
-      this.figure('queues', 'Queues', 'Packets waiting',
-        [...of('vpn.queue'), ...of('link.queue')].filter((s) => s.values.some((v) => (v ?? 0) >= 0.5)), FROM_ZERO, ofVpn),
+      this.figure('delay', 'Delay', [...of('vpn.round_trip'), ...of('flow.delay'), ...of('flow.round_trip')], {}),
+      this.figure('queues', 'Queues', [...of('vpn.queue'), ...of('link.queue')].filter((s) => s.values.some((v) => (v ?? 0) >= 0.5))),
     ].filter((f) => f !== null);
   }
 
-  private figure(
-    name: string, title: string, label: string, chosen: LiveSeries[],
-    y: { min?: number; max?: number } = FROM_ZERO, named = (s: LiveSeries) => s.subject || s.metric,
-  ): FigureData | null {
-    if (chosen.length === 0) return null;
-    const series = chosen.map((s): Series => ({ name: named(s), y: s.values }));
+  /** Axes, units and names are those of a report's figure of the same metric (`study/src/plot.rs`). */
+  private figure(name: string, title: string, chosen: LiveSeries[], y: { min?: number; max?: number } = FROM_ZERO): FigureData | null {
+    const [first] = chosen;
+    if (!first) return null;
+    const one = chosen.every((s) => s.metric === first.metric);
+    const named = (s: LiveSeries) => (one || !s.subject ? s.subject || s.metric : `${s.subject}, ${s.metric}`);
     return this.kept({
       name, title, kind: 'line',
-      x: { label: 'Time', unit: 's', min: 0 },
-      y: { label, unit: chosen[0]!.unit, ...y },
-      shared_x: this.x, series,
+      x: { label: 'time', unit: 's', min: 0 },
+      y: { label: one ? first.metric : title.toLowerCase(), unit: first.unit && one && first.layer ? `${first.unit}, ${first.layer}` : first.unit, ...y },
+      shared_x: this.x, series: chosen.map((s): Series => ({ name: named(s), y: s.values })),
     });
   }
 
   /** Windows of TCP flows, with a mark at each reduction that says why. */
   private windows(): FigureData | null {
     const flows = this.of('flow.window');
-    const figure = this.figure('tcp-windows', 'TCP windows, and why they fell', 'Window', flows);
+    const figure = this.figure('tcp-windows', 'TCP windows, and why they fell', flows);
     if (!figure) return null;
     const windows = new Map(flows.map((s) => [s.subject, s.values]));
     const marks = [...this.byMetric].filter(([metric]) => metric.startsWith('flow.cause.')).flatMap(([metric, causes]): Series[] => {
@@ -139,7 +138,7 @@ export class LiveRun {
         const window = windows.get(s.subject)?.[bin];
         return (count ?? 0) > 0 && window !== null && window !== undefined ? [{ x: this.x[bin]!, y: window }] : [];
       })).sort((a, b) => a.x - b.x);
-      const name = metric.slice('flow.cause.'.length).replaceAll('_', ' ');
+      const name = metric.slice('flow.cause.'.length).replaceAll('_', '-');
       return points.length === 0 ? [] : [{ name, group: 'fell for', points: true, x: points.map((p) => p.x), y: points.map((p) => p.y) }];
     });
     if (marks.length === 0) return figure;
@@ -156,11 +155,6 @@ export class LiveRun {
     this.made.set(key, figure);
     return figure;
   }
-}
-
-/** A VPN and a flow may have one name. */
-function ofVpn(s: LiveSeries): string {
-  return s.metric.startsWith('vpn.') ? `VPN ${s.subject}` : s.subject;
 }
 
 /** All runs of a study that are told of. */

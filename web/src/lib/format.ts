@@ -12,15 +12,17 @@ export interface Scaled {
   unit: string;
 }
 
-/** Chooses an SI prefix for a base unit so that the largest value reads well; other units stay as they are. */
+/** Chooses an SI prefix for a base unit so that the largest value reads well; other units stay as they are. A layer may
+ * follow the unit: `bit/s, ip`. */
 export function scaleUnit(unit: string | undefined, largest: number): Scaled {
   const plain = { factor: 1, unit: unit ?? '' };
-  if (!unit || !PREFIXED.has(unit) || !(largest > 0) || !Number.isFinite(largest)) return plain;
-  if (unit !== 's') {
+  const base = unit?.split(',', 1)[0]!;
+  if (!unit || !PREFIXED.has(base) || !(largest > 0) || !Number.isFinite(largest)) return plain;
+  if (base !== 's') {
     for (const [size, prefix] of UP) if (largest >= size) return { factor: 1 / size, unit: prefix + unit };
     return plain;
   }
-  if (largest >= 0.5) return plain;
+  if (largest >= 1) return plain;
   for (const [size, prefix] of DOWN) if (largest >= size) return { factor: 1 / size, unit: prefix + unit };
   return plain;
 }

@@ -121,7 +121,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const before = await done();
     await expect.poll(done).toBeGreaterThan(before);
     // Marks at the reductions of TCP windows say why.
-    await expect.poll(() => page.locator('figure', { hasText: 'TCP windows' }).locator('.legend').textContent()).toContain('fast retransmit');
+    await expect.poll(() => page.locator('figure', { hasText: 'TCP windows' }).locator('.legend').textContent()).toContain('fast-retransmit');
     await page.getByRole('button', { name: 'Stop' }).click();
     await expect.poll(() => page.locator('.badge').textContent()).toBe('stopped');
     await page.goto(new URL('/records', server.address).href);
@@ -141,7 +141,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
       await figure(title).locator('canvas').waitFor();
     }
     await page.locator('.vpns .share').first().waitFor();
-    await expect.poll(() => figure('TCP windows').locator('.legend').textContent(), { timeout: 30_000 }).toContain('fast retransmit');
+    await expect.poll(() => figure('TCP windows').locator('.legend').textContent(), { timeout: 30_000 }).toContain('fast-retransmit');
     // All of it while the run goes on, which would take an hour, and says so.
     expect(await page.locator('.badge').textContent()).toBe('running');
     await expect.poll(() => page.locator('.progress').textContent()).toMatch(/0 of 1 run\s+\d+ %\s+\d+ min left/);
@@ -587,7 +587,7 @@ function framesIn(page: Page, span: number): Promise<number> {
 
 /** Answers as the server would of a run of sixty flows, ten bins a second, a minute already past. */
 function sixty(): (route: Route) => Promise<void> {
-  const series = Array.from({ length: 60 }, (_, i) => ({ metric: 'flow.throughput', unit: 'bit/s', subject: `flow[${i}]` }));
+  const series = Array.from({ length: 60 }, (_, i) => ({ metric: 'flow.throughput', unit: 'bit/s', layer: 'payload', subject: `flow[${i}]` }));
   const value = (i: number, bin: number) => 1e6 * (1 + i / 30 + Math.sin(bin / 9 + i));
   const status = { id: 7, version: 1, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows' };
   const begin = performance.now();

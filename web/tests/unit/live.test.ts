@@ -1,16 +1,18 @@
 import { describe, expect, test } from 'vitest';
+import { buildChart } from '../../src/lib/chart';
+import { axisTitle } from '../../src/lib/format';
 import { Feed, LiveRun, type Begun } from '../../src/app/live';
 
 const begun = (run = 0, cell = 0): Begun => ({
   kind: 'begin', run, cell, seed: 1, interval_s: 0.5, left_out: 0,
   series: [
-    { metric: 'vpn.throughput', unit: 'bit/s', subject: 'gold' },
-    { metric: 'vpn.throughput', unit: 'bit/s', subject: 'silver' },
-    { metric: 'link.utilisation', unit: '', subject: 'core.forward' },
-    { metric: 'link.utilisation', unit: '', subject: 'core.reverse' },
-    { metric: 'link.queue', unit: 'packets', subject: 'core.forward' },
-    { metric: 'flow.window', unit: 'packets', subject: 'bulk' },
-    { metric: 'flow.cause.timeout', unit: '', subject: 'bulk' },
+    { metric: 'vpn.throughput', unit: 'bit/s', layer: 'ip', subject: 'gold' },
+    { metric: 'vpn.throughput', unit: 'bit/s', layer: 'ip', subject: 'silver' },
+    { metric: 'link.utilisation', unit: '', layer: '', subject: 'core.forward' },
+    { metric: 'link.utilisation', unit: '', layer: '', subject: 'core.reverse' },
+    { metric: 'link.queue', unit: 'packets', layer: '', subject: 'core.forward' },
+    { metric: 'flow.window', unit: 'packets', layer: '', subject: 'bulk' },
+    { metric: 'flow.cause.timeout', unit: '', layer: '', subject: 'bulk' },
   ],
 });
 
@@ -23,6 +25,29 @@ describe('a run as it is told', () => {
     expect(run.now).toBe(1.5);
     expect(run.loads().get('core')).toEqual({ utilisation: 1, queue: 9 });
     expect(run.shares().get('gold')).toEqual({ text: '6.00 Mbit/s', part: 0.75 });
+  });
+
+  test('series, axes and units are named as those of a report', () => {
+    const both = { ...begun(), series: [
+      ...begun().series,
+      { metric: 'fairness.inter_vpn', unit: '', layer: 'ip', subject: '' },
+      { metric: 'fairness.intra_vpn', unit: '', layer: 'payload', subject: '' },
+      { metric: 'vpn.round_trip', unit: 's', layer: '', subject: 'gold' },
+      { metric: 'flow.round_trip', unit: 's', layer: '', subject: 'gold' },
+    ] };
+    const run = new LiveRun(both);
+    run.add(0, both.series.map(() => [1]));
+    const axes = run.figures().map(({ name, x, y, series }) => [name, axisTitle(x), axisTitle(y), series.map((s) => s.name)]);
+    expect(axes).toEqual([
+      ['throughput', 'time (s)', 'vpn.throughput (bit/s, ip)', ['gold', 'silver']],
+      ['fairness', 'time (s)', 'fairness', ['fairness.inter_vpn', 'fairness.intra_vpn']],
+      ['tcp-windows-causes', 'time (s)', 'flow.window (packets)', ['bulk', 'timeout']],
+      ['delay', 'time (s)', 'delay (s)', ['gold, vpn.round_trip', 'gold, flow.round_trip']],
+      ['queues', 'time (s)', 'link.queue (packets)', ['core.forward']],
+    ]);
+    expect(buildChart(run.figures()[0]!).yUnit).toEqual({ factor: 1, unit: 'bit/s, ip' });
+    run.add(1, both.series.map(() => [2e6]));
+    expect(buildChart(run.figures()[0]!).yUnit).toEqual({ factor: 1e-6, unit: 'Mbit/s, ip' });
   });
 
   test('a figure that has only grown is the same object; a new cause makes another', () => {

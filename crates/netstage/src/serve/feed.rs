@@ -3,7 +3,7 @@
 //! A watcher holds a [`Cursor`]; what it has not been told yet is told in one piece, however much
 //! came in the meantime, so a slow watcher costs nobody anything.
 
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Metric, MetricInfo, Outcome, Series};
 use netstage_study::Run;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -62,6 +62,8 @@ pub struct Subject {
     metric: &'static str,
     /// Its unit; empty where it has none.
     unit: &'static str,
+    /// Layer a rate or size counts; empty where it has none.
+    layer: &'static str,
     /// A VPN, flow or link's direction; empty for the whole network.
     subject: String,
 }
@@ -132,12 +134,11 @@ impl Feed {
     /// A run has found this much so far, or, over, this and no more.
     pub fn add(&mut self, (cell, seed): Run, outcome: &Outcome, is_over: bool) {
         let (chosen, left_out) = chosen(outcome);
-        let subjects = chosen.iter().map(|series| Subject {
-            metric: series.metric.info().name,
-            unit: series.metric.info().unit,
-            subject: series.subject.clone(),
-        });
-        let subjects: Vec<Subject> = subjects.collect();
+        let subject = |series: &&Series| {
+            let MetricInfo { name: metric, unit, layer, .. } = series.metric.info();
+            Subject { metric, unit, layer, subject: series.subject.clone() }
+        };
+        let subjects: Vec<Subject> = chosen.iter().map(subject).collect();
         let values: Vec<Vec<f32>> =
             chosen.iter().map(|series| series.values.iter().map(|v| *v as f32).collect()).collect();
         let same = |stream: &&mut Stream| (stream.begun.cell, stream.begun.seed) == (cell, seed);
@@ -193,7 +194,7 @@ impl Feed {
 }
 
 /// The series a page draws, those of the network and its VPNs before those of flows.
-fn chosen(outcome: &Outcome) -> (Vec<&netstage_scenario::outcome::Series>, usize) {
+fn chosen(outcome: &Outcome) -> (Vec<&Series>, usize) {
     let place = |metric: Metric| {
         use Metric::*;
         Some(match metric {
@@ -221,7 +222,6 @@ fn chosen(outcome: &Outcome) -> (Vec<&netstage_scenario::outcome::Series>, usize
 mod tests {
     use super::*;
     use netstage_core::time::Duration;
-    use netstage_scenario::outcome::Series;
 
     fn outcome(bins: usize, metrics: &[Metric]) -> Outcome {
         let values: Vec<f64> = (0..bins).map(|bin| if bin == 1 { f64::NAN } else { bin as f64 }).collect();
