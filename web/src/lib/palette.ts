@@ -69,7 +69,7 @@ export function looks(series: Series[]): Look[] {
   const dashes = series.some((s) => s.dashed);
   if (dashes && series.every((s) => s.group) && distinct(series, (s) => s.group!)) return shared(series, (s) => s.group!);
   const size = series.filter((s) => s.group === series[0]?.group).length;
-  const equal = series.length > size && size <= count && !!series[0]?.group && series.length % size === 0 &&
+  const equal = series.length > size && size > 1 && size <= count && !!series[0]?.group && series.length % size === 0 &&
     series.every((s, i) => s.group === series[i - (i % size)]!.group);
   if (equal) return series.map((_, i) => ({ slot: i % size, pattern: Math.floor(i / size) }));
   if (dashes && distinct(series, (s) => s.name)) return shared(series, (s) => s.name);

@@ -268,11 +268,15 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await shows.stop();
   });
 
-  test.each(['/scenarios', '/scenarios/wrong.toml', '/runs', '/runs/1', '/records', '/records/sub-three', '/agents'])('nothing makes %s wider than a phone, light or dark', async (path) => {
+  test.each(['/scenarios', '/scenarios/wrong.toml', '/runs', '/runs/LATEST', '/records', '/records/sub-three', '/agents'])('nothing makes %s wider than a phone, light or dark', async (path) => {
     for (const colorScheme of ['light', 'dark'] as const) {
-      const { page } = await open(path, { viewport: { width: 375, height: 812 }, isMobile: true, hasTouch: true, colorScheme });
+      const [latest] = (await (await fetch(new URL('/api/runs', server.address))).json()) as { id: number }[];
+      const at = path.replace('LATEST', `${latest?.id}`);
+      const { page } = await open(at, { viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true, colorScheme });
       await page.locator('main h1:visible, main textarea, .verdict').first().waitFor();
-      expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(375);
+      expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(360);
+      // Views and theme take two rows of the header, not three.
+      expect((await page.locator('header.bar').boundingBox())!.height).toBeLessThan(100);
       if (path.startsWith('/scenarios/')) await page.locator('.problems li').first().waitFor();
       await accessible(page);
       await picture(page, `phone-${colorScheme}-${path.slice(1).replaceAll(/[^a-z]/g, '-')}`);

@@ -67,6 +67,11 @@ describe('which series share a colour', () => {
     expect(slots([s('vpn1'), s('vpn2'), s('vpn1', undefined, true), s('vpn2', undefined, true)])).toEqual([0, 1, 0, 1]);
   });
 
+  test('groups of one by colour', () => {
+    expect(looks([s('a', 'a'), s('b', 'b'), s('c', 'c')]).map((l) => l.slot)).toEqual([0, 1, 2]);
+    expect(looks([s('a', 'a'), s('b', 'b'), s('c', 'w', true), s('d', 'w', true)]).map((l) => l.slot)).toEqual([0, 1, 2, 3]);
+  });
+
   test('the same place in groups of equal size, told apart by a pattern', () => {
     const series = [s('vpn1', 'a = 1'), s('vpn2', 'a = 1'), s('vpn1', 'a = 2'), s('vpn2', 'a = 2')];
     expect(slots(series)).toEqual([0, 1, 0, 1]);

@@ -184,7 +184,8 @@ fn look(figure: &Figure, index: usize) -> (RGBColor, usize) {
     }
     let first = figure.series.iter().position(|s| s.group == *group).unwrap_or(0);
     let size = figure.series.iter().filter(|s| s.group == *group).count();
-    let alike = !group.is_empty() && size <= COLOURS.len() && figure.series.len().is_multiple_of(size);
+    let alike =
+        !group.is_empty() && size > 1 && size <= COLOURS.len() && figure.series.len().is_multiple_of(size);
     let alike = alike && figure.series.chunks(size).all(|c| c.iter().all(|s| s.group == c[0].group));
     if alike && figure.series.len() > size {
         return (COLOURS[index - first], first / size);

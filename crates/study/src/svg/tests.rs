@@ -95,4 +95,7 @@ fn a_colour_stands_for_a_place_in_its_group() {
     assert_eq!(look(&grouped, 0).0, look(&grouped, 2).0);
     assert_ne!(look(&grouped, 0).1, look(&grouped, 2).1);
     assert_ne!(look(&grouped, 0).0, look(&grouped, 1).0);
+    // Groups of one are told apart by colour, as what has no group.
+    grouped.series.iter_mut().zip("abcd".chars()).for_each(|(series, name)| series.group = name.into());
+    assert_ne!(look(&grouped, 0).0, look(&grouped, 1).0);
 }
