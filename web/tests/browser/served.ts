@@ -1,7 +1,7 @@
 // `netstage serve` with a page of it in Chromium.
 
 import { spawn, type ChildProcess } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -39,68 +39,19 @@ export class Served {
   }
 }
 
-/** Two VPNs on one link; simulated in a moment. */
+const TWO_VPNS = readFileSync(new URL('../../../crates/netstage/tests/serve/two-vpns.toml', import.meta.url), 'utf8');
+
+/** Two VPNs on one link, once, with all that is told of flows; simulated in a moment. */
 export function scenario(title = 'Two VPNs', seconds = 20): string {
-  return `[scenario]
-title = ${JSON.stringify(title)}
-duration = "${seconds} s"
-
-[defaults.link]
-rate = "100 Mbit/s"
-delay = "1 ms"
-buffer = "50 packets"
-
-[node.a]
-[node.b]
-[node.c]
-[node.d]
-[node.left]
-kind = "pe"
-[node.right]
-kind = "pe"
-
-[link.core]
-ends = ["left", "right"]
-rate = "8 Mbit/s"
-delay = "10 ms"
-[link.one]
-ends = ["a", "left"]
-[link.two]
-ends = ["b", "left"]
-[link.three]
-ends = ["right", "c"]
-[link.four]
-ends = ["right", "d"]
-
-[vpn.gold]
-weight = 2
-ingress = "left"
-egress = "right"
-[vpn.silver]
-ingress = "left"
-egress = "right"
-
-[flow.gold]
-vpn = "gold"
-from = "a"
-to = "c"
-[flow.silver]
-vpn = "silver"
-from = "b"
-to = "d"
-
-[measure]
-interval = "500 ms"
-flow_detail = true
-tcp = "events"
-
-[expect.line-is-used]
-metric = "link.utilisation"
-subject = "core.forward"
-over = ["5 s", "${seconds} s"]
-at_least = 0.5
-
-[plot.shares]
-metric = "vpn.throughput"
-`;
+  const changes: [string, string][] = [
+    ['"Two VPNs"', JSON.stringify(title)],
+    ['"8 s"', `"${seconds} s"`],
+    ['seed = 3\nrepeat = 2\n', ''],
+    ['count = 2\n', ''],
+    ['[measure]\n', '[measure]\nflow_detail = true\ntcp = "events"\n'],
+  ];
+  return changes.reduce((text, [from, to]) => {
+    if (!text.includes(from)) throw new Error(`the scenario has no ${from}`);
+    return text.replaceAll(from, () => to);
+  }, TWO_VPNS);
 }

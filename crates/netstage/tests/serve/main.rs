@@ -19,72 +19,8 @@ use support::{Folder, Process, can_emulate};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 
-/// Two VPNs on one link, two seeds: simulated in a moment.
-const SCENARIO: &str = r#"
-[scenario]
-title = "Two VPNs"
-duration = "8 s"
-seed = 3
-repeat = 2
-
-[defaults.link]
-rate = "100 Mbit/s"
-delay = "1 ms"
-buffer = "50 packets"
-
-[node.a]
-[node.b]
-[node.c]
-[node.d]
-[node.left]
-kind = "pe"
-[node.right]
-kind = "pe"
-
-[link.core]
-ends = ["left", "right"]
-rate = "8 Mbit/s"
-delay = "10 ms"
-[link.one]
-ends = ["a", "left"]
-[link.two]
-ends = ["b", "left"]
-[link.three]
-ends = ["right", "c"]
-[link.four]
-ends = ["right", "d"]
-
-[vpn.gold]
-weight = 2
-ingress = "left"
-egress = "right"
-[vpn.silver]
-ingress = "left"
-egress = "right"
-
-[flow.gold]
-vpn = "gold"
-from = "a"
-to = "c"
-count = 2
-[flow.silver]
-vpn = "silver"
-from = "b"
-to = "d"
-count = 2
-
-[measure]
-interval = "500 ms"
-
-[expect.line-is-used]
-metric = "link.utilisation"
-subject = "core.forward"
-over = ["4 s", "8 s"]
-at_least = 0.5
-
-[plot.shares]
-metric = "vpn.throughput"
-"#;
+/// Two VPNs on one link, two seeds: simulated in a moment. The tests of the page in a browser read it, too.
+const SCENARIO: &str = include_str!("two-vpns.toml");
 
 const SERVE: [&str; 6] = ["serve", "scenarios", "--records", "records", "--listen", "127.0.0.1:0"];
 
