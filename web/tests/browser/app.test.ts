@@ -346,6 +346,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
 
     // What is unchanged here follows the file when it is looked at; what is changed is asked for.
     const looks = (page: Page) => page.evaluate(() => window.dispatchEvent(new Event('focus')));
+    await one.bringToFront();
     await looks(one);
     await expect.poll(() => editor(one).inputValue()).toBe(titled('Two'));
     await editor(one).fill(titled('Mine'));
