@@ -3,8 +3,8 @@
 
     scripts/results_vpn_tcp.py PROGRAM FOLDER    # FOLDER/{sim,emu}/{fig3,fig4,best-window,iscsi-loop,…}
 
-Numbers and pictures, which the program draws, come from the records alone; a record that is missing leaves its column empty. What explains them is in
-docs/results/vpn-tcp.notes.md, a section per part.
+Numbers and pictures, which the program draws, come from the records alone; a record that is missing leaves its column
+empty. What explains them is in docs/results/vpn-tcp.notes.md, a section per part.
 """
 
 import json
