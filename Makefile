@@ -40,7 +40,7 @@ figures: build ## Run every paper scenario and write docs/results and docs/galle
 figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour of real time)
 	scripts/results-stage.sh $(PROGRAM)
 
-figures-vpn-tcp: build ## Run the VPN paper's scenarios on both stages, as root (15 minutes of real time)
+figures-vpn-tcp: build ## Run the VPN paper's scenarios on both stages, as root (25 minutes of real time)
 	scripts/results-vpn-tcp.sh $(PROGRAM)
 
 figures-two-stages: build ## Run examples on both stages and compare (an hour of real time)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the VPN paper's scenarios on both stages and writes docs/results/vpn-tcp.md from the records.
-# As root; real packets take real time: 40 minutes, on a machine that does nothing else.
+# As root; real packets take real time: 25 minutes, on a machine that does nothing else.
 set -euo pipefail
 
 program=$1
