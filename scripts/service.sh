@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Boots a systemd in the container image that scripts/image.sh has made, and has the package's services there be a fleet's
-# controller and an agent that joins it, is an end of a live run, and joins anew; then both go with their package. Exits with 4 where podman is missing.
+# Boots a systemd in the container image that scripts/image.sh has made, and has the package's services there be a
+# fleet's controller and an agent that joins it, is an end of a live run, and joins anew; then both go with their
+# package. Exits with 4 where podman is missing.
 set -euo pipefail
 
 if ! podman image exists netstage; then

@@ -40,7 +40,7 @@ pub fn study(error: Error) -> PyErr {
     }
 }
 
-/// A fleet that is not there, or cannot be read.
+/// A fleet that is not there, or cannot be read. What the program takes as an option is an argument here.
 pub fn fleet(error: FleetError) -> PyErr {
     MissingError::new_err((error.message, error.remedy.replace("--fleet", "fleet=")))
 }

@@ -71,6 +71,8 @@ at_least = "0.1 Mbit/s"
 metric = "flow.throughput"
 "#;
 
+const RUN: [&str; 6] = ["run", "three.toml", "--on", "live", "--out", "out"];
+
 /// Three agents' hosts, with a network for traffic between them.
 struct Stage {
     fleet: Fleet,
@@ -129,7 +131,7 @@ fn three_agents_joined_by_token_carry_a_scenario() {
     let _hub = stage.serve();
     let agents = stage.join_all();
 
-    let output = stage.at_hub(&["run", "three.toml", "--on", "live", "--out", "out"]);
+    let output = stage.at_hub(&RUN);
     assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
     let record = stage.record("out");
     assert_eq!(record["stage"], "live");
@@ -377,11 +379,7 @@ fn a_lost_controller_stops_traffic_and_loses_no_result() {
     stage.well(&["fleet", "init", "--name", "lab"]);
     let mut hub = stage.serve();
     let _agents = stage.join_all();
-    let run = stage.start(
-        &stage.hub,
-        "run.log",
-        &["run", "three.toml", "--on", "live", "--out", "out", "--set", "scenario.duration=50 s"],
-    );
+    let run = stage.start(&stage.hub, "run.log", &[&RUN[..], &["--set", "scenario.duration=50 s"]].concat());
     stage.wait_for(&[("ber-1", "taken"), ("fra-1", "taken"), ("muc-1", "taken")]);
     let begun =
         || AGENTS.iter().all(|agent| stage.log(&format!("{agent}.log")).contains("asks to prepare run 1"));
@@ -419,8 +417,6 @@ fn a_lost_controller_stops_traffic_and_loses_no_result() {
     assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
     assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.log("ber-1.log"));
 }
-
-const RUN: [&str; 6] = ["run", "three.toml", "--on", "live", "--out", "out"];
 
 /// A run whose agents have counted a while.
 fn run_under_way(stage: &Stage) -> Process {

@@ -10,6 +10,7 @@ use crate::regular;
 use netstage_core::time::Duration;
 use netstage_core::traffic::application::Learned;
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -94,11 +95,13 @@ impl<'a> Traces<'a> {
 
 /// The text of a file of at most so many bytes, or why there is none.
 fn read_file(path: &Path, most: u64) -> Result<String, String> {
-    let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    if found.is_file() && found.len() > most {
+    let said = |error: std::io::Error| error.to_string();
+    let mut file = regular::open(path).map_err(said)?;
+    if file.metadata().map_err(said)?.len() > most {
         return Err(format!("it is larger than {} MiB", most >> 20));
     }
-    let bytes = regular::read(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(said)?;
     String::from_utf8(bytes).map_err(|_| "it is not text".into())
 }
 

@@ -1,8 +1,9 @@
 //! The web page and what it asks: REST, and server-sent events, described by OpenAPI.
 //!
 //! `guard` decides who may ask, `scenarios`, `runs` and `records` answer, `studies` runs what was
-//! started, `feed` keeps what runs find while they go on. Nothing asked here names a program, a path outside its folder, or an
-//! interface: a scenario's services come from the list compiled in. docs/page.md tells how to use it.
+//! started, `feed` keeps what runs find while they go on. Nothing asked here names a program, a path
+//! outside its folder, or an interface: a scenario's services come from the list compiled in.
+//! docs/page.md tells how to use it.
 
 mod agents;
 mod assets;

@@ -22,6 +22,7 @@ use utoipa::{IntoParams, ToSchema};
 
 /// A watcher is told no more often.
 const TELL_EVERY: Duration = Duration::from_millis(50);
+
 /// The studies started here, the latest first.
 #[utoipa::path(get, path = "/api/runs", tag = "runs", responses((status = 200, body = Vec<Status>)))]
 pub async fn list(State(shared): State<Shared>) -> Json<Vec<Status>> {
@@ -88,10 +89,12 @@ pub async fn news(
         Refusal::bad(format!("\"{}\" is not what an answer before told as `next`", after.escape_debug()))
             .help("leave `after` out to be told all from the start")
     })?;
-    let (status, told) = study.news(&mut place.cursor);
-    if place.version.replace(status.version) == Some(status.version) {
+    // Pages ask often, and mostly nothing is new.
+    if place.version == Some(study.version()) {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
+    let (status, told) = study.news(&mut place.cursor);
+    place.version = Some(status.version);
     Ok(Json(News { status, told, next: place.to_string() }).into_response())
 }
 

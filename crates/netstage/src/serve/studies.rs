@@ -176,7 +176,12 @@ impl Study {
         (now.status.clone(), now.feed.news(told))
     }
 
-    /// Its version, whenever that changes.
+    /// The version of its status now.
+    pub fn version(&self) -> u64 {
+        *self.version.borrow()
+    }
+
+    /// That version, whenever it changes.
     pub fn versions(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
