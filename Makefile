@@ -47,7 +47,7 @@ figures-two-stages: build ## Run examples on both stages and compare (an hour of
 	scripts/results-two-stages.sh $(PROGRAM)
 
 figures-prototype: build ## The I2VFC prototype's figures on both stages (an hour of real time)
-	$(CARGO) build --release --locked -p netstage-live --example pe_rates
+	$(CARGO) build --release --locked -p netstage-bench --bin pe_rates
 	scripts/figures-prototype.sh $(PROGRAM)
 
 bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
@@ -55,27 +55,27 @@ bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 	python3 bench/sim/run.py
 
 bench-emulator: ## Accuracy and cost of the link emulator (root, a quiet machine)
-	$(CARGO) test --release --locked -p netstage-live --test emulator -- --ignored --nocapture
+	$(CARGO) test --release --locked -p netstage-emulator --test emulator -- --ignored --nocapture
 
 bench-netem: build need-vm ## The link emulator beside the kernel's netem, in a virtual machine
 	bench/netem/run.sh $(PROGRAM)
 
 bench-traffic: need-build ## The traffic engine beside iperf3, iperf2, nuttcp, MGEN and D-ITG (root)
-	$(CARGO) build --release --locked -p netstage-live --example flow
+	$(CARGO) build --release --locked -p netstage-bench --bin flow
 	scripts/packages.sh bench/traffic/packages.txt
 	python3 bench/traffic/run.py
 
 bench-pe: build ## Processor and memory of provider edge routers: Figures 11 to 13, and the engine alone
-	$(CARGO) build --release --locked -p netstage-live --example pe_rates
+	$(CARGO) build --release --locked -p netstage-bench --bin pe_rates
 	python3 bench/pe/run.py
 
 bench-bgp: need-build ## A million routes through BIRD, FRR, GoBGP and OpenBGPD (root)
-	$(CARGO) build --release --locked -p netstage-live --example bgp_rates
+	$(CARGO) build --release --locked -p netstage-bench --bin bgp_rates
 	scripts/packages.sh bench/bgp/packages.txt
 	python3 bench/bgp/run.py
 
 bench-router: build ## What routers carry, side by side and under test, into docs/results (root, an hour; OPTIONS)
-	$(CARGO) build --release --locked -p netstage-live -p netstage-core --example router_rates --example forward_rates
+	$(CARGO) build --release --locked -p netstage-bench --bin router_rates --bin forward_rates
 	scripts/packages.sh bench/router/packages.txt
 	bench/router/run.py $(OPTIONS)
 
@@ -84,7 +84,7 @@ bench-tcp: build ## What watching TCP costs, beside ss, bpftrace and perf (root,
 	bench/tcp/run.py --netstage $(PROGRAM)
 
 bench-fleet: build ## A thousand agents under one controller, as processes (10 GB of memory)
-	$(CARGO) build --release --locked -p netstage-live --example fleet_rates
+	$(CARGO) build --release --locked -p netstage-bench --bin fleet_rates
 	bench/fleet/run.py --netstage $(PROGRAM)
 
 deb: build ## Make a Debian package, in target/debian

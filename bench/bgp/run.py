@@ -166,7 +166,7 @@ def measure(router, program, count, family):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/examples/bgp_rates")
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/bgp_rates")
     parser.add_argument("--routers", nargs="+", choices=[DIRECT, *ROUTERS], default=[DIRECT, *ROUTERS])
     parser.add_argument("--counts", nargs="+", type=int, default=[50_000, 1_000_000])
     parser.add_argument("--families", nargs="+", choices=["ipv4", "ipv6", "labelled", "vpnv4"], default=["ipv4"])

@@ -11,7 +11,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
-RATES = REPOSITORY / "target/release/examples/fleet_rates"
+RATES = REPOSITORY / "target/release/fleet_rates"
 README = HERE / "README.md"
 BEGIN, END = "<!-- Measured: written by run.py. -->", "<!-- End of what was measured. -->"
 SIZES = [20, 100, 250, 500, 1000]

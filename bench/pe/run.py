@@ -12,7 +12,7 @@ BENCH = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = BENCH.parent
 TARGET = BENCH / "target" / "pe"
 PROGRAM = REPOSITORY / "target/release/netstage"
-ENGINE = REPOSITORY / "target/release/examples/pe_rates"
+ENGINE = REPOSITORY / "target/release/pe_rates"
 SCENARIO = REPOSITORY / "scenarios/papers/i2vfc/fig11.toml"
 
 RATES = [10, 25, 50, 75, 100]

@@ -22,7 +22,7 @@ from pair import Pair  # noqa: E402
 
 REPOSITORY = BENCH.parent
 TARGET = BENCH / "target"
-FLOW = REPOSITORY / "target/release/examples/flow"
+FLOW = REPOSITORY / "target/release/flow"
 CAPTURE = pathlib.Path(__file__).resolve().parent / "capture.py"
 SENDER, RECEIVER = Pair.addresses
 PORT = 5201
@@ -240,7 +240,7 @@ def main() -> int:
         print("needs root, for network namespaces", file=sys.stderr)
         return EXIT_MISSING
     if not FLOW.exists():
-        print("build it first: cargo build --release -p netstage-live --example flow", file=sys.stderr)
+        print("build it first: cargo build --release -p netstage-bench --bin flow", file=sys.stderr)
         return EXIT_FAILED
     TARGET.mkdir(exist_ok=True)
     load = os.getloadavg()[0]

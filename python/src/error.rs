@@ -1,6 +1,6 @@
 //! Errors as Python's exceptions; `package/netstage/errors.py` declares them.
 
-use netstage_live::fleet::FleetError;
+use netstage_host::obstacle::Obstacle;
 use netstage_scenario::Errors;
 use netstage_study::{Error, OpenError};
 use pyo3::exceptions::PyOSError;
@@ -41,7 +41,7 @@ pub fn study(error: Error) -> PyErr {
 }
 
 /// A fleet that is not there, or cannot be read. What the program takes as an option is an argument here.
-pub fn fleet(error: FleetError) -> PyErr {
+pub fn fleet(error: Obstacle) -> PyErr {
     MissingError::new_err((error.message, error.remedy.replace("--fleet", "fleet=")))
 }
 

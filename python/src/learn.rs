@@ -1,7 +1,7 @@
 //! Applications learned from captures.
 
 use crate::error::{self, ArgumentError, CaptureError};
-use netstage_live::learn as lessons;
+use netstage_traffic::learn as lessons;
 use pyo3::prelude::*;
 use std::fs::File;
 use std::io::BufReader;

@@ -3,9 +3,9 @@
 use crate::error::{self, ArgumentError, RunError};
 use crate::listen::Listener;
 use crate::scenario::Checked;
-use netstage_live::fleet::{Fleet, folder};
-use netstage_live::placed;
+use netstage_agent::fleet::{Fleet, folder};
 use netstage_scenario::Scenario;
+use netstage_stage::hosts;
 use netstage_study::stage::{self, Backend, Means};
 use netstage_study::{Error, Options, Performer, Record, Runner, TOOL, page, report};
 use pyo3::prelude::*;
@@ -42,7 +42,7 @@ pub fn run(
         ("emu", None) => return Err(ArgumentError::new_err("the emulated stage needs the program netstage")),
         ("live", _) => {
             let fleet = Fleet::open(&fleet.unwrap_or_else(folder::of_here)).map_err(error::fleet)?;
-            (1, Box::new(stage::live(placed::Means::new(fleet, &out))))
+            (1, Box::new(stage::live(hosts::Means::new(fleet, &out))))
         }
         _ => return Err(ArgumentError::new_err(format!("there is no stage `{stage}`: sim, emu or live"))),
     };

@@ -3,6 +3,15 @@
 //! Nothing here reads a clock, a socket or a file. A driver feeds packets and the
 //! time; the code returns what to send and when to call again. The simulator drives it
 //! in virtual time, the live driver in real time.
+//!
+//! ```
+//! use netstage_core::time::{Duration, Instant};
+//!
+//! let now = Instant::ZERO + Duration::from_millis(5);
+//! assert_eq!(now.since(Instant::ZERO), Duration::from_micros(5_000));
+//! ```
+//!
+//! Invariant: no clock, no I/O, no std; the same inputs give the same decisions, to the last bit, on any machine.
 #![no_std]
 #![forbid(unsafe_code)]
 

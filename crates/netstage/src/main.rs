@@ -10,7 +10,7 @@ mod summary;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use exit::Failure;
-use netstage_live::netns::{custody, hold};
+use netstage_host::netns::{custody, hold};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         Command::Agent(arguments) => cmd::agent::run(&arguments),
         Command::Fleet(command) => cmd::fleet::run(&command),
         Command::Fabric => {
-            netstage_live::fabric::server::serve();
+            netstage_stage::topology::server::serve();
             Ok(exit::OK)
         }
         Command::Held { run, here, program, arguments } => match here {

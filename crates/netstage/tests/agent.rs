@@ -2,12 +2,12 @@
 
 mod support;
 
+use netstage_agent::controller::{Agents, Collected, Error};
+use netstage_agent_api::protocol::RefusalKind;
+use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_live::controller::{Agents, Collected, Error};
-use netstage_live::protocol::RefusalKind;
-use netstage_live::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::ControlFlow;

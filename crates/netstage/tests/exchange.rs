@@ -3,10 +3,10 @@
 
 mod support;
 
-use netstage_live::ports::Port as _;
-use netstage_live::ports::af_packet::{AfPacket, Options};
-use netstage_live::router::daemon::state::{Label, Route, RouteFilter};
-use netstage_live::router::daemon::{State, ask, labels, routes};
+use netstage_host::ports::Port as _;
+use netstage_host::ports::af_packet::{AfPacket, Options};
+use netstage_router::daemon::state::{Label, Route, RouteFilter};
+use netstage_router::daemon::{State, ask, labels, routes};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use support::routing::{assert_met, can_route, namespace, run, sockets};

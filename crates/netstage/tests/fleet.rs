@@ -4,10 +4,10 @@
 mod support;
 
 use netstage_core::rng::Stream;
-use netstage_live::netns::Namespace;
-use netstage_live::netns::netlink::Netlink;
-use netstage_live::netns::routes::{Metrics, Route};
-use netstage_live::prometheus::scheme;
+use netstage_host::netns::Namespace;
+use netstage_host::netns::netlink::Netlink;
+use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

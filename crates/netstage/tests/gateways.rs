@@ -2,7 +2,7 @@
 
 mod support;
 
-use netstage_live::netns::user::{Privileges, privileges};
+use netstage_host::netns::user::{Privileges, privileges};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

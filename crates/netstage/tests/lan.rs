@@ -3,11 +3,11 @@
 
 mod support;
 
-use netstage_live::fabric::services::frr::configurations;
-use netstage_live::netns::Namespace;
-use netstage_live::ports::Port as _;
-use netstage_live::ports::af_packet::{AfPacket, Options};
+use netstage_host::netns::Namespace;
+use netstage_host::ports::Port as _;
+use netstage_host::ports::af_packet::{AfPacket, Options};
 use netstage_scenario::parse;
+use netstage_stage::topology::services::frr::configurations;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,14 @@
 //! `netstage measure` as people meet it: a server and a client between two namespaces, and
 //! everything that goes wrong.
 
-#[path = "../../live/tests/support/mod.rs"]
-mod namespaces;
+#[path = "../../../tests/support/pair.rs"]
+mod pair;
 mod support;
 
-use namespaces::{Pair, may_make_namespaces};
-use netstage_live::netns::Namespace;
-use netstage_live::netns::netlink::VethOptions;
-use netstage_live::netns::spawn_in;
+use netstage_host::netns::Namespace;
+use netstage_host::netns::netlink::VethOptions;
+use netstage_host::netns::spawn_in;
+use pair::{Pair, may_make_namespaces};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};

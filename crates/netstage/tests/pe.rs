@@ -3,10 +3,10 @@
 
 mod support;
 
-use netstage_live::netns::user::{Privileges, privileges};
-use netstage_live::netns::{Namespace, Netlink, spawn_in};
-use netstage_live::pe::daemon::Snapshot;
-use netstage_live::pe::daemon::client::Client;
+use netstage_host::netns::user::{Privileges, privileges};
+use netstage_host::netns::{Namespace, Netlink, spawn_in};
+use netstage_pe::daemon::Snapshot;
+use netstage_pe::daemon::client::Client;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};

@@ -3,12 +3,12 @@
 
 mod support;
 
-use netstage_live::fleet::Fleet as Folder;
-use netstage_live::netns::Namespace;
-use netstage_live::netns::netlink::Netlink;
-use netstage_live::placed::Means;
+use netstage_agent::fleet::Fleet as Folder;
+use netstage_host::netns::Namespace;
+use netstage_host::netns::netlink::Netlink;
 use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::{Options, parse};
+use netstage_stage::hosts::Means;
 use netstage_study::Performer;
 use netstage_study::stage::live;
 use std::fs;

@@ -2,12 +2,12 @@
 
 mod support;
 
-use netstage_live::netns::netlink::Netlink;
-use netstage_live::netns::{Namespace, spawn_in};
-use netstage_live::tcpmon::filter::Filter;
-use netstage_live::tcpmon::polling::Polling;
-use netstage_live::tcpmon::programs::Programs;
-use netstage_live::tcpmon::tracefs;
+use netstage_host::netns::netlink::Netlink;
+use netstage_host::netns::{Namespace, spawn_in};
+use netstage_tcp_watch::filter::Filter;
+use netstage_tcp_watch::polling::Polling;
+use netstage_tcp_watch::programs::Programs;
+use netstage_tcp_watch::tracefs;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 use std::io::{BufRead as _, Read as _, Write as _};
@@ -178,7 +178,7 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
         killed.signal("-KILL");
         killed.output();
         assert!(noted());
-        let cleaned = netstage_live::tcpmon::note::clean(Path::new(state)).unwrap();
+        let cleaned = netstage_tcp_watch::note::clean(Path::new(state)).unwrap();
         assert!(cleaned > 0);
         assert!(!noted());
         let said = windows(&["--window", "1G"]);
@@ -510,7 +510,7 @@ fn a_route_limits_what_begins_and_goes_with_the_command_or_by_clean() {
     let (limiting, _said) = begin();
     limiting_ends(limiting, "-KILL");
     assert!(routes(&world.left).contains("cwnd lock 11"));
-    assert_eq!(netstage_live::tcpmon::note::clean(&state).unwrap(), 1);
+    assert_eq!(netstage_tcp_watch::note::clean(&state).unwrap(), 1);
     assert!(!routes(&world.left).contains("cwnd"), "{}", routes(&world.left));
 }
 

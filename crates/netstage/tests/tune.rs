@@ -1,18 +1,20 @@
 //! `netstage tcp tune` and `[test.NAME] kind = "tcp-window"`: the window that is found, against what the line is and
 //! against a sweep.
 
-#[path = "../../live/tests/support/mod.rs"]
-mod namespaces;
+#[path = "../../../tests/support/apart.rs"]
+mod apart;
+#[path = "../../../tests/support/pair.rs"]
+mod pair;
 mod support;
 
-use namespaces::apart::{Apart, line};
-use namespaces::may_make_namespaces;
+use apart::{Apart, line};
 use netstage_core::link;
 use netstage_core::quantity::Capacity;
 use netstage_core::time::Duration;
-use netstage_live::netns::{Namespace, spawn_in};
-use netstage_live::tcpmon::filter::Filter;
-use netstage_live::tcpmon::programs::Programs;
+use netstage_host::netns::{Namespace, spawn_in};
+use netstage_tcp_watch::filter::Filter;
+use netstage_tcp_watch::programs::Programs;
+use pair::may_make_namespaces;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;

@@ -1,4 +1,13 @@
 //! From a scenario file to a checked plan, and the schema of what a run records.
+//!
+//! ```
+//! use netstage_scenario::{Options, parse};
+//!
+//! let errors = parse("empty.toml", "[scenario]\ntitel = \"t\"", None, &Options::default()).unwrap_err();
+//! assert!(errors.to_string().contains("did you mean"));
+//! ```
+//!
+//! Invariant: what has passed the checks can run, and each error names its place and what helps.
 #![forbid(unsafe_code)]
 
 mod address;

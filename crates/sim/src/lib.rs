@@ -2,6 +2,17 @@
 //!
 //! The same plan and seed give the same outcome, to the last bit, on any machine.
 //! docs/simulator.md tells what is modelled.
+//!
+//! ```
+//! use netstage_scenario::{Options, parse};
+//!
+//! let text = "[scenario]\ntitle = \"t\"\nduration = \"1 s\"\n[node.a]\n[node.b]\n[link.l]\nends = [\"a\", \"b\"]\n\
+//!             rate = \"1 Mbit/s\"\n[flow.f]\nfrom = \"a\"\nto = \"b\"\n";
+//! let scenario = parse("two.toml", text, None, &Options::default()).unwrap();
+//! assert_eq!(netstage_sim::refusal(&scenario.cells[0].plan), None);
+//! ```
+//!
+//! Invariant: no clock and no I/O.
 #![forbid(unsafe_code)]
 
 mod bins;

@@ -6,6 +6,13 @@
 //! per finished run instead, and the same study takes it up where it stopped. docs/record.md
 //! describes both. Who performs runs elsewhere than on threads of this process drives a [`Study`]
 //! and a [`Performer`] by itself.
+//!
+//! ```
+//! let quantiles = netstage_study::format::seconds(0.0015);
+//! assert_eq!(quantiles, "1.5 ms");
+//! ```
+//!
+//! Invariant: a record is complete or it is none; what a run measured is written once.
 #![forbid(unsafe_code)]
 
 mod analyse;

@@ -1,14 +1,14 @@
 //! The stages a study can run on.
 
 use crate::Stopped;
-pub use netstage_live::emulation::{Backend, Means};
-use netstage_live::fabric::edges::{self, Emulated};
-use netstage_live::fabric::layout::Layout;
-use netstage_live::fabric::{assignments, services};
-use netstage_live::placed;
-use netstage_live::tester::bench::Bench;
 use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::Plan;
+pub use netstage_stage::emulated::{Backend, Means};
+use netstage_stage::hosts;
+use netstage_stage::topology::edges::{self, Emulated};
+use netstage_stage::topology::layout::Layout;
+use netstage_stage::topology::{assignments, services};
+use netstage_tester::bench::Bench;
 
 /// What of a plan the simulator does not run; none where it runs all.
 pub use netstage_sim::refusal as sim_refusal;
@@ -40,12 +40,12 @@ pub fn sim(plan: &Plan, seed: u64, attendant: &dyn Attendant) -> Result<Outcome,
 
 /// Real packets between namespaces of this machine.
 pub fn emu(means: Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync {
-    move |plan, seed, attendant| netstage_live::emulation::run(plan, seed, &means, attendant)
+    move |plan, seed, attendant| netstage_stage::emulated::run(plan, seed, &means, attendant)
 }
 
 /// Real packets between hosts of a fleet.
-pub fn live(means: placed::Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync {
-    move |plan, seed, attendant| placed::run(plan, seed, &means, attendant)
+pub fn live(means: hosts::Means) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync {
+    move |plan, seed, attendant| hosts::run(plan, seed, &means, attendant)
 }
 
 /// A real router between interfaces of this machine.

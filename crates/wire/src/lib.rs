@@ -1,6 +1,15 @@
 //! Byte layouts that cross a process, kernel or machine.
 //!
 //! Also the one place for header sizes: simulator and dataplane count with these.
+//!
+//! ```
+//! use netstage_wire::mpls::{Entry, Label};
+//!
+//! let entry = Entry { label: Label::new(300).unwrap(), ..Entry::default() };
+//! assert_eq!(Entry::from_bytes(entry.to_bytes()), entry);
+//! ```
+//!
+//! Invariant: no I/O, no allocation, no unsafe code; whatever the bytes, reading them gives a value or `None`.
 #![no_std]
 #![forbid(unsafe_code)]
 

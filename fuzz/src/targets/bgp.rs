@@ -2,10 +2,10 @@
 //! sends are whole messages, an error is its last word, and what it takes for routes can be read.
 
 use netstage_core::time::{Duration, Instant};
-use netstage_live::bgp::machine::{Event, Machine, Settings, Side, State, Transmit};
-use netstage_live::bgp::nlri::Family;
-use netstage_live::bgp::open::Identity;
-use netstage_live::bgp::receive::Received;
+use netstage_routing::bgp::machine::{Event, Machine, Settings, Side, State, Transmit};
+use netstage_routing::bgp::nlri::Family;
+use netstage_routing::bgp::open::Identity;
+use netstage_routing::bgp::receive::Received;
 
 const KEEPALIVE: [u8; 19] =
     [255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 19, 4];

@@ -1,7 +1,7 @@
 //! Captures from arbitrary bytes: a model that can run, or the reason why there is none.
 
-use netstage_live::learn::{learn, parse};
 use netstage_scenario::learned::ModelFile;
+use netstage_traffic::learn::{learn, parse};
 
 pub fn run(bytes: &[u8]) {
     if let Some((&link, frame)) = bytes.split_first() {

@@ -1,17 +1,17 @@
 //! What agents and controllers say to each other, from arbitrary bytes: every message is read
 //! or refused, and whatever the order of requests, an agent stays with its controller.
 
-use netstage_core::fleet::{Phase, Session};
-use netstage_core::time::Duration;
-use netstage_live::agent::Limits;
-use netstage_live::keyed::Peer;
-use netstage_live::measure::Timeline;
-use netstage_live::protocol::generated::{
+use netstage_agent::Limits;
+use netstage_agent::measure::Timeline;
+use netstage_agent_api::protocol::generated::{
     CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, PrepareRequest, Progress,
     ReadClockReply, ReportChunk, StartRequest, report_chunk::Content,
 };
-use netstage_live::protocol::{Refusal, common_version, read_assignment, read_report};
-use netstage_live::task;
+use netstage_agent_api::protocol::{Refusal, common_version, read_assignment, read_report};
+use netstage_agent_api::task;
+use netstage_core::fleet::{Phase, Session};
+use netstage_core::time::Duration;
+use netstage_host::keyed::Peer;
 use prost::Message as _;
 
 pub fn run(bytes: &[u8]) {

@@ -4,9 +4,9 @@
 //! Steps: what happens, how many bytes belong to it, and those.
 
 use netstage_core::time::{Duration, Instant};
-use netstage_live::router::fib::Change;
-use netstage_live::router::source::fpm::{HOLD, Manager};
-use netstage_live::router::source::route::Names;
+use netstage_routing::source::fpm::{HOLD, Manager};
+use netstage_routing::source::path::Change;
+use netstage_routing::source::route::Names;
 use std::collections::BTreeSet;
 
 /// What is known, by the changes that were told.

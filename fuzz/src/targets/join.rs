@@ -2,10 +2,10 @@
 //! certificates. Each is read or refused; what was read is written the same; and a certificate that was
 //! given names the agent it was given to, whatever the request asks for.
 
-use netstage_live::fleet::authority::{Authority, name_in};
-use netstage_live::fleet::enrolment::generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
-use netstage_live::fleet::folder::{Fleet, Grant};
-use netstage_live::fleet::token::Token;
+use netstage_agent::fleet::authority::{Authority, name_in};
+use netstage_agent::fleet::enrolment::generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
+use netstage_agent::fleet::folder::{Fleet, Grant};
+use netstage_agent::fleet::token::Token;
 use prost::Message as _;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! MRT files from arbitrary bytes: read or refused. What is read can be announced and withdrawn,
 //! every route once.
 
-use netstage_live::bgp::inject::{Action, Injection, Order};
-use netstage_live::bgp::nlri::Family;
-use netstage_live::bgp::path::Encoding;
-use netstage_live::bgp::table::{Table, read_mrt};
+use netstage_routing::bgp::inject::{Action, Injection, Order};
+use netstage_routing::bgp::nlri::Family;
+use netstage_routing::bgp::path::Encoding;
+use netstage_routing::bgp::table::{Table, read_mrt};
 
 pub fn run(bytes: &[u8]) {
     let mut table = Table::new();

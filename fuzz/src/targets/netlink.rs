@@ -3,12 +3,12 @@
 
 use netstage_core::forward::Model;
 use netstage_core::forward::lpm::Shape;
-use netstage_live::netns::feed::{Heard, heard};
-use netstage_live::netns::lookup::Station;
-use netstage_live::router::fib::{Fib, Interface};
-use netstage_live::router::source::Ranked;
-use netstage_live::router::source::route::{Names, Told, told};
-use netstage_live::router::tables::{Sizes, Tables};
+use netstage_host::netns::feed::{Heard, heard};
+use netstage_host::netns::lookup::Station;
+use netstage_router::fib::{Fib, Interface};
+use netstage_router::tables::{Sizes, Tables};
+use netstage_routing::source::Ranked;
+use netstage_routing::source::route::{Names, Told, told};
 
 pub fn run(bytes: &[u8]) {
     let names = Names {

@@ -6,12 +6,12 @@
 use netstage_core::edge::Prefix;
 use netstage_core::fair::{self, Control};
 use netstage_core::time::{Duration, Instant};
-use netstage_live::clock::Epoch;
-use netstage_live::pe::engine::config::{
+use netstage_host::clock::Epoch;
+use netstage_host::ports::{self, Received};
+use netstage_pe::engine::config::{
     Circuit, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Queueing, Reference, Side, Vpn,
 };
-use netstage_live::pe::engine::{Engine, Keys};
-use netstage_live::ports::{self, Received};
+use netstage_pe::engine::{Engine, Keys};
 use netstage_wire::mpls::Label;
 use netstage_wire::{ethernet, ip};
 use std::collections::VecDeque;

@@ -2,10 +2,10 @@
 
 use super::fleet::{self, StateFolder};
 use crate::exit::{Failure, INTERRUPTED, OK};
+use netstage_agent::fleet::member::Member;
+use netstage_agent::{Agent, EndReason, Engine, Scratch, Serving, Worker};
 use netstage_core::fleet::Policy;
-use netstage_live::agent::{Agent, EndReason, Engine, Scratch, Serving, Worker};
-use netstage_live::fleet::member::Member;
-use netstage_live::log::Level;
+use netstage_host::log::Level;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

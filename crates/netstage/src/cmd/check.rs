@@ -3,8 +3,8 @@
 use super::Chosen;
 use crate::exit::{self, Failure, OK};
 use crate::summary;
-use netstage_live::fabric::services::frr::configurations;
 use netstage_scenario::{Cell, Scenario};
+use netstage_stage::topology::services::frr::configurations;
 use netstage_study::report::{Column, Table};
 use serde_json::{Value, json};
 use std::fs;

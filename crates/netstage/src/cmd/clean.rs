@@ -4,10 +4,10 @@ use super::fleet::StateFolder;
 use super::router::SOCKET;
 use super::table::counted;
 use crate::exit::{Failure, OK, print};
-use netstage_live::agent::Scratch;
-use netstage_live::obstacle::Error;
-use netstage_live::router::daemon::clean;
-use netstage_live::tcpmon::tracefs;
+use netstage_agent::Scratch;
+use netstage_host::obstacle::Error;
+use netstage_router::daemon::clean;
+use netstage_tcp_watch::tracefs;
 use std::path::PathBuf;
 
 /// Options of `clean`.

@@ -1,7 +1,7 @@
 //! `netstage doctor`: what this host can do, what is missing, and how to get it.
 
 use crate::exit::{self, Failure, MISSING, OK};
-use netstage_live::doctor::{Finding, emulation_possible, examine};
+use netstage_host::doctor::{Finding, emulation_possible, examine};
 use serde_json::json;
 use std::fmt::Write as _;
 

@@ -2,12 +2,13 @@
 
 use super::table::{Table, counted, time};
 use crate::exit::{FAILED, Failure, OK, print};
-use netstage_live::controller::{Agents, Place};
-use netstage_live::fleet::folder::Grant;
-use netstage_live::fleet::hub::Hub;
-use netstage_live::fleet::runs::Runs;
-use netstage_live::fleet::{self, AgentStatus, Fleet, FleetError, State};
-use netstage_live::log::{Level, Log};
+use netstage_agent::controller::{Agents, Place};
+use netstage_agent::fleet::folder::Grant;
+use netstage_agent::fleet::hub::Hub;
+use netstage_agent::fleet::runs::Runs;
+use netstage_agent::fleet::{self, AgentStatus, Fleet, State};
+use netstage_host::log::{Level, Log};
+use netstage_host::obstacle::Obstacle;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -181,7 +182,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
 }
 
 /// What a fleet cannot do.
-pub fn failure(error: FleetError) -> Failure {
+pub fn failure(error: Obstacle) -> Failure {
     Failure::usage(error.message).help(error.remedy)
 }
 

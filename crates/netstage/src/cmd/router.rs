@@ -3,8 +3,8 @@
 use super::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
 use clap::ValueEnum;
-use netstage_live::router::daemon::state::{Label, Route, RouteFilter};
-use netstage_live::router::daemon::{self, Daemon, Level, Log, Signals, State, ask};
+use netstage_router::daemon::state::{Label, Route, RouteFilter};
+use netstage_router::daemon::{self, Daemon, Level, Log, Signals, State, ask};
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;

@@ -4,8 +4,8 @@ use super::Chosen;
 use crate::exit::{self, EXPECTATION, FAILED, Failure, OK, VOID};
 use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
-use netstage_live::placed;
 use netstage_scenario::Scenario;
+use netstage_stage::hosts;
 use netstage_study::stage::{self, Backend, Means};
 use netstage_study::{Observer, Options, Progress, Record, Runner, TOOL, page, report};
 use serde_json::json;
@@ -79,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
                     .help("--emulator goes with --on emu"));
             }
             (Stage::Live, Emulator::Own) => {
-                let means = placed::Means::new(arguments.fleet.open()?, &out);
+                let means = hosts::Means::new(arguments.fleet.open()?, &out);
                 ("live", 1, Box::new(stage::live(means)))
             }
             (Stage::Live, _) => {

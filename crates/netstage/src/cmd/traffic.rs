@@ -1,8 +1,8 @@
 //! `netstage traffic learn`: a model file from a capture.
 
 use crate::exit::{self, Failure, OK};
-use netstage_live::learn::{Filter, LearnError, Lesson, learn};
 use netstage_scenario::learned::Fit;
+use netstage_traffic::learn::{Filter, LearnError, Lesson, learn};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::File;

@@ -3,7 +3,7 @@
 use super::{Answer, Shared, apart};
 use axum::Json;
 use axum::extract::State;
-use netstage_live::fleet::{AgentStatus, Fleet, State as Does};
+use netstage_agent::fleet::{AgentStatus, Fleet, State as Does};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -6,7 +6,7 @@ use super::studies::Counted;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use netstage_live::prometheus::{CONTENT, Page};
+use netstage_host::prometheus::{CONTENT, Page};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
@@ -75,7 +75,7 @@ fn of_agents(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_live::prometheus::scheme;
+    use netstage_host::prometheus::scheme;
 
     #[test]
     fn names_keep_to_the_scheme() {

@@ -7,10 +7,10 @@ use super::scenarios::{Draft, ENDING, parse};
 use crate::cmd::run::{LOGS, code, own_program};
 use crate::exit::{Failure, INTERRUPTED};
 use axum::http::StatusCode;
-use netstage_live::fleet::Fleet;
-use netstage_live::placed;
+use netstage_agent::fleet::Fleet;
 use netstage_scenario::outcome::Outcome;
 use netstage_scenario::{Cell, Scenario};
+use netstage_stage::hosts;
 use netstage_study::report::{Topology, planned, report};
 use netstage_study::stage::{self, Backend, Means};
 use netstage_study::{Error, Observer, Options, Progress, Record, Run, Runner, TOOL, page};
@@ -325,7 +325,7 @@ pub fn refusal(stage: Stage, scenario: &Scenario) -> Option<String> {
         Stage::Sim => stage::sim_refusal,
         Stage::Emu => stage::emu_refusal,
         // The rest its hosts tell when they are asked.
-        Stage::Live => placed::refusal,
+        Stage::Live => hosts::refusal,
     };
     scenario.cells.iter().find_map(|cell| of_plan(&cell.plan))
 }
@@ -394,7 +394,7 @@ fn run(
         }
         Stage::Live => {
             let fleet = Fleet::open(&shared.fleet).map_err(|error| Error::Unsupported(error.to_string()))?;
-            placement = stage::live(placed::Means::new(fleet, &out));
+            placement = stage::live(hosts::Means::new(fleet, &out));
             ("live", 1, &placement)
         }
     };

@@ -3,8 +3,8 @@
 use crate::support::network::{address, join};
 use crate::support::{Folder, within};
 use crate::world::{PATIENCE, Stream, World, counted, interface, label, route, socket, state};
-use netstage_live::netns::{Netlink, ethtool, spawn_in};
-use netstage_live::router::daemon::reload;
+use netstage_host::netns::{Netlink, ethtool, spawn_in};
+use netstage_router::daemon::reload;
 use std::process::Command;
 
 #[test]

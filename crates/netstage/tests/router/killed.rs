@@ -2,7 +2,7 @@
 
 use crate::support::{Folder, Process, within};
 use crate::world::{PATIENCE, PROGRAM, Stream, World, counted, interfaces, socket, state};
-use netstage_live::netns::spawn_in;
+use netstage_host::netns::spawn_in;
 use nix::mount::{MsFlags, mount, umount};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

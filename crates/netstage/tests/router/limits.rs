@@ -2,7 +2,7 @@
 
 use crate::support::{Folder, within};
 use crate::world::{PATIENCE, World, counted, interface, route, socket, state};
-use netstage_live::router::daemon::reload;
+use netstage_router::daemon::reload;
 use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv4Tos};

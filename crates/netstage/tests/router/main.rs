@@ -10,7 +10,7 @@ mod limits;
 mod told;
 mod world;
 
-use netstage_live::netns::spawn_in;
+use netstage_host::netns::spawn_in;
 use std::process::{Command, Stdio};
 use support::{Folder, Process};
 use world::{PROGRAM, World, counted, interface, label, route, socket, state};

@@ -2,11 +2,11 @@
 
 use crate::support::network::{address, default_route, is_privileged, join};
 use crate::support::{Folder, Process, within};
-use netstage_live::netns::{Namespace, Netlink, ethtool, spawn_in};
-use netstage_live::ports::Port as _;
-use netstage_live::ports::tun::{Layer, Tun};
-use netstage_live::router::daemon::state::{Interface, Label, Route, RouteFilter};
-use netstage_live::router::daemon::{State, ask, labels, routes};
+use netstage_host::netns::{Namespace, Netlink, ethtool, spawn_in};
+use netstage_host::ports::Port as _;
+use netstage_host::ports::tun::{Layer, Tun};
+use netstage_router::daemon::state::{Interface, Label, Route, RouteFilter};
+use netstage_router::daemon::{State, ask, labels, routes};
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};

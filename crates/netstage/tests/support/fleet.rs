@@ -3,8 +3,8 @@
 
 use super::network::{address, join};
 use super::{Folder, Process, within};
-use netstage_live::netns::netlink::Netlink;
-use netstage_live::netns::{Namespace, spawn_in};
+use netstage_host::netns::netlink::Netlink;
+use netstage_host::netns::{Namespace, spawn_in};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

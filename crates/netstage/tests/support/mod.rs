@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Whether the emulated stage can run here; says "skipped" where it cannot.
 pub fn can_emulate() -> bool {
-    use netstage_live::netns::user::{Privileges, privileges};
+    use netstage_host::netns::user::{Privileges, privileges};
     let can = !matches!(privileges(), Privileges::Neither(_));
     if !can {
         println!("skipped: network namespaces are not allowed here");

@@ -1,10 +1,10 @@
 //! What tests of routers share: namespaces that are joined, and addresses.
 #![allow(dead_code)]
 
-use netstage_live::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
-use netstage_live::netns::routes::{Metrics, Route};
-use netstage_live::netns::user::{Privileges, privileges};
-use netstage_live::netns::{Namespace, ethtool};
+use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
+use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::user::{Privileges, privileges};
+use netstage_host::netns::{Namespace, ethtool};
 use std::net::IpAddr;
 
 /// Whether this process may make namespaces with programs in them; says "skipped" where it may not.

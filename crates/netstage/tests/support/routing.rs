@@ -1,7 +1,7 @@
 //! Scenarios with routing daemons: whether they can run here, and where their nodes are.
 
-use netstage_live::netns::Namespace;
-use netstage_live::netns::user::{Privileges, privileges};
+use netstage_host::netns::Namespace;
+use netstage_host::netns::user::{Privileges, privileges};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 

@@ -2,7 +2,7 @@
 
 use crate::support::within;
 use crate::world::{PATIENCE, World, all_came_back, bird, refusal, to_ipv6, trials};
-use netstage_live::netns::spawn_in;
+use netstage_host::netns::spawn_in;
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
 

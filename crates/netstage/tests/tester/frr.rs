@@ -3,7 +3,7 @@
 
 use crate::support::{Process, within};
 use crate::world::{PROGRAM, World, all_came_back, ip, trials};
-use netstage_live::netns::spawn_in;
+use netstage_host::netns::spawn_in;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const FOLDER: &str = "/usr/lib/frr";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What has zebra keep labels on a kernel without MPLS.
-const LABELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../live/src/fabric/services/frr/labels.c");
+const LABELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../stage/src/topology/services/frr/labels.c");
 /// The ends of the tester's paths, beyond its ports.
 const ENDS: [(&str, &str); 2] = [("198.51.100.1", "192.0.2.6"), ("198.51.100.2", "192.0.2.10")];
 
@@ -36,7 +36,7 @@ fn begin(world: &World, sessions: &str) -> Driven {
     command.args(["router", "run"]).arg(world.folder.join("router.toml")).stderr(Stdio::null());
     let router = Process::new(spawn_in(&world.router, command).unwrap());
     let socket = world.folder.join("router.sock");
-    assert!(within(PATIENCE, || netstage_live::router::daemon::ask(&socket).is_ok()), "no router");
+    assert!(within(PATIENCE, || netstage_router::daemon::ask(&socket).is_ok()), "no router");
     write(
         "zebra.conf",
         "no zebra nexthop kernel enable\nno fpm use-next-hop-groups\nfpm address 127.0.0.1 port 2620\n",

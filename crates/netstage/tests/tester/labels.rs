@@ -2,8 +2,8 @@
 
 use crate::world::{World, all_came_back, refusal, trials};
 use netstage_core::ldp::{Binding, Config, Null};
-use netstage_live::ldp::{self, Fec, Label};
-use netstage_live::netns::Namespace;
+use netstage_host::netns::Namespace;
+use netstage_routing::ldp::{self, Fec, Label};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The router's own side of label distribution, as a routing daemon beside it would be: what it binds is what

@@ -15,7 +15,7 @@ mod ovs;
 mod uml;
 mod world;
 
-use netstage_live::netns::Netlink;
+use netstage_host::netns::Netlink;
 use serde_json::Value;
 use support::network::is_privileged;
 use support::{Folder, run_page};

@@ -2,7 +2,7 @@
 
 use crate::support::{Process, within};
 use crate::world::{PATIENCE, World, came_back_right, trials};
-use netstage_live::netns::spawn_in;
+use netstage_host::netns::spawn_in;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 

@@ -2,7 +2,7 @@
 
 use crate::support::network::{is_privileged, join_by};
 use crate::support::{Folder, Process, within};
-use netstage_live::netns::{Namespace, Netlink, ethtool, spawn_in};
+use netstage_host::netns::{Namespace, Netlink, ethtool, spawn_in};
 use serde_json::Value;
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -108,7 +108,7 @@ impl World {
         let mut command = Command::new(PROGRAM);
         command.args(["router", "run"]).arg(file).stderr(Stdio::piped());
         let process = Process::new(spawn_in(&self.router, command).unwrap());
-        let answers = || netstage_live::router::daemon::ask(&socket).is_ok();
+        let answers = || netstage_router::daemon::ask(&socket).is_ok();
         assert!(within(PATIENCE, answers), "the router does not answer");
         process
     }

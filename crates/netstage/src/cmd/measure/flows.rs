@@ -2,11 +2,11 @@
 
 use super::{Family, PORT, key, measure, units};
 use crate::exit::Failure;
+use netstage_agent::measure::{Method, Order, Ways};
+use netstage_agent_api::task::{TcpOptions, UdpOptions};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_live::measure::{Method, Order, Ways};
-use netstage_live::task::{TcpOptions, UdpOptions};
 use std::path::PathBuf;
 
 /// Payload of a UDP packet: fits an Ethernet frame over IPv6, too.

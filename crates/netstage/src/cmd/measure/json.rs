@@ -1,10 +1,10 @@
 //! A measurement as JSON: every rate is bits per second of payload, every time in its name's
 //! unit; sides that told nothing are null.
 
+use netstage_agent::measure::{FlowOutcome, Interval, Method, Order, Outcome, Ways};
+use netstage_agent_api::results::{Buckets, Counts};
 use netstage_core::measure::Histogram;
 use netstage_core::time::Duration;
-use netstage_live::measure::{FlowOutcome, Interval, Method, Order, Outcome, Ways};
-use netstage_live::results::{Buckets, Counts};
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 
@@ -106,7 +106,7 @@ fn direction(reverse: bool) -> &'static str {
 
 fn flow(flow: &FlowOutcome, measured: Duration) -> Value {
     let received_side = flow.received.as_ref();
-    let times = |of: fn(&netstage_live::results::FlowResult) -> &Buckets| {
+    let times = |of: fn(&netstage_agent_api::results::FlowResult) -> &Buckets| {
         received_side.map_or(Value::Null, |result| percentiles(of(result)))
     };
     json!({

@@ -10,10 +10,10 @@ mod text;
 pub(super) mod units;
 
 use crate::exit::{FAILED, Failure, INTERRUPTED, OK, VOID};
-use netstage_live::controller::Error;
-use netstage_live::keyed::{Key, KeyError};
-use netstage_live::measure::{OpenError, Order, Outcome, Session};
-use netstage_live::protocol::RefusalKind;
+use netstage_agent::controller::Error;
+use netstage_agent::measure::{OpenError, Order, Outcome, Session};
+use netstage_agent_api::protocol::RefusalKind;
+use netstage_host::keyed::{Key, KeyError};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 

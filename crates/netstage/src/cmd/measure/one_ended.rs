@@ -3,11 +3,11 @@
 
 use super::{Family, measure, units};
 use crate::exit::Failure;
+use netstage_agent::measure::{Method, Order, Ways};
+use netstage_agent_api::task::ONE_ENDED_LIMIT;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_live::measure::{Method, Order, Ways};
-use netstage_live::task::ONE_ENDED_LIMIT;
 
 /// Ten packets a second of a ping's size.
 const DEFAULT_RATE: BitRate = BitRate(4_480);

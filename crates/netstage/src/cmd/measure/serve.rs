@@ -2,13 +2,13 @@
 
 use super::{KEY_VARIABLE, PORT, find_key, units};
 use crate::exit::{FAILED, Failure, INTERRUPTED, OK};
+use netstage_agent::{EndReason, Engine, Happening, Host, Limits};
+use netstage_agent_api::task::{Assignment, Side, Transport};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
-use netstage_live::agent::{EndReason, Engine, Happening, Host, Limits};
-use netstage_live::keyed::Key;
-use netstage_live::stamp::{Reflector, ReflectorEnder, Timescale};
-use netstage_live::task::{Assignment, Side, Transport};
+use netstage_host::keyed::Key;
 use netstage_study::format;
+use netstage_traffic::stamp::{Reflector, ReflectorEnder, Timescale};
 use serde_json::json;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

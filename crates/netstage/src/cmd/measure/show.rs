@@ -5,7 +5,7 @@ use super::{json, text};
 use crate::exit::{self, Failure};
 use crate::sparkline::sparkline;
 use indicatif::{ProgressBar, ProgressStyle};
-use netstage_live::measure::{Interval, Order, Outcome, Session};
+use netstage_agent::measure::{Interval, Order, Outcome, Session};
 use netstage_study::format::quantity;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;

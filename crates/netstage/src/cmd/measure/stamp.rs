@@ -3,9 +3,9 @@
 use super::{Family, flows, units};
 use crate::exit::{self, FAILED, Failure, INTERRUPTED, OK};
 use netstage_core::time::Duration;
-use netstage_live::keyed::Key;
-use netstage_live::stamp::{self, Delays, Found, HmacKey, Sending, Timescale};
+use netstage_host::keyed::Key;
 use netstage_study::format::quantity;
+use netstage_traffic::stamp::{self, Delays, Found, HmacKey, Sending, Timescale};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! A measurement as lines of text, as they come, and its summary. Plain text: no escape codes.
 
+use netstage_agent::measure::{Cell, FlowOutcome, Interval, Method, Order, Outcome, Ways};
+use netstage_agent_api::results::{Buckets, Counts, Schedule};
 use netstage_core::measure::Histogram;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_live::measure::{Cell, FlowOutcome, Interval, Method, Order, Outcome, Ways};
-use netstage_live::results::{Buckets, Counts, Schedule};
 use netstage_study::format::{quantity, rate};
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -8,8 +8,8 @@ mod views;
 use crate::cmd::table;
 use crate::exit::{Failure, OK, print};
 use clap::ValueEnum;
-use netstage_live::pe::daemon::client::{self, Client};
-use netstage_live::pe::daemon::{self, Snapshot};
+use netstage_pe::daemon::client::{self, Client};
+use netstage_pe::daemon::{self, Snapshot};
 use std::path::{Path, PathBuf};
 
 /// Subcommands of `pe`.

@@ -3,7 +3,7 @@
 use super::json;
 use crate::cmd::table::{Table, counted};
 use crate::exit::{EXPECTATION, Failure, OK, print};
-use netstage_live::pe::trace::{self, Outcome};
+use netstage_pe::trace::{self, Outcome};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::json;
 use crate::exit::{Failure, OK};
-use netstage_live::pe::daemon::{Daemon, Ended, Level, Log, Signals};
+use netstage_pe::daemon::{Daemon, Ended, Level, Log, Signals};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::{Socket, connect, unanswered};
 use crate::cmd::table::{Table, rate, time};
 use crate::exit::{Failure, OK, print};
-use netstage_live::pe::daemon::snapshot::{FlowState, Snapshot};
+use netstage_pe::daemon::snapshot::{FlowState, Snapshot};
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,7 +140,7 @@ fn page(before: &Snapshot, now: &Snapshot, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_live::pe::daemon::snapshot::TrafficState;
+    use netstage_pe::daemon::snapshot::TrafficState;
 
     #[test]
     fn rates_are_those_between_two_looks() {

@@ -1,7 +1,7 @@
 //! A router's state as tables.
 
 use crate::cmd::table::{Table, time};
-use netstage_live::pe::daemon::snapshot::{Snapshot, meaning};
+use netstage_pe::daemon::snapshot::{Snapshot, meaning};
 
 pub fn router(state: &Snapshot) -> String {
     let mut text = format!(
@@ -163,7 +163,7 @@ pub fn counters(state: &Snapshot) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_live::pe::daemon::snapshot::{FlowState, PeerState, ReferenceState, WindowState};
+    use netstage_pe::daemon::snapshot::{FlowState, PeerState, ReferenceState, WindowState};
 
     #[test]
     fn what_is_wrong_is_seen() {

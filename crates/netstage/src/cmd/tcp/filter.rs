@@ -1,8 +1,8 @@
 //! Which connections: options that several commands have.
 
 use crate::exit::Failure;
-use netstage_live::netns::Namespace;
-use netstage_live::tcpmon::filter::{self, Filter, Network, Process};
+use netstage_host::netns::Namespace;
+use netstage_tcp_watch::filter::{self, Filter, Network, Process};
 use std::collections::BTreeSet;
 use std::io;
 

@@ -8,7 +8,7 @@ mod view;
 mod watch;
 
 use crate::exit::Failure;
-use netstage_live::obstacle::Obstacle;
+use netstage_host::obstacle::Obstacle;
 
 /// Subcommands of `tcp`.
 #[derive(clap::Subcommand)]

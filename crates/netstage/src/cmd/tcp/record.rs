@@ -3,13 +3,13 @@
 use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, Snapshot};
 use netstage_core::tcp::history::{Bin, History};
 use netstage_core::time::{Duration, Instant};
-use netstage_live::tcpmon::flows::Flow;
 use netstage_scenario::outcome::{Metric, Outcome, Series};
 use netstage_scenario::window;
 use netstage_study::TOOL;
 use netstage_study::figure::{Axis, Figure, Kind as Form, Series as Line};
 use netstage_study::format::rounded;
 use netstage_study::observed::Observation;
+use netstage_tcp_watch::flows::Flow;
 use std::collections::BTreeMap;
 
 /// Flows that are kept, bins of each, and marks in a figure.

@@ -4,7 +4,7 @@ use crate::cmd::table::{Table, counted, rate, time};
 use crate::sparkline::sparkline;
 use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, Snapshot};
 use netstage_core::time::{Duration, Instant};
-use netstage_live::tcpmon::flows::Flow;
+use netstage_tcp_watch::flows::Flow;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Causes are counted over so long.

@@ -3,8 +3,8 @@
 use super::setup::{self, Kind};
 use crate::cmd::run::to_record;
 use crate::exit::{Failure, OK, print};
-use netstage_live::tester::bench::Bench;
 use netstage_study::{Options, TOOL, stage};
+use netstage_tester::bench::Bench;
 use std::path::PathBuf;
 
 /// Name of the stage in records.

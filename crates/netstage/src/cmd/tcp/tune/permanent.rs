@@ -1,7 +1,7 @@
 //! Lines that make a window, or a congestion control, permanent on the hosts it was found for.
 
-use netstage_live::netns::Namespace;
-use netstage_live::netns::netlink::Netlink;
+use netstage_host::netns::Namespace;
+use netstage_host::netns::netlink::Netlink;
 use serde::Serialize;
 use std::net::IpAddr;
 

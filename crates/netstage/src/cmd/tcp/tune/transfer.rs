@@ -5,17 +5,17 @@ use super::Arguments;
 use crate::cmd::measure::failure;
 use crate::cmd::tcp::refused;
 use crate::exit::Failure;
+use netstage_agent::controller::Error;
+use netstage_agent::measure::{
+    FlowOutcome, Method, OpenError, Order, Outcome, Session, Sink, Upload, UploadError, Uploaded, Ways,
+};
+use netstage_agent_api::protocol::RefusalKind;
+use netstage_agent_api::results::TcpSample;
+use netstage_agent_api::task::TcpOptions;
 use netstage_core::measure::tune::{Sample, Setting};
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_live::controller::Error;
-use netstage_live::keyed::Key;
-use netstage_live::measure::{
-    FlowOutcome, Method, OpenError, Order, Outcome, Session, Sink, Upload, UploadError, Uploaded, Ways,
-};
-use netstage_live::protocol::RefusalKind;
-use netstage_live::results::TcpSample;
-use netstage_live::task::TcpOptions;
+use netstage_host::keyed::Key;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;

@@ -1,0 +1,147 @@
+//! Rates without sockets: building a table, writing its messages, taking them in.
+
+use netstage_core::time::{Duration, Instant};
+use netstage_routing::bgp::inject::{Action, Injection, Order, Written};
+use netstage_routing::bgp::machine::{Event, Machine, Settings, Side, Transmit};
+use netstage_routing::bgp::nlri::Family;
+use netstage_routing::bgp::open::Identity;
+use netstage_routing::bgp::path::{AsPath, Encoding};
+use netstage_routing::bgp::receive::{ExpectedNextHop, Received};
+use netstage_routing::bgp::table::{Pattern, Spread, Table};
+use std::hint::black_box;
+
+const REPEATS: usize = 9;
+const BUFFER: usize = 1 << 20;
+const ENCODING: Encoding = Encoding { four_octet_as: true, prepend: Some(65_001), local_preference: None };
+
+/// Prints the best and the middle of some repeats, for 50,000 and for 1,000,000 prefixes of 24 bits.
+pub fn print_rates() {
+    println!("{:>9}  {:<36} {:>9} {:>9}", "routes", "", "best ms", "middle ms");
+    for count in [50_000, 1_000_000] {
+        let line = |what: &str, mut times: Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            println!("{count:>9}  {what:<36} {:>9.3} {:>9.3}", times[0], times[REPEATS / 2]);
+        };
+        line("table from a pattern", times(|| drop(black_box(table(count, 1)))));
+        let one = table(count, 1);
+        let many = table(count, 8);
+        for (table, what) in [(&one, "one next hop"), (&many, "eight next hops in turn")] {
+            let announce = times(|| write(table, Action::Announce, None));
+            line(&format!("announce, {what}"), announce);
+        }
+        let withdraw = times(|| write(&one, Action::Withdraw, None));
+        line("withdraw", withdraw);
+        let mut all = Vec::new();
+        write(&one, Action::Announce, Some(&mut all));
+        let (mut machine, mut received) = (established(), Received::new());
+        line(
+            "take in, from bytes to table",
+            times(|| {
+                received.clear();
+                take(&mut machine, &mut received, &all);
+            }),
+        );
+        line(
+            "compare with what was expected",
+            times(|| {
+                let families = [Family::Ipv4Unicast];
+                assert!(received.differences(&one, &families, ExpectedNextHop::AsListed).is_empty());
+            }),
+        );
+    }
+}
+
+fn times(mut work: impl FnMut()) -> Vec<f64> {
+    (0..REPEATS)
+        .map(|_| {
+            let start = std::time::Instant::now();
+            work();
+            start.elapsed().as_secs_f64() * 1e3
+        })
+        .collect()
+}
+
+fn table(count: u32, hops: u8) -> Table {
+    let mut table = Table::new();
+    let pattern = Pattern {
+        family: Family::Ipv4Unicast,
+        first: "1.0.0.0/24".parse().expect("a prefix"),
+        count,
+        next_hops: (1..=hops).map(|last| [192, 0, 2, last].into()).collect(),
+        spread: Spread::InTurn,
+        as_path: AsPath::sequence(&[65_010, 65_011]),
+        first_label: None,
+        distinguisher: None,
+    };
+    pattern.append_to(&mut table).expect("there are as many prefixes");
+    table
+}
+
+/// Through one buffer that is emptied, as a socket would, into `kept` if given.
+fn write(table: &Table, action: Action, mut kept: Option<&mut Vec<u8>>) {
+    let mut injection = Injection::new(table, action, Order::Packed, &[Family::Ipv4Unicast]);
+    let (mut buffer, mut total) = (Vec::with_capacity(BUFFER + 4096), Written::default());
+    loop {
+        buffer.clear();
+        let written = injection.fill(table, &ENCODING, BUFFER, &mut buffer);
+        if written == Written::default() {
+            assert_eq!(total.routes, table.len());
+            return;
+        }
+        if let Some(kept) = &mut kept {
+            kept.extend_from_slice(black_box(&buffer));
+        }
+        total.messages += written.messages;
+        total.routes += written.routes;
+    }
+}
+
+fn take(machine: &mut Machine, received: &mut Received, bytes: &[u8]) {
+    for piece in bytes.chunks(256 << 10) {
+        machine.handle_bytes(Instant::ZERO, Side::Ours, piece);
+        while let Some(event) = machine.poll_event() {
+            if let Event::Update(update) = event {
+                received.take(&update);
+            }
+        }
+    }
+}
+
+/// A machine whose peer is another one.
+fn established() -> Machine {
+    let settings = |number: u8| Settings {
+        identity: Identity {
+            local_as: 65_000 + u32::from(number),
+            peer_as: None,
+            identifier: [192, 0, 2, number].into(),
+            hold_time: Duration::ZERO,
+            families: vec![Family::Ipv4Unicast],
+            four_octet_as: true,
+        },
+        connects: true,
+        connect_retry: Duration::from_secs(1),
+        restart: None,
+    };
+    let mut machines = [(Machine::new(settings(1)), Side::Ours), (Machine::new(settings(2)), Side::Theirs)];
+    for (machine, side) in &mut machines {
+        machine.handle_start(Instant::ZERO);
+        machine.handle_connected(Instant::ZERO, *side);
+    }
+    let [one, two] = &mut machines;
+    for _ in 0..3 {
+        carry(one, two);
+        carry(two, one);
+    }
+    let [(mut machine, _), _] = machines;
+    while machine.poll_event().is_some() {}
+    assert!(machine.established().is_some());
+    machine
+}
+
+fn carry(from: &mut (Machine, Side), to: &mut (Machine, Side)) {
+    while let Some(transmit) = from.0.poll_transmit() {
+        if let Transmit::Bytes(_, bytes) = transmit {
+            to.0.handle_bytes(Instant::ZERO, to.1, &bytes);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What a thousand agents take of their controller, and how well they start together. Agents and
+//! controller are processes of the program, on this machine. Decides nothing: tells how far it is on standard
+//! error, and prints what it found as JSON.
+//!
+//! ```text
+//! cargo run --release -p netstage-live --example fleet_rates -- target/release/netstage 1000
+//! ```
+//!
+//! Each agent sends one packet to itself at the start of the run, whose lateness is the start's, and tells of
+//! ten bins per second. A bare timer beside them: as many processes that sleep until one absolute time.
+
+use netstage_agent::controller::{Agents, Place};
+use netstage_agent::fleet::folder::Grant;
+use netstage_agent::fleet::{Fleet, State, member};
+use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_core::traffic::Pattern;
+use netstage_host::clock::monotonic_ns;
+use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
+use serde_json::json;
+use std::error::Error;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time;
+
+const SECONDS: u64 = 20;
+/// Ten bins a second.
+const INTERVAL: Duration = Duration::from_millis(100);
+const FIRST_PORT: u16 = 6001;
+
+/// Processes that end with this one.
+struct Crew(Vec<Child>);
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    match command(&arguments[1..]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command(arguments: &[String]) -> Result<(), Box<dyn Error>> {
+    match arguments {
+        [word, at] if word == "timer" => timer(at.parse()?),
+        [program, count] => {
+            let folder = std::env::temp_dir().join(format!("netstage-fleet-rates-{}", std::process::id()));
+            let result = measure(Path::new(program), count.parse()?, &folder);
+            let _ = fs::remove_dir_all(&folder);
+            result
+        }
+        _ => Err("fleet_rates PROGRAM AGENTS".into()),
+    }
+}
+
+/// Sleeps until a moment of the monotonic clock, and prints how late it woke, nanoseconds.
+fn timer(at_ns: u64) -> Result<(), Box<dyn Error>> {
+    println!("ready");
+    let at = nix::sys::time::TimeSpec::new((at_ns / 1_000_000_000) as i64, (at_ns % 1_000_000_000) as i64);
+    clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &at)?;
+    let late = monotonic_ns().saturating_sub(at_ns);
+    println!("{late}");
+    Ok(())
+}
+
+fn timers(count: usize) -> Result<Vec<u64>, Box<dyn Error>> {
+    // Long enough for all of them to sleep by then.
+    let at = monotonic_ns() + 3_000_000_000 + count as u64 * 10_000_000;
+    let mut crew = Crew(Vec::new());
+    for _ in 0..count {
+        let mut command = Command::new(std::env::current_exe()?);
+        crew.0.push(command.args(["timer", &at.to_string()]).stdout(Stdio::piped()).spawn()?);
+    }
+    let mut late = Vec::new();
+    for child in &mut crew.0 {
+        let said = BufReader::new(child.stdout.take().ok_or("no output")?);
+        let last = said.lines().last().ok_or("it said nothing")??;
+        late.push(last.parse()?);
+    }
+    Ok(late)
+}
+
+fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let fleet = Fleet::create(&folder.join("fleet"), "bench")?;
+    let mut hub = Command::new(program);
+    hub.args(["fleet", "serve", "--listen", "127.0.0.1:0", "--fleet"])
+        .arg(fleet.folder())
+        .stderr(Stdio::piped());
+    let mut hub = Crew(vec![hub.spawn()?]);
+    let hub_process = hub.0[0].id();
+    let mut said = BufReader::new(hub.0[0].stderr.take().ok_or("no output")?).lines();
+    let first = said.next().ok_or("the controller ended")??;
+    let address = first.rsplit(' ').next().ok_or("no address")?.to_owned();
+    // Its log has to be read, or it waits.
+    std::thread::spawn(move || said.for_each(drop));
+    let names: Vec<String> = (0..count).map(|number| format!("agent-{number}")).collect();
+    let began = time::Instant::now();
+    for name in &names {
+        let (valid, lasting) = (time::Duration::from_secs(3600), time::Duration::from_secs(86_400));
+        let token = fleet.token(&Grant { agent: name.clone(), labels: Vec::new(), valid, lasting })?;
+        member::join(&folder.join(name), &address, &token)?;
+    }
+    let joined_s = began.elapsed().as_secs_f64();
+    eprintln!("{count} agents joined one after the other in {joined_s:.1} s");
+    let mut crew = Crew(Vec::new());
+    let began = time::Instant::now();
+    for name in &names {
+        let mut command = Command::new(program);
+        command.args(["agent", "--state"]).arg(folder.join(name)).stderr(Stdio::null());
+        crew.0.push(command.spawn()?);
+    }
+    while fleet.agents()?.iter().filter(|agent| agent.state == State::Idle).count() < count {
+        std::thread::sleep(time::Duration::from_millis(200));
+    }
+    let there_s = began.elapsed().as_secs_f64();
+    eprintln!("{count} processes started and there in {there_s:.1} s");
+
+    let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
+    let began = time::Instant::now();
+    let mut agents = Agents::connect_within(places, time::Duration::from_secs(120))?;
+    let taken_s = began.elapsed().as_secs_f64();
+    eprintln!("taken in {taken_s:.2} s");
+    let parts: Vec<(String, Assignment)> =
+        names.iter().enumerate().map(|(index, name)| part(index, name)).collect();
+    let began = time::Instant::now();
+    agents.new_run_numbered(1, true);
+    agents.agree(&parts)?;
+    let agreed_s = began.elapsed().as_secs_f64();
+    agents.add(parts)?;
+    let ready_s = began.elapsed().as_secs_f64();
+    let epoch = agents.start_together()?;
+    let told_s = began.elapsed().as_secs_f64();
+    while monotonic_ns() < epoch.0 {
+        std::thread::sleep(time::Duration::from_millis(1));
+    }
+    let started_s = began.elapsed().as_secs_f64();
+    eprintln!(
+        "agreed {agreed_s:.2} s, ready {ready_s:.2} s, told of the start {told_s:.2} s, started {started_s:.2} s"
+    );
+
+    let processes: Vec<u32> = crew.0.iter().map(Child::id).collect();
+    let of_agents = || processes.iter().map(|process| used(*process).0).sum::<f64>();
+    let agents_before = of_agents();
+    let before = [used(std::process::id()), used(hub_process)];
+    let (mut bins, mut peak) = (0, [0; 2]);
+    let began = time::Instant::now();
+    let mut after = before;
+    agents.watch(|overview| {
+        bins += overview.ended.bins.len();
+        if overview.now.0 < SECONDS * 1_000_000_000 {
+            after = [used(std::process::id()), used(hub_process)];
+            peak = [0, 1].map(|which| after[which].1.max(peak[which]));
+        }
+        ControlFlow::Continue(())
+    });
+    let seconds = began.elapsed().as_secs_f64().min(SECONDS as f64);
+    let agents_cores = (of_agents() - agents_before) / seconds;
+    let cores = [0, 1].map(|which| (after[which].0 - before[which].0) / seconds);
+    let results = bins as f64 / seconds / count as f64;
+    eprintln!("cores: who commands {:.3}, the hub {:.3}, agents {agents_cores:.3}", cores[0], cores[1]);
+    let collected = agents.collect();
+    let (reports, lost) = (collected.reports.len(), collected.lost.len());
+    eprintln!("{results:.1} results per agent and second, {reports} reports, {lost} agents lost");
+    if let Some(loss) = collected.lost.first() {
+        eprintln!("{loss}");
+    }
+    if let Some(remark) = &collected.slow_start {
+        eprintln!("{remark}");
+    }
+    agents.finish();
+    let flows = collected.reports.iter().flat_map(|report| &report.flows);
+    let late: Vec<u64> = flows.filter_map(|flow| flow.schedule.map(|schedule| schedule.late_ns.2)).collect();
+    drop((crew, hub));
+    let found = json!({
+        "agents": count,
+        "joined_s": joined_s,
+        "there_s": there_s,
+        "taken_s": taken_s,
+        "agreed_s": agreed_s,
+        "ready_s": ready_s,
+        "told_s": told_s,
+        "started_s": started_s,
+        "commander_cores": cores[0],
+        "commander_mb": peak[0] >> 20,
+        "hub_cores": cores[1],
+        "hub_mb": peak[1] >> 20,
+        "agents_cores": agents_cores,
+        "results_per_second": results,
+        "reports": reports,
+        "lost": lost,
+        "remark": collected.slow_start,
+        "late_ms": late_ms(late),
+        "timers_late_ms": late_ms(timers(count)?),
+    });
+    println!("{found}");
+    Ok(())
+}
+
+fn part(index: usize, name: &str) -> (String, Assignment) {
+    let duration = Duration::from_secs(SECONDS);
+    let flow = |side| FlowTask {
+        name: format!("f{index}"),
+        id: index as u32,
+        side,
+        transport: Transport::Udp(UdpOptions::default()),
+        source: ([127, 0, 0, 1], 0).into(),
+        destination: ([127, 0, 0, 1], FIRST_PORT + index as u16).into(),
+        // One packet at the start, and no second one in the run.
+        traffic: Pattern::Cbr { rate: BitRate(8), packet: 100 }.into(),
+        start: Duration::ZERO,
+        stop: duration,
+        detail: false,
+        settled: Duration::ZERO,
+        traffic_class: 0,
+    };
+    let flows = vec![flow(Side::Send), flow(Side::Receive)];
+    let assignment = Assignment::of_flows(name, duration, INTERVAL, flows);
+    (name.into(), assignment)
+}
+
+/// Processor seconds a process has used, and bytes it has.
+fn used(process: u32) -> (f64, u64) {
+    let read = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+    let stat = read("stat");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+    let pages = read("statm").split(' ').nth(1).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    ((ticks(11) + ticks(12)) / 100.0, pages * 4096)
+}
+
+/// Lateness in the median, at 99 % and at most, milliseconds, of how many.
+fn late_ms(mut late: Vec<u64>) -> serde_json::Value {
+    late.sort_unstable();
+    let at = |share: f64| {
+        let index = ((late.len() as f64 * share) as usize).min(late.len().saturating_sub(1));
+        late.get(index).map_or(0.0, |late| *late as f64 / 1e6)
+    };
+    json!({ "count": late.len(), "median": at(0.5), "p99": at(0.99), "most": at(1.0) })
+}

@@ -1,0 +1,20 @@
+//! The traffic engine alone: reads an assignment as JSON, runs it at once and prints the
+//! report as JSON, with one line to standard error when it is ready.
+//!
+//! `cargo run --release -p netstage-live --example flow < assignment.json`
+
+use netstage_core::time::Duration;
+use netstage_host::clock::{Epoch, monotonic_ns};
+use netstage_traffic::Engine;
+use std::error::Error;
+use std::sync::atomic::AtomicBool;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let assignment = serde_json::from_reader(std::io::stdin())?;
+    let engine = Engine::prepare(&assignment)?;
+    eprintln!("ready");
+    let epoch = Epoch(monotonic_ns()).later(Duration::from_millis(200));
+    let report = engine.run(epoch, &AtomicBool::new(false), &mut |_| {});
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}

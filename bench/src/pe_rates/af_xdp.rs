@@ -1,0 +1,167 @@
+//! The engine on two AF_XDP ports beside a bare forwarder on the same ones, in turns: what of the
+//! ports' speed the router leaves. A generator on another thread sends more than either can take;
+//! what arrives behind them is counted by the kernel.
+
+use super::memory::Source;
+use super::router::{CORE, CUSTOMER, config};
+use netstage_core::fair::Control;
+use netstage_host::clock::{Epoch, monotonic_ns};
+use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
+use netstage_host::netns::{Namespace, ethtool};
+use netstage_host::ports::Port;
+use netstage_host::ports::af_xdp::AfXdp;
+use netstage_pe::engine::Engine;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const LENGTH: Duration = Duration::from_secs(2);
+const ROUNDS: usize = 5;
+const BATCH: usize = 64;
+
+/// What goes in comes out, and nothing else is done.
+struct Bare {
+    from: AfXdp,
+    to: AfXdp,
+}
+
+enum Forwarder {
+    Bare(Box<Bare>),
+    Engine(Box<Engine<AfXdp>>),
+}
+
+/// Frames a second behind the forwarder, and its thread's processor time for each.
+#[derive(Clone, Copy)]
+struct Rate {
+    mpps: f64,
+    ns: f64,
+}
+
+/// The bare forwarder, and engines with so many VPN flows.
+const KINDS: [Option<u32>; 3] = [None, Some(100), Some(100_000)];
+
+/// Prints a line for each size and forwarder.
+pub fn compare() {
+    println!("VPNs by stacked VLANs, MPLS, no control; medians of {ROUNDS} runs of {} s", LENGTH.as_secs());
+    println!("frame  forwarder     Mpps  ns/packet  to bare, by rate  by time");
+    for size in [64, 1500] {
+        let mut rates = KINDS.map(|_| Vec::new());
+        for _ in 0..ROUNDS {
+            for (flows, rates) in KINDS.iter().zip(&mut rates) {
+                rates.push(measure(size, *flows));
+            }
+        }
+        let rates = rates.map(median);
+        for (flows, rate) in KINDS.iter().zip(rates) {
+            let name = flows.map_or("bare".into(), |flows| format!("{flows} flows"));
+            println!(
+                "{size:5}  {name:12} {:5.2} {:10.0} {:17.2} {:8.2}",
+                rate.mpps,
+                rate.ns,
+                rate.mpps / rates[0].mpps,
+                rates[0].ns / rate.ns
+            );
+        }
+    }
+}
+
+fn median(mut rates: Vec<Rate>) -> Rate {
+    rates.sort_by(|one, other| one.mpps.total_cmp(&other.mpps));
+    rates[rates.len() / 2]
+}
+
+fn measure(size: usize, engine: Option<u32>) -> Rate {
+    let [generator, router, sink] = [(); 3].map(|()| Namespace::new().expect("root makes namespaces"));
+    let end = |namespace, name, mac| VethEnd { namespace, name, mac };
+    let options = VethOptions { mtu: 1600, ..VethOptions::default() };
+    create_veth(end(&generator, "out", [2, 0, 0, 0, 0, 9]), end(&router, "customers", CUSTOMER), options)
+        .unwrap();
+    create_veth(end(&router, "core", CORE), end(&sink, "in", [2, 0, 0, 0, 0, 8]), options).unwrap();
+    for (namespace, name) in [(&generator, "out"), (&router, "customers"), (&router, "core"), (&sink, "in")] {
+        ethtool::offloads_off(namespace, name).unwrap();
+        Netlink::open(namespace).unwrap().set_up(name).unwrap();
+    }
+    let open = |namespace, name| AfXdp::open(namespace, name, Default::default()).unwrap();
+    let (customers, core) = (open(&router, "customers"), open(&router, "core"));
+    for name in ["customers", "core"] {
+        Netlink::open(&router).unwrap().wait_until_ready(name).unwrap();
+    }
+    let mut forwarder = match engine {
+        None => Forwarder::Bare(Box::new(Bare { from: customers, to: core })),
+        Some(flows) => {
+            let mut config = config(0, false, flows, &Control::None);
+            config.epoch = Epoch(monotonic_ns());
+            Forwarder::Engine(Box::new(Engine::new(&config, vec![customers, core]).unwrap()))
+        }
+    };
+    let epoch = Epoch(monotonic_ns());
+    let mut source = open(&generator, "out");
+    let ended = AtomicBool::new(false);
+    let arrived = || Netlink::open(&sink).unwrap().link("in").unwrap().statistics.received_packets;
+    thread::scope(|scope| {
+        scope.spawn(|| generate(&mut source, Source::new(engine.unwrap_or(100), size), &ended));
+        let worker = scope.spawn(|| {
+            let before = processor_time_ns();
+            while !ended.load(Ordering::Relaxed) {
+                forwarder.step(epoch);
+            }
+            processor_time_ns() - before
+        });
+        // What is cold at first is not measured: not in frames, and little in time.
+        thread::sleep(Duration::from_millis(200));
+        let (first, start) = (arrived(), monotonic_ns());
+        thread::sleep(LENGTH);
+        let (frames, took) = (arrived() - first, monotonic_ns() - start);
+        ended.store(true, Ordering::Relaxed);
+        let busy = worker.join().unwrap() as f64 * LENGTH.as_secs_f64() / (LENGTH.as_secs_f64() + 0.2);
+        Rate { mpps: frames as f64 * 1e3 / took as f64, ns: busy / frames.max(1) as f64 }
+    })
+}
+
+fn generate(port: &mut AfXdp, mut source: Source, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
+        for _ in 0..BATCH {
+            if !port.send(source.next()).unwrap() {
+                break;
+            }
+        }
+        port.flush().unwrap();
+    }
+}
+
+impl Forwarder {
+    fn step(&mut self, epoch: Epoch) {
+        match self {
+            Forwarder::Bare(bare) => {
+                let Bare { from, to } = &mut **bare;
+                let count = from
+                    .receive(BATCH, &mut |received| {
+                        let _ = to.send(received.frame);
+                    })
+                    .unwrap();
+                to.flush().unwrap();
+                if count == 0 {
+                    wait(from);
+                }
+            }
+            Forwarder::Engine(engine) => {
+                let turn = engine.turn(epoch.now());
+                if turn.received == 0 && !turn.more {
+                    wait(engine.port_mut(0));
+                }
+            }
+        }
+    }
+}
+
+fn wait(port: &AfXdp) {
+    let _ = poll(&mut [PollFd::new(port.fd().unwrap(), PollFlags::POLLIN)], 10_u8);
+}
+
+/// Time this thread has spent on a processor, in the kernel too.
+fn processor_time_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+}

@@ -1,0 +1,208 @@
+//! What a packet costs the provider edge's engine, without the cost of ports: two engines over
+//! memory, one at the ingress and one at the egress, on one core. Prints; decides nothing.
+//!
+//! ```text
+//! cargo run --release -p netstage-live --example pe_rates
+//! cargo run --release -p netstage-live --example pe_rates -- --af-xdp     # root: beside a bare forwarder
+//! ```
+//!
+//! A packet's cost at the ingress is reading, routing, queueing, window, encapsulation, and a
+//! management packet out and in per four; at the egress label, count, delivery, and an answer
+//! per four. Packets come from all flows in turn, the worst order for caches. Of every word on the
+//! command line only cases are run that have it in that column; `-` stands for all. After `--cores N`
+//! each case is run by so many threads side by side, each with its part of the flows.
+
+mod af_xdp;
+mod memory;
+mod router;
+
+use memory::{Link, Memory, Source};
+use netstage_core::edge;
+use netstage_core::fair::{self, Control};
+use netstage_core::time::Instant;
+use netstage_host::clock::monotonic_ns;
+use netstage_pe::engine::{Counter, Engine};
+use router::config;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Time passes with the packets: as many are offered in a second, whatever the machine does.
+const OFFERED_PPS: u64 = 10_000_000;
+/// Packets offered in all; the first quarter is not measured.
+const PACKETS: u64 = 8_000_000;
+/// Packets an engine reads in a turn, and turns of which the time is told together.
+const BATCH: u64 = 64;
+const WINDOW: u64 = 150;
+
+fn main() {
+    let mut wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.first().is_some_and(|word| word == "--af-xdp") {
+        return af_xdp::compare();
+    }
+    let cores = match wanted.iter().position(|word| word == "--cores") {
+        Some(at) => {
+            let cores = wanted.get(at + 1).and_then(|count| count.parse().ok()).expect("--cores N");
+            wanted.drain(at..at + 2);
+            cores
+        }
+        None => 1,
+    };
+    println!(
+        "control  encapsulation  flows   frame  ingress            egress             queue     resident"
+    );
+    println!(
+        "                               bytes   Mpps   ns/packet   Mpps   ns/packet  drops     bytes/flow"
+    );
+    let i2vfc = fair::Config { report_within: edge::REPORT_WITHIN, ..fair::Config::default() };
+    for (control, name) in [(Control::I2vfc(i2vfc), "i2vfc"), (Control::None, "none")] {
+        for (udp, encapsulation) in [(false, "mpls"), (true, "mpls-in-udp")] {
+            for flows in [1, 100, 1_000, 100_000] {
+                for size in [64, 1500] {
+                    let case = [name, encapsulation, &flows.to_string(), &size.to_string()];
+                    if wanted.iter().zip(case).all(|(wanted, is)| wanted == is || wanted == "-")
+                        && (flows == 1_000 || !udp)
+                    {
+                        match cores {
+                            1 => measure(&control, udp, flows, size).print(name, udp, flows, size),
+                            _ => side_by_side(cores, &control, name, udp, flows, size),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What so many engines do at once, each on a thread of its own.
+fn side_by_side(cores: u32, control: &Control, name: &str, udp: bool, flows: u32, size: usize) {
+    let each = flows.div_ceil(cores);
+    let cases: Vec<Case> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..cores).map(|_| scope.spawn(move || measure(control, udp, each, size))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    let mpps = |of: fn(&Case) -> f64| cases.iter().map(|case| 1e3 / of(case)).sum::<f64>();
+    println!(
+        "{name:8} {:13} {flows:6} {size:7} {:7.2} on {cores} threads   {:8.2} on {cores} threads",
+        if udp { "mpls-in-udp" } else { "mpls" },
+        mpps(|case| case.of_ingress),
+        mpps(|case| case.of_egress),
+    );
+}
+
+/// What came out.
+struct Case {
+    /// Nanoseconds per packet.
+    of_ingress: f64,
+    of_egress: f64,
+    drops: u64,
+    per_flow: u64,
+    queries: u64,
+    carried: u64,
+    refused: Vec<(&'static str, u64)>,
+}
+
+impl Case {
+    fn print(&self, name: &str, udp: bool, flows: u32, size: usize) {
+        let Case { of_ingress, of_egress, drops, per_flow, queries, carried, .. } = self;
+        println!(
+            "{name:8} {:13} {flows:6} {size:7} {:7.2} {of_ingress:10.1} {:8.2} {of_egress:10.1} {drops:9} {:>10}",
+            if udp { "mpls-in-udp" } else { "mpls" },
+            1e3 / of_ingress,
+            1e3 / of_egress,
+            if flows > 1 { per_flow.to_string() } else { "-".into() },
+        );
+        println!("         {:.3} queries a packet, {carried} carried", *queries as f64 / *carried as f64);
+        for (counter, count) in &self.refused {
+            println!("         {counter} {count}");
+        }
+    }
+}
+
+fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
+    let links = [(); 2].map(|()| Rc::new(RefCell::new(Link::new())));
+    let source = Memory::Source(Source::new(flows, size));
+    let resident = resident_bytes();
+    let mut ingress = {
+        let config = config(0, udp, flows, control);
+        let core = Memory::Ends { out: links[0].clone(), into: links[1].clone() };
+        Engine::new(&config, vec![source, core]).unwrap()
+    };
+    let mut egress = {
+        let config = config(1, udp, flows, control);
+        let core = Memory::Ends { out: links[1].clone(), into: links[0].clone() };
+        Engine::new(&config, vec![Memory::Sink, core]).unwrap()
+    };
+    // Pools are touched as they are used, so this is what the flows themselves take, without what setting
+    // them up left to the allocator.
+    netstage_host::memory::give_back();
+    let per_flow = (resident_bytes().saturating_sub(resident)) / 2 / u64::from(flows);
+    let mut windows = Windows::default();
+    let mut turns = 0;
+    let turns_wanted = PACKETS / BATCH;
+    while turns < turns_wanted {
+        let at = Instant(turns * BATCH * 1_000_000_000 / OFFERED_PPS);
+        let start = monotonic_ns();
+        ingress.turn(at);
+        let between = monotonic_ns();
+        while egress.turn(at).more {}
+        let end = monotonic_ns();
+        turns += 1;
+        if turns > turns_wanted / 4 {
+            windows.add([between - start, end - between]);
+        }
+    }
+    let [of_ingress, of_egress] = windows.ns_per_packet();
+    let carried = received(&egress, flows);
+    let drops = ingress.counters().get(Counter::QueueFull) + ingress.counters().get(Counter::BuffersShared);
+    let refused = egress.counters().iter().chain(ingress.counters().iter());
+    let refused = refused.filter(|(counter, _)| *counter != Counter::QueueFull);
+    Case {
+        of_ingress,
+        of_egress,
+        drops,
+        per_flow,
+        queries: ingress.flows().filter_map(|flow| Some(flow.window()?.counters().queries)).sum(),
+        carried,
+        refused: refused.map(|(counter, count)| (counter.name(), count)).collect(),
+    }
+}
+
+/// Time spent at both, cut into windows: what else the machine does makes some of them longer and
+/// none shorter.
+#[derive(Default)]
+struct Windows {
+    turns: u64,
+    spent: [u64; 2],
+    done: [Vec<u64>; 2],
+}
+
+impl Windows {
+    fn add(&mut self, spent: [u64; 2]) {
+        self.turns += 1;
+        (0..2).for_each(|side| self.spent[side] += spent[side]);
+        if self.turns == WINDOW {
+            (0..2).for_each(|side| self.done[side].push(std::mem::take(&mut self.spent[side])));
+            self.turns = 0;
+        }
+    }
+
+    /// Of the window that a quarter of them fall short of.
+    fn ns_per_packet(&mut self) -> [f64; 2] {
+        [0, 1].map(|side| {
+            let windows = &mut self.done[side];
+            windows.sort_unstable();
+            windows[windows.len() / 4] as f64 / (WINDOW * BATCH) as f64
+        })
+    }
+}
+
+fn received(egress: &Engine<Memory>, flows: u32) -> u64 {
+    (0..flows as usize).map(|flow| egress.flow(flow).received().packets).sum()
+}
+
+/// Memory the system has given this process.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}

@@ -1,0 +1,344 @@
+//! The controller: has agents prepare, start together, measure, and report. Whether an
+//! agent runs in a namespace of this machine or on another host, it cannot tell.
+//!
+//! Callers are synchronous; connections are kept alive by a thread of the controller's own.
+//! Nothing here waits without a deadline. Before the start a lost agent is an error, after
+//! it a [`Loss`] beside the others' results.
+//!
+//! - [`member`]: one agent, and its signs of life; [`place`]: where it is.
+//! - [`clocks`]: theirs beside ours, and beside each other.
+//! - [`opening`]: receivers agree, and all open what the run needs.
+//! - [`start`]: all start at one moment, of which each has heard before.
+//! - [`reports`]: what a run found, kept before its agents may forget it.
+//! - [`round`]: a question to many.
+
+mod clocks;
+mod error;
+mod member;
+mod opening;
+mod place;
+mod reports;
+mod round;
+mod start;
+
+pub use clocks::{Clocks, Comparison};
+pub use error::{Error, Loss};
+pub(crate) use member::{exchange_clocks, greet};
+pub use place::Place;
+pub(crate) use place::channel_over;
+pub use reports::Collected;
+
+use member::{ANSWER_WITHIN, Member};
+use netstage_agent_api::protocol::Refusal;
+use netstage_agent_api::protocol::generated::{Consent, FinishRequest, StopRequest};
+use netstage_agent_api::results::Ended;
+use netstage_agent_api::task::Assignment;
+use netstage_core::fleet::{Conduct, Phase, SETTLE};
+use netstage_core::time::{Duration, Instant};
+use netstage_host::clock::{Epoch, monotonic_ns};
+use netstage_host::descriptors;
+use netstage_host::realtime::go_ahead;
+use round::{Answers, ask, cores};
+use start::Lead;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::thread;
+use tokio::runtime::{Builder, Runtime};
+
+/// How long an agent may take to answer for the first time.
+pub const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+/// So many agents at a time are connected to, asked to prepare, or send their reports: those that are
+/// attended want signs of life meanwhile.
+const AT_A_TIME: usize = 64;
+/// How long opening everything a run needs may take.
+const PREPARE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
+/// The start of a run that has none yet.
+const NOT_STARTED: Epoch = Epoch(u64::MAX);
+/// How often watchers are told.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Agents under one control. Dropped, they end by themselves.
+pub struct Agents {
+    runtime: Runtime,
+    controller: u64,
+    members: Vec<Member>,
+    /// Which of them has a name.
+    by_name: BTreeMap<String, usize>,
+    run: u64,
+    tell_bins: bool,
+    /// Indices of the members that take part in the run.
+    taking_part: Vec<usize>,
+    length: Duration,
+    epoch: Epoch,
+    /// How the run goes, once it has a start.
+    conduct: Option<Conduct>,
+    /// What receivers have agreed to.
+    consents: Vec<Consent>,
+    /// How the start was told.
+    lead: Cell<Lead>,
+    clocks: Clocks,
+}
+
+/// How a run goes.
+#[derive(Clone, Debug)]
+pub struct Overview {
+    /// Time of the run; zero before the start.
+    pub now: Instant,
+    /// Agents that are not over yet.
+    pub running: usize,
+    /// Packets sent, and payload bytes.
+    pub sent: (u64, u64),
+    /// Packets received, and payload bytes.
+    pub received: (u64, u64),
+    /// Packets lost.
+    pub lost: u64,
+    /// Names of agents that are lost.
+    pub lost_agents: Vec<String>,
+    /// Bins that have ended since watchers were told before, where asked for.
+    pub ended: Ended,
+}
+
+impl Agents {
+    /// Takes the agents of these names that are, or soon will be, at these places.
+    pub fn connect(agents: Vec<(String, impl Into<Place>)>) -> Result<Agents, Error> {
+        Agents::connect_within(agents, CONNECT_WITHIN)
+    }
+
+    /// As [`connect`](Agents::connect), with another limit.
+    pub fn connect_within(
+        agents: Vec<(String, impl Into<Place>)>,
+        limit: std::time::Duration,
+    ) -> Result<Agents, Error> {
+        descriptors::allow_many();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(cores())
+            .on_thread_start(|| _ = go_ahead())
+            .thread_name("controller")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::System(error.to_string()))?;
+        let controller = RandomState::new().build_hasher().finish() | 1;
+        let deadline = tokio::time::Instant::now() + limit;
+        let connecting =
+            agents.into_iter().map(|(name, place)| Member::connect(name, place.into(), controller, deadline));
+        let connected = ask(&runtime, AT_A_TIME, connecting, Result::is_ok).answers;
+        let members = connected.into_iter().flatten().collect::<Result<Vec<Member>, _>>()?;
+        let by_name =
+            members.iter().enumerate().map(|(index, member)| (member.name.clone(), index)).collect();
+        let known: Vec<_> = members.iter().map(|member| Some(member.clock)).collect();
+        let clocks = Clocks::new(&members, &known);
+        Ok(Agents {
+            runtime,
+            controller,
+            members,
+            by_name,
+            run: 0,
+            tell_bins: false,
+            taking_part: Vec::new(),
+            length: Duration::ZERO,
+            epoch: NOT_STARTED,
+            conduct: None,
+            consents: Vec::new(),
+            lead: Cell::default(),
+            clocks,
+        })
+    }
+
+    /// Has each agent open what its part needs. On an error nothing remains prepared.
+    pub fn prepare(&mut self, assignments: Vec<(String, Assignment)>) -> Result<(), Error> {
+        self.new_run(false);
+        self.add(assignments).map(drop)
+    }
+
+    /// Begins another run, in which nobody takes part yet; bins are told as they end where
+    /// asked for.
+    pub fn new_run(&mut self, tell_bins: bool) {
+        self.new_run_numbered(self.run + 1, tell_bins);
+    }
+
+    /// As [`new_run`](Agents::new_run), under a number that is greater than any the agents had.
+    pub fn new_run_numbered(&mut self, run: u64, tell_bins: bool) {
+        self.run = run;
+        self.tell_bins = tell_bins;
+        self.consents.clear();
+        self.epoch = NOT_STARTED;
+        self.conduct = None;
+        self.taking_part.clear();
+        self.length = Duration::ZERO;
+        self.lead.take();
+    }
+
+    fn member(&self, name: &str) -> Result<&Member, Error> {
+        self.index(name).map(|index| &self.members[index])
+    }
+
+    fn index(&self, name: &str) -> Result<usize, Error> {
+        self.by_name.get(name).copied().ok_or_else(|| Error::Unknown(name.to_owned()))
+    }
+
+    /// Addresses of an agent's host that flows may use, where it tells.
+    pub fn addresses(&self, name: &str) -> &[IpAddr] {
+        self.member(name).map_or(&[], |member| &member.addresses)
+    }
+
+    /// Bins that ended since the last call.
+    pub fn take_ended(&self) -> Ended {
+        let mut ended = Ended::default();
+        self.members.iter().for_each(|member| ended.extend(member.take_ended()));
+        ended
+    }
+
+    /// Waits until every agent is over or lost, telling how it goes about 20 times a second;
+    /// `Break` stops the run. Agents that go on too long are given up.
+    pub fn watch(&mut self, mut tell: impl FnMut(&Overview) -> ControlFlow<()>) {
+        while self.conduct.is_some() {
+            let overview = Overview { ended: self.take_ended(), ..self.overview() };
+            let told_to_stop = tell(&overview).is_break();
+            let now = Instant(monotonic_ns());
+            let Some(conduct) = &mut self.conduct else { return };
+            conduct.handle_timeout(now);
+            if told_to_stop && conduct.stop(now) {
+                self.stop();
+            } else if conduct.poll_timeout().is_none() {
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// How the run goes.
+    pub fn overview(&mut self) -> Overview {
+        let mut overview = Overview {
+            now: self.epoch.now(),
+            running: 0,
+            sent: (0, 0),
+            received: (0, 0),
+            lost: 0,
+            lost_agents: Vec::new(),
+            ended: Ended::default(),
+        };
+        // What agents tell may be anything: the sums stop at the largest number.
+        let add = |sum: &mut u64, told: u64| *sum = sum.saturating_add(told);
+        for (place, &index) in self.taking_part.iter().enumerate() {
+            let member = &self.members[index];
+            let seen = member.seen();
+            add(&mut overview.sent.0, seen.progress.sent);
+            add(&mut overview.sent.1, seen.progress.sent_bytes);
+            add(&mut overview.received.0, seen.progress.received);
+            add(&mut overview.received.1, seen.progress.received_bytes);
+            add(&mut overview.lost, seen.progress.lost);
+            if let Some(conduct) = &mut self.conduct {
+                conduct.handle_progress(place, seen.progress.run, Phase::from(seen.progress.phase()));
+            }
+            if seen.lost.is_some() {
+                overview.lost_agents.push(member.name.clone());
+                if let Some(conduct) = &mut self.conduct {
+                    conduct.handle_lost(place);
+                }
+            }
+        }
+        overview.running = self.conduct.as_ref().map_or(self.taking_part.len(), Conduct::under_way);
+        overview
+    }
+
+    /// Ends the run early; what was measured can be collected.
+    pub fn stop(&mut self) {
+        let (controller, run) = (self.controller, self.run);
+        let calls = self.taking_part.iter().map(|&index| {
+            let member = self.members[index].clone();
+            async move {
+                let mut client = member.client.clone();
+                // One that does not hear it is noticed by its silence.
+                let _ = member.answer(ANSWER_WITHIN, client.stop(StopRequest { controller, run })).await;
+            }
+        });
+        ask(&self.runtime, usize::MAX, calls, |()| true);
+    }
+
+    /// Ends the agents. Those that do not answer end by themselves.
+    pub fn finish(self) {
+        let controller = self.controller;
+        let calls = self.members.iter().map(|member| {
+            let member = member.clone();
+            async move {
+                let mut client = member.client.clone();
+                let _ = member.answer(ANSWER_WITHIN, client.finish(FinishRequest { controller })).await;
+            }
+        });
+        self.ask_all(calls);
+    }
+
+    /// Asks everybody, so many at a time; their answers in order.
+    fn ask_all<F>(&self, calls: impl IntoIterator<Item = F>) -> Vec<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        let Answers { answers, .. } = ask(&self.runtime, AT_A_TIME, calls, |_| true);
+        answers.into_iter().flatten().collect()
+    }
+
+    /// Nothing, where all from the `first` on agreed; else the run is called off. Some may not
+    /// have been asked, because others had refused.
+    fn all_agreed(
+        &mut self,
+        first: usize,
+        answers: Vec<Option<Result<Option<netstage_agent_api::protocol::generated::Refusal>, String>>>,
+    ) -> Result<(), Error> {
+        let (mut refused, mut lost) = (Vec::new(), Vec::new());
+        for (&index, answer) in self.taking_part[first..].iter().zip(answers) {
+            match answer {
+                None | Some(Ok(None)) => {}
+                Some(Ok(Some(refusal))) => {
+                    refused.push((self.members[index].name.clone(), Refusal::from(refusal)));
+                }
+                Some(Err(why)) => lost.push(self.loss(index, why)),
+            }
+        }
+        let error = match (refused.is_empty(), lost.is_empty()) {
+            (true, true) => return Ok(()),
+            (false, _) => Error::Refused(refused),
+            (true, false) => Error::Lost(lost),
+        };
+        self.call_off();
+        Err(error)
+    }
+
+    /// Stops the run, and waits until no agent is in it.
+    fn call_off(&mut self) {
+        self.stop();
+        self.epoch = NOT_STARTED;
+        self.conduct = None;
+        let deadline = Epoch(monotonic_ns()).later(SETTLE);
+        let busy = |index: &usize| {
+            let seen = self.members[*index].seen();
+            let phase = Phase::from(seen.progress.phase());
+            seen.lost.is_none() && matches!(phase, Phase::Preparing | Phase::Ready | Phase::Running)
+        };
+        while self.taking_part.iter().any(busy) && monotonic_ns() < deadline.0 {
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// What is known of an agent that was lost.
+    fn loss(&self, index: usize, why: String) -> Loss {
+        let member = &self.members[index];
+        let seen = member.seen();
+        let mut reason = why;
+        if let Some((at_ns, how)) = &seen.lost {
+            reason = how.clone();
+            if *at_ns >= self.epoch.0 {
+                let at = self.epoch.instant(*at_ns).0 as f64 / 1e9;
+                reason += &format!(", {at:.1} s after the start");
+            }
+        }
+        if seen.progress.run == self.run && (seen.progress.sent > 0 || seen.progress.received > 0) {
+            let (sent, received) = (seen.progress.sent, seen.progress.received);
+            reason += &format!("; until then it had sent {sent} packets and received {received}");
+        }
+        Loss { agent: member.name.clone(), reason }
+    }
+}

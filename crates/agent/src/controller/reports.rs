@@ -1,0 +1,126 @@
+//! What a run found: reports are fetched, and kept before their agents may forget them.
+
+use super::member::{ANSWER_WITHIN, Member};
+use super::{Agents, Loss};
+use netstage_agent_api::protocol::MAX_REPORT_BYTES;
+use netstage_agent_api::protocol::generated::{KeptRequest, ReleaseRequest};
+use netstage_agent_api::results::Report;
+use netstage_core::fleet::{SETTLE, Standing};
+use std::ops::ControlFlow;
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// Reports, in the order of the agents.
+    pub reports: Vec<Report>,
+    /// Agents whose reports are missing.
+    pub lost: Vec<Loss>,
+    /// What a reader should know.
+    pub warnings: Vec<String>,
+    /// Where agents were slow to answer: how far ahead they were told of the start, and how often it was moved.
+    pub slow_start: Option<String>,
+}
+
+impl Agents {
+    /// Fetches reports the agents keep of runs before, whose controllers never released them. Those
+    /// for which `keep` returns true, agents forget.
+    pub fn fetch_kept(&self, mut keep: impl FnMut(&str, u64, &Report) -> bool) -> Vec<Loss> {
+        let controller = self.controller;
+        let calls = self.members.iter().map(|member| {
+            let member = member.clone();
+            async move {
+                let mut client = member.client.clone();
+                let listed = member.answer(ANSWER_WITHIN, client.kept(KeptRequest { controller })).await;
+                let mut reports = Vec::new();
+                for kept in listed.map_err(|reason| (member.name.clone(), reason))?.reports {
+                    let report = member.collect(controller, kept.run, MAX_REPORT_BYTES).await;
+                    reports.push((kept.run, report));
+                }
+                Ok::<_, (String, String)>((member, reports))
+            }
+        });
+        let (mut losses, mut released) = (Vec::new(), Vec::new());
+        for result in self.ask_all(calls) {
+            match result {
+                Err((agent, reason)) => losses.push(Loss { agent, reason }),
+                Ok((member, reports)) => {
+                    for (run, report) in reports {
+                        match report {
+                            Ok((report, _)) if keep(&member.name, run, &report) => {
+                                released.push((member.clone(), run));
+                            }
+                            Ok(_) => {}
+                            Err(reason) => losses.push(Loss { agent: member.name.clone(), reason }),
+                        }
+                    }
+                }
+            }
+        }
+        self.ask_all(released.into_iter().map(|(member, run)| release(member, controller, run)));
+        losses
+    }
+
+    /// Waits as [`watch`](Agents::watch) does, and fetches the reports.
+    pub fn collect(&mut self) -> Collected {
+        self.collect_keeping(|_, _| Ok(()))
+    }
+
+    /// As [`collect`](Agents::collect): each report is handed to `keep` before its agent may
+    /// forget it. One that cannot be kept stays with the agent.
+    pub fn collect_keeping(
+        &mut self,
+        mut keep: impl FnMut(&str, &Report) -> Result<(), String>,
+    ) -> Collected {
+        self.watch(|_| ControlFlow::Continue(()));
+        let (controller, run) = (self.controller, self.run);
+        let calls = self.taking_part.iter().enumerate().map(|(place, &index)| {
+            let member = self.members[index].clone();
+            let given_up = match self.conduct.as_ref().and_then(|conduct| conduct.standing(place)) {
+                Some(Standing::GivenUp(phase)) => Some(phase),
+                _ => None,
+            };
+            async move {
+                if let Some(phase) = given_up {
+                    let seconds = SETTLE.0 / 1_000_000_000;
+                    return Err(format!("still {} {seconds} s after the end of the run", phase.name()));
+                }
+                let most = member.longest_report();
+                member.collect(controller, run, most).await
+            }
+        });
+        let mut collected = Collected::default();
+        let mut released = Vec::new();
+        collected.slow_start = self.lead.get().remark(self.taking_part.len());
+        for (&index, result) in self.taking_part.iter().zip(self.ask_all(calls)) {
+            let member = &self.members[index];
+            match result {
+                Ok((report, spool_error)) => {
+                    if !spool_error.is_empty() {
+                        let warning =
+                            format!("agent {} could not spool its report: {spool_error}", member.name);
+                        collected.warnings.push(warning);
+                    }
+                    match keep(&member.name, &report) {
+                        Ok(()) => released.push(member.clone()),
+                        Err(why) => collected.warnings.push(format!(
+                            "the report of agent {} cannot be kept here, and stays there: {why}",
+                            member.name
+                        )),
+                    }
+                    collected.reports.push(report);
+                }
+                Err(why) => collected.lost.push(self.loss(index, why)),
+            }
+        }
+        self.ask_all(released.into_iter().map(|member| release(member, controller, run)));
+        self.taking_part.clear();
+        self.conduct = None;
+        collected
+    }
+}
+
+/// Lets an agent forget a report. One that does not hear it keeps it, which does no harm.
+async fn release(member: Member, controller: u64, run: u64) {
+    let mut client = member.client.clone();
+    let _ = member.answer(ANSWER_WITHIN, client.release(ReleaseRequest { controller, run })).await;
+}

@@ -1,0 +1,128 @@
+//! A receiver's word that it wants to be sent to. The sender looks at it itself: a
+//! controller that mistakes an address, cannot have somebody flooded who never agreed.
+//!
+//! It is a signature by the receiver's key over run, flow and address, together with the
+//! certificate of that key.
+
+use super::authority::Identity;
+use netstage_agent_api::protocol::generated::Consent;
+use netstage_agent_api::task::Assignment;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use std::net::SocketAddr;
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert, ring::ECDSA_P256_SHA256};
+
+/// Signs for the flows an agent receives.
+pub struct Signer {
+    key: EcdsaKeyPair,
+    certificate: Vec<u8>,
+}
+
+impl Signer {
+    /// With an agent's identity.
+    pub fn new(identity: &Identity) -> Option<Signer> {
+        let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
+        let key =
+            EcdsaKeyPair::from_pkcs8(algorithm, identity.key.secret_der(), &SystemRandom::new()).ok()?;
+        Some(Signer { key, certificate: identity.chain.first()?.to_vec() })
+    }
+
+    /// One for each flow and service of the assignment by which the agent is sent to.
+    pub fn consents(&self, run: u64, assignment: &Assignment) -> Vec<Consent> {
+        let sign = |flow: u32, destination: SocketAddr| {
+            let signature = self.key.sign(&SystemRandom::new(), &statement(run, flow, destination)).ok()?;
+            Some(Consent {
+                run,
+                flow,
+                destination: destination.to_string(),
+                signature: signature.as_ref().to_vec(),
+                certificate: self.certificate.clone(),
+            })
+        };
+        assignment.received().filter_map(|(number, destination)| sign(number, destination)).collect()
+    }
+}
+
+/// Whether this consent, of an agent of the authority's fleet, is to be sent to there.
+pub fn covers(
+    consent: &Consent,
+    authority: &CertificateDer<'_>,
+    run: u64,
+    flow: u32,
+    destination: SocketAddr,
+) -> bool {
+    let verified = || {
+        let anchor = anchor_from_trusted_cert(authority).ok()?;
+        let certificate = CertificateDer::from(consent.certificate.as_slice());
+        let certificate = EndEntityCert::try_from(&certificate).ok()?;
+        let (now, usage) = (UnixTime::now(), KeyUsage::client_auth());
+        certificate.verify_for_usage(&[ECDSA_P256_SHA256], &[anchor], &[], now, usage, None, None).ok()?;
+        let statement = statement(run, flow, destination);
+        certificate.verify_signature(ECDSA_P256_SHA256, &statement, &consent.signature).ok()
+    };
+    (consent.run, consent.flow) == (run, flow) && verified().is_some()
+}
+
+fn statement(run: u64, flow: u32, destination: SocketAddr) -> Vec<u8> {
+    format!("netstage consent to be sent to\nrun {run}\nflow {flow}\nat {destination}\n").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::authority::{Authority, request};
+    use super::*;
+    use netstage_agent_api::task::{FlowTask, Side, Transport, UdpOptions};
+    use netstage_core::quantity::BitRate;
+    use netstage_core::time::Duration;
+    use netstage_core::traffic::Pattern;
+    use rustls::pki_types::PrivateKeyDer;
+
+    #[test]
+    fn a_word_is_good_for_its_run_flow_and_address_and_from_the_fleet_only() {
+        let folder = std::env::temp_dir().join(format!("netstage-consent-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let ours = Authority::create(&folder, "ours").unwrap();
+        let identity = |authority: &Authority, expires_s| {
+            let (key, request) = request().unwrap();
+            let certificate = authority.sign("a", &request, expires_s).unwrap();
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            Identity { chain: vec![certificate.der().clone()], key }
+        };
+        let far = super::super::folder::now_s() + 1000;
+        let destination: SocketAddr = "192.0.2.1:5001".parse().unwrap();
+        let flow = FlowTask {
+            name: "f".into(),
+            id: 7,
+            side: Side::Receive,
+            transport: Transport::Udp(UdpOptions::default()),
+            source: "192.0.2.2:0".parse().unwrap(),
+            destination,
+            traffic: Pattern::Cbr { rate: BitRate(1), packet: 100 }.into(),
+            start: Duration::ZERO,
+            stop: Duration::from_secs(1),
+            detail: false,
+            settled: Duration::ZERO,
+            traffic_class: 0,
+        };
+        let second = Duration::from_secs(1);
+        let sent = FlowTask { side: Side::Send, id: 8, ..flow.clone() };
+        let flows = vec![flow, sent];
+        let assignment = Assignment::of_flows("a", second, second, flows);
+        let consents = |identity| Signer::new(&identity).unwrap().consents(3, &assignment);
+        let given = consents(identity(&ours, far));
+        let [consent] = &given[..] else { panic!("{given:?}") };
+        let check = |consent: &Consent, run, flow, to: &str| {
+            covers(consent, ours.certificate(), run, flow, to.parse().unwrap())
+        };
+        assert!(check(consent, 3, 7, "192.0.2.1:5001"));
+        assert!(!check(consent, 4, 7, "192.0.2.1:5001"));
+        assert!(!check(consent, 3, 8, "192.0.2.1:5001"));
+        assert!(!check(consent, 3, 7, "192.0.2.9:5001"));
+        assert!(!check(&Consent { run: 4, ..consent.clone() }, 4, 7, "192.0.2.1:5001"));
+        assert!(!check(&consents(identity(&ours, 1))[0], 3, 7, "192.0.2.1:5001"), "expired");
+        let theirs = Authority::create(&folder, "theirs").unwrap();
+        assert!(!check(&consents(identity(&theirs, far))[0], 3, 7, "192.0.2.1:5001"), "another fleet");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

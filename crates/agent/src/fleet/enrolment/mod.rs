@@ -1,0 +1,78 @@
+//! How a host joins a fleet, and how its agent renews its certificate.
+
+#[rustfmt::skip]
+#[allow(missing_docs, clippy::all)]
+pub mod generated;
+
+use super::authority::Authority;
+use super::folder::{Fleet, Signed};
+use super::metrics::{HubCounts, count};
+use generated::enrolment_server;
+use generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
+use netstage_host::log::{Level, Log};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use tonic::{Request, Response, Status};
+
+/// The controller's side of one connection.
+pub struct Service {
+    /// The fleet.
+    pub fleet: Fleet,
+    /// Its authority.
+    pub authority: Arc<Authority>,
+    /// The agent whose certificate was shown.
+    pub agent: Option<String>,
+    /// Where it connected from.
+    pub from: SocketAddr,
+    /// Where it is counted.
+    pub counts: Arc<HubCounts>,
+    /// Where it is told.
+    pub log: Log,
+}
+
+impl Service {
+    fn tell(&self, what: &str, counter: &AtomicU64, result: &Result<Signed, String>) {
+        match result {
+            Ok(signed) => {
+                count(counter);
+                (self.log)(Level::Note, &format!("agent {} {what}, from {}", signed.agent, self.from))
+            }
+            Err(why) => (self.log)(Level::Alarm, &format!("{} is not let in: {why}", self.from)),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl enrolment_server::Enrolment for Service {
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinReply>, Status> {
+        let request = request.into_inner();
+        let result = self.fleet.join(&self.authority, &request.secret, &request.request);
+        self.tell("joined", &self.counts.joined, &result);
+        Ok(Response::new(match result {
+            Err(refusal) => JoinReply { refusal, ..JoinReply::default() },
+            Ok(Signed { agent, certificate, expires_s }) => JoinReply {
+                refusal: String::new(),
+                name: agent,
+                controller: self.fleet.name.clone(),
+                certificate,
+                expires_s,
+            },
+        }))
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<RenewReply>, Status> {
+        let request = request.into_inner().request;
+        let result = match &self.agent {
+            Some(agent) => self.fleet.renew(&self.authority, agent, &request),
+            None => Err("it has shown no certificate".into()),
+        };
+        self.tell("has renewed its certificate", &self.counts.renewed, &result);
+        Ok(Response::new(match result {
+            Err(refusal) => RenewReply { refusal, ..RenewReply::default() },
+            Ok(Signed { certificate, expires_s, .. }) => {
+                RenewReply { refusal: String::new(), certificate, expires_s }
+            }
+        }))
+    }
+}

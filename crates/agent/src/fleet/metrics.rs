@@ -1,0 +1,136 @@
+//! What the hub of a fleet and an agent of one tell Prometheus.
+
+use super::status::{AgentStatus, State};
+use crate::Snapshot;
+use netstage_host::prometheus::Page;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What a hub has counted since it began.
+#[derive(Debug, Default)]
+pub struct HubCounts {
+    /// Connections, of whomever.
+    pub connections: AtomicU64,
+    /// Those who were turned away.
+    pub turned_away: AtomicU64,
+    /// Hosts that have joined.
+    pub joined: AtomicU64,
+    /// Certificates that were renewed.
+    pub renewed: AtomicU64,
+    /// Agents that were cut off: removed, or their certificates ended.
+    pub cut_off: AtomicU64,
+    /// Requests passed on to agents.
+    pub requests: AtomicU64,
+}
+
+/// What an agent has counted since it began.
+#[derive(Debug, Default)]
+pub struct AgentCounts {
+    /// Connections to its controller.
+    pub connections: AtomicU64,
+    /// Requests its policy agreed to.
+    pub agreed: AtomicU64,
+    /// Requests it refused.
+    pub refused: AtomicU64,
+}
+
+/// Counts one more.
+pub fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+fn read(counter: &AtomicU64) -> f64 {
+    counter.load(Ordering::Relaxed) as f64
+}
+
+/// Of the hub.
+pub fn of_hub(counts: &HubCounts, agents: &[AgentStatus], uptime: Duration) -> String {
+    let mut page = Page::new("fleet", uptime);
+    page.head("netstage_fleet_agents", "gauge", "Agents, by what they do.");
+    for state in [State::NeverSeen, State::Offline, State::Idle, State::Taken] {
+        let are = agents.iter().filter(|agent| agent.state == state).count();
+        page.sample("netstage_fleet_agents", &[("state", &state.to_string())], are as f64);
+    }
+    for (what, help, counter) in [
+        ("connections", "Connections to it.", &counts.connections),
+        ("turned_away", "Connections turned away.", &counts.turned_away),
+        ("joined", "Hosts that have joined.", &counts.joined),
+        ("renewed", "Certificates renewed.", &counts.renewed),
+        ("cut_off", "Agents cut off: removed, or their certificates ended.", &counts.cut_off),
+        ("requests", "Requests passed on to agents.", &counts.requests),
+    ] {
+        page.one(&format!("netstage_fleet_{what}_total"), "counter", help, read(counter));
+    }
+    let mut of_agents = |what: &str, help: &str, value: &dyn Fn(&AgentStatus) -> Option<f64>| {
+        let name = format!("netstage_fleet_agent_{what}");
+        page.head(&name, "gauge", help);
+        for agent in agents {
+            if let Some(value) = value(agent) {
+                page.sample(&name, &[("agent", &agent.name)], value);
+            }
+        }
+    };
+    of_agents("up", "1 while the agent is there.", &|agent| {
+        Some(f64::from(u8::from(matches!(agent.state, State::Idle | State::Taken))))
+    });
+    of_agents("clock_error_seconds", "Bound of the error with which its clock is known.", &|agent| {
+        agent.clock.map(|clock| clock.error_ns as f64 / 1e9)
+    });
+    of_agents("certificate_expires_timestamp_seconds", "When its certificate ends, since 1970.", &|agent| {
+        Some(agent.certificate_expires_s as f64)
+    });
+    page.text()
+}
+
+/// Of an agent, whose certificate ends at this second since 1970.
+pub fn of_agent(counts: &AgentCounts, now: &Snapshot, expires_s: u64, uptime: Duration) -> String {
+    let mut page = Page::new("agent", uptime);
+    let is = |what: bool| f64::from(u8::from(what));
+    page.one("netstage_agent_taken", "gauge", "1 while a controller has it.", is(now.is_taken));
+    page.one("netstage_agent_run_number", "gauge", "The run it is in; zero for none.", now.run as f64);
+    page.one(
+        "netstage_agent_running",
+        "gauge",
+        "1 while a run has a start and is not over.",
+        is(now.is_running),
+    );
+    let [sent, sent_bytes, received, received_bytes, lost] = now.totals.map(|total| total as f64);
+    for (what, help, value) in [
+        ("sent_packets", "Packets sent in runs.", sent),
+        ("sent_bytes", "Payload bytes sent in runs.", sent_bytes),
+        ("received_packets", "Packets received in runs.", received),
+        ("received_bytes", "Payload bytes received in runs.", received_bytes),
+        ("lost_packets", "Packets lost in runs.", lost),
+    ] {
+        page.one(&format!("netstage_agent_{what}_total"), "counter", help, value);
+    }
+    let help = "Reports no controller has confirmed to have.";
+    page.one("netstage_agent_kept_reports", "gauge", help, now.kept as f64);
+    for (what, help, counter) in [
+        ("connections", "Connections to its controller.", &counts.connections),
+        ("agreed", "Requests its policy agreed to.", &counts.agreed),
+        ("refused", "Requests it refused.", &counts.refused),
+    ] {
+        page.one(&format!("netstage_agent_{what}_total"), "counter", help, read(counter));
+    }
+    let help = "When its certificate ends, since 1970.";
+    page.one("netstage_agent_certificate_expires_timestamp_seconds", "gauge", help, expires_s as f64);
+    page.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_host::prometheus::scheme;
+
+    #[test]
+    fn names_keep_to_the_scheme() {
+        let second = Duration::from_secs(1);
+        let hub = of_hub(&HubCounts::default(), &[], second);
+        let names = scheme::check(&hub, "fleet");
+        scheme::check_dashboard(include_str!("../../../../docs/dashboards/fleet.json"), "fleet", &names);
+        let agent = of_agent(&AgentCounts::default(), &Snapshot::default(), 1, second);
+        let names = scheme::check(&agent, "agent");
+        scheme::check_dashboard(include_str!("../../../../docs/dashboards/agent.json"), "agent", &names);
+    }
+}

@@ -1,0 +1,207 @@
+//! What an agent does for a controller on another host: no more than both hosts have agreed
+//! to. Traffic passes between the two of them only, and within limits.
+
+use netstage_agent_api::protocol::{Refusal, RefusalKind};
+use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_host::keyed::Peer;
+use std::net::{IpAddr, SocketAddr};
+
+/// Most flows of one run.
+const MOST_FLOWS: usize = 256;
+/// Ports below belong to the system's services.
+pub const FIRST_PORT: u16 = 1024;
+
+/// Limits of an agent that listens to other hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Most payload bits per second, all flows together; none where any rate will do.
+    pub rate: Option<BitRate>,
+    /// Longest run; none where any will do.
+    pub time: Option<Duration>,
+}
+
+impl Limits {
+    /// Refuses what is beyond the limits or concerns another host than the controller's;
+    /// fills in addresses that are left open: the agent's own, and the controller's.
+    pub fn apply(&self, assignment: &mut Assignment, peer: Peer) -> Result<(), Refusal> {
+        if let Some(most) = self.time.filter(|most| assignment.duration > *most) {
+            return Err(refuse(format!(
+                "the run would take {:.0} s, and this server allows {:.0} s",
+                assignment.duration.as_secs_f64(),
+                most.as_secs_f64()
+            ))
+            .remedy("ask for less with -t, or start the server with a higher --max-time"));
+        }
+        if assignment.edge.is_some() || !assignment.watch.is_empty() {
+            return Err(refuse("this server is no provider edge router, and watches no TCP"));
+        }
+        if !assignment.services.is_empty() {
+            return Err(refuse("this server starts no programs of services"));
+        }
+        if assignment.clocks.is_some() {
+            return Err(refuse("this server's clock is compared by whoever asks it, and with no other"));
+        }
+        if assignment.flows.len() > MOST_FLOWS {
+            return Err(refuse(format!(
+                "{} flows, and this server allows {MOST_FLOWS}",
+                assignment.flows.len()
+            )));
+        }
+        let mut rate = 0.0;
+        for flow in &mut assignment.flows {
+            rate += self.flow(flow, peer).map_err(|refusal| refusal.flow(&flow.name))?;
+        }
+        if let Some(most) = self.rate.filter(|most| rate > most.as_f64()) {
+            return Err(refuse(format!(
+                "{rate:.0} bit/s are asked for, and this server allows {} bit/s of payload, all flows together",
+                most.0
+            ))
+            .remedy("ask for less with -b, or start the server with a higher --max-rate"));
+        }
+        Ok(())
+    }
+
+    /// Checks one flow; returns its mean rate, bits per second.
+    fn flow(&self, flow: &mut FlowTask, peer: Peer) -> Result<f64, Refusal> {
+        if !matches!(flow.transport, Transport::Tcp(_) | Transport::Udp(_) | Transport::Quic) {
+            return Err(refuse("this server takes part in TCP, UDP and QUIC only"));
+        }
+        let Some(pattern) = flow.traffic.pattern() else {
+            return Err(refuse("this server carries patterns, not applications"));
+        };
+        let rate = pattern.mean_rate();
+        if self.rate.is_some() && rate.is_none() {
+            return Err(refuse("it has no rate, and this server limits rates").remedy("name one with -b"));
+        }
+        let (own, other) = match flow.side {
+            Side::Send => (&mut flow.source, &mut flow.destination),
+            Side::Receive => (&mut flow.destination, &mut flow.source),
+        };
+        settle(own, peer.local, "this server")?;
+        settle(other, peer.remote, "the host that asks")?;
+        if (1..FIRST_PORT).contains(&own.port()) {
+            return Err(refuse(format!("port {} belongs to the system", own.port()))
+                .remedy(format!("use one of {FIRST_PORT} or above")));
+        }
+        Ok(rate.unwrap_or(0.0))
+    }
+}
+
+/// Takes the address of a connection for one that is left open, and no other.
+fn settle(address: &mut SocketAddr, of: SocketAddr, whose: &str) -> Result<(), Refusal> {
+    let canonical: IpAddr = address.ip().to_canonical();
+    if canonical.is_unspecified() || canonical == of.ip() {
+        let port = address.port();
+        // With its scope, where it is a link's own address.
+        *address = of;
+        address.set_port(port);
+        return Ok(());
+    }
+    Err(refuse(format!("{canonical} is not {whose}, which is {}", of.ip()))
+        .remedy("traffic passes between the two hosts of the control connection only"))
+}
+
+fn refuse(reason: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalKind::Policy, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_agent_api::task::{ClockTask, OneEnded, TcpOptions, UdpOptions};
+    use netstage_core::traffic::Pattern;
+
+    const CBR: Pattern = Pattern::Cbr { rate: BitRate(1_000_000), packet: 1000 };
+
+    fn peer() -> Peer {
+        Peer { remote: "192.0.2.7:40000".parse().unwrap(), local: "192.0.2.1:5201".parse().unwrap() }
+    }
+
+    fn flow(side: Side, source: &str, destination: &str, transport: Transport, pattern: Pattern) -> FlowTask {
+        FlowTask {
+            name: "1".into(),
+            id: 1,
+            side,
+            transport,
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            traffic: pattern.into(),
+            start: Duration::ZERO,
+            stop: Duration::from_secs(1),
+            detail: false,
+            settled: Duration::ZERO,
+            traffic_class: 0,
+        }
+    }
+
+    fn applied(limits: Limits, flows: Vec<FlowTask>) -> Result<Assignment, Refusal> {
+        let duration = Duration::from_secs(10);
+        let interval = Duration::from_secs(1);
+        let mut assignment = Assignment::of_flows("far", duration, interval, flows);
+        limits.apply(&mut assignment, peer()).map(|()| assignment)
+    }
+
+    fn udp() -> Transport {
+        Transport::Udp(UdpOptions::default())
+    }
+
+    #[test]
+    fn traffic_goes_to_the_controllers_host_only() {
+        let open = [
+            flow(Side::Send, "0.0.0.0:0", "0.0.0.0:5000", udp(), CBR),
+            flow(Side::Receive, "0.0.0.0:0", "0.0.0.0:0", udp(), CBR),
+        ];
+        let filled = applied(Limits::default(), open.to_vec()).unwrap().flows;
+        assert_eq!(filled[0].source, "192.0.2.1:0".parse().unwrap());
+        assert_eq!(filled[0].destination, "192.0.2.7:5000".parse().unwrap());
+        assert_eq!(filled[1].source, "192.0.2.7:0".parse().unwrap());
+        assert_eq!(filled[1].destination, "192.0.2.1:0".parse().unwrap());
+        for (side, source, destination) in [
+            (Side::Send, "0.0.0.0:0", "198.51.100.1:5000"),
+            (Side::Send, "198.51.100.1:0", "192.0.2.7:5000"),
+            (Side::Receive, "198.51.100.1:0", "0.0.0.0:0"),
+            (Side::Receive, "192.0.2.7:0", "198.51.100.1:0"),
+            (Side::Receive, "192.0.2.7:0", "192.0.2.1:22"),
+        ] {
+            let refused = applied(Limits::default(), vec![flow(side, source, destination, udp(), CBR)]);
+            assert_eq!(refused.unwrap_err().kind, RefusalKind::Policy, "{source} {destination}");
+        }
+    }
+
+    #[test]
+    fn only_what_has_a_receiver_that_agreed() {
+        let echo = Transport::IcmpEcho(OneEnded::default());
+        let multicast = Transport::Multicast { source: None, ttl: 1, receiver: None };
+        for transport in [echo, multicast] {
+            let flow = flow(Side::Send, "0.0.0.0:0", "192.0.2.7:0", transport, CBR);
+            assert!(applied(Limits::default(), vec![flow]).is_err());
+        }
+    }
+
+    #[test]
+    fn no_third_host_is_asked_for_its_clock() {
+        let mut assignment =
+            Assignment::of_flows("far", Duration::from_secs(10), Duration::from_secs(1), Vec::new());
+        let asks = vec![("192.0.2.1:0".parse().unwrap(), "192.0.2.9:4704".parse().unwrap())];
+        assignment.clocks = Some(ClockTask { key: String::new(), answers: Vec::new(), asks });
+        assert!(Limits::default().apply(&mut assignment, peer()).is_err());
+    }
+
+    #[test]
+    fn limits_hold_for_all_flows_together() {
+        let sends = || flow(Side::Send, "0.0.0.0:0", "0.0.0.0:5000", udp(), CBR);
+        let limits = Limits { rate: Some(BitRate(2_000_000)), time: Some(Duration::from_secs(10)) };
+        assert!(applied(limits, vec![sends(), sends()]).is_ok());
+        let error = applied(limits, vec![sends(), sends(), sends()]).unwrap_err();
+        assert!(error.to_string().contains("--max-rate"), "{error}");
+        let bulk = Pattern::Bulk { size: None };
+        let tcp = flow(Side::Send, "0.0.0.0:0", "0.0.0.0:1", Transport::Tcp(TcpOptions::default()), bulk);
+        assert!(applied(limits, vec![tcp.clone()]).unwrap_err().remedy.contains("-b"));
+        assert!(applied(Limits::default(), vec![tcp]).is_ok());
+        let brief = Limits { time: Some(Duration::from_secs(9)), ..limits };
+        assert!(applied(brief, vec![]).unwrap_err().remedy.contains("--max-time"));
+        assert!(applied(limits, vec![sends(); MOST_FLOWS + 1]).is_err());
+    }
+}

@@ -1,0 +1,318 @@
+//! A transfer to a server that only reads what it is sent, whoever's it is: what arrived is what it acknowledged. The
+//! window is limited here, at the sender ([`netstage_tcp_watch::limit`]).
+
+use netstage_agent_api::results::TcpSample;
+use netstage_core::time::Duration;
+use netstage_host::clock::monotonic_ns;
+use netstage_host::netns::Namespace;
+use netstage_host::obstacle::Obstacle;
+use netstage_tcp_watch::filter::Filter;
+use netstage_tcp_watch::limit::{Limiter, Limits};
+use netstage_tcp_watch::note::FOLDER;
+use netstage_traffic::kernel::tcp_info;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Longest wait for an answer, and between two looks at the clock.
+const ANSWER: std::time::Duration = std::time::Duration::from_secs(5);
+const WAIT: std::time::Duration = std::time::Duration::from_millis(20);
+/// Bytes written at once; nobody looks at them.
+const CHUNK: usize = 128 << 10;
+static PAYLOAD: [u8; CHUNK] = [0; CHUNK];
+
+/// Who reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// Whatever reads without a word, as the discard service (RFC 863).
+    Discard,
+    /// `iperf3 -s`.
+    Iperf3,
+    /// A web server, by POST.
+    Http {
+        /// As the URL has it.
+        host: String,
+        /// What is posted to.
+        path: String,
+    },
+}
+
+/// A transfer.
+#[derive(Clone, Debug)]
+pub struct Upload<'a> {
+    /// Where the server listens.
+    pub target: SocketAddr,
+    /// What it speaks.
+    pub sink: &'a Sink,
+    /// By the kernel's name; or the system's choice.
+    pub congestion_control: Option<&'a str>,
+    /// Bytes; or as much as the system likes.
+    pub window: Option<u64>,
+    /// Length, without what is omitted.
+    pub time: Duration,
+    /// What the beginning leaves out.
+    pub omit: Duration,
+    /// How often the sender's TCP is looked at.
+    pub interval: Duration,
+}
+
+/// What a transfer came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Uploaded {
+    /// Our address.
+    pub own: SocketAddr,
+    /// Payload acknowledged, without the beginning.
+    pub acknowledged: u64,
+    /// In this time.
+    pub measured: Duration,
+    /// How the sender's TCP stood, look by look from the beginning on.
+    pub looks: Vec<TcpSample>,
+}
+
+/// Why there is no transfer.
+#[derive(Debug)]
+pub enum UploadError {
+    /// The window cannot be limited here.
+    Limit(Obstacle),
+    /// The kernel has no such congestion control.
+    CongestionControl(String),
+    /// The server, or the way there, fails.
+    Failed(String),
+}
+
+impl Upload<'_> {
+    /// Makes it; `None` if it was interrupted.
+    pub fn run(&self, interrupted: &AtomicBool) -> Result<Option<Uploaded>, UploadError> {
+        let failed =
+            |what: &str, error: io::Error| UploadError::Failed(format!("{what} {}: {error}", self.target));
+        // Whoever holds it has the server wait.
+        let mut control = None;
+        let mut stream = match self.sink {
+            Sink::Iperf3 => {
+                let conversation = iperf3::Conversation::begin(self.target).map_err(UploadError::Failed)?;
+                let mut stream = self.connect()?;
+                stream.write_all(&conversation.cookie).map_err(|error| failed("no way to", error))?;
+                control = Some(conversation);
+                stream
+            }
+            Sink::Discard => self.connect()?,
+            Sink::Http { host, path } => {
+                let mut stream = self.connect()?;
+                let head = format!(
+                    "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\
+                     \r\n",
+                    1_u64 << 40
+                );
+                stream.write_all(head.as_bytes()).map_err(|error| failed("no way to", error))?;
+                stream
+            }
+        };
+        let _limit = self.limit(&stream)?;
+        if let Some(conversation) = &mut control {
+            conversation.wait_for_start().map_err(UploadError::Failed)?;
+        }
+        let sent = self.send(&mut stream, interrupted).map_err(|error| match refusal(&stream) {
+            Some(words) => UploadError::Failed(format!("{} does not take it: {words}", self.target)),
+            None => failed("the transfer to", error),
+        })?;
+        if let (Sink::Http { .. }, Some(words)) = (self.sink, refusal(&stream)) {
+            return Err(UploadError::Failed(format!("{} does not take it: {words}", self.target)));
+        }
+        match sent {
+            Some(sent) if sent.acknowledged == 0 => Err(UploadError::Failed(format!(
+                "{} acknowledged nothing: does it read what it is sent?",
+                self.target
+            ))),
+            sent => Ok(sent),
+        }
+    }
+
+    fn connect(&self) -> Result<TcpStream, UploadError> {
+        let failed = |error: io::Error| UploadError::Failed(format!("no server at {}: {error}", self.target));
+        let socket = Socket::new(Domain::for_address(self.target), Type::STREAM, Some(Protocol::TCP))
+            .map_err(failed)?;
+        if let Some(name) = self.congestion_control {
+            socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
+                UploadError::CongestionControl(format!("congestion control {name}: {error}"))
+            })?;
+        }
+        socket.connect_timeout(&self.target.into(), ANSWER).map_err(failed)?;
+        // What was not sent at the end is of no use to anybody.
+        socket.set_linger(Some(std::time::Duration::ZERO)).map_err(failed)?;
+        socket.set_write_timeout(Some(WAIT)).map_err(failed)?;
+        Ok(socket.into())
+    }
+
+    /// Limits the connection before anything is sent; it ends with the connection at the latest.
+    fn limit(&self, stream: &TcpStream) -> Result<Option<Limiter>, UploadError> {
+        let Some(window) = self.window else { return Ok(None) };
+        let system =
+            |error: io::Error| UploadError::Failed(format!("the connection to {}: {error}", self.target));
+        let segment = tcp_info(stream.as_fd()).map_err(system)?.segment().max(1);
+        let cwnd = u32::try_from(window / u64::from(segment)).unwrap_or(u32::MAX).clamp(2, 1 << 29);
+        let port = stream.local_addr().map_err(system)?.port();
+        let filter = Filter { ports: vec![port], ..Filter::default() };
+        let here = Namespace::of_this_thread().map_err(system)?;
+        let limits = Limits { cwnd: Some(cwnd), window: None };
+        let mut limiter =
+            Limiter::new(limits, filter, vec![here], Path::new(FOLDER)).map_err(UploadError::Limit)?;
+        limiter.apply().map_err(UploadError::Limit)?;
+        Ok(Some(limiter))
+    }
+
+    fn send(&self, stream: &mut TcpStream, interrupted: &AtomicBool) -> io::Result<Option<Uploaded>> {
+        let own = stream.local_addr()?;
+        let began = Instant::now();
+        let bins = |time: Duration| time.0.div_ceil(self.interval.0) as usize;
+        let (first, all) = (bins(self.omit), bins(self.omit + self.time));
+        let mut looks: Vec<TcpSample> = Vec::with_capacity(all);
+        let mut counted: Option<(Instant, u64)> = None;
+        loop {
+            match stream.write(&PAYLOAD) {
+                Ok(_) => {}
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+            if interrupted.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let now = Instant::now();
+            let passed = ((now - began).as_nanos() / u128::from(self.interval.0)) as usize;
+            if passed > looks.len() {
+                let info = tcp_info(stream.as_fd())?;
+                looks.resize(passed.min(all), info.sample());
+                let acknowledged = info.acknowledged();
+                match counted {
+                    None if passed >= first => counted = Some((now, acknowledged)),
+                    Some((since, before)) if passed >= all => {
+                        let measured = Duration((now - since).as_nanos() as u64);
+                        return Ok(Some(Uploaded {
+                            own,
+                            acknowledged: acknowledged - before,
+                            measured,
+                            looks,
+                        }));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The first line of what a web server said against it, where it said something.
+fn refusal(stream: &TcpStream) -> Option<String> {
+    stream.set_nonblocking(true).ok()?;
+    let mut said = [0; 256];
+    let count = (&mut &*stream).read(&mut said).ok()?;
+    let text = String::from_utf8_lossy(&said[..count]);
+    let line = text.lines().next()?.trim();
+    let code = line.strip_prefix("HTTP/")?.split(' ').nth(1)?;
+    (!code.starts_with(['1', '2'])).then(|| line.to_owned())
+}
+
+mod iperf3 {
+    //! As much of what `iperf3 -s` speaks as it takes for it to read.
+
+    use super::*;
+
+    const COOKIE: usize = 37;
+    const TEST_START: u8 = 1;
+    const TEST_RUNNING: u8 = 2;
+    const PARAM_EXCHANGE: u8 = 9;
+    const CREATE_STREAMS: u8 = 10;
+    const CLIENT_TERMINATE: u8 = 12;
+    const ACCESS_DENIED: u8 = 0xff;
+    const PARAMETERS: &str = r#"{"tcp":true,"omit":0,"time":86400,"num":0,"blockcount":0,"parallel":1,"len":131072,"client_version":"3.0"}"#;
+
+    /// What controls a test: the server ends it when this does.
+    pub struct Conversation {
+        stream: TcpStream,
+        target: SocketAddr,
+        /// By which it knows connections of one test.
+        pub cookie: [u8; COOKIE],
+    }
+
+    impl Conversation {
+        /// Asks for a test, until the server waits for its connection. It takes one test at a time, and is away for a
+        /// moment after each.
+        pub fn begin(target: SocketAddr) -> Result<Conversation, String> {
+            let began = Instant::now();
+            loop {
+                match Conversation::ask(target) {
+                    Ok(conversation) => return Ok(conversation),
+                    Err((words, patience)) if began.elapsed() >= patience => return Err(words),
+                    Err(_) => std::thread::sleep(WAIT),
+                }
+            }
+        }
+
+        /// Asks once. Where that fails, for how long it may be tried again.
+        fn ask(target: SocketAddr) -> Result<Conversation, (String, std::time::Duration)> {
+            const AWAY: std::time::Duration = std::time::Duration::from_secs(1);
+            const NEVER: std::time::Duration = std::time::Duration::ZERO;
+            let mut conversation = Conversation::open(target).map_err(|words| (words, AWAY))?;
+            let broken = |error: io::Error| {
+                let patience = if error.kind() == io::ErrorKind::WouldBlock { NEVER } else { ANSWER };
+                (format!("{target} does not speak as iperf3 -s does: {error}"), patience)
+            };
+            conversation.stream.write_all(&conversation.cookie).map_err(broken)?;
+            match conversation.state().map_err(broken)? {
+                PARAM_EXCHANGE => {}
+                ACCESS_DENIED => {
+                    return Err((format!("iperf3 at {target} is busy with another test"), ANSWER));
+                }
+                other => {
+                    return Err((format!("{target} does not speak as iperf3 -s does: state {other}"), NEVER));
+                }
+            }
+            let length = (PARAMETERS.len() as u32).to_be_bytes();
+            conversation.stream.write_all(&[&length, PARAMETERS.as_bytes()].concat()).map_err(broken)?;
+            conversation.expect(CREATE_STREAMS).map_err(|words| (words, NEVER))?;
+            Ok(conversation)
+        }
+
+        fn open(target: SocketAddr) -> Result<Conversation, String> {
+            let no_server = |error: io::Error| format!("no server at {target}: {error}");
+            let stream = TcpStream::connect_timeout(&target, ANSWER).map_err(no_server)?;
+            stream.set_read_timeout(Some(ANSWER)).map_err(no_server)?;
+            stream.set_nodelay(true).map_err(no_server)?;
+            // Text that ends with a zero.
+            let mut cookie = [0; COOKIE];
+            let number = format!("{:0width$}", monotonic_ns(), width = COOKIE - 1);
+            cookie[..COOKIE - 1].copy_from_slice(number.as_bytes());
+            Ok(Conversation { stream, target, cookie })
+        }
+
+        /// Until it reads.
+        pub fn wait_for_start(&mut self) -> Result<(), String> {
+            self.expect(TEST_START)?;
+            self.expect(TEST_RUNNING)
+        }
+
+        fn expect(&mut self, state: u8) -> Result<(), String> {
+            match self.state() {
+                Ok(told) if told == state => Ok(()),
+                Ok(told) => Err(format!("iperf3 at {} refuses the test: state {told}", self.target)),
+                Err(error) => Err(format!("iperf3 at {} refuses the test: {error}", self.target)),
+            }
+        }
+
+        fn state(&mut self) -> io::Result<u8> {
+            let mut state = [0];
+            self.stream.read_exact(&mut state)?;
+            Ok(state[0])
+        }
+    }
+
+    impl Drop for Conversation {
+        fn drop(&mut self) {
+            let _ = self.stream.write_all(&[CLIENT_TERMINATE]);
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! The agent's side of the protocol: gRPC in, decisions by the session, runs as threads.
+
+use super::agent::{EndReason, end};
+use super::clocks::{Asker, Clocks};
+use super::guard::Guard;
+use super::run::{self, Orders, Outcome, Run};
+use super::spool::Spool;
+use super::work::{Sums, Totals, Worker};
+use netstage_agent_api::protocol::generated::{self as wire, agent_server};
+use netstage_agent_api::protocol::generated::{
+    AgreeReply, AgreeRequest, ClockState, CollectRequest, CompareClocksReply, CompareClocksRequest,
+    ComparedClock, FinishReply, FinishRequest, Heartbeat, HelloReply, HelloRequest, KeptReply, KeptReport,
+    KeptRequest, PrepareReply, PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReceivingPort,
+    ReleaseReply, ReleaseRequest, ReportChunk, ReportHead, StartReply, StartRequest, StopReply, StopRequest,
+    report_chunk::Content,
+};
+use netstage_agent_api::protocol::{
+    CHUNK_BYTES, CONTROLLER_LOOKS, HEARTBEAT_LOOK, Refusal, RefusalKind, VERSIONS, read_assignment,
+};
+use netstage_agent_api::results::Ended;
+use netstage_agent_api::task::{self, Assignment};
+use netstage_core::fleet::{Lease, Phase, Session};
+use netstage_host::clock::{self, Epoch, monotonic_ns};
+use netstage_host::keyed::Peer;
+use netstage_traffic::stamp::WallClock;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use tokio::sync::{mpsc as channel, oneshot, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// What all connections and the threads of runs share.
+pub struct Shared {
+    spool: Arc<Spool>,
+    worker: Arc<dyn Worker>,
+    /// For an agent that serves controllers of other hosts: who decides what it does for them.
+    guard: Option<Arc<dyn Guard>>,
+    /// What all runs of the agent have counted.
+    sums: Arc<Sums>,
+    state: Mutex<State>,
+    /// Told whenever the phase changes.
+    changed: watch::Sender<()>,
+    /// Why the agent is to end.
+    pub end: watch::Sender<Option<EndReason>>,
+    /// The last answers are leaving.
+    pub closing: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    session: Session,
+    run: Option<Run>,
+    /// Reports nobody has confirmed to have.
+    kept: Vec<(u64, PathBuf)>,
+    problems: Vec<String>,
+}
+
+impl Shared {
+    pub fn new(
+        spool: Arc<Spool>,
+        worker: Arc<dyn Worker>,
+        end: watch::Sender<Option<EndReason>>,
+        guard: Option<Arc<dyn Guard>>,
+        sums: Arc<Sums>,
+    ) -> Shared {
+        let (changed, closing) = (watch::Sender::new(()), watch::Sender::new(false));
+        let state = State { session: Session::after(spool.last_run()), ..State::default() };
+        Shared { spool, worker, guard, sums, state: Mutex::new(state), changed, end, closing }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No invariant spans more than one of its fields.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a run that is under way, and forgets one that is ready.
+    pub fn stop(&self) {
+        let mut state = self.state();
+        state.session.forget();
+        if let Some(run) = &mut state.run {
+            run.stop.store(true, Ordering::Relaxed);
+            // One that waits for its start has nothing to wait for; one that has a start ends at once.
+            run.start = None;
+            run.clocks = None;
+        }
+    }
+
+    /// Waits until no run is under way.
+    pub async fn idle(&self) {
+        let mut changed = self.changed.subscribe();
+        while self.state().session.phase() == Phase::Running && changed.changed().await.is_ok() {}
+    }
+
+    /// Whether a controller has this agent.
+    pub fn is_attended(&self) -> bool {
+        self.state().session.is_attended()
+    }
+
+    /// Reports kept that nobody has confirmed to have, and what went wrong.
+    pub fn leftovers(&self) -> (Vec<PathBuf>, Vec<String>) {
+        let mut state = self.state();
+        let mut problems = std::mem::take(&mut state.problems);
+        if state.session.phase() == Phase::Running {
+            problems.push("the run did not stop in time: its report is lost".into());
+        }
+        (state.kept.iter().map(|(_, path)| path.clone()).collect(), problems)
+    }
+
+    /// The report of a run that is not under way.
+    fn kept_of_before(&self, state: &State, run: u64) -> Option<PathBuf> {
+        if state.session.run() == run && state.session.phase() != Phase::Done {
+            return None;
+        }
+        self.spool.kept().into_iter().find_map(|(kept, path)| (kept == run).then_some(path))
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        let state = self.state();
+        let totals = state.run.as_ref().map(|run| run.totals.read());
+        let [sent, sent_bytes, received, received_bytes, lost] = totals.unwrap_or_default();
+        Progress {
+            phase: wire::Phase::from(state.session.phase()).into(),
+            run: state.session.run(),
+            sent,
+            sent_bytes,
+            received,
+            received_bytes,
+            lost,
+            ..Progress::default()
+        }
+    }
+
+    /// Bins that have ended and were not told yet.
+    fn take_ended(&self) -> Ended {
+        self.state().run.as_ref().map(|run| run.totals.take_ended()).unwrap_or_default()
+    }
+
+    /// The thread of a run, from beginning to end.
+    fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Prepared>) {
+        let node = orders.assignment.node.clone();
+        let clocks = orders.assignment.clocks.clone();
+        let stop = Arc::clone(&orders.stop);
+        let prepared = |result: Prepared| {
+            let mut state = self.state();
+            // Whoever asked for it may be gone by now: nobody would tell it to end.
+            let result = match stop.load(Ordering::Relaxed) {
+                true => Err(Refusal::new(RefusalKind::Order, "it was told to end while it was prepared")),
+                false => result,
+            };
+            let goes_on = result.is_ok();
+            if let (Some(guard), Err(refusal)) = (&self.guard, &result) {
+                guard.could_not_prepare(number, refusal);
+            }
+            state.session.prepared(number, goes_on);
+            if let Some(run) = state.run.as_mut().filter(|_| goes_on) {
+                run.clocks = clocks.as_ref().and_then(Clocks::begin);
+            }
+            drop(state);
+            self.changed.send_replace(());
+            let _ = ready.send(result);
+            goes_on
+        };
+        let journal = |assignment: &Assignment| self.spool.journal(number, assignment);
+        let begin = |epoch: Epoch| self.state().session.begin(epoch.0);
+        let report = run::carry_out(self.worker.as_ref(), orders, prepared, journal, begin);
+        let Some(mut report) = report else { return };
+        // Its worker cannot know why it was stopped.
+        report.void.extend(match *self.end.borrow() {
+            Some(EndReason::Interrupted) => Some(format!("agent {node} was told to end during the run")),
+            Some(EndReason::ControllerGone) => Some(format!("the controller of agent {node} went away")),
+            Some(EndReason::Finished) | None => None,
+        });
+        let report = serde_json::to_vec(&report).expect("reports have string keys only");
+        let spooled = self.spool.keep(&node, number, &report);
+        let mut state = self.state();
+        match &spooled {
+            Ok(path) => state.kept.extend(path.clone().map(|path| (number, path))),
+            Err(problem) => state.problems.push(problem.clone()),
+        }
+        if let Some(run) = &mut state.run {
+            run.outcome = Some(Arc::new(Outcome { report, spooled }));
+        }
+        state.session.ended();
+        drop(state);
+        self.changed.send_replace(());
+    }
+}
+
+/// How preparing went: where flows are received, or why not.
+type Prepared = Result<Vec<(u32, u16)>, Refusal>;
+
+/// The service; every connection has a copy.
+pub struct Service(pub Arc<Shared>);
+
+impl Service {
+    /// Begins to prepare; the answer comes through what is returned.
+    fn prepare_run(
+        &self,
+        request: &PrepareRequest,
+        peer: Option<Peer>,
+    ) -> Result<oneshot::Receiver<Prepared>, Refusal> {
+        let mut assignment = read_assignment(request.task_version, &request.assignment)?;
+        let mut state = self.0.state();
+        state.session.prepare(request.controller, request.run)?;
+        let allowed = match &self.0.guard {
+            Some(guard) => known(peer)
+                .and_then(|peer| guard.prepare(request.run, &mut assignment, &request.consents, peer)),
+            None => Ok(()),
+        };
+        let taken = allowed.and_then(|()| {
+            let taken = self.0.spool.take(request.run);
+            taken.map_err(|problem| Refusal::new(RefusalKind::System, problem))
+        });
+        if let Err(refusal) = taken {
+            state.session.prepared(request.run, false);
+            return Err(refusal);
+        }
+        let before = state.run.take().map(|run| run.thread);
+        let (start, started) = mpsc::channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let totals = Arc::new(Totals::new(Arc::clone(&self.0.sums), request.tell_bins));
+        let orders =
+            Orders { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
+        let (ready, answer) = oneshot::channel();
+        let (shared, number) = (Arc::clone(&self.0), request.run);
+        let thread = thread::Builder::new()
+            .name("run".into())
+            .spawn(move || shared.carry_out(number, orders, ready))
+            .map_err(|error| {
+                state.session.prepared(number, false);
+                Refusal::new(RefusalKind::System, format!("cannot start a thread: {error}"))
+            })?;
+        state.run = Some(Run { start: Some(start), stop, totals, outcome: None, clocks: None, thread });
+        Ok(answer)
+    }
+
+    /// Its word for what it is to receive.
+    fn word(&self, request: &AgreeRequest) -> Result<Vec<wire::Consent>, Refusal> {
+        self.0.state().session.belongs(request.controller)?;
+        let assignment = read_assignment(request.task_version, &request.assignment)?;
+        match &self.0.guard {
+            Some(guard) => guard.agree(request.run, &assignment),
+            // Whoever may connect here may do anything; nobody asks for a word.
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Who asks other hosts for their clocks, if the run has any to ask.
+    fn asker(&self, request: CompareClocksRequest) -> Result<Option<Asker>, Refusal> {
+        let state = self.0.state();
+        state.session.belongs(request.controller)?;
+        let is_this = state.session.run() == request.run;
+        let clocks = state.run.as_ref().filter(|_| is_this).and_then(|run| run.clocks.as_ref());
+        Ok(clocks.map(Clocks::asker))
+    }
+
+    fn start_run(&self, request: StartRequest) -> Result<(), Refusal> {
+        let mut state = self.0.state();
+        state.session.start(request.controller, request.run, request.at_ns, monotonic_ns())?;
+        if let Some(start) = state.run.as_ref().and_then(|run| run.start.as_ref()) {
+            // Told the same start again, it has begun, and does not listen any more.
+            let _ = start.send(Epoch(request.at_ns));
+        }
+        Ok(())
+    }
+
+    fn stop_run(&self, request: StopRequest) -> Result<(), Refusal> {
+        self.0.state().session.stop(request.controller, request.run)?;
+        self.0.stop();
+        Ok(())
+    }
+
+    /// What a run found: the present one, or one of before whose report is kept.
+    fn outcome(&self, request: CollectRequest) -> Result<Arc<Outcome>, Refusal> {
+        let state = self.0.state();
+        match state.session.collect(request.controller, request.run) {
+            Ok(()) => {
+                let outcome = state.run.as_ref().and_then(|run| run.outcome.clone());
+                Ok(outcome.expect("a run that is over has one"))
+            }
+            Err(refusal) => {
+                state.session.belongs(request.controller)?;
+                let path = self.0.kept_of_before(&state, request.run).ok_or(refusal)?;
+                let report = std::fs::read(&path).map_err(|error| {
+                    Refusal::new(RefusalKind::System, format!("cannot read {}: {error}", path.display()))
+                })?;
+                Ok(Arc::new(Outcome { report, spooled: Ok(Some(path)) }))
+            }
+        }
+    }
+
+    fn release_run(&self, request: ReleaseRequest) -> Result<(), Refusal> {
+        let mut state = self.0.state();
+        if let Err(refusal) = state.session.release(request.controller, request.run) {
+            state.session.belongs(request.controller)?;
+            let path = self.0.kept_of_before(&state, request.run).ok_or(refusal)?;
+            let _ = std::fs::remove_file(path);
+            return Ok(());
+        }
+        if let Some(run) = &mut state.run {
+            run.outcome = None;
+        }
+        let released = state.kept.extract_if(.., |(run, _)| *run == request.run);
+        for (_, path) in released {
+            // The controller has it: a copy that stays does no harm.
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(())
+    }
+
+    /// Tells that something changed, and gives the refusal as the messages carry it.
+    fn answer(&self, result: Result<(), Refusal>) -> Option<wire::Refusal> {
+        self.0.changed.send_replace(());
+        result.err().map(Into::into)
+    }
+}
+
+#[tonic::async_trait]
+impl agent_server::Agent for Service {
+    async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let addresses = self.0.guard.iter().flat_map(|guard| guard.addresses());
+        Ok(Response::new(HelloReply {
+            oldest_version: *VERSIONS.start(),
+            newest_version: *VERSIONS.end(),
+            task_version: task::VERSION,
+            tool: env!("CARGO_PKG_VERSION").into(),
+            host: host.trim().into(),
+            clock: clock::identity(),
+            capabilities: self.0.guard.iter().flat_map(|guard| guard.capabilities()).collect(),
+            addresses: addresses.map(|address| address.to_string()).collect(),
+            taken: self.0.is_attended(),
+        }))
+    }
+
+    async fn read_clock(&self, _: Request<ReadClockRequest>) -> Result<Response<ReadClockReply>, Status> {
+        let received_ns = monotonic_ns();
+        let WallClock { synchronized, error_ns } = WallClock::read();
+        let state = Some(ClockState { synchronized, error_ns });
+        Ok(Response::new(ReadClockReply { received_ns, answered_ns: monotonic_ns(), state }))
+    }
+
+    async fn compare_clocks(
+        &self,
+        request: Request<CompareClocksRequest>,
+    ) -> Result<Response<CompareClocksReply>, Status> {
+        let (found, refusal) = match self.asker(request.into_inner()) {
+            Ok(Some(asker)) => (spawn_blocking(move || asker.ask()).await.unwrap_or_default(), None),
+            Ok(None) => (Vec::new(), None),
+            Err(refusal) => (Vec::new(), Some(refusal.into())),
+        };
+        let found = found.into_iter().map(|(address, offset)| ComparedClock {
+            address: address.to_string(),
+            offset_ns: offset.offset_ns,
+            error_ns: offset.error_ns,
+        });
+        Ok(Response::new(CompareClocksReply { refusal, clocks: found.collect() }))
+    }
+
+    type AttendStream = ReceiverStream<Result<Progress, Status>>;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<Heartbeat>>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let peer = request.extensions().get::<Peer>().copied();
+        let mut heartbeats = request.into_inner();
+        let first = timeout(HEARTBEAT_LOOK * CONTROLLER_LOOKS, heartbeats.message()).await;
+        let Ok(Ok(Some(first))) = first else {
+            return Err(Status::invalid_argument("an Attend stream begins with a heartbeat"));
+        };
+        let (progress, out) = channel::channel(16);
+        let attended = self.0.state().session.attend(first.controller);
+        match attended {
+            Err(refusal) => {
+                let refused =
+                    Progress { refusal: Some(Refusal::from(refusal).into()), ..Progress::default() };
+                let _ = progress.try_send(Ok(refused));
+            }
+            Ok(()) => {
+                if let (Some(guard), Some(peer)) = (&self.0.guard, peer) {
+                    guard.taken(peer);
+                }
+                tokio::spawn(attended_until_gone(Arc::clone(&self.0), heartbeats, progress));
+            }
+        }
+        Ok(Response::new(ReceiverStream::new(out)))
+    }
+
+    async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareReply>, Status> {
+        let peer = request.extensions().get::<Peer>().copied();
+        let result = match self.prepare_run(request.get_ref(), peer) {
+            Err(refusal) => Err(refusal),
+            Ok(ready) => ready.await.unwrap_or_else(|_| {
+                Err(Refusal::new(RefusalKind::System, "the thread of the run ended unexpectedly"))
+            }),
+        };
+        let ports = result.iter().flatten().map(|&(flow, port)| ReceivingPort { flow, port: port.into() });
+        let ports = ports.collect();
+        Ok(Response::new(PrepareReply { refusal: self.answer(result.map(|_| ())), ports }))
+    }
+
+    async fn start(&self, request: Request<StartRequest>) -> Result<Response<StartReply>, Status> {
+        let result = self.start_run(request.into_inner());
+        Ok(Response::new(StartReply { refusal: self.answer(result) }))
+    }
+
+    async fn stop(&self, request: Request<StopRequest>) -> Result<Response<StopReply>, Status> {
+        let result = self.stop_run(request.into_inner());
+        Ok(Response::new(StopReply { refusal: self.answer(result) }))
+    }
+
+    type CollectStream = ReceiverStream<Result<ReportChunk, Status>>;
+
+    async fn collect(
+        &self,
+        request: Request<CollectRequest>,
+    ) -> Result<Response<Self::CollectStream>, Status> {
+        let (chunks, out) = channel::channel(4);
+        let outcome = self.outcome(request.into_inner());
+        tokio::spawn(send_report(outcome, chunks));
+        Ok(Response::new(ReceiverStream::new(out)))
+    }
+
+    async fn kept(&self, request: Request<KeptRequest>) -> Result<Response<KeptReply>, Status> {
+        let belongs = self.0.state().session.belongs(request.get_ref().controller);
+        let refusal = belongs.map_err(Refusal::from).err().map(Into::into);
+        let length = |path: &PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let reports = match refusal {
+            Some(_) => Vec::new(),
+            None => {
+                let kept = self.0.spool.kept().into_iter();
+                kept.map(|(run, path)| KeptReport { run, length: length(&path) }).collect()
+            }
+        };
+        Ok(Response::new(KeptReply { refusal, reports }))
+    }
+
+    async fn agree(&self, request: Request<AgreeRequest>) -> Result<Response<AgreeReply>, Status> {
+        let (consents, refusal) = match self.word(request.get_ref()) {
+            Ok(consents) => (consents, None),
+            Err(refusal) => (Vec::new(), Some(refusal.into())),
+        };
+        Ok(Response::new(AgreeReply { refusal, consents }))
+    }
+
+    async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        let result = self.release_run(request.into_inner());
+        Ok(Response::new(ReleaseReply { refusal: self.answer(result) }))
+    }
+
+    async fn finish(&self, request: Request<FinishRequest>) -> Result<Response<FinishReply>, Status> {
+        let result = self.0.state().session.finish(request.get_ref().controller);
+        if result.is_ok() {
+            end(&self.0.end, EndReason::Finished);
+        }
+        Ok(Response::new(FinishReply { refusal: self.answer(result.map_err(Refusal::from)) }))
+    }
+}
+
+/// The other end of a connection between hosts.
+fn known(peer: Option<Peer>) -> Result<Peer, Refusal> {
+    let unknown = || Refusal::new(RefusalKind::System, "the connection does not tell where it comes from");
+    peer.ok_or_else(unknown)
+}
+
+/// Tells how it goes, as an answer to each sign of life and when something changes, until the controller ends
+/// its stream or falls silent. Silence is counted in ticks, not in time: an agent that was itself held up has
+/// not seen them.
+async fn attended_until_gone(
+    shared: Arc<Shared>,
+    mut heartbeats: Streaming<Heartbeat>,
+    progress: channel::Sender<Result<Progress, Status>>,
+) {
+    let (mut changed, mut closing) = (shared.changed.subscribe(), shared.closing.subscribe());
+    let mut tick = interval(HEARTBEAT_LOOK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut lease = Lease::new(CONTROLLER_LOOKS);
+    let tell = || {
+        // A controller that does not read misses some: the next one tells as much.
+        if let Ok(room) = progress.try_reserve() {
+            let mut progress = shared.progress();
+            shared.take_ended().put(&mut progress);
+            room.send(Ok(progress));
+        }
+    };
+    tell();
+    loop {
+        let has_news = tokio::select! {
+            biased;
+            message = heartbeats.message() => match message {
+                Ok(Some(_)) => {
+                    lease.renew();
+                    true
+                }
+                Ok(None) | Err(_) => break,
+            },
+            _ = closing.wait_for(|closing| *closing) => return,
+            _ = changed.changed() => true,
+            _ = tick.tick() => match lease.tick() {
+                true => false,
+                false => break,
+            },
+        };
+        if has_news {
+            tell();
+        }
+    }
+    end(&shared.end, EndReason::ControllerGone);
+}
+
+async fn send_report(
+    outcome: Result<Arc<Outcome>, Refusal>,
+    chunks: channel::Sender<Result<ReportChunk, Status>>,
+) {
+    let head = match &outcome {
+        Err(refusal) => ReportHead { refusal: Some(refusal.clone().into()), ..ReportHead::default() },
+        Ok(outcome) => {
+            let (spooled, spool_error) = match &outcome.spooled {
+                Ok(path) => {
+                    let path = path.as_ref().map(|path| path.display().to_string());
+                    (path.unwrap_or_default(), String::new())
+                }
+                Err(error) => (String::new(), error.clone()),
+            };
+            let length = outcome.report.len() as u64;
+            ReportHead { refusal: None, task_version: task::VERSION, length, spooled, spool_error }
+        }
+    };
+    let mut open = chunks.send(Ok(ReportChunk { content: Some(Content::Head(head)) })).await.is_ok();
+    for piece in outcome.iter().flat_map(|outcome| outcome.report.chunks(CHUNK_BYTES)) {
+        if !open {
+            return;
+        }
+        open = chunks.send(Ok(ReportChunk { content: Some(Content::Bytes(piece.to_vec())) })).await.is_ok();
+    }
+}

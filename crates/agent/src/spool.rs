@@ -1,0 +1,280 @@
+//! The spool: reports on the agent's own disk, so that a lost controller loses no results.
+//! A report is written aside, synced and renamed: under its name it is complete.
+//!
+//! A lasting spool outlives its agent. It knows the last run that was taken, and has the
+//! bins of a run written down as they end: what a killed agent had counted until then is a
+//! report all the same, once the agent is back.
+
+use netstage_agent_api::results::{Counts, EndedBin, FlowResult, Report, TcpSample, Travel};
+use netstage_agent_api::task::{Assignment, Side};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// A folder that keeps reports until the controller has them.
+#[derive(Debug)]
+pub struct Spool {
+    folder: Option<PathBuf>,
+    lasts: bool,
+}
+
+/// Ending of a report's file, and of that of bins.
+const REPORT: &str = "json";
+const BINS: &str = "bins";
+/// File of the last run that was taken.
+const LAST_RUN: &str = "last-run";
+
+/// The first line of a file of bins.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    node: String,
+    bins: usize,
+    /// Number, name, and whether this side sends.
+    flows: Vec<(u32, String, bool)>,
+}
+
+impl Spool {
+    /// Opens the folder, making it where it is missing.
+    pub fn open(folder: &Path) -> io::Result<Spool> {
+        fs::create_dir_all(folder)?;
+        Ok(Spool { folder: Some(folder.to_owned()), lasts: false })
+    }
+
+    /// Opens the folder of an agent that comes back to it. What it was counting when it was
+    /// killed becomes a report.
+    pub fn lasting(folder: &Path) -> io::Result<Spool> {
+        let spool = Spool { lasts: true, ..Spool::open(folder)? };
+        for entry in fs::read_dir(folder)?.flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|ending| ending == BINS) {
+                if let Some(report) = report_of_bins(&fs::read_to_string(&path)?)
+                    && let Ok(report) = serde_json::to_vec(&report)
+                {
+                    write_whole(folder, &path.with_extension(REPORT), &report)?;
+                }
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(spool)
+    }
+
+    /// Keeps nothing: what no controller fetches is lost.
+    pub fn none() -> Spool {
+        Spool { folder: None, lasts: false }
+    }
+
+    /// Keeps a report, if it is one that does; the error names the file.
+    pub fn keep(&self, node: &str, run: u64, report: &[u8]) -> Result<Option<PathBuf>, String> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let path = folder.join(file_name(node, run, REPORT));
+        write_whole(folder, &path, report)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        if self.lasts {
+            // The report holds all of it.
+            let _ = fs::remove_file(path.with_extension(BINS));
+        }
+        Ok(Some(path))
+    }
+
+    /// A run is taken: none up to it ever will be again.
+    pub fn take(&self, run: u64) -> Result<(), String> {
+        let Some(folder) = self.folder.as_ref().filter(|_| self.lasts) else { return Ok(()) };
+        let path = folder.join(LAST_RUN);
+        let written = write_whole(folder, &path, run.to_string().as_bytes());
+        written.map_err(|error| format!("cannot write {}: {error}", path.display()))
+    }
+
+    /// The last run that was taken; zero before the first.
+    pub fn last_run(&self) -> u64 {
+        let text = self.folder.as_ref().and_then(|folder| fs::read_to_string(folder.join(LAST_RUN)).ok());
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Where bins of a run are written down as they end; none where that is not asked for.
+    pub fn journal(&self, run: u64, assignment: &Assignment) -> Option<Journal> {
+        let folder = self.folder.as_ref().filter(|_| self.lasts)?;
+        let flows = assignment.flows.iter();
+        let head = Head {
+            node: assignment.node.clone(),
+            bins: assignment.duration.0.div_ceil(assignment.interval.0) as usize,
+            flows: flows.map(|flow| (flow.id, flow.name.clone(), flow.side == Side::Send)).collect(),
+        };
+        let path = folder.join(file_name(&assignment.node, run, BINS));
+        let mut journal = Journal { file: File::create(&path).ok()?, path };
+        journal.line(&head);
+        Some(journal)
+    }
+
+    /// Runs whose reports are kept, and where.
+    pub fn kept(&self) -> Vec<(u64, PathBuf)> {
+        let Some(folder) = &self.folder else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+        let report = |entry: fs::DirEntry| {
+            let path = entry.path();
+            let name = path.file_name()?.to_str()?.strip_suffix(REPORT)?.strip_suffix('.')?;
+            Some((name.rsplit_once('-')?.1.parse().ok()?, path))
+        };
+        let mut kept: Vec<(u64, PathBuf)> = entries.flatten().filter_map(report).collect();
+        kept.sort_unstable();
+        kept
+    }
+}
+
+/// The bins of a run as they end, a line each. Not synced: what is written outlives the
+/// agent, though not its machine.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+}
+
+impl Journal {
+    /// Writes a bin down. Without room for it, the report still may have it.
+    pub fn write(&mut self, ended: &EndedBin) {
+        self.line(ended);
+    }
+
+    fn line(&mut self, value: &impl Serialize) {
+        if let Ok(mut line) = serde_json::to_vec(value) {
+            line.push(b'\n');
+            let _ = self.file.write_all(&line);
+        }
+    }
+
+    /// The run did not begin.
+    pub fn discard(self) {
+        let _ = fs::remove_file(self.path);
+    }
+}
+
+/// What a killed agent had counted. The last line may be half a line.
+fn report_of_bins(text: &str) -> Option<Report> {
+    let mut lines = text.lines();
+    let head: Head = serde_json::from_str(lines.next()?).ok()?;
+    let result = |(_, name, sends): &(u32, String, bool)| FlowResult {
+        name: name.clone(),
+        sends: *sends,
+        bins: vec![Counts::default(); head.bins],
+        ..FlowResult::default()
+    };
+    let mut flows: Vec<FlowResult> = head.flows.iter().map(result).collect();
+    for ended in lines.filter_map(|line| serde_json::from_str::<EndedBin>(line).ok()) {
+        let which = head.flows.iter().position(|(id, _, sends)| (*id, *sends) == (ended.flow, ended.sends));
+        let Some(flow) = which.map(|which| &mut flows[which]) else { continue };
+        let bin = ended.bin as usize;
+        if let Some(counts) = flow.bins.get_mut(bin) {
+            counts.add(&ended.counts);
+        }
+        if let Some(tcp) = ended.tcp.filter(|_| bin < head.bins) {
+            flow.tcp.resize(bin.max(flow.tcp.len()), TcpSample::default());
+            flow.tcp.push(tcp);
+        }
+        if let Some(travel) = ended.travel.filter(|_| bin < head.bins) {
+            flow.travel.resize(bin.max(flow.travel.len()), Travel::default());
+            flow.travel.push(travel);
+        }
+    }
+    let void = vec![format!("agent {} was killed during the run: this is what it had counted", head.node)];
+    Some(Report { node: head.node, flows, void, ..Report::default() })
+}
+
+fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let aside = path.with_extension("part");
+    let written = write_synced(&aside, bytes)
+        .and_then(|()| fs::rename(&aside, path))
+        .and_then(|()| File::open(folder)?.sync_all());
+    if written.is_err() {
+        // What could not be completed only takes the room someone else may need.
+        let _ = fs::remove_file(&aside);
+    }
+    written
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// A name of letters and digits, whatever the node is called.
+fn file_name(node: &str, run: u64, ending: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let node: String = node.chars().take(64).map(plain).collect();
+    format!("{node}-{run}.{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_agent_api::task::{FlowTask, Transport, UdpOptions};
+    use netstage_core::quantity::BitRate;
+    use netstage_core::time::Duration;
+    use netstage_core::traffic::Pattern;
+
+    #[test]
+    fn a_node_cannot_choose_the_folder() {
+        assert_eq!(file_name("pe1", 3, REPORT), "pe1-3.json");
+        assert_eq!(file_name("../../etc/x[2]", 1, REPORT), "______etc_x_2_-1.json");
+        assert!(file_name(&"é".repeat(500), u64::MAX, BINS).len() < 100);
+    }
+
+    #[test]
+    fn a_report_is_kept_whole_and_nothing_beside_it() {
+        let folder = std::env::temp_dir().join(format!("netstage-spool-{}", std::process::id()));
+        let spool = Spool::open(&folder).unwrap();
+        let path = spool.keep("a", 1, b"{}").unwrap().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"{}");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(&folder).unwrap();
+        let error = spool.keep("a", 2, b"{}").unwrap_err();
+        assert!(error.contains("a-2.json"), "{error}");
+    }
+
+    #[test]
+    fn what_a_killed_agent_had_counted_is_a_report() {
+        let folder = std::env::temp_dir().join(format!("netstage-journal-{}", std::process::id()));
+        let spool = Spool::lasting(&folder).unwrap();
+        assert_eq!(spool.last_run(), 0);
+        spool.take(4).unwrap();
+        let interval = Duration::from_millis(100);
+        let flow = FlowTask {
+            name: "f".into(),
+            id: 9,
+            side: Side::Send,
+            transport: Transport::Udp(UdpOptions::default()),
+            source: "192.0.2.1:0".parse().unwrap(),
+            destination: "192.0.2.2:1".parse().unwrap(),
+            traffic: Pattern::Cbr { rate: BitRate(1), packet: 1 }.into(),
+            start: Duration::ZERO,
+            stop: Duration::from_secs(1),
+            detail: false,
+            settled: Duration::ZERO,
+            traffic_class: 0,
+        };
+        let assignment = Assignment::of_flows("a", Duration::from_secs(1), interval, vec![flow]);
+        let mut journal = spool.journal(4, &assignment).unwrap();
+        for (bin, sent) in [(0, 5), (1, 7)] {
+            let counts = Counts { sent, ..Counts::default() };
+            journal.write(&EndedBin { flow: 9, sends: true, bin, counts, tcp: None, travel: None });
+        }
+        journal.file.write_all(b"{\"flow\":9,\"se").unwrap();
+        drop((journal, spool));
+
+        let spool = Spool::lasting(&folder).unwrap();
+        assert_eq!(spool.last_run(), 4);
+        let [(4, path)] = &spool.kept()[..] else { panic!("{:?}", spool.kept()) };
+        let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let sent: Vec<u64> = report.flows[0].bins.iter().map(|bin| bin.sent).collect();
+        assert_eq!(sent, [5, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(report.void[0].contains("killed"));
+        // A run that ended well leaves its report alone.
+        let _journal = spool.journal(5, &assignment).unwrap();
+        spool.keep("a", 5, b"{}").unwrap();
+        // Nor does one that did not begin become any.
+        spool.journal(6, &assignment).unwrap().discard();
+        assert_eq!(Spool::lasting(&folder).unwrap().kept().len(), 2);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,506 @@
+//! A fleet with an enemy in it. The hub, honest agents and the enemy's are real and speak mutual TLS on the
+//! loopback interface; the traffic is pretended. Whatever one agent does, the others' runs go on.
+
+#[path = "support/liar.rs"]
+mod liar;
+#[path = "support/pretender.rs"]
+mod pretender;
+
+use liar::{Lie, connect, dial};
+use netstage_agent::controller::{Agents, Collected, Comparison, Error, Place};
+use netstage_agent::fleet::folder::Grant;
+use netstage_agent::fleet::hub::Hub;
+use netstage_agent::fleet::member::{self, Member};
+use netstage_agent::fleet::runs::Runs;
+use netstage_agent::fleet::{Fleet, State};
+use netstage_agent_api::results::Report;
+use netstage_agent_api::task::{Assignment, Side};
+use netstage_core::fleet::{Policy, Receipt};
+use netstage_core::measure::ClockOffset;
+use netstage_host::ender::Ender;
+use netstage_host::log::Log;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use pretender::{Pretender, assignment};
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Far longer than anything here takes, on any machine.
+const LIMIT: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+const HONEST: [&str; 2] = ["ber-1", "fra-1"];
+const ENEMY: &str = "eve";
+
+/// A fleet of two honest agents, whose hub listens on the loopback interface.
+struct Stage {
+    folder: PathBuf,
+    fleet: Fleet,
+    address: SocketAddr,
+    said: Arc<Mutex<String>>,
+    running: Vec<(Ender, JoinHandle<()>)>,
+    run: u64,
+}
+
+/// A file system of half a megabyte, in a mount namespace of this thread and those it starts from now on.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(folder: &Path) -> Disk {
+        let none: Option<&str> = None;
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        fs::create_dir_all(folder).unwrap();
+        mount(Some("tmpfs"), folder, Some("tmpfs"), MsFlags::empty(), Some("size=512k,mode=700")).unwrap();
+        Disk(folder.to_owned())
+    }
+
+    fn fill(&self) {
+        let mut filler = File::create(self.0.join("filler")).unwrap();
+        while filler.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+        // The stage, which goes before it, could not remove what was mounted on.
+        let stage = self.0.ancestors().find(|folder| folder.parent() == Some(&std::env::temp_dir()));
+        let _ = stage.map(fs::remove_dir_all);
+    }
+}
+
+fn place(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("netstage-hostile-{}-{name}", std::process::id()))
+}
+
+impl Stage {
+    fn new(name: &str) -> Stage {
+        let folder = place(name);
+        let _ = fs::remove_dir_all(&folder);
+        Stage::at(folder)
+    }
+
+    fn at(folder: PathBuf) -> Stage {
+        let fleet = Fleet::create(&folder.join("fleet"), "lab").unwrap();
+        let said = Arc::new(Mutex::new(String::new()));
+        let log: Log = {
+            let said = Arc::clone(&said);
+            Arc::new(move |_, line| *said.lock().unwrap() += &format!("{line}\n"))
+        };
+        let hub = Hub::bind(fleet.clone(), "127.0.0.1:0".parse().unwrap(), log).unwrap();
+        let (address, ender) = (hub.address().unwrap(), hub.ender());
+        let serving = std::thread::spawn(move || hub.serve().unwrap());
+        let mut stage = Stage { folder, fleet, address, said, running: vec![(ender, serving)], run: 0 };
+        for name in HONEST {
+            stage.join(name);
+            let policy = Policy::default();
+            let agent = Member::open(&stage.folder.join(name), policy, Arc::new(|_, _| {})).unwrap();
+            let ender = agent.ender();
+            let serving = std::thread::spawn(move || agent.serve(Arc::new(Pretender)).unwrap());
+            stage.running.push((ender, serving));
+        }
+        stage.wait_for(&HONEST, State::Idle);
+        stage
+    }
+
+    fn join(&self, name: &str) {
+        let (valid, lasting) = (Duration::from_secs(3600), Duration::from_secs(3600));
+        let token =
+            self.fleet.token(&Grant { agent: name.into(), labels: Vec::new(), valid, lasting }).unwrap();
+        member::join(&self.folder.join(name), &self.address.to_string(), &token).unwrap();
+    }
+
+    /// The enemy joins as any other, and then lies.
+    fn enemy(&mut self, lie: Lie) {
+        self.join(ENEMY);
+        self.running.push(connect(self.address, self.folder.join(ENEMY), lie));
+    }
+
+    fn state_of(&self, name: &str) -> Option<State> {
+        let agents = self.fleet.agents().unwrap();
+        agents.into_iter().find(|agent| agent.name == name).map(|agent| agent.state)
+    }
+
+    fn wait_for(&self, names: &[&str], state: State) {
+        let are = || names.iter().all(|name| self.state_of(name) == Some(state));
+        assert!(within(are), "{:?}\n{}", self.fleet.agents(), self.said());
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// A run of these agents, which begins at all of them.
+    fn begin(&mut self, names: &[&str], milliseconds: u64) -> Result<Agents, Error> {
+        let at = |name: &&str| (name.to_string(), Place::Fleet(self.fleet.socket()));
+        let places: Vec<(String, Place)> = names.iter().map(at).collect();
+        let mut agents = Agents::connect(places)?;
+        self.run += 1;
+        agents.new_run_numbered(self.run, true);
+        let parts: Vec<_> = names.iter().map(|name| part(name, milliseconds)).collect();
+        let begun = agents.agree(&parts).and_then(|()| agents.add(parts).map(drop));
+        let begun = begun.and_then(|()| agents.start_together().map(drop));
+        if let Err(error) = begun {
+            agents.finish();
+            return Err(error);
+        }
+        Ok(agents)
+    }
+
+    /// The honest agents carry out a run as if nothing were wrong.
+    fn honest_run(&mut self) {
+        self.wait_for(&HONEST, State::Idle);
+        let end = Instant::now() + LIMIT;
+        let mut agents = loop {
+            match self.begin(&HONEST, 100) {
+                // They were seen idle before the run that they are just being let go from.
+                Err(error) if error.is_busy() && Instant::now() < end => std::thread::sleep(LOOK),
+                begun => break begun.unwrap(),
+            }
+        };
+        let collected = agents.collect();
+        agents.finish();
+        assert_honest(&collected);
+        assert!(collected.lost.is_empty(), "{collected:?}");
+    }
+
+    /// A run with the enemy in it; why the enemy was lost.
+    fn run_with_enemy(&mut self) -> String {
+        self.wait_for(&[ENEMY], State::Idle);
+        let mut agents = self.begin(&[HONEST[0], ENEMY, HONEST[1]], 1_000).unwrap();
+        agents.watch(|overview| {
+            assert!(overview.ended.bins.iter().all(|bin| bin.bin < 10), "{:?}", overview.ended.bins);
+            ControlFlow::Continue(())
+        });
+        let collected = agents.collect();
+        agents.finish();
+        assert_honest(&collected);
+        let [loss] = &collected.lost[..] else { panic!("{collected:?}") };
+        assert_eq!(loss.agent, ENEMY);
+        loss.reason.clone()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for (ender, thread) in self.running.drain(..).rev() {
+            ender.end();
+            let _ = thread.join();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn part(name: &str, milliseconds: u64) -> (String, Assignment) {
+    let (name, mut part) = assignment(name, "bulk", milliseconds);
+    part.flows[0].side = Side::Receive;
+    (name, part)
+}
+
+fn assert_honest(collected: &Collected) {
+    let honest: Vec<&str> = collected.reports.iter().map(|report| report.node.as_str()).collect();
+    assert_eq!(honest, HONEST, "{collected:?}");
+    assert!(collected.reports.iter().all(|report| report.void.is_empty()), "{collected:?}");
+}
+
+fn within(mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + LIMIT;
+    while !holds() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
+}
+
+#[test]
+fn sums_and_bins_that_cannot_be_harm_nobody() {
+    let mut stage = Stage::new("sums");
+    stage.enemy(Lie::Numbers);
+    let reason = stage.run_with_enemy();
+    assert!(reason.contains("bins its run does not have"), "{reason}");
+    stage.honest_run();
+}
+
+#[test]
+fn a_flood_is_cut_off() {
+    let mut stage = Stage::new("flood");
+    stage.enemy(Lie::Flood);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let why = stage.begin(&[HONEST[0], ENEMY], 1_000).err().map(|error| error.to_string());
+    let why = why.unwrap_or_else(|| panic!("the flood was borne"));
+    assert!(why.contains("agent eve was lost") && why.contains("it told of more than"), "{why}");
+    stage.honest_run();
+}
+
+#[test]
+fn giant_messages_are_not_read() {
+    let mut stage = Stage::new("giant");
+    stage.enemy(Lie::GiantReport);
+    let reason = stage.run_with_enemy();
+    assert!(reason.contains("its report is longer than"), "{reason}");
+    stage.honest_run();
+    let mut stage = Stage::new("endless");
+    stage.enemy(Lie::EndlessReport);
+    let reason = stage.run_with_enemy();
+    assert!(reason.contains("its report is longer than"), "{reason}");
+    let mut stage = Stage::new("giant-word");
+    stage.enemy(Lie::GiantWord);
+    stage.wait_for(&[ENEMY], State::Idle);
+    assert!(stage.begin(&[HONEST[0], ENEMY], 100).is_err());
+    stage.honest_run();
+}
+
+#[test]
+fn who_answers_before_it_is_asked_or_of_another_run_is_not_believed() {
+    let mut stage = Stage::new("early");
+    stage.enemy(Lie::Early);
+    let reason = stage.run_with_enemy();
+    assert!(reason.contains("there is no such report"), "{reason}");
+    stage.honest_run();
+}
+
+#[test]
+fn who_does_not_answer_is_named() {
+    let mut stage = Stage::new("mute");
+    stage.enemy(Lie::Mute);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let error = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 1_000).err().expect("it never answers");
+    assert!(
+        matches!(&error, Error::Lost(losses) if losses.len() == 1 && losses[0].agent == ENEMY),
+        "{error}"
+    );
+    stage.honest_run();
+}
+
+#[test]
+fn an_agent_speaks_for_itself_only() {
+    let mut stage = Stage::new("others");
+    stage.enemy(Lie::OthersNames);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let mut agents = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).unwrap();
+    let mut kept = Vec::new();
+    let collected = agents.collect_keeping(|agent, report| match agent == report.node {
+        true => {
+            kept.push(agent.to_owned());
+            Ok(())
+        }
+        false => Err(format!("it is of node {}", report.node)),
+    });
+    agents.finish();
+    assert_eq!(kept, HONEST);
+    assert!(collected.warnings[0].contains("the report of agent eve cannot be kept"), "{collected:?}");
+}
+
+#[test]
+fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
+    let mut stage = Stage::new("clocks");
+    stage.enemy(Lie::Early);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let mut agents = stage.begin(&[HONEST[0], ENEMY], 300).unwrap();
+    let at =
+        |address: &str| Comparison { from: ENEMY.into(), to: HONEST[0].into(), at: address.parse().unwrap() };
+    // It tells of three: one that was asked, and is asked for again under an address nobody told of.
+    let asked = [at("192.0.2.1:4704"), at("192.0.2.2:4704")];
+    agents.compare_clocks(&asked);
+    assert_eq!((agents.clocks().compared(), agents.clocks().doubted()), (0, &asked[..1]));
+    assert_eq!(agents.clocks().between(ENEMY, HONEST[0]), Some(ClockOffset::SAME_CLOCK));
+    agents.finish();
+    stage.honest_run();
+}
+
+#[test]
+fn another_version_is_shown_and_not_used() {
+    let mut stage = Stage::new("version");
+    stage.enemy(Lie::Version);
+    let told = || stage.said().contains("speaks versions 9 to 12 of the agents' protocol");
+    assert!(within(told), "{}", stage.said());
+    let error = stage.begin(&[HONEST[0], ENEMY], 100).err().expect("not there").to_string();
+    assert!(error.contains("agent eve is not there"), "{error}");
+    // Nor does what it calls itself command a terminal, nor fill it.
+    assert!(!stage.said().contains('\u{1b}'));
+    let there =
+        || stage.fleet.agents().unwrap().iter().any(|agent| agent.name == ENEMY && !agent.version.is_empty());
+    assert!(within(there));
+    let agents = stage.fleet.agents().unwrap();
+    let enemy = agents.iter().find(|agent| agent.name == ENEMY).unwrap();
+    assert_eq!(enemy.version, "9[2J", "without what clears the screen");
+    assert_eq!(enemy.host.len(), 64);
+    stage.honest_run();
+}
+
+#[test]
+fn what_cannot_be_kept_here_stays_with_its_agents() {
+    let mut stage = Stage::new("kept");
+    let mut agents = stage.begin(&HONEST, 100).unwrap();
+    let collected = agents.collect_keeping(|_, _| Err("No space left on device".into()));
+    agents.finish();
+    assert_eq!(collected.warnings.len(), 2, "{collected:?}");
+    assert!(collected.warnings[0].contains("stays there: No space left"), "{collected:?}");
+    stage.wait_for(&HONEST, State::Idle);
+    let at = |name: &&str| (name.to_string(), Place::Fleet(stage.fleet.socket()));
+    let agents = Agents::connect(HONEST.iter().map(at).collect::<Vec<(String, Place)>>()).unwrap();
+    for expected in [2, 0] {
+        let mut fetched = Vec::new();
+        let losses = agents.fetch_kept(|agent, run, report| {
+            fetched.push((agent.to_owned(), run, report.node.clone()));
+            true
+        });
+        assert!(losses.is_empty(), "{losses:?}");
+        assert_eq!(fetched.len(), expected, "{fetched:?}");
+        assert!(fetched.iter().all(|(agent, run, node)| agent == node && *run == 1));
+    }
+    agents.finish();
+}
+
+#[test]
+fn who_hesitates_has_the_start_moved_for_all() {
+    let mut stage = Stage::new("hesitant");
+    stage.enemy(Lie::Hesitant);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let mut agents = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).unwrap();
+    let collected = agents.collect();
+    agents.finish();
+    assert_honest(&collected);
+    let remark = collected.slow_start.expect("the record says so");
+    assert!(
+        remark.starts_with("the start was moved ") && remark.contains(" times, since some of 3"),
+        "{remark}"
+    );
+    stage.honest_run();
+}
+
+#[test]
+#[ignore = "waits a minute until the agent is given up"]
+fn who_never_prepares_is_given_up_and_the_others_let_go() {
+    let mut stage = Stage::new("unprepared");
+    stage.enemy(Lie::Unprepared);
+    stage.wait_for(&[ENEMY], State::Idle);
+    let error = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).err().expect("it never answers").to_string();
+    assert_eq!(error, "agent eve was lost: no answer within 60s");
+    stage.honest_run();
+}
+
+#[test]
+fn a_full_disk_of_the_controller_loses_no_report() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: mounting a file system needs root");
+    }
+    let folder = place("full");
+    let disk = Disk::mount(&folder.join("fleet"));
+    let mut stage = Stage::at(folder);
+    let late = Grant {
+        agent: "late".into(),
+        labels: Vec::new(),
+        valid: Duration::from_secs(3600),
+        lasting: Duration::from_secs(3600),
+    };
+    let token = stage.fleet.token(&late).unwrap();
+    let mut runs = Runs::of(&stage.fleet).unwrap();
+    let nodes = || HONEST.map(|name| (name.to_owned(), name.to_owned())).into();
+    let run = runs.open("full", nodes()).unwrap();
+    let mut agents = stage.begin(&HONEST, 300).unwrap();
+    disk.fill();
+    let mut keep = |agent: &str, report: &Report| match runs.receive(run, agent, report) {
+        Ok(receipt) => {
+            assert_eq!(receipt, Receipt::New);
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    let collected = agents.collect_keeping(&mut keep);
+    agents.finish();
+    // The run is whole; what cannot be kept here is safe with the agents.
+    assert_honest(&collected);
+    assert_eq!(collected.warnings.len(), 2, "{collected:?}");
+    assert!(collected.warnings[0].contains("stays there: No space left"), "{collected:?}");
+    // The hub says what it cannot do, and goes on.
+    assert!(within(|| stage.said().contains("cannot write down how the agents are")), "{}", stage.said());
+    let again = stage.fleet.token(&Grant { agent: "later".into(), ..late }).unwrap_err().to_string();
+    assert!(again.contains("tokens") && again.contains("No space left"), "{again}");
+    let refused = Runs::of(&stage.fleet).unwrap().open("another", nodes()).unwrap_err().to_string();
+    assert!(refused.contains("No space left"), "{refused}");
+    disk.free();
+    stage.wait_for(&HONEST, State::Idle);
+    let at = |name: &&str| (name.to_string(), Place::Fleet(stage.fleet.socket()));
+    let agents = Agents::connect(HONEST.iter().map(at).collect::<Vec<(String, Place)>>()).unwrap();
+    let losses = agents.fetch_kept(|agent, fetched, report| fetched == run && keep(agent, report).is_ok());
+    agents.finish();
+    assert!(losses.is_empty(), "{losses:?}");
+    assert!(runs.missing(run).is_empty());
+    member::join(&stage.folder.join("late"), &stage.address.to_string(), &token).unwrap();
+}
+
+#[test]
+fn a_full_disk_of_an_agent_keeps_nobody_from_its_report() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: mounting a file system needs root");
+    }
+    let folder = place("full-agent");
+    let disk = Disk::mount(&folder.join(HONEST[0]).join("spool"));
+    let mut stage = Stage::at(folder);
+    disk.fill();
+    let refused = stage.begin(&HONEST, 100).err().expect("there is no room for its number").to_string();
+    assert!(refused.contains("agent ber-1 refuses") && refused.contains("last-run"), "{refused}");
+    disk.free();
+    stage.wait_for(&HONEST, State::Idle);
+    let mut agents = stage.begin(&HONEST, 500).unwrap();
+    disk.fill();
+    let collected = agents.collect();
+    agents.finish();
+    assert_honest(&collected);
+    let [warning] = &collected.warnings[..] else { panic!("{collected:?}") };
+    assert!(warning.contains("agent ber-1 could not spool its report"), "{warning}");
+    disk.free();
+    stage.honest_run();
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let mut stage = Stage::new("half-open");
+    // More than were ever dealt with at a time.
+    let mut silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(stage.address).unwrap()).collect();
+    // Half a handshake, and something that is none.
+    silent[0].write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).unwrap();
+    silent[1].write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    stage.enemy(Lie::Version);
+    assert!(within(|| stage.said().contains("agent eve joined")), "{}", stage.said());
+    stage.honest_run();
+    let mut answer = Vec::new();
+    silent[1].set_read_timeout(Some(LIMIT)).unwrap();
+    silent[1].read_to_end(&mut answer).expect("it is turned away");
+    assert!(stage.said().contains("it speaks something else"), "{}", stage.said());
+}
+
+#[test]
+fn after_its_handshake_too_who_speaks_no_protocol_is_let_go() {
+    let stage = Stage::new("garbage");
+    stage.join(ENEMY);
+    let (address, folder) = (stage.address, stage.folder.join(ENEMY));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let mut stream = dial(address, &folder, true).await.unwrap();
+        stream.write_all(&[0xff; 4096]).await.unwrap();
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer)).await;
+        assert!(ended.is_ok(), "it is let go");
+        // Without a certificate, nothing is commanded and nobody is an agent.
+        let mut stranger = dial(address, &folder, false).await.unwrap();
+        let ended = tokio::time::timeout(LIMIT, stranger.read_to_end(&mut answer)).await;
+        assert!(ended.is_ok(), "it is turned away");
+    });
+    assert!(within(|| stage.said().contains("it shows no certificate")), "{}", stage.said());
+    assert!(within(|| stage.said().contains("agent eve")), "{}", stage.said());
+}

@@ -1,0 +1,73 @@
+//! An agent's worker that sends nothing, for tests of agents and controllers.
+
+use netstage_agent::{Totals, Work, Worker};
+use netstage_agent_api::protocol::{Refusal, RefusalKind};
+use netstage_agent_api::results::{Counts, FlowResult, Report};
+use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_core::time::Duration;
+use netstage_core::traffic::Pattern;
+use netstage_host::clock::{Epoch, monotonic_ns};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Pretends to send a packet a millisecond for each flow; flows of some names misbehave.
+pub struct Pretender;
+
+struct Pretence(Assignment);
+
+impl Worker for Pretender {
+    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
+        match assignment.flows.iter().find(|flow| flow.name == "port-in-use") {
+            Some(flow) => Err(Refusal::new(RefusalKind::InUse, "port 7 is in use")
+                .flow(&flow.name)
+                .remedy("choose another port")),
+            None => Ok(Box::new(Pretence(assignment.clone()))),
+        }
+    }
+}
+
+impl Work for Pretence {
+    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
+        let Assignment { node, duration, flows, .. } = self.0;
+        let named = |name: &str| flows.iter().any(|flow| flow.name == name);
+        let (stubborn, large) = (named("stubborn"), named("large"));
+        assert!(!named("panics"), "as it was asked to");
+        while (epoch.now() < netstage_core::time::Instant(duration.0) && !stop.load(Ordering::Relaxed))
+            || stubborn
+        {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            if monotonic_ns() > epoch.0 {
+                totals.count(&Counts { sent: 1, ..Counts::default() });
+            }
+        }
+        let bin = Counts { sent: totals.read()[0], ..Counts::default() };
+        let bins = vec![bin; if large { 100_000 } else { 1 }];
+        let flow = |flow: FlowTask| FlowResult {
+            name: flow.name,
+            sends: true,
+            bins: bins.clone(),
+            ..FlowResult::default()
+        };
+        Report { node, flows: flows.into_iter().map(flow).collect(), ..Report::default() }
+    }
+}
+
+/// A part of a run: one flow of this name.
+pub fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignment) {
+    let duration = Duration::from_millis(milliseconds);
+    let flow = FlowTask {
+        name: flow.into(),
+        id: 1,
+        side: Side::Send,
+        transport: Transport::Udp(UdpOptions::default()),
+        source: "127.0.0.1:0".parse().unwrap(),
+        destination: "127.0.0.1:9".parse().unwrap(),
+        traffic: Pattern::Bulk { size: None }.into(),
+        start: Duration::ZERO,
+        stop: duration,
+        detail: false,
+        settled: Duration::ZERO,
+        traffic_class: 0,
+    };
+    let assignment = Assignment::of_flows(node, duration, Duration::from_millis(100), vec![flow]);
+    (node.into(), assignment)
+}

@@ -1,0 +1,91 @@
+//! An agent of another time: its version is told, and nothing is asked of it.
+
+use netstage_agent::controller::{Agents, Error};
+use netstage_agent_api::protocol::generated::agent_server::{Agent, AgentServer};
+use netstage_agent_api::protocol::generated::{
+    AgreeReply, AgreeRequest, CollectRequest, CompareClocksReply, CompareClocksRequest, FinishReply,
+    FinishRequest, Heartbeat, HelloReply, HelloRequest, KeptReply, KeptRequest, PrepareReply, PrepareRequest,
+    Progress, ReadClockReply, ReadClockRequest, ReleaseReply, ReleaseRequest, ReportChunk, StartReply,
+    StartRequest, StopReply, StopRequest,
+};
+use tokio::net::UnixListener;
+use tokio_stream::Empty;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+struct Newer;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[async_trait]
+impl Agent for Newer {
+    type AttendStream = Empty<Result<Progress, Status>>;
+    type CollectStream = Empty<Result<ReportChunk, Status>>;
+
+    async fn hello(&self, _: Request<HelloRequest>) -> Answer<HelloReply> {
+        let reply =
+            HelloReply { oldest_version: 8, newest_version: 9, tool: "7.0".into(), ..HelloReply::default() };
+        Ok(Response::new(reply))
+    }
+
+    async fn read_clock(&self, _: Request<ReadClockRequest>) -> Answer<ReadClockReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn compare_clocks(&self, _: Request<CompareClocksRequest>) -> Answer<CompareClocksReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn attend(&self, _: Request<Streaming<Heartbeat>>) -> Answer<Self::AttendStream> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn prepare(&self, _: Request<PrepareRequest>) -> Answer<PrepareReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn start(&self, _: Request<StartRequest>) -> Answer<StartReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn stop(&self, _: Request<StopRequest>) -> Answer<StopReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn collect(&self, _: Request<CollectRequest>) -> Answer<Self::CollectStream> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn release(&self, _: Request<ReleaseRequest>) -> Answer<ReleaseReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn kept(&self, _: Request<KeptRequest>) -> Answer<KeptReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn agree(&self, _: Request<AgreeRequest>) -> Answer<AgreeReply> {
+        unreachable!("nothing more is asked")
+    }
+
+    async fn finish(&self, _: Request<FinishRequest>) -> Answer<FinishReply> {
+        unreachable!("nothing more is asked")
+    }
+}
+
+#[test]
+fn versions_that_do_not_meet_are_told() {
+    let socket = std::env::temp_dir().join(format!("netstage-versions-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&socket);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(async { UnixListener::bind(&socket).unwrap() });
+    let server = tonic::transport::Server::builder();
+    runtime.spawn(server.serve_with_incoming(AgentServer::new(Newer), UnixListenerStream::new(listener)));
+
+    let error = Agents::connect(vec![("new".into(), socket.clone())]).err().expect("they do not meet");
+    std::fs::remove_file(&socket).unwrap();
+    assert_eq!(error, Error::Version { agent: "new".into(), tool: "7.0".into(), speaks: (8, 9) });
+    let expected =
+        "agent new (netstage 7.0) speaks versions 8 to 9 of the agents' protocol, this program 1 to 1";
+    assert!(error.to_string().starts_with(expected), "{error}");
+}

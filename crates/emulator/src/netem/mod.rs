@@ -1,0 +1,195 @@
+//! netem, the kernel's own link emulator (tc-netem(8), net/sched/sch_netem.c), as another
+//! back-end: which links it can be without a difference, what it has to be told, and
+//! whether this kernel has it.
+//!
+//! One netem counts packets under way into its limit and loses packets before they take the
+//! line's time. So a link is two of them, one behind the other: the line, then the way. A
+//! netem inside the other would count into its limit still.
+//!
+//! - [`chain`]: the interfaces that carry a link's packets past both.
+//! - [`count`], [`watch`]: what they have counted.
+
+pub mod chain;
+mod count;
+mod watch;
+
+pub use watch::{KernelLink, STEP, Watch, Watched};
+
+use netstage_core::link::{Config, JitterDistribution};
+use netstage_core::quantity::Capacity;
+use netstage_core::queue;
+use netstage_core::time::Duration;
+use netstage_host::netns::{Namespace, Netlink};
+use serde::{Deserialize, Serialize};
+use std::io;
+
+/// Bytes of Ethernet's header, which netem counts and a link does not.
+const ETHERNET: i32 = 14;
+/// Largest jitter: netem draws from 32 bits of nanoseconds.
+const LONGEST_JITTER: Duration = Duration(u32::MAX as u64);
+
+/// Attributes of netem's options (linux/pkt_sched.h).
+const TCA_NETEM_RATE: u16 = 6;
+const TCA_NETEM_RATE64: u16 = 8;
+const TCA_NETEM_LATENCY64: u16 = 10;
+const TCA_NETEM_JITTER64: u16 = 11;
+
+/// What one netem is told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Netem {
+    /// Bytes a second; zero does not limit.
+    pub rate: u64,
+    /// Bytes each packet takes more than its frame has.
+    pub overhead: i32,
+    /// Packets it holds, the one being sent and those under way included.
+    pub limit: u32,
+    /// Delay in the middle of the jitter, nanoseconds.
+    pub latency_ns: i64,
+    /// Half the width of the jitter, nanoseconds.
+    pub jitter_ns: i64,
+    /// Probability of loss.
+    pub loss: f64,
+    /// Probability of duplication.
+    pub duplicate: f64,
+}
+
+/// A link as two netems.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stages {
+    /// Rate and buffer: where packets leave the near end.
+    pub line: Netem,
+    /// Delay and impairments: behind it.
+    pub way: Netem,
+}
+
+/// The netems that do what this link does, or everything about it that none can do.
+pub fn stages(config: &Config) -> Result<Stages, Vec<&'static str>> {
+    let limit = match config.buffer {
+        Capacity::Packets(packets) => packets.saturating_add(1),
+        Capacity::Bytes(_) => 0,
+    };
+    let jitter = config.jitter;
+    let jitters = jitter.amount > Duration::ZERO;
+    let differences = [
+        (limit == 0, "a buffer in bytes"),
+        (config.queue != queue::Config::DropTail, "a queue other than drop-tail"),
+        (!config.rate.0.is_multiple_of(8), "a rate that is not whole bytes a second"),
+        (config.bit_error_rate > 0.0, "a bit error rate: netem flips one bit, in the packets it picks"),
+        (jitters && jitter.distribution != JitterDistribution::Uniform, "exponential jitter"),
+        (jitters && !jitter.reorder, "jitter that keeps packets in order"),
+        (jitter.amount > LONGEST_JITTER, "jitter beyond 4 s"),
+        (jitters && config.duplicate > 0.0, "duplicates that have the jitter of their original"),
+        (config.loss > 0.0 && config.duplicate > 0.0, "duplicates that are lost with their original"),
+        (!config.schedule.is_empty(), "a schedule"),
+    ];
+    let found: Vec<_> = differences.iter().filter(|(differs, _)| *differs).map(|(_, what)| *what).collect();
+    if !found.is_empty() {
+        return Err(found);
+    }
+    let line = Netem {
+        rate: config.rate.0 / 8,
+        overhead: config.overhead as i32 - ETHERNET,
+        limit,
+        ..Netem::default()
+    };
+    // Jitter here adds up to its amount; netem's lies around its latency.
+    let way = Netem {
+        limit: u32::MAX,
+        latency_ns: (config.delay.0 + jitter.amount.0 / 2) as i64,
+        jitter_ns: (jitter.amount.0 / 2) as i64,
+        loss: config.loss,
+        duplicate: config.duplicate,
+        ..Netem::default()
+    };
+    Ok(Stages { line, way })
+}
+
+impl Netem {
+    /// Its options as netlink carries them: `struct tc_netem_qopt`, then attributes.
+    pub fn options(&self) -> Vec<u8> {
+        let probability = |p: f64| (p * f64::from(u32::MAX)).round() as u32;
+        // Latency and jitter stand in attributes, in nanoseconds.
+        let fixed = [0, self.limit, probability(self.loss), 0, probability(self.duplicate), 0];
+        let mut options: Vec<u8> = fixed.into_iter().flat_map(u32::to_ne_bytes).collect();
+        attribute(&mut options, TCA_NETEM_LATENCY64, &self.latency_ns.to_ne_bytes());
+        attribute(&mut options, TCA_NETEM_JITTER64, &self.jitter_ns.to_ne_bytes());
+        if self.rate > 0 {
+            let low = u32::try_from(self.rate).unwrap_or(u32::MAX);
+            let cells = [0; 8];
+            let rate = [&low.to_ne_bytes()[..], &self.overhead.to_ne_bytes(), &cells].concat();
+            attribute(&mut options, TCA_NETEM_RATE64, &self.rate.to_ne_bytes());
+            attribute(&mut options, TCA_NETEM_RATE, &rate);
+        }
+        options
+    }
+}
+
+/// An attribute of a length divisible by four.
+fn attribute(options: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    options.extend((4 + value.len() as u16).to_ne_bytes());
+    options.extend(kind.to_ne_bytes());
+    options.extend(value);
+}
+
+/// Whether this kernel has netem: tried in a namespace made for it.
+pub fn is_available() -> io::Result<bool> {
+    let scratch = Namespace::new()?;
+    let nothing = Netem { limit: 1, ..Netem::default() };
+    let tried = Netlink::open(&scratch)?.set_queue_discipline("lo", "netem", nothing.options());
+    match tried {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.source.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP)) => {
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::link::Jitter;
+    use netstage_core::quantity::BitRate;
+
+    pub(super) fn config() -> Config {
+        Config {
+            overhead: 18,
+            loss: 0.25,
+            jitter: Jitter {
+                amount: Duration::from_millis(2),
+                distribution: JitterDistribution::Uniform,
+                reorder: true,
+            },
+            ..Config::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(10))
+        }
+    }
+
+    #[test]
+    fn a_link_is_a_line_and_a_way() {
+        let Stages { line, way } = stages(&config()).unwrap();
+        let expected = Netem { rate: 1_250_000, overhead: 4, limit: 11, ..Netem::default() };
+        assert_eq!(line, expected);
+        assert_eq!((way.latency_ns, way.jitter_ns, way.loss), (6_000_000, 1_000_000, 0.25));
+    }
+
+    #[test]
+    fn what_netem_does_otherwise_is_refused_by_name() {
+        let other = Config { buffer: Capacity::Bytes(1), duplicate: 0.1, bit_error_rate: 1e-6, ..config() };
+        assert_eq!(stages(&other).unwrap_err().len(), 4);
+    }
+
+    #[test]
+    fn options_are_laid_out_as_the_kernel_reads_them() {
+        let options = stages(&config()).unwrap().line.options();
+        let word = |at: usize| u32::from_ne_bytes(options[at..at + 4].try_into().unwrap());
+        assert_eq!((word(4), options.len()), (11, 24 + 12 + 12 + 12 + 20));
+        let (mut at, mut kinds) = (24, Vec::new());
+        while at < options.len() {
+            kinds.push((word(at) >> 16) as u16);
+            at += (word(at) & 0xffff) as usize;
+        }
+        assert_eq!((at, kinds), (options.len(), vec![10, 11, 8, 6]));
+        assert_eq!((word(64), word(68)), (1_250_000, 4));
+        assert_eq!(stages(&config()).unwrap().way.options()[8..12], 0x4000_0000_u32.to_ne_bytes());
+    }
+}

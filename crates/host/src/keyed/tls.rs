@@ -1,0 +1,437 @@
+//! Mutual TLS 1.3 by a shared key.
+//!
+//! Two Ed25519 keys are derived from it, one for each role, so that nobody can be made to
+//! talk to himself. Each side has both: its own to sign with, the other's to compare.
+
+use super::Key;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::crypto::ring::{default_provider, sign::any_eddsa_type};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
+    ServerConfig, SignatureScheme,
+};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tonic::transport::server::Connected;
+
+/// PKCS #8 before the 32 bytes of an Ed25519 key (RFC 8410 section 7).
+const PKCS8: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+/// gRPC is HTTP/2 (RFC 7301).
+const APPLICATION: &[u8] = b"h2";
+
+/// Takes connections from whoever has the key.
+#[derive(Clone)]
+pub struct Acceptor(TlsAcceptor);
+
+/// Opens connections to whoever has the key.
+#[derive(Clone)]
+pub struct Dialler(TlsConnector);
+
+/// Why a connection to a keyed side failed.
+#[derive(Debug)]
+pub enum DialError {
+    /// The other side has another key.
+    OtherKey,
+    /// What answers speaks something else.
+    Foreign(String),
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DialError::OtherKey => f.write_str("the key there is another one"),
+            DialError::Foreign(reason) => write!(f, "what answers there is not netstage ({reason})"),
+        }
+    }
+}
+
+/// Both ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The other's address and port.
+    pub remote: SocketAddr,
+    /// Ours.
+    pub local: SocketAddr,
+}
+
+impl Acceptor {
+    /// For holders of this key.
+    pub fn new(key: &Key) -> Acceptor {
+        let verifier = Arc::new(Expected::new(key, Role::Client));
+        let mut config = ServerConfig::builder_with_provider(verifier.provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .expect("ring has TLS 1.3")
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own(key, Role::Server))));
+        config.alpn_protocols = vec![APPLICATION.to_vec()];
+        config.send_tls13_tickets = 0;
+        Acceptor(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// The handshake with one who connected. The caller limits the time.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
+        stream.set_nodelay(true)?;
+        let peer = peer(&stream)?;
+        let stream = self.0.accept(stream).await?;
+        Ok(Stream { stream: stream.into(), peer })
+    }
+}
+
+impl Dialler {
+    /// With this key.
+    pub fn new(key: &Key) -> Dialler {
+        let verifier = Arc::new(Expected::new(key, Role::Server));
+        let mut config = ClientConfig::builder_with_provider(verifier.provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .expect("ring has TLS 1.3")
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own(
+                key,
+                Role::Client,
+            ))));
+        config.alpn_protocols = vec![APPLICATION.to_vec()];
+        config.enable_sni = false;
+        config.resumption = Resumption::disabled();
+        Dialler(TlsConnector::from(Arc::new(config)))
+    }
+
+    /// The handshake over a connection. The caller limits the time.
+    pub async fn dial(&self, stream: TcpStream) -> Result<Stream, DialError> {
+        let foreign = |error: io::Error| DialError::Foreign(error.to_string());
+        let name = ServerName::try_from("netstage").expect("a name of letters");
+        let peer = stream.set_nodelay(true).and_then(|()| peer(&stream)).map_err(foreign)?;
+        match self.0.connect(name, stream).await {
+            Ok(stream) => Ok(Stream { stream: stream.into(), peer }),
+            Err(error) => Err(if is_other_key(&error) { DialError::OtherKey } else { foreign(error) }),
+        }
+    }
+}
+
+fn peer(stream: &TcpStream) -> io::Result<Peer> {
+    // A socket of both address families shows IPv4 addresses as IPv6 ones.
+    let plain = |address: SocketAddr| match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+        IpAddr::V6(_) => address,
+    };
+    Ok(Peer { remote: plain(stream.peer_addr()?), local: plain(stream.local_addr()?) })
+}
+
+fn is_other_key(error: &io::Error) -> bool {
+    let refused = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+    error.get_ref().and_then(|error| error.downcast_ref::<Error>()) == Some(&refused)
+}
+
+/// Why one who connected was turned away, in words.
+pub fn without_key(error: &io::Error) -> String {
+    match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
+        // The other side looked at our key first, and did not know it.
+        Some(Error::AlertReceived(AlertDescription::AccessDenied | AlertDescription::BadCertificate))
+        | Some(Error::InvalidCertificate(_) | Error::NoCertificatesPresented) => "it has another key".into(),
+        Some(_) => format!("it speaks something else ({error})"),
+        None => format!("the connection broke ({error})"),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Role {
+    Client,
+    Server,
+}
+
+fn signing_key(key: &Key, role: Role) -> Arc<dyn rustls::sign::SigningKey> {
+    let purpose = match role {
+        Role::Client => "client's signature",
+        Role::Server => "server's signature",
+    };
+    let document = [&PKCS8[..], &key.derive(purpose)].concat();
+    any_eddsa_type(&PrivatePkcs8KeyDer::from(document)).expect("any 32 bytes are an Ed25519 key")
+}
+
+fn public_key(key: &dyn rustls::sign::SigningKey) -> SubjectPublicKeyInfoDer<'static> {
+    key.public_key().expect("Ed25519 keys know theirs").into_owned()
+}
+
+/// What a side of this role shows and signs with.
+fn own(key: &Key, role: Role) -> Arc<CertifiedKey> {
+    let key = signing_key(key, role);
+    let shown = CertificateDer::from(public_key(&*key).to_vec());
+    Arc::new(CertifiedKey::new(vec![shown], key))
+}
+
+/// Takes exactly one public key.
+#[derive(Debug)]
+struct Expected {
+    public: SubjectPublicKeyInfoDer<'static>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Expected {
+    /// The key that a side of this role has.
+    fn new(key: &Key, role: Role) -> Expected {
+        Expected { public: public_key(&*signing_key(key, role)), provider: Arc::new(default_provider()) }
+    }
+
+    fn check(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
+        // Public keys: nothing is told by the time this takes.
+        if shown.as_ref() == self.public.as_ref() {
+            return Ok(());
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let shown = SubjectPublicKeyInfoDer::from(shown.as_ref());
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature_with_raw_key(message, &shown, signature, algorithms)
+    }
+}
+
+/// What either side says of a signature in TLS 1.2, which is never spoken.
+pub fn only_tls13() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::General("only TLS 1.3 is spoken".into()))
+}
+
+impl ServerCertVerifier for Expected {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _status: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(shown).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _shown: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        only_tls13()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, shown, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for Expected {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(shown).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _shown: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        only_tls13()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, shown, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// A connection whose other side has the key.
+pub struct Stream {
+    stream: TlsStream<TcpStream>,
+    peer: Peer,
+}
+
+impl Stream {
+    /// A connection whose handshake is over.
+    pub fn new(stream: impl Into<TlsStream<TcpStream>>) -> io::Result<Stream> {
+        let stream = stream.into();
+        let peer = peer(stream.get_ref().0)?;
+        Ok(Stream { stream, peer })
+    }
+
+    /// Certificates the other side has shown.
+    pub fn shown(&self) -> &[CertificateDer<'static>] {
+        self.stream.get_ref().1.peer_certificates().unwrap_or_default()
+    }
+
+    /// The application protocol that was agreed on.
+    pub fn application(&self) -> Option<&[u8]> {
+        self.stream.get_ref().1.alpn_protocol()
+    }
+
+    /// The connection beneath, to be closed from outside.
+    pub fn socket(&self) -> &TcpStream {
+        self.stream.get_ref().0
+    }
+
+    /// Both ends.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+}
+
+impl Connected for Stream {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    /// What each side says of a handshake.
+    fn handshake(server: &Key, client: &Key) -> (io::Result<Stream>, Result<Stream, DialError>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (acceptor, dialler) = (Acceptor::new(server), Dialler::new(client));
+            let accepting = async {
+                let mut stream = acceptor.accept(listener.accept().await.unwrap().0).await?;
+                stream.write_all(b"hello").await?;
+                Ok(stream)
+            };
+            let dialling = async {
+                let mut stream = dialler.dial(TcpStream::connect(address).await.unwrap()).await?;
+                let mut greeting = [0; 5];
+                stream.read_exact(&mut greeting).await.map_err(|e| DialError::Foreign(e.to_string()))?;
+                assert_eq!(&greeting, b"hello");
+                Ok(stream)
+            };
+            tokio::join!(accepting, dialling)
+        })
+    }
+
+    #[test]
+    fn holders_of_one_key_meet() {
+        let key = Key::generate().unwrap();
+        let (server, client) = handshake(&key, &key);
+        let (server, client) = (server.unwrap().peer(), client.unwrap().peer());
+        assert_eq!((server.remote, server.local), (client.local, client.remote));
+    }
+
+    #[test]
+    fn others_are_turned_away_by_both() {
+        let (server, client) = handshake(&Key::generate().unwrap(), &Key::generate().unwrap());
+        assert_eq!(without_key(&server.err().unwrap()), "it has another key");
+        assert!(matches!(client, Err(DialError::OtherKey)));
+    }
+
+    #[test]
+    fn a_client_that_does_not_look_is_turned_away_all_the_same() {
+        let (right, wrong) = (Key::generate().unwrap(), Key::generate().unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            // It expects the right server, and signs with the wrong key.
+            let verifier = Arc::new(Expected::new(&right, Role::Server));
+            let config = ClientConfig::builder_with_provider(verifier.provider.clone())
+                .with_protocol_versions(&[&TLS13])
+                .unwrap()
+                .dangerous()
+                .with_custom_certificate_verifier(verifier)
+                .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own(
+                    &wrong,
+                    Role::Client,
+                ))));
+            let dialler = Dialler(TlsConnector::from(Arc::new(config)));
+            let acceptor = Acceptor::new(&right);
+            let accepting = async { acceptor.accept(listener.accept().await.unwrap().0).await };
+            let dialling = async { dialler.dial(TcpStream::connect(address).await.unwrap()).await };
+            let (accepted, _dialled) = tokio::join!(accepting, dialling);
+            let error = accepted.err().expect("turned away");
+            assert!(is_other_key(&error), "{error}");
+        });
+    }
+}

@@ -1,0 +1,310 @@
+//! Namespaces hold what was put into them, touch nothing else, and leave nothing behind.
+
+#[path = "../../../tests/support/pair.rs"]
+mod pair;
+
+use netstage_host::netns::multicast::MulticastRoutes;
+use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
+use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::{Namespace, ethtool, spawn_in};
+use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Generous: only a broken program takes so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The kernel's name of a namespace: `net:[4026532000]`.
+fn identity(namespace: &Namespace) -> String {
+    let link = format!("/proc/self/fd/{}", namespace.as_fd().as_raw_fd());
+    fs::read_link(link).unwrap().to_string_lossy().into_owned()
+}
+
+/// Whether any process is in this namespace or holds it open.
+fn is_held(identity: &str) -> bool {
+    let leads_there = |path: std::path::PathBuf| {
+        fs::read_link(path).is_ok_and(|target| target.to_string_lossy() == identity)
+    };
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    processes.filter(|path| path.join("ns").exists()).any(|process| {
+        let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        leads_there(process.join("ns/net")) || files.map(|file| file.path()).any(leads_there)
+    })
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn udp(namespace: &Namespace, address: &str) -> UdpSocket {
+    let socket = namespace.run(|| UdpSocket::bind(address)).unwrap().unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+#[test]
+fn datagrams_pass_between_two_namespaces() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    for (left, right) in [("10.1.0.0:7", "10.1.0.1:7"), ("[fd00::]:7", "[fd00::1]:7")] {
+        let (sender, receiver) = (udp(&pair.left, left), udp(&pair.right, right));
+        sender.send_to(b"hello", right).unwrap();
+        let mut bytes = [0; 16];
+        let (length, from) = receiver.recv_from(&mut bytes).unwrap();
+        assert_eq!((&bytes[..length], from), (&b"hello"[..], left.parse().unwrap()));
+    }
+    let statistics = Netlink::open(&pair.right).unwrap().link("right0").unwrap().statistics;
+    // Only what was sent has flowed: one IPv4 and one IPv6 datagram.
+    assert_eq!((statistics.received_packets, statistics.sent_packets), (2, 0));
+}
+
+#[test]
+fn links_are_as_asked_for() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions { mtu: 9000, ..VethOptions::default() });
+    let mut netlink = Netlink::open(&pair.left).unwrap();
+    let names: Vec<String> = netlink.links().unwrap().into_iter().map(|link| link.name).collect();
+    assert_eq!(names, ["lo", "left0"]);
+    let link = netlink.link("left0").unwrap();
+    assert_eq!((link.mtu, link.mac, link.up), (9000, Some(LEFT_MAC), true));
+    assert_eq!(ethtool::offloads_on(&pair.left, "left0").unwrap(), Vec::<String>::new());
+    netlink.set_down("left0").unwrap();
+    assert!(!netlink.link("left0").unwrap().up);
+    netlink.delete_link("left0").unwrap();
+    let gone = Netlink::open(&pair.right).unwrap().link("right0").unwrap_err();
+    assert_eq!(gone.source.raw_os_error(), Some(libc::ENODEV), "{gone}");
+}
+
+#[test]
+fn routes_lead_through_a_router_and_carry_their_metrics() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    for (namespace, link, own, gateway, far) in [
+        (&pair.left, "left0", "192.0.2.1", "10.1.0.1", "192.0.2.2"),
+        (&pair.right, "right0", "192.0.2.2", "10.1.0.0", "192.0.2.1"),
+        (&pair.left, "left0", "2001:db8::1", "fd00::1", "2001:db8::2"),
+        (&pair.right, "right0", "2001:db8::2", "fd00::", "2001:db8::1"),
+    ] {
+        let [own, gateway, far] = [own, gateway, far].map(|text| text.parse::<IpAddr>().unwrap());
+        let length = if own.is_ipv4() { 32 } else { 128 };
+        let mut netlink = Netlink::open(namespace).unwrap();
+        netlink.add_address("lo", own, length).unwrap();
+        let metrics = Metrics {
+            mtu: Some(1400),
+            window: Some(65_535),
+            locked_window: Some(90),
+            initial_window: Some(4),
+            initial_receive_window: Some(20),
+            rto_min_ms: Some(1000),
+            ecn: true,
+            congestion_control: Some("reno".into()),
+            rank: Some(7),
+        };
+        let destination = (far, length);
+        let preferred_source = Some(own);
+        let route = Route { destination, gateway: Some(gateway), link, preferred_source, metrics };
+        netlink.add_route(&route).unwrap();
+        let twice = netlink.add_route(&route).unwrap_err();
+        assert_eq!(twice.source.kind(), io::ErrorKind::AlreadyExists, "{twice}");
+        assert!(twice.to_string().contains(&format!("add route {far}/{length} via {gateway} on {link}")));
+    }
+    for address in ["192.0.2.2:9", "[2001:db8::2]:9"] {
+        let listener = pair.right.run(|| TcpListener::bind(address)).unwrap().unwrap();
+        let connect = || TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE);
+        let stream = pair.left.run(connect).unwrap().unwrap();
+        let (_, from) = listener.accept().unwrap();
+        assert_eq!(from.ip(), stream.local_addr().unwrap().ip());
+        assert_ne!(stream.local_addr().unwrap().ip().to_string(), "10.1.0.0", "the preferred source is used");
+        let algorithm = socket_option_text(&stream, libc::TCP_CONGESTION);
+        assert_eq!(algorithm, "reno");
+    }
+}
+
+#[allow(unsafe_code)]
+fn socket_option_text(stream: &TcpStream, option: libc::c_int) -> String {
+    let mut bytes = [0_u8; 16];
+    let mut length = bytes.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `bytes`.
+    let answer = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option,
+            bytes.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    assert_eq!(answer, 0);
+    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string()
+}
+
+#[test]
+fn parameters_are_set_inside_only() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let (host, inside) = (Namespace::of_this_thread().unwrap(), Namespace::new().unwrap());
+    let before = host.sysctl_value("net.ipv4.ip_default_ttl").unwrap();
+    inside.sysctl("net.ipv4.ip_default_ttl", "33").unwrap();
+    for (name, value) in [
+        ("net.ipv4.ip_forward", "1"),
+        ("net.ipv4.conf.all.rp_filter", "0"),
+        ("net.ipv4.icmp_ratelimit", "0"),
+        ("net.ipv4.tcp_ecn", "1"),
+        ("net.ipv6.conf.default.accept_dad", "0"),
+    ] {
+        inside.sysctl(name, value).unwrap();
+        assert_eq!(inside.sysctl_value(name).unwrap(), value, "{name}");
+    }
+    assert_eq!(inside.sysctl_value("net.ipv4.ip_default_ttl").unwrap(), "33");
+    assert_eq!(host.sysctl_value("net.ipv4.ip_default_ttl").unwrap(), before);
+    let error = inside.sysctl("net.ipv4.no_such_thing", "1").unwrap_err();
+    assert!(error.to_string().contains("net.ipv4.no_such_thing"), "{error}");
+}
+
+#[test]
+fn a_panic_inside_goes_on_outside_and_leaves_nothing() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    let identity = identity(&namespace);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let moved = namespace;
+        moved.run(|| panic!("as asked")).unwrap();
+    }));
+    assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"as asked"));
+    wait_until("the namespace is gone", || !is_held(&identity));
+}
+
+#[test]
+fn a_refused_request_says_what_was_asked() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    let error = Netlink::open(&namespace).unwrap().set_up("eth7").unwrap_err();
+    assert!(error.to_string().contains("eth7"), "{error}");
+    let end = |name| VethEnd { namespace: &namespace, name, mac: RIGHT_MAC };
+    let error = create_veth(end("same"), end("same"), VethOptions::default()).unwrap_err();
+    assert_eq!(error.source.kind(), io::ErrorKind::AlreadyExists, "{error}");
+    let error = ethtool::offloads_off(&namespace, "a name longer than any interface's").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_child_is_inside_and_ends_with_its_parents_thread_alive() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    // The thread that asks may end: the child lives on.
+    let start = || {
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        spawn_in(&namespace, command).unwrap()
+    };
+    let mut child = std::thread::scope(|scope| scope.spawn(start).join()).unwrap();
+    let place = fs::read_link(format!("/proc/{}/ns/net", child.id())).unwrap();
+    assert_eq!(place.to_string_lossy(), identity(&namespace));
+    child.stdin.take().unwrap().write_all(b"alive").unwrap();
+    let mut answer = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "alive");
+    assert!(child.wait().unwrap().success());
+    let error = spawn_in(&namespace, Command::new("/no/such/program")).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+}
+
+/// Not a test by itself: a program that stages two namespaces with a child and waits to be killed.
+#[test]
+#[ignore = "started by the test of kill -9"]
+fn stage_and_wait() {
+    if std::env::var_os("NETSTAGE_TEST_STAGE").is_none() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let mut command = Command::new("sleep");
+    command.arg("600");
+    let mut child = spawn_in(&pair.right, command).unwrap();
+    println!("\nstaged {} {} {}", identity(&pair.left), identity(&pair.right), child.id());
+    child.wait().unwrap();
+}
+
+#[test]
+fn kill_leaves_nothing_behind() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let mut stage = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "stage_and_wait", "--ignored", "--nocapture"])
+        .env("NETSTAGE_TEST_STAGE", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(stage.stdout.take().unwrap()).lines();
+    let staged = lines.find_map(|line| line.unwrap().strip_prefix("staged ").map(String::from)).unwrap();
+    let [left, right, child] = staged.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    assert!(is_held(left) && is_held(right));
+    let mut host = Netlink::open(&Namespace::of_this_thread().unwrap()).unwrap();
+    let ours = |link: &netstage_host::netns::netlink::Link| ["left0", "right0"].contains(&link.name.as_str());
+    assert!(!host.links().unwrap().iter().any(ours), "nothing of the stage is seen outside");
+    stage.kill().unwrap();
+    stage.wait().unwrap();
+    wait_until("its child is gone", || {
+        let state = fs::read_to_string(format!("/proc/{child}/stat"));
+        state.is_err() || state.is_ok_and(|text| text.contains(") Z"))
+    });
+    wait_until("the namespaces are gone", || !is_held(left) && !is_held(right));
+    assert!(!host.links().unwrap().iter().any(ours));
+}
+
+#[test]
+fn multicast_routes_are_the_namespaces_own_and_go_with_their_value() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let mut netlink = Netlink::open(&pair.left).unwrap();
+    let [from, to] = ["lo", "left0"].map(|name| netlink.link(name).unwrap().index);
+    let told = |namespace: &Namespace, file: &'static str| {
+        let text = namespace.run(|| fs::read_to_string(format!("/proc/thread-self/net/{file}"))).unwrap();
+        text.unwrap_or_default().lines().skip(1).map(str::to_owned).collect::<Vec<String>>()
+    };
+    for (source, group, links, routes) in [
+        ("10.1.0.0", "239.1.1.1", "ip_mr_vif", "ip_mr_cache"),
+        ("fd00::", "ff18::1", "ip6_mr_vif", "ip6_mr_cache"),
+    ] {
+        let (source, group): (IpAddr, IpAddr) = (source.parse().unwrap(), group.parse().unwrap());
+        let opened = MulticastRoutes::open(&pair.left, group);
+        if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(nix::libc::ENOPROTOOPT)) {
+            println!("skipped: this kernel does not forward {group}");
+            continue;
+        }
+        let mut kept = opened.unwrap();
+        kept.add(source, group, from, &[to]).unwrap();
+        assert_eq!((told(&pair.left, links).len(), told(&pair.left, routes).len()), (2, 1));
+        assert!(told(&pair.left, links).iter().any(|line| line.contains("left0")));
+        let again = MulticastRoutes::open(&pair.left, group).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AddrInUse, "one forwards at a time");
+        let other = if group.is_ipv4() { "ff18::1" } else { "239.1.1.1" };
+        assert!(kept.add(source, other.parse().unwrap(), from, &[to]).is_err());
+        assert_eq!(told(&pair.right, links), Vec::<String>::new());
+        drop(kept);
+        assert_eq!((told(&pair.left, links), told(&pair.left, routes)), (Vec::new(), Vec::new()));
+    }
+}

@@ -1,0 +1,128 @@
+//! What a frame costs by each kind of port on a veth pair. Prints; decides nothing.
+//!
+//! ```text
+//! cargo test --release -p netstage-host --test port_rates -- --ignored --nocapture
+//! ```
+
+#[path = "../../../tests/support/pair.rs"]
+mod pair;
+
+use netstage_host::netns::Namespace;
+use netstage_host::ports::Port;
+use netstage_host::ports::af_packet::AfPacket;
+use netstage_host::ports::af_xdp::AfXdp;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::time::{ClockId, clock_gettime};
+use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LENGTH: Duration = Duration::from_secs(1);
+/// Frames between two flushes.
+const BATCH: usize = 64;
+
+type Open = fn(&Namespace, &str) -> io::Result<Box<dyn Port + Send>>;
+
+fn af_packet(namespace: &Namespace, link: &str) -> io::Result<Box<dyn Port + Send>> {
+    Ok(Box::new(AfPacket::open(namespace, link, Default::default())?))
+}
+
+fn af_xdp(namespace: &Namespace, link: &str) -> io::Result<Box<dyn Port + Send>> {
+    Ok(Box::new(AfXdp::open(namespace, link, Default::default())?))
+}
+
+/// Time this thread has spent on a processor, in the kernel too.
+fn processor_time_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+}
+
+/// What one side has done: frames, and processor time.
+struct Work {
+    frames: u64,
+    processor_ns: u64,
+}
+
+impl Work {
+    fn ns_per_frame(&self) -> u64 {
+        self.processor_ns / self.frames.max(1)
+    }
+}
+
+/// Sends at most `window` frames more than have been received, so that nothing need be lost.
+fn send(port: &mut dyn Port, length: usize, window: u64, received: &AtomicU64) -> Work {
+    let mut frame = [&RIGHT_MAC[..], &LEFT_MAC, &[0x88, 0xb5]].concat();
+    frame.resize(length, 0);
+    let (start, processor) = (Instant::now(), processor_time_ns());
+    let mut frames = 0;
+    while start.elapsed() < LENGTH {
+        if frames - received.load(Ordering::Relaxed) + BATCH as u64 > window {
+            thread::yield_now();
+            continue;
+        }
+        frames += (0..BATCH).map_while(|_| port.send(&frame).unwrap().then_some(())).count() as u64;
+        frames -= port.flush().unwrap() as u64;
+    }
+    Work { frames, processor_ns: processor_time_ns() - processor }
+}
+
+fn receive(port: &mut dyn Port, ended: &AtomicBool, received: &AtomicU64) -> Work {
+    let processor = processor_time_ns();
+    let mut frames = 0;
+    loop {
+        let count = port.receive(BATCH, &mut |frame| assert!(frame.frame.len() >= 60)).unwrap();
+        frames += count as u64;
+        received.store(frames + port_missed(port, count), Ordering::Relaxed);
+        if count == 0 {
+            if ended.load(Ordering::Relaxed) {
+                return Work { frames, processor_ns: processor_time_ns() - processor };
+            }
+            let fd = port.fd().unwrap();
+            poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], 10_u8).unwrap();
+        }
+    }
+}
+
+/// Asked for only when idle: it is a system call.
+fn port_missed(port: &mut dyn Port, count: usize) -> u64 {
+    if count == 0 { port.missed() } else { 0 }
+}
+
+fn measure(name: &str, open: Open, length: usize, window: u64) {
+    let pair = Pair::new(Default::default());
+    let mut to = match open(&pair.right, "right0") {
+        Ok(port) => port,
+        Err(error) => return skip(&format!("{name}: {error}")),
+    };
+    let mut from = open(&pair.left, "left0").unwrap();
+    let (ended, received) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (sent, taken) = thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(&mut *to, &ended, &received));
+        let sent = send(&mut *from, length, window, &received);
+        ended.store(true, Ordering::Relaxed);
+        (sent, receiver.join().unwrap())
+    });
+    println!(
+        "{name:10} {length:5} {:9.2} {:14} {:17} {:9.2}",
+        taken.frames as f64 / LENGTH.as_secs_f64() / 1e6,
+        sent.ns_per_frame(),
+        taken.ns_per_frame(),
+        100.0 * (sent.frames - taken.frames) as f64 / sent.frames as f64,
+    );
+}
+
+#[test]
+#[ignore = "a measurement, not a test"]
+fn measures_what_a_frame_costs() {
+    if !may_make_namespaces() {
+        return;
+    }
+    println!("port       bytes      Mpps  ns/frame sent  ns/frame received  % missed");
+    for length in [64, 512, 1514] {
+        measure("af_packet", af_packet, length, 1024);
+        // Half of what the driver's own ring holds.
+        measure("af_xdp", af_xdp, length, 1024);
+    }
+}

@@ -1,0 +1,332 @@
+//! Another configuration for a router that runs: checked whole, then taken at once.
+
+use super::crew::{Board, Orders, Shares};
+use super::follow::Follower;
+use super::forward::{Order, Replacement};
+use super::host::Host;
+use super::placement::Placement;
+use super::session::Beginning;
+use super::snapshot::{PeerState, Snapshot, WayState, spelled};
+use super::{Daemon, Error, Level, Log, assemble, open};
+use crate::engine::config::Side;
+use crate::engine::{self, Prepared};
+use netstage_core::fair::{self, Control};
+use netstage_host::clock::{monotonic_ns, realtime_ahead_ns};
+use netstage_host::obstacle::Obstacle;
+use netstage_scenario::pe::{self, ReferenceSource, Router, Tunnel};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What was loaded, and what was refused.
+pub(super) struct Loaded {
+    pub path: PathBuf,
+    beginning: Beginning,
+    log: Log,
+    counts: Mutex<Counts>,
+    placement: Mutex<Placement>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    taken: u64,
+    refused: u64,
+    refusal: String,
+}
+
+/// A mistake the engine found, which has no place in the file.
+pub(super) fn refused(error: engine::Error) -> Obstacle {
+    Obstacle::new(error.to_string(), "change the configuration")
+}
+
+impl Loaded {
+    pub fn new(path: PathBuf, beginning: Beginning, placement: Placement, log: Log) -> Loaded {
+        let counts = Mutex::new(Counts { taken: 1, ..Counts::default() });
+        Loaded { path, beginning, log, counts, placement: Mutex::new(placement) }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn reload(&self, follower: &Follower, orders: &Orders) -> Result<Vec<String>, Error> {
+        let mut changes = Vec::new();
+        let taken: Result<(), Error> = follower.change(|host, old| {
+            let text = pe::read(&self.path).map_err(Error::Configuration)?;
+            let new =
+                Arc::new(pe::parse(&self.path.display().to_string(), &text).map_err(Error::Configuration)?);
+            self.take(host, old, &new, text, orders)?;
+            changes = differences(old, &new);
+            Ok(new)
+        });
+        let mut counts = self.counts();
+        match taken {
+            Ok(()) => {
+                counts.taken += 1;
+                counts.refusal.clear();
+                let what = if changes.is_empty() { "nothing has changed".into() } else { changes.join("; ") };
+                (self.log)(Level::Note, &format!("configuration taken: {what}"));
+                Ok(changes)
+            }
+            Err(error) => {
+                counts.refused += 1;
+                counts.refusal = error.to_string();
+                let what =
+                    format!("configuration refused, the old one is kept:\n{}", counts.refusal.trim_end());
+                (self.log)(Level::Alarm, &what);
+                Err(error)
+            }
+        }
+    }
+
+    /// Checks a configuration against the machine, and has the engine take it.
+    fn take(
+        &self,
+        host: &mut Host,
+        old: &Router,
+        new: &Router,
+        text: String,
+        orders: &Orders,
+    ) -> Result<(), Error> {
+        for (what, is_same) in [
+            ("control", old.control == new.control),
+            ("metrics", old.metrics == new.metrics),
+            ("cores", old.cores == new.cores),
+        ] {
+            if !is_same {
+                let message = format!("[pe] `{what}` cannot be changed while the router runs");
+                return Err(Obstacle::new(message, "keep it, or restart the router").into());
+            }
+        }
+        let before = sides(old);
+        let after = sides(new);
+        for (name, side) in &after {
+            if before.get(name).is_some_and(|known| known != side) {
+                let message = format!("{name} cannot change sides while the router runs");
+                return Err(Obstacle::new(message, "restart the router").into());
+            }
+        }
+        let mut placement = self.placement.lock().unwrap_or_else(PoisonError::into_inner);
+        let shares = Shares::new(new, Placement::new(new, &placement)?, host, &self.beginning)?;
+        let (done, finished) = channel();
+        let replacements = self.replacements(host, [old, new], &placement, &shares, &text, &done);
+        drop(done);
+        // What is no longer, or not to be, the router's is given back.
+        let left = if replacements.is_ok() { (&before, &after) } else { (&after, &before) };
+        let left: Vec<&str> = left.0.keys().filter(|name| !left.1.contains_key(*name)).copied().collect();
+        let replaced = replacements.map(|replacements| {
+            orders.give_each(replacements.into_iter().map(|one| Order::Replace(Box::new(one))));
+            finished.iter().count()
+        });
+        left.into_iter().for_each(|name| host.give_back(name));
+        if replaced? < new.cores {
+            return Err(Obstacle::new("a forwarding thread has ended", "restart the router").into());
+        }
+        *placement = shares.into_placement();
+        Ok(())
+    }
+
+    /// What each core is to take; the ports it has not are open by then.
+    fn replacements(
+        &self,
+        host: &mut Host,
+        [old, new]: [&Router; 2],
+        placement: &Placement,
+        shares: &Shares,
+        text: &str,
+        done: &Sender<()>,
+    ) -> Result<Vec<Replacement>, Error> {
+        let known = assemble::customer_interfaces(old);
+        for name in assemble::customer_interfaces(new).difference(&known) {
+            host.take_over(name)?.iter().for_each(|told| (self.log)(Level::Note, told));
+        }
+        let board = Board::new(new);
+        let mut replacements = Vec::with_capacity(new.cores);
+        for (core, config) in shares.parts().iter().enumerate() {
+            let filters = shares.filters(core, new)?;
+            let has = ports(old, placement, core);
+            let mut opened = Vec::new();
+            for (port, filter) in config.ports.iter().zip(&filters) {
+                if !has.contains(port.name.as_str()) {
+                    let open = open(host, &port.name, port.side, new, filter.as_ref(), &self.log)?;
+                    opened.push((port.name.clone(), open));
+                }
+            }
+            replacements.push(Replacement {
+                prepared: Prepared::new(config).map_err(refused)?,
+                opened,
+                filters,
+                board: Arc::clone(&board),
+                moderation: new.moderation,
+                text: text.to_owned(),
+                done: done.clone(),
+            });
+        }
+        Ok(replacements)
+    }
+}
+
+fn sides(router: &Router) -> BTreeMap<&str, Side> {
+    let core = router.core.iter().map(|name| (name.as_str(), Side::Core));
+    let customers = assemble::customer_interfaces(router).into_iter().map(|name| (name, Side::Customer));
+    core.chain(customers).collect()
+}
+
+/// The ports a core has.
+fn ports<'a>(router: &'a Router, placement: &Placement, core: usize) -> BTreeSet<&'a str> {
+    let own = router.circuits.iter().filter(|circuit| placement.core(&router.vpns[circuit.vpn].name) == core);
+    let customers = own.map(|circuit| circuit.interface.as_str());
+    router.core.iter().map(String::as_str).chain(customers).collect()
+}
+
+/// What has changed, in words.
+fn differences(old: &Router, new: &Router) -> Vec<String> {
+    let mut told = Vec::new();
+    compare("peer", &old.peers, &new.peers, |peer| peer.name.clone(), &mut told);
+    // Numbers of peers and VPNs may differ though nothing has changed.
+    let flows = |router: &Router| -> Vec<(String, pe::Flow, Option<String>)> {
+        let of = |vpn: &pe::Vpn| {
+            vpn.flows
+                .iter()
+                .map(move |flow| {
+                    let name = format!("{} with {}", vpn.name, router.peers[flow.peer].name);
+                    let reference = flow.reference().map(|index| router.references[index].name.clone());
+                    (name, without_numbers(flow), reference)
+                })
+                .collect::<Vec<_>>()
+        };
+        router.vpns.iter().flat_map(of).collect()
+    };
+    compare("flow", &flows(old), &flows(new), |(name, ..)| name.clone(), &mut told);
+    let references = |router: &Router| -> Vec<(String, u32, Vec<String>)> {
+        let named = |one: &pe::Reference| (one.name.clone(), one.number, source_names(router, &one.source));
+        router.references.iter().map(named).collect()
+    };
+    compare("reference", &references(old), &references(new), |(name, ..)| name.clone(), &mut told);
+    let circuits = |router: &Router| -> Vec<(String, pe::Circuit)> {
+        let named = |circuit: &pe::Circuit| {
+            (router.vpns[circuit.vpn].name.clone(), pe::Circuit { vpn: 0, ..circuit.clone() })
+        };
+        router.circuits.iter().map(named).collect()
+    };
+    compare("circuit", &circuits(old), &circuits(new), |(_, circuit)| circuit.name.clone(), &mut told);
+    for (what, is_same) in [
+        ("buffers", old.buffers == new.buffers),
+        ("moderation", old.moderation == new.moderation),
+        ("core", old.core == new.core),
+    ] {
+        if !is_same {
+            told.push(format!("{what} changed"));
+        }
+    }
+    if new.buffers < old.buffers {
+        told.push("fewer buffers only after a restart".into());
+    }
+    told
+}
+
+/// A flow but for the numbers in it that depend on what else there is.
+fn without_numbers(flow: &pe::Flow) -> pe::Flow {
+    let mut flow = pe::Flow { peer: 0, ..flow.clone() };
+    if let Control::I2vfc(fair::Config { reference: fair::Reference::Vpn(index), .. }) = &mut flow.control {
+        *index = 0;
+    }
+    flow
+}
+
+/// Whose measurements a reference is, and who is told.
+fn source_names(router: &Router, source: &ReferenceSource) -> Vec<String> {
+    let peer = |index: &usize| router.peers[*index].name.clone();
+    match source {
+        ReferenceSource::Flow { vpn, peer: far, publish_to } => {
+            let flow = [router.vpns[*vpn].name.clone(), peer(far)];
+            flow.into_iter().chain(publish_to.iter().map(peer)).collect()
+        }
+        ReferenceSource::Peer(from) => vec![peer(from)],
+    }
+}
+
+fn compare<T: PartialEq>(
+    what: &str,
+    old: &[T],
+    new: &[T],
+    name: impl Fn(&T) -> String,
+    told: &mut Vec<String>,
+) {
+    let before: BTreeMap<String, &T> = old.iter().map(|one| (name(one), one)).collect();
+    let names: BTreeSet<String> = new.iter().map(&name).collect();
+    told.extend(
+        before.keys().filter(|name| !names.contains(*name)).map(|name| format!("{what} {name} removed")),
+    );
+    for one in new {
+        match before.get(&name(one)) {
+            None => told.push(format!("{what} {} added", name(one))),
+            Some(known) if *known != one => told.push(format!("{what} {} changed", name(one))),
+            Some(_) => {}
+        }
+    }
+}
+
+impl Daemon {
+    /// Adds what the engine does not know.
+    pub(super) fn complete(&self, snapshot: &mut Snapshot) {
+        let counts = self.loaded.counts().clone();
+        snapshot.configuration.clone_from(&self.loaded.path);
+        let unix = i128::from(monotonic_ns()) + realtime_ahead_ns();
+        snapshot.unix_ns = u64::try_from(unix).unwrap_or_default();
+        snapshot.configurations = counts.taken;
+        snapshot.refused_configurations = counts.refused;
+        snapshot.refusal = counts.refusal;
+        let (router, ways) = self.follower.ways();
+        if router.cores > 1 {
+            snapshot.sort_as(&router);
+        }
+        snapshot.peers = router
+            .peers
+            .iter()
+            .zip(ways)
+            .map(|(peer, way)| {
+                let (tunnel, address) = match peer.tunnel {
+                    Tunnel::MplsInUdp { to, .. } => ("mpls-in-udp", to),
+                    Tunnel::Mpls { next_hop, .. } => ("mpls", next_hop),
+                };
+                PeerState {
+                    name: peer.name.clone(),
+                    tunnel: tunnel.into(),
+                    address: Some(address),
+                    unreachable: way.as_ref().err().cloned().unwrap_or_default(),
+                    way: way.ok().map(|way| WayState {
+                        interface: way.interface,
+                        next_hop: way.next_hop,
+                        mac: spelled(way.mac),
+                        mtu: way.mtu,
+                    }),
+                }
+            })
+            .collect();
+        for state in &mut snapshot.flows {
+            let vpn = router.vpns.iter().find(|vpn| vpn.name == state.vpn);
+            let flow =
+                vpn.and_then(|vpn| vpn.flows.iter().find(|flow| router.peers[flow.peer].name == state.peer));
+            if let Some(flow) = flow {
+                state.weight = flow.weight;
+                state.control = control_name(&flow.control).into();
+            }
+        }
+        for state in &mut snapshot.circuits {
+            if let Some(circuit) = router.circuits.iter().find(|circuit| circuit.name == state.name) {
+                let vlans = circuit.vlans.iter().map(|vlan| format!(".{vlan}"));
+                state.place = format!("{}{}", circuit.interface, vlans.collect::<String>());
+            }
+        }
+    }
+}
+
+fn control_name(control: &Control) -> &'static str {
+    match control {
+        Control::None => "none",
+        Control::I2vfc(_) => "i2vfc",
+        Control::FixedRate { .. } => "fixed-rate",
+    }
+}

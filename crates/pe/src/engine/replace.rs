@@ -1,0 +1,145 @@
+//! Another configuration for a running engine. What both name alike stays: a VPN flow keeps
+//! its queue, window and counts, a circuit what it knows of its stations. Everything that can
+//! be refused is refused before, when the new state is prepared, and packets wait in the
+//! ports meanwhile: none is lost.
+
+use super::config::{Config, Error};
+use super::{Attached, BATCH, Engine, Names, State, flows, setup};
+use netstage_core::edge::Rates;
+use netstage_core::fair::Control;
+use netstage_core::time::Instant;
+use netstage_host::clock::Epoch;
+use netstage_host::ports::Port;
+use std::collections::HashMap;
+
+/// A checked configuration, ready to take over. Making it takes its time and needs no engine;
+/// taking over takes microseconds per VPN flow.
+#[derive(Debug)]
+pub struct Prepared {
+    state: State,
+    /// Per flow, how it is controlled from now on.
+    controls: Vec<(Control, f64, Rates)>,
+    buffers: usize,
+    largest: usize,
+    ports: Vec<String>,
+}
+
+impl Prepared {
+    /// Checks a configuration. Its epochs must be those of the engine it is for.
+    pub fn new(config: &Config) -> Result<Prepared, Error> {
+        // Buffers are the running engine's.
+        let state = setup::state(&Config { buffers: 0, ..config.clone() })?;
+        let flows = config.vpns.iter().flat_map(|vpn| &vpn.flows);
+        Ok(Prepared {
+            state,
+            controls: flows.map(|flow| (flow.control.clone(), flow.weight, flows::rates(flow))).collect(),
+            buffers: config.buffers,
+            largest: setup::largest(config),
+            ports: config.ports.iter().map(|port| port.name.clone()).collect(),
+        })
+    }
+
+    /// The ports it needs, by name.
+    pub fn ports(&self) -> &[String] {
+        &self.ports
+    }
+
+    /// Where its time counts from.
+    pub fn epoch(&self) -> Epoch {
+        self.state.epoch
+    }
+}
+
+impl<P: Port> Engine<P> {
+    /// Takes another configuration. `opened` are the ports it names that this engine has not;
+    /// those it names no more come back.
+    ///
+    /// Panics if a port is missing, or time counts from elsewhere.
+    pub fn replace(&mut self, now: Instant, prepared: Prepared, opened: Vec<(String, P)>) -> Vec<P> {
+        let Prepared { state: mut new, controls, buffers, largest, ports } = prepared;
+        let old = &mut self.state;
+        assert_eq!(new.epoch, old.epoch, "both count time alike");
+        let names = old.names.ports.clone();
+        let mut at_hand: HashMap<String, Attached<P>> = names.into_iter().zip(self.ports.drain(..)).collect();
+        at_hand.extend(opened.into_iter().map(|(name, port)| (name, Attached { port, failure: None })));
+        let attached = ports.iter().map(|name| at_hand.remove(name).expect("every port is at hand"));
+        self.ports = attached.collect();
+        new.take_over(now, old, &controls);
+        new.pool.fit(buffers, 2 * BATCH * self.ports.len(), largest);
+        self.state = new;
+        at_hand.into_values().map(|attached| attached.port).collect()
+    }
+}
+
+impl State {
+    fn take_over(&mut self, now: Instant, old: &mut State, controls: &[(Control, f64, Rates)]) {
+        std::mem::swap(&mut self.pool, &mut old.pool);
+        std::mem::swap(&mut self.totals, &mut old.totals);
+        self.take_over_flows(now, old, controls);
+        self.take_over_references(now, old);
+        self.take_over_circuits(old);
+        let before: HashMap<&str, usize> =
+            old.names.peers.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
+        for (name, peer) in self.names.peers.iter().zip(&mut self.peers) {
+            let Some(known) = before.get(name.as_str()).map(|number| &old.peers[*number]) else { continue };
+            let port = &old.names.ports[known.port as usize];
+            let port = self.names.ports.iter().position(|name| name == port);
+            if let (true, Some(port)) = (known.encapsulation == peer.encapsulation, port) {
+                (peer.port, peer.header, peer.is_reachable) = (port as u32, known.header, known.is_reachable);
+            }
+        }
+    }
+
+    fn take_over_flows(&mut self, now: Instant, old: &mut State, controls: &[(Control, f64, Rates)]) {
+        let known = flows::known(old.names_of_flows(), self.names_of_flows());
+        let mut is_gone = vec![true; old.flows.len()];
+        for (number, (control, weight, rates)) in controls.iter().enumerate() {
+            let Some(known) = known[number] else { continue };
+            is_gone[known] = false;
+            let from = (old.edge.edge_mut(), known);
+            let refused = self.edge.edge_mut().adopt(now, number, from, control, *weight, *rates);
+            refused.into_iter().for_each(|packet| self.pool.give(packet.buffer));
+            let (known, flow) = (&mut old.flows[known], &mut self.flows[number]);
+            // Answers that are under way are still heard, unless they answer other questions.
+            if known.querier.asks_for_marks() == flow.querier.asks_for_marks() {
+                std::mem::swap(&mut flow.querier, &mut known.querier);
+            }
+            flow.egress = known.egress;
+            flow.counters = known.counters.take();
+            flow.is_silent = known.is_silent;
+            self.vpns[flow.vpn as usize].held += self.edge.queue_len(number) as u32;
+        }
+        // What waits for flows that are no more has nowhere to go.
+        for number in (0..is_gone.len()).filter(|number| is_gone[*number]) {
+            for packet in old.edge.edge_mut().take_queue(now, number) {
+                self.pool.give(packet.buffer);
+            }
+        }
+        self.edge.go_on_from(&mut old.edge);
+    }
+
+    /// VPN and peer of each flow.
+    fn names_of_flows(&self) -> impl Iterator<Item = (&str, &str)> {
+        let Names { vpns, peers, .. } = &self.names;
+        self.flows.iter().map(|flow| (vpns[flow.vpn as usize].as_str(), peers[flow.peer as usize].as_str()))
+    }
+
+    fn take_over_circuits(&mut self, old: &mut State) {
+        let before: HashMap<&str, usize> =
+            old.names.circuits.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
+        for (number, name) in self.names.circuits.iter().enumerate() {
+            let Some(known) = before.get(name.as_str()).copied() else { continue };
+            let (circuit, known_circuit) = (&mut self.circuits[number], &old.circuits[known]);
+            (circuit.received, circuit.sent) = (known_circuit.received, known_circuit.sent);
+            let port = |state: &[String], circuit: &super::Circuit| state[circuit.port as usize].clone();
+            let is_same_link = port(&self.names.ports, circuit) == port(&old.names.ports, known_circuit)
+                && circuit.header.bytes() == known_circuit.header.bytes();
+            if is_same_link {
+                self.neighbours.adopt(&mut old.neighbours, known as u32, number as u32);
+            }
+        }
+        for packet in old.neighbours.clear() {
+            self.pool.give(packet.buffer);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Two engines back to back over rings, with a core between them that delays and loses as told,
+//! in virtual time.
+
+mod answers;
+mod configuration;
+mod end_to_end;
+mod isolation;
+mod neighbours;
+mod queues;
+mod references;
+mod refusals;
+mod replaced;
+
+use super::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Side, Vpn};
+use super::{Counter, Engine, Keys};
+use netstage_core::edge::Prefix;
+use netstage_core::fair::{self, Control};
+use netstage_core::time::{Duration, Instant};
+use netstage_host::clock::Epoch;
+use netstage_host::ports::Port as _;
+use netstage_host::ports::ring::{self, End};
+use netstage_wire::checksum::Sum;
+use netstage_wire::ethernet::{self, Tag, ethertype};
+use netstage_wire::ip::{self, Ecn, protocol, v4, v6};
+use netstage_wire::mpls::Label;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The engine's address on the customers' side and on the core's, and the stations there.
+const CUSTOMER_PORT: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const CORE_PORT: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const CUSTOMER: [u8; 6] = [2, 0, 0, 0, 0, 3];
+
+const CUSTOMERS: usize = 0;
+const CORE: usize = 1;
+
+/// How frames cross the core.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Mpls,
+    MplsNextHop,
+    Udp4,
+    Udp6,
+}
+
+const WAYS: [Way; 4] = [Way::Mpls, Way::MplsNextHop, Way::Udp4, Way::Udp6];
+
+fn label(number: u32) -> Label {
+    Label::new(number).unwrap()
+}
+
+fn tunnel_address(way: Way, side: u8) -> IpAddr {
+    match way {
+        Way::Udp6 => IpAddr::from([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, side]),
+        _ => IpAddr::from([192, 0, 2, side]),
+    }
+}
+
+fn prefix(text: &str) -> Prefix {
+    let (address, length) = text.split_once('/').unwrap();
+    Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
+}
+
+/// The router on side 0 or 1. VPN number v has VLAN 100 + v on both, addresses 10.0.SIDE.0/24 and
+/// fd00:SIDE::/32 as all others have, and the labels 1000 · (1 + side) + v.
+fn config(side: u8, way: Way, vpns: u16) -> Config {
+    let encapsulation = match way {
+        Way::Mpls => Encapsulation::Mpls {
+            push: Some(label(500 + u32::from(1 - side))),
+            accept: Some(label(500 + u32::from(side))),
+        },
+        Way::MplsNextHop => Encapsulation::Mpls { push: None, accept: None },
+        Way::Udp4 | Way::Udp6 => Encapsulation::MplsInUdp {
+            local: tunnel_address(way, 1 + side),
+            remote: tunnel_address(way, 2 - side),
+            has_checksum: way == Way::Udp6,
+        },
+    };
+    let peer = Peer {
+        name: "far".into(),
+        port: "core".into(),
+        next_hop: Some(CORE_PORT),
+        encapsulation,
+        mtu: 1500,
+        clamp_segment_size: true,
+        keys: None,
+    };
+    let vpn = |number: u16| Vpn {
+        name: format!("vpn{number}"),
+        routes: [(side, true), (1 - side, false)]
+            .into_iter()
+            .flat_map(|(side, is_here)| {
+                let to = match is_here {
+                    true => Destination::Circuit(format!("circuit{number}")),
+                    false => Destination::Peer("far".into()),
+                };
+                let prefixes = [format!("10.0.{side}.0/24"), format!("fd00:{side}::/32")];
+                prefixes.map(|text| (prefix(&text), to.clone()))
+            })
+            .collect(),
+        flows: vec![Flow {
+            peer: "far".into(),
+            send: label(1000 * u32::from(2 - side) + u32::from(number)),
+            receive: label(1000 * u32::from(1 + side) + u32::from(number)),
+            control: Control::I2vfc(fair::Config::default()),
+            weight: 1.0,
+            minimum: None,
+            maximum: None,
+            queueing: Queueing::Fifo,
+        }],
+        address_v4: Some([10, 0, side, 254].into()),
+        address_v6: Some(format!("fd00:{side}::fe").parse().unwrap()),
+    };
+    let circuit = |number: u16| Circuit {
+        name: format!("circuit{number}"),
+        vpn: format!("vpn{number}"),
+        port: "customers".into(),
+        vlans: vec![100 + number],
+        select: None,
+        station: Some(CUSTOMER),
+        addresses: Vec::new(),
+        mtu: 1500,
+    };
+    Config {
+        ports: vec![
+            Port { name: "customers".into(), mac: CUSTOMER_PORT, side: Side::Customer },
+            Port { name: "core".into(), mac: CORE_PORT, side: Side::Core },
+        ],
+        peers: vec![peer],
+        vpns: (0..vpns).map(vpn).collect(),
+        references: Vec::new(),
+        circuits: (0..vpns).map(circuit).collect(),
+        buffers: 4096,
+        epoch: Epoch(0),
+        epoch_unix_ns: 1_795_255_703_000_000_000,
+        session_seed: 1,
+    }
+}
+
+/// An engine, and the far ends of its two ports.
+struct Router {
+    engine: Engine<End>,
+    customers: End,
+    core: End,
+    buffers: usize,
+}
+
+fn router(config: &Config) -> Router {
+    let (customer_port, customers) = ring::pair(1 << 16).unwrap();
+    let (core_port, core) = ring::pair(1 << 16).unwrap();
+    let engine = Engine::new(config, vec![customer_port, core_port]).unwrap();
+    let buffers = engine.free_buffers();
+    Router { engine, customers, core, buffers }
+}
+
+impl Router {
+    fn turn(&mut self, now: Instant) {
+        while self.engine.turn(now).more {}
+    }
+
+    fn give(&mut self, port: usize, now: Instant, frame: &[u8]) {
+        let end = if port == CUSTOMERS { &mut self.customers } else { &mut self.core };
+        end.send_at(frame, now.0);
+        end.flush().unwrap();
+    }
+
+    /// What has come out of a port.
+    fn taken(&mut self, port: usize) -> Vec<Vec<u8>> {
+        let end = if port == CUSTOMERS { &mut self.customers } else { &mut self.core };
+        let mut frames = Vec::new();
+        end.receive(usize::MAX, &mut |received| frames.push(received.frame.to_vec())).unwrap();
+        frames
+    }
+
+    /// Gives one frame, and returns what comes out of both ports.
+    fn pass(&mut self, port: usize, now: Instant, frame: &[u8]) -> [Vec<Vec<u8>>; 2] {
+        self.give(port, now, frame);
+        self.turn(now);
+        [self.taken(CUSTOMERS), self.taken(CORE)]
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.engine.counters().get(counter)
+    }
+}
+
+/// What becomes of a frame in the core: when it comes out, if at all.
+type Fate<'a> = &'a mut dyn FnMut(Instant, usize, &mut Vec<u8>) -> Option<Instant>;
+
+/// Two routers and the frames between them.
+struct World {
+    routers: [Router; 2],
+    now: Instant,
+    under_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+    number: u64,
+    /// Packets offered so far, by whoever numbers them.
+    offered: u64,
+    /// What came out of each router's customers' side.
+    delivered: [Vec<Vec<u8>>; 2],
+}
+
+impl World {
+    fn new(configs: [Config; 2]) -> World {
+        World {
+            routers: configs.map(|config| router(&config)),
+            now: Instant::ZERO,
+            under_way: BTreeMap::new(),
+            number: 0,
+            offered: 0,
+            delivered: Default::default(),
+        }
+    }
+
+    /// Lets time pass.
+    fn run(&mut self, until: Instant, fate: Fate<'_>) {
+        loop {
+            self.settle(fate);
+            let timers = self.routers.iter().map(|router| router.engine.poll_timeout());
+            let arrival = self.under_way.first_key_value().map_or(Instant::NEVER, |((at, _), _)| *at);
+            let next = timers.min().unwrap().min(arrival).max(self.now + Duration(1));
+            if next > until {
+                self.now = until;
+                return;
+            }
+            self.now = next;
+        }
+    }
+
+    /// All that happens at this moment.
+    fn settle(&mut self, fate: Fate<'_>) {
+        while let Some(entry) = self.under_way.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let (to, frame) = entry.remove();
+            self.routers[to].give(CORE, self.now, &frame);
+        }
+        for from in 0..2 {
+            self.routers[from].turn(self.now);
+            for mut frame in self.routers[from].taken(CORE) {
+                self.number += 1;
+                if let Some(at) = fate(self.now, from, &mut frame) {
+                    self.under_way.insert((at, self.number), (1 - from, frame));
+                }
+            }
+            let frames = self.routers[from].taken(CUSTOMERS);
+            self.delivered[from].extend(frames);
+        }
+    }
+}
+
+const DELAY: Duration = Duration::from_millis(5);
+
+fn delay(now: Instant, _: usize, _: &mut Vec<u8>) -> Option<Instant> {
+    Some(now + DELAY)
+}
+
+/// A management packet: its VPN label is not the bottom of the stack. Of [`Way::Udp4`].
+fn is_management(frame: &[u8]) -> bool {
+    frame[14 + 20 + 8 + 2] & 1 == 0
+}
+
+/// An IP packet from one side's customer to the other's, with these numbers in it.
+fn packet(is_v6: bool, from: u8, vpn: u16, number: u64, size: usize) -> Vec<u8> {
+    let header = if is_v6 { v6::HEADER } else { v4::HEADER };
+    let mut bytes = vec![0; size.max(header + 10)];
+    let payload = bytes.len() - header;
+    if is_v6 {
+        let address = |side: u8| format!("fd00:{side}::1").parse().unwrap();
+        let (source, destination) = (address(from), address(1 - from));
+        v6::Header { next_header: 253, source, destination, ..v6::Header::default() }
+            .write(&mut bytes, payload)
+            .unwrap();
+    } else {
+        let (source, destination) = ([10, 0, from, 1].into(), [10, 0, 1 - from, 1].into());
+        v4::Header { protocol: 253, source, destination, ..v4::Header::default() }
+            .write(&mut bytes, payload)
+            .unwrap();
+    }
+    bytes[header..header + 2].copy_from_slice(&vpn.to_be_bytes());
+    bytes[header + 2..header + 10].copy_from_slice(&number.to_be_bytes());
+    bytes[header + 10..].iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+    bytes
+}
+
+fn frame(vlan: u16, packet: &[u8]) -> Vec<u8> {
+    let kind = if packet[0] >> 4 == 6 { ethertype::IPV6 } else { ethertype::IPV4 };
+    let tags = [Tag { kind: ethertype::VLAN, vlan, ..Tag::default() }];
+    let header = ethernet::Header { destination: CUSTOMER_PORT, source: CUSTOMER, tags: &tags, kind };
+    let mut bytes = vec![0; header.length()];
+    header.write(&mut bytes).unwrap();
+    bytes.extend(packet);
+    bytes
+}
+
+/// VLAN and packet of a delivered frame, which must be whole and for the customer.
+fn opened(frame: &[u8]) -> (u16, &[u8]) {
+    let view = ethernet::View::new(frame).unwrap();
+    assert_eq!((view.destination(), view.source()), (CUSTOMER, CUSTOMER_PORT));
+    let tags: Vec<Tag> = view.tags().collect();
+    assert_eq!(tags.len(), 1);
+    let packet = ip::View::new(view.payload()).unwrap();
+    match packet {
+        ip::View::V4(view4) => assert!(view.kind() == ethertype::IPV4 && view4.checksum_is_right()),
+        ip::View::V6(_) => assert_eq!(view.kind(), ethertype::IPV6),
+    }
+    (tags[0].vlan, packet.packet())
+}
+
+/// VPN and number in a packet of [`packet`].
+fn numbers(packet: &[u8]) -> (u16, u64) {
+    let header = if packet[0] >> 4 == 6 { v6::HEADER } else { v4::HEADER };
+    let vpn = u16::from_be_bytes(*packet[header..].first_chunk().unwrap());
+    (vpn, u64::from_be_bytes(*packet[header + 2..].first_chunk().unwrap()))
+}
+
+/// A packet as it is after so many hops.
+fn after_hops(packet: &[u8], hops: u8) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    for _ in 0..hops {
+        if let Ok(mut header) = v4::HeaderMut::new(&mut packet) {
+            header.decrement_ttl().unwrap();
+        } else {
+            v6::HeaderMut::new(&mut packet).unwrap().decrement_hop_limit().unwrap();
+        }
+    }
+    packet
+}

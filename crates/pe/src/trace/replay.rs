@@ -1,0 +1,326 @@
+//! The same once more, in virtual time.
+
+use super::event::{self, Event, Sent};
+use super::file::{Error, Reader};
+use super::tape::sent_of;
+use crate::daemon::assemble;
+use crate::engine::{config, flows};
+use netstage_core::edge::Edge;
+use netstage_core::fair::Published;
+use netstage_core::fair::parameters::Basis;
+use netstage_core::packet::{Ecn, Packet};
+use netstage_core::time::Instant;
+use netstage_scenario::{Errors, pe};
+use std::fmt;
+use std::io::BufRead;
+
+/// The VPNs of a configuration file's text.
+fn configured(text: &str) -> Result<Vec<config::Vpn>, Errors> {
+    pe::parse("the trace's configuration", text).map(|router| assemble::vpns(&router))
+}
+
+/// VPN flows that are told what others were.
+#[derive(Debug)]
+pub struct Replay {
+    edge: Edge<Traced>,
+    vpns: Vec<config::Vpn>,
+    session_seed: u32,
+    now: Instant,
+    totals: Vec<Totals>,
+    decisions: u64,
+}
+
+/// What one VPN flow did.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Totals {
+    /// Its VPN.
+    pub vpn: String,
+    /// Its peer.
+    pub peer: String,
+    /// Packets that came for it.
+    pub packets: u64,
+    /// Of these, how many found no room.
+    pub refused: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Management packets sent.
+    pub queries: u64,
+    /// Management packets answered.
+    pub replies: u64,
+    /// Packets lost, as the answers tell.
+    pub lost: u64,
+    /// Its window now, packets; none if it has no window.
+    pub window: Option<f64>,
+}
+
+/// What came of a replay.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Outcome {
+    /// How long the router had run by the last event.
+    pub seconds: f64,
+    /// Events that were told.
+    pub events: u64,
+    /// Decisions that were compared.
+    pub decisions: u64,
+    /// The first decision that is another one, where there is one: nothing is told after it.
+    pub difference: Option<String>,
+    /// The trace's last line is not whole: its router did not end by itself.
+    pub is_cut: bool,
+    /// What each VPN flow did.
+    pub flows: Vec<Totals>,
+}
+
+/// Replays a trace.
+pub fn replay(from: impl BufRead) -> Result<Outcome, Error> {
+    let (head, mut reader) = Reader::new(from)?;
+    let configured = |text: &str| configured(text).map_err(|errors| errors.to_string());
+    let vpns = configured(&head.configuration).map_err(|what| Error::Line { number: 1, what })?;
+    let mut replay = Replay::new(vpns, head.seed);
+    let (mut events, mut difference) = (0, None);
+    while let Some(event) = reader.next_event()? {
+        match replay.step(&event, configured) {
+            Ok(()) => events += 1,
+            Err(Difference::Impossible(what)) => return Err(Error::Line { number: reader.line(), what }),
+            Err(decision) => {
+                difference = Some(format!("line {}, {decision}", reader.line()));
+                break;
+            }
+        }
+    }
+    Ok(Outcome {
+        seconds: replay.now().0 as f64 / 1e9,
+        events,
+        decisions: replay.decisions(),
+        difference,
+        is_cut: reader.is_cut(),
+        flows: replay.totals(),
+    })
+}
+
+/// Why a trace cannot be replayed any further.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Difference {
+    /// Another decision.
+    Decision {
+        /// When, nanoseconds.
+        at: u64,
+        /// What about.
+        what: String,
+        /// In the trace.
+        recorded: String,
+        /// Here.
+        replayed: String,
+    },
+    /// What the trace says cannot have happened.
+    Impossible(String),
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Difference::Decision { at, what, recorded, replayed } => {
+                let seconds = *at as f64 / 1e9;
+                write!(f, "at {seconds:.6} s, {what}: recorded {recorded}, replayed {replayed}")
+            }
+            Difference::Impossible(why) => f.write_str(why),
+        }
+    }
+}
+
+/// A packet of which only what decisions rest on is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traced {
+    pub size: u32,
+    pub class: u16,
+    pub inside: u32,
+    pub ecn: Ecn,
+}
+
+impl Packet for Traced {
+    fn size(&self) -> u32 {
+        self.size
+    }
+    fn class(&self) -> u16 {
+        self.class
+    }
+    fn ecn(&self) -> Ecn {
+        self.ecn
+    }
+    fn mark_congestion(&mut self) {
+        self.ecn = Ecn::CongestionExperienced;
+    }
+    fn flow_key(&self) -> u64 {
+        self.inside.into()
+    }
+}
+
+impl Replay {
+    /// VPN flows as configured, at the router's start.
+    pub fn new(vpns: Vec<config::Vpn>, session_seed: u32) -> Replay {
+        let (edge, totals) = (flows::edge(&vpns, session_seed), totals(&vpns));
+        Replay { edge, vpns, session_seed, now: Instant::ZERO, totals, decisions: 0 }
+    }
+
+    /// Another configuration.
+    fn reload(&mut self, vpns: Vec<config::Vpn>) {
+        let (mut edge, mut totals) = (flows::edge(&vpns, self.session_seed), totals(&vpns));
+        let known = flows::known(flows::names(&self.vpns), flows::names(&vpns));
+        for (own, (known, flow)) in known.iter().zip(vpns.iter().flat_map(|vpn| &vpn.flows)).enumerate() {
+            let Some(known) = *known else { continue };
+            let from = (&mut self.edge, known);
+            edge.adopt(self.now, own, from, &flow.control, flow.weight, flows::rates(flow));
+            totals[own] = std::mem::take(&mut self.totals[known]);
+        }
+        (self.edge, self.vpns, self.totals) = (edge, vpns, totals);
+    }
+
+    /// Tells one event, whose configuration, if it is a reload, `read` understands.
+    pub fn step(
+        &mut self,
+        event: &Event,
+        read: impl FnOnce(&str) -> Result<Vec<config::Vpn>, String>,
+    ) -> Result<(), Difference> {
+        match event {
+            Event::Packet { at, flow, size, class, inside, ecn, taken } => {
+                let (now, flow) = (self.at(*at)?, self.flow(*flow)?);
+                let class = u16::try_from(*class).map_err(|_| impossible("a class beyond 65535"))?;
+                let packet = Traced { size: *size, class, inside: *inside, ecn: event::ecn(*ecn) };
+                let is_taken = self.edge.handle_packet(now, flow, packet).is_ok();
+                self.forget_dropped();
+                self.decisions += 1;
+                self.totals[flow].packets += 1;
+                self.totals[flow].refused += u64::from(!is_taken);
+                let what = |is_taken: bool| if is_taken { "taken" } else { "refused" };
+                self.compare(*at, || self.described(flow, "a packet"), what(*taken), what(is_taken))
+            }
+            Event::Reply { at, flow, window, .. } => {
+                let flow = self.flow(*flow)?;
+                let reply = event.as_reply().expect("it is one");
+                self.edge.handle_reply(Instant(*at), flow, &reply);
+                self.decisions += 1;
+                self.totals[flow].replies += 1;
+                let replayed = self.edge.window(flow).map_or(0.0, |ingress| ingress.window());
+                self.compare(*at, || self.described(flow, "the window"), *window, replayed)
+            }
+            Event::Reference { at, reference, weight, round_trip, loss, decrease } => {
+                let number = *reference as usize;
+                let follows = |flow: &config::Flow| config::followed(flow) == Some(number);
+                // What nobody follows decides nothing, and may be any number.
+                if self.vpns.iter().flat_map(|vpn| &vpn.flows).any(follows) {
+                    let basis = Basis { weight: *weight, round_trip: *round_trip, loss: *loss };
+                    let published = Published { at: Instant(*at), basis, decrease: *decrease };
+                    self.edge.handle_reference(number, published);
+                }
+                Ok(())
+            }
+            Event::Wake { at, flow } => {
+                let (now, flow) = (self.at(*at)?, self.flow(*flow)?);
+                self.edge.wake(now, flow);
+                Ok(())
+            }
+            Event::Turn { at, sent, drained } => self.turn(*at, sent, *drained),
+            Event::Reload { at, configuration } => {
+                self.at(*at)?;
+                self.reload(read(configuration).map_err(Difference::Impossible)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn turn(&mut self, at: u64, sent: &[Sent], drained: bool) -> Result<(), Difference> {
+        let now = self.at(at)?;
+        self.edge.handle_timeout(now);
+        let polls = sent.iter().copied().map(Some).chain(drained.then_some(None));
+        for recorded in polls {
+            let transmit = self.edge.poll_transmit(now);
+            self.forget_dropped();
+            self.decisions += 1;
+            let replayed = transmit.as_ref().map(|(flow, transmit)| sent_of(*flow, transmit));
+            if let Some(sent) = replayed {
+                match sent {
+                    Sent::Data(flow, _) => self.totals[flow as usize].sent += 1,
+                    Sent::Query(flow, _) => self.totals[flow as usize].queries += 1,
+                }
+            }
+            let told = |sent: Option<Sent>| match sent {
+                None => "nothing".to_owned(),
+                Some(Sent::Data(flow, size)) => self.described(flow as usize, &format!("{size} B")),
+                Some(Sent::Query(flow, number)) => self.described(flow as usize, &format!("query {number}")),
+            };
+            self.compare(at, || "what leaves".into(), told(recorded), told(replayed))?;
+        }
+        Ok(())
+    }
+
+    /// Decisions that were compared.
+    pub fn decisions(&self) -> u64 {
+        self.decisions
+    }
+
+    /// How far time has come.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// What each VPN flow has done so far.
+    pub fn totals(&self) -> Vec<Totals> {
+        let mut totals = self.totals.clone();
+        for (flow, told) in totals.iter_mut().enumerate() {
+            let ingress = self.edge.window(flow);
+            told.window = ingress.map(|ingress| ingress.window());
+            told.lost = ingress.map_or(0, |ingress| ingress.counters().lost);
+        }
+        totals
+    }
+
+    fn compare<T: PartialEq + fmt::Display>(
+        &self,
+        at: u64,
+        what: impl FnOnce() -> String,
+        recorded: T,
+        replayed: T,
+    ) -> Result<(), Difference> {
+        if recorded == replayed {
+            return Ok(());
+        }
+        let (recorded, replayed) = (recorded.to_string(), replayed.to_string());
+        Err(Difference::Decision { at, what: what(), recorded, replayed })
+    }
+
+    fn described(&self, flow: usize, what: &str) -> String {
+        self.totals.get(flow).map_or_else(
+            || format!("{what} of VPN flow {flow}, which is not there"),
+            |flow| format!("{what} of VPN {} to {}", flow.vpn, flow.peer),
+        )
+    }
+
+    fn at(&mut self, at: u64) -> Result<Instant, Difference> {
+        if at < self.now.0 {
+            return Err(impossible("time goes back"));
+        }
+        self.now = Instant(at);
+        Ok(self.now)
+    }
+
+    fn flow(&self, number: u32) -> Result<usize, Difference> {
+        let flow = number as usize;
+        if flow < self.totals.len() {
+            return Ok(flow);
+        }
+        Err(impossible(&format!("there is no VPN flow {number} in the configuration")))
+    }
+
+    fn forget_dropped(&mut self) {
+        while self.edge.poll_dropped().is_some() {}
+    }
+}
+
+fn impossible(why: &str) -> Difference {
+    Difference::Impossible(why.into())
+}
+
+fn totals(vpns: &[config::Vpn]) -> Vec<Totals> {
+    flows::names(vpns)
+        .map(|(vpn, peer)| Totals { vpn: vpn.into(), peer: peer.into(), ..Totals::default() })
+        .collect()
+}

@@ -1,0 +1,259 @@
+use super::replay::Traced;
+use super::*;
+use crate::engine::config::{self, Queueing};
+use netstage_core::fair::{Config, Control, Egress, Query, Reference, Silence, Transmit, WhenSilent};
+use netstage_core::packet::Ecn;
+use netstage_core::quantity::BitRate;
+use netstage_core::queue::{CodelConfig, FqCodelConfig};
+use netstage_core::rng::Stream;
+use netstage_core::time::{Duration, Instant};
+use netstage_wire::mpls::Label;
+use std::collections::VecDeque;
+use std::io::Cursor;
+
+fn vpn(name: &str, control: Control, queueing: Queueing) -> config::Vpn {
+    let label = Label::new(100).unwrap();
+    let flow = config::Flow {
+        peer: "far".into(),
+        send: label,
+        receive: label,
+        control,
+        weight: 1.5,
+        minimum: None,
+        maximum: Some(BitRate(3_000_000)),
+        queueing,
+    };
+    let (routes, address_v4, address_v6) = (Vec::new(), None, None);
+    config::Vpn { name: name.into(), routes, flows: vec![flow], address_v4, address_v6 }
+}
+
+fn vpns() -> Vec<config::Vpn> {
+    let codel =
+        CodelConfig { target: Duration::from_millis(5), interval: Duration::from_millis(100), ecn: true };
+    let fq_codel = Some(FqCodelConfig { codel, flows: 16, quantum: 1514 });
+    let class = config::Class { codepoints: vec![46], priority: 0, weight: 1.0, packets: 20, fq_codel };
+    let closed = Silence { after: Duration::from_secs(3), then: WhenSilent::Closed };
+    vec![
+        vpn("red", Control::I2vfc(Config::default()), Queueing::Fifo),
+        vpn(
+            "green",
+            Control::I2vfc(Config { pacing: false, silence: closed, ..Config::default() }),
+            Queueing::Fifo,
+        ),
+        vpn(
+            "blue",
+            Control::I2vfc(Config { reference: Reference::Vpn(0), ..Config::default() }),
+            Queueing::Classes(vec![class.clone(), class]),
+        ),
+        vpn("grey", Control::None, Queueing::Fifo),
+        vpn("slow", Control::FixedRate { rate: BitRate(1_000_000), queue: 30 }, Queueing::Fifo),
+    ]
+}
+
+/// What flows are told and decide for 20 s behind a core that loses, delays and falls silent, with
+/// a driver that comes late, and another configuration in the middle.
+fn recorded(seed: u64) -> Vec<Event> {
+    let mut rng = Stream::new(seed, "world");
+    let configured = vpns();
+    let mut tape = Tape::new(crate::engine::flows::edge(&configured, 7));
+    tape.begin();
+    let mut under_way: VecDeque<(Instant, usize, Query, u64)> = VecDeque::new();
+    let mut egress = vec![Egress::default(); configured.len()];
+    let (mut events, mut now) = (Vec::new(), Instant::ZERO);
+    while now < Instant::ZERO + Duration::from_secs(20) {
+        for _ in 0..rng.below(4) {
+            let flow = rng.below(configured.len() as u64) as usize;
+            let packet = Traced {
+                size: 40 + rng.below(1_460) as u32,
+                class: rng.below(2) as u16,
+                inside: rng.below(5) as u32,
+                ecn: Ecn::Capable,
+            };
+            let _ = tape.handle_packet(now, flow, packet);
+        }
+        while under_way.front().is_some_and(|(at, ..)| *at <= now) {
+            let (at, flow, query, received) = under_way.pop_front().unwrap();
+            let mut reply = Egress { packets: received, ..Egress::default() }.handle_query(query);
+            reply.held = Duration::from_micros(rng.below(50));
+            tape.handle_reply(at, flow, &reply);
+        }
+        if rng.below(500) == 0 {
+            tape.wake(now, rng.below(configured.len() as u64) as usize);
+        }
+        if let Some(published) = tape.publish(now, 0).filter(|_| rng.below(200) == 0) {
+            tape.handle_reference(0, published);
+        }
+        tape.handle_timeout(now);
+        for _ in 0..8 {
+            let Some((flow, transmit)) = tape.poll_transmit(now) else { break };
+            let is_silent = (8..13).contains(&(now.0 / 1_000_000_000));
+            match transmit {
+                _ if is_silent => {}
+                Transmit::Data(packet) if rng.below(20) > 0 => egress[flow].handle_packet(packet.size, false),
+                Transmit::Data(_) => {}
+                Transmit::Query(query) => {
+                    under_way.push_back((now + Duration::from_millis(12), flow, query, egress[flow].packets));
+                }
+            }
+        }
+        while tape.poll_dropped().is_some() {}
+        if tape.len() > 100 {
+            events.extend(tape.take());
+        }
+        let due = tape.poll_timeout().max(now + Duration(1_000)).min(now + Duration::from_millis(2));
+        now = due + Duration::from_micros(rng.below(400));
+    }
+    events.extend(tape.take());
+    events
+}
+
+fn no_reload(_: &str) -> Result<Vec<config::Vpn>, String> {
+    Err("there is none".into())
+}
+
+fn replayed(events: &[Event]) -> Result<Replay, Difference> {
+    let mut replay = Replay::new(vpns(), 7);
+    events.iter().try_for_each(|event| replay.step(event, no_reload))?;
+    Ok(replay)
+}
+
+#[test]
+fn what_a_reference_is_decides() {
+    let events = recorded(1);
+    let without: Vec<Event> =
+        events.iter().filter(|event| !matches!(event, Event::Reference { .. })).cloned().collect();
+    assert!(without.len() < events.len());
+    assert!(matches!(replayed(&without), Err(Difference::Decision { .. })));
+}
+
+#[test]
+fn what_was_decided_is_decided_again() {
+    for seed in 0..3 {
+        let events = recorded(seed);
+        let replay = replayed(&events).unwrap_or_else(|difference| panic!("{difference}"));
+        assert!(replay.decisions() > 50_000, "{}", replay.decisions());
+        let totals = replay.totals();
+        assert!(totals.iter().all(|flow| flow.sent > 100), "{totals:?}");
+        assert!(totals[..3].iter().all(|flow| flow.lost > 0 && flow.replies > 100), "{totals:?}");
+        assert!(totals[1].refused > 0, "{totals:?}");
+    }
+}
+
+#[test]
+fn another_decision_is_noticed() {
+    let events = recorded(1);
+    let change = |which: &mut dyn FnMut(&mut Event) -> bool| {
+        let mut events = events.clone();
+        assert!(events.iter_mut().skip(1_000).any(which));
+        replayed(&events).err().map(|difference| difference.to_string()).unwrap_or_default()
+    };
+    let told = change(&mut |event| match event {
+        Event::Packet { taken, .. } => {
+            *taken = !*taken;
+            true
+        }
+        _ => false,
+    });
+    assert!(told.contains("a packet of VPN"), "{told}");
+    let told = change(&mut |event| match event {
+        Event::Reply { window, .. } => {
+            *window = window.next_up();
+            true
+        }
+        _ => false,
+    });
+    assert!(told.contains("the window of VPN"), "{told}");
+    let told = change(&mut |event| match event {
+        Event::Turn { sent, .. } if !sent.is_empty() => {
+            sent.remove(0);
+            true
+        }
+        _ => false,
+    });
+    assert!(told.contains("what leaves"), "{told}");
+    // One more loss in the core is one decision more.
+    let told = change(&mut |event| match event {
+        Event::Reply { received, .. } => {
+            *received -= 1;
+            true
+        }
+        _ => false,
+    });
+    assert!(told.contains("recorded"), "{told}");
+    assert!(change(&mut |event| matches!(event, Event::Turn { .. })).is_empty());
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut replay = Replay::new(vpns(), 7);
+    let refused = |replay: &mut Replay, event| replay.step(&event, no_reload).unwrap_err().to_string();
+    let told = refused(&mut replay, Event::Wake { at: 5, flow: 9 });
+    assert_eq!(told, "there is no VPN flow 9 in the configuration");
+    let told = refused(&mut replay, Event::Turn { at: 4, sent: Vec::new(), drained: true });
+    assert_eq!(told, "time goes back");
+    let told = refused(&mut replay, Event::Reload { at: 6, configuration: "[pe]".into() });
+    assert_eq!(told, "there is none");
+    let told = refused(&mut replay, Event::Turn { at: 7, sent: vec![Sent::Data(77, 1500)], drained: true });
+    assert!(told.contains("recorded 1500 B of VPN flow 77, which is not there, replayed nothing"), "{told}");
+}
+
+#[test]
+fn another_configuration_keeps_what_both_have() {
+    let mut tape: Tape<Traced> = Tape::new(crate::engine::flows::edge(&vpns(), 7));
+    tape.begin();
+    let packet = Traced { size: 1500, class: 0, inside: 1, ecn: Ecn::NotCapable };
+    for _ in 0..300 {
+        let _ = tape.handle_packet(Instant(1), 0, packet);
+    }
+    tape.handle_timeout(Instant(2));
+    while tape.poll_transmit(Instant(2)).is_some() {}
+    let mut events = tape.take();
+    events.push(Event::Reload { at: 3, configuration: "less".into() });
+    let mut replay = Replay::new(vpns(), 7);
+    let fewer = |text: &str| {
+        assert_eq!(text, "less");
+        Ok(vpns().into_iter().take(1).collect())
+    };
+    events.iter().try_for_each(|event| replay.step(event, fewer)).unwrap();
+    let [red] = &replay.totals()[..] else { panic!("{:?}", replay.totals()) };
+    assert_eq!((red.vpn.as_str(), red.packets, red.refused), ("red", 300, 300 - 128));
+}
+
+#[test]
+fn a_file_says_what_was_written() {
+    let head = Head {
+        format: FORMAT.into(),
+        version: VERSION,
+        began_unix_ns: 1_795_255_703_000_000_000,
+        seed: 7,
+        configuration: "[pe]\ncore = [\"eth0\"]\n".into(),
+    };
+    let mut events = recorded(2);
+    events.truncate(2_000);
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes, &head).unwrap();
+    events.chunks(70).for_each(|chunk| writer.write(chunk).unwrap());
+    let read = |bytes: &[u8]| {
+        let (head, mut reader) = Reader::new(Cursor::new(bytes.to_vec()))?;
+        let mut events = Vec::new();
+        while let Some(event) = reader.next_event()? {
+            events.push(event);
+        }
+        Ok::<_, Error>((head, events, reader.is_cut()))
+    };
+    assert_eq!(read(&bytes).unwrap(), (head, events.clone(), false));
+    // A router that was killed.
+    let (_, left, is_cut) = read(&bytes[..bytes.len() - 3]).unwrap();
+    assert_eq!((left.len(), is_cut), (events.len() - 1, true));
+    let text = String::from_utf8(bytes).unwrap();
+    for (from, to, expected) in [
+        ("netstage-pe-trace", "netstage-trace", "is no trace of a provider edge router"),
+        ("\"version\":1", "\"version\":2", "is of version 2, and this program reads 1"),
+        ("\"seed\":7", "\"sead\":7", "line 1: unknown field `sead`"),
+        ("{\"turn\"", "{\"tern\"", "line "),
+    ] {
+        let told = read(text.replacen(from, to, 1).as_bytes()).unwrap_err().to_string();
+        assert!(told.starts_with(expected), "{told}");
+    }
+    assert_eq!(read(b"").unwrap_err().to_string(), "is no trace of a provider edge router");
+}

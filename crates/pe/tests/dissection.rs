@@ -1,0 +1,345 @@
+//! What we write is what a foreign dissector reads: packets of a provider edge router, built by
+//! the codecs of `netstage_wire`, go into a capture, and tshark decodes it.
+
+#[path = "../../../tests/support/pair.rs"]
+mod pair;
+
+use netstage_core::fair::wire::{Authentication, Querier, Times, answer};
+use netstage_core::fair::{Egress, Query};
+use netstage_core::time::Instant;
+use netstage_wire::checksum::checksum;
+use netstage_wire::ethernet::{self, Tag, ethertype};
+use netstage_wire::gach::{self, channel};
+use netstage_wire::ip::{Ecn, protocol, pseudo_header, v4, v6};
+use netstage_wire::loss_delay::Session;
+use netstage_wire::mpls::{self, Entry, Label};
+use netstage_wire::mpls_in_udp::{Outer, source_port};
+use netstage_wire::{icmp, tcp, udp};
+use pair::{LEFT_MAC, RIGHT_MAC, skip};
+use pcap_file::pcap::{PcapPacket, PcapWriter};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+use std::time::Duration;
+
+/// 1 January 2026, nanoseconds since 1970.
+const EPOCH: u64 = 1_767_225_600_000_000_000;
+const PE4: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+const PE6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2)];
+
+fn frame(tags: &[Tag], kind: u16, payload: &[u8]) -> Vec<u8> {
+    let header = ethernet::Header { destination: RIGHT_MAC, source: LEFT_MAC, tags, kind };
+    let mut bytes = vec![0; header.length()];
+    header.write(&mut bytes).unwrap();
+    bytes.extend(payload);
+    bytes
+}
+
+fn labelled(entries: &[(u32, u8, u8)], payload: &[u8]) -> Vec<u8> {
+    let entry = |&(label, traffic_class, ttl): &(u32, u8, u8)| {
+        let label = Label::new(label).unwrap();
+        Entry { label, traffic_class, bottom: false, ttl }
+    };
+    let entries: Vec<Entry> = entries.iter().map(entry).collect();
+    let mut bytes = vec![0; entries.len() * mpls::ENTRY];
+    mpls::write_stack(&entries, &mut bytes).unwrap();
+    bytes.extend(payload);
+    bytes
+}
+
+fn in_udp(ends: (IpAddr, IpAddr), has_checksum: bool, payload: &[u8]) -> Vec<u8> {
+    let outer = Outer {
+        source: ends.0,
+        destination: ends.1,
+        source_port: source_port(0xfeed),
+        dscp: 10,
+        ecn: Ecn::Capable0,
+        ttl: 61,
+        has_checksum,
+    };
+    let mut packet = [&vec![0; outer.length()][..], payload].concat();
+    outer.write(&mut packet).unwrap();
+    packet
+}
+
+/// A customer's UDP datagram over IPv4 or IPv6, with a right checksum and `size` bytes of payload.
+fn customer(is_v6: bool, size: usize) -> Vec<u8> {
+    let header = if is_v6 { v6::HEADER } else { v4::HEADER };
+    let mut packet = vec![0x5a; header + udp::HEADER + size];
+    let length = packet.len() - header;
+    let ends: [IpAddr; 2] = if is_v6 { PE6.map(Into::into) } else { PE4.map(Into::into) };
+    let sum = pseudo_header(ends[0], ends[1], protocol::UDP, length as u32);
+    udp::write(&mut packet[header..], 40_000, 40_001, Some(sum)).unwrap();
+    if is_v6 {
+        let header = v6::Header {
+            dscp: 46,
+            next_header: protocol::UDP,
+            source: PE6[0],
+            destination: PE6[1],
+            ..v6::Header::default()
+        };
+        header.write(&mut packet, length).unwrap();
+    } else {
+        let header = v4::Header {
+            dscp: 46,
+            protocol: protocol::UDP,
+            source: PE4[0],
+            destination: PE4[1],
+            ..v4::Header::default()
+        };
+        header.write(&mut packet, length).unwrap();
+    }
+    packet
+}
+
+/// A SYN that offers 1460 bytes, lowered to 1360, with an option before so that the value lies
+/// across two words; and after it a hop on which congestion was marked.
+fn clamped_syn() -> Vec<u8> {
+    let mut segment =
+        vec![0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x70, tcp::flag::SYN, 0xff, 0xff, 0, 0, 0, 0];
+    segment.extend([1, 2, 4, 0x05, 0xb4, 1, 1, 0]);
+    let sum = pseudo_header(PE4[0].into(), PE4[1].into(), protocol::TCP, segment.len() as u32);
+    let checksum = sum.bytes(&segment).checksum();
+    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    assert_eq!(tcp::clamp_maximum_segment_size(&mut segment, 1360), Some(1460));
+    let header = v4::Header {
+        ecn: Ecn::Capable0,
+        protocol: protocol::TCP,
+        source: PE4[0],
+        destination: PE4[1],
+        ..v4::Header::default()
+    };
+    let mut packet = vec![0; v4::HEADER];
+    header.write(&mut packet, segment.len()).unwrap();
+    packet.extend(segment);
+    let mut hop = v4::HeaderMut::new(&mut packet).unwrap();
+    hop.decrement_ttl().unwrap();
+    hop.set_ecn(Ecn::CongestionExperienced);
+    hop.set_dscp(8);
+    packet
+}
+
+/// The query and the response of a VPN flow, channel header included.
+fn measurement() -> [Vec<u8>; 2] {
+    let digest = |_: u8, bytes: &[u8]| Some([checksum(bytes) as u8; 16]);
+    let authentication = Some(Authentication { key: 1, digest: &digest });
+    let mut querier = Querier::new(Session::from_bits(0x123_4567), EPOCH, true);
+    let mut query = vec![0; querier.query_length(true)];
+    let asked = Query { sequence: 1, sent_at: Instant(1_000_000_007), packets_sent: (7 << 32) + 100 };
+    querier.write(asked, authentication, &mut query).unwrap();
+    let mut response = query.clone();
+    let egress = Egress { packets: (7 << 32) + 93, bytes: 0, marked: 2 };
+    let times = Times { arrived_ns: EPOCH + 1_010_000_000, departs_ns: EPOCH + 1_010_020_000 };
+    let length = answer(&mut response, &egress, 55, times, authentication).unwrap();
+    assert_eq!(length, response.len());
+    [query, response].map(|message| [&gach::header(channel::DIRECT_LOSS_DELAY)[..], &message].concat())
+}
+
+/// A frame, and what tshark must print of it: field and value, several values of a field joined
+/// by commas.
+type Expected<'a> = (Vec<u8>, &'a [(&'a str, &'a str)]);
+
+fn dissect(name: &str, frames: &[Expected]) {
+    let file = std::env::temp_dir().join(format!("netstage-{name}-{}.pcap", std::process::id()));
+    let mut writer = PcapWriter::new(std::fs::File::create(&file).unwrap()).unwrap();
+    for ((frame, _), at) in frames.iter().zip(1..) {
+        let packet = PcapPacket::new(Duration::from_secs(at), frame.len() as u32, frame);
+        writer.write_packet(&packet).unwrap();
+    }
+    drop(writer);
+    let mut command = Command::new("tshark");
+    command.arg("-r").arg(&file).args(["-T", "fields", "-E", "separator=|"]);
+    for layer in ["ip", "udp", "tcp"] {
+        command.args(["-o", &format!("{layer}.check_checksum:TRUE")]);
+    }
+    let mut fields: Vec<&str> =
+        frames.iter().flat_map(|(_, expected)| expected.iter().map(|(field, _)| *field)).collect();
+    fields.push("_ws.malformed");
+    fields.sort_unstable();
+    fields.dedup();
+    for field in &fields {
+        command.args(["-e", field]);
+    }
+    let output = command.output();
+    std::fs::remove_file(&file).unwrap();
+    let output = match output {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return skip("no tshark (apt install tshark)");
+        }
+        Err(error) => panic!("tshark: {error}"),
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), frames.len(), "{text}");
+    for ((line, (_, expected)), number) in text.lines().zip(frames).zip(1..) {
+        let found: BTreeMap<&str, &str> = fields.iter().copied().zip(line.split('|')).collect();
+        for (field, value) in expected.iter().chain(&[("_ws.malformed", "")]) {
+            assert_eq!(found[field], *value, "{field} of frame {number}");
+        }
+    }
+}
+
+/// What both ways of a measurement have in common; tshark takes session and DS for one number
+/// where the T flag is off.
+const STACK: [(&str, &str); 5] = [
+    ("mpls.label", "2000,13"),
+    ("mpls.exp", "6,6"),
+    ("mpls.bottom", "0,1"),
+    ("mpls.ttl", "255,1"),
+    ("pwach.channel_type", "0x000d"),
+];
+const MESSAGE: [(&str, &str); 6] = [
+    ("mpls_pm.version", "0"),
+    ("mpls_pm.flags.t", "0"),
+    ("mpls_pm.length", "112"),
+    ("mpls_pm.dflags.x", "1"),
+    ("mpls_pm.dflags.b", "0"),
+    ("mpls_pm.session.id", "1221679552"),
+];
+const QUERY: [(&str, &str); 12] = [
+    ("mpls_pm.flags.r", "0"),
+    ("mpls_pm.ctrl.code", "0x00"),
+    ("mpls_pm.qtf", "3"),
+    ("mpls_pm.rtf", "0"),
+    ("mpls_pm.rptf", "0"),
+    ("mpls_pm.timestamp1.ptp", "1767225601.000000007"),
+    ("mpls_pm.timestamp2.ptp", "0.000000000"),
+    ("mpls_pm.timestamp3.null", "0"),
+    ("mpls_pm.counter1", "30064771172"),
+    ("mpls_pm.counter2", "0"),
+    ("mpls_pm.counter3", "0"),
+    ("mpls_pm.counter4", "0"),
+];
+const RESPONSE: [(&str, &str); 13] = [
+    ("mpls_pm.flags.r", "1"),
+    ("mpls_pm.ctrl.code", "0x01"),
+    ("mpls_pm.qtf", "3"),
+    ("mpls_pm.rtf", "3"),
+    ("mpls_pm.rptf", "3"),
+    ("mpls_pm.timestamp1.ptp", "1767225601.010020000"),
+    ("mpls_pm.timestamp2.ptp", "0.000000000"),
+    ("mpls_pm.timestamp3_ptp", "1767225601.000000007"),
+    ("mpls_pm.timestamp4.ptp", "1767225601.010000000"),
+    ("mpls_pm.counter1", "55"),
+    ("mpls_pm.counter2", "0"),
+    ("mpls_pm.counter3", "30064771172"),
+    ("mpls_pm.counter4", "30064771165"),
+];
+
+#[test]
+fn measurements_are_what_a_foreign_dissector_reads() {
+    let [query, response] = measurement();
+    let under_labels = |message: &[u8]| labelled(&[(2000, 6, 255), (13, 6, 1)], message);
+    let tag = Tag { kind: ethertype::VLAN, priority: 3, drop_eligible: false, vlan: 12 };
+    let there = (PE4[0].into(), PE4[1].into());
+    let back = (PE6[1].into(), PE6[0].into());
+    // 0xfeed folded into 14 bits is 0x3eee.
+    let udp = [("udp.srcport", "65262"), ("udp.dstport", "6635"), ("udp.length", "132")];
+    let tagged = [("vlan.id", "12"), ("vlan.priority", "3")];
+    let over_ipv4 = [
+        ("ip.dsfield.dscp", "10"),
+        ("ip.dsfield.ecn", "2"),
+        ("ip.ttl", "61"),
+        ("ip.checksum.status", "1"),
+        // Not computed.
+        ("udp.checksum.status", "3"),
+    ];
+    let over_ipv6 = [
+        ("ipv6.tclass.dscp", "10"),
+        ("ipv6.tclass.ecn", "2"),
+        ("ipv6.hlim", "61"),
+        ("ipv6.flow", "0x00feee"),
+        ("udp.checksum.status", "1"),
+    ];
+    let asked = [&STACK[..], &MESSAGE, &QUERY].concat();
+    let answered = [&STACK[..], &MESSAGE, &RESPONSE].concat();
+    dissect(
+        "measurements",
+        &[
+            (frame(&[tag], ethertype::MPLS, &under_labels(&query)), &[&asked[..], &tagged].concat()),
+            (frame(&[], ethertype::MPLS, &under_labels(&response)), &answered),
+            (
+                frame(&[], ethertype::IPV4, &in_udp(there, false, &under_labels(&query))),
+                &[&asked[..], &udp, &over_ipv4].concat(),
+            ),
+            (
+                frame(&[], ethertype::IPV6, &in_udp(back, true, &under_labels(&response))),
+                &[&answered[..], &udp, &over_ipv6].concat(),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn packets_are_what_a_foreign_dissector_reads() {
+    let there = (PE4[0].into(), PE4[1].into());
+    let native = labelled(&[(1000, 5, 63), (2000, 5, 255)], &customer(false, 100));
+    let tunnelled = in_udp(there, true, &labelled(&[(2000, 5, 255)], &customer(true, 100)));
+    let mut too_long = [0; icmp::MAX_V4];
+    let length = icmp::fragmentation_needed(&customer(false, 1450), PE4[1], 1400, &mut too_long).unwrap();
+    let mut too_long_v6 = [0; icmp::MAX_V6];
+    let length_v6 = icmp::packet_too_big(&customer(true, 1450), PE6[1], 1400, &mut too_long_v6).unwrap();
+    dissect(
+        "packets",
+        &[
+            (
+                frame(&[], ethertype::MPLS, &native),
+                &[
+                    ("mpls.label", "1000,2000"),
+                    ("mpls.exp", "5,5"),
+                    ("mpls.ttl", "63,255"),
+                    ("ip.dsfield.dscp", "46"),
+                    ("ip.checksum.status", "1"),
+                    ("udp.checksum.status", "1"),
+                    ("udp.srcport", "40000"),
+                ],
+            ),
+            (
+                frame(&[], ethertype::IPV4, &tunnelled),
+                &[
+                    ("mpls.label", "2000"),
+                    ("ip.flags.df", "1"),
+                    ("ipv6.tclass.dscp", "46"),
+                    ("udp.checksum.status", "1,1"),
+                    ("udp.dstport", "6635,40001"),
+                    ("udp.length", "160,108"),
+                ],
+            ),
+            (
+                frame(&[], ethertype::IPV4, &clamped_syn()),
+                &[
+                    ("tcp.options.mss_val", "1360"),
+                    ("tcp.checksum.status", "1"),
+                    ("ip.checksum.status", "1"),
+                    ("ip.ttl", "63"),
+                    ("ip.dsfield.dscp", "8"),
+                    ("ip.dsfield.ecn", "3"),
+                ],
+            ),
+            (
+                frame(&[], ethertype::IPV4, &too_long[..length]),
+                &[
+                    ("icmp.type", "3"),
+                    ("icmp.code", "4"),
+                    ("icmp.mtu", "1400"),
+                    ("icmp.checksum.status", "1"),
+                    ("ip.len", "576,1478"),
+                    ("udp.srcport", "40000"),
+                ],
+            ),
+            (
+                frame(&[], ethertype::IPV6, &too_long_v6[..length_v6]),
+                &[
+                    ("icmpv6.type", "2"),
+                    ("icmpv6.mtu", "1400"),
+                    ("icmpv6.checksum.status", "1"),
+                    ("ipv6.plen", "1240,1458"),
+                    ("udp.srcport", "40000"),
+                ],
+            ),
+        ],
+    );
+}

@@ -1,0 +1,251 @@
+//! The router's interfaces while they change: addresses, MTUs and stations, links that go down and come up,
+//! interfaces that are removed and made again, or that another configuration names.
+
+use super::forward::{Loop, OWN};
+use super::machine::{Seen, Slot, is_of, no_interface, not_in_the_kernel};
+use crate::attachment::Pin;
+use crate::fib;
+use crate::shaper::Shaper;
+use crate::slow_path;
+use netstage_host::log::Level;
+use netstage_host::obstacle::Obstacle;
+use netstage_host::ports::{NO_STATION, Port as _};
+use netstage_scenario::router::{FastPath, WhenKilled};
+use std::path::PathBuf;
+
+impl Loop {
+    /// Opens all interfaces of the configuration, which have to be there.
+    pub(super) fn open_all(&mut self, seen: Vec<Option<Seen>>) -> Result<(), Obstacle> {
+        for (number, seen) in seen.into_iter().enumerate() {
+            let name = &self.router.interfaces[number].name;
+            let seen = seen.ok_or_else(|| no_interface(name))?;
+            let port = self.machine.open(name)?;
+            self.open(number as u32, seen, port);
+        }
+        self.see_to_delivery()
+    }
+
+    /// Where labels are taken, what they hid from the system is to be handed to it.
+    pub(super) fn see_to_delivery(&mut self) -> Result<(), Obstacle> {
+        if self.delivery.is_none() && self.router.interfaces.iter().any(|interface| interface.mpls) {
+            let tun = self.machine.delivery(&mut self.settings)?;
+            let waited_for = self.waiter.add(OWN, tun.fd());
+            waited_for.map_err(|error| Obstacle::system("what the system sends by LSPs", &error))?;
+            self.delivery = Some(tun);
+            if self.router.fpm.is_some() {
+                self.machine.carry_own()?;
+            }
+        }
+        self.remember();
+        Ok(())
+    }
+
+    /// Writes down what is to be put back should the router be killed.
+    fn remember(&mut self) {
+        if let Err(error) = self.remains.write(&self.settings, &self.pins()) {
+            (self.log)(Level::Note, &format!("what a killed router leaves is not written down: {error}"));
+        }
+    }
+
+    fn pins(&self) -> Vec<PathBuf> {
+        match self.router.when_killed {
+            WhenKilled::Stop => Vec::new(),
+            WhenKilled::Forward => vec![self.remains.pins(&self.router.pins)],
+        }
+    }
+
+    /// An interface is served from now on.
+    pub(super) fn open(&mut self, number: u32, seen: Seen, port: Slot) {
+        let name = self.router.interfaces[number as usize].name.clone();
+        if let Some(line) = self.machine.take_over(&mut self.settings, &name) {
+            (self.log)(Level::Alarm, &line);
+        }
+        self.names.interfaces.insert(seen.index, number);
+        self.set_port(number, port, &seen);
+        match self.seen.get_mut(number as usize) {
+            Some(place) => *place = Some(seen),
+            None => self.seen.push(Some(seen)),
+        }
+        self.configure(number);
+        self.shape(number);
+        if self.has_begun
+            && let Err(error) = self.attach(number)
+        {
+            let line = format!("{name}: what comes there is decided by the program itself: {error}");
+            (self.log)(Level::Alarm, &line);
+        }
+    }
+
+    fn set_port(&mut self, number: u32, port: Slot, seen: &Seen) {
+        let before = self.slow_path.set_port(number, port, answering(seen));
+        if let Some(before) = before
+            && before.0.is_some()
+        {
+            self.waiter.remove(number as usize, before.fd());
+        }
+        let port = &self.slow_path.ports()[number as usize];
+        if port.0.is_some()
+            && let Err(error) = self.waiter.add(number as usize, port.fd())
+        {
+            (self.log)(Level::Alarm, &format!("a port cannot be waited for: {error}"));
+        }
+    }
+
+    /// What the configuration says of an interface that is open.
+    pub(super) fn configure(&mut self, number: u32) {
+        let Some(Some(seen)) = self.seen.get(number as usize) else { return };
+        let interface = &self.router.interfaces[number as usize];
+        let (table, mpls) = (interface.table as u32, interface.mpls);
+        let link = fib::Interface { mac: seen.mac, mtu: seen.mtu, table, mpls };
+        let tables = self.slow_path.tables_mut();
+        self.fib.set_interface(tables, number, link);
+        self.fib.set_up(tables, number, seen.is_up);
+        if let Some(fast_path) = tables.fast_path() {
+            fast_path.change(number, table, seen.mac);
+        }
+        self.doubt(number);
+    }
+
+    /// Has frames wait for an interface's line, as the configuration says.
+    pub(super) fn shape(&mut self, number: u32) {
+        let shaping = self.router.interfaces[number as usize].shaping.as_ref();
+        self.slow_path.set_shaper(number, shaping.map(Shaper::new));
+    }
+
+    /// The slow path sends by an interface until it is known whether what is redirected there arrives.
+    fn doubt(&mut self, number: u32) {
+        self.egress.forget(number);
+        self.slow_path.tables_mut().set_slow(number, true);
+    }
+
+    /// An interface is served no more: it is gone, or not the router's.
+    pub(super) fn close(&mut self, number: u32) {
+        let Some(seen) = self.seen[number as usize].take() else { return };
+        self.names.interfaces.remove(&seen.index);
+        if let Some(fast_path) = self.slow_path.tables_mut().fast_path_mut() {
+            fast_path.detach(number);
+        }
+        self.set_port(number, Slot::default(), &seen);
+        self.slow_path.set_shaper(number, None);
+        self.fib.set_up(self.slow_path.tables_mut(), number, false);
+    }
+
+    /// Puts the settings of an interface back that is the router's no more.
+    pub(super) fn give_back(&mut self, name: &str) {
+        self.settings.put_back(|setting| is_of(setting, name));
+    }
+
+    /// The program in the kernel takes the frames of all interfaces from now on: routes are there.
+    pub(super) fn attach_all(&mut self) -> Result<(), Obstacle> {
+        self.has_begun = true;
+        if self.slow_path.tables().fast_path().is_none() {
+            return Ok(());
+        }
+        if self.router.when_killed == WhenKilled::Forward {
+            self.remains.make_folder(&self.router.pins)?;
+        }
+        for number in 0..self.seen.len() as u32 {
+            if let Err(error) = self.attach(number) {
+                if self.router.fast_path == FastPath::Xdp {
+                    return Err(not_in_the_kernel(&error));
+                }
+                let name = &self.router.interfaces[number as usize].name;
+                let line = format!("{name}: what comes there is decided by the program itself: {error}");
+                (self.log)(Level::Note, &line);
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, number: u32) -> Result<(), crate::fast_path::Error> {
+        let Some(seen) = &self.seen[number as usize] else { return Ok(()) };
+        // The program reads headers of Ethernet.
+        if seen.mac == NO_STATION {
+            return Ok(());
+        }
+        let interface = &self.router.interfaces[number as usize];
+        let is_kept = self.router.when_killed == WhenKilled::Forward;
+        let pin = Pin::new(&self.remains.pins(&self.router.pins), &interface.name, is_kept);
+        match self.slow_path.tables_mut().fast_path_mut() {
+            Some(fast_path) => {
+                fast_path.attach(number, interface.table as u32, seen.index, seen.mac, Some(&pin))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Something about links or addresses has changed.
+    pub(super) fn look_at_links(&mut self) {
+        let seen = match self.machine.look(&self.router.interfaces) {
+            Ok(seen) => seen,
+            Err(error) => {
+                (self.log)(Level::Alarm, &error.to_string());
+                return;
+            }
+        };
+        let mut is_renumbered = false;
+        for (number, now) in seen.into_iter().enumerate() {
+            if self.seen[number] != now {
+                is_renumbered |= self.follow(number as u32, now);
+            }
+        }
+        if !is_renumbered {
+            return;
+        }
+        self.remember();
+        match self.load() {
+            Ok(news) => self.take(news),
+            Err(error) => (self.log)(Level::Alarm, &error.to_string()),
+        }
+    }
+
+    /// An interface is otherwise than it was; whether it has another number, or none any more.
+    fn follow(&mut self, number: u32, now: Option<Seen>) -> bool {
+        let name = self.router.interfaces[number as usize].name.clone();
+        let before = self.seen[number as usize].clone();
+        let (Some(now), Some(before)) = (&now, &before) else {
+            self.close(number);
+            match now {
+                None => (self.log)(Level::Alarm, &format!("{name}: the interface is gone")),
+                Some(now) => self.reopen(number, &name, now),
+            }
+            return true;
+        };
+        if now.index != before.index {
+            self.close(number);
+            self.reopen(number, &name, now.clone());
+            return true;
+        }
+        if now.is_up != before.is_up {
+            let (level, what) = if now.is_up { (Level::Note, "up") } else { (Level::Alarm, "down") };
+            (self.log)(level, &format!("{name}: its link is {what}"));
+        }
+        self.slow_path.set_interface(number, answering(now));
+        if now.mtu != before.mtu {
+            (self.log)(Level::Note, &format!("{name}: it takes packets of {} bytes", now.mtu));
+            // A port takes frames as large as the interface did when it was opened.
+            match self.machine.open(&name) {
+                Ok(port) => self.set_port(number, port, now),
+                Err(error) => (self.log)(Level::Alarm, &error.to_string()),
+            }
+        }
+        self.seen[number as usize] = Some(now.clone());
+        self.configure(number);
+        false
+    }
+
+    fn reopen(&mut self, number: u32, name: &str, now: Seen) {
+        match self.machine.open(name) {
+            Ok(port) => {
+                (self.log)(Level::Note, &format!("{name}: the interface is there again"));
+                self.open(number, now, port);
+            }
+            Err(error) => (self.log)(Level::Alarm, &error.to_string()),
+        }
+    }
+}
+
+/// What the slow path has to know of an interface.
+fn answering(seen: &Seen) -> slow_path::Interface {
+    slow_path::Interface { mac: seen.mac, v4: seen.v4, v6: seen.v6 }
+}

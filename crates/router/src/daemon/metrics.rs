@@ -1,0 +1,254 @@
+//! What a router tells Prometheus. A route has numbers of its own where prefixes are counted.
+
+use super::control::Answering;
+use super::state::{Interface, Label, Route, RouteFilter, State};
+use netstage_host::obstacle::Obstacle;
+use netstage_host::prometheus::{self, Page};
+use netstage_scenario::router::Counting;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// Labels, and prefixes, of which numbers are told; there may be millions.
+const MOST: usize = 10_000;
+
+/// Serves metrics until it is dropped.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    closing: watch::Sender<bool>,
+    runtime: Option<Runtime>,
+}
+
+impl Metrics {
+    pub fn serve(
+        address: SocketAddr,
+        answering: Arc<Answering>,
+        count: Counting,
+    ) -> Result<Metrics, Obstacle> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(|error| Obstacle::system("metrics cannot be served", &error))?;
+        let closing = watch::Sender::new(false);
+        let since = Instant::now();
+        let source = Arc::new(move || told(&answering, count, since.elapsed()));
+        runtime.block_on(prometheus::listen(address, source, closing.subscribe()))?;
+        Ok(Metrics { closing, runtime: Some(runtime) })
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        self.closing.send_replace(true);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_millis(200));
+        }
+    }
+}
+
+fn told(answering: &Answering, count: Counting, uptime: Duration) -> Option<String> {
+    let state = answering.show()?;
+    let mut labels = Few::default();
+    let Ok(all) = answering.each_label::<Infallible>(None, &mut |label| {
+        labels.add(label.packets.is_some_and(|packets| packets > 0), label);
+        Ok(())
+    });
+    all?;
+    let mut routes = Few::default();
+    if count == Counting::Prefix {
+        let Ok(all) = answering.each_route::<Infallible>(&RouteFilter::default(), &mut |route| {
+            routes.add(route.packets.is_some_and(|packets| packets > 0), route);
+            Ok(())
+        });
+        all?;
+    }
+    Some(text(&state, &labels, &routes, uptime))
+}
+
+/// The first of many that count, and how many there were beyond.
+struct Few<T> {
+    few: Vec<T>,
+    beyond: usize,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Few<T> {
+        Few { few: Vec::new(), beyond: 0 }
+    }
+}
+
+impl<T> Few<T> {
+    fn add(&mut self, counts: bool, one: T) {
+        match counts {
+            true if self.few.len() < MOST => self.few.push(one),
+            true => self.beyond += 1,
+            false => {}
+        }
+    }
+}
+
+/// How a metric of an interface is found.
+type OfInterface<'a> = &'a dyn Fn(&Interface) -> f64;
+
+fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>, uptime: Duration) -> String {
+    let mut page = Page::new("router", uptime);
+    page.one(
+        "netstage_router_configurations_total",
+        "counter",
+        "Configurations taken, the first included.",
+        state.configurations as f64,
+    );
+    page.one(
+        "netstage_router_configurations_refused_total",
+        "counter",
+        "Configurations refused; the one before was kept.",
+        state.refused_configurations as f64,
+    );
+    page.one("netstage_router_routes", "gauge", "Routes, of all tables.", state.routes as f64);
+    page.one("netstage_router_labels", "gauge", "Labels that have a meaning.", state.labels as f64);
+    page.head(
+        "netstage_router_neighbours",
+        "gauge",
+        "Next routers and other neighbours, by whether their station is known.",
+    );
+    for (known, name) in [(true, "known"), (false, "unknown")] {
+        let count = state.neighbours.iter().filter(|one| one.station.is_some() == known).count();
+        page.sample("netstage_router_neighbours", &[("station", name)], count as f64);
+    }
+    let metrics: [(&str, &str, &str, OfInterface<'_>); 7] = [
+        ("up", "gauge", "1 while the interface can be used.", &|one| {
+            f64::from(u8::from(one.failure.is_none()))
+        }),
+        (
+            "slow",
+            "gauge",
+            "1 while the slow path sends what leaves by the interface, though packets are decided in the kernel.",
+            &|one| f64::from(u8::from(one.slow.is_some())),
+        ),
+        ("received_packets_total", "counter", "Frames for the router.", &|one| one.received.packets as f64),
+        ("received_bytes_total", "counter", "Their bytes, from the Ethernet header on.", &|one| {
+            one.received.bytes as f64
+        }),
+        ("sent_packets_total", "counter", "Frames that left.", &|one| one.sent.packets as f64),
+        ("sent_bytes_total", "counter", "Their bytes, from the Ethernet header on.", &|one| {
+            one.sent.bytes as f64
+        }),
+        ("queue_packets", "gauge", "Frames that wait for the interface's line.", &|one| one.queued as f64),
+    ];
+    for (name, kind, help, value) in metrics {
+        let name = format!("netstage_router_interface_{name}");
+        page.head(&name, kind, help);
+        for interface in &state.interfaces {
+            let of = [("interface", interface.name.as_str()), ("table", interface.table.as_str())];
+            page.sample(&name, &of, value(interface));
+        }
+    }
+    page.head(
+        "netstage_router_events_total",
+        "counter",
+        "What became of packets, or was noticed about them, by reason; `netstage router show counters` says what each means.",
+    );
+    for count in &state.counters {
+        let of = [
+            ("path", count.path.as_str()),
+            ("reason", count.name.as_str()),
+            ("severity", count.severity.as_str()),
+        ];
+        page.sample("netstage_router_events_total", &of, count.packets as f64);
+    }
+    let label = |label: &Label| vec![("label", label.label.to_string())];
+    of_many(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
+    let route = |route: &Route| vec![("table", route.table.clone()), ("prefix", route.prefix.clone())];
+    of_many(&mut page, "prefix", "by the prefix", routes, route, |one| (one.packets, one.bytes));
+    page.text()
+}
+
+fn of_many<T>(
+    page: &mut Page,
+    what: &str,
+    which: &str,
+    many: &Few<T>,
+    named: impl Fn(&T) -> Vec<(&'static str, String)>,
+    counted: impl Fn(&T) -> (Option<u64>, Option<u64>),
+) {
+    for (unit, is_bytes) in [("packets", false), ("bytes", true)] {
+        let name = format!("netstage_router_{what}_{unit}_total");
+        let thing = if is_bytes { "Bytes of packets" } else { "Packets" };
+        page.head(&name, "counter", &format!("{thing} decided in the kernel {which}; those that had any."));
+        for one in &many.few {
+            let names = named(one);
+            let names: Vec<(&str, &str)> =
+                names.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let (packets, bytes) = counted(one);
+            page.sample(&name, &names, if is_bytes { bytes } else { packets }.unwrap_or(0) as f64);
+        }
+    }
+    let name = format!("netstage_router_{what}s_left_out");
+    page.one(
+        &name,
+        "gauge",
+        &format!("So many more than {MOST} had packets, and are not told."),
+        many.beyond as f64,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::{Count, Traffic};
+    use super::*;
+
+    #[test]
+    fn every_sample_has_help_type_and_a_number() {
+        let interface = Interface {
+            name: "core0".into(),
+            table: "main".into(),
+            mpls: true,
+            failure: None,
+            slow: Some("lost".into()),
+            received: Traffic { packets: 3, bytes: 300 },
+            sent: Traffic::default(),
+            queued: 2,
+        };
+        let count = Count {
+            path: "kernel".into(),
+            name: "unknown_label".into(),
+            severity: "error".into(),
+            meaning: "A label.".into(),
+            packets: 9,
+        };
+        let state =
+            State { interfaces: vec![interface], counters: vec![count], routes: 7, ..State::default() };
+        let mut labels = Few::default();
+        for number in 0..MOST as u32 + 5 {
+            let label = Label { label: number, to: "pop".into(), packets: Some(1), bytes: Some(64) };
+            labels.add(number != 3, label);
+        }
+        let route = Route {
+            table: "red".into(),
+            prefix: "10.0.0.0/8".into(),
+            to: "local".into(),
+            packets: Some(4),
+            bytes: Some(400),
+        };
+        let mut routes = Few::default();
+        routes.add(true, route);
+        let text = text(&state, &labels, &routes, Duration::from_secs(2));
+        for line in [
+            "netstage_router_routes 7",
+            "netstage_router_interface_received_bytes_total{interface=\"core0\",table=\"main\"} 300",
+            "netstage_router_interface_slow{interface=\"core0\",table=\"main\"} 1",
+            "netstage_router_events_total{path=\"kernel\",reason=\"unknown_label\",severity=\"error\"} 9",
+            "netstage_router_label_bytes_total{label=\"10000\"} 64",
+            "netstage_router_labels_left_out 4",
+            "netstage_router_prefix_packets_total{table=\"red\",prefix=\"10.0.0.0/8\"} 4",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in the text");
+        }
+        assert!(!text.contains("label=\"3\""), "it had no packets");
+        let named = prometheus::scheme::check(&text, "router");
+        assert!(named.len() > 15);
+        let dashboard = include_str!("../../../../docs/dashboards/router.json");
+        prometheus::scheme::check_dashboard(dashboard, "router", &named);
+    }
+}

@@ -1,0 +1,285 @@
+//! Another configuration and other routes for a router that runs: checked whole, then taken at once.
+
+use super::Error;
+use super::forward::{Loop, Order, Orders};
+use super::machine::no_interface;
+use super::state::State;
+use netstage_host::log::{Level, Log};
+use netstage_host::memory;
+use netstage_host::obstacle::Obstacle;
+use netstage_routing::source::{Key, Ranked, file};
+use netstage_scenario::router::{self, Interface, Router};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What was loaded, and what was refused.
+pub(super) struct Loaded {
+    path: PathBuf,
+    log: Log,
+    taken: Mutex<Taken>,
+}
+
+struct Taken {
+    router: Router,
+    configurations: u64,
+    refused: u64,
+    refusal: String,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    pub fn new(path: PathBuf, router: Router, log: Log) -> Loaded {
+        let taken = Taken { router, configurations: 1, refused: 0, refusal: String::new() };
+        Loaded { path, log, taken: Mutex::new(taken) }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is a table of that name.
+    pub fn has_table(&self, name: &str) -> bool {
+        self.taken().router.tables.iter().any(|table| table.name == name)
+    }
+
+    /// Adds what the forwarding thread does not know.
+    pub fn complete(&self, state: State) -> State {
+        let taken = self.taken();
+        State {
+            configurations: taken.configurations,
+            refused_configurations: taken.refused,
+            refusal: taken.refusal.clone(),
+            ..state
+        }
+    }
+
+    /// Reads the files again and has the router take what they say, or keep what it has. What has changed.
+    pub fn reload(&self, orders: &Orders) -> Result<Vec<String>, Error> {
+        let mut taken = self.taken();
+        match self.take(&taken.router, orders) {
+            Ok((router, changes)) => {
+                *taken = Taken {
+                    router,
+                    configurations: taken.configurations + 1,
+                    refusal: String::new(),
+                    ..*taken
+                };
+                let what = if changes.is_empty() { "nothing has changed".into() } else { changes.join("; ") };
+                (self.log)(Level::Note, &format!("configuration taken: {what}"));
+                Ok(changes)
+            }
+            Err(error) => {
+                taken.refused += 1;
+                taken.refusal = error.to_string();
+                let why = taken.refusal.trim_end();
+                (self.log)(Level::Alarm, &format!("configuration refused, the old one is kept:\n{why}"));
+                Err(error)
+            }
+        }
+    }
+
+    fn take(&self, old: &Router, orders: &Orders) -> Result<(Router, Vec<String>), Error> {
+        let mut new = router::load(&self.path).map_err(Error::Configuration)?;
+        let tables = |router: &Router| -> Vec<String> {
+            router.tables.iter().map(|table| table.name.clone()).collect()
+        };
+        for (what, is_same) in [
+            ("[router] `control`", old.control == new.control),
+            ("[router] `metrics`", old.metrics == new.metrics),
+            ("[router] `fpm`", old.fpm == new.fpm),
+            ("[router] `fast_path`", old.fast_path == new.fast_path),
+            ("[router] `model`", old.model == new.model),
+            ("[router] `v4_rows`", old.v4_rows == new.v4_rows),
+            ("[router] `v6_rows`", old.v6_rows == new.v6_rows),
+            ("[router] `next_hops`", old.next_hops == new.next_hops),
+            ("[router] `count`", old.count == new.count),
+            ("[router] `when_killed`", old.when_killed == new.when_killed),
+            ("[router] `pins`", old.pins == new.pins),
+            ("which VPNs there are", tables(old) == tables(&new)),
+        ] {
+            if !is_same {
+                let message = format!("{what} cannot be changed while the router runs");
+                return Err(Obstacle::new(message, "keep it, or restart the router").into());
+            }
+        }
+        new.interfaces = numbered(&old.interfaces, new.interfaces);
+        let file = read(&new)?;
+        let changes = differences(old, &new);
+        let answer = orders.ask(|to| Order::Replace(Box::new(new.clone()), file, to));
+        let changed = answer.ok_or_else(|| Obstacle::new("forwarding has ended", "restart the router"))??;
+        let routes = match changed {
+            0 => None,
+            1 => Some("1 route or label changed".to_owned()),
+            count => Some(format!("{count} routes and labels changed")),
+        };
+        Ok((new, changes.into_iter().chain(routes).collect()))
+    }
+}
+
+/// The routes of the configuration's file.
+pub(super) fn read(router: &Router) -> Result<Ranked, Obstacle> {
+    let Some(path) = &router.routes else { return Ok(Ranked::default()) };
+    let wrong = |why: &dyn fmt::Display| {
+        Obstacle::new(format!("{}: {why}", path.display()), "docs/router.md tells how its lines look")
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    // A number that no interface has at present is none's that could be named.
+    let name = |interface: &Interface| match interface.name.as_str() {
+        "" => " ".to_owned(),
+        name => name.to_owned(),
+    };
+    let interfaces: Vec<String> = router.interfaces.iter().map(name).collect();
+    let tables: Vec<String> = router.tables.iter().map(|table| table.name.clone()).collect();
+    let changes = file::read(&text, file::Names { interfaces: &interfaces, tables: &tables });
+    changes.map(Ranked::of).map_err(|error| wrong(&error))
+}
+
+/// Interfaces with the numbers they had. In the place of one that is left out comes a new one, or one without
+/// a name, which is none.
+fn numbered(old: &[Interface], new: Vec<Interface>) -> Vec<Interface> {
+    let (mut known, fresh): (Vec<Interface>, Vec<Interface>) =
+        new.into_iter().partition(|one| old.iter().any(|before| before.name == one.name));
+    let mut fresh = fresh.into_iter();
+    let mut numbered: Vec<Interface> = old
+        .iter()
+        .map(|before| match known.iter().position(|one| one.name == before.name) {
+            Some(place) if !before.name.is_empty() => known.swap_remove(place),
+            _ => fresh.next().unwrap_or_else(vacant),
+        })
+        .collect();
+    numbered.extend(fresh);
+    numbered
+}
+
+fn vacant() -> Interface {
+    Interface { name: String::new(), table: 0, mpls: false, shaping: None }
+}
+
+/// What has changed, in words.
+fn differences(old: &Router, new: &Router) -> Vec<String> {
+    let mut told = Vec::new();
+    let named = |router: &Router| -> Vec<Interface> {
+        router.interfaces.iter().filter(|interface| !interface.name.is_empty()).cloned().collect()
+    };
+    let (before, after) = (named(old), named(new));
+    for one in before.iter().filter(|one| !after.iter().any(|other| other.name == one.name)) {
+        told.push(format!("interface {} removed", one.name));
+    }
+    for one in &after {
+        match before.iter().find(|other| other.name == one.name) {
+            None => told.push(format!("interface {} added", one.name)),
+            Some(known) if known != one => told.push(format!("interface {} changed", one.name)),
+            Some(_) => {}
+        }
+    }
+    for (before, after) in old.tables.iter().zip(&new.tables) {
+        if before != after {
+            told.push(format!("VPN {} changed", after.name));
+        }
+    }
+    if old.follow_kernel != new.follow_kernel {
+        told.push("follow_kernel changed".into());
+    }
+    told
+}
+
+impl Loop {
+    /// Takes a configuration and the routes of its file, which are right; how many routes and labels of the
+    /// file are others than before.
+    pub(super) fn replace(&mut self, router: Router, file: Ranked) -> Result<usize, Obstacle> {
+        let before = |number: usize| self.router.interfaces.get(number);
+        let named = router.interfaces.iter().enumerate().filter(|(_, interface)| !interface.name.is_empty());
+        let is_new = |(number, interface): &(usize, &Interface)| {
+            before(*number).is_none_or(|before| before.name != interface.name)
+        };
+        let fresh: Vec<(usize, String)> =
+            named.filter(is_new).map(|(number, interface)| (number, interface.name.clone())).collect();
+        let seen = self.machine.look(&router.interfaces).map_err(|error| super::machine::refused(&error))?;
+        let mut opened = Vec::with_capacity(fresh.len());
+        for (number, name) in fresh {
+            let seen = seen[number].clone().ok_or_else(|| no_interface(&name))?;
+            opened.push((number, seen, self.machine.open(&name)?));
+        }
+        // Nothing is refused from here on.
+        let old = std::mem::replace(&mut self.router, router);
+        let mut changes: Vec<Key> = self.file.replace(file).iter().map(Key::from).collect();
+        let changed = changes.len();
+        for (number, before) in old.interfaces.iter().enumerate() {
+            if !before.name.is_empty() && self.router.interfaces[number].name != before.name {
+                self.close(number as u32);
+                self.give_back(&before.name);
+            }
+        }
+        let renumbered = !opened.is_empty() || old.interfaces.len() != self.router.interfaces.len();
+        for (number, seen, port) in opened {
+            self.open(number as u32, seen, port);
+        }
+        for number in 0..old.interfaces.len() {
+            if old.interfaces[number] != self.router.interfaces[number] {
+                self.configure(number as u32);
+            }
+            if old.interfaces[number].shaping != self.router.interfaces[number].shaping {
+                self.shape(number as u32);
+            }
+        }
+        if let Err(error) = self.see_to_delivery() {
+            (self.log)(Level::Alarm, &error.to_string());
+        }
+        if renumbered || old.tables != self.router.tables || old.interfaces != self.router.interfaces {
+            let interfaces = std::mem::take(&mut self.names.interfaces);
+            self.names = self.machine.names(&self.router);
+            self.names.interfaces = interfaces;
+            match self.load() {
+                Ok(news) => self.take(news),
+                Err(error) => (self.log)(Level::Alarm, &error.to_string()),
+            }
+        }
+        if old.follow_kernel != self.router.follow_kernel {
+            changes.extend(self.kernel.ranked().keys());
+        }
+        changes.into_iter().for_each(|key| self.apply(key));
+        memory::give_back();
+        Ok(changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interfaces(names: &[&str]) -> Vec<Interface> {
+        names.iter().map(|name| Interface { name: (*name).into(), ..vacant() }).collect()
+    }
+
+    #[test]
+    fn interfaces_keep_their_numbers() {
+        let names = |old: &[&str], new: &[&str]| -> Vec<String> {
+            numbered(&interfaces(old), interfaces(new)).into_iter().map(|one| one.name).collect()
+        };
+        assert_eq!(names(&["a", "b"], &["b", "a"]), ["a", "b"]);
+        assert_eq!(names(&["a", "b"], &["c", "b", "a"]), ["a", "b", "c"]);
+        assert_eq!(names(&["a", "b", "c"], &["c"]), ["", "", "c"]);
+        assert_eq!(names(&["", "", "c"], &["d", "c"]), ["d", "", "c"]);
+        assert_eq!(names(&["a"], &["b", "c"]), ["b", "c"]);
+    }
+
+    #[test]
+    fn what_differs_is_told_by_name() {
+        let router = |text: &str| {
+            let text = format!("[router]\n{text}\n[vpn.red]\ninterfaces = [\"r\"]\n");
+            router::parse("router.toml", &text).unwrap()
+        };
+        let old = router("interfaces = [\"a\", \"b\"]");
+        let new = router("interfaces = [\"c\", \"b\"]\nmpls = [\"b\"]\nfollow_kernel = false");
+        let told =
+            ["interface a removed", "interface c added", "interface b changed", "follow_kernel changed"];
+        assert_eq!(differences(&old, &new), told);
+        assert!(differences(&old, &old).is_empty());
+    }
+}

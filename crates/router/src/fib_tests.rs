@@ -1,0 +1,277 @@
+//! What sources tell is what packets find, whatever was told before.
+
+use super::*;
+use crate::tables::Sizes;
+use netstage_core::forward::lpm::Shape;
+use netstage_core::forward::{Fault, Kind, Packet, Reason, Verdict};
+use netstage_wire::ip::{protocol, v4};
+use netstage_wire::mpls::Entry;
+use proptest::prelude::*;
+use std::net::Ipv4Addr;
+
+const STATION: Mac = [2, 0, 0, 0, 9, 9];
+
+fn setup(hops: usize, targets: usize) -> (Fib, Tables) {
+    let interface = |last| Interface { mac: [2, 0, 0, 0, 0, last], mtu: 1500, table: 0, mpls: last < 2 };
+    let interfaces: Vec<Interface> = (0..3).map(interface).collect();
+    let shape = |rows| Shape { first: 16, rows };
+    let tables = vec![(shape(64), shape(64)), (shape(4), shape(4))];
+    let table = interfaces.iter().map(|interface| interface.table).collect();
+    let tables = Tables::new(Sizes { tables, targets, hops }, table, 1, None);
+    (Fib::new(interfaces, 2, Model::Uniform), tables)
+}
+
+fn label(number: u32) -> Label {
+    Label::new(number).unwrap()
+}
+
+fn prefix(text: &str) -> Prefix {
+    let (address, length) = text.split_once('/').unwrap();
+    (0, (address.parse().unwrap(), length.parse().unwrap()))
+}
+
+fn path(interface: u32, via: Option<[u8; 4]>, labels: &[u32]) -> Path {
+    Path { interface, via: via.map(IpAddr::from), labels: labels.iter().copied().map(label).collect() }
+}
+
+fn to(path: Path) -> Option<Destination> {
+    Some(Destination::Paths(vec![path]))
+}
+
+/// The path of a packet to this address, with these labels, that came by an interface; or why it has none.
+fn found(tables: &Tables, labels: &[u32], address: [u8; 4], interface: u32) -> Result<Path, Verdict> {
+    const ROOM: usize = 16;
+    let mut packet = vec![0; v4::HEADER];
+    (packet[0], packet[3], packet[8], packet[9]) = (0x45, v4::HEADER as u8, 64, protocol::UDP);
+    packet[16..20].copy_from_slice(&address);
+    let checksum = netstage_wire::checksum::checksum(&packet);
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let mut bytes = vec![0; ROOM];
+    for (depth, number) in labels.iter().enumerate() {
+        let bottom = depth + 1 == labels.len();
+        bytes.extend(Entry { label: label(*number), traffic_class: 0, bottom, ttl: 9 }.to_bytes());
+    }
+    bytes.extend(packet);
+    let kind = if labels.is_empty() { Kind::V4 } else { Kind::Mpls };
+    match tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface) {
+        Verdict::Send { hop, .. } => {
+            let (hop, next_hop) = tables.hop(hop);
+            Ok(Path { interface: hop.interface, via: next_hop.via, labels: hop.labels().to_vec() })
+        }
+        verdict => Err(verdict),
+    }
+}
+
+#[test]
+fn routes_and_labels_lead_where_they_are_said_to() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let first = path(1, Some([192, 0, 2, 1]), &[100]);
+    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(first.clone()))).unwrap();
+    assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(first.clone()));
+    // Replaced without being gone between.
+    let second = path(2, Some([192, 0, 2, 5]), &[]);
+    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(second.clone()))).unwrap();
+    assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(second.clone()));
+
+    let swap = Meaning::Forward(to(first.clone()).unwrap());
+    fib.apply(&mut tables, &Change::Label(label(300), Some(swap))).unwrap();
+    assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 0), Ok(first));
+    assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 2), Err(Verdict::Drop(Reason::Unexpected)));
+    fib.apply(&mut tables, &Change::Label(label(300), Some(Meaning::Pop { table: 0 }))).unwrap();
+    assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 0), Ok(second));
+    fib.apply(&mut tables, &Change::Label(label(300), None)).unwrap();
+    assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 0), Err(Verdict::Drop(Reason::UnknownLabel)));
+    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), None)).unwrap();
+    assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Err(Verdict::Refuse(Fault::NoRoute)));
+    assert_eq!((fib.hops.all().count(), fib.targets.all().count()), (0, 0));
+}
+
+#[test]
+fn neighbours_are_found_by_address_and_on_their_link() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let near = (1, IpAddr::from([192, 0, 2, 1]));
+    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(path(1, Some([192, 0, 2, 1]), &[100]))))
+        .unwrap();
+    assert!(fib.neighbours().eq([(near, None)]));
+    fib.set_neighbour(&mut tables, near, Some(STATION));
+    let (_, next_hop) = tables.hop(0);
+    assert_eq!(next_hop.stations, Some(Stations { to: STATION, from: [2, 0, 0, 0, 0, 1] }));
+    // Its link's prefix comes later, and then it has a route of its own there.
+    fib.apply(&mut tables, &Change::Route(prefix("192.0.2.0/24"), to(path(1, None, &[])))).unwrap();
+    assert_eq!(found(&tables, &[], [192, 0, 2, 1], 0), Ok(path(1, Some([192, 0, 2, 1]), &[])));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, None, &[])));
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(STATION));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, Some([192, 0, 2, 7]), &[])));
+    // What a source says of it counts more.
+    let elsewhere = path(2, Some([203, 0, 113, 1]), &[]);
+    fib.apply(&mut tables, &Change::Route(prefix("192.0.2.7/32"), to(elsewhere.clone()))).unwrap();
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), None);
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(STATION));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(elsewhere));
+    fib.apply(&mut tables, &Change::Route(prefix("192.0.2.7/32"), None)).unwrap();
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, Some([192, 0, 2, 7]), &[])));
+    // With the link's prefix its neighbours are gone.
+    fib.apply(&mut tables, &Change::Route(prefix("192.0.2.0/24"), None)).unwrap();
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Err(Verdict::Refuse(Fault::NoRoute)));
+    fib.set_neighbour(&mut tables, near, None);
+    let (_, next_hop) = tables.hop(0);
+    assert_eq!(next_hop.stations, None);
+}
+
+#[test]
+fn what_leads_by_an_interface_changes_with_it() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let ways = [path(1, Some([192, 0, 2, 1]), &[]), path(2, Some([203, 0, 113, 1]), &[])];
+    let both = Some(Destination::Paths(ways.to_vec()));
+    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), both)).unwrap();
+    fib.apply(&mut tables, &Change::Route(prefix("11.0.0.0/8"), to(ways[0].clone()))).unwrap();
+    fib.apply(&mut tables, &Change::Label(label(300), Some(Meaning::Pop { table: 0 }))).unwrap();
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 1].into()), Some(STATION));
+    // Of two ways that whose link is up, and where none is, any: its packets wait.
+    let mut taken = |fib: &mut Fib, changes: &[(u32, bool)]| -> BTreeSet<u32> {
+        changes.iter().for_each(|(number, is_up)| fib.set_up(&mut tables, *number, *is_up));
+        (0..64).map(|last| found(&tables, &[], [10, 1, last, 1], 0).unwrap().interface).collect()
+    };
+    assert_eq!(taken(&mut fib, &[]), BTreeSet::from([1, 2]));
+    assert_eq!(taken(&mut fib, &[(1, false)]), BTreeSet::from([2]));
+    assert_eq!(taken(&mut fib, &[(2, false)]), BTreeSet::from([1, 2]));
+    assert_eq!(taken(&mut fib, &[(2, true), (1, true)]), BTreeSet::from([1, 2]));
+    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(ways[0].clone()));
+
+    // Its link takes more, its station is another, it is in another table, and labels are taken no more.
+    let changed = Interface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, table: 1, mpls: false };
+    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Ok(ways[0].clone()));
+    fib.set_interface(&mut tables, 1, changed);
+    let (hop, next_hop) = tables.hop(0);
+    assert_eq!(hop.mtu, 9000);
+    assert_eq!(next_hop.stations, Some(Stations { to: STATION, from: changed.mac }));
+    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Err(Verdict::Drop(Reason::Unexpected)));
+    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 1), Err(Verdict::Refuse(Fault::NoRoute)));
+    // One more is there at once.
+    fib.set_interface(&mut tables, 3, Interface { table: 0, mpls: true, ..changed });
+    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 3), Ok(ways[0].clone()));
+}
+
+#[test]
+fn prefixes_that_are_counted_have_targets_of_their_own() {
+    let (fib, mut tables) = setup(8, 8);
+    let mut fib = fib.counting_prefixes();
+    let way = to(path(1, Some([192, 0, 2, 1]), &[]));
+    let prefixes = ["10.0.0.0/8", "11.0.0.0/8"].map(prefix);
+    for prefix in prefixes {
+        fib.apply(&mut tables, &Change::Route(prefix, way.clone())).unwrap();
+    }
+    let targets = prefixes.map(|(table, prefix)| tables.route(table, prefix).unwrap());
+    assert_ne!(targets[0], targets[1]);
+    assert_eq!(fib.destination(targets[0]), fib.destination(targets[1]));
+    for prefix in prefixes {
+        fib.apply(&mut tables, &Change::Route(prefix, None)).unwrap();
+    }
+    assert_eq!((fib.hops.all().count(), fib.targets.all().count()), (0, 0));
+}
+
+#[test]
+fn a_link_that_leads_elsewhere_has_no_neighbours() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let apply = |fib: &mut Fib, tables: &mut Tables, text, to| {
+        fib.apply(tables, &Change::Route(prefix(text), to)).unwrap();
+    };
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(STATION));
+    apply(&mut fib, &mut tables, "192.0.2.0/24", to(path(1, None, &[])));
+    apply(&mut fib, &mut tables, "192.0.2.0/25", to(path(1, None, &[])));
+    let near = Ok(path(1, Some([192, 0, 2, 7]), &[]));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), near);
+    // It is still on the longer one's link, and then on none.
+    apply(&mut fib, &mut tables, "192.0.2.0/24", Some(Destination::Discard));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), near);
+    apply(&mut fib, &mut tables, "192.0.2.0/25", Some(Destination::Discard));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Err(Verdict::Drop(Reason::Discarded)));
+    // The same address on two links is that of the one that is left.
+    fib.set_neighbour(&mut tables, (2, [192, 0, 2, 7].into()), Some(STATION));
+    apply(&mut fib, &mut tables, "192.0.2.0/24", to(path(2, None, &[])));
+    apply(&mut fib, &mut tables, "192.0.2.0/25", None);
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(2, Some([192, 0, 2, 7]), &[])));
+    apply(&mut fib, &mut tables, "192.0.2.0/24", None);
+    assert_eq!((fib.hops.all().count(), fib.targets.all().count()), (0, 0));
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let (mut fib, mut tables) = setup(2, 2);
+    let ways: Vec<Path> = (1..4).map(|last| path(1, Some([192, 0, 2, last]), &[])).collect();
+    let mut apply = |tables: &mut Tables, change| fib.apply(tables, &change);
+    apply(&mut tables, Change::Route(prefix("10.0.0.0/8"), to(ways[0].clone()))).unwrap();
+    let all = Some(Destination::Paths(ways.clone()));
+    let change = Change::Route(prefix("10.0.0.0/8"), all);
+    assert_eq!(apply(&mut tables, change), Err(Refused::NoRoom));
+    let change = Change::Route(prefix("10.0.0.0/8"), to(path(7, Some([192, 0, 2, 1]), &[])));
+    assert_eq!(apply(&mut tables, change), Err(Refused::Unknown));
+    let change = Change::Route(prefix("10.0.0.0/8"), to(path(1, None, &[100, 101, 102, 103])));
+    assert_eq!(apply(&mut tables, change), Err(Refused::TooManyLabels));
+    let change = Change::Label(label(3), Some(Meaning::Forward(Destination::Discard)));
+    assert_eq!(apply(&mut tables, change), Err(Refused::Reserved));
+    let change = Change::Label(label(300), Some(Meaning::Pop { table: 2 }));
+    assert_eq!(apply(&mut tables, change), Err(Refused::Unknown));
+    assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(ways[0].clone()));
+    // Nothing was used up by it.
+    apply(&mut tables, Change::Route(prefix("11.0.0.0/8"), to(ways[1].clone()))).unwrap();
+    assert_eq!(found(&tables, &[], [11, 1, 1, 1], 0), Ok(ways[1].clone()));
+}
+
+fn destination() -> impl Strategy<Value = Destination> {
+    let one = (0_u32..3, 1_u8..4, prop::collection::vec(100_u32..103, 0..3))
+        .prop_map(|(interface, last, labels)| path(interface, Some([192, 0, 2, last]), &labels));
+    prop_oneof![
+        6 => one.clone().prop_map(|path| Destination::Paths(vec![path])),
+        2 => prop::collection::vec(one, 1..4).prop_map(Destination::Paths),
+        1 => Just(Destination::Local),
+        1 => Just(Destination::Discard),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn after_any_changes_packets_find_what_was_said_last(
+        changes in prop::collection::vec((0_u8..4, 8_u8..33, prop::option::of(destination())), 1..60),
+        stations in prop::collection::vec((0_u32..3, 1_u8..4, any::<bool>()), 0..20),
+    ) {
+        let (mut fib, mut tables) = setup(200, 200);
+        let mut told: BTreeMap<(u8, u32), Destination> = BTreeMap::new();
+        let mut stations = stations.into_iter();
+        for (place, length, destination) in changes {
+            let bits = u32::from_be_bytes([10, place, place << 6, place]) & u32::MAX << (32 - length);
+            let change = Change::Route((0, (Ipv4Addr::from(bits).into(), length)), destination.clone());
+            prop_assert_eq!(fib.apply(&mut tables, &change), Ok(()));
+            match destination {
+                Some(destination) => told.insert((length, bits), destination),
+                None => told.remove(&(length, bits)),
+            };
+            if let Some((interface, last, is_there)) = stations.next() {
+                let neighbour = (interface, IpAddr::from([192, 0, 2, last]));
+                fib.set_neighbour(&mut tables, neighbour, is_there.then_some(STATION));
+            }
+            for address in [[10, 0, 0, 0], [10, 1, 64, 1], [10, 2, 128, 2], [10, 3, 192, 3], [10, 3, 0, 0]] {
+                let bits = u32::from_be_bytes(address);
+                let longest = told.iter().rev().find(|((length, prefix), _)| prefix ^ (bits & u32::MAX << (32 - length)) == 0);
+                match (found(&tables, &[], address, 0), longest.map(|(_, destination)| destination)) {
+                    (Ok(path), Some(Destination::Paths(paths))) => prop_assert!(paths.contains(&path)),
+                    (Err(Verdict::Local { .. }), Some(Destination::Local)) => {}
+                    (Err(Verdict::Drop(Reason::Discarded)), Some(Destination::Discard)) => {}
+                    (Err(Verdict::Refuse(Fault::NoRoute)), None) => {}
+                    (got, expected) => prop_assert!(false, "{:?} instead of {:?}", got, expected),
+                }
+            }
+            // Each thing is there once, as long as something leads to it.
+            let mut destinations: Vec<&Destination> = told.values().collect();
+            destinations.sort();
+            destinations.dedup();
+            prop_assert!(fib.targets.all().map(|((destination, _), _)| destination).eq(destinations.iter().copied()));
+            let paths: BTreeSet<&Path> = destinations
+                .iter()
+                .filter_map(|destination| if let Destination::Paths(paths) = destination { Some(paths) } else { None })
+                .flatten()
+                .collect();
+            prop_assert!(fib.hops.all().map(|(path, _)| path).eq(paths));
+        }
+    }
+}

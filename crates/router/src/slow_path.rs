@@ -1,0 +1,452 @@
+//! The slow path: every frame that has come up is decided by the tables, and sent, divided, answered or
+//! counted. It forwards all there is where no program in the kernel does.
+
+use super::counter::{Count, Counter, Counters};
+use super::errors::{self, Budget};
+use super::layout::Stations;
+use super::shaper::Shaper;
+use super::tables::Tables;
+use netstage_core::forward::{Fault, Hop, Kind, Packet, Reason, Verdict};
+use netstage_core::time::{Duration, Instant};
+use netstage_host::ports::Port;
+use netstage_routing::source::path::Neighbour;
+use netstage_wire::ethernet::{self, Mac, ethertype};
+use netstage_wire::ip::fragment::Fragments;
+use netstage_wire::ip::{self, v4};
+use netstage_wire::mpls::ENTRY;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Frames read from one port in one turn.
+const BATCH: usize = 64;
+/// Room in front of a packet, for labels and its Ethernet header.
+const ROOM: usize = 64;
+/// Packets that wait for one station, and how long.
+const WAITING: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// One of the router's interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its station.
+    pub mac: Mac,
+    /// From where it answers senders of IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// From where it answers senders of IPv6.
+    pub v6: Option<Ipv6Addr>,
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Frames read from all ports.
+    pub received: usize,
+    /// There may be more to do at once.
+    pub more: bool,
+}
+
+/// Ports, and what is to be done with what comes by them.
+#[derive(Debug)]
+pub struct SlowPath<P> {
+    ports: Vec<P>,
+    interfaces: Vec<Interface>,
+    tables: Tables,
+    counters: Counters,
+    budget: Budget,
+    /// Packets whose next router's station is not known.
+    waiting: BTreeMap<Neighbour, Waiting>,
+    /// Packets that came in an LSP and are for the system.
+    delivered: VecDeque<Vec<u8>>,
+    failures: Vec<Option<io::Error>>,
+    /// By interface: what came for the router, and what left.
+    passed: Vec<[Count; 2]>,
+    shapers: BTreeMap<u32, Shaper>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    packets: VecDeque<(Kind, Vec<u8>)>,
+    until: Instant,
+}
+
+impl<P: Port> SlowPath<P> {
+    /// One port for each interface.
+    ///
+    /// Panics if there are not as many ports as interfaces.
+    pub fn new(ports: Vec<P>, interfaces: Vec<Interface>, tables: Tables) -> SlowPath<P> {
+        assert_eq!(ports.len(), interfaces.len(), "a port for each interface");
+        SlowPath {
+            failures: ports.iter().map(|_| None).collect(),
+            passed: vec![[Count::default(); 2]; ports.len()],
+            shapers: BTreeMap::new(),
+            ports,
+            interfaces,
+            tables,
+            counters: Counters::default(),
+            budget: Budget::default(),
+            waiting: BTreeMap::new(),
+            delivered: VecDeque::new(),
+        }
+    }
+
+    /// Reads a batch from each port and does with it what is to be done.
+    pub fn turn(&mut self, now: Instant) -> Turn {
+        let mut turn = Turn::default();
+        let mut frames = Vec::new();
+        for interface in 0..self.ports.len() {
+            let read = self.ports[interface].receive(BATCH, &mut |received| {
+                frames.push([&[0; ROOM - ethernet::HEADER], received.frame].concat())
+            });
+            match read {
+                Ok(count) => {
+                    turn.received += count;
+                    turn.more |= count >= BATCH;
+                    self.failures[interface] = None;
+                }
+                Err(error) => self.failures[interface] = Some(error),
+            }
+            for mut frame in frames.drain(..) {
+                self.handle_frame(now, interface as u32, &mut frame);
+            }
+        }
+        self.give_up_waiting(now);
+        self.send_shaped(now);
+        for (port, failure) in self.ports.iter_mut().zip(&mut self.failures) {
+            match port.flush() {
+                Ok(refused) => self.counters.add(Counter::Refused, refused as u64),
+                Err(error) => *failure = Some(error),
+            }
+        }
+        turn
+    }
+
+    /// When to call [`turn`](SlowPath::turn) again at the latest.
+    pub fn poll_timeout(&self) -> Instant {
+        let waiting = self.waiting.values().map(|waiting| waiting.until);
+        let shaped = self.shapers.values().map(Shaper::poll_timeout);
+        waiting.chain(shaped).min().unwrap_or(Instant::NEVER)
+    }
+
+    /// The tables, to be changed.
+    pub fn tables_mut(&mut self) -> &mut Tables {
+        &mut self.tables
+    }
+
+    /// The tables.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The ports, to wait on.
+    pub fn ports(&self) -> &[P] {
+        &self.ports
+    }
+
+    /// Another port in the place of one, or one more than there were; the one that was there.
+    ///
+    /// Panics if it is further beyond.
+    pub fn set_port(&mut self, number: u32, port: P, interface: Interface) -> Option<P> {
+        let number = number as usize;
+        if number == self.ports.len() {
+            self.ports.push(port);
+            self.interfaces.push(interface);
+            self.failures.push(None);
+            self.passed.push([Count::default(); 2]);
+            return None;
+        }
+        self.interfaces[number] = interface;
+        self.failures[number] = None;
+        Some(std::mem::replace(&mut self.ports[number], port))
+    }
+
+    /// An interface has this station and these addresses from now on.
+    pub fn set_interface(&mut self, number: u32, interface: Interface) {
+        self.interfaces[number as usize] = interface;
+    }
+
+    /// Frames for the router that came by an interface.
+    pub fn received(&self, interface: u32) -> Count {
+        self.passed[interface as usize][0]
+    }
+
+    /// Frames that left by it.
+    pub fn sent(&self, interface: u32) -> Count {
+        self.passed[interface as usize][1]
+    }
+
+    /// Has frames wait for an interface's line from now on, or no more; those that wait meanwhile are lost.
+    pub fn set_shaper(&mut self, interface: u32, shaper: Option<Shaper>) {
+        match shaper {
+            Some(shaper) => drop(self.shapers.insert(interface, shaper)),
+            None => drop(self.shapers.remove(&interface)),
+        }
+    }
+
+    /// Frames that wait for an interface's line.
+    pub fn queued(&self, interface: u32) -> usize {
+        self.shapers.get(&interface).map_or(0, Shaper::len)
+    }
+
+    /// Why a port is of no use at present.
+    pub fn failure(&self, interface: u32) -> Option<&io::Error> {
+        self.failures[interface as usize].as_ref()
+    }
+
+    /// An IP packet for the system, which came in an LSP.
+    pub fn poll_delivered(&mut self) -> Option<Vec<u8>> {
+        self.delivered.pop_front()
+    }
+
+    /// Neighbours for whose station packets wait.
+    pub fn unresolved(&self) -> impl Iterator<Item = Neighbour> {
+        self.waiting.keys().copied()
+    }
+
+    /// The station of a neighbour, to which packets that waited for it are sent.
+    pub fn resolve(&mut self, now: Instant, neighbour: Neighbour, to: Mac) {
+        let Some(waiting) = self.waiting.remove(&neighbour) else { return };
+        let (interface, _) = neighbour;
+        let stations = Stations { to, from: self.interfaces[interface as usize].mac };
+        for (kind, packet) in waiting.packets {
+            let mut bytes = [&[0; ROOM], &packet[..]].concat();
+            self.transmit(now, interface, &mut bytes, ROOM, kind, stations);
+        }
+    }
+
+    /// A packet of the system's own, which knows no labels.
+    pub fn send_own(&mut self, now: Instant, interface: u32, packet: &[u8]) {
+        let Some(kind) = version(packet) else { return };
+        let mut bytes = [&[0; ROOM], packet].concat();
+        self.decide(now, interface, &mut bytes, kind, false);
+    }
+
+    /// A frame whose packet is behind [`ROOM`] bytes.
+    fn handle_frame(&mut self, now: Instant, interface: u32, bytes: &mut [u8]) {
+        let Ok(view) = ethernet::View::new(&bytes[ROOM - ethernet::HEADER..]) else { return };
+        if view.destination() != self.interfaces[interface as usize].mac
+            || view.payload_offset() != ethernet::HEADER
+        {
+            return;
+        }
+        let kind = match view.kind() {
+            ethertype::IPV4 => Kind::V4,
+            ethertype::IPV6 => Kind::V6,
+            ethertype::MPLS => Kind::Mpls,
+            _ => return,
+        };
+        self.passed[interface as usize][0].add(bytes.len() - ROOM + ethernet::HEADER);
+        self.decide(now, interface, bytes, kind, true);
+    }
+
+    /// Decides about a packet behind [`ROOM`] bytes, and does what is to be done. Its sender is told what
+    /// is wrong with it if it may be: not that of a fragment made here, nor this router itself.
+    fn decide(&mut self, now: Instant, interface: u32, bytes: &mut [u8], kind: Kind, may_answer: bool) {
+        let mut packet = Packet { bytes, start: ROOM, kind };
+        match self.tables.forward(&mut packet, interface) {
+            Verdict::Send { hop, start, kind } => self.send(now, hop, bytes, start, kind),
+            Verdict::Local { start, kind } => self.deliver(&bytes[start..], kind, start != ROOM),
+            Verdict::Divide { mtu, start } => {
+                self.divide(now, interface, bytes, (kind, start), mtu, may_answer)
+            }
+            Verdict::Refuse(fault) => self.refuse(now, interface, (kind, &bytes[ROOM..]), fault, may_answer),
+            Verdict::Drop(reason) => self.counters.add(counter(reason), 1),
+        }
+    }
+
+    fn send(&mut self, now: Instant, hop: u32, bytes: &mut [u8], start: usize, kind: Kind) {
+        let (Hop { interface, .. }, next_hop) = self.tables.hop(hop);
+        let interface = *interface;
+        if let Some(stations) = next_hop.stations {
+            self.transmit(now, interface, bytes, start, kind, stations);
+            return;
+        }
+        // A hop whose address is the packet's own has no labels.
+        let own = || ip::View::new(&bytes[start..]).ok().map(|packet| packet.destination());
+        let Some(address) = next_hop.via.or_else(own) else {
+            self.counters.add(Counter::Unresolved, 1);
+            return;
+        };
+        let until = now + PATIENCE;
+        let neighbour = (interface, address);
+        let waiting =
+            self.waiting.entry(neighbour).or_insert_with(|| Waiting { packets: VecDeque::new(), until });
+        if waiting.packets.len() == WAITING {
+            waiting.packets.pop_front();
+            self.counters.add(Counter::Unresolved, 1);
+        }
+        waiting.packets.push_back((kind, bytes[start..].to_vec()));
+    }
+
+    /// Hands a packet, with room in front, to a port.
+    fn transmit(
+        &mut self,
+        now: Instant,
+        interface: u32,
+        bytes: &mut [u8],
+        start: usize,
+        kind: Kind,
+        stations: Stations,
+    ) {
+        let kind = match kind {
+            Kind::V4 => ethertype::IPV4,
+            Kind::V6 => ethertype::IPV6,
+            Kind::Mpls => ethertype::MPLS,
+        };
+        let header = ethernet::Header { destination: stations.to, source: stations.from, tags: &[], kind };
+        let frame = &mut bytes[start - ethernet::HEADER..];
+        let written = header.write(frame);
+        debug_assert!(written.is_ok(), "there is room");
+        match self.shapers.get_mut(&interface) {
+            Some(shaper) => {
+                let dropped = shaper.handle_frame(now, frame);
+                self.counters.add(Counter::QueueFull, dropped);
+            }
+            None => self.hand_over(interface, frame),
+        }
+    }
+
+    /// Sends what lines have become free for.
+    fn send_shaped(&mut self, now: Instant) {
+        let mut dropped = 0;
+        let mut shapers = std::mem::take(&mut self.shapers);
+        for (interface, shaper) in &mut shapers {
+            while let Some(frame) = shaper.poll_transmit(now, &mut dropped) {
+                self.hand_over(*interface, &frame);
+            }
+        }
+        self.shapers = shapers;
+        self.counters.add(Counter::QueueFull, dropped);
+    }
+
+    fn hand_over(&mut self, interface: u32, frame: &[u8]) {
+        let port = &mut self.ports[interface as usize];
+        let mut sent = port.send(frame);
+        if matches!(sent, Ok(false)) {
+            sent = port.flush().and_then(|refused| {
+                self.counters.add(Counter::Refused, refused as u64);
+                port.send(frame)
+            });
+        }
+        if matches!(sent, Ok(true)) {
+            self.counters.add(Counter::Forwarded, 1);
+            self.passed[interface as usize][1].add(frame.len());
+        } else {
+            self.counters.add(Counter::Refused, 1);
+        }
+    }
+
+    /// What is for this router. The system has seen it as it came; what labels hid from it is handed over.
+    fn deliver(&mut self, packet: &[u8], kind: Kind, was_hidden: bool) {
+        if !was_hidden || kind == Kind::Mpls {
+            self.counters.add(Counter::Local, 1);
+            return;
+        }
+        self.counters.add(Counter::Delivered, 1);
+        self.delivered.push_back(packet.to_vec());
+    }
+
+    /// Sends a packet on in fragments, each with the labels it came with.
+    fn divide(
+        &mut self,
+        now: Instant,
+        interface: u32,
+        bytes: &[u8],
+        (kind, start): (Kind, usize),
+        mtu: u16,
+        may_answer: bool,
+    ) {
+        let labels = &bytes[ROOM..start];
+        let fragments = v4::View::new(&bytes[start..]).ok().and_then(|view| Fragments::new(view, mtu).ok());
+        let Some(mut fragments) = fragments else {
+            self.refuse(now, interface, (kind, &bytes[ROOM..]), Fault::TooBig(mtu), may_answer);
+            return;
+        };
+        self.counters.add(Counter::Divided, 1);
+        let mut piece = vec![0; usize::from(mtu)];
+        while let Some(length) = fragments.write(&mut piece) {
+            let mut bytes = [&[0; ROOM], labels, &piece[..length]].concat();
+            self.decide(now, interface, &mut bytes, kind, false);
+        }
+    }
+
+    /// A packet, still as it came, goes no further, and its sender is told.
+    fn refuse(
+        &mut self,
+        now: Instant,
+        interface: u32,
+        (kind, came): (Kind, &[u8]),
+        fault: Fault,
+        may_answer: bool,
+    ) {
+        self.counters.add(
+            match fault {
+                Fault::TtlExceeded => Counter::TtlExceeded,
+                Fault::TooBig(_) => Counter::TooBig,
+                Fault::NoRoute => Counter::NoRoute,
+            },
+            1,
+        );
+        if !may_answer {
+            return;
+        }
+        let own = &self.interfaces[interface as usize];
+        let answer = match self.budget.allows(now) {
+            true => errors::answer(own, kind, fault, came),
+            false => None,
+        };
+        let Some(answer) = answer else {
+            self.counters.add(Counter::NotAnswered, 1);
+            return;
+        };
+        self.counters.add(Counter::Answered, 1);
+        let labels = errors::labels(kind, came);
+        if labels.is_empty() || self.has_route(interface, &answer) {
+            self.send_own(now, interface, &answer);
+            return;
+        }
+        // Inside an LSP routers need not know its users: the end of it sends the answer back
+        // (RFC 3032 section 2.3.2).
+        let mut bytes = [&[0; ROOM], labels, &answer].concat();
+        bytes[ROOM + ENTRY - 1] = u8::MAX;
+        self.decide(now, interface, &mut bytes, Kind::Mpls, false);
+    }
+
+    fn has_route(&self, interface: u32, packet: &[u8]) -> bool {
+        let Some(kind) = version(packet) else { return false };
+        let mut bytes = [&[0; ROOM], packet].concat();
+        let verdict = self.tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface);
+        verdict != Verdict::Refuse(Fault::NoRoute)
+    }
+
+    fn give_up_waiting(&mut self, now: Instant) {
+        while let Some((&neighbour, _)) = self.waiting.iter().find(|(_, waiting)| waiting.until <= now) {
+            let lost = self.waiting.remove(&neighbour).map_or(0, |waiting| waiting.packets.len());
+            self.counters.add(Counter::Unresolved, lost as u64);
+        }
+    }
+}
+
+fn version(packet: &[u8]) -> Option<Kind> {
+    match ip::View::new(packet).ok()? {
+        ip::View::V4(_) => Some(Kind::V4),
+        ip::View::V6(_) => Some(Kind::V6),
+    }
+}
+
+fn counter(reason: Reason) -> Counter {
+    match reason {
+        Reason::Malformed => Counter::Malformed,
+        Reason::UnknownLabel => Counter::UnknownLabel,
+        Reason::Unexpected => Counter::UnexpectedLabel,
+        Reason::Reserved => Counter::ReservedLabel,
+        Reason::TooDeep | Reason::NoRoom => Counter::TooDeep,
+        Reason::NoHop => Counter::NoHop,
+        Reason::Discarded => Counter::Discarded,
+    }
+}

@@ -1,0 +1,186 @@
+//! One set of forwarding cases, run by every engine there is: the program in the kernel, the router itself over
+//! memory and over captured files, and the Linux kernel where it has MPLS.
+
+mod cases;
+mod linux;
+#[path = "../../../../tests/support/pair.rs"]
+mod pair;
+
+use cases::{Case, Framed, NEXT, ROUTES, cases};
+use netstage_core::forward::Model;
+use netstage_core::forward::lpm::Shape;
+use netstage_core::time::Instant;
+use netstage_host::netns::Netlink;
+use netstage_host::ports::pcapng::{Captured, Replay};
+use netstage_host::ports::{Port, Received, ring};
+use netstage_router::fast_path::{FastPath, Outcome};
+use netstage_router::fib::{self, Fib};
+use netstage_router::slow_path::{Interface, SlowPath};
+use netstage_router::tables::{Sizes, Tables};
+use netstage_routing::source::file;
+use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+use std::path::PathBuf;
+
+const SEED: u64 = 7;
+/// Of the interface `out`, and of the station of the next routers there.
+const OUT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
+const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];
+
+/// What comes by the interface `in`.
+fn frame((kind, packet): &Framed) -> Vec<u8> {
+    [&RIGHT_MAC[..], &LEFT_MAC, &kind.to_be_bytes(), packet].concat()
+}
+
+/// What a frame that left by `out` carries.
+fn unframed(frame: &[u8]) -> Framed {
+    assert_eq!(frame[..12], [&NEXT_MAC[..], &OUT_MAC].concat());
+    (u16::from_be_bytes([frame[12], frame[13]]), frame[14..].to_vec())
+}
+
+fn sizes() -> Sizes {
+    let shape = || Shape { first: 16, rows: 64 };
+    Sizes { tables: vec![(shape(), shape())], targets: 64, hops: 64 }
+}
+
+/// The router's tables, by the cases' routes.
+fn tables(fast_path: Option<FastPath>) -> Tables {
+    let interface = |mac| fib::Interface { mac, mtu: 1500, table: 0, mpls: true };
+    let mut fib = Fib::new(vec![interface(RIGHT_MAC), interface(OUT_MAC)], 1, Model::Uniform);
+    let mut tables = Tables::new(sizes(), vec![0, 0], SEED, fast_path);
+    let (interfaces, vpns) = (["in", "out"].map(String::from), ["main".to_owned()]);
+    let names = file::Names { interfaces: &interfaces, tables: &vpns };
+    for change in file::read(ROUTES, names).unwrap() {
+        fib.apply(&mut tables, &change).unwrap();
+    }
+    NEXT.into_iter().for_each(|next| fib.set_neighbour(&mut tables, (1, next), Some(NEXT_MAC)));
+    tables
+}
+
+fn interface(mac: [u8; 6]) -> Interface {
+    Interface { mac, v4: None, v6: None }
+}
+
+fn router<P: Port>(ports: [P; 2]) -> SlowPath<P> {
+    SlowPath::new(ports.into(), vec![interface(RIGHT_MAC), interface(OUT_MAC)], tables(None))
+}
+
+fn received(port: &mut dyn Port) -> Vec<Framed> {
+    let mut frames = Vec::new();
+    port.receive(1_000, &mut |received| frames.push(unframed(received.frame))).unwrap();
+    frames
+}
+
+#[test]
+fn the_router_forwards_over_memory() {
+    let ((inner, mut outside), (out, mut beyond)) = (ring::pair(100).unwrap(), ring::pair(100).unwrap());
+    let mut router = router([inner, out]);
+    for Case { name, comes, leaves, .. } in cases() {
+        assert!(outside.send(&frame(&comes)).unwrap() && outside.flush().unwrap() == 0);
+        router.turn(Instant::ZERO);
+        assert_eq!(received(&mut beyond), Vec::from_iter(leaves), "{name}");
+    }
+}
+
+/// A port of a router over files: gives a capture, or records what leaves.
+enum FilePort {
+    Gives(Replay),
+    Records(Captured<ring::End>),
+}
+
+impl FilePort {
+    fn port(&mut self) -> &mut dyn Port {
+        match self {
+            FilePort::Gives(port) => port,
+            FilePort::Records(port) => port,
+        }
+    }
+}
+
+impl Port for FilePort {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> std::io::Result<usize> {
+        self.port().receive(limit, each)
+    }
+
+    fn send(&mut self, frame: &[u8]) -> std::io::Result<bool> {
+        self.port().send(frame)
+    }
+
+    fn flush(&mut self) -> std::io::Result<usize> {
+        self.port().flush()
+    }
+
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.port().missed()
+    }
+}
+
+/// A file that goes with its test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(
+            std::env::temp_dir().join(format!("netstage-forwarding-{}-{name}.pcapng", std::process::id())),
+        )
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn the_router_forwards_over_files() {
+    let (before, after) = (Scratch::new("in"), Scratch::new("out"));
+    let (end, _other) = ring::pair(100).unwrap();
+    let mut recorder = Captured::new(end, &before.0, "in").unwrap();
+    let cases = cases();
+    assert!(cases.iter().all(|case| recorder.send(&frame(&case.comes)).unwrap()));
+    recorder.finish().unwrap();
+
+    let (end, _beyond) = ring::pair(100).unwrap();
+    let gives = FilePort::Gives(Replay::open(&before.0, 0).unwrap());
+    let records = FilePort::Records(Captured::new(end, &after.0, "out").unwrap());
+    let mut router = router([gives, records]);
+    let mut read = 0;
+    while read < cases.len() {
+        read += router.turn(Instant::ZERO).received;
+    }
+    let another = FilePort::Gives(Replay::open(&before.0, 0).unwrap());
+    let Some(FilePort::Records(records)) = router.set_port(1, another, interface(OUT_MAC)) else {
+        unreachable!("the second port records");
+    };
+    records.finish().unwrap();
+    let left = received(&mut Replay::open(&after.0, 0).unwrap());
+    assert_eq!(left, cases.into_iter().filter_map(|case| case.leaves).collect::<Vec<Framed>>());
+}
+
+#[test]
+fn the_program_in_the_kernel_forwards() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let fast_path = match FastPath::load(sizes().capacity(), SEED) {
+        Ok(fast_path) => fast_path,
+        Err(error) => return skip(&error.to_string()),
+    };
+    let pair = Pair::new(Default::default());
+    let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
+    let mut tables = tables(Some(fast_path));
+    for Case { name, comes, leaves, .. } in cases() {
+        let fast_path = tables.fast_path_mut().unwrap();
+        let run = || fast_path.try_frame(&frame(&comes), 0, 0, index, RIGHT_MAC).unwrap();
+        match (pair.right.run(run).unwrap(), leaves) {
+            (Outcome::Send(frame), Some(leaves)) => assert_eq!(unframed(&frame), leaves, "{name}"),
+            // What becomes of it is the slow path's to say.
+            (Outcome::Pass | Outcome::Drop, None) => {}
+            (outcome, leaves) => panic!("{name}: {outcome:?}, not {leaves:?}"),
+        }
+    }
+}

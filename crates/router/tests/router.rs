@@ -1,0 +1,576 @@
+//! The program in the kernel and the slow path are one router: what the program decides is what
+//! [`netstage_core::forward`] decides, to the last byte, and what it does not decide it leaves alone.
+
+#[path = "../../../tests/support/pair.rs"]
+mod pair;
+
+use netstage_core::forward::lpm::Shape;
+use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Reason, Target, Verdict};
+use netstage_core::time::{Duration, Instant};
+use netstage_host::netns::Netlink;
+use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::ports::{Port as _, ring};
+use netstage_router::counter::Counter;
+use netstage_router::fast_path::{FastPath, Outcome, Total};
+use netstage_router::fib::{self, Fib};
+use netstage_router::slow_path::{Interface, SlowPath};
+use netstage_router::tables::{NextHop, Sizes, Stations, Tables};
+use netstage_routing::source::kernel::{Kernel, News};
+use netstage_routing::source::route::Names;
+use netstage_wire::ethernet::ethertype;
+use netstage_wire::ip::{Fragment, protocol, v4};
+use netstage_wire::mpls::{Entry, Label};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd as _;
+
+const SEED: u64 = 0x5eed;
+const ETHERNET: usize = 14;
+const STATIONS: Stations = Stations { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
+
+fn label(number: u32) -> Label {
+    Label::new(number).unwrap()
+}
+
+const NEXT_HOP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9));
+
+fn next_hop(stations: Option<Stations>) -> NextHop {
+    NextHop { via: Some(NEXT_HOP), stations }
+}
+
+fn v4_prefix(text: &str) -> (IpAddr, u8) {
+    let (address, length) = text.split_once('/').unwrap();
+    (address.parse().unwrap(), length.parse().unwrap())
+}
+
+/// Tables with one of everything.
+fn tables(fast_path: Option<FastPath>) -> Tables {
+    let mut tables = Tables::new(sizes(), vec![0, 1], SEED, fast_path);
+    let mut hop = |labels: &[u32], mtu: u16, model, stations| {
+        let labels: Vec<Label> = labels.iter().copied().map(label).collect();
+        tables.add_hop(Hop::new(1, mtu, &labels, model).unwrap(), next_hop(stations)).unwrap()
+    };
+    let hops = [
+        hop(&[], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[100], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[101, 102], 1500, Model::Pipe, Some(STATIONS)),
+        hop(&[103, 104, 105], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[106], 80, Model::Uniform, Some(STATIONS)),
+        hop(&[0], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[107], 1500, Model::Uniform, None),
+    ];
+    let mut targets: Vec<u32> =
+        hops.iter().map(|hop| tables.add_target(Target::Hops(vec![*hop])).unwrap()).collect();
+    for target in [
+        Target::Hops(hops[..4].to_vec()),
+        Target::Hops(vec![]),
+        Target::Local,
+        Target::Discard,
+        Target::Hops(hops.iter().cycle().take(20).copied().collect()),
+    ] {
+        targets.push(tables.add_target(target).unwrap());
+    }
+    for (place, target) in targets.iter().enumerate() {
+        let place = place as u8;
+        for prefix in [
+            (IpAddr::from([10, place, 0, 0]), 16),
+            (IpAddr::from([10, 100, place, 0]), 24),
+            (IpAddr::from([10, 101, 0, place << 4]), 28),
+            (IpAddr::from([0x2001, 0xdb8, u16::from(place), 0, 0, 0, 0, 0]), 48),
+            (IpAddr::from([0x2001, 0xdb8, 0xff, 0, 0, 0, 0, u16::from(place)]), 128),
+        ] {
+            tables.insert(0, prefix, *target).unwrap();
+        }
+        for (offset, model) in [(0, Model::Uniform), (20, Model::Pipe)] {
+            let action = Action::Swap { target: *target };
+            let incoming = Incoming { action, model, expected: 0b01 | u64::from(place % 3) << 1 };
+            tables.give(label(200 + offset + u32::from(place)), incoming).unwrap();
+        }
+    }
+    tables.insert(0, v4_prefix("10.102.0.0/15"), targets[7]).unwrap();
+    tables.insert(1, v4_prefix("10.0.0.0/8"), targets[1]).unwrap();
+    tables.insert(1, v4_prefix("2001:db8::/32"), targets[2]).unwrap();
+    for (number, table, model) in
+        [(300, 0, Model::Uniform), (301, 0, Model::Pipe), (302, 1, Model::Uniform), (303, 1, Model::Pipe)]
+    {
+        let incoming = Incoming { action: Action::Pop { table }, model, expected: 0b11 };
+        tables.give(label(number), incoming).unwrap();
+    }
+    let gone = Incoming { action: Action::Pop { table: 0 }, model: Model::Uniform, expected: 0b11 };
+    tables.give(label(304), gone).unwrap();
+    tables.take_back(label(304)).unwrap();
+    tables
+}
+
+fn sizes() -> Sizes {
+    let shape = |rows| Shape { first: 16, rows };
+    Sizes { tables: vec![(shape(64), shape(512)), (shape(8), shape(64))], targets: 64, hops: 64 }
+}
+
+fn stack() -> impl Strategy<Value = Vec<u32>> {
+    let number = prop_oneof![
+        5 => 200_u32..212,
+        3 => 220_u32..232,
+        5 => 300_u32..304,
+        1 => Just(304_u32),
+        2 => Just(0_u32),
+        2 => Just(2_u32),
+        1 => 0_u32..16,
+        1 => 16_u32..1 << 20,
+    ];
+    prop_oneof![2 => Just(vec![]), 5 => vec(number.clone(), 1), 3 => vec(number, 2..5)]
+}
+
+fn ttl() -> impl Strategy<Value = u8> {
+    prop_oneof![1 => 0_u8..4, 3 => any::<u8>()]
+}
+
+fn protocols() -> impl Strategy<Value = u8> {
+    prop_oneof![
+        3 => Just(protocol::TCP),
+        3 => Just(protocol::UDP),
+        1 => Just(protocol::ICMP),
+        1 => Just(58),
+        1 => Just(0),
+        1 => any::<u8>()
+    ]
+}
+
+prop_compose! {
+    fn packet_v4()(
+        octets in prop_oneof![(0..14_u8, any::<[u8; 2]>()).prop_map(|(a, [b, c])| [10, a, b, c]),
+            (100..104_u8, 0..14_u8, any::<u8>()).prop_map(|(a, b, c)| [10, a, b, c])],
+        source: [u8; 4],
+        class: u8,
+        ttl in ttl(),
+        protocol in protocols(),
+        fragment in prop_oneof![4 => Just(0_u16), 1 => Just(0x4000), 1 => any::<u16>()],
+        payload in vec(any::<u8>(), 0..120),
+        spoil in prop_oneof![12 => Just(0_u8), 1 => Just(1), 1 => Just(2)],
+    ) -> Vec<u8> {
+        let mut packet = vec![0; v4::HEADER];
+        (packet[0], packet[1], packet[8], packet[9]) = (0x45, class, ttl, protocol);
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet[12..16].copy_from_slice(&source);
+        packet[16..20].copy_from_slice(&octets);
+        packet.extend(payload);
+        let length = packet.len() as u16 + u16::from(spoil == 2) * 9;
+        packet[2..4].copy_from_slice(&length.to_be_bytes());
+        let checksum = netstage_wire::checksum::checksum(&packet[..v4::HEADER]);
+        packet[10..12].copy_from_slice(&(checksum ^ u16::from(spoil == 1)).to_be_bytes());
+        packet
+    }
+}
+
+prop_compose! {
+    fn packet_v6()(
+        group in prop_oneof![0..14_u16, Just(0xff)],
+        last in 0..14_u16,
+        source: [u8; 16],
+        head: u32,
+        ttl in ttl(),
+        protocol in protocols(),
+        payload in vec(any::<u8>(), 0..120),
+    ) -> Vec<u8> {
+        let mut packet = (head >> 4 | 0x6000_0000).to_be_bytes().to_vec();
+        packet.extend((payload.len() as u16).to_be_bytes());
+        packet.extend([protocol, ttl]);
+        packet.extend(source);
+        packet.extend(Ipv6Addr::new(0x2001, 0xdb8, group, 0, 0, 0, 0, last).octets());
+        packet.extend(payload);
+        packet
+    }
+}
+
+prop_compose! {
+    fn frame()(
+        labels in stack(),
+        ttls in vec(ttl(), 5),
+        class in 0_u8..8,
+        packet in prop_oneof![3 => packet_v4(), 2 => packet_v6(), 1 => vec(any::<u8>(), 0..60)],
+        padding in prop_oneof![3 => Just(0_usize), 1 => 0_usize..20],
+        other in prop_oneof![20 => Just(None), 1 => any::<u16>().prop_map(Some)],
+    ) -> Vec<u8> {
+        let mut frame = [&RIGHT_MAC[..], &LEFT_MAC].concat();
+        let kind = match (labels.len(), packet.first().map_or(0, |byte| byte >> 4)) {
+            (1.., _) => ethertype::MPLS,
+            (0, 6) => ethertype::IPV6,
+            _ => ethertype::IPV4,
+        };
+        frame.extend(other.unwrap_or(kind).to_be_bytes());
+        for (depth, number) in labels.iter().enumerate() {
+            let bottom = depth + 1 == labels.len();
+            frame.extend(Entry { label: label(*number), traffic_class: class, bottom, ttl: ttls[depth] }.to_bytes());
+        }
+        frame.extend(packet);
+        frame.resize(frame.len() + padding, 0);
+        frame
+    }
+}
+
+/// What the slow path makes of a frame: the outcome of a fast path that decides it all.
+fn decided(tables: &Tables, frame: &[u8], interface: u32) -> Outcome {
+    const ROOM: usize = 16;
+    let kind = match u16::from_be_bytes([frame[12], frame[13]]) {
+        ethertype::IPV4 => Kind::V4,
+        ethertype::IPV6 => Kind::V6,
+        ethertype::MPLS => Kind::Mpls,
+        _ => return Outcome::Pass,
+    };
+    let mut bytes = [&[0; ROOM], &frame[ETHERNET..]].concat();
+    match tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface) {
+        Verdict::Send { hop, start, kind } => {
+            let (_, next_hop) = tables.hop(hop);
+            let Some(Stations { to, from }) = next_hop.stations else { return Outcome::Pass };
+            let kind = match kind {
+                Kind::V4 => ethertype::IPV4,
+                Kind::V6 => ethertype::IPV6,
+                Kind::Mpls => ethertype::MPLS,
+            };
+            Outcome::Send([&to[..], &from, &kind.to_be_bytes(), &bytes[start..]].concat())
+        }
+        Verdict::Drop(Reason::Malformed | Reason::UnknownLabel | Reason::Unexpected | Reason::Discarded) => {
+            Outcome::Drop
+        }
+        // The slow path counts it, divides it, or tells its sender.
+        Verdict::Drop(_) | Verdict::Local { .. } | Verdict::Divide { .. } | Verdict::Refuse(_) => {
+            Outcome::Pass
+        }
+    }
+}
+
+/// Compares both for many frames; the share that the slow path was asked about though it need not have
+/// been.
+fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
+    let (tables, decidable, asked) = (RefCell::new(tables), Cell::new(0), Cell::new(0));
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(frame in frame(), interface in 0_u32..2)| {
+        let mut tables = tables.borrow_mut();
+        let expected = decided(&tables, &frame, interface);
+        let fast_path = tables.fast_path_mut().unwrap();
+        let got = fast_path.try_frame(&frame, interface, interface, index, RIGHT_MAC).unwrap();
+        let is_decidable = u32::from(expected != Outcome::Pass);
+        decidable.set(decidable.get() + is_decidable);
+        match got {
+            Outcome::Pass => asked.set(asked.get() + is_decidable),
+            got => prop_assert_eq!(got, expected, "frame {:02x?}", frame),
+        }
+    });
+    assert!(decidable.get() > cases / 3, "{decidable:?} of {cases}");
+    f64::from(asked.get()) / f64::from(decidable.get())
+}
+
+fn loaded() -> Option<FastPath> {
+    FastPath::load(sizes().capacity(), SEED).map_err(|error| skip(&error.to_string())).ok()
+}
+
+#[test]
+fn the_program_in_the_kernel_decides_as_the_slow_path() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let Some(fast_path) = loaded() else { return };
+    let pair = Pair::new(Default::default());
+    let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
+    let mut tables = tables(Some(fast_path));
+    let share = pair.right.run(|| compare(&mut tables, index, 20_000)).unwrap();
+    println!("{:.1} % of what could be decided was left to the slow path", 100.0 * share);
+    // These frames are odd far more often than those of a wire.
+    assert!(share < 0.3, "{share}");
+
+    // Everything leads elsewhere now, and what was gone is back.
+    let hop = Hop::new(0, 1400, &[label(900)], Model::Pipe).unwrap();
+    tables.set_hop(0, hop, next_hop(Some(STATIONS)));
+    tables.set_hop(3, hop, next_hop(None));
+    tables.set_target(8, Target::Hops(vec![1, 0, 2]));
+    tables.set_target(2, Target::Discard);
+    tables.remove(0, v4_prefix("10.100.1.0/24")).unwrap();
+    tables.insert(0, v4_prefix("10.100.0.0/20"), 1).unwrap();
+    tables.remove(0, v4_prefix("10.101.0.32/28")).unwrap();
+    tables.take_back(label(201)).unwrap();
+    let incoming = Incoming { action: Action::Pop { table: 1 }, model: Model::Pipe, expected: 0b10 };
+    tables.give(label(304), incoming).unwrap();
+    pair.right.run(|| compare(&mut tables, index, 10_000)).unwrap();
+}
+
+#[test]
+fn what_the_program_does_is_counted() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let Some(fast_path) = loaded() else { return };
+    let pair = Pair::new(Default::default());
+    let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
+    let mut tables = tables(Some(fast_path));
+    let mut frame = [&RIGHT_MAC[..], &LEFT_MAC, &ethertype::MPLS.to_be_bytes()].concat();
+    frame.extend(Entry { label: label(201), traffic_class: 0, bottom: true, ttl: 9 }.to_bytes());
+    frame.extend([0x45; 46]);
+    let bytes = frame.len() as u64;
+    let fast_path = tables.fast_path_mut().unwrap();
+    for _ in 0..3 {
+        let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
+        assert!(matches!(pair.right.run(run).unwrap(), Outcome::Send(_)));
+    }
+    let swapped = fast_path.total(Total::Swapped);
+    assert_eq!((swapped.packets, swapped.bytes), (3, 3 * bytes));
+    assert_eq!(fast_path.of_label(label(201)), Some(swapped));
+    assert_eq!(fast_path.of_target(2), Some(swapped));
+    assert_eq!(fast_path.total(Total::UnknownLabel).packets, 0);
+    assert_eq!(fast_path.of_label(label(202)).unwrap().packets, 0);
+    // No such label, by nobody it was given to.
+    frame[ETHERNET..ETHERNET + 3].copy_from_slice(&[0xff, 0xff, 0xf1]);
+    let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
+    assert_eq!(pair.right.run(run).unwrap(), Outcome::Drop);
+    assert_eq!(fast_path.total(Total::UnknownLabel).packets, 1);
+}
+
+#[test]
+fn tables_have_room_for_so_many() {
+    let sizes = Sizes { hops: 2, targets: 1, ..sizes() };
+    let mut tables = Tables::new(sizes, vec![0], SEED, None);
+    let hop = Hop::new(0, 1500, &[], Model::Uniform).unwrap();
+    let mut add = || tables.add_hop(hop, NextHop::default());
+    assert_eq!((add(), add()), (Ok(0), Ok(1)));
+    assert!(add().is_err());
+    assert_eq!(tables.add_target(Target::Local), Ok(1));
+    assert!(tables.add_target(Target::Discard).is_err());
+    assert_eq!(tables.insert(0, (Ipv4Addr::LOCALHOST.into(), 32), 1), Ok(None));
+    assert_eq!(tables.remove(0, (Ipv4Addr::LOCALHOST.into(), 32)), Some(1));
+}
+
+/// A router without a program in the kernel, and what is at the other ends of its interfaces.
+fn slow_path() -> (SlowPath<ring::End>, Vec<ring::End>) {
+    let (ports, ends) = (0..2).map(|_| ring::pair(100).unwrap()).unzip();
+    let interface = |last| Interface {
+        mac: if last == 1 { RIGHT_MAC } else { STATIONS.from },
+        v4: Some(Ipv4Addr::new(10, 0, 0, last)),
+        v6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last))),
+    };
+    (SlowPath::new(ports, vec![interface(1), interface(2)], tables(None)), ends)
+}
+
+/// An IPv4 packet of so many bytes to there, from somebody behind 10.0.0.0/16.
+fn packet_to(destination: [u8; 4], length: u16, ttl: u8) -> Vec<u8> {
+    let mut packet = vec![0; v4::HEADER];
+    (packet[0], packet[8], packet[9]) = (0x45, ttl, protocol::UDP);
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet[12..16].copy_from_slice(&[10, 0, 3, 3]);
+    packet[16..20].copy_from_slice(&destination);
+    let checksum = netstage_wire::checksum::checksum(&packet);
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet.extend((v4::HEADER as u16..length).map(|byte| byte as u8));
+    packet
+}
+
+fn labelled(number: u32, ttl: u8, packet: &[u8]) -> Vec<u8> {
+    let entry = Entry { label: label(number), traffic_class: 5, bottom: true, ttl };
+    [&entry.to_bytes()[..], packet].concat()
+}
+
+/// What leaves by interface 1 for what comes by interface 0: EtherType and packet.
+fn exchange(
+    router: &mut SlowPath<ring::End>,
+    ends: &mut [ring::End],
+    kind: u16,
+    packet: &[u8],
+) -> Vec<(u16, Vec<u8>)> {
+    let frame = [&RIGHT_MAC[..], &LEFT_MAC, &kind.to_be_bytes(), packet].concat();
+    assert!(ends[0].send(&frame).unwrap());
+    ends[0].flush().unwrap();
+    router.turn(Instant::ZERO);
+    sent(&mut ends[1])
+}
+
+fn sent(end: &mut ring::End) -> Vec<(u16, Vec<u8>)> {
+    let mut frames = Vec::new();
+    end.receive(100, &mut |received| {
+        let (header, packet) = received.frame.split_at(ETHERNET);
+        assert_eq!(header[..12], [&STATIONS.to[..], &STATIONS.from].concat());
+        frames.push((u16::from_be_bytes([header[12], header[13]]), packet.to_vec()));
+    })
+    .unwrap();
+    frames
+}
+
+#[test]
+fn the_slow_path_forwards() {
+    let (mut router, mut ends) = slow_path();
+    let packet = packet_to([10, 1, 0, 9], 100, 64);
+    let left = exchange(&mut router, &mut ends, ethertype::IPV4, &packet);
+    let mut lower = packet.clone();
+    v4::HeaderMut::new(&mut lower).unwrap().decrement_ttl();
+    let pushed = Entry { label: label(100), traffic_class: 0, bottom: true, ttl: 63 };
+    assert_eq!(left, [(ethertype::MPLS, [&pushed.to_bytes()[..], &lower].concat())]);
+    assert_eq!(router.counters().get(Counter::Forwarded), 1);
+
+    // Frames to other stations, and of other protocols, are not the router's.
+    let other = [&LEFT_MAC[..], &LEFT_MAC, &ethertype::IPV4.to_be_bytes(), &packet].concat();
+    ends[0].send(&other).unwrap();
+    assert_eq!(exchange(&mut router, &mut ends, 0x88b5, &packet), []);
+    assert_eq!(router.counters().iter().map(|(_, count)| count).sum::<u64>(), 1);
+}
+
+#[test]
+fn what_is_too_large_is_divided_beneath_its_labels() {
+    let (mut router, mut ends) = slow_path();
+    let packet = packet_to([10, 4, 0, 9], 180, 64);
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &labelled(300, 9, &packet));
+    let mut payload: Vec<u8> = Vec::new();
+    for (kind, bytes) in &left {
+        assert_eq!((*kind, bytes.len() <= 80), (ethertype::MPLS, true));
+        let entry = Entry::read(bytes).unwrap();
+        assert_eq!((entry.label, entry.ttl), (label(106), 8));
+        let view = v4::View::new(&bytes[4..]).unwrap();
+        assert!(view.checksum_is_right() && view.ttl() == 8 && view.fragment() != Fragment::Whole);
+        assert_eq!(view.fragment_offset(), payload.len());
+        payload.extend(view.transport().payload);
+    }
+    assert_eq!(payload, packet[v4::HEADER..]);
+    assert_eq!(router.counters().get(Counter::Divided), 1);
+}
+
+#[test]
+fn a_sender_is_told_also_from_within_an_lsp() {
+    let (mut router, mut ends) = slow_path();
+    // The way back is the router's own: 10.0.0.0/16 leaves by interface 1, too.
+    let left = exchange(&mut router, &mut ends, ethertype::IPV4, &packet_to([10, 1, 0, 9], 100, 1));
+    let [(ethertype::IPV4, answer)] = &left[..] else { panic!("{left:?}") };
+    let view = v4::View::new(answer).unwrap();
+    assert_eq!((view.source(), view.destination()), ([10, 0, 0, 1].into(), [10, 0, 3, 3].into()));
+    assert_eq!(view.transport().payload[..2], [11, 0]);
+
+    let came = labelled(201, 1, &packet_to([10, 1, 0, 9], 100, 64));
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+    let [(ethertype::IPV4, answer)] = &left[..] else { panic!("{left:?}") };
+    assert_eq!(answer[answer.len() - 4..], came[..4], "the labels it came with");
+
+    // Without a route to the sender the answer goes on in the LSP.
+    router.tables_mut().remove(0, v4_prefix("10.0.0.0/16")).unwrap();
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+    let [(ethertype::MPLS, answer)] = &left[..] else { panic!("{left:?}") };
+    assert_eq!(Entry::read(answer).unwrap().label, label(100));
+    assert_eq!(Entry::read(answer).unwrap().ttl, 254);
+    assert_eq!(v4::View::new(&answer[4..]).unwrap().destination(), Ipv4Addr::new(10, 0, 3, 3));
+    assert_eq!(router.counters().get(Counter::TtlExceeded), 3);
+
+    // A flood is answered now and then.
+    for _ in 0..50 {
+        exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+    }
+    assert!(router.counters().get(Counter::NotAnswered) > 20);
+}
+
+#[test]
+fn packets_wait_for_their_next_hops_station() {
+    let (mut router, mut ends) = slow_path();
+    let packet = packet_to([10, 6, 0, 9], 100, 64);
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet), []);
+    assert!(router.unresolved().eq([(1, NEXT_HOP)]));
+    router.resolve(Instant::ZERO, (1, NEXT_HOP), STATIONS.to);
+    router.turn(Instant::ZERO);
+    assert_eq!(sent(&mut ends[1]).len(), 1);
+    assert_eq!(router.poll_timeout(), Instant::NEVER);
+    let (hop, _) = router.tables().hop(6);
+    let hop = *hop;
+    router.tables_mut().set_hop(6, hop, next_hop(Some(STATIONS)));
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet).len(), 1);
+
+    let (mut router, mut ends) = slow_path();
+    for _ in 0..10 {
+        exchange(&mut router, &mut ends, ethertype::IPV4, &packet);
+    }
+    assert_eq!(router.counters().get(Counter::Unresolved), 2, "more than may wait");
+    let due = router.poll_timeout();
+    assert_eq!(due, Instant::ZERO + Duration::from_secs(3));
+    router.turn(due);
+    assert_eq!(router.counters().get(Counter::Unresolved), 10);
+    assert_eq!((router.unresolved().count(), router.poll_timeout()), (0, Instant::NEVER));
+}
+
+#[test]
+fn what_an_lsp_brings_for_the_router_itself_is_handed_over() {
+    let (mut router, mut ends) = slow_path();
+    let packet = packet_to([10, 9, 0, 9], 100, 64);
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::MPLS, &labelled(300, 9, &packet)), []);
+    assert_eq!(router.poll_delivered(), Some(packet.clone()));
+    // Without labels the system has it already.
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet), []);
+    assert_eq!(router.poll_delivered(), None);
+    assert_eq!(router.counters().get(Counter::Local), 1);
+    assert_eq!(router.counters().get(Counter::Delivered), 1);
+}
+
+/// Waits for news of the kernel's that change something.
+fn news(kernel: &mut Kernel) -> News {
+    let start = std::time::Instant::now();
+    loop {
+        assert!(start.elapsed().as_secs() < 20, "nothing is told");
+        let fd = kernel.as_fd();
+        poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::from(100_u8)).unwrap();
+        let news = kernel.poll().unwrap();
+        if !news.changes.is_empty() {
+            return news;
+        }
+    }
+}
+
+#[test]
+fn the_kernels_routes_are_followed() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(Default::default());
+    let mut netlink = Netlink::open(&pair.left).unwrap();
+    let index = netlink.link("left0").unwrap().index;
+    let interface = fib::Interface { mac: LEFT_MAC, mtu: 1500, table: 0, mpls: true };
+    let mut fib = Fib::new(vec![interface], 1, Model::Uniform);
+    let sizes = Sizes { tables: sizes().tables[..1].to_vec(), ..sizes() };
+    let mut tables = Tables::new(sizes, vec![0], SEED, None);
+    let mut kernel = Kernel::open(&pair.left).unwrap();
+    let names =
+        Names { interfaces: [(index, 0)].into(), loopback: Some(1), tables: [(254, 0), (255, 0)].into() };
+    let mut apply = |tables: &mut Tables, news: News| {
+        for change in &news.changes {
+            fib.apply(tables, change).unwrap();
+        }
+        for (neighbour, station) in news.neighbours {
+            fib.set_neighbour(tables, neighbour, station);
+        }
+    };
+    let packet = |tables: &Tables, destination: [u8; 4]| {
+        let mut bytes = [&[0; 16], &packet_to(destination, 40, 64)[..]].concat();
+        match tables.forward(&mut Packet { bytes: &mut bytes, start: 16, kind: Kind::V4 }, 0) {
+            Verdict::Send { hop, .. } => Some(tables.hop(hop).1),
+            verdict => {
+                assert!(matches!(verdict, Verdict::Refuse(_) | Verdict::Local { .. }), "{verdict:?}");
+                None
+            }
+        }
+    };
+    apply(&mut tables, kernel.load(names).unwrap());
+    let right = Some(NextHop {
+        via: Some([10, 1, 0, 1].into()),
+        stations: Some(Stations { to: RIGHT_MAC, from: LEFT_MAC }),
+    });
+    assert_eq!(packet(&tables, [10, 1, 0, 1]), right, "it is a neighbour that is known");
+    assert_eq!((packet(&tables, [10, 1, 0, 0]), packet(&tables, [10, 9, 0, 1])), (None, None));
+
+    let route = Route {
+        destination: ([10, 9, 0, 0].into(), 16),
+        gateway: Some([10, 1, 0, 1].into()),
+        link: "left0",
+        preferred_source: None,
+        metrics: Metrics::default(),
+    };
+    netlink.add_route(&route).unwrap();
+    apply(&mut tables, news(&mut kernel));
+    assert_eq!(packet(&tables, [10, 9, 0, 1]), right);
+    netlink.set_down("left0").unwrap();
+    while packet(&tables, [10, 9, 0, 1]).is_some() {
+        apply(&mut tables, news(&mut kernel));
+    }
+}

@@ -1,0 +1,179 @@
+//! Two speakers on this machine, over TCP.
+
+use super::*;
+use crate::bgp::nlri::Nlri;
+use crate::bgp::open::Identity;
+use crate::bgp::path::{AsPath, Path};
+use crate::bgp::receive::{ExpectedNextHop, Received};
+use netstage_core::time::Duration;
+use std::net::TcpListener as StdListener;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+
+fn settings(number: u8, connects: bool) -> Settings {
+    Settings {
+        identity: Identity {
+            local_as: 65_000 + u32::from(number),
+            peer_as: None,
+            identifier: [192, 0, 2, number].into(),
+            hold_time: Duration::from_secs(90),
+            families: Family::ALL.to_vec(),
+            four_octet_as: true,
+        },
+        connects,
+        connect_retry: Duration::from_millis(50),
+        restart: Some(Duration::from_millis(50)),
+    }
+}
+
+/// The second listens, the first connects.
+fn endpoints() -> [Endpoint; 2] {
+    // A port that was free a moment ago.
+    let port = StdListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap().port();
+    let address = [127, 0, 0, 1].into();
+    let endpoint = Endpoint {
+        local: address,
+        peer: address,
+        peer_port: port,
+        listen_port: None,
+        md5_key: None,
+        security_hops: None,
+    };
+    [endpoint.clone(), Endpoint { listen_port: Some(port), ..endpoint }]
+}
+
+type Reports = tokio::sync::mpsc::UnboundedReceiver<Report>;
+
+/// Starts a speaker; its reports and its commands.
+fn start(settings: Settings, endpoint: Endpoint) -> (UnboundedSender<Command>, Reports) {
+    let (commands, receiver) = unbounded_channel();
+    let (sender, reports) = unbounded_channel();
+    let epoch = std::time::Instant::now();
+    tokio::spawn(run(settings, endpoint, epoch, receiver, move |_, report| {
+        let _ = sender.send(report);
+    }));
+    (commands, reports)
+}
+
+/// The first thing told that `is_it` takes.
+async fn told<T>(reports: &mut Reports, mut is_it: impl FnMut(Report) -> Option<T>) -> T {
+    let search = async {
+        loop {
+            if let Some(found) = is_it(reports.recv().await.expect("the speaker runs")) {
+                return found;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, search).await.expect("told in time")
+}
+
+async fn established(reports: &mut Reports) {
+    told(reports, |report| matches!(report, Report::Session(Event::Established(_))).then_some(())).await
+}
+
+fn table(count: u32) -> Arc<Table> {
+    let mut table = Table::new();
+    let path = Path::new([192, 0, 2, 1].into(), AsPath::default());
+    let group = table.group(Family::Ipv4Unicast, path).unwrap();
+    for number in 0..count {
+        let prefix = "1.0.0.0/24".parse::<crate::bgp::nlri::Prefix>().unwrap().further(number).unwrap();
+        table.push(group, &Nlri::unicast(prefix));
+    }
+    Arc::new(table)
+}
+
+#[tokio::test]
+async fn routes_are_announced_refreshed_and_withdrawn() {
+    let [ours, theirs] = endpoints();
+    let (collect, mut there) = start(settings(2, false), theirs);
+    let (inject, mut here) = start(settings(1, true), ours);
+    let table = table(30_000);
+    inject.send(Command::Announce(table.clone(), Order::Packed)).unwrap();
+    let mut received = Received::new();
+    // The mark comes behind the routes, announced before or after the session came up.
+    told(&mut there, |report| match report {
+        Report::Session(Event::Update(update)) => {
+            received.take(&update);
+            (received.len() == table.len()).then_some(())
+        }
+        _ => None,
+    })
+    .await;
+    let families = [Family::Ipv4Unicast];
+    assert!(received.differences(&table, &families, ExpectedNextHop::AsListed).is_empty());
+    let sent = told(&mut here, |report| match report {
+        Report::Sent(written) if written.routes > 0 => Some(written),
+        _ => None,
+    })
+    .await;
+    assert_eq!(sent.routes, table.len());
+
+    collect.send(Command::Refresh(Family::Ipv4Unicast)).unwrap();
+    let mut again = Received::new();
+    told(&mut there, |report| match report {
+        Report::Session(Event::Update(update)) => {
+            again.take(&update);
+            (again.len() == table.len()).then_some(())
+        }
+        _ => None,
+    })
+    .await;
+
+    inject.send(Command::Withdraw(table.clone(), Order::Packed)).unwrap();
+    told(&mut there, |report| match report {
+        Report::Session(Event::Update(update)) => {
+            again.take(&update);
+            again.is_empty().then_some(())
+        }
+        _ => None,
+    })
+    .await;
+
+    inject.send(Command::Stop).unwrap();
+    let down = told(&mut there, |report| match report {
+        Report::Session(Event::Down(down)) => Some(down),
+        _ => None,
+    })
+    .await;
+    assert_eq!(down.to_string(), "received: administrative shutdown (6/2)");
+}
+
+#[tokio::test]
+async fn only_who_signs_with_the_key_comes_up() {
+    let keyed = |endpoint: Endpoint, key: &[u8]| Endpoint { md5_key: Some(key.to_vec()), ..endpoint };
+    let [ours, theirs] = endpoints();
+    let probe = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let signed = netstage_host::ports::tcp_protection::sign_with_md5(
+        std::os::fd::AsFd::as_fd(&probe),
+        [127, 0, 0, 1].into(),
+        b"secret",
+    );
+    if let Err(error) = signed {
+        println!("skipped: only_who_signs_with_the_key_comes_up: no TCP_MD5SIG here: {error}");
+        return;
+    }
+    let (_commands, mut there) = start(settings(2, false), keyed(theirs, b"secret"));
+    let (_other, mut other) = start(settings(1, true), keyed(ours.clone(), b"wrong"));
+    let attempt = Duration::from_millis(500);
+    let nothing = tokio::time::timeout(std::time::Duration::from_nanos(attempt.0), established(&mut other));
+    assert!(nothing.await.is_err(), "another key is none");
+    let (_commands, mut here) = start(settings(1, true), keyed(ours, b"secret"));
+    established(&mut here).await;
+    established(&mut there).await;
+}
+
+#[tokio::test]
+async fn neighbours_send_and_demand_the_highest_ttl() {
+    let near = |endpoint: Endpoint| Endpoint { security_hops: Some(1), ..endpoint };
+    let [ours, theirs] = endpoints();
+    let (_there, mut there) = start(settings(2, false), near(theirs.clone()));
+    // Packets of a usual socket start with 64 hops, and are not heard.
+    let (far, mut reports) = start(settings(1, true), ours.clone());
+    let nothing = tokio::time::timeout(std::time::Duration::from_millis(500), established(&mut reports));
+    assert!(nothing.await.is_err());
+    far.send(Command::Stop).unwrap();
+    let (_here, mut here) = start(settings(1, true), near(ours));
+    established(&mut here).await;
+    established(&mut there).await;
+}

@@ -1,0 +1,88 @@
+//! Segments without the signature that they were to have: the kernel drops them and tells nobody, so an end
+//! with another key is only seen to be silent. What a namespace counts of them gives it away.
+
+use netstage_host::netns::Namespace;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+
+/// Segments that were dropped for their signatures (RFC 2385).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signatures {
+    /// They had none, and ours have a key.
+    pub missing: u64,
+    /// They had one, and ours have no key.
+    pub unexpected: u64,
+    /// They were signed with another key.
+    pub wrong: u64,
+}
+
+impl Signatures {
+    /// All of them.
+    pub fn count(self) -> u64 {
+        self.missing + self.unexpected + self.wrong
+    }
+
+    fn since(self, before: Signatures) -> Signatures {
+        Signatures {
+            missing: self.missing.saturating_sub(before.missing),
+            unexpected: self.unexpected.saturating_sub(before.unexpected),
+            wrong: self.wrong.saturating_sub(before.wrong),
+        }
+    }
+}
+
+/// The kernel's counts of a namespace.
+pub(super) struct Watch {
+    file: File,
+    before: Signatures,
+}
+
+impl Watch {
+    /// Counts from now on.
+    pub(super) fn new(namespace: &Namespace) -> io::Result<Watch> {
+        // An open file stays that of its namespace, whoever reads it.
+        let file = namespace.run(|| File::open("/proc/thread-self/net/netstat")).flatten()?;
+        let mut watch = Watch { file, before: Signatures::default() };
+        watch.take();
+        Ok(watch)
+    }
+
+    /// Those since it was last asked.
+    pub(super) fn take(&mut self) -> Signatures {
+        let mut text = String::new();
+        let read = self.file.seek(SeekFrom::Start(0)).and_then(|_| self.file.read_to_string(&mut text));
+        let Ok(_) = read else { return Signatures::default() };
+        let now = in_netstat(&text);
+        now.since(std::mem::replace(&mut self.before, now))
+    }
+}
+
+/// What the lines of names and values say; a kernel that counts none of these says nothing.
+fn in_netstat(text: &str) -> Signatures {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return Signatures::default() };
+    let mut found = Signatures::default();
+    for (name, value) in names.split_whitespace().zip(values.split_whitespace()) {
+        let count = match name {
+            "TCPMD5NotFound" => &mut found.missing,
+            "TCPMD5Unexpected" => &mut found.unexpected,
+            "TCPMD5Failure" => &mut found.wrong,
+            _ => continue,
+        };
+        *count = value.parse().unwrap_or(0);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_found_by_their_names() {
+        let text = "TcpExt: SyncookiesSent TCPMD5NotFound TCPMD5Unexpected X TCPMD5Failure\n\
+                    TcpExt: 1 2 3 4 5\nIpExt: InNoRoutes TCPMD5Failure\nIpExt: 0 9\n";
+        assert_eq!(in_netstat(text), Signatures { missing: 2, unexpected: 3, wrong: 5 });
+        assert_eq!(in_netstat("IpExt: A\nIpExt: 1\n"), Signatures::default());
+    }
+}

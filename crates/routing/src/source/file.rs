@@ -1,0 +1,261 @@
+//! Routes and labels as lines of a text file, much as iproute2 writes them:
+//!
+//! ```text
+//! # prefix, or a label, and where it leads
+//! 10.0.0.0/8      via 192.0.2.1 dev eth1
+//! 10.1.0.0/16     via 192.0.2.1 dev eth1 push 100/200
+//! 10.2.0.0/16     via 192.0.2.1 dev eth1 or via 192.0.2.5 dev eth2 push 17
+//! 2001:db8::/32   discard
+//! 192.0.2.7/32    local
+//! 172.16.0.0/12   table red via 192.0.2.1 dev eth1
+//! label 300       swap 301 via 192.0.2.1 dev eth1
+//! label 301       via 192.0.2.1 dev eth1
+//! label 302       pop
+//! label 303       pop table red
+//! ```
+//!
+//! A label that leads somewhere without `swap` is taken off (penultimate hop popping); `pop` looks up what
+//! is beneath.
+
+use crate::source::path::{Change, Destination, Meaning, Path};
+use netstage_wire::mpls::Label;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::SplitWhitespace;
+
+/// What is wrong, and in which line, from one on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The line.
+    pub line: usize,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// How names in a file are the router's numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Names<'a> {
+    /// Interfaces, in order.
+    pub interfaces: &'a [String],
+    /// Tables, in order; the first is the one meant where none is named.
+    pub tables: &'a [String],
+}
+
+/// Reads all lines, or tells of the first that is wrong.
+pub fn read(text: &str, names: Names<'_>) -> Result<Vec<Change>, Error> {
+    let mut changes = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(first) = words.next() else { continue };
+        let read = self::line(first, &mut words, names);
+        changes.push(read.map_err(|message| Error { line: number + 1, message })?);
+    }
+    Ok(changes)
+}
+
+fn line(first: &str, words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<Change, String> {
+    if first == "label" {
+        let label = label(words.next().unwrap_or_default())?;
+        return Ok(Change::Label(label, Some(meaning(words, names)?)));
+    }
+    let prefix = prefix(first)?;
+    let mut next = words.next();
+    let mut table = 0;
+    if next == Some("table") {
+        table = self::table(words, names)?;
+        next = words.next();
+    }
+    let to = destination(next, words, &[], names)?;
+    Ok(Change::Route((table, prefix), Some(to)))
+}
+
+fn meaning(words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<Meaning, String> {
+    let mut next = words.next();
+    if next == Some("pop") {
+        return match words.next() {
+            None => Ok(Meaning::Pop { table: 0 }),
+            Some("table") => Ok(Meaning::Pop { table: table(words, names)? }),
+            Some(word) => Err(format!("`{word}` after `pop`: expected `table` and its name, or nothing")),
+        };
+    }
+    let mut swapped = Vec::new();
+    if next == Some("swap") {
+        swapped = labels(words.next().unwrap_or_default())?;
+        next = words.next();
+    }
+    Ok(Meaning::Forward(destination(next, words, &swapped, names)?))
+}
+
+fn destination<'a>(
+    first: Option<&'a str>,
+    words: &mut SplitWhitespace<'a>,
+    swapped: &[Label],
+    names: Names<'_>,
+) -> Result<Destination, String> {
+    let destination = match first {
+        Some("local") => Destination::Local,
+        Some("discard") => Destination::Discard,
+        _ => return paths(first, words, swapped, names).map(Destination::Paths),
+    };
+    match words.next() {
+        None => Ok(destination),
+        Some(word) => Err(format!("`{word}` after all that can be said")),
+    }
+}
+
+fn paths<'a>(
+    mut next: Option<&'a str>,
+    words: &mut SplitWhitespace<'a>,
+    swapped: &[Label],
+    names: Names<'_>,
+) -> Result<Vec<Path>, String> {
+    let mut paths = Vec::new();
+    loop {
+        let mut via = None;
+        if next == Some("via") {
+            let word = words.next().unwrap_or_default();
+            via = Some(word.parse().map_err(|_| format!("`{word}` is no address"))?);
+            next = words.next();
+        }
+        if next != Some("dev") {
+            let found = next.map_or("the end of the line".into(), |word| format!("`{word}`"));
+            return Err(format!(
+                "{found} instead of `via` and an address, `dev` and an interface, `local` or `discard`"
+            ));
+        }
+        let name = words.next().unwrap_or_default();
+        let interface = names.interfaces.iter().position(|known| known == name);
+        let interface = interface.ok_or_else(|| format!("`{name}` is no interface of the router"))? as u32;
+        let mut own = swapped.to_vec();
+        next = words.next();
+        if next == Some("push") {
+            let mut pushed = labels(words.next().unwrap_or_default())?;
+            pushed.append(&mut own);
+            own = pushed;
+            next = words.next();
+        }
+        paths.push(Path { interface, via, labels: own });
+        match next {
+            None => return Ok(paths),
+            Some("or") => next = words.next(),
+            Some(word) => return Err(format!("`{word}` instead of `push`, `or` or the end of the line")),
+        }
+    }
+}
+
+fn table(words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<u32, String> {
+    let name = words.next().unwrap_or_default();
+    let table = names.tables.iter().position(|known| known == name);
+    table.map(|table| table as u32).ok_or_else(|| format!("`{name}` is no table"))
+}
+
+fn prefix(word: &str) -> Result<(IpAddr, u8), String> {
+    let wrong = || format!("`{word}` is no prefix such as 10.0.0.0/8 or 2001:db8::/32, nor `label`");
+    let (address, length) = word.split_once('/').ok_or_else(wrong)?;
+    let (address, length): (IpAddr, u8) =
+        (address.parse().map_err(|_| wrong())?, length.parse().map_err(|_| wrong())?);
+    let (bits, free) = match address {
+        IpAddr::V4(address) => (u128::from(u32::from(address)), 32_u32.checked_sub(length.into())),
+        IpAddr::V6(address) => (address.into(), 128_u32.checked_sub(length.into())),
+    };
+    let free = free.ok_or_else(wrong)?;
+    if free > 0 && bits & (u128::MAX >> (128 - free)) != 0 {
+        return Err(format!("`{word}` has bits beyond its length"));
+    }
+    Ok((address, length))
+}
+
+fn labels(word: &str) -> Result<Vec<Label>, String> {
+    word.split('/').map(label).collect()
+}
+
+fn label(word: &str) -> Result<Label, String> {
+    let number = word.parse().ok().and_then(Label::new);
+    number.ok_or_else(|| format!("`{word}` is no label: a number up to 1048575"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<Change>, Error> {
+        let interfaces = ["eth1", "eth2"].map(String::from);
+        let tables = ["main", "red"].map(String::from);
+        super::read(text, Names { interfaces: &interfaces, tables: &tables })
+    }
+
+    fn path(interface: u32, last: u8, labels: &[u32]) -> Path {
+        let labels = labels.iter().map(|number| Label::new(*number).unwrap()).collect();
+        Path { interface, via: Some([192, 0, 2, last].into()), labels }
+    }
+
+    #[test]
+    fn lines_are_changes() {
+        let text = "# a comment\n\n10.1.0.0/16 via 192.0.2.1 dev eth1 push 100/200 # another\n\
+            10.2.0.0/16 via 192.0.2.1 dev eth1 or via 192.0.2.5 dev eth2 push 17\n\
+            2001:db8::/32 discard\n0.0.0.0/0 table red local\n10.9.0.0/24 dev eth2\n\
+            label 300 swap 301 via 192.0.2.1 dev eth1 push 400\nlabel 301 via 192.0.2.1 dev eth1\n\
+            label 302 pop\nlabel 303 pop table red\n";
+        let route = |text: &str, table, to| {
+            let (address, length) = text.split_once('/').unwrap();
+            Change::Route((table, (address.parse().unwrap(), length.parse().unwrap())), Some(to))
+        };
+        let label = |number, meaning| Change::Label(Label::new(number).unwrap(), Some(meaning));
+        let forward = |path| Meaning::Forward(Destination::Paths(vec![path]));
+        let expected = vec![
+            route("10.1.0.0/16", 0, Destination::Paths(vec![path(0, 1, &[100, 200])])),
+            route("10.2.0.0/16", 0, Destination::Paths(vec![path(0, 1, &[]), path(1, 5, &[17])])),
+            route("2001:db8::/32", 0, Destination::Discard),
+            route("0.0.0.0/0", 1, Destination::Local),
+            route(
+                "10.9.0.0/24",
+                0,
+                Destination::Paths(vec![Path { interface: 1, via: None, labels: vec![] }]),
+            ),
+            label(300, forward(path(0, 1, &[400, 301]))),
+            label(301, forward(path(0, 1, &[]))),
+            label(302, Meaning::Pop { table: 0 }),
+            label(303, Meaning::Pop { table: 1 }),
+        ];
+        assert_eq!(read(text), Ok(expected));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (line, message) in [
+            (
+                "10.0.0.0 via 192.0.2.1 dev eth1",
+                "`10.0.0.0` is no prefix such as 10.0.0.0/8 or 2001:db8::/32, nor `label`",
+            ),
+            ("10.0.0.1/8 local", "`10.0.0.1/8` has bits beyond its length"),
+            (
+                "10.0.0.0/33 local",
+                "`10.0.0.0/33` is no prefix such as 10.0.0.0/8 or 2001:db8::/32, nor `label`",
+            ),
+            ("10.0.0.0/8 via eth1", "`eth1` is no address"),
+            ("10.0.0.0/8 dev eth9", "`eth9` is no interface of the router"),
+            ("10.0.0.0/8 dev eth1 push 1048576", "`1048576` is no label: a number up to 1048575"),
+            ("10.0.0.0/8 dev eth1 and more", "`and` instead of `push`, `or` or the end of the line"),
+            ("10.0.0.0/8 table blue local", "`blue` is no table"),
+            ("10.0.0.0/8 discard now", "`now` after all that can be said"),
+            (
+                "10.0.0.0/8",
+                "the end of the line instead of `via` and an address, `dev` and an interface, `local` or `discard`",
+            ),
+            ("label x pop", "`x` is no label: a number up to 1048575"),
+            ("label 20 pop red", "`red` after `pop`: expected `table` and its name, or nothing"),
+        ] {
+            let error = read(&format!("0.0.0.0/0 local\n{line}\n")).unwrap_err();
+            assert_eq!(error, Error { line: 2, message: message.into() });
+        }
+    }
+}

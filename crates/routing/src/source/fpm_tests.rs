@@ -1,0 +1,248 @@
+//! Sessions of a forwarding plane manager: whole, in pieces, cut off, opened anew and hostile.
+
+use super::*;
+use crate::source::path::{Destination, Meaning, Path};
+use netlink_packet_core::NetlinkHeader;
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::route::{
+    MplsLabel, RouteAddress, RouteAttribute, RouteHeader, RouteLwEnCapType, RouteLwTunnelEncap, RouteMessage,
+    RouteMplsIpTunnel, RouteType, RouteVia,
+};
+use netstage_wire::mpls::Label;
+use proptest::prelude::*;
+
+fn names() -> Names {
+    Names { interfaces: [(3, 0)].into(), loopback: Some(1), tables: [(254, 0)].into() }
+}
+
+fn frame(message: RouteNetlinkMessage) -> Vec<u8> {
+    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(message));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    let length = (bytes.len() + HEADER) as u16;
+    [&[VERSION, NETLINK][..], &length.to_be_bytes(), &bytes].concat()
+}
+
+fn message(family: AddressFamily, length: u8, attributes: Vec<RouteAttribute>) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: family,
+        destination_prefix_length: length,
+        table: 254,
+        kind: RouteType::Unicast,
+        ..RouteHeader::default()
+    };
+    message.attributes = attributes;
+    message
+}
+
+fn route(last: u8, way: bool) -> RouteMessage {
+    let mut attributes = vec![
+        RouteAttribute::Destination(RouteAddress::Inet([10, 0, last, 0].into())),
+        RouteAttribute::Priority(20),
+    ];
+    if way {
+        attributes.push(RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, 1].into())));
+        attributes.push(RouteAttribute::Oif(3));
+    }
+    message(AddressFamily::Inet, 24, attributes)
+}
+
+fn new(last: u8) -> Vec<u8> {
+    frame(RouteNetlinkMessage::NewRoute(route(last, true)))
+}
+
+/// FRR takes a route back without saying where it led.
+fn gone(last: u8) -> Vec<u8> {
+    frame(RouteNetlinkMessage::DelRoute(route(last, false)))
+}
+
+fn swap(from: u32, to: u32) -> Vec<u8> {
+    let label = |label| MplsLabel { label, traffic_class: 0, bottom_of_stack: true, ttl: 0 };
+    let attributes = vec![
+        RouteAttribute::Destination(RouteAddress::Mpls(label(from))),
+        RouteAttribute::NewDestination(vec![label(to)]),
+        RouteAttribute::Via(RouteVia::Inet([192, 0, 2, 1].into())),
+        RouteAttribute::Oif(3),
+    ];
+    frame(RouteNetlinkMessage::NewRoute(message(AddressFamily::Mpls, 20, attributes)))
+}
+
+fn leads(last: u8, there: bool) -> Change {
+    let path = Path { interface: 0, via: Some([192, 0, 2, 1].into()), labels: vec![] };
+    let prefix = (0, ([10, 0, last, 0].into(), 24));
+    Change::Route(prefix, there.then(|| Destination::Paths(vec![path])))
+}
+
+fn swaps(from: u32, to: Option<u32>) -> Change {
+    let label = |number| Label::new(number).unwrap();
+    let meaning = to.map(|to| {
+        let path = Path { interface: 0, via: Some([192, 0, 2, 1].into()), labels: vec![label(to)] };
+        Meaning::Forward(Destination::Paths(vec![path]))
+    });
+    Change::Label(label(from), meaning)
+}
+
+fn changes(manager: &mut Manager) -> Vec<Change> {
+    std::iter::from_fn(|| manager.poll_change()).collect()
+}
+
+fn seconds(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+#[test]
+fn what_comes_in_pieces_is_read_as_if_it_came_at_once() {
+    let mut manager = Manager::new(names());
+    manager.handle_connected(seconds(0));
+    for byte in [new(1), swap(300, 301), new(2)].concat() {
+        manager.handle_bytes(seconds(1), &[byte]).unwrap();
+    }
+    assert_eq!(changes(&mut manager), [leads(1, true), swaps(300, Some(301)), leads(2, true)]);
+    assert_eq!(manager.poll_timeout(), Instant::NEVER);
+}
+
+#[test]
+fn a_route_that_changes_does_not_go_in_between() {
+    let mut manager = Manager::new(names());
+    manager.handle_connected(seconds(0));
+    manager.handle_bytes(seconds(1), &[new(1), new(2)].concat()).unwrap();
+    changes(&mut manager);
+    manager.handle_bytes(seconds(2), &[gone(1), new(1), gone(2)].concat()).unwrap();
+    assert_eq!(changes(&mut manager), []);
+    let due = manager.poll_timeout();
+    assert!(due <= seconds(2) + CHANGING);
+    manager.handle_timeout(due);
+    assert_eq!(changes(&mut manager), [leads(2, false)]);
+    assert_eq!(manager.poll_timeout(), Instant::NEVER);
+}
+
+#[test]
+fn a_route_that_now_leads_elsewhere_goes() {
+    let mut manager = Manager::new(names());
+    manager.handle_connected(seconds(0));
+    manager.handle_bytes(seconds(1), &new(1)).unwrap();
+    changes(&mut manager);
+    let mut elsewhere = route(1, true);
+    elsewhere.attributes.pop();
+    elsewhere.attributes.push(RouteAttribute::Oif(9));
+    manager.handle_bytes(seconds(2), &frame(RouteNetlinkMessage::NewRoute(elsewhere))).unwrap();
+    manager.handle_timeout(manager.poll_timeout());
+    assert_eq!(changes(&mut manager), [leads(1, false)]);
+}
+
+#[test]
+fn a_new_session_moves_nothing_but_what_it_does_not_tell_again() {
+    let mut manager = Manager::new(names());
+    manager.handle_connected(seconds(0));
+    manager.handle_bytes(seconds(1), &[new(1), new(2), swap(300, 301), swap(302, 303)].concat()).unwrap();
+    changes(&mut manager);
+    // It ends in the middle of a message.
+    manager.handle_bytes(seconds(9), &new(3)[..20]).unwrap();
+    manager.handle_closed(seconds(10));
+    manager.handle_connected(seconds(20));
+    manager.handle_bytes(seconds(21), &[new(2), swap(300, 304)].concat()).unwrap();
+    assert_eq!(changes(&mut manager), [swaps(300, Some(304))]);
+    manager.handle_timeout(seconds(130));
+    assert_eq!(changes(&mut manager), [], "the new session has its own time");
+    assert_eq!(manager.poll_timeout(), seconds(20) + HOLD);
+    manager.handle_timeout(seconds(20) + HOLD);
+    assert_eq!(changes(&mut manager), [leads(1, false), swaps(302, None)]);
+    assert_eq!(manager.poll_timeout(), Instant::NEVER);
+}
+
+#[test]
+fn ipv6_goes_to_the_next_router_of_the_lsp_of_ipv4_it_is_in() {
+    let label = MplsLabel { label: 17, traffic_class: 0, bottom_of_stack: true, ttl: 0 };
+    let labelled = |family, destination, length, via: Option<[u8; 4]>| {
+        let mut attributes = vec![
+            RouteAttribute::Destination(destination),
+            RouteAttribute::Oif(3),
+            RouteAttribute::EncapType(RouteLwEnCapType::Mpls),
+            RouteAttribute::Encap(vec![RouteLwTunnelEncap::Mpls(RouteMplsIpTunnel::Destination(vec![
+                label,
+            ]))]),
+        ];
+        attributes.extend(via.map(|via| RouteAttribute::Gateway(RouteAddress::Inet(via.into()))));
+        frame(RouteNetlinkMessage::NewRoute(message(family, length, attributes)))
+    };
+    let six: std::net::Ipv6Addr = "fd02::".parse().unwrap();
+    let of_ipv6 = labelled(AddressFamily::Inet6, RouteAddress::Inet6(six), 64, None);
+    let of_ipv4 =
+        labelled(AddressFamily::Inet, RouteAddress::Inet([10, 0, 2, 1].into()), 32, Some([192, 0, 2, 1]));
+    let labels = vec![Label::new(17).unwrap()];
+    let path = Path { interface: 0, via: Some([192, 0, 2, 1].into()), labels };
+    let to = Some(Destination::Paths(vec![path]));
+    let expected = |address: IpAddr, length| Change::Route((0, (address, length)), to.clone());
+    let (four, six) = (expected([10, 0, 2, 1].into(), 32), expected(six.into(), 64));
+    for (told, changed) in [
+        ([&of_ipv4[..], &of_ipv6].concat(), [four.clone(), six.clone()]),
+        ([&of_ipv6[..], &of_ipv4].concat(), [four, six]),
+    ] {
+        let mut manager = Manager::new(names());
+        manager.handle_connected(seconds(0));
+        manager.handle_bytes(seconds(1), &told).unwrap();
+        assert_eq!(changes(&mut manager), changed);
+    }
+}
+
+#[test]
+fn what_is_none_of_it_ends_the_session_and_moves_nothing() {
+    let mut manager = Manager::new(names());
+    manager.handle_connected(seconds(0));
+    manager.handle_bytes(seconds(1), &new(1)).unwrap();
+    changes(&mut manager);
+    let next_hop = [&[1, 1, 0, 20][..], &16_u32.to_ne_bytes(), &RTM_NEWNEXTHOP.to_ne_bytes(), &[0; 10]];
+    for (bytes, fault) in [
+        (vec![1, 2, 0, 4], Fault::Unknown { version: 1, kind: 2 }),
+        (b"GET / HTTP/1.1".to_vec(), Fault::Unknown { version: b'G', kind: b'E' }),
+        (vec![1, 1, 0, 3], Fault::TooShort),
+        (next_hop.concat(), Fault::NextHopGroups),
+    ] {
+        manager.handle_connected(seconds(2));
+        assert_eq!(manager.handle_bytes(seconds(2), &bytes), Err(fault));
+        assert_eq!(changes(&mut manager), []);
+    }
+    // A message that contradicts its frame is skipped.
+    manager.handle_connected(seconds(3));
+    let mut wrong = new(4);
+    wrong[4] = 0xff;
+    manager.handle_bytes(seconds(3), &[wrong, new(5)].concat()).unwrap();
+    assert_eq!((manager.unreadable(), changes(&mut manager)), (1, vec![leads(5, true)]));
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_are_refused_or_read(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        at in 0..60_usize,
+        value in any::<u8>(),
+    ) {
+        let mut manager = Manager::new(names());
+        manager.handle_connected(seconds(0));
+        let mut damaged = [new(1), swap(300, 301), new(2)].concat();
+        damaged[at] = value;
+        let _ = manager.handle_bytes(seconds(1), &damaged);
+        let length = (bytes.len() as u16 + 4).to_be_bytes();
+        manager.handle_connected(seconds(1));
+        let _ = manager.handle_bytes(seconds(1), &[&[VERSION, NETLINK][..], &length, &bytes].concat());
+        manager.handle_closed(seconds(2));
+        manager.handle_timeout(seconds(2) + HOLD);
+        // What has been held is gone, once.
+        let mut known = std::collections::BTreeSet::new();
+        for change in changes(&mut manager) {
+            match change {
+                Change::Route(prefix, to) => match to.is_some() {
+                    true => drop(known.insert(format!("{prefix:?}"))),
+                    false => assert!(known.remove(&format!("{prefix:?}"))),
+                },
+                Change::Label(label, to) => match to.is_some() {
+                    true => drop(known.insert(format!("{label:?}"))),
+                    false => assert!(known.remove(&format!("{label:?}"))),
+                },
+            }
+        }
+        prop_assert!(known.is_empty());
+    }
+}

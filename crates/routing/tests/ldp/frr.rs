@@ -1,0 +1,196 @@
+//! Sessions with FRR's ldpd, which runs unchanged. It needs no MPLS in the kernel for what is looked at here:
+//! what it is told, tells and releases.
+
+use crate::pair::{Pair, may_make_namespaces, skip};
+use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, link, start};
+use netstage_core::ldp::{Binding, Event, NextHop};
+use netstage_host::netns::netlink::VethOptions;
+use netstage_host::netns::{Namespace, spawn_in};
+use netstage_routing::ldp::Command as Order;
+use netstage_routing::ldp::counter::Counter;
+use netstage_wire::ldp::message::Fec;
+use netstage_wire::mpls::Label;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What each end tells the other.
+const MAPPINGS: u32 = 10_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A prefix that FRR tells of.
+fn theirs(number: u32) -> Fec {
+    Fec::prefix(Ipv4Addr::from(0x0c00_0000 | number << 8).into(), 24).unwrap()
+}
+
+/// FRR in a namespace, with a route to each of its prefixes.
+struct Frr {
+    process: Child,
+    folder: PathBuf,
+}
+
+impl Frr {
+    fn start(namespace: &Namespace, link: &str, address: Ipv4Addr, neighbour: Ipv4Addr) -> Frr {
+        let folder = std::env::temp_dir().join(format!("netstage-ldp-{}-{address}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let here = folder.display();
+        let mut routes = String::new();
+        for number in 0..MAPPINGS {
+            let prefix = Ipv4Addr::from(0x0c00_0000 | number << 8);
+            writeln!(routes, "route add {prefix}/24 via {neighbour}").unwrap();
+        }
+        std::fs::write(folder.join("routes"), routes).unwrap();
+        let configuration = format!(
+            "mpls ldp\n router-id {address}\n address-family ipv4\n  discovery transport-address {address}\n  \
+             interface {link}\n exit-address-family\n"
+        );
+        std::fs::write(folder.join("ldpd.conf"), configuration).unwrap();
+        // FRR's daemons stay root, which has to be of the group of its sockets.
+        let common = format!("-d -u root -g root -z {here}/zserv.api --vty_socket {here} -A 127.0.0.1 -P 0");
+        let script = format!(
+            "ip -batch {here}/routes
+             sed 's/^\\(frrvty:.*:\\)[^:]*$/\\1root/' /etc/group > {here}/group
+             mount --bind {here}/group /etc/group
+             /usr/lib/frr/zebra {common} -f /dev/null -i {here}/zebra.pid
+             /usr/lib/frr/ldpd {common} -f {here}/ldpd.conf -i {here}/ldpd.pid --ctl_socket {here}
+             exec sleep infinity"
+        );
+        // Daemons end with the first process of their namespace.
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", &script]);
+        // What its daemons lack here, kernel MPLS for one, they say at length.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let process = spawn_in(namespace, command).unwrap();
+        Frr { process, folder }
+    }
+
+    /// What a command of its says.
+    async fn says(&self, command: &str) -> String {
+        let (folder, command) = (self.folder.clone(), command.to_string());
+        tokio::task::spawn_blocking(move || {
+            let mut vtysh = Command::new("vtysh");
+            vtysh.arg("--vty_socket").arg(folder).args(["-c", &command]).stderr(Stdio::null());
+            String::from_utf8_lossy(&vtysh.output().unwrap().stdout).into_owned()
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Until its bindings are as they ought to be.
+    async fn binds(&self, what: &str, is_so: impl Fn(&str) -> bool) {
+        let begin = Instant::now();
+        while !is_so(&self.says("show mpls ldp binding json").await) {
+            assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        }
+    }
+}
+
+impl Drop for Frr {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+        _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn prefix(fec: Fec) -> String {
+    let Fec::Prefix { address, length } = fec else { panic!("{fec:?}") };
+    format!("{address}/{length}")
+}
+
+/// The labels FRR has from this end, by prefix.
+fn bindings(json: &str) -> BTreeMap<String, String> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
+    let json: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+    let all = json["bindings"].as_array().into_iter().flatten();
+    let all = all.map(|binding| (text(&binding["prefix"]), text(&binding["remoteLabel"])));
+    all.filter(|(prefix, label)| prefix.starts_with("11.") && label != "-").collect()
+}
+
+async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4Addr)) -> Running {
+    let frr = Frr::start(its.0, its.1, its.2, own.2);
+    let peer = identifier(its.2);
+    let mut here = start(config(own.2), link(own.0, own.1, own.2));
+    here.tell(Order::SetAddresses(vec![own.2.into()]));
+    let transit = |number, label| {
+        (number, Binding::Transit { label: Label::new(label).unwrap(), next_hops: vec![its.2.into()] })
+    };
+    let ours = (0..MAPPINGS).map(|number| transit(fec(number), 1000 + number));
+    here.tell(Order::Bind(ours.chain([transit(theirs(5), 500)]).collect()));
+
+    assert_eq!(here.up().await, peer);
+    let begin = Instant::now();
+    let since =
+        |what: &str| println!("{what}: {:.3} s after the session was up", begin.elapsed().as_secs_f64());
+    let (mut missing, mut outgoing) = ((0..MAPPINGS).map(theirs).collect::<BTreeSet<Fec>>(), vec![]);
+    here.event("all of FRR's mappings", |event| {
+        match event {
+            Event::Mapping { fec, .. } => _ = missing.remove(&fec),
+            Event::Outgoing { fec, to } if fec == theirs(5) => outgoing = to,
+            _ => {}
+        }
+        missing.is_empty().then_some(())
+    })
+    .await;
+    since("all of FRR's mappings here");
+    let [NextHop { address, peer: next, .. }] = outgoing[..] else {
+        panic!("no label of FRR for its prefix")
+    };
+    assert_eq!((address, next), (its.2.into(), peer));
+    let expected: BTreeMap<String, String> =
+        (0..MAPPINGS).map(|number| (prefix(fec(number)), (1000 + number).to_string())).collect();
+    frr.binds("all mappings of this end", |known| bindings(known) == expected).await;
+    since("all of this end's mappings in what FRR shows");
+
+    here.tell(Order::Unbind((0..MAPPINGS).map(fec).collect()));
+    let mut free = 0;
+    here.event("all releases", |event| {
+        free += u32::from(matches!(event, Event::Free { .. }));
+        (free == MAPPINGS).then_some(())
+    })
+    .await;
+    frr.binds("none any more", |known| bindings(known).is_empty()).await;
+    here.tell(Order::Bind(vec![(fec(7), Binding::Egress { label: None })]));
+    frr.binds("penultimate-hop popping", |known| {
+        bindings(known) == [(prefix(fec(7)), "imp-null".to_string())].into()
+    })
+    .await;
+
+    frr.says("clear mpls ldp neighbor").await;
+    here.down().await;
+    assert_eq!(here.up().await, peer);
+    here
+}
+
+fn may_run() -> bool {
+    let is_there = Path::new("/usr/lib/frr/ldpd").exists();
+    if !is_there {
+        skip("FRR's ldpd is not installed (apt-get install frr)");
+    }
+    is_there && may_make_namespaces()
+}
+
+#[tokio::test]
+async fn the_session_is_opened_by_this_end() {
+    if may_run() {
+        let pair = Pair::new(VethOptions::default());
+        let here = session((&pair.right, "right0", RIGHT), (&pair.left, "left0", LEFT)).await;
+        let counters = here.snapshot().await.counters;
+        assert!(counters.get(Counter::Connected) > 0 && counters.get(Counter::Accepted) == 0);
+        here.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_session_is_opened_by_frr() {
+    if may_run() {
+        let pair = Pair::new(VethOptions::default());
+        let here = session((&pair.left, "left0", LEFT), (&pair.right, "right0", RIGHT)).await;
+        let counters = here.snapshot().await.counters;
+        assert!(counters.get(Counter::Connected) == 0 && counters.get(Counter::Accepted) > 0);
+        here.stop().await;
+    }
+}

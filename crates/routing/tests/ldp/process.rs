@@ -1,0 +1,99 @@
+//! A peer in a process of its own, which may be killed or stopped.
+
+use crate::pair::{Pair, may_make_namespaces};
+use crate::running::{LEFT, PATIENCE, RIGHT, Running, config, left, link, start, transit};
+use netstage_core::ldp::{Config, End, Event};
+use netstage_core::time::Duration;
+use netstage_host::netns::netlink::VethOptions;
+use netstage_host::netns::{Namespace, spawn_in};
+use netstage_routing::ldp::Command;
+use netstage_wire::ldp::Status;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::process::{Child, Stdio};
+use std::time::Instant as Clock;
+
+/// Asks this program to be the peer of another one.
+const PEER: &str = "NETSTAGE_LDP_PEER";
+
+/// The other end of the tests below, in a process of its own.
+#[test]
+fn a_peer_in_a_process() {
+    if std::env::var_os(PEER).is_none() {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let namespace = Namespace::of_this_thread().unwrap();
+        let config = Config { link_hold: Duration::from_secs(3), ..config(RIGHT) };
+        let mut running = start(config, link(&namespace, "right0", RIGHT));
+        running.tell(Command::Bind(vec![transit(1, LEFT)]));
+        while running.reports.recv().await.is_some() {}
+    });
+}
+
+fn peer_process(pair: &Pair) -> Child {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "process::a_peer_in_a_process"]).env(PEER, "1").stdout(Stdio::null());
+    spawn_in(&pair.right, command).unwrap()
+}
+
+/// Until no hello of anybody holds any more.
+async fn silence(here: &Running) -> std::time::Duration {
+    let start = Clock::now();
+    while !here.snapshot().await.neighbours.is_empty() {
+        assert!(start.elapsed() < PATIENCE);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    start.elapsed()
+}
+
+#[tokio::test]
+async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_old() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let mut here = start(config(LEFT), left(&pair));
+    let mut peer = peer_process(&pair);
+    here.up().await;
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    // Its system closes the connection.
+    assert_eq!(here.down().await, End::Lost);
+    let took = silence(&here).await;
+    assert!(took <= std::time::Duration::from_millis(3500), "the peer's hellos hold 3 s: {took:?}");
+    // It comes back with its labels.
+    let mut peer = peer_process(&pair);
+    here.up().await;
+    let label = here.event("a mapping", |event| match event {
+        Event::Mapping { label, .. } => Some(label.number()),
+        _ => None,
+    });
+    assert_eq!(label.await, 1001);
+    here.stop().await;
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+}
+
+#[tokio::test]
+async fn a_peer_that_stands_still_is_given_up_after_the_hold_time() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let mut here = start(config(LEFT), left(&pair));
+    let mut peer = peer_process(&pair);
+    here.up().await;
+    let start = Clock::now();
+    kill(Pid::from_raw(peer.id() as i32), Signal::SIGSTOP).unwrap();
+    assert_eq!(here.down().await, End::Sent(Status::HOLD_TIMER_EXPIRED));
+    let took = start.elapsed();
+    assert!(
+        (1.5..4.0).contains(&took.as_secs_f64()),
+        "hellos hold 3 s, and one comes every second: {took:?}"
+    );
+    here.stop().await;
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+}

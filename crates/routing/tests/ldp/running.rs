@@ -1,0 +1,127 @@
+//! A speaker that runs, and what it tells.
+
+use crate::pair::Pair;
+use netstage_core::ldp::{Binding, Config, End, Event};
+use netstage_core::time::Instant;
+use netstage_host::netns::Namespace;
+use netstage_routing::ldp::{Command, Interface, Place, Report, Snapshot, run};
+use netstage_wire::ldp::Identifier;
+use netstage_wire::ldp::message::Fec;
+use netstage_wire::mpls::Label;
+use std::net::Ipv4Addr;
+use std::time::Instant as Clock;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Addresses of a pair's ends.
+pub const LEFT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
+pub const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+pub struct Running {
+    pub commands: UnboundedSender<Command>,
+    pub reports: UnboundedReceiver<(Instant, Report)>,
+    pub task: JoinHandle<std::io::Result<()>>,
+}
+
+pub fn start(config: Config, place: Place) -> Running {
+    let (commands, receiver) = unbounded_channel();
+    let (sender, reports) = unbounded_channel();
+    let task = run(config, place, Clock::now(), receiver, move |at, report| {
+        let _ = sender.send((at, report));
+    });
+    Running { commands, reports, task: tokio::spawn(task) }
+}
+
+impl Running {
+    pub fn tell(&self, command: Command) {
+        self.commands.send(command).expect("the speaker runs");
+    }
+
+    /// The first thing told that `is_it` takes.
+    pub async fn told<T>(&mut self, what: &str, mut is_it: impl FnMut(Report) -> Option<T>) -> T {
+        let search = async {
+            loop {
+                let (_, report) = self.reports.recv().await.expect("the speaker runs");
+                if let Some(found) = is_it(report) {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, search)
+            .await
+            .unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
+    }
+
+    pub async fn event<T>(&mut self, what: &str, mut is_it: impl FnMut(Event) -> Option<T>) -> T {
+        self.told(what, |report| match report {
+            Report::Event(event) => is_it(event),
+            Report::Fault(fault) => panic!("{fault}"),
+        })
+        .await
+    }
+
+    pub async fn up(&mut self) -> Identifier {
+        self.event("a session", |event| match event {
+            Event::Up { peer } => Some(peer),
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn down(&mut self) -> End {
+        self.event("a session's end", |event| match event {
+            Event::Down { why, .. } => Some(why),
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn snapshot(&self) -> Snapshot {
+        let (ask, answer) = oneshot::channel();
+        self.tell(Command::Show(ask));
+        answer.await.expect("the speaker runs")
+    }
+
+    pub async fn stop(self) {
+        self.tell(Command::Stop);
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+pub fn link(namespace: &Namespace, name: &str, address: Ipv4Addr) -> Place {
+    Place {
+        namespace: namespace.try_clone().unwrap(),
+        interfaces: vec![Interface { name: name.into(), address }],
+        targets: vec![],
+        md5_keys: vec![],
+    }
+}
+
+pub fn left(pair: &Pair) -> Place {
+    link(&pair.left, "left0", LEFT)
+}
+
+pub fn right(pair: &Pair) -> Place {
+    link(&pair.right, "right0", RIGHT)
+}
+
+pub fn config(address: Ipv4Addr) -> Config {
+    Config::new(address, address)
+}
+
+pub fn identifier(router: Ipv4Addr) -> Identifier {
+    Identifier { router, space: 0 }
+}
+
+pub fn fec(number: u32) -> Fec {
+    Fec::prefix(Ipv4Addr::from(0x0b00_0000 | number << 8).into(), 24).unwrap()
+}
+
+pub fn transit(number: u32, next_hop: Ipv4Addr) -> (Fec, Binding) {
+    (
+        fec(number),
+        Binding::Transit { label: Label::new(1000 + number).unwrap(), next_hops: vec![next_hop.into()] },
+    )
+}

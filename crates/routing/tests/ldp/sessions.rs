@@ -1,0 +1,225 @@
+//! Our speakers with each other.
+
+use crate::pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces};
+use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, left, link, right, start, transit};
+use netstage_core::ldp::{Binding, Config, End, Event, Neighbour, Phase};
+use netstage_host::netns::Namespace;
+use netstage_host::netns::netlink::{Netlink, VethOptions};
+use netstage_host::netns::routes::{Metrics, Route};
+use netstage_routing::ldp::counter::Counter;
+use netstage_routing::ldp::{Command, Fault, Place, Report, Snapshot};
+use netstage_wire::ldp::Status;
+use netstage_wire::mpls::Label;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+#[tokio::test]
+async fn ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word() {
+    if !may_make_namespaces() {
+        return;
+    }
+    const MAPPINGS: u32 = 10_000;
+    let pair = Pair::new(VethOptions::default());
+    let (mut here, mut there) = (start(config(LEFT), left(&pair)), start(config(RIGHT), right(&pair)));
+    here.tell(Command::SetAddresses(vec![LEFT.into(), Ipv4Addr::new(192, 0, 2, 1).into()]));
+    here.tell(Command::Bind((0..MAPPINGS).map(|number| transit(number, RIGHT)).collect()));
+    assert_eq!(there.up().await, identifier(LEFT));
+    assert_eq!(here.up().await, identifier(RIGHT));
+
+    let (mut labels, mut addresses) = (BTreeMap::new(), Vec::new());
+    there
+        .event("all mappings", |event| {
+            match event {
+                Event::Mapping { peer, fec, label } => {
+                    assert_eq!(peer, identifier(LEFT));
+                    labels.insert(fec, label.number());
+                }
+                Event::Address { address, is_there: true, .. } => addresses.push(address),
+                event => panic!("{event:?}"),
+            }
+            (labels.len() == MAPPINGS as usize).then_some(())
+        })
+        .await;
+    assert!((0..MAPPINGS).all(|number| labels[&fec(number)] == 1000 + number));
+    assert_eq!(addresses, [IpAddr::from(LEFT), Ipv4Addr::new(192, 0, 2, 1).into()]);
+    let Snapshot { neighbours, counters, .. } = there.snapshot().await;
+    let [Neighbour { peer, transport, phase, mappings, addresses }] = neighbours[..] else { panic!() };
+    assert_eq!((peer, transport, phase), (identifier(LEFT), LEFT, Some(Phase::Operational)));
+    assert_eq!((mappings, addresses), (MAPPINGS as usize, 2));
+    // The one of both with the higher address connects.
+    assert_eq!((counters.get(Counter::Connected), counters.get(Counter::Accepted)), (1, 0));
+    assert_eq!(counters.get(Counter::Mappings), u64::from(MAPPINGS));
+
+    here.tell(Command::Unbind((0..MAPPINGS).map(fec).collect()));
+    let mut left = MAPPINGS;
+    there
+        .event("all withdrawals", |event| {
+            left -= u32::from(matches!(event, Event::Withdrawn { .. }));
+            (left == 0).then_some(())
+        })
+        .await;
+    let mut free = Vec::new();
+    here.event("all releases", |event| {
+        free.extend(matches!(event, Event::Free { .. }).then_some(()));
+        (free.len() == MAPPINGS as usize).then_some(())
+    })
+    .await;
+
+    here.stop().await;
+    assert_eq!(there.down().await, End::Received(Status::SHUTDOWN));
+}
+
+#[tokio::test]
+async fn what_cannot_be_bound_or_opened_is_told() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let mut here = start(config(LEFT), left(&pair));
+    let (fec, _) = transit(0, RIGHT);
+    let reserved = Binding::Egress { label: Label::new(15) };
+    here.tell(Command::Bind(vec![(fec, reserved)]));
+    let told = here.told("a fault", |report| match report {
+        Report::Fault(fault) => Some(fault.to_string()),
+        Report::Event(_) => None,
+    });
+    let expected = "11.0.0.0/24 cannot be bound: labels below 16 have meanings of their own (RFC 7274)";
+    assert_eq!(told.await, expected);
+    for (place, transport, expected) in [
+        (link(&pair.left, "left1", LEFT), LEFT, "cannot say hello on left1 from 10.1.0.0"),
+        (link(&pair.left, "left0", RIGHT), LEFT, "cannot say hello on left0 from 10.1.0.1"),
+        (left(&pair), RIGHT, "cannot take sessions at 10.1.0.1, TCP port 646"),
+        (left(&pair), LEFT, "cannot take sessions at 10.1.0.0, TCP port 646: Address already in use"),
+    ] {
+        let error = start(config(transport), place).task.await.unwrap().unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    here.stop().await;
+}
+
+#[tokio::test]
+async fn many_speakers_share_an_interface() {
+    if !may_make_namespaces() {
+        return;
+    }
+    const SPEAKERS: u8 = 64;
+    let pair = Pair::new(VethOptions::default());
+    let inside = |number: u8| Ipv4Addr::new(10, 2, 0, number);
+    let mut router = Netlink::open(&pair.right).unwrap();
+    router.add_address("right0", inside(254).into(), 24).unwrap();
+    let mut tester = Netlink::open(&pair.left).unwrap();
+    for number in 1..=SPEAKERS {
+        tester.add_address("left0", inside(number).into(), 24).unwrap();
+        router.add_neighbour("right0", inside(number).into(), LEFT_MAC).unwrap();
+    }
+    tester.add_neighbour("left0", inside(254).into(), RIGHT_MAC).unwrap();
+    let mut there = start(config(inside(254)), link(&pair.right, "right0", inside(254)));
+    let mut speakers: Vec<Running> = (1..=SPEAKERS)
+        .map(|number| start(config(inside(number)), link(&pair.left, "left0", inside(number))))
+        .collect();
+    for (number, speaker) in (1..).zip(&speakers) {
+        speaker.tell(Command::SetAddresses(vec![inside(number).into()]));
+        speaker.tell(Command::Bind(vec![transit(number.into(), inside(254))]));
+    }
+    let mut told = BTreeMap::new();
+    there
+        .event("a label of each", |event| {
+            if let Event::Mapping { peer, fec, label } = event {
+                told.insert(peer.router, (fec, label.number()));
+            }
+            (told.len() == usize::from(SPEAKERS)).then_some(())
+        })
+        .await;
+    for number in 1..=SPEAKERS {
+        assert_eq!(told[&inside(number)], (fec(number.into()), 1000 + u32::from(number)));
+    }
+    for speaker in &mut speakers {
+        assert_eq!(speaker.up().await, identifier(inside(254)));
+        let heard = speaker.snapshot().await.neighbours;
+        assert_eq!(heard.len(), 1, "speakers of one host do not hear each other");
+    }
+    for speaker in speakers {
+        speaker.stop().await;
+    }
+    for _ in 0..SPEAKERS {
+        assert_eq!(there.down().await, End::Received(Status::SHUTDOWN));
+    }
+}
+
+#[tokio::test]
+async fn routers_beyond_the_link_are_found_by_targeted_hellos() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let [near, far] = [1, 2].map(|number| Ipv4Addr::new(192, 0, 2, number));
+    for (namespace, link, own, other, via) in
+        [(&pair.left, "left0", near, far, RIGHT), (&pair.right, "right0", far, near, LEFT)]
+    {
+        let mut netlink = Netlink::open(namespace).unwrap();
+        netlink.add_address("lo", own.into(), 32).unwrap();
+        let route = Route {
+            destination: (other.into(), 32),
+            gateway: Some(via.into()),
+            link,
+            preferred_source: None,
+            metrics: Metrics::default(),
+        };
+        netlink.add_route(&route).unwrap();
+    }
+    let place = |namespace: &Namespace, targets| Place {
+        namespace: namespace.try_clone().unwrap(),
+        interfaces: vec![],
+        targets,
+        md5_keys: vec![],
+    };
+    let mut here = start(config(near), place(&pair.left, vec![far]));
+    let answering = Config { accepts_targeted: true, ..config(far) };
+    let mut there = start(answering, place(&pair.right, vec![]));
+    assert_eq!(here.up().await, identifier(far));
+    assert_eq!(there.up().await, identifier(near));
+    here.tell(Command::Bind(vec![transit(7, far)]));
+    let label = there.event("a mapping", |event| match event {
+        Event::Mapping { label, .. } => Some(label.number()),
+        _ => None,
+    });
+    assert_eq!(label.await, 1007);
+    here.stop().await;
+    assert_eq!(there.down().await, End::Received(Status::SHUTDOWN));
+}
+
+#[tokio::test]
+async fn another_key_is_told_at_both_ends_and_the_same_one_makes_a_session() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let keyed = |place: Place, peer, key: &[u8]| Place { md5_keys: vec![(peer, key.to_vec())], ..place };
+    let mut here = start(config(LEFT), keyed(left(&pair), RIGHT, b"secret"));
+    let mut there = start(config(RIGHT), keyed(right(&pair), LEFT, b"wrong"));
+    let fault = |report| match report {
+        Report::Fault(fault) => Some(fault),
+        Report::Event(event) => panic!("{event:?}"),
+    };
+    let told = here.told("segments with another key", fault).await;
+    let Fault::Signatures { dropped, peers } = &told else { panic!("{told:?}") };
+    assert!(dropped.wrong > 0 && dropped.missing == 0 && dropped.unexpected == 0, "{dropped:?}");
+    assert_eq!(peers[..], [identifier(RIGHT)]);
+    let text = told.to_string();
+    assert!(text.starts_with("no session with 10.1.0.1: ") && text.contains("another MD5 key"), "{text}");
+    let text = there.told("no answer", fault).await.to_string();
+    assert!(
+        text.contains("10.1.0.0 does not answer at TCP port 646: its MD5 key must be the same"),
+        "{text}"
+    );
+    there.stop().await;
+
+    let mut there = start(config(RIGHT), keyed(right(&pair), LEFT, b"secret"));
+    assert_eq!(there.up().await, identifier(LEFT));
+    let up = here.told("a session", |report| match report {
+        Report::Event(Event::Up { peer }) => Some(peer),
+        _ => None,
+    });
+    assert_eq!(up.await, identifier(RIGHT));
+    here.stop().await;
+}

@@ -1,0 +1,545 @@
+//! From what agents and emulator found to the outcome of a run, under the names and with
+//! the bins the simulator uses.
+
+use crate::topology::assignments::{Member, is_dated, is_one_ended};
+use netstage_agent_api::results::{
+    Buckets, Counts, FlowResult, Report, TcpSample, Travel, Usage, VpnResult, Watched, WindowSample,
+};
+use netstage_agent_api::service::ServiceResult;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::application::{Application, Quality};
+use netstage_emulator as emulator;
+use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
+use netstage_scenario::plan::{Direction, Family, FlowGroup, Hop, NodeKind, Plan, Transport};
+use netstage_scenario::{quality, window};
+use netstage_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER, TCP_TIMESTAMPS, UDP_HEADER};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// Everything that was found in one run.
+pub struct Findings<'a> {
+    /// What ran.
+    pub plan: &'a Plan,
+    /// Its flows.
+    pub members: &'a [Member],
+    /// What each agent reported.
+    pub reports: &'a [Report],
+    /// What the emulator reported; nothing where the network is a real one.
+    pub emulator: &'a emulator::Report,
+    /// Whether the network is a real one, of whose links nobody reports.
+    pub is_real: bool,
+    /// Most by which the clocks of two nodes may differ, nanoseconds.
+    pub clock_error: &'a dyn Fn(usize, usize) -> u64,
+    /// What came of services.
+    pub services: &'a [ServiceResult],
+    /// What happened to the windows that were watched.
+    pub watched: &'a Watched,
+}
+
+/// The outcome, its series in the registry's order.
+pub fn outcome(found: &Findings) -> Outcome {
+    let plan = found.plan;
+    let mut gathered = Gathered {
+        bins: (plan.duration.0 / plan.measure.interval.0) as usize,
+        seconds: plan.measure.interval.as_secs_f64(),
+        outcome: Outcome { interval: plan.measure.interval, ..Outcome::default() },
+        by_kernel: (found.emulator.links.iter().filter(|link| link.by_kernel))
+            .map(|link| link.name.clone())
+            .collect(),
+        is_real: found.is_real,
+    };
+    gathered.outcome.bins = gathered.bins;
+    let sides = Sides::new(found.reports);
+    for (id, member) in found.members.iter().enumerate() {
+        let lost = found.emulator.flow_lost.get(&(id as u32));
+        let group = &plan.flows[member.group];
+        if let (Some(_), Some(application)) = (group.program, group.traffic.application()) {
+            let service = found.services.iter().find(|service| service.name == group.name);
+            gathered.add_service(application, &group.name, service);
+            continue;
+        }
+        gathered.add_flow(plan, member, &sides, lost);
+        if found.is_real && is_dated(&group.transport) {
+            let error = (found.clock_error)(group.from, group.to) as f64 * 1e-9;
+            let values = vec![error; gathered.bins];
+            gathered.push(Metric::FlowClockError, &plan.flow_name(member.group, member.index), values);
+        }
+    }
+    for (subject, bins) in &found.watched.flows {
+        gathered.outcome.series.extend(window::series(subject, plan.measure.interval, bins));
+    }
+    for (index, vpn) in plan.vpns.iter().enumerate() {
+        let own = found.reports.iter().flat_map(|report| &report.vpns).find(|own| own.vpn == vpn.name);
+        let bytes = match found.is_real {
+            true => gathered.received_in(found, index, &sides),
+            false => gathered.delivered_to(index as u16, found.emulator),
+        };
+        gathered.add_vpn(&vpn.name, &bytes, own);
+    }
+    found.reports.iter().for_each(|report| gathered.add_usage(report));
+    for link in &found.emulator.links {
+        link.directions.iter().for_each(|direction| gathered.add_link(direction));
+        if tells_of_broadcast(plan, &link.name) {
+            link.directions.iter().for_each(|direction| gathered.add_broadcast(direction));
+        }
+    }
+    gathered.add_remarks(found);
+    let mut outcome = gathered.outcome;
+    outcome.series.sort_by_key(|series| series.metric);
+    outcome
+}
+
+/// A failure for each service that failed, and a file of what its programs said.
+pub fn keep_logs(services: &[ServiceResult], seed: u64, logs: &Path, outcome: &mut Outcome) {
+    for service in services {
+        let Some(error) = &service.error else { continue };
+        let path = logs.join(format!("{}-{seed}.log", service.name));
+        let written = fs::create_dir_all(logs).and_then(|()| fs::write(&path, &service.log));
+        let place = match written {
+            Ok(()) => format!("its log is {}", path.display()),
+            Err(e) => format!("its log cannot be kept in {}: {e}", path.display()),
+        };
+        outcome.failures.push(format!("service.{}: {error}; {place}", service.name));
+    }
+}
+
+/// The two sides of every flow, by name.
+struct Sides<'a> {
+    sending: BTreeMap<&'a str, &'a FlowResult>,
+    receiving: BTreeMap<&'a str, &'a FlowResult>,
+}
+
+impl<'a> Sides<'a> {
+    fn new(reports: &'a [Report]) -> Sides<'a> {
+        let of = |sends: bool| {
+            let flows = reports.iter().flat_map(|report| &report.flows);
+            flows.filter(|flow| flow.sends == sends).map(|flow| (flow.name.as_str(), flow)).collect()
+        };
+        Sides { sending: of(true), receiving: of(false) }
+    }
+}
+
+/// What Linux tells of a connection that has lost nothing yet (TCP_INFINITE_SSTHRESH).
+const NO_THRESHOLD: u32 = 0x7fff_ffff;
+
+struct Gathered {
+    bins: usize,
+    seconds: f64,
+    outcome: Outcome,
+    /// Names of the links the kernel works.
+    by_kernel: BTreeSet<String>,
+    is_real: bool,
+}
+
+impl Gathered {
+    fn push(&mut self, metric: Metric, subject: &str, mut values: Vec<f64>) {
+        // What an agent did not tell is unknown, not zero.
+        values.resize(self.bins, f64::NAN);
+        self.outcome.series.push(Series { metric, subject: subject.to_owned(), values });
+    }
+
+    fn distribution(&mut self, metric: Metric, subject: &str, buckets: &Buckets) {
+        if !buckets.0.is_empty() {
+            let (subject, buckets) = (subject.to_owned(), buckets.0.clone());
+            self.outcome.distributions.push(Distribution { metric, subject, buckets });
+        }
+    }
+
+    fn add_flow(&mut self, plan: &Plan, member: &Member, sides: &Sides, lost: Option<&Vec<u64>>) {
+        let name = plan.flow_name(member.group, member.index);
+        let group = &plan.flows[member.group];
+        let is_tcp = matches!(group.transport, Transport::Tcp(_));
+        let (sending, mut receiving) = (sides.sending.get(&*name), sides.receiving.get(&*name));
+        if is_one_ended(&group.transport) {
+            // What comes back is what was received.
+            receiving = sending;
+        }
+        self.add_remarks_of(&name, [sending, receiving]);
+        if !group.branches.is_empty() {
+            self.add_sender(&name, is_tcp, sending);
+            for (_, subject) in plan.receivers(member.group, member.index) {
+                let receiving = sides.receiving.get(&*subject);
+                self.add_remarks_of(&subject, [None, receiving]);
+                self.add_receiver(&subject, is_tcp, receiving);
+            }
+            return;
+        }
+        if matches!(group.transport, Transport::Stamp { .. }) {
+            return self.add_session(&name, sending, receiving);
+        }
+        if let Some(application) = group.traffic.application() {
+            return self.add_dialogue(application, &name, [sending, receiving]);
+        }
+        self.add_receiver(&name, is_tcp, receiving);
+        if is_tcp && plan.measure.flow_detail {
+            self.push(Metric::FlowLost, &name, self.lost_of_tcp(plan, group, lost));
+            self.add_tcp(&name, sending.map_or(&[], |sender| &sender.tcp));
+        }
+        self.add_sender(&name, is_tcp, sending);
+    }
+
+    /// Packets lost per bin on the links of a TCP flow; unknown where the kernel works one of
+    /// them, or a tunnel hides whose they are.
+    fn lost_of_tcp(&self, plan: &Plan, group: &FlowGroup, lost: Option<&Vec<u64>>) -> Vec<f64> {
+        let by_kernel = |hop: &Hop| self.by_kernel.contains(&plan.links[hop.link].name);
+        let hidden = |path: &[Hop]| !plan.crossings(path).is_empty();
+        match lost {
+            _ if self.is_real => Vec::new(),
+            _ if hidden(&group.path) || hidden(&group.reverse) => Vec::new(),
+            _ if group.path.iter().chain(&group.reverse).any(by_kernel) => Vec::new(),
+            Some(lost) => lost.iter().map(|count| *count as f64).collect(),
+            None => vec![0.0; self.bins],
+        }
+    }
+
+    /// What a flow's sender found.
+    fn add_sender(&mut self, name: &str, is_tcp: bool, sending: Option<&&FlowResult>) {
+        if !is_tcp {
+            let bits = 8.0 / self.seconds;
+            self.push(Metric::FlowOffered, name, per_bin(sending, |c| c.offered_bytes, bits));
+            self.push(Metric::FlowSent, name, per_bin(sending, |c| c.sent, 1.0));
+        }
+        if let Some(sender) = sending {
+            if !sender.travel.is_empty() {
+                self.push(Metric::FlowRoundTrip, name, mean_travel(&sender.travel));
+            }
+            self.distribution(Metric::FlowRoundTrip, name, &sender.round_trip);
+            self.distribution(Metric::FlowGap, name, &sender.gaps);
+            self.add_schedule(name, sender);
+        }
+    }
+
+    /// What one of a flow's receivers found.
+    fn add_receiver(&mut self, name: &str, is_tcp: bool, receiving: Option<&&FlowResult>) {
+        let received = |value: fn(&Counts) -> u64, scale| per_bin(receiving, value, scale);
+        self.push(Metric::FlowThroughput, name, received(|c| c.received_bytes, 8.0 / self.seconds));
+        if !is_tcp {
+            self.push(Metric::FlowLost, name, received(|c| c.lost, 1.0));
+            self.push(Metric::FlowDuplicated, name, received(|c| c.duplicated, 1.0));
+            self.push(Metric::FlowReordered, name, received(|c| c.reordered, 1.0));
+            self.push(Metric::FlowCorrupted, name, received(|c| c.corrupted, 1.0));
+            self.push(Metric::FlowBitErrors, name, received(|c| c.bit_errors, 1.0));
+        }
+        if let Some(receiver) = receiving {
+            if !is_tcp {
+                let mut drops = vec![0.0; self.bins];
+                if let Some(last) = drops.last_mut() {
+                    *last = receiver.socket_drops as f64;
+                }
+                self.push(Metric::FlowReceiverDrops, name, drops);
+            }
+            if !receiver.sends && !receiver.travel.is_empty() {
+                self.push(Metric::FlowDelay, name, mean_travel(&receiver.travel));
+            }
+            self.distribution(Metric::FlowDelay, name, &receiver.delay);
+            self.distribution(Metric::FlowDelayVariation, name, &receiver.delay_variation);
+        }
+    }
+
+    /// A STAMP session: its sender has what was answered and every delay, its reflector what reached it.
+    fn add_session(&mut self, name: &str, sender: Option<&&FlowResult>, reflector: Option<&&FlowResult>) {
+        let answered = |value: fn(&Counts) -> u64, scale| per_bin(sender, value, scale);
+        self.push(Metric::FlowThroughput, name, answered(|c| c.received_bytes, 8.0 / self.seconds));
+        self.push(Metric::FlowDuplicated, name, answered(|c| c.duplicated, 1.0));
+        self.push(Metric::FlowReordered, name, answered(|c| c.reordered, 1.0));
+        self.add_sender(name, false, sender);
+        // What neither side knows alone is known at the end.
+        let total = |side: Option<&&FlowResult>, value: fn(&Counts) -> u64| {
+            side.map(|side| side.bins.iter().map(value).sum::<u64>())
+        };
+        let [sent, answered] = [total(sender, |c| c.sent), total(sender, |c| c.received)];
+        let reflected = total(reflector, |c| c.received);
+        let missing = |from: Option<u64>, to: Option<u64>| Some(from?.saturating_sub(to?) as f64);
+        let drops = [sender, reflector].map(|side| side.map(|side| side.socket_drops as f64));
+        self.push_total(
+            Metric::FlowReceiverDrops,
+            name,
+            drops[0].zip(drops[1]).map(|(one, other)| one + other),
+        );
+        let [forward, backward] = Direction::BOTH.map(|direction| direction.of(name));
+        self.push_total(Metric::FlowLost, &forward, missing(sent, reflected));
+        self.push_total(Metric::FlowLost, &backward, missing(reflected, answered));
+        if let Some(sender) = sender {
+            self.distribution(Metric::FlowDelay, &forward, &sender.delay);
+            self.distribution(Metric::FlowDelay, &backward, &sender.answer_delay);
+        }
+        if !self.is_real {
+            // All agents read the clock of one machine.
+            self.push(Metric::FlowClockError, name, vec![0.0; self.bins]);
+        }
+    }
+
+    /// A number of the whole run, in the last bin; unknown where there is none.
+    fn push_total(&mut self, metric: Metric, subject: &str, total: Option<f64>) {
+        let mut values = vec![0.0; self.bins];
+        if let Some(last) = values.last_mut() {
+            *last = total.unwrap_or(f64::NAN);
+        }
+        self.push(metric, subject, values);
+    }
+
+    fn add_remarks_of(&mut self, name: &str, sides: [Option<&&FlowResult>; 2]) {
+        for error in sides.into_iter().flatten().filter_map(|side| side.error.as_ref()) {
+            let failure = format!("flow.{name}: {error}");
+            if !self.outcome.failures.contains(&failure) {
+                self.outcome.failures.push(failure);
+            }
+        }
+    }
+
+    /// A dialogue delivers in both directions.
+    fn add_dialogue(&mut self, application: &Application, name: &str, sides: [Option<&&FlowResult>; 2]) {
+        let bits = 8.0 / self.seconds;
+        let [at_client, at_server] = sides.map(|side| per_bin(side, |c| c.received_bytes, bits));
+        let both = at_client.iter().zip(&at_server).map(|(one, other)| one + other);
+        self.push(Metric::FlowThroughput, name, both.collect());
+        if let [Some(client), Some(server)] = sides {
+            for series in quality::series(application, name, &client.quality, &server.quality) {
+                self.push(series.metric, name, series.values);
+            }
+        }
+    }
+
+    /// A service is seen from its client, as an application's is.
+    fn add_service(&mut self, application: &Application, name: &str, found: Option<&ServiceResult>) {
+        let Some(found) = found else { return };
+        let bits = 8.0 / self.seconds;
+        let values = found.received.iter().map(|bytes| *bytes as f64 * bits).collect();
+        self.push(Metric::FlowThroughput, name, values);
+        let mut client = vec![Quality::default(); self.bins];
+        let bin = |at: Instant| ((at.0 as f64 / 1e9 / self.seconds) as usize).min(self.bins.max(1) - 1);
+        for (noticed, (reads, took)) in client.iter_mut().zip(&found.reads) {
+            (noticed.transactions, noticed.transaction_ns) = (*reads, took.0);
+        }
+        match (found.finished, &found.error) {
+            (Some((at, took)), _) => {
+                let noticed = &mut client[bin(at)];
+                (noticed.transactions, noticed.transaction_ns) = (1, took.0);
+            }
+            (None, Some(_)) => client[0].failures = 1,
+            // What reads to the end of the run is never over.
+            (None, None) if !found.reads.is_empty() => {}
+            (None, None) => self.outcome.warnings.push(format!(
+                "service.{name}: not over at the end of the run, after {} bytes",
+                found.received.iter().sum::<u64>()
+            )),
+        }
+        let server = vec![Quality::default(); self.bins];
+        for series in quality::series(application, name, &client, &server) {
+            self.push(series.metric, name, series.values);
+        }
+    }
+
+    fn add_tcp(&mut self, name: &str, samples: &[TcpSample]) {
+        let mut each = |metric, value: &dyn Fn(&TcpSample) -> f64| {
+            self.push(metric, name, samples.iter().map(value).collect());
+        };
+        let seconds = |nanoseconds: u64| Duration(nanoseconds).as_secs_f64();
+        each(Metric::FlowWindow, &|tcp| f64::from(tcp.window));
+        let threshold = |tcp: &TcpSample| match tcp.slow_start_threshold {
+            NO_THRESHOLD.. => f64::NAN,
+            packets => f64::from(packets),
+        };
+        each(Metric::FlowSlowStartThreshold, &threshold);
+        each(Metric::FlowRoundTrip, &|tcp| seconds(tcp.round_trip_ns));
+        each(Metric::FlowPeerWindow, &|tcp| tcp.peer_window as f64);
+        each(Metric::FlowDeliveryRate, &|tcp| tcp.delivery_rate_bps as f64);
+        let sums = samples.iter().map(|tcp| tcp.retransmissions as f64);
+        let before = std::iter::once(0.0).chain(sums.clone());
+        self.push(
+            Metric::FlowRetransmissions,
+            name,
+            sums.zip(before).map(|(sum, before)| sum - before).collect(),
+        );
+    }
+
+    fn add_schedule(&mut self, name: &str, sender: &FlowResult) {
+        let Some(schedule) = &sender.schedule else { return };
+        let mut load = |quantity: &str, unit: &str, asked: f64, achieved: f64| {
+            self.outcome.loads.push(Load {
+                subject: name.to_owned(),
+                quantity: quantity.to_owned(),
+                unit: unit.to_owned(),
+                layer: String::new(),
+                asked,
+                achieved,
+            });
+        };
+        load("rate", "of that asked", 1.0, 1.0 + schedule.rate_error);
+        load("packets", "packets", schedule.asked as f64, schedule.sent as f64);
+        load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
+    }
+
+    /// Bytes of a VPN's packets that links delivered to customers in each bin.
+    fn delivered_to(&self, class: u16, emulator: &emulator::Report) -> Vec<f64> {
+        let directions = emulator.links.iter().flat_map(|link| &link.directions);
+        let mut bytes = vec![0.0; self.bins];
+        for delivered in directions.filter_map(|direction| direction.delivered.get(&class)) {
+            bytes.iter_mut().zip(delivered).for_each(|(sum, value)| *sum += *value as f64);
+        }
+        bytes
+    }
+
+    /// Bytes of a VPN's packets in each bin, as its flows' receivers tell of them.
+    fn received_in(&self, found: &Findings, vpn: usize, sides: &Sides) -> Vec<f64> {
+        let mut bytes = vec![0.0; self.bins];
+        for member in found.members {
+            let group = &found.plan.flows[member.group];
+            let name = found.plan.flow_name(member.group, member.index);
+            let Some(receiving) = sides.receiving.get(&*name).filter(|_| group.vpn == Some(vpn)) else {
+                continue;
+            };
+            bytes.iter_mut().zip(&receiving.bins).for_each(|(sum, counts)| *sum += at_ip(group, counts));
+        }
+        bytes
+    }
+
+    fn add_vpn(&mut self, name: &str, bytes: &[f64], own: Option<&VpnResult>) {
+        let bits = 8.0 / self.seconds;
+        self.push(Metric::VpnThroughput, name, bytes.iter().map(|bytes| bytes * bits).collect());
+        let Some(own) = own else { return };
+        self.push(Metric::VpnQueue, name, own.queue.clone());
+        self.push(Metric::VpnQueueDrops, name, own.queue_drops.iter().map(|count| *count as f64).collect());
+        if own.window.is_empty() {
+            return;
+        }
+        let sampled = |value: fn(&WindowSample) -> f64| own.window.iter().map(value).collect();
+        self.push(Metric::VpnWindow, name, sampled(|sample| sample.window));
+        self.push(Metric::VpnIncrease, name, sampled(|sample| sample.increase));
+        self.push(Metric::VpnDecrease, name, sampled(|sample| sample.decrease));
+        self.push(Metric::VpnLoss, name, sampled(|sample| sample.loss));
+        self.push(Metric::VpnRoundTrip, name, sampled(|sample| sample.round_trip_ns as f64 * 1e-9));
+        let before = [0].into_iter().chain(own.window.iter().map(|sample| sample.lost));
+        let lost = own.window.iter().zip(before).map(|(sample, before)| (sample.lost - before) as f64);
+        self.push(Metric::VpnLost, name, lost.collect());
+    }
+
+    /// What a provider edge router took.
+    fn add_usage(&mut self, report: &Report) {
+        if report.usage.is_empty() {
+            return;
+        }
+        let share = |value: fn(&Usage) -> u64, scale: f64| {
+            report.usage.windows(2).map(|pair| (value(&pair[1]) - value(&pair[0])) as f64 * scale).collect()
+        };
+        let scale = 1e-9 / self.seconds;
+        self.push(Metric::PeProcessor, &report.node, share(|usage| usage.user_ns + usage.system_ns, scale));
+        self.push(Metric::PeProcessorOwn, &report.node, share(|usage| usage.user_ns, scale));
+        let memory = report.usage[1..].iter().map(|usage| usage.resident as f64).collect();
+        self.push(Metric::PeMemory, &report.node, memory);
+    }
+
+    fn add_link(&mut self, direction: &emulator::report::DirectionReport) {
+        let name = &direction.name;
+        let (bits, share) = (8.0 / self.seconds, 1e-9 / self.seconds);
+        let scaled = |values: &[u64], scale: f64| values.iter().map(|v| *v as f64 * scale).collect();
+        self.push(Metric::LinkThroughput, name, scaled(&direction.bytes, bits));
+        self.push(Metric::LinkBackground, name, scaled(&direction.background, bits));
+        self.push(Metric::LinkUtilisation, name, scaled(&direction.busy_ns, share));
+        self.push(Metric::LinkQueue, name, scaled(&direction.waiting_ns, share));
+        self.push(Metric::LinkDrops, name, scaled(&direction.drops, 1.0));
+        self.push(Metric::LinkLost, name, scaled(&direction.lost, 1.0));
+        self.push(Metric::LinkMarks, name, scaled(&direction.marks, 1.0));
+    }
+
+    fn add_broadcast(&mut self, direction: &emulator::report::DirectionReport) {
+        let frames = direction.broadcast.iter().map(|frames| *frames as f64).collect();
+        self.push(Metric::LinkBroadcast, &direction.name, frames);
+    }
+
+    fn add_remarks(&mut self, found: &Findings) {
+        let outcome = &mut self.outcome;
+        let emulator = found.emulator;
+        if !emulator.lateness_distribution.0.is_empty() {
+            outcome.distributions.push(Distribution {
+                metric: Metric::LinkLateness,
+                subject: String::new(),
+                buckets: emulator.lateness_distribution.0.clone(),
+            });
+        }
+        outcome.warnings.extend(emulator.warnings.iter().cloned());
+        if found.watched.lost > 0 {
+            let lost = found.watched.lost;
+            outcome.warnings.push(format!("{lost} events of TCP flows came faster than they were read"));
+        }
+        let untold = |missing: &String| format!("the kernel does not tell of TCP flows: {missing}");
+        outcome.warnings.extend(found.watched.missing.iter().map(untold));
+        outcome.void.extend(emulator.void.iter().cloned());
+        for report in found.reports {
+            let named = |text: &String| format!("node.{}: {text}", report.node);
+            outcome.warnings.extend(report.warnings.iter().map(named));
+            outcome.void.extend(report.void.iter().map(named));
+        }
+        for direction in emulator.links.iter().flat_map(|link| &link.directions) {
+            if let Some(saturated) = &direction.saturated {
+                outcome.loads.push(Load {
+                    subject: direction.name.clone(),
+                    quantity: "rate of the full line, relative".into(),
+                    unit: String::new(),
+                    layer: "ip".into(),
+                    asked: 1.0,
+                    achieved: 1.0 + saturated.error,
+                });
+            }
+        }
+        outcome.totals = totals(found);
+    }
+}
+
+/// Frames to all stations are told of where neighbours ask for each other: on LANs, and among routers that
+/// daemons drive.
+fn tells_of_broadcast(plan: &Plan, link: &str) -> bool {
+    let index = plan.links.iter().position(|other| other.name == link);
+    plan.routing.is_some() || index.is_some_and(|index| plan.lan_of(index).is_some())
+}
+
+/// What was received in a bin, with the headers its packets had; a stream's are as few as can be.
+fn at_ip(group: &FlowGroup, counts: &Counts) -> f64 {
+    let ip = match group.family {
+        Family::V4 => IPV4_HEADER,
+        Family::V6 => IPV6_HEADER,
+    };
+    let (packets, header) = match &group.transport {
+        Transport::Tcp(tcp) => {
+            let segments = counts.received_bytes.div_ceil(tcp.max_segment_size.max(1).into());
+            (segments, TCP_HEADER + TCP_TIMESTAMPS)
+        }
+        _ => (counts.received, UDP_HEADER),
+    };
+    counts.received_bytes as f64 + packets as f64 * f64::from(ip + header)
+}
+
+/// Mean travel time of each bin, seconds; unknown where nothing travelled.
+fn mean_travel(travel: &[Travel]) -> Vec<f64> {
+    travel.iter().map(|bin| bin.sum_ns as f64 * 1e-9 / bin.count as f64).collect()
+}
+
+fn per_bin(side: Option<&&FlowResult>, value: impl Fn(&Counts) -> u64, scale: f64) -> Vec<f64> {
+    side.map_or(Vec::new(), |side| side.bins.iter().map(|counts| value(counts) as f64 * scale).collect())
+}
+
+/// Packets are handed to the network where a link leaves a host, and delivered where one ends at it.
+fn totals(found: &Findings) -> Totals {
+    let mut totals = Totals::default();
+    let is_host = |node: usize| found.plan.nodes[node].kind == NodeKind::Host;
+    for counted in &found.emulator.links {
+        let link = found.plan.links.iter().find(|link| link.name == counted.name);
+        let ends = link.expect("the emulator's links are the plan's").ends;
+        for (direction, [from, to]) in counted.directions.iter().zip([ends, [ends[1], ends[0]]]) {
+            let counted = &direction.totals;
+            totals.packet_hops += counted.entered;
+            totals.lost += counted.dropped + counted.lost + counted.corrupted;
+            totals.in_flight += counted.in_flight;
+            if is_host(from) {
+                totals.sent += counted.entered;
+            }
+            if is_host(to) {
+                totals.delivered += counted.delivered;
+            }
+        }
+    }
+    let flows = found.reports.iter().flat_map(|report| &report.flows);
+    totals.delivered_data = flows.flat_map(|flow| &flow.bins).map(|counts| counts.received).sum();
+    totals
+}

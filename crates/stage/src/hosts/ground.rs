@@ -1,0 +1,101 @@
+//! Where provider edge routers and their customers are, on hosts of a fleet.
+
+use crate::topology::edges::{Circuit, Ground, Routers};
+use netstage_core::edge::Prefix;
+use netstage_scenario::plan::{Attachment, Plan};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The hosts' ground.
+pub struct OnHosts<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Addresses of each flow group's sender and receiver.
+    pub flows: &'a [(IpAddr, IpAddr)],
+    /// Addresses of the routers' tunnels, by index of the node.
+    pub routers: &'a BTreeMap<usize, IpAddr>,
+}
+
+impl OnHosts<'_> {
+    fn attachment(&self, node: usize, link: usize) -> Option<&Attachment> {
+        self.plan.nodes[node].place.as_ref()?.interfaces.get(&self.plan.links[link].name)
+    }
+
+    fn router(&self, node: usize) -> IpAddr {
+        // One that is not placed was refused before; its tunnels lead nowhere.
+        self.routers.get(&node).copied().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
+    }
+
+    /// What the placements of routers lack, a line each.
+    pub fn lacks(&self, routers: &Routers) -> Vec<String> {
+        let mut lacks = Vec::new();
+        for (&node, router) in routers {
+            let name = &self.plan.nodes[node].name;
+            let mut customers: BTreeMap<&str, usize> = BTreeMap::new();
+            let circuits = router.circuits.iter().map(|circuit| (circuit.link, Some(circuit)));
+            for (link, circuit) in router.core.iter().map(|link| (*link, None)).chain(circuits) {
+                let link_name = &self.plan.links[link].name;
+                let at = format!("node.{name}: link {link_name}");
+                let field = format!("place.{name}.interfaces.{link_name}");
+                let Some(attachment) = self.attachment(node, link) else {
+                    lacks.push(format!("{at} has no interface of the agent's host; name it in {field}"));
+                    continue;
+                };
+                let Some(circuit) = circuit else { continue };
+                if circuit.is_select || customers.insert(&attachment.name, link).is_some() {
+                    lacks.push(format!(
+                        "{at} has customers of several VPNs; give each VPN an interface of its own"
+                    ));
+                    continue;
+                }
+                if attachment.addresses.is_empty() {
+                    lacks.push(format!(
+                        "{at} leads to customers; add the router's `address` there to {field}"
+                    ));
+                }
+                let is_beyond =
+                    |customer: &&IpAddr| attachment.via.is_none() && !is_on(attachment, **customer);
+                if let Some(customer) = circuit.addresses.iter().find(is_beyond) {
+                    lacks.push(format!(
+                        "{at}: {customer} is not on the link; add the router it is behind, `via`, to {field}"
+                    ));
+                }
+            }
+        }
+        lacks
+    }
+}
+
+impl Ground for OnHosts<'_> {
+    fn ends(&self, group: usize) -> [IpAddr; 2] {
+        let (source, destination) = self.flows[group];
+        [source, destination]
+    }
+
+    fn tunnel(&self, vpn: usize) -> [IpAddr; 2] {
+        let vpn = &self.plan.vpns[vpn];
+        [vpn.ingress, vpn.egress].map(|node| self.router(node))
+    }
+
+    fn telling(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
+        [nodes.0, nodes.1].map(|node| self.router(node))
+    }
+
+    fn interface(&self, node: usize, link: usize) -> String {
+        self.attachment(node, link).map(|attachment| attachment.name.clone()).unwrap_or_default()
+    }
+
+    fn on_circuit(&self, node: usize, circuit: &Circuit) -> Vec<(IpAddr, u8)> {
+        self.attachment(node, circuit.link).map(|attachment| attachment.addresses.clone()).unwrap_or_default()
+    }
+
+    fn via(&self, node: usize, circuit: &Circuit, customer: IpAddr) -> Option<IpAddr> {
+        let attachment = self.attachment(node, circuit.link)?;
+        attachment.via.filter(|_| !is_on(attachment, customer))
+    }
+}
+
+/// Whether an address is on the link of an interface.
+fn is_on(attachment: &Attachment, customer: IpAddr) -> bool {
+    attachment.addresses.iter().any(|(address, length)| Prefix::around(*address, *length).holds(customer))
+}

@@ -1,0 +1,284 @@
+//! What the agent of each node is asked to do, so that the plan's flows run.
+
+use super::address;
+use super::layout::Layout;
+use super::services;
+use netstage_agent_api::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
+use netstage_agent_api::watch::{End, FlowSpec};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::{Duration, Instant};
+use netstage_scenario::plan::{self, Direction, FlowGroup, Plan};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// The first port flows are received on, and the last: below the system's own choice.
+const PORTS: std::ops::RangeInclusive<u16> = 5001..=32_000;
+
+/// One flow of the plan, placed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Member {
+    /// Index of its group.
+    pub group: usize,
+    /// Which member of it.
+    pub index: usize,
+    /// The sender's address.
+    pub source: IpAddr,
+    /// Where it is received; a multicast flow's group.
+    pub destination: SocketAddr,
+}
+
+/// More flows go to one address than there are ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TooManyFlows {
+    /// Name of the host.
+    pub host: String,
+}
+
+impl fmt::Display for TooManyFlows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = PORTS.end() - PORTS.start() + 1;
+        write!(
+            f,
+            "node.{}: more than {most} flows of one kind go there; spread them over several hosts",
+            self.host
+        )
+    }
+}
+
+/// Every flow of a plan, in the plan's order; a flow's place is its number.
+pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows> {
+    members_at(plan, |group| {
+        let (flows, placed) = (&plan.flows[group], &layout.groups[group]);
+        let source = address::of(flows.family, flows.from, placed.source);
+        let destination = match &layout.trees[group] {
+            Some(tree) => tree.group,
+            None => address::of(flows.family, flows.to, placed.destination),
+        };
+        (source, destination)
+    })
+}
+
+/// As [`members`], with the sender's and the receiver's address of each flow group.
+pub fn members_at(
+    plan: &Plan,
+    addresses: impl Fn(usize) -> (IpAddr, IpAddr),
+) -> Result<Vec<Member>, TooManyFlows> {
+    let mut next_port: BTreeMap<IpAddr, u16> = BTreeMap::new();
+    let mut members = Vec::new();
+    for (group, flows) in plan.flows.iter().enumerate() {
+        let (source, destination) = addresses(group);
+        for index in 0..flows.count {
+            let port = next_port.entry(destination).or_insert(*PORTS.start());
+            if !PORTS.contains(port) {
+                return Err(TooManyFlows { host: plan.nodes[flows.to].name.clone() });
+            }
+            let member = Member { group, index, source, destination: SocketAddr::new(destination, *port) };
+            *port = services::data_port(flows, member.destination).unwrap_or(*port) + 1;
+            members.push(member);
+        }
+    }
+    Ok(members)
+}
+
+/// What is watched of TCP where a plan asks for it, with the node that sends it. Both ends of an application or a
+/// service send.
+pub fn watched(asked: &Plan, members: &[Member]) -> Vec<(usize, FlowSpec)> {
+    let ends = |member: &Member| -> Vec<(usize, FlowSpec)> {
+        let group = &asked.flows[member.group];
+        if !matches!(group.transport, plan::Transport::Tcp(_)) {
+            return Vec::new();
+        }
+        let subject = asked.flow_name(member.group, member.index);
+        let source = End::any(member.source);
+        let port = services::data_port(group, member.destination).unwrap_or(member.destination.port());
+        let destination = End::at(SocketAddr::new(member.destination.ip(), port));
+        if group.traffic.application().is_none() {
+            return vec![(group.from, FlowSpec { subject, source, destination })];
+        }
+        let there = FlowSpec { subject: Direction::Forward.of(&subject), source, destination };
+        let subject = Direction::Backward.of(&subject);
+        let back = FlowSpec { subject, source: destination, destination: source };
+        vec![(group.from, there), (group.to, back)]
+    };
+    match asked.measure.tcp_events {
+        true => members.iter().flat_map(ends).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// What each node that has flows is asked to do, by index of the node. Services are not the agents'.
+pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize, Assignment> {
+    let mut assignments: BTreeMap<usize, Assignment> = BTreeMap::new();
+    let mut give = |node: usize, task: FlowTask| {
+        let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
+        assignment.flows.push(task);
+    };
+    for (id, member) in members.iter().enumerate() {
+        let group = &plan.flows[member.group];
+        if group.program.is_some() {
+            continue;
+        }
+        let task = task(plan, group, member, id as u32);
+        if !is_one_ended(&group.transport) {
+            for (node, name) in plan.receivers(member.group, member.index) {
+                give(node, FlowTask { name, side: Side::Receive, ..task.clone() });
+            }
+        }
+        give(group.from, task);
+    }
+    assignments
+}
+
+/// Whether any host answers, so that no agent has to receive.
+pub fn is_one_ended(transport: &plan::Transport) -> bool {
+    matches!(transport, plan::Transport::IcmpEcho | plan::Transport::UdpUnreachable)
+}
+
+/// Whether packets tell their receiver when they were sent, by the sender's clock.
+pub fn is_dated(transport: &plan::Transport) -> bool {
+    !is_one_ended(transport) && !matches!(transport, plan::Transport::Tcp(_))
+}
+
+/// The sender's side of a flow.
+fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
+    let start = group.start.since(Instant::ZERO) + group.stagger * member.index as u64;
+    // The host that answers is one of ours: it has agreed to whatever the plan says.
+    let agreed = OneEnded { limit: Some(BitRate(u64::MAX)) };
+    let transport = match &group.transport {
+        plan::Transport::Tcp(tcp) => Transport::Tcp(TcpOptions::from(tcp)),
+        plan::Transport::Udp => Transport::Udp(UdpOptions {
+            checksum_zero: !group.datagrams.checksum,
+            compare_payload: group.datagrams.compare,
+            batch: group.datagrams.batch,
+        }),
+        plan::Transport::Multicast(group) => Transport::Multicast {
+            source: group.source_specific.then_some(member.source),
+            ttl: group.hops,
+            receiver: None,
+        },
+        plan::Transport::IcmpEcho => Transport::IcmpEcho(agreed),
+        plan::Transport::UdpUnreachable => Transport::UdpUnreachable(agreed),
+        plan::Transport::Quic => Transport::Quic,
+        &plan::Transport::Stamp { interval } => Transport::Stamp { interval },
+    };
+    FlowTask {
+        name: plan.flow_name(member.group, member.index),
+        id,
+        side: Side::Send,
+        transport,
+        source: SocketAddr::new(member.source, 0),
+        destination: member.destination,
+        traffic: group.traffic.clone(),
+        start,
+        stop: group.stop.since(Instant::ZERO).min(plan.duration).max(Duration::ZERO),
+        detail: plan.measure.flow_detail || plan.measure.delay,
+        settled: Duration::ZERO,
+        traffic_class: group.datagrams.dscp << 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::labels::labels;
+    use netstage_scenario::{Options, parse};
+
+    #[test]
+    fn a_stamp_session_has_a_reflector_and_is_known_both_ways() {
+        let text = r#"
+            [scenario]
+            duration = "1 s"
+            [node.a]
+            [node.b]
+            [link.l]
+            ends = ["a", "b"]
+            rate = "10 Mbit/s"
+            buffer = "10 packets"
+            [flow.sla]
+            from = "a"
+            to = "b"
+            transport = "udp"
+            traffic = { model = "cbr", rate = "64 kbit/s", packet = "160 B" }"#;
+        let scenario = parse("case.toml", text, None, &Options::default()).unwrap();
+        let mut plan = scenario.cells[0].plan.clone();
+        let interval = Duration::from_millis(20);
+        plan.flows[0].transport = plan::Transport::Stamp { interval };
+        let layout = Layout::new(&plan).unwrap();
+        let members = members(&plan, &layout).unwrap();
+        let assignments = assignments(&plan, &members, 1);
+        for (node, side) in [(0, Side::Send), (1, Side::Receive)] {
+            let [task] = &assignments[&node].flows[..] else { panic!("{assignments:?}") };
+            assert_eq!((task.side, &task.transport), (side, &Transport::Stamp { interval }));
+        }
+        // Answers go to a port of the system's choosing: the reflector's own tells whose they are.
+        let labels = labels(&plan, &layout, &members);
+        assert_eq!(labels[0].destination_port, Some(members[0].destination.port()));
+        assert_eq!((labels[0].source_port, labels[0].label.flow), (None, Some(0)));
+    }
+
+    #[test]
+    fn every_receiver_of_a_group_has_a_task_under_its_own_name() {
+        let text = r#"
+            [scenario]
+            duration = "1 s"
+            [defaults.link]
+            rate = "10 Mbit/s"
+            [node.s]
+            [node.a]
+            [node.b]
+            [node.r]
+            kind = "router"
+            [link.s]
+            ends = ["s", "r"]
+            [link.a]
+            ends = ["r", "a"]
+            [link.b]
+            ends = ["r", "b"]
+            [flow.tv]
+            from = "s"
+            to = ["b", "a"]
+            transport = "multicast"
+            multicast = { source = "sender", hops = 3 }
+            traffic = { model = "cbr", rate = "1 Mbit/s" }
+            count = 2
+            [flow.back]
+            from = "a"
+            to = "b"
+            transport = "multicast"
+            multicast = { group = "232.0.1.0" }
+            traffic = { model = "cbr", rate = "1 Mbit/s" }"#;
+        let scenario = parse("tv.toml", text, None, &Options::default()).unwrap();
+        let plan = &scenario.cells[0].plan;
+        let layout = Layout::new(plan).unwrap();
+        let members = members(plan, &layout).unwrap();
+        let assignments = assignments(plan, &members, 1);
+        let told = |node: &str| -> Vec<(String, Side, String)> {
+            let node = plan.nodes.iter().position(|known| known.name == node).unwrap();
+            let tasks = assignments[&node].flows.iter();
+            tasks.map(|task| (task.name.clone(), task.side, task.destination.to_string())).collect()
+        };
+        let (send, receive) = (Side::Send, Side::Receive);
+        let told_of = |node: &str, expected: &[(&str, Side, &str)]| {
+            let expected: Vec<_> =
+                expected.iter().map(|(name, side, to)| (name.to_string(), *side, to.to_string())).collect();
+            assert_eq!(told(node), expected);
+        };
+        // Ports tell apart what goes to one group, whoever sends it.
+        let ports = ["232.0.1.0:5001", "232.0.1.1:5001", "232.0.1.1:5002"];
+        told_of("s", &[("tv[0]", send, ports[1]), ("tv[1]", send, ports[2])]);
+        let of_a = [("back", send, ports[0]), ("tv[0]@a", receive, ports[1]), ("tv[1]@a", receive, ports[2])];
+        told_of("a", &of_a);
+        let of_b =
+            [("back", receive, ports[0]), ("tv[0]@b", receive, ports[1]), ("tv[1]@b", receive, ports[2])];
+        told_of("b", &of_b);
+        let tv = &members[1];
+        assert_eq!(
+            assignments[&plan.flows[tv.group].from].flows[0].transport,
+            Transport::Multicast { source: Some(tv.source), ttl: 3, receiver: None }
+        );
+        let entry = &labels(plan, &layout, &members)[1];
+        assert_eq!((entry.source, entry.destination), (Some(tv.source), Some("232.0.1.1".parse().unwrap())));
+        assert_eq!((entry.destination_port, entry.label.flow), (Some(5001), Some(1)));
+    }
+}

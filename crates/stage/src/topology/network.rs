@@ -1,0 +1,332 @@
+//! Builds the namespaces of a [`Spec`]: one per node, and one where the emulator's ends of
+//! all links lie. They are held by file descriptors; when the last one closes, the kernel
+//! removes everything in them.
+
+use super::address::{self, Side};
+use super::lan::BRIDGE;
+use super::spec::{AddressSpec, DeviceSpec, LinkSpec, MulticastSpec, NodeSpec, RouteSpec, Spec};
+use netstage_emulator::netem::chain;
+use netstage_host::netns::multicast::MulticastRoutes;
+use netstage_host::netns::netlink::{VethEnd, VethOptions, create_veth};
+use netstage_host::netns::qdiscs::TokenBucket;
+use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::{Namespace, Netlink, ethtool};
+use netstage_host::obstacle::Obstacle;
+use netstage_host::ports::tun::{Layer, Tun};
+use std::collections::BTreeMap;
+use std::io;
+
+/// A full packet, and the header the kernel counts with it.
+const ETHERNET_MTU: u64 = 1500;
+const ETHERNET_HEADER: u64 = 14;
+/// What a host's device sends at once at most, so that the kernel need not wake for each packet: ten of them.
+const DEVICE_BURST: u32 = 15_140;
+
+/// The namespaces of a network.
+#[derive(Debug)]
+pub struct Network {
+    /// One per node that is used.
+    pub nodes: Vec<Option<Namespace>>,
+    /// Where the emulator's ends of the links lie, named by [`emulator_interface`].
+    pub emulator: Namespace,
+    /// The far sides of TUN links, by the link's index in the plan.
+    pub tuns: BTreeMap<usize, [Tun; 2]>,
+    /// What the nodes do with packets to multicast groups, as long as this is here.
+    pub multicast: Vec<MulticastRoutes>,
+}
+
+/// Name of a node's interface to a link.
+pub fn node_interface(link: usize) -> String {
+    format!("link{link}")
+}
+
+/// Name of the emulator's interface for one end of a link.
+pub fn emulator_interface(link: usize, end: usize) -> String {
+    format!("link{link}.{end}")
+}
+
+/// Names of the interfaces of a link that the kernel works.
+pub fn chain_names(link: usize) -> chain::Names {
+    chain::Names::new([0, 1].map(|end| emulator_interface(link, end)))
+}
+
+impl Network {
+    /// The kernel's numbers of the namespaces of nodes that are used.
+    pub fn numbers(&self, nodes: &[usize]) -> Result<Vec<u64>, Obstacle> {
+        let number = |node: &usize| self.nodes[*node].as_ref().expect("a node with a flow is used").number();
+        let cannot = |e| Obstacle::broken(format!("cannot tell network namespaces apart: {e}"));
+        nodes.iter().map(|node| number(node).map_err(cannot)).collect()
+    }
+
+    /// Builds it.
+    pub fn build(spec: &Spec) -> Result<Network, Obstacle> {
+        let namespace = || Namespace::new().map_err(|e| broken("make a network namespace", &e));
+        let emulator = namespace()?;
+        let nodes = spec.nodes.iter().map(|node| node.used.then(namespace).transpose());
+        let nodes = nodes.collect::<Result<_, _>>()?;
+        let mut network = Network { nodes, emulator, tuns: BTreeMap::new(), multicast: Vec::new() };
+        // The emulator's ends carry frames, never packets of their own.
+        network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
+        for link in &spec.links {
+            if link.is_tun {
+                let tuns = [network.add_tun(link, 0, spec.mtu)?, network.add_tun(link, 1, spec.mtu)?];
+                network.tuns.insert(link.index, tuns);
+                continue;
+            }
+            network.add_link(link, spec)?;
+            network.hand_to_kernel(link, spec.mtu)?;
+        }
+        for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
+            if let Some(namespace) = node {
+                network.configure(namespace, spec)?;
+            }
+        }
+        for link in &spec.links {
+            network.introduce(link, spec)?;
+            network.wait_until_ready(link)?;
+        }
+        for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
+            if let Some(namespace) = node {
+                add_routes(namespace, &spec.routes)?;
+                network.multicast.extend(multicast_routes(namespace, spec)?);
+            }
+        }
+        Ok(network)
+    }
+
+    fn node(&self, index: usize) -> &Namespace {
+        self.nodes[index].as_ref().expect("a link's ends are used")
+    }
+
+    fn add_link(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Obstacle> {
+        // Who is at the other end is told in advance, but for those who ask.
+        let has_circuit = link.ends.iter().any(|end| spec.nodes[*end].circuits.contains(&link.index));
+        let resolve_neighbours = link.resolves || has_circuit;
+        let options = VethOptions { mtu: spec.mtu, resolve_neighbours, ..VethOptions::default() };
+        for (end, &node) in link.ends.iter().enumerate() {
+            let (inner, outer) = (node_interface(link.index), emulator_interface(link.index, end));
+            let at =
+                |namespace, name, side| VethEnd { namespace, name, mac: address::mac(link.index, end, side) };
+            let inner_end = at(self.node(node), inner.as_str(), Side::Node);
+            let outer_end = at(&self.emulator, outer.as_str(), Side::Emulator);
+            create_veth(inner_end, outer_end, options).map_err(failed)?;
+            let device = spec.nodes[node].device;
+            for (namespace, name) in [(self.node(node), &inner), (&self.emulator, &outer)] {
+                // A host that is limited by its device leaves cutting super-packets to it, as to a real one.
+                if device.is_none() || name == &outer {
+                    ethtool::offloads_off(namespace, name).map_err(|e| broken("switch offloads off", &e))?;
+                }
+                Netlink::open(namespace).and_then(|mut n| n.set_up(name)).map_err(failed)?;
+            }
+            if let Some(device) = device {
+                self.limit(node, &inner, device, &spec.nodes[node].name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One end of a link whose packets have no header of the link's.
+    fn add_tun(&self, link: &LinkSpec, end: usize, mtu: u32) -> Result<Tun, Obstacle> {
+        let (namespace, name) = (self.node(link.ends[end]), node_interface(link.index));
+        let tun = Tun::create(namespace, &name, Layer::Ip).map_err(|error| {
+            Obstacle::missing(
+                format!("link.{}: {error}", link.name),
+                "modprobe tun (CONFIG_TUN), with /dev/net/tun readable and writable; or kind = \"ethernet\"",
+            )
+        })?;
+        let mut netlink = Netlink::open(namespace).map_err(failed)?;
+        let prepared = netlink.set_mtu(&name, mtu).and_then(|()| netlink.generate_no_addresses(&name));
+        prepared.and_then(|()| netlink.set_up(&name)).map_err(failed)?;
+        Ok(tun)
+    }
+
+    /// Makes a node's interface as fast as its device.
+    fn limit(&self, node: usize, interface: &str, device: DeviceSpec, name: &str) -> Result<(), Obstacle> {
+        // The kernel counts Ethernet's header as well: as if all packets were full.
+        let framed = |bytes: u64| bytes * (ETHERNET_MTU + ETHERNET_HEADER) / ETHERNET_MTU;
+        let bucket = TokenBucket {
+            rate: framed(device.rate_bps / 8),
+            burst: DEVICE_BURST,
+            limit: u32::try_from(framed(device.buffer)).unwrap_or(u32::MAX),
+        };
+        // A packet less, so that the token bucket need not cut any.
+        let super_packet = DEVICE_BURST - (ETHERNET_MTU + ETHERNET_HEADER) as u32;
+        let set = Netlink::open(self.node(node)).and_then(|mut netlink| {
+            netlink.set_largest_super_packet(interface, super_packet)?;
+            netlink.set_token_bucket(interface, bucket)
+        });
+        set.map_err(|error| match error.source.raw_os_error() {
+            Some(libc::ENOENT) => Obstacle::missing(
+                format!("node.{name}: this kernel has no token bucket for `device`"),
+                "modprobe sch_tbf (CONFIG_NET_SCH_TBF)",
+            ),
+            _ => failed(error),
+        })
+    }
+
+    /// Where the kernel works a link: everything between its ends.
+    fn hand_to_kernel(&self, link: &LinkSpec, mtu: u32) -> Result<(), Obstacle> {
+        let Some(directions) = &link.netem else { return Ok(()) };
+        let options = VethOptions { mtu, ..VethOptions::default() };
+        let names = chain_names(link.index);
+        chain::build(&self.emulator, &names, directions, options).map_err(|error| {
+            match error.source.raw_os_error() {
+                Some(libc::ENOENT | libc::EOPNOTSUPP) => Obstacle::missing(
+                    format!("link.{}: {error}", link.name),
+                    "modprobe sch_netem bridge (CONFIG_NET_SCH_NETEM, CONFIG_BRIDGE), or leave the link to \
+                     netstage: --emulator own",
+                ),
+                _ => failed(error),
+            }
+        })
+    }
+
+    fn configure(&self, namespace: &Namespace, node: &NodeSpec) -> Result<(), Obstacle> {
+        for (name, value) in &node.settings {
+            self.set(namespace, name, value)?;
+        }
+        let mut netlink = Netlink::open(namespace).map_err(failed)?;
+        netlink.set_up("lo").map_err(failed)?;
+        if node.is_lan {
+            bridge(&mut netlink, node)?;
+        }
+        for &AddressSpec { address, length, link } in &node.addresses {
+            let interface = link.map_or("lo".to_owned(), node_interface);
+            netlink.add_address(&interface, address, length).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Tells both ends of a link who is at the other. A PE asks its customers itself, and routers with
+    /// addresses on the link ask each other.
+    fn introduce(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Obstacle> {
+        if link.resolves || link.is_tun {
+            return Ok(());
+        }
+        for (end, &node) in link.ends.iter().enumerate() {
+            if spec.nodes[node].circuits.contains(&link.index) {
+                continue;
+            }
+            let mut netlink = Netlink::open(self.node(node)).map_err(failed)?;
+            let peer = address::mac(link.index, 1 - end, Side::Node);
+            for family in address::FAMILIES {
+                let neighbour = address::of(family, link.ends[1 - end], 0);
+                netlink.add_neighbour(&node_interface(link.index), neighbour, peer).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Interfaces drop frames for a moment after they come up.
+    fn wait_until_ready(&self, link: &LinkSpec) -> Result<(), Obstacle> {
+        for (end, &node) in link.ends.iter().enumerate() {
+            let near = (self.node(node), node_interface(link.index));
+            let far = (&self.emulator, emulator_interface(link.index, end));
+            for (namespace, name) in [Some(near), (!link.is_tun).then_some(far)].into_iter().flatten() {
+                Netlink::open(namespace).and_then(|mut n| n.wait_until_ready(&name)).map_err(failed)?;
+            }
+        }
+        let between = link.netem.iter().flat_map(|_| chain_names(link.index).middle);
+        for name in between {
+            Netlink::open(&self.emulator).and_then(|mut n| n.wait_until_ready(&name)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn set(&self, namespace: &Namespace, name: &str, value: &str) -> Result<(), Obstacle> {
+        match namespace.sysctl(name, value) {
+            // What the kernel does not have, it does not do either.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // Containers have it so, unless they are told otherwise.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Err(Obstacle::missing(
+                error.to_string(),
+                "where this is a container, run it with --privileged",
+            )),
+            other => other.map_err(|e| broken("configure a node", &e)),
+        }
+    }
+}
+
+/// Joins all links of a LAN.
+fn bridge(netlink: &mut Netlink, lan: &NodeSpec) -> Result<(), Obstacle> {
+    netlink.create_bridge(BRIDGE).map_err(|error| match error.source.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Obstacle::missing(
+            format!("node.{}: this kernel has no bridges, so there can be no LAN", lan.name),
+            "modprobe bridge (CONFIG_BRIDGE)",
+        ),
+        _ => failed(error),
+    })?;
+    let links = netlink.links().map_err(failed)?;
+    for link in links.iter().filter(|link| link.is_veth) {
+        netlink.set_bridge(&link.name, BRIDGE).map_err(failed)?;
+    }
+    netlink.set_up(BRIDGE).map_err(failed)
+}
+
+fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Obstacle> {
+    let mut netlink = Netlink::open(namespace).map_err(failed)?;
+    for route in routes {
+        let asked = Route {
+            destination: (route.destination, route.length),
+            gateway: Some(route.gateway),
+            link: &node_interface(route.link),
+            preferred_source: route.source,
+            metrics: Metrics {
+                initial_window: route.initial_window,
+                rto_min_ms: route.min_rto_ms,
+                ecn: route.ecn,
+                window: route.window,
+                mtu: route.mtu,
+                congestion_control: route.congestion_control.clone(),
+                ..Metrics::default()
+            },
+        };
+        // A neighbour's own address is routed like any other.
+        netlink.add_route(&asked).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Tells a node's kernel what it does with packets to multicast groups.
+fn multicast_routes(namespace: &Namespace, node: &NodeSpec) -> Result<Vec<MulticastRoutes>, Obstacle> {
+    let mut kept = Vec::new();
+    for version_6 in [false, true] {
+        let mut routes = node.multicast.iter().filter(|route| route.group.is_ipv6() == version_6).peekable();
+        let Some(first) = routes.peek() else { continue };
+        let mut told =
+            MulticastRoutes::open(namespace, first.group).map_err(|e| no_forwarding(node, first, &e))?;
+        let mut netlink = Netlink::open(namespace).map_err(failed)?;
+        for route in routes {
+            let mut index =
+                |link: usize| netlink.link(&node_interface(link)).map(|link| link.index).map_err(failed);
+            let from = index(route.from)?;
+            let to = route.to.iter().map(|link| index(*link)).collect::<Result<Vec<u32>, Obstacle>>()?;
+            let added = told.add(route.source, route.group, from, &to);
+            added.map_err(|e| broken(&format!("route the group {} at {}", route.group, node.name), &e))?;
+        }
+        kept.push(told);
+    }
+    Ok(kept)
+}
+
+fn no_forwarding(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -> Obstacle {
+    if error.raw_os_error() != Some(libc::ENOPROTOOPT) {
+        return broken(&format!("forward multicast at {}", node.name), error);
+    }
+    let (version, option) = match route.group.is_ipv6() {
+        true => ("IPv6", "CONFIG_IPV6_MROUTE"),
+        false => ("IPv4", "CONFIG_IP_MROUTE"),
+    };
+    Obstacle::missing(
+        format!("node.{}: this kernel does not forward {version} multicast", node.name),
+        format!("a kernel with {option}, or receivers on the sender's own link"),
+    )
+}
+
+fn failed(error: netstage_host::netns::netlink::Error) -> Obstacle {
+    Obstacle::broken(error.to_string())
+}
+
+fn broken(doing: &str, error: &io::Error) -> Obstacle {
+    Obstacle::broken(format!("cannot {doing}: {error}"))
+}

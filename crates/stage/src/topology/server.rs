@@ -1,0 +1,241 @@
+//! The fabric's own process: holds the namespaces, runs the emulator, and is the parent of
+//! the agents. It ends when its standard input does, and everything ends with it.
+
+use super::links::Links;
+use super::network::Network;
+use super::process::{AgentSpec, Answer, Build, Finished, Order};
+use super::services::frr::run::Routing;
+use super::services::gateways::run::Gateways;
+use super::services::run::Service;
+use netstage_agent_api::results::{EndedWindow, Watched};
+use netstage_emulator::Report;
+use netstage_emulator::report::EndedBin;
+use netstage_host::clock::Epoch;
+use netstage_host::netns::{spawn_in, user};
+use netstage_host::obstacle::Obstacle;
+use netstage_tcp_watch::watch::Watch;
+use nix::sys::{prctl, signal::Signal};
+use std::fs::File;
+use std::io::{self, BufRead as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// What the fabric waits for.
+enum Event {
+    Order(Order),
+    /// The controller is gone, or speaks nonsense.
+    End,
+    /// A bin of the run has ended.
+    Bin(EndedBin),
+    /// A bin of a watched window has ended.
+    Window(Box<EndedWindow>),
+    /// The run is over.
+    Finished(Box<Report>),
+}
+
+/// Serves a controller on standard input and output. Call it before any thread starts.
+pub fn serve() {
+    // The input's end tells the same, but only to a process that still listens.
+    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+    let (events, received) = channel();
+    let privileged = user::become_privileged();
+    let orders = events.clone();
+    std::thread::spawn(move || read_orders(&orders));
+    let mut stage = match (privileged, received.recv()) {
+        (Err(forbidden), Ok(Event::Order(Order::Build(_)))) => {
+            let remedy = forbidden.grants.join("; or ");
+            return answer(&Answer::Failed(Obstacle::missing(forbidden.to_string(), remedy)));
+        }
+        (Ok(()), Ok(Event::Order(Order::Build(build)))) => match Stage::build(*build) {
+            Ok(stage) => stage,
+            Err(failed) => return answer(&Answer::Failed(failed)),
+        },
+        _ => return,
+    };
+    answer(&Answer::Ready);
+    stage.attend(&received, &events);
+}
+
+fn read_orders(orders: &Sender<Event>) {
+    for line in io::stdin().lock().lines() {
+        let order = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+        let Some(order) = order else { break };
+        if orders.send(Event::Order(order)).is_err() {
+            return;
+        }
+    }
+    let _ = orders.send(Event::End);
+}
+
+fn answer(answer: &Answer) {
+    let mut line = serde_json::to_vec(answer).expect("answers are text and numbers");
+    line.push(b'\n');
+    let mut output = io::stdout().lock();
+    // A controller that is gone needs no answer.
+    let _ = output.write_all(&line).and_then(|()| output.flush());
+}
+
+/// A network with its emulator and agents.
+struct Stage {
+    network: Network,
+    links: Option<Links>,
+    agents: Vec<Child>,
+    services: Vec<Service>,
+    routing: Option<Routing>,
+    gateways: Option<Gateways>,
+    watch: Option<Watch>,
+    watching: Option<JoinHandle<Watched>>,
+    tell_bins: bool,
+    /// Carries frames before the run, where routers have to find each other first.
+    before: Option<Before>,
+    stop: Arc<AtomicBool>,
+    running: Option<JoinHandle<()>>,
+}
+
+/// Links that carry frames at once, until the run begins.
+struct Before {
+    stop: Arc<AtomicBool>,
+    links: JoinHandle<Links>,
+}
+
+impl Before {
+    fn begin(mut links: Links) -> Before {
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&stop);
+        let carry = move || {
+            links.carry(&until);
+            links
+        };
+        Before { stop, links: std::thread::spawn(carry) }
+    }
+
+    fn end(self) -> Option<Links> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.links.join().ok()
+    }
+}
+
+impl Stage {
+    fn build(build: Build) -> Result<Stage, Obstacle> {
+        let mut network = Network::build(&build.spec)?;
+        let links = Links::new(&build.spec, build.emulator, &mut network)?;
+        let program =
+            std::env::current_exe().map_err(|e| Obstacle::broken(format!("cannot find myself: {e}")))?;
+        let mut stage = Stage {
+            links: Some(links),
+            agents: Vec::new(),
+            services: Vec::new(),
+            routing: None,
+            gateways: None,
+            watch: None,
+            watching: None,
+            tell_bins: build.tell_bins,
+            before: None,
+            stop: Arc::new(AtomicBool::new(false)),
+            running: None,
+            network,
+        };
+        if build.routing.is_some() || build.gateways.is_some() {
+            stage.before = stage.links.take().map(Before::begin);
+        }
+        if let Some(spec) = build.routing {
+            let nodes = &stage.network.nodes;
+            stage.routing = Some(Routing::start(spec, nodes, &program)?);
+        }
+        if let Some(spec) = build.gateways {
+            stage.gateways = Some(Gateways::start(spec, &stage.network.nodes, &program)?);
+        }
+        if let Some((spec, senders)) = build.watch {
+            let namespaces = stage.network.numbers(&senders)?;
+            stage.watch = Some(Watch::start(spec, namespaces)?);
+        }
+        for agent in &build.agents {
+            stage.start_agent(&program, agent)?;
+        }
+        for service in build.services {
+            stage.services.push(Service::start(service, &stage.network.nodes, &program)?);
+        }
+        Ok(stage)
+    }
+
+    fn start_agent(&mut self, program: &Path, agent: &AgentSpec) -> Result<(), Obstacle> {
+        let cannot = |e| Obstacle::broken(format!("cannot start an agent: {e}"));
+        let namespace = self.network.nodes[agent.node].as_ref().expect("a node with flows is used");
+        let mut command = Command::new(program);
+        command.arg("agent").arg("--socket").arg(&agent.socket).arg("--spool").arg(&agent.spool);
+        let log = File::create(&agent.log).map_err(cannot)?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.agents.push(spawn_in(namespace, command).map_err(cannot)?);
+        Ok(())
+    }
+
+    /// Follows orders until the run is over or the controller gone.
+    fn attend(&mut self, events: &Receiver<Event>, sender: &Sender<Event>) {
+        while let Ok(event) = events.recv() {
+            match event {
+                Event::Order(Order::Run(epoch)) => self.run(epoch, sender),
+                Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
+                Event::Bin(bin) => answer(&Answer::Bin(bin)),
+                Event::Window(window) => answer(&Answer::Window(*window)),
+                Event::Finished(emulator) => {
+                    let services = self.services.drain(..).map(Service::finish).collect();
+                    let mut ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
+                    ended.extend(self.gateways.as_mut().map_or(Vec::new(), Gateways::ended));
+                    self.stop.store(true, Ordering::Relaxed);
+                    let watched = self.watching.take().and_then(|watching| watching.join().ok());
+                    let watched = watched.unwrap_or_default();
+                    let emulator = *emulator;
+                    answer(&Answer::Finished(Box::new(Finished { emulator, services, ended, watched })));
+                }
+                Event::Order(Order::Build(_)) | Event::End => break,
+            }
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(running) = self.running.take() {
+            let _ = running.join();
+        }
+        self.before.take().and_then(Before::end);
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+
+    fn run(&mut self, epoch: Epoch, sender: &Sender<Event>) {
+        let links = self.links.take().or_else(|| self.before.take().and_then(Before::end));
+        let Some(mut links) = links else { return };
+        if self.tell_bins {
+            links.tell_bins(passed_on(sender.clone()));
+        }
+        if let Some(watch) = self.watch.take() {
+            let (stop, told) = (Arc::clone(&self.stop), self.tell_bins.then(|| sender.clone()));
+            let tell = move |window| {
+                if let Some(told) = &told {
+                    // Who is gone hears nothing.
+                    let _ = told.send(Event::Window(Box::new(window)));
+                }
+            };
+            self.watching = Some(std::thread::spawn(move || watch.run(epoch, &stop, tell)));
+        }
+        let (stop, sender) = (Arc::clone(&self.stop), sender.clone());
+        let work = move || {
+            let report = links.run(epoch, &stop);
+            let _ = sender.send(Event::Finished(Box::new(report)));
+        };
+        self.running = Some(std::thread::spawn(work));
+        for service in &mut self.services {
+            service.run(epoch, &self.stop);
+        }
+    }
+}
+
+/// Where the thread that works the links tells of bins, at no cost to it: another one passes them on.
+fn passed_on(events: Sender<Event>) -> Sender<EndedBin> {
+    let (sender, bins) = channel();
+    std::thread::spawn(move || bins.into_iter().try_for_each(|bin| events.send(Event::Bin(bin))));
+    sender
+}

@@ -1,0 +1,214 @@
+//! What daemons and routers are told: FRR's own configuration language, written from a plan. Nothing of it
+//! is anybody's text but names and numbers that were checked.
+
+use super::{Behind, Daemon};
+use crate::topology::layout::Layout;
+use crate::topology::network::node_interface;
+use crate::topology::routing::is_inside;
+use crate::topology::{address, lan};
+use netstage_core::time::Duration;
+use netstage_scenario::plan::{Edge, Family, Hop, Plan, Routing};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+/// Where netstage's router hears zebra, in each namespace.
+const MANAGER: &str = "127.0.0.1:2620";
+/// Links an LSP may cross, and then some.
+const MOST_HOPS: u32 = 64;
+/// For how long a peer of label distribution that is not heard is still there, seconds, at least: what RFC 5036
+/// (section 3.5.2) has. OSPF finds out about links, and labels that are kept do no harm.
+const LABEL_PEER_HOLD: u64 = 15;
+/// From sign of life to sign of life between edges, and the longest silence: a core link that fails breaks no
+/// session.
+const BGP_TIMERS: &str = "10 60";
+
+/// netstage's router at a node. Its socket is `router.sock` beside the file.
+pub fn router(plan: &Plan, layout: &Layout, node: usize) -> String {
+    let links =
+        (0..plan.links.len()).filter(|link| plan.links[*link].ends.contains(&node) && layout.used[*link]);
+    let (inside, outside): (Vec<usize>, Vec<usize>) = links.partition(|link| is_inside(plan, *link));
+    let names = |links: &[usize]| {
+        let names: Vec<String> = links.iter().map(|link| format!("\"{}\"", node_interface(*link))).collect();
+        names.join(", ")
+    };
+    // Frames between emulated links need not be as fast as on wires, and tables not as large.
+    format!(
+        "[router]\ninterfaces = [{}]\nmpls = [{}]\ncontrol = \"router.sock\"\nfpm = \"{MANAGER}\"\n\
+         fast_path = \"off\"\nv4_rows = 1024\nv6_rows = 1024\nnext_hops = 4096\n",
+        names(&[&inside[..], &outside].concat()),
+        names(&inside)
+    )
+}
+
+/// The daemons at a node.
+pub fn daemons(plan: &Plan, routing: &Routing, node: usize, behind: &Behind) -> Vec<(Daemon, String)> {
+    let mut daemons = vec![(Daemon::Zebra, zebra())];
+    if routing.lan.is_none() {
+        daemons.push((Daemon::Static, static_routes(plan, routing, node)));
+        daemons.push((Daemon::Ldp, ldp(routing, node)));
+    }
+    match routing.edge(node) {
+        Some(edge) => daemons.push((Daemon::Bgp, bgp(plan, routing, edge, &behind[&node]))),
+        None => daemons.push((Daemon::Ospf, ospf(plan, routing, node))),
+    }
+    daemons
+}
+
+/// A router's own address.
+fn own(node: usize) -> IpAddr {
+    address::of(Family::V4, node, 0)
+}
+
+/// The neighbours of a node within the network: each with the link there, and its address on that.
+fn neighbours(plan: &Plan, node: usize) -> impl Iterator<Item = (usize, usize, IpAddr)> {
+    let inside = (0..plan.links.len()).filter(|link| is_inside(plan, *link));
+    inside.filter_map(move |link| {
+        let end = plan.links[link].ends.iter().position(|end| *end == node)?;
+        let (address, _) = address::on_link(link, 1 - end);
+        Some((plan.links[link].ends[1 - end], link, address))
+    })
+}
+
+fn zebra() -> String {
+    let (address, port) = MANAGER.split_once(':').expect("it has a port");
+    // Labels beyond the kernel's own routes are told by route, not by next hop.
+    format!("no zebra nexthop kernel enable\nno fpm use-next-hop-groups\nfpm address {address} port {port}\n")
+}
+
+/// Edges are reached by their links to the core, and reach each other and their core routers by these.
+fn static_routes(plan: &Plan, routing: &Routing, node: usize) -> String {
+    let mut text = String::new();
+    let is_edge = routing.edge(node).is_some();
+    for (neighbour, _, via) in neighbours(plan, node) {
+        let to_core = routing.core.contains(&neighbour);
+        let destinations: Vec<usize> = match (is_edge, to_core) {
+            (false, true) => Vec::new(),
+            (true, true) => {
+                let others = routing.edges.iter().map(|edge| edge.node).filter(|edge| *edge != node);
+                others.chain([neighbour]).collect()
+            }
+            (_, false) => vec![neighbour],
+        };
+        for destination in destinations {
+            let _ = writeln!(text, "ip route {}/32 {via}", own(destination));
+        }
+    }
+    text
+}
+
+fn ospf(plan: &Plan, routing: &Routing, node: usize) -> String {
+    let mut text = format!(
+        "router ospf\n ospf router-id {}\n redistribute static\n timers throttle spf 10 50 1000\n \
+         timers throttle lsa all 100\n timers lsa min-arrival 50\nexit\n\
+         interface lo\n ip ospf area 0\nexit\n",
+        own(node)
+    );
+    for (_, link, _) in neighbours(plan, node).filter(|(neighbour, ..)| routing.core.contains(neighbour)) {
+        let _ = writeln!(
+            text,
+            "interface {}\n ip ospf area 0\n ip ospf network point-to-point\n ip ospf hello-interval {}\n \
+             ip ospf dead-interval {}\n ip ospf retransmit-interval 1\nexit",
+            node_interface(link),
+            seconds(routing.hello),
+            seconds(routing.dead)
+        );
+    }
+    text
+}
+
+/// Labels are bound to the edges' own addresses, those packets between edges go to, and nothing else.
+fn ldp(routing: &Routing, node: usize) -> String {
+    let mut text = String::new();
+    for edge in &routing.edges {
+        let _ = writeln!(text, "access-list edges permit {}/32", own(edge.node));
+    }
+    // LSPs end at edges, not before them: no implicit null.
+    let _ = writeln!(
+        text,
+        "mpls ldp\n router-id {own}\n discovery hello interval {hello}\n discovery hello holdtime {hold}\n \
+         address-family ipv4\n  discovery transport-address {own}\n  label local advertise explicit-null\n  \
+         label local allocate for edges",
+        own = own(node),
+        hello = seconds(routing.hello),
+        hold = (3 * seconds(routing.hello)).max(LABEL_PEER_HOLD),
+    );
+    text.push_str("\n exit-address-family\nexit\n");
+    text
+}
+
+/// The interfaces by which a router has peers of label distribution.
+pub fn label_interfaces(plan: &Plan, routing: &Routing, node: usize) -> Vec<String> {
+    let has_peer = |neighbour| routing.core.contains(&node) || routing.core.contains(&neighbour);
+    let peers = neighbours(plan, node).filter(|(neighbour, ..)| has_peer(*neighbour));
+    peers.map(|(_, link, _)| node_interface(link)).collect()
+}
+
+/// What ldpd is told to look for peers by interfaces.
+pub fn label_peers(interfaces: &[String]) -> Vec<String> {
+    let begin = ["configure terminal", "mpls ldp", "address-family ipv4"].map(String::from);
+    let each = interfaces.iter().flat_map(|interface| [format!("interface {interface}"), "exit".into()]);
+    begin.into_iter().chain(each).collect()
+}
+
+/// The address by which an edge's peers know it.
+fn peering(plan: &Plan, routing: &Routing, family: Family, edge: usize) -> IpAddr {
+    let link = routing.lan.and_then(|lan| lan::link_to(plan, lan, edge));
+    let on_lan = link.and_then(|link| lan::address(plan, family, link));
+    on_lan.map_or_else(|| address::of(family, edge, 0), |(address, _)| address)
+}
+
+fn bgp(plan: &Plan, routing: &Routing, edge: &Edge, behind: &BTreeMap<usize, Hop>) -> String {
+    let Edge { node, system } = *edge;
+    let own_address = own(node);
+    let source = peering(plan, routing, Family::V4, node);
+    let timers = match routing.lan {
+        Some(_) => format!("{} {}", seconds(routing.hello), seconds(routing.dead)),
+        None => BGP_TIMERS.to_owned(),
+    };
+    let mut text = format!(
+        "router bgp {system}\n bgp router-id {own_address}\n no bgp ebgp-requires-policy\n \
+         no bgp default ipv4-unicast\n neighbor members peer-group\n neighbor members update-source {source}\n \
+         neighbor members timers {timers}\n neighbor members timers connect 2\n"
+    );
+    for peer in routing.edges.iter().filter(|edge| edge.node != node) {
+        let address = peering(plan, routing, Family::V4, peer.node);
+        let _ = writeln!(text, " neighbor {address} remote-as {}", peer.system);
+        let _ = writeln!(text, " neighbor {address} peer-group members");
+        if peer.system != system && routing.lan.is_none() {
+            let _ = writeln!(text, " neighbor {address} ebgp-multihop {MOST_HOPS}");
+        }
+    }
+    let mut family = |name: &str, family: Family, labelled: bool| {
+        let _ = writeln!(text, " address-family {name} unicast");
+        for owner in behind.keys() {
+            let (address, length) = address::prefix(family, *owner);
+            let _ = writeln!(text, "  network {address}/{length}");
+        }
+        if labelled {
+            let _ = write!(text, " exit-address-family\n address-family {name} labeled-unicast\n");
+        }
+        // Members do not carry each other's packets to third ones.
+        let _ = writeln!(text, "  neighbor members activate\n  neighbor members route-map own-{name} out");
+        let _ = writeln!(text, " exit-address-family");
+    };
+    family("ipv4", Family::V4, false);
+    if routing.ipv6 {
+        family("ipv6", Family::V6, routing.lan.is_none());
+    }
+    let next_hop = match routing.lan {
+        Some(_) => peering(plan, routing, Family::V6, node).to_string(),
+        // The address an LSP leads to, as one of IPv6 (RFC 4798 section 2).
+        None => format!("::ffff:{own_address}"),
+    };
+    let _ = writeln!(
+        text,
+        "exit\nbgp as-path access-list own permit ^$\nroute-map own-ipv4 permit 10\n match as-path own\nexit\n\
+         route-map own-ipv6 permit 10\n match as-path own\n set ipv6 next-hop global {next_hop}\nexit"
+    );
+    text
+}
+
+fn seconds(duration: Duration) -> u64 {
+    duration.0 / 1_000_000_000
+}

@@ -1,0 +1,295 @@
+//! FRR's daemons in the routers of a plan, with netstage's router to forward as they say.
+//!
+//! - here: what a plan asks for;
+//! - [`configuration`]: what daemons and routers are told;
+//! - [`labels`]: how zebra keeps labels where the kernel has none;
+//! - [`run`]: their processes.
+
+mod configuration;
+mod labels;
+pub(in crate::topology) mod run;
+
+use super::reach::{self, Probe};
+use crate::topology::assignments::Member;
+use crate::topology::layout::{Layout, Unplaceable};
+use crate::topology::network::node_interface;
+use crate::topology::spec::Spec;
+use crate::topology::{address, routing};
+use netstage_core::time::Duration;
+use netstage_scenario::plan::{Family, Hop, Plan, Routing};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// The nodes behind each edge, with its hop to each.
+type Behind = BTreeMap<usize, BTreeMap<usize, Hop>>;
+
+/// Where its packages put the daemons.
+const FOLDERS: [&str; 2] = ["/usr/lib/frr", "/usr/libexec/frr"];
+
+/// Routers and their daemons to start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoutingSpec {
+    /// Name of the service.
+    pub name: String,
+    /// Its routers.
+    pub routers: Vec<RouterSpec>,
+    /// Packets that have to arrive before the run begins.
+    pub probes: Vec<Probe>,
+    /// Longest wait for that.
+    pub patience: Duration,
+    /// A folder of its own, which goes after the run.
+    pub folder: PathBuf,
+}
+
+/// A router.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RouterSpec {
+    /// Index of its node.
+    pub node: usize,
+    /// Name of its node.
+    pub name: String,
+    /// Configuration of netstage's router there.
+    pub configuration: String,
+    /// Its interfaces with peers of label distribution.
+    pub label_interfaces: Vec<String>,
+    /// The daemons it runs, in the order of [`Daemon::WAVES`].
+    pub waves: Vec<Wave>,
+}
+
+/// Daemons that begin together, at all routers, once those before them have what they need: sessions that
+/// find no way would wait long until they try again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wave {
+    /// The daemons, and what each is told.
+    pub daemons: Vec<(Daemon, String)>,
+    /// Prefixes to which the router knows a way in the end; an LSP, where so told.
+    pub expects: Vec<(String, bool)>,
+}
+
+/// One of FRR's daemons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Daemon {
+    /// Routes of all the others, and the forwarding plane manager.
+    Zebra,
+    /// Routes that are told by hand.
+    Static,
+    /// OSPF.
+    Ospf,
+    /// LDP.
+    Ldp,
+    /// BGP-4.
+    Bgp,
+}
+
+impl Daemon {
+    /// In which order they begin.
+    const WAVES: [&[Daemon]; 4] =
+        [&[Daemon::Zebra], &[Daemon::Static, Daemon::Ospf], &[Daemon::Ldp], &[Daemon::Bgp]];
+
+    /// The name of its program.
+    fn program(self) -> &'static str {
+        match self {
+            Daemon::Zebra => "zebra",
+            Daemon::Static => "staticd",
+            Daemon::Ospf => "ospfd",
+            Daemon::Ldp => "ldpd",
+            Daemon::Bgp => "bgpd",
+        }
+    }
+
+    /// Where it is installed.
+    fn path(self) -> Option<PathBuf> {
+        FOLDERS.iter().map(|folder| Path::new(folder).join(self.program())).find(|path| path.is_file())
+    }
+}
+
+/// The first daemon of a plan that is not installed.
+pub(super) fn missing(plan: &Plan) -> Option<(&str, &'static str)> {
+    let routing = plan.routing.as_ref()?;
+    let absent = Daemon::WAVES.into_iter().flatten().find(|daemon| daemon.path().is_none())?;
+    Some((&routing.name, absent.program()))
+}
+
+/// The routing of a plan; it gets a folder under `folder`, which is not made here.
+pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> Option<RoutingSpec> {
+    let routing = plan.routing.as_ref()?;
+    let folder = folder.join("routing");
+    let behind = routing::behind(plan, &layout.used);
+    let all = routing.core.iter().copied().chain(routing.edges.iter().map(|edge| edge.node));
+    let routers = all.map(|node| {
+        let mut daemons = configuration::daemons(plan, routing, node, &behind);
+        let waves = Daemon::WAVES.map(|wave| Wave {
+            daemons: daemons.extract_if(.., |(daemon, _)| wave.contains(daemon)).collect(),
+            expects: expects(routing, node, &behind, wave),
+        });
+        RouterSpec {
+            node,
+            name: plan.nodes[node].name.clone(),
+            configuration: configuration::router(plan, layout, node),
+            label_interfaces: configuration::label_interfaces(plan, routing, node),
+            waves: waves.into(),
+        }
+    });
+    Some(RoutingSpec {
+        name: routing.name.clone(),
+        routers: routers.collect(),
+        probes: reach::probes(plan, members),
+        patience: routing.patience,
+        folder,
+    })
+}
+
+/// What each router of a plan is told, by its name: files by their names, the addresses of its interfaces
+/// among them.
+pub fn configurations(plan: &Plan) -> Result<BTreeMap<String, BTreeMap<String, String>>, Unplaceable> {
+    let layout = Layout::new(plan)?;
+    let Some(routing) = spec(plan, &layout, &[], Path::new("")) else { return Ok(BTreeMap::new()) };
+    let network = Spec::new(plan, &layout, &Default::default());
+    let files = |router: RouterSpec| {
+        let addresses = network.nodes[router.node].addresses.iter().map(|address| {
+            let interface = address.link.map_or("lo".to_owned(), node_interface);
+            format!("{interface} {}/{}\n", address.address, address.length)
+        });
+        let mut files = BTreeMap::from([("addresses".to_owned(), addresses.collect())]);
+        files.insert("router.toml".into(), router.configuration);
+        let daemons = router.waves.into_iter().flat_map(|wave| wave.daemons);
+        files.extend(daemons.map(|(daemon, text)| (format!("{}.conf", daemon.program()), text)));
+        (router.name, files)
+    };
+    Ok(routing.routers.into_iter().map(files).collect())
+}
+
+/// What a router knows once a wave of daemons has done its work.
+fn expects(routing: &Routing, node: usize, behind: &Behind, wave: &[Daemon]) -> Vec<(String, bool)> {
+    let own = |node: usize| format!("{}/32", address::of(Family::V4, node, 0));
+    let edges = routing.edges.iter().map(|edge| edge.node).filter(|edge| *edge != node);
+    match wave {
+        // All are on one LAN.
+        [Daemon::Static | Daemon::Ldp, ..] if routing.lan.is_some() => Vec::new(),
+        [Daemon::Static, ..] => {
+            let core = routing.core.iter().filter(|core| **core != node && routing.edge(node).is_none());
+            core.map(|core| (own(*core), false)).collect()
+        }
+        [Daemon::Ldp] => edges.map(|edge| (own(edge), true)).collect(),
+        [Daemon::Bgp] if routing.edge(node).is_some() => {
+            // What is behind itself as well needs no LSP.
+            let others = edges.flat_map(|edge| behind[&edge].keys());
+            let others: BTreeSet<usize> =
+                others.copied().filter(|other| !behind[&node].contains_key(other)).collect();
+            let families: &[Family] = if routing.ipv6 { &address::FAMILIES } else { &[Family::V4] };
+            let prefix = |family, node| {
+                let (address, length) = address::prefix(family, node);
+                (format!("{address}/{length}"), routing.lan.is_none())
+            };
+            families.iter().flat_map(|family| others.iter().map(|other| prefix(*family, *other))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::assignments::members;
+    use netstage_scenario::{Options, parse};
+
+    /// a (0) and b (1) behind edges (4 and 5), a kernel's router (6) and c (2) behind it at the second, and
+    /// one core router (3).
+    const SCENARIO: &str = r#"
+        [scenario]
+        duration = "1 s"
+        [defaults.link]
+        rate = "10 Mbit/s"
+        [node.a]
+        [node.b]
+        [node.c]
+        [node.core]
+        kind = "router"
+        [node.east]
+        kind = "router"
+        [node.west]
+        kind = "router"
+        [node.yard]
+        kind = "router"
+        [link.a]
+        ends = ["a", "east"]
+        [link.b]
+        ends = ["b", "west"]
+        [link.c]
+        ends = ["c", "yard"]
+        [link.d]
+        ends = ["east", "core"]
+        [link.e]
+        ends = ["core", "west"]
+        [link.f]
+        ends = ["yard", "west"]
+        [service.exchange]
+        program = "frr"
+        core = ["core"]
+        edges = { east = 65001, west = 65002 }
+        [flow.x]
+        from = "a"
+        to = "c""#;
+
+    #[test]
+    fn a_plan_gives_each_router_its_daemons_and_what_they_are_to_learn() {
+        let scenario = parse("x.toml", SCENARIO, None, &Options::default()).unwrap();
+        let plan = &scenario.cells[0].plan;
+        let layout = Layout::new(plan).unwrap();
+        let members = members(plan, &layout).unwrap();
+        let spec = spec(plan, &layout, &members, Path::new("/run/x")).unwrap();
+        let of = |name: &str| spec.routers.iter().find(|router| router.name == name).unwrap();
+        let text = |name: &str, daemon: Daemon| {
+            let mut told = of(name).waves.iter().flat_map(|wave| &wave.daemons);
+            told.find(|(of, _)| *of == daemon).map(|(_, text)| text.as_str())
+        };
+        assert!(text("core", Daemon::Bgp).is_none() && text("west", Daemon::Ospf).is_none());
+        // The edge announces its own, whatever is between, and peers by the other's own address.
+        let bgp = text("west", Daemon::Bgp).unwrap();
+        for line in [
+            "router bgp 65002",
+            " neighbor 10.0.4.1 remote-as 65001",
+            "  network 10.0.1.0/24",
+            "  network 10.0.2.0/24",
+            "  network 10.0.6.0/24",
+            "  network fd6e:7374::2:0/112",
+            " set ipv6 next-hop global ::ffff:10.0.5.1",
+        ] {
+            assert!(bgp.lines().any(|told| told == line), "{line}\n{bgp}");
+        }
+        assert_eq!(
+            text("east", Daemon::Static),
+            Some("ip route 10.0.5.1/32 100.64.0.14\nip route 10.0.3.1/32 100.64.0.14\n")
+        );
+        assert_eq!(
+            text("core", Daemon::Static),
+            Some("ip route 10.0.4.1/32 100.64.0.13\nip route 10.0.5.1/32 100.64.0.18\n")
+        );
+        let ldp = text("core", Daemon::Ldp).unwrap();
+        assert!(
+            ldp.contains("label local advertise explicit-null") && !ldp.contains("permit 10.0.3.1"),
+            "{ldp}"
+        );
+        let learns = |name: &str, wave: usize| of(name).waves[wave].expects.clone();
+        assert_eq!(learns("core", 2), [("10.0.4.1/32".into(), true), ("10.0.5.1/32".into(), true)]);
+        assert_eq!(learns("core", 3), []);
+        assert_eq!(learns("west", 3), [("10.0.0.0/24".into(), true), ("fd6e:7374::/112".into(), true)]);
+        assert!(of("east").configuration.contains("interfaces = [\"link3\", \"link0\"]\nmpls = [\"link3\"]"));
+        assert_eq!(spec.probes.len(), 1);
+
+        // No route of a flow is set where daemons find them, but what is behind an edge.
+        let network = Spec::new(plan, &layout, &Default::default());
+        let routes = |node: usize| {
+            let routes = network.nodes[node].routes.iter().filter(|route| route.destination.is_ipv4());
+            routes
+                .map(|route| format!("{}/{} {}", route.destination, route.length, route.link))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(routes(3), Vec::<String>::new());
+        assert_eq!(routes(4), ["10.0.0.0/24 0"]);
+        assert_eq!(routes(5), ["10.0.1.0/24 1", "10.0.2.0/24 5", "10.0.6.0/24 5"]);
+        assert!(network.links.iter().all(|link| link.resolves == matches!(link.index, 3 | 4)));
+    }
+}

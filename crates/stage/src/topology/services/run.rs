@@ -1,0 +1,58 @@
+//! Services between two namespaces of an emulated network.
+
+use super::Placed;
+use netstage_agent::services::run::{Server, attend, log};
+use netstage_agent::services::site::Site;
+use netstage_agent_api::service::ServiceResult;
+use netstage_host::clock::Epoch;
+use netstage_host::netns::Namespace;
+use netstage_host::obstacle::Obstacle;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, JoinHandle};
+
+/// A service between two namespaces, whose server listens.
+pub struct Service {
+    server: Server,
+    client: Option<Site>,
+    running: Option<JoinHandle<ServiceResult>>,
+}
+
+impl Service {
+    /// Starts its server, and waits until it listens. `nodes` are the network's namespaces.
+    pub fn start(placed: Placed, nodes: &[Option<Namespace>], netstage: &Path) -> Result<Service, Obstacle> {
+        let Placed { spec, client, server } = placed;
+        let broken =
+            |e: io::Error| Obstacle::broken(format!("service.{}: cannot start its server: {e}", spec.name));
+        let site = |index: usize| {
+            let node = nodes[index].as_ref().expect("a node with a service is used");
+            Site::inside(node, netstage).map_err(broken)
+        };
+        let (client, server) = (site(client)?, site(server)?);
+        Ok(Service { server: Server::start(spec, &server)?, client: Some(client), running: None })
+    }
+
+    /// Starts its client when its time comes. Everything of it ends with the run, or when `stop` is set.
+    pub fn run(&mut self, epoch: Epoch, stop: &Arc<AtomicBool>) {
+        let (spec, stop) = (self.server.spec().clone(), Arc::clone(stop));
+        let Some(client) = self.client.take() else { return };
+        self.running = Some(thread::spawn(move || attend(&spec, &client, epoch, &stop)));
+    }
+
+    /// What came of it; waits for the end of the run.
+    pub fn finish(mut self) -> ServiceResult {
+        let spec = self.server.spec();
+        let result = self.running.take().and_then(|running| running.join().ok());
+        let mut result = result.unwrap_or_else(|| ServiceResult {
+            name: spec.name.clone(),
+            error: Some("its client could not be watched".into()),
+            ..ServiceResult::default()
+        });
+        if result.error.is_some() {
+            result.log = log(spec);
+        }
+        result
+    }
+}

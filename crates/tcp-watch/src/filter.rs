@@ -1,0 +1,302 @@
+//! Which connections are watched: those that agree with every kind of filter given, and of each kind with one
+//! of those given.
+
+use netstage_host::obstacle::Obstacle;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Filters of a kind at most, apart from processes.
+pub const MOST: usize = 16;
+/// Where the hierarchy of cgroups of version 2 may be.
+const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// What is watched; everything, if nothing is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Processes.
+    pub processes: Vec<Process>,
+    /// Local or remote ports.
+    pub ports: Vec<u16>,
+    /// Networks the local or remote address is in.
+    pub addresses: Vec<Network>,
+    /// Inodes of network namespaces.
+    pub namespaces: Vec<u32>,
+    /// Folders of cgroups, each with those below.
+    pub cgroups: Vec<PathBuf>,
+}
+
+/// A process by its number, or all of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// Its number.
+    Number(u32),
+    /// What its kernel calls it: the first 15 characters of its program's name.
+    Name(String),
+}
+
+impl FromStr for Process {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Process, String> {
+        match text.parse() {
+            Ok(0) => Err("processes are numbered from 1".into()),
+            Ok(number) => Ok(Process::Number(number)),
+            Err(_) if text.is_empty() => Err("expected a process's number or name".into()),
+            Err(_) => Ok(Process::Name(text.chars().take(15).collect())),
+        }
+    }
+}
+
+/// Addresses that begin alike, as IPv6 (IPv4 mapped into it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: u128,
+    mask: u128,
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let wrong = || format!("{text:?} is no address: expected 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32");
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length.parse::<u32>().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let (mapped, most) = match address {
+            IpAddr::V4(address) => (address.to_ipv6_mapped(), 32),
+            IpAddr::V6(address) => (address, 128),
+        };
+        let length = length.unwrap_or(most);
+        if length > most {
+            return Err(format!("{text:?}: a prefix of {most} bits at most"));
+        }
+        let mask = u128::MAX.checked_shl(most - length).unwrap_or(0);
+        Ok(Network { address: u128::from(mapped) & mask, mask })
+    }
+}
+
+impl Network {
+    /// Whether an address is in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let mapped = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        u128::from(mapped) & self.mask == self.address
+    }
+
+    /// Address and mask, each as two words in the order of the wire.
+    pub(super) fn words(&self) -> ([u64; 2], [u64; 2]) {
+        let words = |value: u128| {
+            let octets = Ipv6Addr::from(value).octets();
+            let (halves, _) = octets.as_chunks::<8>();
+            [u64::from_ne_bytes(halves[0]), u64::from_ne_bytes(halves[1])]
+        };
+        (words(self.address), words(self.mask))
+    }
+}
+
+/// Where the network namespace is that a name of `ip netns`, the number of a process or a path stands for.
+pub fn namespace_path(text: &str) -> PathBuf {
+    match text.parse::<u32>() {
+        Ok(process) => PathBuf::from(format!("/proc/{process}/ns/net")),
+        Err(_) if text.contains('/') => PathBuf::from(text),
+        Err(_) => Path::new("/run/netns").join(text),
+    }
+}
+
+/// The number of that network namespace.
+pub fn namespace(text: &str) -> Result<u32, String> {
+    let path = namespace_path(text);
+    let found =
+        fs::metadata(&path).map_err(|error| format!("no namespace at {}: {error}", path.display()))?;
+    u32::try_from(found.ino()).map_err(|_| format!("{} is no namespace", path.display()))
+}
+
+/// The cgroup of a path, from the root of their hierarchy or of the file system.
+pub fn cgroup(text: &str) -> Result<PathBuf, String> {
+    let relative = text.trim_start_matches('/');
+    let roots = CGROUPS.iter().rev().map(|root| Path::new(root).join(relative));
+    let mut candidates = std::iter::once(PathBuf::from(text)).chain(roots);
+    let is_cgroup = |path: &PathBuf| path.join("cgroup.procs").exists();
+    candidates.find(is_cgroup).ok_or_else(|| format!("no cgroup {text:?} below {}", CGROUPS.join(" or ")))
+}
+
+/// The cgroup of a container: the one whose name holds its id, of which the first characters suffice.
+pub fn container(id: &str) -> Result<PathBuf, String> {
+    if id.len() < 4 || !id.chars().all(|c| c.is_ascii_hexdigit()) {
+        return Err(format!("{id:?} is no container's id: expected four or more hexadecimal digits"));
+    }
+    let mut found: Vec<PathBuf> = Vec::new();
+    for root in CGROUPS.iter().rev() {
+        let holds = |folder: &PathBuf| {
+            let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            // docker-ID.scope, cri-containerd-ID.scope, libpod-ID.scope, or the id alone; libpod-conmon-ID.scope is
+            // its monitor's.
+            let mut parts = name.split(['-', '.']);
+            !name.contains("conmon") && parts.any(|part| part.starts_with(id) && part.len() >= 12)
+        };
+        found.extend(folders(Path::new(root)).into_iter().filter(holds));
+        if !found.is_empty() {
+            break;
+        }
+    }
+    found.retain(|folder| folder.join("cgroup.procs").exists());
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => Err(format!("no container whose id begins with {id:?}")),
+        several => Err(format!("{} containers have an id that begins with {id:?}", several.len())),
+    }
+}
+
+/// A folder and all below it.
+fn folders(root: &Path) -> Vec<PathBuf> {
+    let mut all = vec![root.to_owned()];
+    let mut next = 0;
+    while let Some(folder) = all.get(next) {
+        let below = fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let below: Vec<PathBuf> = below.filter(is_folder).map(|entry| entry.path()).collect();
+        all.extend(below);
+        next += 1;
+    }
+    all
+}
+
+impl Filter {
+    /// Refuses more than there is room for.
+    pub fn check(&self) -> Result<(), Obstacle> {
+        let kinds = [
+            ("ports", self.ports.len()),
+            ("addresses", self.addresses.len()),
+            ("namespaces", self.namespaces.len()),
+        ];
+        match kinds.into_iter().find(|(_, count)| *count > MOST) {
+            Some((kind, count)) => Err(Obstacle::new(
+                format!("{count} {kind} to watch, of {MOST} at most"),
+                "watch more, or all, and choose later",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Inodes of all cgroups that are watched, which are the kernel's numbers of them.
+    pub(super) fn cgroup_numbers(&self) -> BTreeSet<u64> {
+        let all = self.cgroups.iter().flat_map(|cgroup| folders(cgroup));
+        all.filter_map(|folder| fs::metadata(folder).ok()).map(|found| found.ino()).collect()
+    }
+
+    /// All processes that are watched, by number, and those of the cgroups.
+    pub fn process_numbers(&self) -> Vec<u32> {
+        let folders = self.cgroups.iter().flat_map(|cgroup| folders(cgroup));
+        let lists = folders.filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok());
+        let listed =
+            lists.flat_map(|list| list.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>());
+        self.processes.iter().flat_map(Process::numbers).chain(listed).collect()
+    }
+
+    /// Inodes of the sockets of all processes that are watched, and those of which there is no process.
+    pub(super) fn sockets(&self) -> (BTreeSet<u64>, Vec<Process>) {
+        let mut sockets = BTreeSet::new();
+        let mut gone = Vec::new();
+        for process in &self.processes {
+            let found: Vec<_> =
+                process.numbers().into_iter().filter_map(|number| sockets_of(number).ok()).collect();
+            if found.is_empty() {
+                gone.push(process.clone());
+            }
+            sockets.extend(found.into_iter().flatten());
+        }
+        (sockets, gone)
+    }
+}
+
+impl Process {
+    fn numbers(&self) -> Vec<u32> {
+        match self {
+            Process::Number(number) => vec![*number],
+            Process::Name(name) => numbers_of(name),
+        }
+    }
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Process::Number(number) => write!(f, "process {number}"),
+            Process::Name(name) => write!(f, "process {name:?}"),
+        }
+    }
+}
+
+/// All processes of a name.
+fn numbers_of(name: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_named = |number: &u32| {
+        fs::read_to_string(format!("/proc/{number}/comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    numbers.filter(is_named).collect()
+}
+
+/// Inodes of a process's sockets.
+fn sockets_of(process: u32) -> io::Result<Vec<u64>> {
+    let entries = fs::read_dir(format!("/proc/{process}/fd"))?;
+    let inode = |entry: fs::DirEntry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    };
+    Ok(entries.flatten().filter_map(inode).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn networks_are_of_both_kinds() {
+        let network: Network = "192.0.2.0/24".parse().unwrap();
+        assert!(network.contains("192.0.2.255".parse().unwrap()));
+        assert!(network.contains("::ffff:192.0.2.1".parse().unwrap()));
+        assert!(!network.contains("192.0.3.1".parse().unwrap()));
+        let all: Network = "::/0".parse().unwrap();
+        assert!(all.contains("10.0.0.1".parse().unwrap()) && all.words() == ([0; 2], [0; 2]));
+        let one: Network = "2001:db8::1".parse().unwrap();
+        assert!(!one.contains("2001:db8::2".parse().unwrap()));
+        for wrong in ["", "10.0.0", "10.0.0.0/33", "::/129", "10.0.0.0/", "host"] {
+            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sockets_of_a_process_are_found_by_number_and_name() {
+        let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let number = std::process::id();
+        let name = fs::read_to_string("/proc/self/comm").unwrap();
+        for process in [Process::Number(number), name.trim_end().parse().unwrap()] {
+            let filter = Filter { processes: vec![process], ..Filter::default() };
+            let (sockets, gone) = filter.sockets();
+            assert!(!sockets.is_empty() && gone.is_empty());
+        }
+        let nobody = Filter { processes: vec![Process::Number(u32::MAX)], ..Filter::default() };
+        assert_eq!(nobody.sockets(), (BTreeSet::new(), nobody.processes.clone()));
+        assert!("0".parse::<Process>().is_err() && "".parse::<Process>().is_err());
+    }
+
+    #[test]
+    fn a_namespace_is_that_of_a_process_or_a_path() {
+        let own = namespace(&std::process::id().to_string()).unwrap();
+        assert_eq!(namespace("/proc/self/ns/net"), Ok(own));
+        assert!(namespace("no-such-namespace").unwrap_err().contains("/run/netns/no-such-namespace"));
+        assert!(container("zz").is_err() && container("0123456789abcdef").is_err());
+        assert!(cgroup("no/such/cgroup").is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! An instance of the kernel's tracing (tracefs) of our own: nobody else's is touched, and it goes with us. What is
+//! left of a process that was killed [`clean`] removes.
+
+use netstage_host::obstacle::Obstacle;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where it may be mounted.
+const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+const PREFIX: &str = "netstage-";
+/// Of the ring of each processor, KiB.
+const RING_KIB: &str = "4096";
+/// Bytes read at once.
+const READ: usize = 1 << 16;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The file system of tracing: where it is mounted, or a mount nobody else sees, which goes with it.
+struct Root {
+    path: PathBuf,
+    _mount: Option<OwnedFd>,
+}
+
+impl Root {
+    fn open() -> io::Result<Root> {
+        let mounted = PLACES.map(Path::new).into_iter().find(|place| place.join("instances").is_dir());
+        if let Some(place) = mounted {
+            return Ok(Root { path: place.to_owned(), _mount: None });
+        }
+        let system = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&system)?;
+        let mount = fsmount(&system, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+        Ok(Root { path, _mount: Some(mount) })
+    }
+
+    fn instances(&self) -> PathBuf {
+        self.path.join("instances")
+    }
+}
+
+/// An instance; dropped, it is removed.
+pub(super) struct Instance {
+    folder: PathBuf,
+    pipe: Option<File>,
+    /// Held as long as we live: what nobody holds was left by a process that was killed.
+    _lock: File,
+    _root: Root,
+}
+
+impl Instance {
+    /// One without events, whose clock is CLOCK_MONOTONIC.
+    pub fn new() -> Result<Instance, Obstacle> {
+        let refused = |error: io::Error| Obstacle {
+            message: format!("the kernel's tracing cannot be used: {error}"),
+            remedy: "run it as root, on a kernel with CONFIG_EVENT_TRACING".into(),
+            is_missing: true,
+        };
+        let root = Root::open().map_err(refused)?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = root.instances().join(format!("{PREFIX}{}-{number}", std::process::id()));
+        fs::create_dir(&folder).map_err(refused)?;
+        let begin = || -> io::Result<(File, File)> {
+            let lock = File::open(&folder)?;
+            lock.try_lock()?;
+            for (setting, value) in [("trace_clock", "mono"), ("buffer_size_kb", RING_KIB)] {
+                fs::write(folder.join(setting), value)?;
+            }
+            let mut pipe = OpenOptions::new();
+            let pipe = pipe.read(true).custom_flags(libc::O_NONBLOCK).open(folder.join("trace_pipe"))?;
+            Ok((lock, pipe))
+        };
+        match begin() {
+            Ok((lock, pipe)) => Ok(Instance { folder, pipe: Some(pipe), _lock: lock, _root: root }),
+            Err(error) => {
+                let _ = fs::remove_dir(&folder);
+                Err(refused(error))
+            }
+        }
+    }
+
+    /// Begins to tell of an event, `tcp/tcp_probe`, where a condition on its fields holds.
+    pub fn enable(&self, event: &str, condition: Option<&str>) -> io::Result<()> {
+        let event = self.folder.join("events").join(event);
+        if let Some(condition) = condition {
+            fs::write(event.join("filter"), condition)?;
+        }
+        fs::write(event.join("enable"), "1")
+    }
+
+    /// Has the kernel's stack told with an event.
+    pub fn tell_stacks(&self, event: &str) -> io::Result<()> {
+        fs::write(self.folder.join("events").join(event).join("trigger"), "stacktrace")
+    }
+
+    /// What has come, as text.
+    pub fn read(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+        let mut buffer = vec![0; READ];
+        loop {
+            match pipe.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(count) => take(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // An instance that is read from cannot be removed.
+        self.pipe = None;
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Removes the instances that killed processes left; how many there were.
+pub fn clean() -> usize {
+    let Ok(root) = Root::open() else { return 0 };
+    let is_abandoned = |folder: &PathBuf| {
+        let name = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+        name && File::open(folder).is_ok_and(|file| file.try_lock().is_ok())
+    };
+    let entries = fs::read_dir(root.instances()).into_iter().flatten().flatten();
+    let abandoned = entries.map(|entry| entry.path()).filter(is_abandoned);
+    abandoned.filter(|folder| fs::remove_dir(folder).is_ok()).count()
+}

@@ -1,0 +1,468 @@
+//! Causes of window reductions against the truth: each is made on purpose, by a line or an application that gives
+//! no other reason, and what the kernel counts by itself (/proc/net/netstat) has to agree.
+
+#[path = "../../../tests/support/apart.rs"]
+mod apart;
+#[path = "../../../tests/support/pair.rs"]
+mod pair;
+
+use apart::{Apart, address, line};
+use netstage_core::link::{self, Change, Jitter, JitterDistribution};
+use netstage_core::quantity::Capacity;
+use netstage_core::queue::{self, CodelConfig};
+use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, State};
+use netstage_core::time::{Duration, Instant};
+use netstage_host::clock::monotonic_ns;
+use netstage_host::netns::{Namespace, spawn_in};
+use netstage_tcp_watch::filter::Filter;
+use netstage_tcp_watch::flows::Flows;
+use netstage_tcp_watch::programs::Programs;
+use netstage_tcp_watch::record::Record;
+use netstage_tcp_watch::source::{By, Source};
+use nix::sys::stat::fstat;
+use pair::{may_make_namespaces, skip};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::process::Command;
+use std::thread;
+use std::time;
+
+const PORT: u16 = 5001;
+const MBIT: u64 = 1_000_000;
+
+/// One truth: what the line and the two ends do, and the causes there may be.
+struct Case {
+    name: &'static str,
+    line: link::Config,
+    algorithm: &'static str,
+    /// Settings of both ends.
+    settings: &'static [(&'static str, &'static str)],
+    /// A queue of the sender's own device, as tc(8) takes it.
+    device: Option<&'static str>,
+    receive_buffer: Option<usize>,
+    send: fn(&mut TcpStream, time::Duration),
+    /// The cause that is made, and how often at least.
+    made: Cause,
+    at_least: u64,
+    /// Further ones there may be.
+    others: &'static [Cause],
+}
+
+impl Case {
+    fn new(name: &'static str, line: link::Config, made: Cause, at_least: u64) -> Case {
+        Case {
+            name,
+            line,
+            algorithm: "cubic",
+            settings: &[],
+            device: None,
+            receive_buffer: None,
+            send: bulk,
+            made,
+            at_least,
+            others: &[],
+        }
+    }
+}
+
+/// As much as goes.
+fn bulk(stream: &mut TcpStream, span: time::Duration) {
+    let end = time::Instant::now() + span;
+    let data = [0; 16_384];
+    while time::Instant::now() < end && stream.write_all(&data).is_ok() {}
+}
+
+/// Bursts, and pauses of several timeouts between them.
+fn pauses(stream: &mut TcpStream, span: time::Duration) {
+    let end = time::Instant::now() + span;
+    while time::Instant::now() < end && stream.write_all(&[0; 300_000]).is_ok() {
+        thread::sleep(time::Duration::from_millis(900));
+    }
+}
+
+/// Bursts that never wait for room, and then a little all the time.
+fn trickle(stream: &mut TcpStream, span: time::Duration) {
+    let end = time::Instant::now() + span;
+    for size in [20_000, 30_000, 40_000, 60_000, 60_000] {
+        let _ = stream.write_all(&vec![0; size]);
+        thread::sleep(time::Duration::from_millis(50));
+    }
+    while time::Instant::now() < end && stream.write_all(&[0; 3_000]).is_ok() {
+        thread::sleep(time::Duration::from_millis(40));
+    }
+}
+
+/// Short answers, whose ends are often lost.
+fn answers(stream: &mut TcpStream, span: time::Duration) {
+    let end = time::Instant::now() + span;
+    while time::Instant::now() < end && stream.write_all(&[0; 6_000]).is_ok() {
+        thread::sleep(time::Duration::from_millis(60));
+    }
+}
+
+/// What a loss may lead to, and an application that sends little or is held up by a busy machine.
+const EVERY_LOSS: &[Cause] = &[
+    Cause::FastRetransmit,
+    Cause::TailLossProbe,
+    Cause::Timeout,
+    Cause::Undo,
+    Cause::ApplicationLimited,
+    Cause::IdleRestart,
+];
+
+fn cases() -> Vec<Case> {
+    let ms = Duration::from_millis;
+    let clean = || line(20 * MBIT, ms(10));
+    let wide = || link::Config { buffer: Capacity::Packets(2_000), ..line(200 * MBIT, ms(10)) };
+    let outages = |every: u64, lasts: u64, change: fn(bool) -> Change| -> Vec<(Instant, Change)> {
+        let pairs = (1..20).map(|n| n * every);
+        let at = |time: u64| Instant(time * 1_000_000);
+        pairs.flat_map(|start| [(at(start), change(true)), (at(start + lasts), change(false))]).collect()
+    };
+    // The receiver's window grows from small, and every burst has an end.
+    let held = &[Cause::ReceiverWindow, Cause::ApplicationLimited];
+    let marking = CodelConfig { target: ms(3), interval: ms(50), ecn: true };
+    vec![
+        Case {
+            device: Some("tbf rate 60mbit burst 15000 limit 6000"),
+            ..Case::new("a queue of the device that is too small", wide(), Cause::LocalDevice, 2)
+        },
+        Case {
+            settings: &[("net.ipv4.tcp_ecn", "1")],
+            ..Case::new(
+                "a queue that marks",
+                link::Config {
+                    queue: queue::Config::Codel(marking),
+                    buffer: Capacity::Packets(2_000),
+                    ..clean()
+                },
+                Cause::Ecn,
+                2,
+            )
+        },
+        Case {
+            others: EVERY_LOSS,
+            ..Case::new("random loss", link::Config { loss: 0.005, ..clean() }, Cause::FastRetransmit, 2)
+        },
+        Case {
+            others: EVERY_LOSS,
+            ..Case::new(
+                "bursts of loss",
+                link::Config {
+                    schedule: outages(700, 12, |begins| Change {
+                        loss: Some(if begins { 1.0 } else { 0.0 }),
+                        ..Change::default()
+                    }),
+                    ..clean()
+                },
+                Cause::FastRetransmit,
+                2,
+            )
+        },
+        Case {
+            others: EVERY_LOSS,
+            ..Case::new(
+                "blackouts",
+                link::Config {
+                    schedule: outages(1_500, 700, |begins| Change { up: Some(!begins), ..Change::default() }),
+                    ..clean()
+                },
+                Cause::Timeout,
+                1,
+            )
+        },
+        Case {
+            others: EVERY_LOSS,
+            ..Case::new(
+                "reordering",
+                link::Config {
+                    jitter: Jitter {
+                        amount: ms(12),
+                        distribution: JitterDistribution::Uniform,
+                        reorder: true,
+                    },
+                    buffer: Capacity::Packets(2_000),
+                    ..clean()
+                },
+                Cause::Undo,
+                1,
+            )
+        },
+        Case { send: pauses, others: held, ..Case::new("pauses", wide(), Cause::IdleRestart, 2) },
+        Case {
+            send: trickle,
+            others: &[Cause::ReceiverWindow, Cause::IdleRestart],
+            ..Case::new("a trickle", wide(), Cause::ApplicationLimited, 1)
+        },
+        Case {
+            receive_buffer: Some(8_192),
+            ..Case::new("a small receive buffer", wide(), Cause::ReceiverWindow, 1)
+        },
+        Case {
+            send: answers,
+            others: EVERY_LOSS,
+            ..Case::new(
+                "tails that are lost",
+                link::Config { loss: 0.06, ..clean() },
+                Cause::FastRetransmit,
+                2,
+            )
+        },
+    ]
+}
+
+/// What was seen in a case, and what the kernel counted.
+struct Seen {
+    events: Vec<FlowEvent>,
+    counters: BTreeMap<String, u64>,
+    lost: u64,
+}
+
+impl Seen {
+    fn times(&self, cause: Cause) -> u64 {
+        self.events.iter().filter(|event| event.kind == Kind::Window(cause)).count() as u64
+    }
+
+    /// Recoveries that began while the window was being reduced, which the kernel counts, too.
+    fn parts(&self) -> u64 {
+        let begins = |pair: &[FlowEvent]| {
+            let states = [pair[0].snapshot.state, pair[1].snapshot.state];
+            states == [State::Reducing, State::Recovery]
+        };
+        self.events.windows(2).filter(|pair| begins(pair)).count() as u64
+    }
+
+    fn counted(&self, names: &[&str]) -> u64 {
+        names.iter().map(|name| self.counters.get(*name).copied().unwrap_or(0)).sum()
+    }
+}
+
+fn run(case: &Case, span: time::Duration, by: By) -> Seen {
+    let apart = Apart::new();
+    for namespace in [&apart.left, &apart.right] {
+        // Enough that the receiver's window is in nobody's way.
+        namespace.sysctl("net.ipv4.tcp_rmem", "4096 4194304 8388608").unwrap();
+        for (name, value) in case.settings {
+            namespace.sysctl(name, value).unwrap();
+        }
+    }
+    if let Some(queue) = case.device {
+        let mut command = Command::new("tc");
+        command.args(["qdisc", "add", "dev", "eth0", "root"]).args(queue.split(' '));
+        assert!(spawn_in(&apart.left, command).unwrap().wait().unwrap().success());
+    }
+    let (seen, _) = apart.emulate(case.line.clone(), |left, right| {
+        let namespace = fstat(left.as_fd()).unwrap().st_ino as u32;
+        let filter = Filter { namespaces: vec![namespace], ..Filter::default() };
+        let mut source = Source::open(by, filter, &[left.try_clone().unwrap()]).unwrap();
+        if by == By::Programs {
+            assert_eq!(source.missing(), [] as [String; 0]);
+        }
+        let mut flows = Flows::new(monotonic_ns());
+        let mut events = Vec::new();
+        thread::scope(|scope| {
+            let transfer = scope.spawn(|| transfer(case, left, right, span));
+            let mut is_over = false;
+            while !is_over {
+                is_over = transfer.is_finished();
+                let tell =
+                    |record: &Record, told| flows.handle(record, told, &mut |_, event| events.push(*event));
+                source.poll(tell).unwrap();
+                thread::sleep(time::Duration::from_millis(10));
+            }
+            transfer.join().unwrap();
+        });
+        // What still happens is told before it is counted, or after.
+        let text = loop {
+            let read = || std::fs::read_to_string("/proc/thread-self/net/netstat");
+            let text = left.run(read).unwrap().unwrap();
+            let known = events.len();
+            source
+                .poll(|record, told| flows.handle(record, told, &mut |_, event| events.push(*event)))
+                .unwrap();
+            if events.len() == known {
+                break text;
+            }
+        };
+        Seen { events, counters: counters(&text), lost: source.lost() }
+    });
+    seen
+}
+
+/// Sends in the way of the case; over once the receiver has seen the end.
+fn transfer(case: &Case, left: &Namespace, right: &Namespace, span: time::Duration) {
+    let new = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    let listener = right.run(new).unwrap();
+    if let Some(bytes) = case.receive_buffer {
+        listener.set_recv_buffer_size(bytes).unwrap();
+    }
+    listener.bind(&SocketAddr::from((address(1), PORT)).into()).unwrap();
+    listener.listen(1).unwrap();
+    let sender = left.run(new).unwrap();
+    sender.set_tcp_congestion(case.algorithm.as_bytes()).unwrap();
+    sender.set_tcp_nodelay(true).unwrap();
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let (socket, _) = listener.accept().unwrap();
+            let mut buffer = vec![0; 1 << 16];
+            let mut stream = TcpStream::from(socket);
+            while stream.read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
+        });
+        sender.connect(&SocketAddr::from((address(1), PORT)).into()).unwrap();
+        let mut stream = TcpStream::from(sender);
+        (case.send)(&mut stream, span);
+        drop(stream);
+        receiver.join().unwrap();
+    });
+}
+
+/// The counters of /proc/net/netstat: a line of names, then one of values.
+fn counters(text: &str) -> BTreeMap<String, u64> {
+    let lines: Vec<&str> = text.lines().collect();
+    let pairs = lines.chunks_exact(2).flat_map(|pair| pair[0].split(' ').zip(pair[1].split(' ')));
+    pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+}
+
+/// The causes the kernel counts, too, with the names of its counters.
+const COUNTED: [(Cause, &[&str]); 4] = [
+    (Cause::FastRetransmit, &["TCPSackRecovery", "TCPRenoRecovery"]),
+    (Cause::TailLossProbe, &["TCPLossProbeRecovery"]),
+    (Cause::Timeout, &["TCPTimeouts"]),
+    (Cause::Undo, &["TCPFullUndo", "TCPPartialUndo", "TCPDSACKUndo", "TCPLossUndo"]),
+];
+
+/// Changes by cause, in the order of `Cause::ALL`: those that were told or counted, and how many were told wrongly.
+#[derive(Default)]
+struct Tally([(u64, u64); Cause::ALL.len()]);
+
+impl Tally {
+    fn add(&mut self, other: &Tally) {
+        for (sum, (all, wrong)) in self.0.iter_mut().zip(other.0) {
+            *sum = (sum.0 + all, sum.1 + wrong);
+        }
+    }
+
+    fn total(&self) -> (u64, u64) {
+        self.0.iter().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+    }
+}
+
+/// Compares what was told of a case with the truth.
+fn judge(case: &Case, seen: &Seen) -> Tally {
+    let mut tally = Tally::default();
+    let mut line = format!("{:40}", case.name);
+    for cause in Cause::ALL {
+        let times = seen.times(cause);
+        let truth = COUNTED.iter().find(|(counted, _)| *counted == cause);
+        let parts = if cause == Cause::FastRetransmit { seen.parts() } else { 0 };
+        let truth = truth.map(|(_, names)| seen.counted(names).saturating_sub(parts));
+        let may_be = case.made == cause || case.others.contains(&cause);
+        tally.0[cause as usize] = match truth {
+            Some(truth) => (times.max(truth), times.abs_diff(truth)),
+            None if may_be => (times, 0),
+            None => (times, times),
+        };
+        if times > 0 || truth.is_some_and(|truth| truth > 0) {
+            let truth = truth.map_or(String::new(), |truth| format!(" of {truth}"));
+            line.push_str(&format!("  {} {times}{truth}{}", cause.name(), if may_be { "" } else { " (!)" }));
+        }
+    }
+    println!("{line}");
+    tally
+}
+
+fn examine(case: &Case, span: time::Duration, by: By) -> Tally {
+    let seen = run(case, span, by);
+    assert_eq!(seen.lost, 0, "{}", case.name);
+    let tally = judge(case, &seen);
+    let made = seen.times(case.made);
+    assert!(made >= case.at_least, "{}: {} {made} times", case.name, case.made.name());
+    if case.made == Cause::ReceiverWindow {
+        let acks = seen.events.iter().filter(|event| event.kind == Kind::Acknowledged);
+        let held = acks.clone().filter(|event| event.snapshot.limit() == Limit::PeerWindow).count();
+        assert!(held * 2 > acks.count(), "{held} ACKs found the peer's window full");
+    }
+    tally
+}
+
+fn may_watch() -> bool {
+    if !may_make_namespaces() {
+        return false;
+    }
+    let refused = Programs::load(Filter::default()).err();
+    if let Some(obstacle) = &refused {
+        skip(&obstacle.to_string());
+    }
+    refused.is_none()
+}
+
+#[test]
+#[ignore = "takes ten minutes"]
+fn causes_are_those_that_were_made_on_every_path() {
+    if !may_watch() {
+        return;
+    }
+    let mut tally = Tally::default();
+    for algorithm in ["cubic", "reno"] {
+        for delay in [1, 10, 40] {
+            println!("{algorithm}, {} ms of round trip", 2 * delay);
+            for case in cases() {
+                let line = link::Config { delay: Duration::from_millis(delay), ..case.line.clone() };
+                let case = Case { line, algorithm, ..case };
+                let seen = run(&case, time::Duration::from_secs(8), By::Programs);
+                assert_eq!(seen.lost, 0, "{}", case.name);
+                tally.add(&judge(&case, &seen));
+            }
+        }
+    }
+    println!("\n| cause | told or counted | wrong |\n| :-- | --: | --: |");
+    for (cause, (all, wrong)) in Cause::ALL.iter().zip(tally.0) {
+        println!("| {} | {all} | {wrong} |", cause.name());
+    }
+    let (all, wrong) = tally.total();
+    assert!(wrong * 100 <= all, "{wrong} of {all} are wrong");
+    // Of some 150 undos that the kernel counts, one or two were not told in some runs: 1 % is too fine for them.
+    for (cause, (all, wrong)) in Cause::ALL.iter().zip(tally.0) {
+        assert!(wrong * 50 <= all, "{}: {wrong} of {all} are wrong", cause.name());
+    }
+}
+
+/// Less is beside its events, but the stacks that tell most causes are the same.
+#[test]
+fn tracing_tells_the_causes_too() {
+    if !may_watch() {
+        return;
+    }
+    if let Err(obstacle) = Source::open(By::Tracing, Filter::default(), &[]) {
+        return skip(&obstacle.to_string());
+    }
+    let mut causes =
+        vec![Cause::LocalDevice, Cause::Ecn, Cause::FastRetransmit, Cause::Timeout, Cause::IdleRestart];
+    let mut tally = Tally::default();
+    for case in cases() {
+        let Some(at) = causes.iter().position(|cause| *cause == case.made) else { continue };
+        causes.remove(at);
+        tally.add(&examine(&case, time::Duration::from_secs(3), By::Tracing));
+    }
+    let total = tally.total();
+    println!("{} changes, {} told wrongly", total.0, total.1);
+    // What comes before a flow's first look is not told.
+    assert!(total.1 * 10 <= total.0, "{} of {} are wrong", total.1, total.0);
+}
+
+#[test]
+fn causes_are_those_that_were_made() {
+    if !may_watch() {
+        return;
+    }
+    let mut tally = Tally::default();
+    for case in cases() {
+        tally.add(&examine(&case, time::Duration::from_secs(4), By::Programs));
+    }
+    let total = tally.total();
+    println!("{} changes, {} told wrongly", total.0, total.1);
+    assert!(total.1 * 100 <= total.0, "{} of {} are wrong", total.1, total.0);
+}

@@ -1,0 +1,95 @@
+//! STAMP (RFC 8762, RFC 8972) on UDP sockets: the session-sender and the session-reflector
+//! of `netstage_core::measure::stamp` in real time, with arrival times of the kernel.
+
+mod clock;
+mod reflector;
+mod sender;
+mod socket;
+
+pub use clock::WallClock;
+pub use reflector::{Reflector, ReflectorEnder};
+pub use sender::{Delays, Departure, Found, Sending, Session, run};
+pub use socket::Received;
+
+use netstage_core::measure::stamp::Mac;
+use netstage_host::clock::{monotonic_ns, realtime_ns};
+use netstage_wire::stamp::{DIGEST, Mode};
+use ring::hmac::{self, HMAC_SHA256};
+
+/// Largest packet sent, answered or read: that of a jumbo frame.
+pub const LARGEST: usize = 9216;
+/// Packets taken before others have their turn.
+const AT_ONCE: usize = 512;
+
+/// By what packets are dated. Both ends must mean the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timescale {
+    /// The wall clock, as the standard has it.
+    #[default]
+    Wall,
+    /// The kernel's monotonic clock, which nobody sets, as if it counted from 1970: between programs of ours.
+    Monotonic,
+}
+
+impl Timescale {
+    fn now_ns(self) -> u64 {
+        match self {
+            Timescale::Wall => realtime_ns(),
+            Timescale::Monotonic => monotonic_ns(),
+        }
+    }
+
+    fn arrival_ns(self, received: &Received) -> u64 {
+        match self {
+            Timescale::Wall => received.unix_ns,
+            Timescale::Monotonic => received.monotonic_ns,
+        }
+    }
+}
+
+/// The key of authenticated mode, which both ends are given as it is: other
+/// implementations have to know it, too.
+#[derive(Clone)]
+pub struct HmacKey(hmac::Key);
+
+impl HmacKey {
+    /// A key of these bytes.
+    pub fn new(bytes: &[u8]) -> HmacKey {
+        HmacKey(hmac::Key::new(HMAC_SHA256, bytes))
+    }
+
+    /// HMAC-SHA-256 of the parts one after the other, cut to 16 bytes (RFC 8762 section 4.4).
+    fn digest(&self, parts: &[&[u8]]) -> [u8; DIGEST] {
+        let mut context = hmac::Context::with_key(&self.0);
+        parts.iter().for_each(|part| context.update(part));
+        *context.sign().as_ref().first_chunk().expect("SHA-256 is longer")
+    }
+}
+
+/// The layout that goes with having a key or not.
+fn mode(key: Option<&HmacKey>) -> Mode {
+    if key.is_some() { Mode::Authenticated } else { Mode::Unauthenticated }
+}
+
+/// Gives `call` the function that computes digests.
+fn with_mac<T>(key: Option<&HmacKey>, call: impl FnOnce(Option<Mac<'_>>) -> T) -> T {
+    match key {
+        Some(key) => call(Some(&|parts: &[&[u8]]| key.digest(parts))),
+        None => call(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_hmac_sha_256_cut_short() {
+        // RFC 4231 section 4.2.
+        let key = HmacKey::new(&[0x0b; 20]);
+        let expected =
+            [0xb0, 0x34, 0x4c, 0x61, 0xd8, 0xdb, 0x38, 0x53, 0x5c, 0xa8, 0xaf, 0xce, 0xaf, 0x0b, 0xf1, 0x2b];
+        assert_eq!(key.digest(&[b"Hi There"]), expected);
+        assert_eq!(key.digest(&[b"Hi ", b"", b"There"]), expected);
+    }
+}

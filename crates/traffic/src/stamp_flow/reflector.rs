@@ -1,0 +1,109 @@
+//! The session-reflector: answers each packet, and counts each packet once.
+
+use super::super::error::Problem;
+use super::super::lane::QUIET;
+use super::super::ledger::Ledger;
+use super::super::udp::Drops;
+use super::watch;
+use crate::stamp::{Reflector, Timescale};
+use netstage_agent_api::results::{Counts, FlowResult};
+use netstage_agent_api::task::FlowTask;
+use netstage_core::measure::sequence::{Arrival, Sequence};
+use netstage_core::time::{Duration, Instant};
+use netstage_host::clock::Epoch;
+use netstage_wire::stamp::{Mode, SenderPacket};
+use socket2::Socket;
+
+/// Answers one flow's packets.
+pub struct StampReflector {
+    name: String,
+    reflector: Reflector,
+    /// Session identifier of the flow.
+    session: u16,
+    sequence: Sequence,
+    start: Instant,
+    end: Instant,
+    foreign: u64,
+    ledger: Ledger,
+    drops: Drops,
+}
+
+impl StampReflector {
+    /// Opens and binds the socket; from now on packets wait for the run.
+    pub fn prepare(task: &FlowTask, duration: Duration, ledger: Ledger) -> Result<StampReflector, Problem> {
+        let reflector = Reflector::bind(task.destination, None, Timescale::Wall)
+            .map_err(|error| Problem::binding(task.destination, error))?;
+        let drops = watch(reflector.socket(), task.destination.is_ipv6())?;
+        Ok(StampReflector {
+            name: task.name.clone(),
+            reflector,
+            session: task.id as u16,
+            sequence: Sequence::new(),
+            start: Instant(task.start.0),
+            end: Instant(duration.0),
+            foreign: 0,
+            ledger,
+            drops,
+        })
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &Socket {
+        self.reflector.socket()
+    }
+
+    /// Called for readiness only.
+    pub fn due(&self) -> Instant {
+        Instant::NEVER
+    }
+
+    /// Answers what has come.
+    pub fn handle_ready(&mut self, epoch: Epoch) {
+        let Self { reflector, session, sequence, foreign, ledger, drops, .. } = self;
+        reflector.handle_ready(|received, packet| {
+            drops.note(received.drops);
+            let known = SenderPacket::read(packet, Mode::Unauthenticated).ok();
+            let Some(packet) = known.filter(|packet| packet.session == *session) else {
+                *foreign += 1;
+                return;
+            };
+            let counts = ledger.at(epoch.instant(received.monotonic_ns));
+            match sequence.handle_packet(packet.sequence.into()) {
+                Arrival::Newest { .. } => {}
+                Arrival::Late => counts.reordered += 1,
+                Arrival::Duplicate | Arrival::Ancient => {
+                    counts.duplicated += 1;
+                    return;
+                }
+            }
+            counts.received += 1;
+            counts.received_bytes += received.length as u64;
+        });
+    }
+
+    /// Whether the run is over: until then a packet may be under way.
+    pub fn done(&self, now: Instant) -> bool {
+        now >= self.end
+    }
+
+    /// Counts of a bin so far.
+    pub fn counts(&mut self, bin: usize) -> Counts {
+        *self.ledger.counts(bin)
+    }
+
+    /// What was found.
+    pub fn finish(self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
+        if self.foreign > 0 {
+            warnings
+                .push(format!("flow {}: {} packets on its port were not its own", self.name, self.foreign));
+        }
+        let silent = self.sequence.received() == 0 && now > self.start + QUIET;
+        FlowResult {
+            name: self.name,
+            bins: self.ledger.into_bins(),
+            socket_drops: self.drops.finish(),
+            error: silent.then(|| "nothing arrived".to_string()),
+            ..FlowResult::default()
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Models learned from captures: of known models, of a real exchange, and of broken files.
+
+use netstage_core::rng::Stream;
+use netstage_core::traffic::application::{Carriage, Quantiles, Shape};
+use netstage_scenario::learned::ModelFile;
+use netstage_traffic::learn::{LearnError, Lesson, learn};
+use std::time::{Duration, SystemTime};
+
+/// A pcap file under construction, of raw IPv4 packets without payload bytes.
+struct Pcap(Vec<u8>);
+
+const CLIENT: u32 = 0x0a00_0001;
+const SERVER: u32 = 0x0a00_0002;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+impl Pcap {
+    fn new() -> Pcap {
+        let mut file = Vec::new();
+        for word in [0xa1b2_3c4d_u32, 0x0004_0002, 0, 0, 65_535, 101] {
+            file.extend(word.to_le_bytes());
+        }
+        Pcap(file)
+    }
+
+    fn packet(&mut self, ns: u64, packet: &[u8]) {
+        for word in [
+            (ns / 1_000_000_000) as u32,
+            (ns % 1_000_000_000) as u32,
+            packet.len() as u32,
+            packet.len() as u32,
+        ] {
+            self.0.extend(word.to_le_bytes());
+        }
+        self.0.extend(packet);
+    }
+
+    fn ip(protocol: u8, from: u32, to: u32, length: usize) -> Vec<u8> {
+        let mut header = vec![0x45, 0];
+        header.extend((length as u16).to_be_bytes());
+        header.extend([0, 0, 0, 0, 64, protocol, 0, 0]);
+        header.extend(from.to_be_bytes());
+        header.extend(to.to_be_bytes());
+        header
+    }
+
+    fn tcp(&mut self, ns: u64, up: bool, port: u16, sequence: u32, flags: u8, payload: usize) {
+        let (from, to) = if up { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+        let (source, destination) = if up { (port, 80) } else { (80, port) };
+        let mut packet = Pcap::ip(6, from, to, 40 + payload);
+        packet.extend(source.to_be_bytes());
+        packet.extend(destination.to_be_bytes());
+        packet.extend(sequence.to_be_bytes());
+        packet.extend([0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
+        self.packet(ns, &packet);
+    }
+
+    fn udp(&mut self, ns: u64, up: bool, payload: usize) {
+        let (from, to) = if up { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+        let (source, destination) = if up { (40_000u16, 5_004u16) } else { (5_004, 40_000) };
+        let mut packet = Pcap::ip(17, from, to, 28 + payload);
+        packet.extend(source.to_be_bytes());
+        packet.extend(destination.to_be_bytes());
+        packet.extend((8 + payload as u16).to_be_bytes());
+        packet.extend([0, 0]);
+        self.packet(ns, &packet);
+    }
+}
+
+fn lesson(pcap: &Pcap) -> Lesson {
+    learn("test.pcap", &pcap.0[..], None).unwrap()
+}
+
+fn mean(table: &Quantiles) -> f64 {
+    let mut stream = Stream::new(1, "mean");
+    (0..20_000).map(|_| table.draw(&mut stream) as f64).sum::<f64>() / 20_000.0
+}
+
+/// So many connections of four turns: requests of 200 to 400 B, answers of 20,000 B in
+/// segments, 30 ms of the server, 10 ms of round trip, exponential thinking.
+fn web(connections: u16) -> Pcap {
+    let mut pcap = Pcap::new();
+    let mut stream = Stream::new(1, "web");
+    let ms = 1_000_000;
+    for k in 0..connections {
+        let mut now = 1_700_000_000_000_000_000 + u64::from(k) * 10_000 * ms;
+        let port = 10_000 + k;
+        // Sequence numbers that wrap on the way.
+        let (mut up, mut down) = (u32::MAX - 300, u32::MAX - 30_000);
+        pcap.tcp(now, true, port, up, SYN, 0);
+        pcap.tcp(now + 10 * ms, false, port, down, SYN | ACK, 0);
+        pcap.tcp(now + 10 * ms, true, port, up.wrapping_add(1), ACK, 0);
+        (up, down) = (up.wrapping_add(1), down.wrapping_add(1));
+        now += 10 * ms;
+        for _ in 0..4 {
+            now += stream.exponential(50e6) as u64;
+            let request = 200 + stream.below(201) as u32;
+            pcap.tcp(now, true, port, up, ACK, request as usize);
+            // Sent again: counts once.
+            pcap.tcp(now + ms, true, port, up, ACK, request as usize);
+            up = up.wrapping_add(request);
+            now += 1 + 40 * ms + ms;
+            for segment in 0..20 {
+                pcap.tcp(now, false, port, down, ACK, 1_000);
+                if segment == 3 {
+                    pcap.tcp(now, false, port, down, ACK, 1_000);
+                }
+                down = down.wrapping_add(1_000);
+                now += ms / 10;
+            }
+        }
+    }
+    pcap
+}
+
+#[test]
+fn requests_and_answers_are_found_again() {
+    let lesson = lesson(&web(50));
+    let model = &lesson.file.model;
+    assert_eq!((lesson.subject.as_str(), model.carriage), ("tcp port 80", Carriage::Stream));
+    let Shape::Exchanges(exchanges) = &model.shape else { panic!("{:?}", model.shape) };
+    assert!((mean(&exchanges.request) - 300.0).abs() < 15.0, "{}", mean(&exchanges.request));
+    assert_eq!(exchanges.response.0, [20_000; 200]);
+    assert_eq!(exchanges.turns.0, [4; 50]);
+    // 41 ms less a round trip of 10 ms; thinking with a mean of 50 ms, less what the path took.
+    assert!((mean(&exchanges.server) / 1e6 - 31.0).abs() < 0.01);
+    assert!((mean(&exchanges.think) / 1e6 - 50.0).abs() < 10.0, "{}", mean(&exchanges.think));
+    assert_eq!((exchanges.recorded.len(), lesson.file.read.complete), (50, true));
+    assert_eq!(exchanges.concurrent, 1);
+    for fit in &lesson.file.fit {
+        assert!(fit.distance <= fit.distance_at_1_percent.max(0.01), "{fit:?}");
+        assert!((fit.mean_drawn / fit.mean - 1.0).abs() < 0.1 || fit.mean == 0.0, "{fit:?}");
+    }
+    assert_eq!(ModelFile::from_json(&lesson.file.to_json()).unwrap(), lesson.file);
+}
+
+#[test]
+fn packets_each_way_keep_their_sizes_and_gaps() {
+    let mut pcap = Pcap::new();
+    let mut stream = Stream::new(2, "call");
+    let mut now = 0;
+    for k in 0..3_000u64 {
+        pcap.udp(k * 20_000_000, true, 172);
+        now += stream.exponential(10e6) as u64;
+        if k % 2 == 0 {
+            pcap.udp(k * 20_000_000 + 1_000, false, 100 + stream.below(900) as usize);
+        }
+    }
+    assert!(now > 0);
+    let lesson = lesson(&pcap);
+    let Shape::OneWay { up: Some(up), down: Some(down) } = &lesson.file.model.shape else { panic!() };
+    assert!((mean(&up.gap) - 20e6).abs() < 1.0 && (mean(&up.size) - 172.0).abs() < 1e-9);
+    assert!((mean(&down.gap) - 40e6).abs() < 1.0 && (mean(&down.size) - 549.5).abs() < 15.0);
+    assert_eq!((up.recorded.len(), down.recorded.len()), (3_000, 1_500));
+}
+
+#[test]
+fn lookups_are_questions_and_not_streams() {
+    let mut pcap = Pcap::new();
+    for k in 0..20u64 {
+        pcap.udp(k * 1_000_000_000, true, 45);
+        pcap.udp(k * 1_000_000_000 + 8_000_000, false, 160);
+    }
+    // One flow of 40 packets looks like a stream; two of 20 do not.
+    let mut half = Pcap::new();
+    half.0 = pcap.0[..24 + 20 * (16 + 28)].to_vec();
+    let lesson = lesson(&half);
+    let Shape::Exchanges(exchanges) = &lesson.file.model.shape else { panic!() };
+    assert_eq!((&exchanges.request.0[0], &exchanges.response.0[0]), (&45, &160));
+}
+
+#[test]
+fn broken_packets_are_skipped_counted_and_named() {
+    let mut pcap = web(10);
+    let whole = lesson(&pcap);
+    pcap.packet(1_700_000_001_000_000_000, &[0x45, 0, 0, 3]);
+    pcap.packet(1_700_000_001_000_000_000, &[0x46]);
+    let lesson = lesson(&pcap);
+    assert_eq!(lesson.file.model, whole.file.model);
+    assert_eq!(lesson.file.read.broken, 2);
+    let first = whole.file.read.packets + 1;
+    let told = format!("2 broken packets are skipped, the first of them packet {first}");
+    assert!(lesson.warnings.contains(&told), "{:?}", lesson.warnings);
+}
+
+#[test]
+fn a_capture_cut_off_anywhere_gives_a_model_or_the_reason() {
+    let whole = web(2).0;
+    let mut cut = 0;
+    for length in (0..whole.len()).step_by(7) {
+        match learn("cut.pcap", &whole[..length], None) {
+            Ok(lesson) => {
+                cut += usize::from(lesson.warnings.iter().any(|w| w.contains("ends within packet")))
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    assert!(cut > 100, "{cut}");
+}
+
+#[test]
+fn what_is_no_capture_is_refused_with_the_reason() {
+    let told = |bytes: &[u8]| learn("x", bytes, None).unwrap_err().to_string();
+    assert_eq!(told(b""), "this is neither a pcap nor a pcapng file");
+    assert_eq!(told(b"GET / HTTP/1.1\r\n\r\n"), "this is neither a pcap nor a pcapng file");
+    assert_eq!(told(&Pcap::new().0), "the capture holds no packets");
+    let mut pcap = Pcap::new();
+    pcap.0[20] = 147;
+    pcap.packet(0, &[1, 2, 3]);
+    let message = told(&pcap.0);
+    assert!(message.contains("no TCP and no UDP") && message.contains("link type 147"), "{message}");
+    let mut endless = Pcap::new();
+    endless.0.extend([0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0]);
+    assert!(told(&endless.0).contains("packet 1 has an impossible length"));
+    let filter = "udp port 9".parse().unwrap();
+    let error = learn("x", &web(1).0[..], Some(&filter)).unwrap_err();
+    assert!(
+        matches!(&error, LearnError::NothingPasses(flows) if flows.starts_with("tcp port 80")),
+        "{error}"
+    );
+    for wrong in ["port", "port x", "host here", "sctp"] {
+        assert!(wrong.parse::<netstage_traffic::learn::Filter>().is_err(), "{wrong}");
+    }
+}
+
+/// What `pcap-file` writes, of packets as another machine would: big-endian pcapng, Ethernet.
+#[test]
+fn pcapng_is_read_too() {
+    use pcap_file::pcapng::PcapNgWriter;
+    use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+    use pcap_file::pcapng::blocks::interface_description::{
+        InterfaceDescriptionBlock, InterfaceDescriptionOption,
+    };
+    use pcap_file::{DataLink, Endianness};
+    let plain = web(3);
+    for endianness in [Endianness::Big, Endianness::Little] {
+        let mut writer = PcapNgWriter::with_endianness(Vec::new(), endianness).unwrap();
+        let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
+        interface.options = vec![InterfaceDescriptionOption::IfTsResol(9)];
+        writer.write_pcapng_block(interface).unwrap();
+        let mut at = 24;
+        while at < plain.0.len() {
+            let word = |at: usize| u32::from_le_bytes(plain.0[at..at + 4].try_into().unwrap());
+            let (seconds, ns, length) = (word(at), word(at + 4), word(at + 8) as usize);
+            let frame = [&[0; 12][..], &[8, 0], &plain.0[at + 16..at + 16 + length]].concat();
+            let block = EnhancedPacketBlock {
+                interface_id: 0,
+                timestamp: Duration::new(seconds.into(), ns),
+                original_len: frame.len() as u32,
+                data: frame.into(),
+                options: Vec::new(),
+            };
+            writer.write_pcapng_block(block).unwrap();
+            at += 16 + length;
+        }
+        let learned = learn("x", &writer.into_inner()[..], None).unwrap();
+        assert_eq!(learned.file.model, lesson(&plain).file.model);
+    }
+    assert!(SystemTime::now() > SystemTime::UNIX_EPOCH);
+}

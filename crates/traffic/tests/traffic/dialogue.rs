@@ -1,0 +1,66 @@
+use super::*;
+use netstage_agent_api::task::{TcpOptions, UdpOptions};
+use netstage_core::traffic::Traffic;
+use netstage_core::traffic::application::{
+    Application, Codec, Dns, Fetching, Quality, Spread, Transfers, Voice, Way, Web,
+};
+
+const VOICE: Voice = Voice {
+    codec: Codec::G711,
+    rate: BitRate(64_000),
+    packet: Duration::from_millis(20),
+    spurts: None,
+    jitter_buffer: Duration::from_millis(60),
+};
+
+fn both(transport: Transport, application: Application, port: SocketAddr) -> (FlowResult, FlowResult) {
+    let task = FlowTask { traffic: Traffic::Application(application), ..flow(1, transport, CBR, port) };
+    let (mut client, mut server, report) = run_both(&[task]);
+    assert_eq!(report.flows.iter().filter_map(|flow| flow.error.as_ref()).next(), None, "{report:?}");
+    (client.remove(0), server.remove(0))
+}
+
+fn noticed(flow: &FlowResult, field: impl Fn(&Quality) -> u64) -> u64 {
+    flow.quality.iter().map(field).sum()
+}
+
+#[test]
+fn every_end_of_an_application_hears_what_the_other_says() {
+    let udp = || Transport::Udp(UdpOptions::default());
+    let tcp = || Transport::Tcp(TcpOptions::default());
+    let dns = Dns {
+        query: 40,
+        answer: Spread::constant(120),
+        interval: millis(20),
+        timeout: millis(400),
+        attempts: 2,
+        server: Duration::ZERO,
+    };
+    let transfers =
+        Transfers { size: Spread::constant(200_000), think: millis(10), way: Way::Download, files: Some(3) };
+    let web = Web {
+        main: Spread::constant(10_000),
+        objects: 5.0,
+        spread: false,
+        object: Spread::constant(3_000),
+        request: 350,
+        fetching: Fetching::Parallel(3),
+        parse: millis(1),
+        think: millis(10),
+        server: Duration::ZERO,
+    };
+    let (client, server) = both(udp(), Application::Voice(VOICE), free_port("127.0.0.1"));
+    assert!(total(&client, |counts| counts.sent) >= 20, "25 packets in half a second, each way");
+    assert_eq!(total(&client, |counts| counts.sent), total(&server, |counts| counts.received));
+    assert_eq!(total(&server, |counts| counts.sent), total(&client, |counts| counts.received));
+
+    let (client, _) = both(udp(), Application::Dns(dns), free_port("::1"));
+    assert!(noticed(&client, |quality| quality.transactions) > 0);
+
+    let (client, server) = both(tcp(), Application::Transfers(transfers), free_port("::1"));
+    assert!(noticed(&client, |quality| quality.transactions) > 0);
+    assert!(total(&client, |counts| counts.received_bytes) <= total(&server, |counts| counts.sent_bytes));
+
+    let (client, _) = both(tcp(), Application::Web(web), free_port("127.0.0.1"));
+    assert!(noticed(&client, |quality| quality.pages) > 0);
+}

@@ -1,0 +1,99 @@
+//! The traffic engine over loopback. Counts decide, never a time.
+
+mod dialogue;
+mod namespaces;
+mod one_ended;
+#[path = "../../../../tests/support/pair.rs"]
+mod pair;
+mod path;
+mod quic;
+mod stamp;
+mod tcp;
+mod udp;
+
+use netstage_agent_api::results::{Counts, FlowResult, Report};
+use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_core::traffic::Pattern;
+use netstage_host::clock::{Epoch, monotonic_ns};
+use netstage_traffic::{Engine, PrepareError};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A packet every millisecond.
+const CBR: Pattern = Pattern::Cbr { rate: BitRate(800_000), packet: 100 };
+
+fn millis(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// A port nobody uses, below those the system hands out, and no other test gets.
+fn free_port(ip: &str) -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let base = 10_000 + std::process::id() * 97 % 15_000;
+    loop {
+        let port = (base + NEXT.fetch_add(1, Ordering::Relaxed)) as u16;
+        let address = SocketAddr::new(ip.parse().unwrap(), port);
+        if UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// The sending side of a flow of half a second.
+fn flow(id: u32, transport: Transport, traffic: Pattern, destination: SocketAddr) -> FlowTask {
+    FlowTask {
+        name: format!("flow[{id}]"),
+        id,
+        side: Side::Send,
+        transport,
+        source: SocketAddr::new(destination.ip(), 0),
+        destination,
+        traffic: traffic.into(),
+        start: Duration::ZERO,
+        stop: millis(500),
+        detail: false,
+        settled: Duration::ZERO,
+        traffic_class: 0,
+    }
+}
+
+fn receiving(task: &FlowTask) -> FlowTask {
+    FlowTask { side: Side::Receive, ..task.clone() }
+}
+
+fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
+    Engine::prepare(&Assignment::of_flows("host", millis(500), millis(100), flows))
+}
+
+/// Both sides of each flow in one engine.
+fn run_both(tasks: &[FlowTask]) -> (Vec<FlowResult>, Vec<FlowResult>, Report) {
+    let flows = tasks.iter().flat_map(|task| [task.clone(), receiving(task)]).collect();
+    let report = run(prepare(flows).unwrap_or_else(|error| panic!("{error}")));
+    let (sent, received) = report.flows.iter().cloned().partition(|flow| flow.sends);
+    (sent, received, report)
+}
+
+fn run(engine: Engine) -> Report {
+    let epoch = Epoch(monotonic_ns()).later(millis(10));
+    let report = engine.run(epoch, &AtomicBool::new(false), &mut |_| {});
+    assert_eq!(report.void, Vec::<String>::new());
+    report
+}
+
+#[test]
+fn without_a_start_nothing_is_sent_and_no_thread_stays() {
+    let udp = flow(1, Transport::Udp(UdpOptions::default()), CBR, free_port("127.0.0.1"));
+    let quic = flow(2, Transport::Quic, Pattern::Bulk { size: None }, free_port("127.0.0.1"));
+    let flows = [udp, quic].iter().flat_map(|task| [task.clone(), receiving(task)]).collect();
+    let engine = prepare(flows).unwrap_or_else(|error| panic!("{error}"));
+    let told =
+        engine.run_when(&mut || None, &AtomicBool::new(false), &mut |bin| panic!("it tells of {bin:?}"));
+    // It returns when its threads have ended.
+    assert_eq!(told, None);
+}
+
+fn total(flow: &FlowResult, field: impl Fn(&Counts) -> u64) -> u64 {
+    flow.bins.iter().map(field).sum()
+}

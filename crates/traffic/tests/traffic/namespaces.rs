@@ -1,0 +1,133 @@
+//! The engine between namespaces.
+
+use super::pair::{Pair, may_make_namespaces};
+use super::*;
+use netstage_agent_api::task::{OneEnded, TcpOptions, UdpOptions};
+use netstage_host::netns::netlink::VethOptions;
+use std::thread;
+
+const LEFT: &str = "10.1.0.0";
+const RIGHT: &str = "10.1.0.1";
+
+fn at(ip: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), port)
+}
+
+/// A flow from left to right.
+fn crossing(id: u32, transport: Transport, traffic: Pattern, from: &str, to: SocketAddr) -> FlowTask {
+    FlowTask { source: at(from, 0), ..flow(id, transport, traffic, to) }
+}
+
+/// Runs senders on the left and receivers on the right, and returns both reports.
+fn run_across(pair: &Pair, senders: Vec<FlowTask>, receivers: Vec<FlowTask>) -> (Report, Report) {
+    let right = pair.right.run(|| prepare(receivers)).unwrap().unwrap_or_else(|error| panic!("{error}"));
+    let left = pair.left.run(|| prepare(senders)).unwrap().unwrap_or_else(|error| panic!("{error}"));
+    thread::scope(|scope| {
+        let receivers = scope.spawn(|| pair.right.run(|| run(right)).unwrap());
+        // TCP connects when its flow starts: from inside, too.
+        let senders = pair.left.run(|| run(left)).unwrap();
+        (senders, receivers.join().unwrap())
+    })
+}
+
+#[test]
+fn the_peer_sees_the_window_asked_for() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let options = TcpOptions { window: Some(60_000), max_segment_size: Some(1000), ..TcpOptions::default() };
+    let task = crossing(1, Transport::Tcp(options), Pattern::Bulk { size: None }, LEFT, at(RIGHT, 5001));
+    let task = FlowTask { detail: true, ..task };
+    let (sent, received) = run_across(&pair, vec![task.clone()], vec![receiving(&task)]);
+    // Once bytes flow; the handshake's window may be larger.
+    let largest = sent.flows[0].tcp[1..].iter().map(|sample| sample.peer_window).max().unwrap();
+    // A whole number of segments or of the window's scale.
+    assert!((50_000..=62_000).contains(&largest), "{sent:?}");
+    assert!(total(&received.flows[0], |counts| counts.received_bytes) > 0);
+    assert_eq!(sent.flows[0].tcp.len(), 5);
+}
+
+#[test]
+fn a_host_that_never_answers_spoils_its_own_flow_only() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    // Nobody has this address: neighbours are not resolved, so nothing refuses either.
+    let silent = crossing(1, Transport::Tcp(TcpOptions::default()), CBR, "fd00::", at("fd00::1", 9));
+    pair.right.sysctl("net/ipv6/conf/right0/disable_ipv6", "1").unwrap();
+    let task = crossing(2, Transport::Udp(UdpOptions::default()), CBR, LEFT, at(RIGHT, 5002));
+    let (sent, received) = run_across(&pair, vec![silent, task.clone()], vec![receiving(&task)]);
+    let error = sent.flows[0].error.as_ref().unwrap();
+    assert!(error.contains("no answer from [fd00::1]:9"), "{error}");
+    assert_eq!(sent.flows[1].error, None);
+    assert_eq!(
+        total(&received.flows[0], |counts| counts.received),
+        total(&sent.flows[1], |counts| counts.sent)
+    );
+}
+
+#[test]
+fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    let transport = |source: Option<&str>| Transport::Multicast {
+        source: source.map(|ip| ip.parse().unwrap()),
+        ttl: 4,
+        receiver: None,
+    };
+    for (from, any, specific, other) in
+        [(LEFT, "239.1.1.1", "232.1.1.1", RIGHT), ("fd00::", "ff15::1", "ff35::1", "fd00::1")]
+    {
+        let any = crossing(1, transport(None), CBR, from, at(any, 6001));
+        let specific = crossing(2, transport(Some(from)), CBR, from, at(specific, 6002));
+        let wrong = FlowTask { transport: transport(Some(other)), ..receiving(&specific) };
+        let right = vec![receiving(&any), receiving(&specific)];
+        let left = vec![any, specific, FlowTask { id: 3, ..wrong }];
+        let (sent, received) = run_across(&pair, left, right);
+        for index in 0..2 {
+            let count = total(&sent.flows[index], |counts| counts.sent);
+            assert!(count > 0, "{sent:?}");
+            assert_eq!(total(&received.flows[index], |counts| counts.received), count, "{received:?}");
+        }
+        assert_eq!(total(&sent.flows[2], |counts| counts.received), 0, "of a source that does not send");
+    }
+}
+
+#[test]
+fn two_receivers_share_a_group() {
+    let group = at("239.1.2.3", free_port("127.0.0.1").port());
+    let transport = Transport::Multicast { source: None, ttl: 1, receiver: None };
+    let task = FlowTask { source: at("127.0.0.1", 0), ..flow(1, transport, CBR, group) };
+    let report = |tasks| run(prepare(tasks).unwrap_or_else(|error| panic!("{error}")));
+    let other = receiving(&task);
+    let (first, second) = thread::scope(|scope| {
+        let second = scope.spawn(|| report(vec![other]));
+        (report(vec![task.clone(), receiving(&task)]), second.join().unwrap())
+    });
+    let count = total(&first.flows[0], |counts| counts.sent);
+    assert!(count > 0);
+    assert_eq!(total(&first.flows[1], |counts| counts.received), count, "{first:?}");
+    assert!(
+        total(&second.flows[0], |counts| counts.received) > 0,
+        "started with the sender, not before: {second:?}"
+    );
+}
+
+#[test]
+fn every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let pair = Pair::new(VethOptions::default());
+    // The kernel also limits all errors together; no kind of them is subject to either limit.
+    pair.right.sysctl("net/ipv4/icmp_ratemask", "0").unwrap();
+    let task = crossing(1, Transport::UdpUnreachable(OneEnded::default()), CBR, LEFT, at(RIGHT, 9));
+    let (sent, _) = run_across(&pair, vec![task], vec![]);
+    let result = &sent.flows[0];
+    assert_eq!(total(result, |counts| counts.received), total(result, |counts| counts.sent), "{sent:?}");
+    assert!(total(result, |counts| counts.received) > 0);
+}

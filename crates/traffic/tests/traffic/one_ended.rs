@@ -1,0 +1,53 @@
+use super::*;
+use netstage_agent_api::task::OneEnded;
+use netstage_traffic::Problem;
+
+#[test]
+fn every_echo_request_is_answered_by_the_host_itself() {
+    for ip in ["127.0.0.1", "::1"] {
+        let host = SocketAddr::new(ip.parse().unwrap(), 0);
+        let task = flow(3, Transport::IcmpEcho(OneEnded::default()), CBR, host);
+        let engine = match prepare(vec![task]) {
+            Ok(engine) => engine,
+            Err(PrepareError { problem: Problem::Permission { .. }, .. }) => {
+                println!("skipped: no permission for ICMP echo");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let report = run(engine);
+        let result = &report.flows[0];
+        let sent = total(result, |counts| counts.sent);
+        assert!(sent > 0, "{report:?}");
+        assert_eq!(total(result, |counts| counts.received), sent, "{report:?}");
+        assert_eq!(total(result, |counts| counts.received_bytes), sent * 100);
+        assert_eq!(result.round_trip.0.iter().map(|bucket| bucket.1).sum::<u64>(), sent);
+        assert!(result.delay.0.is_empty() && result.sends && result.error.is_none(), "{report:?}");
+    }
+}
+
+// How many answers come is the kernel's limit (net.ipv4.icmp_ratelimit); none comes twice.
+#[test]
+fn closed_ports_answer_with_errors_that_are_matched() {
+    for ip in ["127.0.0.1", "::1"] {
+        let task = flow(4, Transport::UdpUnreachable(OneEnded::default()), CBR, free_port(ip));
+        let report = run(prepare(vec![task]).unwrap_or_else(|error| panic!("{error}")));
+        let result = &report.flows[0];
+        let received = total(result, |counts| counts.received);
+        assert!(received > 0, "{report:?}");
+        assert!(received <= total(result, |counts| counts.sent));
+        assert_eq!(total(result, |counts| counts.received_bytes), received * 100);
+        assert_eq!(result.round_trip.0.iter().map(|bucket| bucket.1).sum::<u64>(), received);
+        assert_eq!(total(result, |counts| counts.duplicated), 0);
+    }
+}
+
+#[test]
+fn nobody_is_flooded_who_did_not_agree() {
+    let host = "127.0.0.1:9".parse().unwrap();
+    let fast = Pattern::Cbr { rate: BitRate(10_000_001), packet: 100 };
+    let refused = prepare(vec![flow(1, Transport::UdpUnreachable(OneEnded::default()), fast.clone(), host)]);
+    assert!(matches!(refused.err().unwrap().problem, Problem::AboveLimit { limit_bps: 10_000_000, .. }));
+    let agreed = OneEnded { limit: Some(BitRate(20_000_000)) };
+    assert!(prepare(vec![flow(1, Transport::UdpUnreachable(agreed), fast, host)]).is_ok());
+}

@@ -1,0 +1,93 @@
+use super::*;
+use netstage_traffic::Problem;
+use std::thread;
+
+/// A packet every millisecond, up to 99 of them.
+fn session(bytes: u32, reflector: SocketAddr) -> FlowTask {
+    let interval = millis(1);
+    let pattern = Pattern::Trace { packets: [(interval, bytes)].into(), repeat: true };
+    // The rest of the run is for the answers.
+    FlowTask { stop: millis(100), ..flow(7, Transport::Stamp { interval }, pattern, reflector) }
+}
+
+fn timed(buckets: &netstage_agent_api::results::Buckets) -> u64 {
+    buckets.0.iter().map(|bucket| bucket.1).sum()
+}
+
+#[test]
+fn every_packet_is_answered_and_timed_both_ways() {
+    for (ip, bytes) in [("127.0.0.1", 44), ("::1", 1200)] {
+        let (sent, reflected, report) = run_both(&[session(bytes, free_port(ip))]);
+        let (sender, reflector) = (&sent[0], &reflected[0]);
+        assert_eq!(total(sender, |counts| counts.sent), 99, "{report:?}");
+        assert_eq!(total(reflector, |counts| counts.received), 99, "{report:?}");
+        assert_eq!(total(sender, |counts| counts.received), 99, "{report:?}");
+        assert_eq!(total(sender, |counts| counts.received_bytes), 99 * u64::from(bytes), "as long as asked");
+        for buckets in [&sender.round_trip, &sender.delay, &sender.answer_delay] {
+            assert_eq!(timed(buckets), 99);
+        }
+        assert_eq!(sender.schedule.unwrap().asked, 99);
+        assert!(sender.error.is_none() && reflector.error.is_none(), "{report:?}");
+    }
+}
+
+/// What happens to every tenth packet, by the last digit of its number.
+const LOST_THERE: u32 = 3;
+const LOST_BACK: u32 = 7;
+const DOUBLED: u32 = 5;
+
+/// Passes packets on both ways until none comes for a while.
+fn path(between: UdpSocket, reflector: SocketAddr) -> thread::JoinHandle<()> {
+    between.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+    thread::spawn(move || {
+        let (mut buffer, mut sender) = ([0; 2048], None);
+        while let Ok((length, from)) = between.recv_from(&mut buffer) {
+            let packet = &buffer[..length];
+            let number = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().unwrap()) % 10;
+            // Numbers of the sender stand first, and at byte 24 of answers (RFC 8762 figures 2 and 5).
+            if from == reflector {
+                if number(24) != LOST_BACK {
+                    between.send_to(packet, sender.unwrap()).unwrap();
+                }
+                continue;
+            }
+            sender = Some(from);
+            let copies = match number(0) {
+                LOST_THERE => 0,
+                DOUBLED => 2,
+                _ => 1,
+            };
+            for _ in 0..copies {
+                between.send_to(packet, reflector).unwrap();
+            }
+        }
+    })
+}
+
+#[test]
+fn what_is_lost_each_way_is_counted_exactly() {
+    let between = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sending = session(100, between.local_addr().unwrap());
+    let reflecting = FlowTask { destination: free_port("127.0.0.1"), ..receiving(&sending) };
+    let path = path(between, reflecting.destination);
+    let report = run(prepare(vec![sending, reflecting]).unwrap_or_else(|error| panic!("{error}")));
+    path.join().unwrap();
+    let [sender, reflector] = &report.flows[..] else { panic!("two sides") };
+    // Of 99 numbers from zero, ten end with each of these digits.
+    assert_eq!(total(sender, |counts| counts.sent), 99, "{report:?}");
+    assert_eq!(total(reflector, |counts| counts.received), 89, "{report:?}");
+    assert_eq!(total(reflector, |counts| counts.duplicated), 10, "{report:?}");
+    assert_eq!(total(sender, |counts| counts.received), 79, "{report:?}");
+    assert_eq!(total(sender, |counts| counts.duplicated), 10, "{report:?}");
+    assert_eq!((timed(&sender.delay), timed(&sender.answer_delay)), (79, 79));
+}
+
+#[test]
+fn packets_that_cannot_be_are_refused() {
+    for (bytes, interval) in [(45, millis(1)), (10_000, millis(1)), (44, Duration::ZERO)] {
+        let task = session(bytes, free_port("127.0.0.1"));
+        let refused = prepare(vec![FlowTask { transport: Transport::Stamp { interval }, ..task }]);
+        let problem = refused.err().unwrap().problem;
+        assert!(matches!(problem, Problem::Refused(_) | Problem::PacketSize { .. }), "{bytes}: {problem}");
+    }
+}

@@ -1,0 +1,53 @@
+use super::*;
+use netstage_agent_api::task::TcpOptions;
+
+fn tcp() -> Transport {
+    Transport::Tcp(TcpOptions::default())
+}
+
+#[test]
+fn a_transfer_arrives_whole_and_ends_the_run() {
+    for ip in ["127.0.0.1", "::1"] {
+        let size = 3_000_000;
+        let task = flow(1, tcp(), Pattern::Bulk { size: Some(size) }, free_port(ip));
+        let (sent, received, report) = run_both(&[task]);
+        assert_eq!(total(&sent[0], |counts| counts.sent_bytes), size, "{report:?}");
+        assert_eq!(total(&received[0], |counts| counts.received_bytes), size);
+    }
+}
+
+#[test]
+fn sixty_connections_share_two_threads() {
+    let tasks: Vec<FlowTask> = (0..60)
+        .map(|id| flow(id, tcp(), Pattern::Bulk { size: Some(100_000) }, free_port("127.0.0.1")))
+        .collect();
+    let (sent, received, report) = run_both(&tasks);
+    for (sent, received) in sent.iter().zip(&received) {
+        assert_eq!(total(sent, |counts| counts.sent_bytes), 100_000, "{report:?}");
+        assert_eq!(total(received, |counts| counts.received_bytes), 100_000, "{report:?}");
+    }
+}
+
+#[test]
+fn a_paced_flow_hands_over_what_its_pattern_says() {
+    let (sent, received, report) = run_both(&[flow(1, tcp(), CBR, free_port("127.0.0.1"))]);
+    assert_eq!(sent[0].schedule.unwrap().asked, 500, "{report:?}");
+    let sent = total(&sent[0], |counts| counts.sent_bytes);
+    assert!(sent > 0 && total(&received[0], |counts| counts.received_bytes) <= sent);
+}
+
+#[test]
+fn a_refused_connection_is_an_error_of_its_flow() {
+    let report =
+        run(prepare(vec![flow(1, tcp(), CBR, free_port("127.0.0.1"))]).unwrap_or_else(|e| panic!("{e}")));
+    let error = report.flows[0].error.as_ref().unwrap();
+    assert!(error.contains("refused"), "{error}");
+}
+
+#[test]
+fn an_unknown_congestion_control_is_named() {
+    let options = TcpOptions { congestion_control: Some("teleport".into()), ..TcpOptions::default() };
+    let task = flow(1, Transport::Tcp(options), CBR, free_port("127.0.0.1"));
+    let error = prepare(vec![task]).err().unwrap().to_string();
+    assert!(error.contains("congestion control teleport is not available"), "{error}");
+}
