@@ -8,8 +8,7 @@
 //! and a [`Performer`] by itself.
 //!
 //! ```
-//! let quantiles = netstage_study::format::seconds(0.0015);
-//! assert_eq!(quantiles, "1.5 ms");
+//! assert_eq!(netstage_study::format::rate(1_500_000), "1.5 Mbit/s");
 //! ```
 //!
 //! Invariant: a record is complete or it is none; what a run measured is written once.

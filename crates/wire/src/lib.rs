@@ -3,10 +3,11 @@
 //! Also the one place for header sizes: simulator and dataplane count with these.
 //!
 //! ```
-//! use netstage_wire::mpls::{Entry, Label};
+//! use netstage_wire::mpls::Entry;
 //!
-//! let entry = Entry { label: Label::new(300).unwrap(), ..Entry::default() };
-//! assert_eq!(Entry::from_bytes(entry.to_bytes()), entry);
+//! let entry = Entry::from_bytes([0, 0x12, 0xc1, 64]);
+//! assert_eq!((entry.label.number(), entry.bottom, entry.ttl), (300, true, 64));
+//! assert_eq!(entry.to_bytes(), [0, 0x12, 0xc1, 64]);
 //! ```
 //!
 //! Invariant: no I/O, no allocation, no unsafe code; whatever the bytes, reading them gives a value or `None`.
