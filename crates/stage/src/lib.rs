@@ -1,6 +1,7 @@
 //! A plan on real packets.
 //!
 //! - [`topology`]: the network of a plan: namespaces, links, addresses, routes, and the programs in its nodes.
+//! - `conductor`: follows a run, and makes its outcome of what agents and network found.
 //! - [`emulated`]: a plan between namespaces of this machine; [`hosts`]: a plan on agents of other hosts.
 //!
 //! ```
@@ -16,6 +17,7 @@
 //! Invariant: the controller cannot tell whether an agent runs in a namespace of this machine or on another host; and with
 //! the process that holds a network, all of it goes.
 
+mod conductor;
 pub mod emulated;
 pub mod hosts;
 pub mod topology;

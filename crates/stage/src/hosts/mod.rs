@@ -11,11 +11,11 @@ mod ground;
 mod journal;
 mod place;
 
-use crate::emulated::outcome::{self, Findings};
-use crate::emulated::so_far::SoFar;
+use crate::conductor::outcome::Findings;
+use crate::conductor::so_far::SoFar;
+use crate::conductor::{self, Remarks};
 use crate::stopped;
 use crate::topology::assignments::{self, Member};
-use crate::topology::differences::differences;
 use crate::topology::{distribution, edges, services};
 use clocks::Certainty;
 use ground::OnHosts;
@@ -34,7 +34,6 @@ use netstage_scenario::plan::{Family, NodeKind, Plan};
 use place::Cause;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -260,14 +259,7 @@ fn conduct(
     agents.start_together()?;
     let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
     let mut so_far = SoFar::new(plan, &members, parts.iter().map(|(_, part)| part), windows, None);
-    agents.watch(|overview| {
-        so_far.add(&overview.ended);
-        if so_far.has_news(overview.now) {
-            attendant.bins_ended(&mut || so_far.outcome());
-        }
-        attendant.reached(overview.now);
-        if attendant.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
+    conductor::watch(agents, &mut so_far, attendant, |_| ());
     // While receivers still answer.
     let clocks = Certainty::after(agents, &comparisons);
     let collected = agents.collect_keeping(|agent, report| {
@@ -386,41 +378,40 @@ fn made(
         services: &services,
         watched: &watched,
     };
-    let mut outcome = outcome::outcome(&found);
-    outcome.differences = differences(plan);
-    outcome.differences.push(
-        "links, routers and their queues are those of the network between the hosts, whatever the scenario says of them".into(),
-    );
-    if !plan.vpns.is_empty() {
-        outcome.differences.push(
-            "a VPN's throughput is what the receivers of its flows got, streams counted with the headers of full segments"
-                .into(),
-        );
-    }
-    if !services.is_empty() {
-        outcome.differences.push(
-            "TCP of services is as their hosts have it: window, segment size and algorithm of the scenario do not reach it"
-                .into(),
-        );
-    }
-    let is_router = |node: &usize| plan.nodes[*node].kind == NodeKind::Pe;
-    if edges::are_needed(plan) && !placed.keys().any(is_router) {
-        outcome.differences.push(
-            "no provider edge router is placed: whoever forwards between the hosts, controls no VPN of the scenario's"
-                .into(),
-        );
-    }
-    outcome::keep_logs(&services, seed, logs, &mut outcome);
-    outcome.void.extend(void);
-    for loss in collected.lost {
-        outcome.failures.push(format!("agent {}: it was lost: {}", loss.agent, loss.reason));
-    }
-    outcome.warnings.extend(collected.warnings.into_iter().chain(collected.slow_start));
     let dated = plan.flows.iter().filter(|flows| assignments::is_dated(&flows.transport));
     let pairs =
         dated.filter_map(|flows| Some((placed.get(&flows.from)?.clone(), placed.get(&flows.to)?.clone())));
-    outcome.warnings.extend(clocks.map(|clocks| clocks.remarks(pairs)).unwrap_or_default());
-    outcome
+    let warnings = clocks.map(|clocks| clocks.remarks(pairs)).unwrap_or_default();
+    let differences = differences_of_hosts(part, !services.is_empty());
+    let remarks = Remarks { differences, void, warnings, ..Remarks::default() };
+    conductor::conclude(&found, seed, logs, collected, remarks, |loss| {
+        format!("agent {}: it was lost: {}", loss.agent, loss.reason)
+    })
+}
+
+/// In what a network between hosts differs from the plan's.
+fn differences_of_hosts(part: &Part, has_services: bool) -> Vec<String> {
+    let is_router = |node: &usize| part.plan.nodes[*node].kind == NodeKind::Pe;
+    let without_router = edges::are_needed(part.plan) && !part.placed.keys().any(is_router);
+    let remarks = [
+        (
+            true,
+            "links, routers and their queues are those of the network between the hosts, whatever the scenario says of them",
+        ),
+        (
+            !part.plan.vpns.is_empty(),
+            "a VPN's throughput is what the receivers of its flows got, streams counted with the headers of full segments",
+        ),
+        (
+            has_services,
+            "TCP of services is as their hosts have it: window, segment size and algorithm of the scenario do not reach it",
+        ),
+        (
+            without_router,
+            "no provider edge router is placed: whoever forwards between the hosts, controls no VPN of the scenario's",
+        ),
+    ];
+    remarks.into_iter().filter(|(applies, _)| *applies).map(|(_, remark)| remark.into()).collect()
 }
 
 /// A service's result, its log without what a terminal would obey.
