@@ -2,9 +2,11 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+# The package's Rust is checked as maturin builds it, whatever Python there is.
+CLIPPY := PYO3_NO_PYTHON=1 PYO3_BUILD_EXTENSION_MODULE=1 $(CARGO) clippy --locked --workspace --all-targets
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web python deb image fuzz vm uml setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image fuzz vm uml setup need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -15,24 +17,28 @@ demo: build ## Reproduce Figures 2 and 3 of the I2VFC paper: table and report
 build: need-build ## Build target/release/netstage
 	@$(CARGO) build --release --locked -p netstage
 
-test: need-test lint ## What CI runs, from nothing: installs the Debian packages it lacks
+test: need-test ## All tests, from nothing: installs the Debian packages it lacks
 	$(CARGO) test --release --locked --workspace
 	scripts/python.sh test $(abspath $(PROGRAM))
-	scripts/web.sh verify
-	scripts/bpf.sh verify
+	scripts/web.sh test
 
-check: need-build lint ## Every few minutes: formatting, clippy, unit tests; no privilege
-	$(CARGO) test --release --locked --workspace
+check: need-build ## Every few minutes: formatting, clippy, quick tests; no privilege
+	$(CARGO) fmt --all --check
+	$(CLIPPY) -- -D warnings
+	NETSTAGE_TESTS=quick $(CARGO) test --locked --workspace
 
-test-full: test need-vm audit ## Long matrices and every scenario with all its repeats
+test-full: test need-vm ## Long matrices and every scenario with all its repeats
 	NETSTAGE_TEST_FULL=1 $(CARGO) test --release --locked --workspace -- --include-ignored --skip measures_
 	scripts/python.sh test-full $(abspath $(PROGRAM))
 	{ scripts/image.sh "$$(scripts/deb.sh $(PROGRAM) target/debian)" && scripts/service.sh; } || [ $$? -eq 4 ]
 
-lint:
+lint: need-test audit ## Formatting, clippy, audit, and whether committed objects are what their sources give
 	$(CARGO) fmt --all --check
-	@# The package's Rust is checked as maturin builds it, whatever Python there is.
-	PYO3_NO_PYTHON=1 PYO3_BUILD_EXTENSION_MODULE=1 $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(CLIPPY) --release -- -D warnings
+	scripts/python.sh lint
+	scripts/protobuf.sh verify
+	scripts/bpf.sh verify
+	scripts/web.sh verify
 
 figures: build ## Run every paper scenario and write docs/results and docs/gallery.md
 	scripts/figures.sh $(PROGRAM)
@@ -112,6 +118,9 @@ bpf: ## Rebuild the kernel programs' objects (needs clang)
 
 web: ## Rebuild web/dist (needs Node)
 	scripts/web.sh build
+
+protobuf: ## Generate the Rust of the protocols
+	scripts/protobuf.sh build
 
 fuzz: ## Fuzz every decoder, SECONDS_EACH (default 60) each, and say what that reaches
 	scripts/fuzz.sh $(or $(SECONDS_EACH),60) $(TARGETS)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Python package: `build` makes its wheel and puts it into python/.venv, `test` tests it,
+# The Python package: `build` makes its wheel and puts it into python/.venv, `lint` checks its style, `test` tests it,
 # `test-full` runs the long tests, too, `bench` measures it. The program is given, for comparison.
 set -euo pipefail
 cd "$(dirname "$0")/../python"
@@ -27,10 +27,14 @@ build)
     build
     echo "wheel: python/$(ls dist/*.whl)"
     ;;
-test)
-    build
+lint)
+    [ -x .venv/bin/pip ] || python3 -m venv .venv
+    install -r requirements.txt
     .venv/bin/ruff format --check --quiet .
     .venv/bin/ruff check --quiet .
+    ;;
+test)
+    build
     .venv/bin/pytest --quiet
     ;;
 test-full)
@@ -44,7 +48,7 @@ bench)
     .venv/bin/python ../bench/python/run.py
     ;;
 *)
-    echo "usage: $0 build|test|test-full|bench [PROGRAM]" >&2
+    echo "usage: $0 build|lint|test|test-full|bench [PROGRAM]" >&2
     exit 2
     ;;
 esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds web/dist, or verifies that the committed one is what its sources give, and tests it.
+# Builds web/dist (build), checks that the committed one is what its sources give (verify), or tests it (test).
 set -euo pipefail
 cd "$(dirname "$0")/../web"
 
@@ -20,6 +20,8 @@ verify)
     npm run check
     npm run build
     git diff --exit-code --stat -- dist || { echo "web/dist is not what web/src gives: run make web" >&2; exit 1; }
+    ;;
+test)
     # The page that is served is tested with the program that serves it.
     [ -x ../target/release/netstage ] || (cd .. && cargo build --release --locked -p netstage)
     npm test
