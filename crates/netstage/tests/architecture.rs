@@ -96,22 +96,27 @@ fn built(arguments: &[&str]) -> BTreeSet<String> {
     String::from_utf8(told).unwrap().lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
 }
 
-/// Else all that is above such a package in the tree is built twice, once for Python.
+/// The program, the Python package and all tests are built one after another. A package that one of them builds
+/// with other features than the rest is built again, and so is all that depends on it.
 #[test]
-fn the_python_package_asks_what_it_shares_for_the_same_features() {
-    for [ours, all] in
+fn the_program_the_python_package_and_the_tests_ask_for_the_same_features() {
+    let mut different = Vec::new();
+    for [one, all] in
         [["normal,no-proc-macro", "normal,dev,no-proc-macro"], ["normal,build", "normal,build,dev"]]
     {
         let workspace = built(&["--workspace", "--edges", all]);
         let names: BTreeSet<&str> = workspace.iter().filter_map(|line| line.split(' ').next()).collect();
-        for package in built(&["--package", "netstage-python", "--edges", ours]) {
-            let is_shared = names.contains(package.split(' ').next().unwrap());
-            assert!(
-                !is_shared || workspace.contains(&package),
-                "python/Cargo.toml is to ask for the features of {package} that the workspace asks for"
-            );
+        for target in ["netstage", "netstage-python"] {
+            for package in built(&["--package", target, "--edges", one]) {
+                let is_shared = names.contains(package.split(' ').next().unwrap());
+                if is_shared && !workspace.contains(&package) {
+                    different.push(format!("{target} builds {package}"));
+                }
+            }
         }
     }
+    let advice = "ask for the features that the whole workspace has: `cargo tree --workspace --edges features`";
+    assert!(different.is_empty(), "built twice: {different:#?}; {advice}");
 }
 
 #[test]
