@@ -275,7 +275,11 @@ fn a_record_is_shown_in_every_form() {
     let (stdout, _) = place.expect(0, &["report", "a", "b", "--html", "both.html"]);
     assert!(stdout.contains("difference") && stdout.contains("Comparison of a, b"), "{stdout}");
     let (stdout, _) = place.expect(0, &["report", "a", "b", "--json"]);
-    assert_eq!(json(&stdout)["schema"], 1);
+    let report = json(&stdout);
+    assert_eq!(report["schema"], 1);
+    assert_eq!((&report["records"][0]["name"], &report["records"][0]["record"]), (&"a".into(), &record));
+    assert_eq!(report["records"][1]["record"]["seed"], 9);
+    assert!(report["records"][1]["environment"]["runs"].as_u64() > Some(0));
 }
 
 #[test]

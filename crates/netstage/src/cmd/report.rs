@@ -4,6 +4,7 @@ use crate::exit::{self, Failure, OK};
 use crate::summary;
 use netstage_study::report::ReportData;
 use netstage_study::{Record, compare, page, report, svg};
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ pub struct Arguments {
     /// Write every value; - is stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Print the report, or the error, as JSON
+    /// Print the report and the records it is of, or the error, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -46,12 +47,19 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     }
     let to_stdout = arguments.csv.as_deref() == Some(Path::new("-"));
     if arguments.json {
-        let text = serde_json::to_string_pretty(&data).expect("a report holds only text and numbers");
-        exit::print(format!("{text}\n").as_bytes())?;
+        exit::print(format!("{:#}\n", as_json(&data, &records)).as_bytes())?;
     } else if !to_stdout {
         exit::print(summary::text(&data, arguments.html.as_deref()).as_bytes())?;
     }
     Ok(OK)
+}
+
+/// The report, and the records it is of, in the form `run --json` prints them in.
+fn as_json(data: &ReportData, records: &[Record]) -> Value {
+    let record = |(name, record): (String, &Record)| json!({ "name": name, "environment": record.environment, "record": record.data });
+    let mut report = serde_json::to_value(data).expect("a report holds only text and numbers");
+    report["records"] = compare::names(records).into_iter().zip(records).map(record).collect();
+    report
 }
 
 fn write_pictures(folder: &Path, data: &ReportData) -> Result<(), Failure> {
