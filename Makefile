@@ -41,20 +41,21 @@ lint: need-test audit ## Formatting, clippy, audit, and whether committed object
 	scripts/web.sh verify
 
 figures: build ## Run every paper scenario and write docs/results and docs/gallery.md
-	scripts/figures.sh $(PROGRAM)
+	scripts/results.py $(PROGRAM) scenarios/papers/i2vfc/results.md scenarios/papers/i2vfc/defaults.md
 
 figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour of real time)
-	scripts/results-stage.sh $(PROGRAM)
+	scripts/results.py $(PROGRAM) scenarios/papers/stage/results.md
 
 figures-vpn-tcp: build ## Run the VPN paper's scenarios on both stages, as root (25 minutes of real time)
-	scripts/results-vpn-tcp.sh $(PROGRAM)
+	scripts/results.py $(PROGRAM) scenarios/papers/vpn-tcp/results.md
 
 figures-two-stages: build ## Run examples on both stages and compare (an hour of real time)
-	scripts/results-two-stages.sh $(PROGRAM)
+	scripts/results.py $(PROGRAM) scenarios/examples/two-stages.md
 
 figures-prototype: build ## The I2VFC prototype's figures on both stages (an hour of real time)
 	$(CARGO) build --release --locked -p netstage-bench --bin pe_rates
-	scripts/figures-prototype.sh $(PROGRAM)
+	python3 bench/pe/run.py
+	scripts/results.py $(PROGRAM) scenarios/papers/i2vfc/prototype.md
 
 bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
 	scripts/packages.sh bench/packages.txt

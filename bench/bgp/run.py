@@ -3,7 +3,7 @@
 
 Each router runs in a network namespace of its own, with the injector (AS 65001) and the sink
 (AS 65002) on other addresses of its loopback interface. Needs root and the packages of packages.txt.
-The tables go into docs/results/bgp.md (text: bgp.notes.md).
+The tables go into docs/results/bgp.md, as results.md describes it.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from results_page import table, write  # noqa: E402
+from results import Description  # noqa: E402
 
 ADDRESSES = {
     "ipv4": ("192.0.2.1", "192.0.2.2", "192.0.2.9", 24),
@@ -183,26 +183,12 @@ def main():
             for count in arguments.counts:
                 found = measure(router, program, count, family)
                 results.append({"router": router, "version": version(router), "family": family, "count": count, **found})
-                print(" | ".join(map(str, row(results[-1]))), flush=True)
+                print(json.dumps(results[-1]), flush=True)
     folder = ROOT / "bench/target/bgp"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench-bgp.json").write_text(json.dumps(results, indent=1) + "\n")
-    header = ["router", "version", "family", "routes", "announced: sent, ms", "first at sink", "all at sink",
-              "withdrawn: sent, ms", "all at sink", "MB", "wrong"]
-    write(ROOT / "docs/results/bgp.md", {
-        "memory": f"```\n{memory.strip()}\n```\n",
-        "through": table(header, [row(result) for result in results], left=3),
-    })
-
-
-def row(result):
-    start = [result["router"], result["version"] or "none between", result["family"], f"{result['count']:,}"]
-    if "error" in result:
-        return [*start, result["error"], *[""] * 6]
-    announce, withdraw = result["announce"], result["withdraw"]
-    memory = f"{result['memory_kb'] / 1024:.0f}" if "memory_kb" in result else ""
-    times = [announce["sent_ms"], announce["first_ms"], announce["all_ms"], withdraw["sent_ms"], withdraw["all_ms"]]
-    return [*start, *(f"{time:.1f}" for time in times), memory, result["differences"]]
+    (folder / "memory.txt").write_text(memory)
+    Description(ROOT / "bench/bgp/results.md", "").write()
 
 
 if __name__ == "__main__":

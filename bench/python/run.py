@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
 
-from results_page import mark, table  # noqa: E402
+from results import mark, table  # noqa: E402
 
 PAGE = ROOT / "docs/python.md"
 ROUNDS = {"cost": 3, "ray": 2}

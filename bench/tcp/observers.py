@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from records import is_loaded, taken_ns
-from results_page import table
+from results import table
 from stage import Stage, end, wait
 
 HERE = pathlib.Path(__file__).resolve().parent

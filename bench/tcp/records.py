@@ -8,7 +8,7 @@ import tempfile
 import time
 
 from counted import counting, nothing, spent
-from results_page import table
+from results import table
 from stage import Stage, end, wait
 
 PROGRAM = "tcp_probe"

@@ -17,7 +17,7 @@ sys.path.append(str(REPOSITORY / "scripts"))
 
 from observers import TRACING, comparison  # noqa: E402
 from records import costs  # noqa: E402
-from results_page import mark  # noqa: E402
+from results import mark  # noqa: E402
 
 PAGES = [HERE / "README.md", REPOSITORY / "docs/results/vpn-tcp.md"]
 EXIT_FAILED, EXIT_MISSING = 1, 4

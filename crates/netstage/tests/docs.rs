@@ -166,3 +166,47 @@ fn links_between_pages_lead_somewhere() {
     }
     assert!(seen > 150, "only {seen} links were found");
 }
+
+/// Files under a folder of the project, without what is built.
+fn files_under(folder: PathBuf, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_string_lossy();
+        if path.is_file() {
+            found.push(path);
+        } else if !path.is_symlink()
+            && !name.starts_with('.')
+            && !["target", "out", "node_modules"].contains(&&*name)
+        {
+            files_under(path, found);
+        }
+    }
+}
+
+#[test]
+fn pages_of_results_have_the_text_of_their_descriptions() {
+    let mut files = Vec::new();
+    for folder in ["scenarios", "bench"] {
+        files_under(project().join(folder), &mut files);
+    }
+    files.retain(|file| file.extension().is_some_and(|e| e == "md"));
+    let mut described = BTreeSet::new();
+    for file in files {
+        let description = fs::read_to_string(&file).unwrap();
+        let Some((head, body)) = description.strip_prefix("+++\n").and_then(|text| text.split_once("+++\n"))
+        else {
+            continue;
+        };
+        let name = head.split("page = \"").nth(1).unwrap().split('"').next().unwrap();
+        let page = fs::read_to_string(project().join("docs/results").join(name)).unwrap();
+        let lines: BTreeSet<&str> = page.lines().collect();
+        for line in body.lines().filter(|line| !line.contains("{{")) {
+            assert!(lines.contains(line), "docs/results/{name} lacks a line of {}: {line}", file.display());
+        }
+        described.insert(name.to_owned());
+    }
+    let pages = pages_in("docs/results")
+        .into_iter()
+        .map(|page| page.file_name().unwrap().to_string_lossy().into_owned());
+    let pages: BTreeSet<String> = pages.filter(|page| page != "README.md").collect();
+    assert_eq!(described, pages, "each page of results has a description");
+}
