@@ -183,6 +183,24 @@ fn files_under(folder: PathBuf, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
+fn every_picture_is_shown_by_a_page() {
+    let shown = [pages(), pages_in("docs/results")].concat();
+    let shown: Vec<String> = shown
+        .iter()
+        .filter(|page| !page.ends_with("gallery.md"))
+        .map(|page| fs::read_to_string(page).unwrap())
+        .collect();
+    let mut files = Vec::new();
+    files_under(project(), &mut files);
+    files.retain(|file| file.extension().is_some_and(|e| e == "svg" || e == "png"));
+    assert!(files.len() > 20, "only {} pictures were found", files.len());
+    for file in files {
+        let link = format!("{})", file.file_name().unwrap().to_string_lossy());
+        assert!(shown.iter().any(|page| page.contains(&link)), "no page shows {}", file.display());
+    }
+}
+
+#[test]
 fn pages_of_results_have_the_text_of_their_descriptions() {
     let mut files = Vec::new();
     for folder in ["scenarios", "bench"] {
