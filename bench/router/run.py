@@ -53,9 +53,9 @@ def arguments():
 def measure(asked):
     TARGET.mkdir(parents=True, exist_ok=True)
     if "rates" in asked.parts:
-        subprocess.run([RELEASE / "examples/router_rates", "--rounds", str(asked.rounds), "--json", TARGET / "rates.json"],
+        subprocess.run([RELEASE / "router_rates", "--rounds", str(asked.rounds), "--json", TARGET / "rates.json"],
                        check=True)
-        memory = subprocess.run([RELEASE / "examples/forward_rates"], check=True, text=True, stdout=subprocess.PIPE).stdout
+        memory = subprocess.run([RELEASE / "forward_rates"], check=True, text=True, stdout=subprocess.PIPE).stdout
         (TARGET / "memory.txt").write_text(memory)
         print(memory)
     if "tested" in asked.parts:
