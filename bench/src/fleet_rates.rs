@@ -3,7 +3,7 @@
 //! error, and prints what it found as JSON.
 //!
 //! ```text
-//! cargo run --release -p netstage-live --example fleet_rates -- target/release/netstage 1000
+//! cargo run --release -p netstage-bench --bin fleet_rates -- target/release/netstage 1000
 //! ```
 //!
 //! Each agent sends one packet to itself at the start of the run, whose lateness is the start's, and tells of

@@ -1,7 +1,7 @@
 //! The traffic engine alone: reads an assignment as JSON, runs it at once and prints the
 //! report as JSON, with one line to standard error when it is ready.
 //!
-//! `cargo run --release -p netstage-live --example flow < assignment.json`
+//! `cargo run --release -p netstage-bench --bin flow < assignment.json`
 
 use netstage_core::time::Duration;
 use netstage_host::clock::{Epoch, monotonic_ns};

@@ -2,8 +2,8 @@
 //! memory, one at the ingress and one at the egress, on one core. Prints; decides nothing.
 //!
 //! ```text
-//! cargo run --release -p netstage-live --example pe_rates
-//! cargo run --release -p netstage-live --example pe_rates -- --af-xdp     # root: beside a bare forwarder
+//! cargo run --release -p netstage-bench --bin pe_rates
+//! cargo run --release -p netstage-bench --bin pe_rates -- --af-xdp     # root: beside a bare forwarder
 //! ```
 //!
 //! A packet's cost at the ingress is reading, routing, queueing, window, encapsulation, and a

@@ -3,8 +3,8 @@
 //! nothing between; and how many the generators make.
 //!
 //! ```text
-//! cargo run --release -p netstage-live --example router_rates                    # root
-//! cargo run --release -p netstage-live --example router_rates -- --bytes 64 --rounds 5 --json FILE
+//! cargo run --release -p netstage-bench --bin router_rates                    # root
+//! cargo run --release -p netstage-bench --bin router_rates -- --bytes 64 --rounds 5 --json FILE
 //! ```
 //! A program makes the frames (live frames of BPF_PROG_TEST_RUN), so making them, forwarding them and
 //! counting them share the core; only Open vSwitch has another one for itself. All ways are prepared first
