@@ -115,7 +115,8 @@ fn the_program_the_python_package_and_the_tests_ask_for_the_same_features() {
             }
         }
     }
-    let advice = "ask for the features that the whole workspace has: `cargo tree --workspace --edges features`";
+    let advice =
+        "ask for the features that the whole workspace has: `cargo tree --workspace --edges features`";
     assert!(different.is_empty(), "built twice: {different:#?}; {advice}");
 }
 
@@ -158,4 +159,25 @@ fn a_licence_expression_is_read_as_written() {
     assert!(is_met("GPL-3.0 OR MIT", &allowed));
     assert!(!is_met("(MIT OR Apache-2.0) AND Unicode-3.0", &allowed));
     assert!(!is_met("GPL-3.0", &allowed));
+}
+
+/// Files that a row of the map names, from the root.
+fn named_files(row: &str) -> Vec<PathBuf> {
+    let named = row.split('`').skip(1).step_by(2).zip(row.split('`').skip(2).step_by(2));
+    let files = named.filter(|(name, _)| name.contains('/') && name.contains('.'));
+    let below = |after: &str| if after.starts_with(" of the root") { root() } else { root().join("crates") };
+    files.map(|(name, after)| below(after).join(name)).collect()
+}
+
+#[test]
+fn reading_paths_name_at_most_six_files_that_exist() {
+    let map = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let paths = map.split("## Reading paths").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<Vec<PathBuf>> = paths.lines().map(named_files).filter(|files| !files.is_empty()).collect();
+    assert!(rows.len() > 10, "the map has lost its paths");
+    for files in rows {
+        assert!(files.len() <= 6, "{files:?}: name six files at most");
+        let missing: Vec<&PathBuf> = files.iter().filter(|file| !file.is_file()).collect();
+        assert!(missing.is_empty(), "docs/architecture.md names files that do not exist: {missing:?}");
+    }
 }
