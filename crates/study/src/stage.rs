@@ -5,8 +5,8 @@ use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::Plan;
 pub use netstage_stage::emulated::{Backend, Means};
 use netstage_stage::hosts;
-use netstage_stage::topology::edges::{self, Emulated};
 use netstage_stage::topology::layout::Layout;
+use netstage_stage::topology::pe::{self, Emulated};
 use netstage_stage::topology::{assignments, services};
 use netstage_tester::bench::Bench;
 
@@ -27,7 +27,7 @@ pub fn emu_refusal(plan: &Plan) -> Option<String> {
     };
     let ground = Emulated { plan, layout: &layout };
     let members = assignments::members(plan, &layout).err().map(|error| error.to_string());
-    members.or_else(|| edges::routers(plan, &ground).err().map(|error| error.to_string()))
+    members.or_else(|| pe::routers(plan, &ground).err().map(|error| error.to_string()))
 }
 
 /// The simulator.

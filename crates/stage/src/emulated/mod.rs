@@ -11,9 +11,9 @@ use crate::conductor::so_far::SoFar;
 use crate::conductor::{self, Remarks};
 use crate::stopped;
 use crate::topology::assignments::{self, Member};
-use crate::topology::edges::{self, Emulated};
 use crate::topology::labels::labels;
 use crate::topology::layout::Layout;
+use crate::topology::pe::{self, Emulated};
 use crate::topology::process::{AgentSpec, Build, Fabric, Finished};
 use crate::topology::services;
 use crate::topology::spec::Spec;
@@ -139,10 +139,10 @@ fn prepare(plan: &Plan, seed: u64, backend: Backend, folder: &Folder) -> Result<
     let layout = Layout::new(plan).map_err(|error| unsupported(&error))?;
     let members = assignments::members(plan, &layout).map_err(|error| unsupported(&error))?;
     let ground = Emulated { plan, layout: &layout };
-    let routers = edges::routers(plan, &ground).map_err(|error| unsupported(&error))?;
+    let routers = pe::routers(plan, &ground).map_err(|error| unsupported(&error))?;
     let mut assignments = assignments::assignments(plan, &members, seed);
     for (&node, router) in &routers {
-        let configuration = edges::configuration(plan, &ground, node, router, &folder.control(node));
+        let configuration = pe::configuration(plan, &ground, node, router, &folder.control(node));
         let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
         assignment.edge = Some(EdgeTask { configuration });
     }

@@ -1,6 +1,6 @@
 //! Where provider edge routers and their customers are, on hosts of a fleet.
 
-use crate::topology::edges::{Circuit, Ground, Routers};
+use crate::topology::pe::{Circuit, Ground, Routers};
 use netstage_core::edge::Prefix;
 use netstage_scenario::plan::{Attachment, Plan};
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use crate::conductor::so_far::SoFar;
 use crate::conductor::{self, Remarks};
 use crate::stopped;
 use crate::topology::assignments::{self, Member};
-use crate::topology::{distribution, edges, services};
+use crate::topology::{distribution, pe, services};
 use clocks::Certainty;
 use ground::OnHosts;
 use journal::Journal;
@@ -205,15 +205,14 @@ fn parts(
     }
     if !places.routers.is_empty() {
         let ground = OnHosts { plan, flows: &places.flows, routers: &places.routers };
-        let routers =
-            edges::routers(plan, &ground).map_err(|error| Stopped::Unsupported(error.to_string()))?;
+        let routers = pe::routers(plan, &ground).map_err(|error| Stopped::Unsupported(error.to_string()))?;
         let lacks = ground.lacks(&routers);
         if !lacks.is_empty() {
             return Err(Stopped::Unsupported(lacks.join("\n")));
         }
         for (&node, router) in &routers {
             // The agent offers no control socket.
-            let configuration = edges::configuration(plan, &ground, node, router, Path::new("none"));
+            let configuration = pe::configuration(plan, &ground, node, router, Path::new("none"));
             let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
             assignment.edge = Some(EdgeTask { configuration });
         }
@@ -392,7 +391,7 @@ fn made(
 /// In what a network between hosts differs from the plan's.
 fn differences_of_hosts(part: &Part, has_services: bool) -> Vec<String> {
     let is_router = |node: &usize| part.plan.nodes[*node].kind == NodeKind::Pe;
-    let without_router = edges::are_needed(part.plan) && !part.placed.keys().any(is_router);
+    let without_router = pe::are_needed(part.plan) && !part.placed.keys().any(is_router);
     let remarks = [
         (
             true,

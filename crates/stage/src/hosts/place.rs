@@ -1,6 +1,6 @@
 //! Which agent stands for which host or provider edge router.
 
-use crate::topology::edges;
+use crate::topology::pe;
 use netstage_agent::fleet::{AgentStatus, State};
 use netstage_scenario::did_you_mean;
 use netstage_scenario::plan::{Chosen, Plan};
@@ -35,7 +35,7 @@ fn wanted(plan: &Plan) -> BTreeSet<usize> {
     });
     let mut wanted: BTreeSet<usize> = ends.collect();
     let routers = || plan.vpns.iter().flat_map(|vpn| [vpn.ingress, vpn.egress]);
-    if edges::are_needed(plan) && routers().any(|node| plan.nodes[node].place.is_some()) {
+    if pe::are_needed(plan) && routers().any(|node| plan.nodes[node].place.is_some()) {
         wanted.extend(routers());
     }
     wanted

@@ -1,7 +1,7 @@
 //! In what the hosts' kernel differs from what a plan says of TCP: told in every record,
 //! so that nobody compares two stages without knowing.
 
-use super::edges;
+use super::pe;
 use netstage_core::tcp::{Algorithm, Config, LossDetection};
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{Plan, Transport, Vpn};
@@ -36,7 +36,7 @@ pub fn differences(plan: &Plan) -> Vec<String> {
 }
 
 fn of_vpns(plan: &Plan) -> Vec<String> {
-    if !edges::are_needed(plan) {
+    if !pe::are_needed(plan) {
         return Vec::new();
     }
     let named = |of: &dyn Fn(&Vpn) -> bool| {

@@ -7,7 +7,7 @@
 
 use super::address::{LANS, PER_NODE, STATIONS};
 use super::distribution::{self, Tree};
-use super::{edges, lan, routing};
+use super::{lan, pe, routing};
 use netstage_agent_api::task::TcpOptions;
 use netstage_core::time::Duration;
 use netstage_host::netns::multicast::MOST_LINKS;
@@ -189,7 +189,7 @@ impl Layout {
         }
         for (index, vpn) in plan.vpns.iter().enumerate() {
             let mut tunnel = None;
-            if edges::are_needed(plan) {
+            if pe::are_needed(plan) {
                 let treatment = Treatment { vpn: Some(index), ..Treatment::default() };
                 let destination = layout.place(plan, vpn.egress, vpn.ingress, &vpn.path, &treatment)?;
                 let source = layout.place(plan, vpn.ingress, vpn.egress, &vpn.reverse, &treatment)?;
@@ -197,7 +197,7 @@ impl Layout {
             }
             layout.tunnels.push(tunnel);
         }
-        for (first, second) in edges::tellings(plan) {
+        for (first, second) in pe::tellings(plan) {
             // Where there is no way, the PEs are refused by name.
             let Some(path) = plan.shortest(first, second) else { continue };
             let treatment = Treatment::default();
@@ -264,7 +264,7 @@ impl Layout {
             }
             // What a tunnel carries is known to the PEs at its ends, and to no kernel there.
             let [node, _] = plan.ends(hop);
-            if plan.nodes[to].kind == NodeKind::Pe || !edges::route(plan, treatment.vpn, node, hop) {
+            if plan.nodes[to].kind == NodeKind::Pe || !pe::route(plan, treatment.vpn, node, hop) {
                 wanted.insert(node, hop);
             }
         }

@@ -1,7 +1,7 @@
 //! The emulated network: a namespace for every node of a plan, and between them links
 //! that the emulator works.
 //!
-//! - [`layout`], [`distribution`], [`edges`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
+//! - [`layout`], [`distribution`], [`pe`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
 //! - [`lan`]: who is joined to shared LANs, and with which addresses.
 //! - [`routing`]: what of a plan is left to routing daemons.
 //! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
@@ -15,12 +15,12 @@ pub mod address;
 pub mod assignments;
 pub mod differences;
 pub mod distribution;
-pub mod edges;
 pub mod labels;
 pub mod lan;
 pub mod layout;
 pub mod links;
 pub mod network;
+pub mod pe;
 pub mod process;
 pub mod routing;
 pub mod server;

@@ -3,9 +3,9 @@
 
 use super::address;
 use super::distribution::Tree;
-use super::edges::{Circuit, Router, Routers};
 use super::layout::{Address, Layout, Placement, RouteOptions};
 use super::network::node_interface;
+use super::pe::{Circuit, Router, Routers};
 use super::{lan, routing};
 use netstage_core::link;
 use netstage_core::traffic::Pattern;

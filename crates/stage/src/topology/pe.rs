@@ -1,5 +1,4 @@
-//! Provider edge routers: what the one in each `pe` node is told, as the configuration file
-//! it would have on a real box.
+//! The PE configuration of a stage: what the router in each `pe` node reads, as the file it would have on a real box.
 //!
 //! Between PEs only tunnels are routed. Each VPN has tunnel addresses of its own, so that the
 //! emulator tells its management packets from others', too. Where no VPN of a plan is
