@@ -43,7 +43,7 @@ struct {
 	TYPE(value, struct advertised);
 } directions SECTION(".maps");
 
-/* The order is that of netstage_live::tcpmon::gateway. */
+/* The order is that of netstage_tcp_watch::gateway. */
 enum count { LOWERED, AS_IT_WAS, UNKNOWN, COUNTS };
 
 struct {

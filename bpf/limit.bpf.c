@@ -2,7 +2,7 @@
 /* Limits the windows of TCP connections, and tells how each stands. Of those that run already: the kernel runs
  * `limit_tcp` on every connection of a namespace when somebody reads (an iterator). Of those of a cgroup that begin:
  * `limit_new` is called before their first segment. What a window was limited to before is kept, to be put back.
- * Layouts are those of netstage_live::tcpmon::limit. */
+ * Layouts are those of netstage_tcp_watch::limit. */
 #include "tcp.h"
 
 /* What is to be done; zero: leave that window alone. */

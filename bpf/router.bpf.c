@@ -4,7 +4,7 @@
  * the same tables. So this program may give up anywhere before it has changed something, and must not
  * decide otherwise.
  *
- * The tables are written by netstage_live::router. Single words of them change while they are read; what
+ * The tables are written by netstage_router. Single words of them change while they are read; what
  * takes more than one word is written before the word that leads to it. */
 #include "kernel.h"
 
@@ -87,7 +87,7 @@ struct count {
 	u64 bytes;
 };
 
-/* What was done with frames; the order is that of netstage_live::router::counter. */
+/* What was done with frames; the order is that of netstage_router::counter. */
 enum total {
 	ROUTED,
 	PUSHED,

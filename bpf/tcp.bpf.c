@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 /* What the kernel's TCP senders do: a record for each acknowledgement, retransmission, and change of state of
  * the connections that are watched. Each program hangs on a tracepoint of its own and does without the others.
- * What the records mean is netstage_live::tcpmon's; `struct record` is also its `Record`. */
+ * What the records mean is netstage_tcp_watch's; `struct record` is also its `Record`. */
 #include "tcp.h"
 
 struct {

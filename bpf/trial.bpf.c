@@ -3,7 +3,7 @@
  *
  * `generate` makes frames of a template that the kernel runs it on (BPF_PROG_TEST_RUN with live frames),
  * so many at a time, each batch at its time. `receive` knows how each must look when the router has
- * forwarded it. Both are loaded anew for each trial; netstage_live::tester says what the settings are. */
+ * forwarded it. Both are loaded anew for each trial; netstage_tester says what the settings are. */
 #include "kernel.h"
 
 /* EtherTypes of MPLS, IPv4 and IPv6, and UDP's number, as they stand in memory. */
@@ -21,7 +21,7 @@
 /* How often a batch asks for the time before it gives up until it is called again. */
 #define PATIENCE 64
 
-/* Counters of `counts`, in the order of netstage_live::tester::count. */
+/* Counters of `counts`, in the order of netstage_tester::count. */
 enum count {
 	RECEIVED,
 	DUPLICATE,

@@ -2,7 +2,7 @@
 //!
 //! Nothing here reads a clock, a socket or a file. A driver feeds packets and the
 //! time; the code returns what to send and when to call again. The simulator drives it
-//! in virtual time, the live driver in real time.
+//! in virtual time, the tools in real time.
 //!
 //! ```
 //! use netstage_core::time::{Duration, Instant};
