@@ -13,7 +13,7 @@ macro_rules! table {
         $(#[doc = $about])+
         // Some fields are there for their description alone.
         #[allow(dead_code)]
-        #[derive(Clone, Debug)]
+        #[derive(Clone)]
         $vis struct $table {
             $($vis $field: $type,)*
             $($vis $part: $part_type,)?
@@ -23,21 +23,19 @@ macro_rules! table {
             const WHAT: &'static str = $what;
 
             fn fields() -> Vec<$crate::table::Field> {
-                #[allow(unused_mut)]
-                let mut fields = vec![$($crate::table::Field::new::<$type>(
+                const OWN: &[$crate::table::Field] = &[$($crate::table::Field::new::<$type>(
                     stringify!($field),
                     concat!($($doc),+).trim_ascii(),
                     $crate::table::default!($($default)?),
                 )),*];
+                #[allow(unused_mut)]
+                let mut fields = OWN.to_vec();
                 $(fields.extend(<$part_type as $crate::table::Fields>::fields());)?
                 fields
             }
 
             fn take(reader: &mut $crate::table::Reader<'_>) -> Option<Self> {
-                $(let $field = reader.field::<$type>(
-                    stringify!($field),
-                    $crate::table::default!($($default)?),
-                );)*
+                $(let $field = reader.field::<$type>(stringify!($field));)*
                 $(let $part = <$part_type as $crate::table::Fields>::take(reader);)?
                 Some($table { $($field: $field?,)* $($part: $part?)? })
             }
@@ -65,7 +63,7 @@ macro_rules! default {
         None
     };
     ($default:expr) => {
-        Some($crate::table::Literal::from($default))
+        Some(|| $crate::table::Literal::from($default))
     };
 }
 
@@ -80,7 +78,7 @@ macro_rules! tagged {
         $(#[doc = $about])+
         // A file has few of them.
         #[allow(clippy::large_enum_variant)]
-        #[derive(Clone, Debug)]
+        #[derive(Clone)]
         $vis enum $table {
             $($(#[doc = $doc])+ $variant($fields),)+
         }

@@ -190,14 +190,14 @@ fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
 }
 
 /// The candidate nearest to what was written, if any is near.
-pub(crate) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
     if written.len() > 64 {
         return None;
     }
     let lower = written.to_lowercase();
     candidates
-        .into_iter()
-        .map(|candidate| {
+        .iter()
+        .map(|&candidate| {
             let distance = strsim::damerau_levenshtein(&lower, &candidate.to_lowercase());
             (distance, candidate)
         })
@@ -208,13 +208,13 @@ pub(crate) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'
 }
 
 /// Help for an unknown word: the nearest candidate, or all of them where they are few.
-pub fn did_you_mean<'a>(
-    written: &str,
-    candidates: impl IntoIterator<Item = &'a str> + Clone,
-) -> Option<String> {
-    if let Some(candidate) = nearest(written, candidates.clone()) {
+pub fn did_you_mean<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    did_you_mean_one_of(written, &candidates.into_iter().collect::<Vec<_>>())
+}
+
+fn did_you_mean_one_of(written: &str, candidates: &[&str]) -> Option<String> {
+    if let Some(candidate) = nearest(written, candidates) {
         return Some(format!("did you mean `{candidate}`?"));
     }
-    let all: Vec<&str> = candidates.into_iter().collect();
-    (1..=24).contains(&all.len()).then(|| format!("known here: {}", all.join(", ")))
+    (1..=24).contains(&candidates.len()).then(|| format!("known here: {}", candidates.join(", ")))
 }

@@ -36,6 +36,7 @@ impl<T: Decode> Decode for Option<T> {
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
         T::decode(node, problems).map(Some)
     }
+    const IS_OPTIONAL: bool = true;
     fn missing() -> Option<Self> {
         Some(None)
     }
@@ -86,6 +87,7 @@ impl<T: Decode> Decode for Named<T> {
         Some(Named(members))
     }
 
+    const IS_OPTIONAL: bool = true;
     fn missing() -> Option<Self> {
         Some(Named(Vec::new()))
     }
@@ -120,8 +122,9 @@ impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX>
         decoded.into_iter().collect::<Option<Vec<T>>>().map(List)
     }
 
+    const IS_OPTIONAL: bool = MIN == 0;
     fn missing() -> Option<Self> {
-        (MIN == 0).then_some(List(Vec::new()))
+        Self::IS_OPTIONAL.then_some(List(Vec::new()))
     }
 }
 
@@ -153,6 +156,7 @@ impl<T: Decode> Decode for Lenient<T> {
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
         Some(Lenient(T::decode(node, problems)))
     }
+    const IS_OPTIONAL: bool = T::IS_OPTIONAL;
     fn missing() -> Option<Self> {
         T::missing().map(|value| Lenient(Some(value)))
     }

@@ -203,7 +203,7 @@ fn suggest(number: &str, decimal: &Decimal, unit: &str, allowed: &[Dimension]) -
         });
     }
     let candidates: Vec<&str> = allowed.iter().flat_map(|d| d.units()).collect();
-    let meant = meant.or_else(|| nearest(unit, candidates.iter().copied()));
+    let meant = meant.or_else(|| nearest(unit, &candidates));
     Some(match meant {
         Some(unit) => format!("did you mean \"{number} {unit}\"?"),
         None => format!("units here: {}", candidates.join(", ")),

@@ -95,7 +95,7 @@ impl Reference {
             let default = match &field.presence {
                 Presence::Required => "required".into(),
                 Presence::Optional => String::new(),
-                Presence::Default(default) => format!("`{}`", default.node(Place::new(0, 0..0)).to_toml()),
+                Presence::Default(default) => format!("`{}`", default().node(Place::new(0, 0..0)).to_toml()),
             };
             let doc = match &kind {
                 Kind::Choice(words) if words.iter().any(|(_, doc)| !doc.is_empty()) => {

@@ -131,7 +131,7 @@ fn object(fields: &[Field], tag: Option<(&str, &str, bool)>, complete: bool) -> 
         schema["description"] = field.doc.into();
         match &field.presence {
             Presence::Required if complete => required.push(field.name),
-            Presence::Default(default) => schema["default"] = default.json(),
+            Presence::Default(default) => schema["default"] = default().json(),
             _ => {}
         }
         properties.insert(field.name.into(), schema);

@@ -7,6 +7,7 @@
 use crate::error::{Place, Problems, did_you_mean};
 use crate::quantity::Dimension;
 use crate::tree::{Node, Table, Value};
+use std::borrow::Cow;
 
 /// What a value may be.
 pub(crate) enum Kind {
@@ -51,6 +52,7 @@ pub(crate) struct Variant {
 }
 
 /// One field of a table.
+#[derive(Clone, Copy)]
 pub(crate) struct Field {
     pub name: &'static str,
     pub doc: &'static str,
@@ -58,10 +60,11 @@ pub(crate) struct Field {
     pub presence: Presence,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) enum Presence {
     Required,
     Optional,
-    Default(Literal),
+    Default(fn() -> Literal),
 }
 
 /// A default, written as it would be in a file.
@@ -119,6 +122,8 @@ pub(crate) trait Decode: Sized {
     fn kind() -> Kind;
     /// The value, or `None` once the reason has been added to `problems`.
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self>;
+    /// Whether a field of this type may be left out without a default: [`Decode::missing`] has a value then.
+    const IS_OPTIONAL: bool = false;
     /// The value where the field is left out and has no default.
     fn missing() -> Option<Self> {
         None
@@ -148,35 +153,53 @@ impl Fields for NoFields {
 
 /// Hands out the fields of one table.
 pub(crate) struct Reader<'a> {
-    pub table: &'a Table,
-    pub place: Place,
-    pub what: &'static str,
-    pub problems: &'a mut Problems,
+    table: &'a Table,
+    fields: &'a [Field],
+    place: Place,
+    what: &'static str,
+    problems: &'a mut Problems,
 }
 
-impl Reader<'_> {
-    pub fn field<T: Decode>(&mut self, name: &'static str, default: Option<Literal>) -> Option<T> {
+// Every field of every table instantiates `field`, so all it can do without the type is in functions of their own.
+impl<'a> Reader<'a> {
+    pub fn field<T: Decode>(&mut self, name: &'static str) -> Option<T> {
+        match self.node(name) {
+            Some(node) => T::decode(&node, self.problems),
+            None if T::IS_OPTIONAL => T::missing(),
+            None => {
+                self.refuse_missing(name, T::kind);
+                None
+            }
+        }
+    }
+
+    /// The field as written, or its default.
+    fn node(&self, name: &str) -> Option<Cow<'a, Node>> {
         if let Some(node) = self.table.get(name) {
-            return T::decode(node, self.problems);
+            return Some(Cow::Borrowed(node));
         }
-        if let Some(default) = default {
-            return T::decode(&default.node(self.place), self.problems);
+        match self.fields.iter().find(|field| field.name == name)?.presence {
+            Presence::Default(default) => Some(Cow::Owned(default().node(self.place))),
+            Presence::Required | Presence::Optional => None,
         }
-        let missing = T::missing();
-        if missing.is_none() {
-            let message = format!("{} needs `{name}`", self.what);
-            let help = format!("`{name}` takes {}", T::kind().describe());
-            self.problems.push_help(self.place, message, help);
-        }
-        missing
+    }
+
+    fn refuse_missing(&mut self, name: &str, kind: fn() -> Kind) {
+        let message = format!("{} needs `{name}`", self.what);
+        let help = format!("`{name}` takes {}", kind().describe());
+        self.problems.push_help(self.place, message, help);
     }
 }
 
 impl Field {
-    pub fn new<T: Decode>(name: &'static str, doc: &'static str, default: Option<Literal>) -> Field {
+    pub const fn new<T: Decode>(
+        name: &'static str,
+        doc: &'static str,
+        default: Option<fn() -> Literal>,
+    ) -> Field {
         let presence = match default {
             Some(default) => Presence::Default(default),
-            None if T::missing().is_some() => Presence::Optional,
+            None if T::IS_OPTIONAL => Presence::Optional,
             None => Presence::Required,
         };
         Field { name, doc, kind: T::kind, presence }
@@ -189,33 +212,29 @@ pub(crate) use crate::nest::{At, Lenient, List, Member, Named, OneOrMore};
 
 pub(crate) fn decode_table<T: Fields + Decode>(node: &Node, problems: &mut Problems) -> Option<T> {
     let kind = T::kind();
-    let Kind::Table { shorthand, .. } = &kind else { unreachable!("a table's kind is a table") };
+    let Kind::Table { shorthand, ref fields, .. } = kind else { unreachable!("a table's kind is a table") };
+    let Some(table) = open_table(node, shorthand) else { return mismatch(node, &kind, problems) };
+    let known = refuse_unknown(&table, fields, None, T::WHAT, problems);
+    let taken = T::take(&mut Reader { table: &table, fields, place: node.place, what: T::WHAT, problems });
+    taken.filter(|_| known)
+}
+
+/// The table as written, or the one that a lone value stands for.
+fn open_table<'a>(node: &'a Node, shorthand: Option<&str>) -> Option<Cow<'a, Table>> {
     match (&node.value, shorthand) {
-        (Value::Table(table), _) => take_fields(table, node.place, T::WHAT, problems),
+        (Value::Table(table), _) => Some(Cow::Borrowed(table)),
         (Value::Text(_) | Value::Integer(_) | Value::Float(_), Some(shorthand)) => {
             let mut table = Table::default();
             table.insert(shorthand, node.place, node.clone());
-            take_fields(&table, node.place, T::WHAT, problems)
+            Some(Cow::Owned(table))
         }
-        _ => mismatch(node, &kind, problems),
+        _ => None,
     }
-}
-
-pub(crate) fn take_fields<T: Fields>(
-    table: &Table,
-    place: Place,
-    what: &'static str,
-    problems: &mut Problems,
-) -> Option<T> {
-    let fields = T::fields();
-    let known = refuse_unknown(table, &fields, None, what, problems);
-    let taken = T::take(&mut Reader { table, place, what, problems });
-    taken.filter(|_| known)
 }
 
 /// The fields of a tagged table, whose keys [`open_tagged`] has checked.
 pub(crate) fn take_variant<T: Fields>(table: &Table, place: Place, problems: &mut Problems) -> Option<T> {
-    T::take(&mut Reader { table, place, what: T::WHAT, problems })
+    T::take(&mut Reader { table, fields: &T::fields(), place, what: T::WHAT, problems })
 }
 
 /// Refuses keys that no field has. Says so whether all were known.
@@ -280,17 +299,26 @@ pub(crate) fn open_tagged(
 }
 
 pub(crate) fn refuse_choice<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> Option<T> {
+    refuse_word(node, kind, problems);
+    None
+}
+
+fn refuse_word(node: &Node, kind: &Kind, problems: &mut Problems) {
     let (Some(text), Kind::Choice(words)) = (node.text(), kind) else {
-        return mismatch(node, kind, problems);
+        return refuse(node, kind, problems);
     };
     let help = did_you_mean(text, words.iter().map(|(name, _)| *name));
     let message = format!("expected {}, found {}", kind.describe(), node.describe());
     problems.push_with_help(node.place, message, help);
-    None
 }
 
 /// The wrong type of value.
 pub(crate) fn mismatch<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> Option<T> {
+    refuse(node, kind, problems);
+    None
+}
+
+fn refuse(node: &Node, kind: &Kind, problems: &mut Problems) {
     let help = match (&node.value, kind) {
         (Value::Integer(_) | Value::Float(_), Kind::Quantity(dimensions)) => {
             let number = node.label();
@@ -307,7 +335,6 @@ pub(crate) fn mismatch<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> 
     };
     let message = format!("expected {}, found {}", kind.describe(), node.describe());
     problems.push_with_help(node.place, message, help);
-    None
 }
 
 impl Tagged {

@@ -332,7 +332,7 @@ impl Decode for Overrides {
 }
 
 /// A link with both its directions.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Link {
     pub ends: [At<NodeName>; 2],
     pub kind: At<LinkKind>,

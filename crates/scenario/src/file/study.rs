@@ -60,6 +60,7 @@ impl Decode for Assignments {
         Some(Assignments(assignments.collect()))
     }
 
+    const IS_OPTIONAL: bool = true;
     fn missing() -> Option<Self> {
         Some(Assignments::default())
     }
