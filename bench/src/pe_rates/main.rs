@@ -17,7 +17,6 @@ mod memory;
 mod router;
 
 use memory::{Link, Memory, Source};
-use netstage_core::edge;
 use netstage_core::fair::{self, Control};
 use netstage_core::time::Instant;
 use netstage_host::clock::monotonic_ns;
@@ -53,7 +52,7 @@ fn main() {
     println!(
         "                               bytes   Mpps   ns/packet   Mpps   ns/packet  drops     bytes/flow"
     );
-    let i2vfc = fair::Config { report_within: edge::REPORT_WITHIN, ..fair::Config::default() };
+    let i2vfc = fair::Config::default();
     for (control, name) in [(Control::I2vfc(i2vfc), "i2vfc"), (Control::None, "none")] {
         for (udp, encapsulation) in [(false, "mpls"), (true, "mpls-in-udp")] {
             for flows in [1, 100, 1_000, 100_000] {

@@ -1,10 +1,10 @@
 //! The routers that are measured: one port with all customers, one to the core.
 
-use netstage_core::edge::Prefix;
+use netstage_core::edge::{Prefix, Settings, TICK};
 use netstage_core::fair::Control;
 use netstage_host::clock::Epoch;
 use netstage_pe::engine::config::{
-    Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Side, Vpn,
+    Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn,
 };
 use netstage_wire::ethernet::Mac;
 use netstage_wire::mpls::Label;
@@ -53,11 +53,7 @@ pub fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
                     peer: "far".into(),
                     send: label(1 - side, flow),
                     receive: label(side, flow),
-                    control: control.clone(),
-                    weight: 1.0,
-                    minimum: None,
-                    maximum: None,
-                    queueing: Queueing::Fifo,
+                    settings: Settings { control: control.clone(), ..Settings::default() },
                 }],
                 address_v4: None,
                 address_v6: None,
@@ -79,6 +75,7 @@ pub fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
         buffers: 65_536,
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
+        tick: TICK,
         session_seed: 1,
     }
 }

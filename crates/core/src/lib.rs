@@ -31,5 +31,6 @@ pub mod queue;
 pub mod rng;
 pub mod tcp;
 pub mod time;
+pub mod tournament;
 pub mod traffic;
 pub mod wheel;

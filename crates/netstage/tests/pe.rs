@@ -85,7 +85,7 @@ fn configuration(folder: &Path, site: usize, is_v6: bool, weight: u32) -> String
     let socket = folder.join(format!("pe{site}.sock"));
     let metrics = if site == 0 { "metrics = \"127.0.0.1:9635\"\n" } else { "" };
     let mut text = format!(
-        "[pe]\ncore = [\"core0\"]\ncontrol = \"{}\"\nsilent_after = \"1 s\"\n{metrics}\n[peer.far]\n\
+        "[pe]\ncore = [\"core0\"]\ncontrol = \"{}\"\n{metrics}\n[peer.far]\n\
          tunnel = {{ kind = \"mpls-in-udp\", to = \"{to}\" }}\n",
         socket.display()
     );
@@ -95,7 +95,7 @@ fn configuration(folder: &Path, site: usize, is_v6: bool, weight: u32) -> String
     for (number, customer) in CUSTOMERS.iter().enumerate() {
         text.push_str(&format!(
             "\n[vpn.{customer}.peer.far]\nsend = {}\nreceive = {}\nroutes = [\"10.0.{far}.0/24\", \"fd00:{far}::/64\"]\n\
-             weight = {weight}\n\n[circuit.{customer}]\nvpn = \"{customer}\"\ninterface = \"{customer}\"\n\
+             weight = {weight}\nsilent_after = \"1 s\"\n\n[circuit.{customer}]\nvpn = \"{customer}\"\ninterface = \"{customer}\"\n\
              address = [\"10.0.{site}.1/24\", \"fd00:{site}::1/64\"]\n",
             1_000 * (far + 1) + number,
             1_000 * (site + 1) + number,

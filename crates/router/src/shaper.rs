@@ -2,7 +2,7 @@
 
 use netstage_core::packet::{self, Packet};
 use netstage_core::quantity::Capacity;
-use netstage_core::queue::{self, ClassConfig, Queue};
+use netstage_core::queue::{Queue, TrafficClass};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::router::Shaping;
@@ -67,21 +67,10 @@ impl Shaper {
     ///
     /// Panics if there is no class.
     pub fn new(shaping: &Shaping) -> Shaper {
-        let last = shaping.classes.len() as u8 - 1;
-        // What is in no list belongs to the last class.
-        let mut classes = [last; 64];
-        for (number, class) in shaping.classes.iter().enumerate().rev() {
-            class.codepoints.iter().for_each(|codepoint| classes[usize::from(*codepoint)] = number as u8);
-        }
-        let configs = shaping.classes.iter().map(|class| ClassConfig {
-            priority: class.priority,
-            weight: class.weight,
-            queue: class.fq_codel.clone().map_or(queue::Config::DropTail, queue::Config::FqCodel),
-            buffer: Capacity::Packets(class.packets),
-        });
-        let configs = queue::Config::Classes(configs.collect());
+        let classes = TrafficClass::table(&shaping.classes);
+        let discipline = TrafficClass::discipline(&shaping.classes);
         // The classes have buffers of their own, which stand in for this one.
-        let queue = Queue::new(&configs, Capacity::Packets(0), Stream::new(0, "port"));
+        let queue = Queue::new(&discipline, Capacity::Packets(0), Stream::new(0, "port"));
         Shaper { queue, classes, rate_bps: shaping.rate.0, free: Instant::ZERO }
     }
 
@@ -146,11 +135,10 @@ fn looked_into(frame: &[u8]) -> (u8, u64, packet::Ecn) {
 mod tests {
     use super::*;
     use netstage_core::quantity::BitRate;
-    use netstage_scenario::pe::Class;
     use netstage_wire::mpls::Label;
 
-    fn class(codepoints: &[u8], priority: u8, packets: u32) -> Class {
-        Class { codepoints: codepoints.to_vec(), priority, weight: 1.0, packets, fq_codel: None }
+    fn class(codepoints: &[u8], priority: u8, packets: u32) -> TrafficClass {
+        TrafficClass { codepoints: codepoints.to_vec(), priority, weight: 1.0, packets, fq_codel: None }
     }
 
     /// A frame of 1000 bytes.

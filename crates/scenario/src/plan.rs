@@ -11,7 +11,7 @@ pub use gateway::{Crossing, Software, Tunnel};
 pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer, Tune};
 
 use crate::routes::Topology;
-use netstage_core::fair::Control;
+use netstage_core::edge::Settings;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Carriage;
@@ -211,14 +211,12 @@ pub struct Hop {
 pub struct Vpn {
     /// Its name, as in `[vpn.NAME]`.
     pub name: String,
-    /// Its share relative to the others', resolved from the topology where so asked.
-    pub weight: f64,
+    /// How it is treated at its ingress; its weight is resolved from the topology where so asked.
+    pub settings: Settings,
     /// Node index of the ingress PE.
     pub ingress: usize,
     /// Node index of the egress PE.
     pub egress: usize,
-    /// How it is controlled.
-    pub control: Control,
     /// What its packets have around them between the PEs.
     pub encapsulation: Encapsulation,
     /// From ingress to egress: the way of its management packets.
@@ -244,7 +242,7 @@ pub struct FlowGroup {
     pub transport: Transport,
     /// Version of IP that carries it.
     pub family: Family,
-    /// What real sockets do with its datagrams.
+    /// What sockets do with its datagrams.
     pub datagrams: Datagrams,
     /// When bytes are handed over.
     pub traffic: Traffic,
@@ -391,10 +389,10 @@ impl Family {
     }
 }
 
-/// What real sockets do with datagrams. The simulator has no use for it.
+/// What sockets do with datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagrams {
-    /// What routers are told of its urgency (RFC 2474).
+    /// What routers, and PEs with classes, are told of its urgency (RFC 2474).
     pub dscp: u8,
     /// UDP carries a checksum. Without one (IPv4), changed packets reach the receiver.
     pub checksum: bool,

@@ -479,7 +479,7 @@ impl From<&Plan> for Topology {
             let way = v.path.iter().map(|hop| node(plan.ends(*hop)[1]));
             TopologyVpn {
                 name: v.name.clone(),
-                weight: v.weight,
+                weight: v.settings.weight,
                 path: std::iter::once(node(v.ingress)).chain(way).collect(),
             }
         });

@@ -81,7 +81,7 @@ fn a_plan_says_what_its_file_says() {
 fn weights_come_from_the_topology() {
     let scenario = example("parking-lot.toml", &Options::default());
     let weights = |cell: usize| -> Vec<(String, f64)> {
-        scenario.cells[cell].plan.vpns.iter().map(|v| (v.name.clone(), v.weight)).collect()
+        scenario.cells[cell].plan.vpns.iter().map(|v| (v.name.clone(), v.settings.weight)).collect()
     };
     let names: Vec<&str> = scenario.cells.iter().map(|c| c.variant.as_str()).collect();
     assert_eq!(names, ["base", "proportional", "uncontrolled"]);
@@ -93,7 +93,7 @@ fn weights_come_from_the_topology() {
     let proportional = weights(1);
     assert_eq!(proportional[0].1, 1.0);
     assert!(proportional[3].1 > 1.5, "{proportional:?}");
-    assert!(scenario.cells[2].plan.vpns.iter().all(|v| v.control == Control::None));
+    assert!(scenario.cells[2].plan.vpns.iter().all(|v| v.settings.control == Control::None));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn variants_and_sweeps_make_cells_in_order() {
 fn the_command_line_changes_the_file() {
     let two = example("fair-two-vpns.toml", &set("vpn.*.control.decrease", "0.2"));
     for vpn in &two.cells[0].plan.vpns {
-        let Control::I2vfc(config) = &vpn.control else { panic!("{vpn:?}") };
+        let Control::I2vfc(config) = &vpn.settings.control else { panic!("{vpn:?}") };
         assert_eq!(config.decrease, Decrease::Fixed(0.2));
         assert_eq!(matches!(config.reference, Reference::Vpn(_)), vpn.name == "gold");
     }

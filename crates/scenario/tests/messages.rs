@@ -177,6 +177,19 @@ const CASES: &[(&str, &str)] = &[
     ("ends = [\"in\", \"r\"]", ""),
     ("rate = \"100 Mbit/s\"", ""),
     ("egress = \"out\"\ncontrol = { kind = \"i2vfc\", decrease", "control = { kind = \"i2vfc\", decrease"),
+    (
+        "control = { kind = \"i2vfc\", decrease = 0.1 }\n[vpn.two]\nweight = 2\ningress = \"in\"\negress = \"out\"\ncontrol = { kind = \"i2vfc\", reference = \"one\" }",
+        "control = \"none\"\nwhen_silent = \"open\"\nminimum = \"1 Mbit/s\"\n[vpn.two]\nweight = 2\ningress = \"in\"\negress = \"out\"",
+    ),
+    (
+        "control = { kind = \"i2vfc\", reference",
+        "minimum = \"2 Mbit/s\"\nmaximum = \"1 Mbit/s\"\ncontrol = { kind = \"i2vfc\", reference",
+    ),
+    (
+        "control = { kind = \"i2vfc\", reference",
+        "classes = [{ dscp = [64] }]\ncontrol = { kind = \"i2vfc\", reference",
+    ),
+    ("reference = \"one\"", "reference = \"one\", idle_probe = \"10 ms\""),
     ("model = \"cbr\", ", ""),
     ("at_least = 0.5", ""),
     // References and topology.

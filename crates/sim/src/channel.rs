@@ -28,6 +28,8 @@ pub struct Channel {
     pub kind: Kind,
     /// Packets that need an event at the far end, by arrival time. Only plain channels use it.
     pub line: VecDeque<(Instant, Packet)>,
+    /// A source that emits whenever a packet of its own leaves the line.
+    pub pull: Option<u32>,
     /// What it has counted.
     pub counts: Counts,
 }
@@ -178,7 +180,7 @@ impl Channel {
         } else {
             Kind::Full(Box::new(Link::new(config, Stream::new(seed, name))))
         };
-        Channel { kind, line: VecDeque::new(), counts: Counts::new(grid) }
+        Channel { kind, line: VecDeque::new(), pull: None, counts: Counts::new(grid) }
     }
 }
 

@@ -19,16 +19,16 @@ mod bins;
 mod channel;
 mod delay;
 mod dialogue;
-mod edge;
 mod host;
 mod packet;
+mod pe;
 mod recorder;
 mod route;
 mod stamp;
-mod tournament;
 mod watch;
 mod world;
 
+use netstage_core::edge::Event;
 use netstage_core::queue;
 use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::{Link, Plan, Transport};
@@ -108,4 +108,23 @@ pub fn run_with(
         return Err(Interrupted);
     }
     Ok(recorder::outcome(&world, &samples))
+}
+
+/// What the PE routers of a run were told and decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decisions {
+    /// The VPNs that enter at the PE, indices in the plan: their flows' numbers in `events` are
+    /// their places here.
+    pub vpns: Vec<usize>,
+    /// All of it, in order.
+    pub events: Vec<Event>,
+}
+
+/// Runs a plan as [`run`] does, for what each PE where VPNs enter was told and decided.
+pub fn decisions(plan: &Plan, seed: u64) -> Vec<Decisions> {
+    let mut world = world::World::new(plan, seed, true);
+    world.record_decisions();
+    world.run(&|| false, |_, _| {});
+    let of = |(vpns, events)| Decisions { vpns, events };
+    world.decisions().into_iter().map(of).collect()
 }

@@ -3,7 +3,6 @@
 use crate::channel::Kind;
 use crate::route::channel_of;
 use crate::world::World;
-use netstage_core::fair::Control;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
 use netstage_scenario::outcome::{Distribution, Metric, Outcome, Series};
@@ -26,7 +25,7 @@ impl Samples {
     pub fn new(world: &World) -> Samples {
         let flows = if world.plan.measure.flow_detail { world.hosts.pattern_senders } else { 0 };
         Samples {
-            vpns: vec![Default::default(); world.edges.len()],
+            vpns: vec![Default::default(); world.vpns.len()],
             flows: vec![Default::default(); flows],
             links: vec![Default::default(); world.channels.len()],
         }
@@ -35,9 +34,9 @@ impl Samples {
     /// Takes the samples of the end of a bin.
     pub fn take(&mut self, world: &mut World, bin: usize) {
         let now = Instant::ZERO + world.grid.interval * (bin as u64 + 1);
-        for (values, edge) in self.vpns.iter_mut().zip(&mut world.edges) {
-            edge.account(now);
-            let sampled = edge.window().map(|ingress| {
+        for (values, vpn) in self.vpns.iter_mut().zip(&mut world.vpns) {
+            vpn.account(now, vpn.queue_len() as usize);
+            let sampled = vpn.window(&world.pes).map(|ingress| {
                 let parameters = ingress.parameters();
                 let round_trip = ingress.round_trip();
                 [
@@ -204,15 +203,15 @@ fn record_dialogue(
 fn record_vpns(world: &World, samples: &Samples, series: &mut Vec<Series>) {
     let seconds = world.grid.interval.as_secs_f64();
     for (index, vpn) in world.plan.vpns.iter().enumerate() {
-        let (edge, sampled) = (&world.edges[index], &samples.vpns[index]);
+        let (kept, sampled) = (&world.vpns[index], &samples.vpns[index]);
         let mut push = |metric, values| series.push(Series { metric, subject: vpn.name.clone(), values });
-        push(Metric::VpnThroughput, edge.bytes.scaled(8.0 / seconds));
-        if vpn.control == Control::None {
+        push(Metric::VpnThroughput, kept.bytes.scaled(8.0 / seconds));
+        if !vpn.settings.may_wait() {
             continue;
         }
-        push(Metric::VpnQueue, edge.waiting.scaled(1e-9 / seconds));
-        push(Metric::VpnQueueDrops, edge.queue_drops.scaled(1.0));
-        if edge.window().is_some() {
+        push(Metric::VpnQueue, kept.waiting.scaled(1e-9 / seconds));
+        push(Metric::VpnQueueDrops, kept.queue_drops.scaled(1.0));
+        if kept.window(&world.pes).is_some() {
             let [window, increase, decrease, loss, round_trip, lost] = sampled;
             push(Metric::VpnWindow, window.clone());
             push(Metric::VpnIncrease, increase.clone());
@@ -262,8 +261,8 @@ fn warnings(world: &World) -> Vec<String> {
         .plan
         .vpns
         .iter()
-        .zip(&world.edges)
-        .filter(|(_, edge)| edge.window().is_some_and(|ingress| ingress.parameters().infeasible));
+        .zip(&world.vpns)
+        .filter(|(_, vpn)| vpn.window(&world.pes).is_some_and(|ingress| ingress.parameters().infeasible));
     infeasible
         .map(|(vpn, _)| {
             format!(

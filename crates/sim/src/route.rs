@@ -7,6 +7,7 @@
 
 use netstage_core::fair::Control;
 use netstage_core::quantity::{BitRate, Capacity};
+use netstage_core::queue::TrafficClass;
 use netstage_core::time::Duration;
 use netstage_core::{link, queue};
 use netstage_scenario::plan::{Crossing, FlowGroup, Hop, Plan, Transport};
@@ -17,8 +18,8 @@ use std::borrow::Cow;
 pub enum Step {
     /// Crosses one direction of a link.
     Channel(u32),
-    /// Waits for the window of a VPN flow at its ingress PE, and is encapsulated.
-    Ingress(u32),
+    /// Waits at the ingress PE of a VPN, in one of its classes, and is encapsulated.
+    Ingress(u32, u16),
     /// Is encapsulated where nothing waits: at an ingress PE without control, or on the way back.
     Encapsulate(u32),
     /// Is what it was before, on the way back.
@@ -191,7 +192,7 @@ impl Routes {
         for (index, vpn) in plan.vpns.iter().enumerate() {
             let index = index as u32;
             let (mut query, mut reply) = (NO_ROUTE, NO_ROUTE);
-            if matches!(vpn.control, Control::I2vfc(_)) {
+            if matches!(vpn.settings.control, Control::I2vfc(_)) {
                 let steps = channels(&vpn.path).chain([Step::Egress(index), Step::Answer(index)]);
                 query = routes.push(steps.collect());
                 reply = routes.push(channels(&vpn.reverse).chain([Step::Report(index)]).collect());
@@ -266,7 +267,7 @@ fn channels(hops: &[Hop]) -> impl Iterator<Item = Step> + '_ {
 
 /// From a flow's sender to its receiver, through the VPN that carries it.
 fn data_steps(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
-    steps(plan, &group.path, group.vpn.map(|vpn| Carrier::new(plan, vpn)), end)
+    steps(plan, &group.path, group.vpn.map(|vpn| Carrier::new(plan, vpn, group)), end)
 }
 
 /// The way back: through a VPN of its own where there is one. Otherwise what has a VPN's headers
@@ -275,7 +276,7 @@ fn steps_back(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
     let carrier = group.vpn.and_then(|index| {
         let vpn = &plan.vpns[index];
         match vpn.back {
-            Some(back) => Some(Carrier::new(plan, back)),
+            Some(back) => Some(Carrier::new(plan, back, group)),
             None if vpn.encapsulation.overhead() == 0 => None,
             None => Some(Carrier {
                 from: vpn.egress,
@@ -297,12 +298,15 @@ struct Carrier {
 }
 
 impl Carrier {
-    fn new(plan: &Plan, index: usize) -> Carrier {
+    fn new(plan: &Plan, index: usize, group: &FlowGroup) -> Carrier {
         let (vpn, number) = (&plan.vpns[index], index as u32);
-        let enter = match vpn.control {
-            Control::None if vpn.encapsulation.overhead() == 0 => None,
-            Control::None => Some(Step::Encapsulate(number)),
-            _ => Some(Step::Ingress(number)),
+        let enter = if vpn.settings.may_wait() {
+            let classes = TrafficClass::table(&vpn.settings.classes);
+            Some(Step::Ingress(number, classes[usize::from(group.datagrams.dscp)].into()))
+        } else if vpn.encapsulation.overhead() > 0 {
+            Some(Step::Encapsulate(number))
+        } else {
+            None
         };
         Carrier { from: vpn.ingress, to: vpn.egress, enter, leave: Step::Egress(number) }
     }

@@ -3,7 +3,7 @@
 mod connections;
 mod damage;
 mod dialogues;
-mod edges;
+mod pes;
 mod probes;
 mod sources;
 mod timers;
@@ -11,17 +11,18 @@ mod timers;
 use crate::bins::{Bins, Grid};
 use crate::channel::{Channel, Kind};
 use crate::delay::Delays;
-use crate::edge::{Edge, PUBLISH_EVERY};
 use crate::host::{Hosts, Target};
 use crate::packet::{Body, Packet};
+use crate::pe::{self, Pe, Vpn};
 use crate::route::{Routes, Step, channel, channels_of, first_device, is_plain};
 use crate::stamp::Session;
-use crate::tournament::Tournament;
 use crate::watch::Watch;
 use connections::config_of;
 pub(crate) use damage::Damage;
+use netstage_core::fair::publication;
 use netstage_core::link;
 use netstage_core::time::Instant;
+use netstage_core::tournament::Tournament;
 use netstage_scenario::outcome::Totals;
 use netstage_scenario::plan::{Plan, Tunnel};
 use timers::Timer;
@@ -39,12 +40,13 @@ pub struct World<'a> {
     line_of: Vec<u32>,
     /// Per line: its channel.
     channel_of: Vec<u32>,
-    /// Per line: a source that emits whenever a packet of its own leaves the line.
-    pulls: Vec<Option<u32>>,
     lines: Tournament,
     timers: Tournament,
+    /// One per PE, apart from those of hosts: they are few and busy.
+    pe_timers: Tournament,
     pub(crate) hosts: Hosts,
-    pub(crate) edges: Vec<Edge>,
+    pub(crate) pes: Vec<Pe>,
+    pub(crate) vpns: Vec<Vpn>,
     /// The first channel that is a host's device.
     first_device: usize,
     /// Per tunnel: bytes it puts around a packet.
@@ -83,20 +85,21 @@ impl<'a> World<'a> {
         };
         let routes = Routes::new(plan, merge);
         let hosts = Hosts::new(plan, &routes, seed, grid);
-        let timers =
-            2 * hosts.senders.len() + hosts.sources.len() + plan.vpns.len() + 1 + hosts.dialogues.len();
+        let timers = 2 * hosts.senders.len() + hosts.sources.len() + 1 + hosts.dialogues.len();
+        let (pes, vpns) = pe::all(plan, seed, grid);
         let mut world = World {
             plan,
             grid,
             channels: Vec::new(),
             line_of: Vec::new(),
             channel_of: Vec::new(),
-            pulls: Vec::new(),
             lines: Tournament::new(0),
             timers: Tournament::new(timers),
             first_device: first_device(plan),
             tunnel_overheads: plan.tunnels.iter().map(Tunnel::overhead).collect(),
-            edges: plan.vpns.iter().map(|vpn| Edge::new(vpn, grid)).collect(),
+            pe_timers: Tournament::new(pes.len()),
+            pes,
+            vpns,
             tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
             udp_offered: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
@@ -147,7 +150,6 @@ impl<'a> World<'a> {
             }
         }
         self.lines = Tournament::new(self.channel_of.len());
-        self.pulls = vec![None; self.channel_of.len()];
         for line in 0..self.channel_of.len() {
             if let Kind::Full(link) = &self.channels[self.channel_of[line] as usize].kind {
                 self.lines.set(line as u32, link.poll_timeout());
@@ -167,7 +169,7 @@ impl<'a> World<'a> {
             let alone = self.routes.feeders[channel as usize] == 1
                 && self.plan.flows[source.group as usize].count == 1;
             if merge && plain && alone && line != NO_LINE && !self.routes.steps[first + 1].merged {
-                self.pulls[line as usize] = Some(index as u32);
+                self.channels[channel as usize].pull = Some(index as u32);
                 source.line = Some(line);
             }
         }
@@ -183,13 +185,12 @@ impl<'a> World<'a> {
                 self.set_timer(Timer::Source(index as u32), at);
             }
         }
-        for index in 0..self.edges.len() {
-            let wake = self.edges[index].poll_timeout();
-            self.edges[index].wake = wake;
-            self.set_timer(Timer::Edge(index as u32), wake);
+        for (index, pe) in self.pes.iter_mut().enumerate() {
+            pe.wake = pe.flows.poll_timeout();
+            self.pe_timers.set(index as u32, pe.wake);
         }
-        if self.edges.iter().any(|edge| edge.reference.is_some()) {
-            self.set_timer(Timer::Publication, Instant::ZERO + PUBLISH_EVERY);
+        if self.vpns.iter().any(|vpn| vpn.reference.is_some()) {
+            self.set_timer(Timer::Publication, Instant::ZERO + publication::EVERY);
         }
         for index in 0..self.hosts.dialogues.len() {
             self.set_timer(Timer::Dialogue(index as u32), self.hosts.dialogues[index].poll_timeout());
@@ -201,9 +202,8 @@ impl<'a> World<'a> {
         let interval = self.grid.interval;
         let mut bin_end = Instant::ZERO + interval;
         loop {
-            let (line_time, line) = self.lines.first();
-            let (timer_time, timer) = self.timers.first();
-            let now = line_time.min(timer_time);
+            let (line_time, timer_time) = (self.lines.first_time(), self.timers.first_time());
+            let now = line_time.min(timer_time).min(self.pe_timers.first_time());
             while now >= bin_end && self.bin < self.grid.bins {
                 sample(self, self.bin);
                 self.bin += 1;
@@ -219,25 +219,29 @@ impl<'a> World<'a> {
             if self.totals.events & 0xffff == 0 && interrupted() {
                 return false;
             }
-            if line_time <= timer_time {
-                self.handle_line(now, line);
-            } else {
+            if line_time == now {
+                self.handle_line(now, self.lines.first());
+            } else if timer_time == now {
+                let timer = self.timers.first();
                 self.timers.set(timer, Instant::NEVER);
                 self.handle_timer(now, self.timer_at(timer));
+            } else {
+                self.pump_pe(now, self.pe_timers.first());
             }
         }
     }
 
     fn handle_line(&mut self, now: Instant, line: u32) {
-        let channel = self.channel_of[line as usize];
-        if matches!(self.channels[channel as usize].kind, Kind::Full(_)) {
-            return self.handle_link(now, line, channel);
+        let index = self.channel_of[line as usize];
+        let channel = &mut self.channels[index as usize];
+        if matches!(channel.kind, Kind::Full(_)) {
+            return self.handle_link(now, line, index);
         }
-        let ring = &mut self.channels[channel as usize].line;
-        let (_, packet) = ring.pop_front().expect("a line competes only while a packet is on it");
-        let next = ring.front().map_or(Instant::NEVER, |(at, _)| *at);
+        let (_, packet) = channel.line.pop_front().expect("a line competes only while a packet is on it");
+        let next = channel.line.front().map_or(Instant::NEVER, |(at, _)| *at);
+        let pull = channel.pull;
         self.lines.set(line, next);
-        if let Some(source) = self.pulls[line as usize] {
+        if let Some(source) = pull {
             self.pull(line, source);
         }
         self.proceed(now, packet);
@@ -298,13 +302,13 @@ impl<'a> World<'a> {
                     self.pass_egress(now, vpn, &mut packet);
                     packet.step += 1;
                 }
-                Step::Ingress(vpn) => return self.handle_ingress(now, vpn, packet),
+                Step::Ingress(vpn, class) => return self.handle_ingress(now, vpn, class, packet),
                 Step::Encapsulate(vpn) => {
-                    packet.size += self.edges[vpn as usize].encapsulation.overhead();
+                    packet.size += self.vpns[vpn as usize].encapsulation.overhead();
                     packet.step += 1;
                 }
                 Step::Decapsulate(vpn) => {
-                    packet.size -= self.edges[vpn as usize].encapsulation.overhead();
+                    packet.size -= self.vpns[vpn as usize].encapsulation.overhead();
                     packet.step += 1;
                 }
                 Step::Protect(tunnel) => {
@@ -428,16 +432,9 @@ impl<'a> World<'a> {
                 self.pump_receiver(now, flow);
             }
             Timer::Source(index) => self.handle_source(index),
-            Timer::Edge(vpn) => {
-                self.edges[vpn as usize].wake = Instant::NEVER;
-                if let Some((config, ingress)) = self.edges[vpn as usize].window_mut() {
-                    ingress.handle_timeout(config, now);
-                }
-                self.pump_edge(now, vpn);
-            }
             Timer::Publication => {
                 self.publish(now);
-                self.set_timer(Timer::Publication, now + PUBLISH_EVERY);
+                self.set_timer(Timer::Publication, now + publication::EVERY);
             }
             Timer::Dialogue(index) => {
                 self.hosts.dialogues[index as usize].handle_timeout(now);
@@ -452,7 +449,7 @@ impl<'a> World<'a> {
             Kind::Plain(_) => channel.line.len() as u64,
             Kind::Full(link) => (link.in_flight() + link.queue_len()) as u64,
         });
-        let waiting = self.edges.iter().map(|edge| edge.queue_len() as u64);
+        let waiting = self.vpns.iter().map(Vpn::queue_len);
         channels.chain(waiting).sum::<u64>() + self.beyond_end
     }
 }

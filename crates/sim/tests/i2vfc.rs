@@ -18,7 +18,7 @@ fn window(index: usize, increase: f64, decrease: f64) -> Control {
 
 /// Mean of F over the bins from 15 s on.
 fn fairness(plan: &Plan, outcome: &Outcome) -> f64 {
-    let weights: Vec<f64> = plan.vpns.iter().map(|vpn| vpn.weight).collect();
+    let weights: Vec<f64> = plan.vpns.iter().map(|vpn| vpn.settings.weight).collect();
     let of = |vpn: &str| &outcome.get(Metric::VpnThroughput, vpn).unwrap().values;
     let bins = 15..outcome.bins;
     let count = bins.len() as f64;
@@ -68,7 +68,7 @@ fn windows_share_a_row_of_bottlenecks() {
 #[test]
 fn deficit_round_robin_in_the_core_is_the_ideal() {
     let mut plan = Dumbbell::default().plan();
-    let mut weights: Vec<f64> = plan.vpns.iter().map(|vpn| vpn.weight).collect();
+    let mut weights: Vec<f64> = plan.vpns.iter().map(|vpn| vpn.settings.weight).collect();
     weights.push(12.0 * 0.3 / 0.7); // What is in no VPN: the background, with the rate it needs.
     let bottleneck = plan.links.iter_mut().find(|link| link.name == "bottleneck").unwrap();
     bottleneck.directions[0].queue = queue::Config::DeficitRoundRobin(queue::DrrConfig {

@@ -3,6 +3,7 @@
 
 mod support;
 
+use netstage_core::edge::Settings;
 use netstage_core::fair::{Config, Control, Decrease, Reference};
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::rng::Stream;
@@ -82,22 +83,19 @@ fn random_plan(stream: &mut Stream) -> Plan {
             flow.stop = Instant(2_000_000_000);
         }
         if kind == NodeKind::Pe {
+            let weight = 1.0 + below(4) as f64;
+            let control = Control::I2vfc(Config {
+                decrease: if plan.vpns.is_empty() { Decrease::Fixed(0.1) } else { Decrease::FromWeight },
+                reference: if plan.vpns.is_empty() { Config::default().reference } else { Reference::Vpn(0) },
+                initial_window: 1.0 + below(50) as f64,
+                pacing: below(2) == 0,
+                ..Config::default()
+            });
             plan.vpns.push(Vpn {
                 name: format!("v{index}"),
-                weight: 1.0 + below(4) as f64,
+                settings: Settings { weight, control, ..Settings::default() },
                 ingress: edge,
                 egress: receiver,
-                control: Control::I2vfc(Config {
-                    decrease: if plan.vpns.is_empty() { Decrease::Fixed(0.1) } else { Decrease::FromWeight },
-                    reference: if plan.vpns.is_empty() {
-                        Config::default().reference
-                    } else {
-                        Reference::Vpn(0)
-                    },
-                    initial_window: 1.0 + below(50) as f64,
-                    pacing: below(2) == 0,
-                    ..Config::default()
-                }),
                 encapsulation: [Encapsulation::None, Encapsulation::Mpls, Encapsulation::MplsInUdp]
                     [below(3) as usize],
                 path: forward(&links[1..]),

@@ -123,7 +123,7 @@ fn inter_vpn(plan: &Plan, outcome: &Outcome, members: &[Member]) -> Option<Serie
         let series = vpns.iter().find(|s| s.subject == vpn.name)?;
         let active: Vec<&Range<usize>> =
             members.iter().filter(|m| m.vpn == Some(index)).map(|m| &m.active).collect();
-        shares.push((vpn.weight, active, &series.values));
+        shares.push((vpn.settings.weight, active, &series.values));
     }
     let value = |bin: usize| {
         let started = shares.iter().filter(|(_, active, _)| active.iter().any(|a| a.contains(&bin)));

@@ -390,7 +390,9 @@ fn may_set_weights(path: &str) -> bool {
 /// The network of cells that have not run; none where there is nothing to draw.
 pub fn planned(cells: &[Cell]) -> Option<Topology> {
     let is_alike = |name: &str, weight: f64| {
-        cells.iter().all(|cell| cell.plan.vpns.iter().any(|vpn| vpn.name == name && vpn.weight == weight))
+        cells
+            .iter()
+            .all(|cell| cell.plan.vpns.iter().any(|vpn| vpn.name == name && vpn.settings.weight == weight))
     };
     let weight = |name: &str, weight: f64| is_alike(name, weight).then_some(weight);
     drawn(&(&cells.first()?.plan).into(), |_| None, weight)

@@ -3,13 +3,13 @@
 //!
 //! Input: records of side (a bit), milliseconds that pass, length (two bytes) and a frame.
 
-use netstage_core::edge::Prefix;
+use netstage_core::edge::{Prefix, Settings, TICK};
 use netstage_core::fair::{self, Control};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_host::ports::{self, Received};
 use netstage_pe::engine::config::{
-    Circuit, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Queueing, Reference, Side, Vpn,
+    Circuit, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Reference, Side, Vpn,
 };
 use netstage_pe::engine::{Engine, Keys};
 use netstage_wire::mpls::Label;
@@ -106,11 +106,7 @@ fn config() -> Config {
                     peer: numbered("peer", number),
                     send: label(2000 + number as u32),
                     receive: label(1000 + number as u32),
-                    control: control(number),
-                    weight: 1.0,
-                    minimum: None,
-                    maximum: None,
-                    queueing: Queueing::Fifo,
+                    settings: Settings { control: control(number), ..Settings::default() },
                 }],
                 address_v4: Some([10, 0, 0, 254].into()),
                 address_v6: Some("fd00::fe".parse().unwrap()),
@@ -144,6 +140,7 @@ fn config() -> Config {
         buffers: 24,
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
+        tick: TICK,
         session_seed: 1,
     }
 }

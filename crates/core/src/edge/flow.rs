@@ -1,6 +1,6 @@
 //! One VPN flow at its ingress: its control, its maximum rate, and when to look at it again.
 
-use super::Rates;
+use super::Settings;
 use crate::fair::{Config, Control, Ingress, Published, Reference, Reply, Shaper, Transmit};
 use crate::packet::Packet;
 use crate::quantity::BitRate;
@@ -17,25 +17,31 @@ const UNCONTROLLED_QUEUE: usize = 128;
 /// would never be the limit, and never grow.
 const CATCH_UP: Duration = Duration::from_millis(1);
 
-/// An idle flow asks this often, the longer it is idle: a hundred thousand of them must not
-/// cost a core. The first step is [`Ingress`]'s own.
-const IDLE_PROBES: [Duration; 6] = {
-    const fn s(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-    [s(1), s(2), s(4), s(8), s(16), s(30)]
-};
+/// An idle flow first asks after this long, as [`Ingress`] does, and then ever more rarely: a
+/// hundred thousand of them must not cost a core.
+const FIRST_IDLE_PROBE: Duration = Duration::from_secs(1);
 
-/// When a flow that has nothing to send asks for the first time: spread over the longest
-/// interval, which its later probes keep.
-fn first_probe(key: usize) -> Duration {
+/// Flows that have never sent ask for the first time this far apart, so that with few flows each
+/// knows its round trip soon, and many do not ask together.
+const FIRST_PROBES_APART: Duration = Duration::from_millis(15);
+
+/// When a flow that has nothing to send asks for the first time: within the longest interval
+/// between probes, which its later ones keep.
+fn first_probe(key: usize, longest: Duration) -> Duration {
     // Multiples of the golden ratio's fraction lie evenly, however many there are.
-    let fraction = (key as u32).wrapping_mul(0x9e37_79b9);
-    IDLE_PROBES[0]
-        + Duration(((u128::from(IDLE_PROBES[LONGEST as usize].0) * u128::from(fraction)) >> 32) as u64)
+    let fraction = u64::from((key as u32).wrapping_mul(0x9e37_79b9));
+    let apart = FIRST_PROBES_APART.0 * key as u64 + ((FIRST_PROBES_APART.0 * fraction) >> 32);
+    FIRST_IDLE_PROBE + Duration(apart % longest.0.max(1))
 }
 
-const LONGEST: u8 = IDLE_PROBES.len() as u8 - 1;
+/// How long an idle flow waits after so many probes.
+fn idle_interval(config: &Config, probes: u8) -> Duration {
+    let interval = FIRST_IDLE_PROBE.0.saturating_mul(1 << probes.min(MOST_IDLE_PROBES));
+    Duration(interval.min(config.idle_probe.0))
+}
+
+/// Probes after which their interval has doubled often enough for any limit.
+const MOST_IDLE_PROBES: u8 = 32;
 const UNUSED: u8 = u8::MAX;
 
 /// Packets over which their mean size is taken, and what it is at first: on the small side, so
@@ -80,34 +86,35 @@ enum State<H> {
 }
 
 impl<H: Packet> State<H> {
-    fn new((control, config): (&Control, u32), weight: f64) -> State<H> {
-        match control {
+    fn new(settings: &Settings, config: u32) -> State<H> {
+        match &settings.control {
             Control::None => State::Uncontrolled(VecDeque::new()),
-            Control::I2vfc(settings) => State::Window { config, ingress: Ingress::new(settings, weight) },
+            Control::I2vfc(window) => {
+                State::Window { config, ingress: Ingress::new(window, settings.weight) }
+            }
             Control::FixedRate { rate, queue } => State::Rate(Shaper::new(*rate, *queue)),
         }
     }
 }
 
 impl<H: Packet> Flow<H> {
-    pub fn new(
-        (key, now): (usize, Instant),
-        (control, config): (&Control, u32),
-        weight: f64,
-        Rates { minimum, maximum }: Rates,
-    ) -> Flow<H> {
+    pub fn new((key, now): (usize, Instant), settings: &Settings, config: u32) -> Flow<H> {
+        let longest = match &settings.control {
+            Control::I2vfc(config) => config.idle_probe,
+            _ => FIRST_IDLE_PROBE,
+        };
         Flow {
-            state: State::new((control, config), weight),
+            state: State::new(settings, config),
             scheduled: None,
-            minimum,
-            maximum,
+            minimum: settings.minimum,
+            maximum: settings.maximum,
             mean_size: FIRST_MEAN_SIZE,
             free_at: Instant::ZERO,
             waits_since: Instant::ZERO,
             armed: Instant::NEVER,
             packets_sent: 0,
             bytes_sent: 0,
-            first_probe: now + first_probe(key),
+            first_probe: now + first_probe(key, longest),
             idle_probes: UNUSED,
             is_ready: false,
         }
@@ -119,21 +126,20 @@ impl<H: Packet> Flow<H> {
         &mut self,
         configs: &[Config],
         now: Instant,
-        (control, config): (&Control, u32),
-        weight: f64,
-        Rates { minimum, maximum }: Rates,
+        settings: &Settings,
+        config: u32,
     ) -> VecDeque<H> {
-        (self.minimum, self.maximum) = (minimum, maximum);
-        match (&mut self.state, control) {
+        (self.minimum, self.maximum) = (settings.minimum, settings.maximum);
+        match (&mut self.state, &settings.control) {
             (State::Uncontrolled(_), Control::None) => {}
             (State::Window { config: old, ingress }, Control::I2vfc(_)) => {
                 *old = config;
-                ingress.set_weight(weight);
+                ingress.set_weight(settings.weight);
             }
             (State::Rate(shaper), Control::FixedRate { rate, queue }) => shaper.set(*rate, *queue),
             _ => {
                 let waiting = self.take_queue();
-                self.state = State::new((control, config), weight);
+                self.state = State::new(settings, config);
                 if !waiting.is_empty() {
                     (self.waits_since, self.idle_probes) = (now, 0);
                 }
@@ -210,6 +216,7 @@ impl<H: Packet> Flow<H> {
         }
     }
 
+    /// A packet comes. Says whether it is the first that waits.
     #[inline]
     pub fn handle_packet(
         &mut self,
@@ -217,15 +224,17 @@ impl<H: Packet> Flow<H> {
         now: Instant,
         packet: H,
         dropped: &mut impl FnMut(H),
-    ) -> Result<(), H> {
-        if self.queue_len() == 0 {
+    ) -> Result<bool, H> {
+        let is_first = self.queue_len() == 0;
+        if is_first {
             self.waits_since = now;
             self.idle_probes = 0;
         }
         match self.schedule(now, packet, dropped) {
-            Some(packet) => self.handle_in_order(configs, packet),
-            None => Ok(()),
+            Some(packet) => self.handle_in_order(configs, packet)?,
+            None => {}
         }
+        Ok(is_first)
     }
 
     #[inline]
@@ -296,7 +305,7 @@ impl<H: Packet> Flow<H> {
                     Transmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
                     query => {
                         if ingress.in_flight() == 0 && ingress.queue_len() == 0 {
-                            self.idle_probes = LONGEST.min(self.idle_probes.saturating_add(1));
+                            self.idle_probes = MOST_IDLE_PROBES.min(self.idle_probes.saturating_add(1));
                         }
                         Some(query)
                     }
@@ -327,12 +336,13 @@ impl<H: Packet> Flow<H> {
             State::Uncontrolled(queue) if queue.is_empty() => return Instant::NEVER,
             State::Uncontrolled(_) => Instant::ZERO,
             State::Window { config, ingress } => {
-                let due = ingress.poll_timeout(&configs[*config as usize]);
                 if self.idle_probes == UNUSED {
                     return self.first_probe;
                 }
+                let config = &configs[*config as usize];
+                let due = ingress.poll_timeout(config);
                 if ingress.in_flight() == 0 && ingress.queue_len() == 0 {
-                    return due + (IDLE_PROBES[usize::from(self.idle_probes)] - IDLE_PROBES[0]);
+                    return due + (idle_interval(config, self.idle_probes) - FIRST_IDLE_PROBE);
                 }
                 due
             }

@@ -1,52 +1,41 @@
 //! A provider edge's many VPN flows under one roof: who may send when, and fairly in turn.
 //!
-//! - [`Edge`]: the flows at their ingress, with one timing wheel and one list of those that
+//! - [`Edge`]: the flows at their ingress, with one set of timers and one list of those that
 //!   have something to send.
 //! - [`Labels`]: from a VPN label to what it was given to.
 //! - [`Routes`]: a VPN's own addresses, longest prefix first.
 //!
-//! Each flow's control is [`crate::fair`]'s, as in the simulator. What is added here is what
-//! many flows and a real clock ask for: idle flows probe ever more rarely, and a flow that was
-//! waiting for its pace is not slowed by how late its driver comes.
+//! Each flow's control is [`crate::fair`]'s. What is added here is what many flows and a real
+//! clock ask for: idle flows probe ever more rarely, and a flow that was waiting for its pace is
+//! not slowed by how late its driver comes. The simulator drives the same code in virtual time.
 
+mod event;
 mod flow;
 mod labels;
 mod routes;
+mod settings;
+mod tape;
+mod timers;
 
+pub use event::{Event, Sent};
 pub use labels::{Labels, Taken};
 pub use routes::{NotAPrefix, Prefix, Routes};
+pub use settings::Settings;
+pub use tape::Tape;
 
 use crate::fair::{Config, Control, Ingress, Published, Reply, Transmit};
 use crate::packet::Packet;
-use crate::quantity::{BitRate, Capacity};
-use crate::queue::{self, Queue};
 use crate::rng::Stream;
 use crate::time::{Duration, Instant};
-use crate::wheel::Wheel;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use flow::Flow;
+use timers::Timers;
 
-/// Timers are at most this late.
-const TICK: Duration = Duration::from_micros(50);
+/// The tick of a driver in real time: timers are at most this late.
+pub const TICK: Duration = Duration::from_micros(50);
 /// What a flow may send before the next has its turn.
 const TURN: u32 = 16;
-
-/// What suits many flows as [`Config::report_within`]: flows of a few packets a second are asked
-/// about once in four of them as well, and not for each. It stays below the silence that
-/// counts as a loss.
-pub const REPORT_WITHIN: Duration = Duration::from_millis(250);
-
-/// Bounds of what a flow sends, at the IP layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rates {
-    /// What its window never falls short of. It says nothing where there is no window, and the
-    /// sum of all on a link is the operator's business.
-    pub minimum: Option<BitRate>,
-    /// What it never exceeds, with one packet of burst, whatever its window allows.
-    pub maximum: Option<BitRate>,
-}
 
 /// VPN flows at their ingress, numbered in the order they were added.
 ///
@@ -61,7 +50,7 @@ pub struct Edge<H> {
     /// What was last published of each reference; many flows follow one.
     references: Vec<Option<Published>>,
     flows: Vec<Flow<H>>,
-    wheel: Wheel,
+    timers: Timers,
     /// Flows that may have something to send, each once.
     ready: VecDeque<u32>,
     /// What the first of them has sent in its turn.
@@ -70,35 +59,29 @@ pub struct Edge<H> {
     dropped: Vec<(u32, H)>,
 }
 
-impl<H: Packet> Default for Edge<H> {
-    fn default() -> Edge<H> {
-        Edge::new()
-    }
-}
-
 impl<H: Packet> Edge<H> {
-    /// No flows yet.
-    pub fn new() -> Edge<H> {
+    /// No flows yet. Timers are due in steps of `tick`, rounded up, which suits many flows and a
+    /// real clock ([`TICK`]); without a tick, for virtual time, they are exact.
+    pub fn new(tick: Duration) -> Edge<H> {
         Edge {
             configs: Vec::new(),
             references: Vec::new(),
             flows: Vec::new(),
-            wheel: Wheel::new(TICK, 0),
+            timers: Timers::new(tick),
             ready: VecDeque::new(),
             sent_in_turn: 0,
             dropped: Vec::new(),
         }
     }
 
-    /// Adds a flow and gives its number.
-    pub fn add(&mut self, now: Instant, control: &Control, weight: f64, rates: Rates) -> usize {
+    /// Adds a flow and gives its number. `rng` salts the hashes of its classes' queues.
+    pub fn add(&mut self, now: Instant, settings: &Settings, rng: Stream) -> usize {
         let key = self.flows.len();
-        let config = match control {
-            Control::I2vfc(config) => self.shared(config),
-            _ => 0,
-        };
-        self.flows.push(Flow::new((key, now), (control, config), weight, rates));
-        self.wheel.grow(key + 1);
+        let config = self.shared(&settings.control);
+        let mut flow = Flow::new((key, now), settings, config);
+        flow.set_queue(now, settings.queue(rng), &mut |_| {});
+        self.flows.push(flow);
+        self.timers.grow(key + 1);
         let due = self.flows[key].due(&self.configs);
         self.arm(key, due);
         key
@@ -112,19 +95,12 @@ impl<H: Packet> Edge<H> {
         now: Instant,
         own: usize,
         (other, key): (&mut Edge<H>, usize),
-        control: &Control,
-        weight: f64,
-        rates: Rates,
+        settings: &Settings,
     ) -> VecDeque<H> {
-        let config = match control {
-            Control::I2vfc(config) => self.shared(config),
-            _ => 0,
-        };
-        let mut flow = core::mem::replace(
-            &mut other.flows[key],
-            Flow::new((key, now), (&Control::None, 0), 1.0, Rates::default()),
-        );
-        let mut refused = flow.change(&self.configs, now, (control, config), weight, rates);
+        let config = self.shared(&settings.control);
+        let placeholder = Flow::new((key, now), &Settings::default(), 0);
+        let mut flow = core::mem::replace(&mut other.flows[key], placeholder);
+        let mut refused = flow.change(&self.configs, now, settings, config);
         // What waits in an order of its own moves to the order it is to have.
         let queue = self.flows[own].take_scheduled();
         flow.set_queue(now, queue, &mut |packet| refused.push_back(packet));
@@ -148,24 +124,6 @@ impl<H: Packet> Edge<H> {
         self.flows[flow].take_all(now)
     }
 
-    /// Gives a flow's packets another order in which they wait: classes, or flows inside
-    /// ([`queue`](crate::queue)). None is first in, first out, in the control's queue. `rng`
-    /// salts hashes.
-    ///
-    /// What such a queue drops it does not give back: ask
-    /// [`poll_dropped`](Edge::poll_dropped).
-    pub fn set_queue(
-        &mut self,
-        now: Instant,
-        flow: usize,
-        queue: Option<(&queue::Config, Capacity)>,
-        rng: Stream,
-    ) {
-        let queue = queue.map(|(config, buffer)| Box::new(Queue::new(config, buffer, rng)));
-        let Edge { flows, dropped, .. } = self;
-        flows[flow].set_queue(now, queue, &mut |packet| dropped.push((flow as u32, packet)));
-    }
-
     /// What queues have dropped, and of which flow, since this returned `None`. Packets may be
     /// dropped by all that takes or gives packets here.
     #[inline]
@@ -173,7 +131,9 @@ impl<H: Packet> Edge<H> {
         self.dropped.pop().map(|(flow, packet)| (flow as usize, packet))
     }
 
-    fn shared(&mut self, config: &Config) -> u32 {
+    /// The number of a control's configuration, where it has one.
+    fn shared(&mut self, control: &Control) -> u32 {
+        let Control::I2vfc(config) = control else { return 0 };
         let known = self.configs.iter().position(|known| known == config);
         known.unwrap_or_else(|| {
             self.configs.push(config.clone());
@@ -195,8 +155,11 @@ impl<H: Packet> Edge<H> {
     #[inline]
     pub fn handle_packet(&mut self, now: Instant, flow: usize, packet: H) -> Result<(), H> {
         let Edge { configs, flows, dropped, .. } = self;
-        flows[flow].handle_packet(configs, now, packet, &mut |packet| dropped.push((flow as u32, packet)))?;
-        self.make_ready(flow);
+        let dropped = &mut |packet| dropped.push((flow as u32, packet));
+        // Where one waits already, what it waits for is known, and a further one changes nothing.
+        if flows[flow].handle_packet(configs, now, packet, dropped)? {
+            self.make_ready(flow);
+        }
         Ok(())
     }
 
@@ -205,7 +168,7 @@ impl<H: Packet> Edge<H> {
     #[inline]
     pub fn load(&self, flow: usize) {
         self.flows[flow].load();
-        self.wheel.load(flow);
+        self.timers.load(flow);
     }
 
     /// A reply arrives for a flow. One that cannot be true is counted by it and ignored.
@@ -230,21 +193,21 @@ impl<H: Packet> Edge<H> {
 
     /// The time of [`poll_timeout`](Edge::poll_timeout) has come; harmless at any other.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let Edge { configs, flows, wheel, ready, .. } = self;
-        wheel.expire(now, |wheel, key| {
+        let Edge { configs, flows, timers, ready, .. } = self;
+        timers.expire(now, |key| {
             let flow = &mut flows[key];
-            flow.armed = Instant::NEVER;
             // Timers are not moved back each time a flow has sent: most come too early.
             let due = flow.due(configs);
             if due > now {
                 flow.armed = due;
-                wheel.arm(key, due);
-                return;
+                return Some(due);
             }
+            flow.armed = Instant::NEVER;
             flow.handle_timeout(configs, now);
             if !core::mem::replace(&mut flow.is_ready, true) {
                 ready.push_back(key as u32);
             }
+            None
         });
     }
 
@@ -274,7 +237,7 @@ impl<H: Packet> Edge<H> {
     /// When to call [`handle_timeout`](Edge::handle_timeout) and poll again, at the latest;
     /// [`Instant::ZERO`] if there is something to poll already.
     pub fn poll_timeout(&self) -> Instant {
-        if self.ready.is_empty() { self.wheel.poll_timeout() } else { Instant::ZERO }
+        if self.ready.is_empty() { self.timers.poll_timeout() } else { Instant::ZERO }
     }
 
     #[inline]
@@ -290,7 +253,7 @@ impl<H: Packet> Edge<H> {
         let flow = &mut self.flows[key];
         if due < flow.armed {
             flow.armed = due;
-            self.wheel.arm(key, due);
+            self.timers.arm(key, due);
         }
     }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::fair::{Egress, Query, Silence, WhenSilent};
 use crate::packet::Ecn;
+use crate::quantity::BitRate;
 use alloc::vec;
 use proptest::prelude::*;
 
@@ -26,10 +27,20 @@ impl Packet for Numbered {
 
 const I2VFC: fn() -> Control = || Control::I2vfc(Config::default());
 
+fn add(
+    edge: &mut Edge<Numbered>,
+    control: &Control,
+    minimum: Option<BitRate>,
+    maximum: Option<BitRate>,
+) -> usize {
+    let settings = Settings { control: control.clone(), minimum, maximum, ..Settings::default() };
+    edge.add(Instant::ZERO, &settings, Stream::new(1, "edge"))
+}
+
 fn edge(control: &Control, flows: usize, maximum: Option<BitRate>) -> Edge<Numbered> {
-    let mut edge = Edge::new();
+    let mut edge = Edge::new(TICK);
     for key in 0..flows {
-        assert_eq!(edge.add(Instant::ZERO, control, 1.0, Rates { minimum: None, maximum }), key);
+        assert_eq!(add(&mut edge, control, None, maximum), key);
     }
     edge
 }
@@ -173,14 +184,14 @@ fn an_idle_flow_saves_up_nothing() {
 /// each second, and since when its peer was silent at the end of it.
 fn seconds(
     control: &Control,
-    rates: Rates,
+    [minimum, maximum]: [Option<BitRate>; 2],
     delay: Duration,
     loses: impl Fn(u64) -> bool,
     silence: [u64; 2],
     count: usize,
 ) -> Vec<(u64, u64, Option<Instant>)> {
-    let mut edge = Edge::new();
-    edge.add(Instant::ZERO, control, 1.0, rates);
+    let mut edge = Edge::new(TICK);
+    add(&mut edge, control, minimum, maximum);
     let mut egress = Egress::default();
     let mut replies: VecDeque<(Instant, Query, Egress)> = VecDeque::new();
     let (mut now, mut number, mut seconds) = (Instant::ZERO, 0, Vec::new());
@@ -222,7 +233,7 @@ fn a_minimum_is_kept_whatever_is_lost() {
     let delay = Duration::from_millis(100);
     let minimum = Some(BitRate(4_000_000));
     let carried = |minimum| {
-        let rates = Rates { minimum, maximum: Some(BitRate(40_000_000)) };
+        let rates = [minimum, Some(BitRate(40_000_000))];
         let seconds = seconds(&I2VFC(), rates, delay, |number| number % 7 == 0, [0, 0], 20);
         seconds[10..].iter().map(|(data, ..)| data).sum::<u64>() / 10
     };
@@ -262,7 +273,7 @@ fn marks_of_the_core_shrink_a_window_that_heeds_them_once_a_round_trip() {
 #[test]
 fn a_silent_peer_is_an_alarm_and_the_flow_does_as_told() {
     let delay = Duration::from_millis(10);
-    let rates = Rates { minimum: None, maximum: Some(BitRate(8_000_000)) };
+    let rates = [None, Some(BitRate(8_000_000))];
     for then in [WhenSilent::Shrink, WhenSilent::Open, WhenSilent::Closed] {
         let silence = Silence { after: Duration::from_secs(3), then };
         let control = Control::I2vfc(Config { silence, ..Config::default() });
@@ -295,14 +306,14 @@ proptest! {
     fn what_is_taken_comes_out_in_order(
         steps in prop::collection::vec((0..6u8, 0..4usize, 0..3_000_000u64), 1..200), limited: bool,
     ) {
-        let mut edge: Edge<Numbered> = Edge::new();
+        let mut edge: Edge<Numbered> = Edge::new(TICK);
         let controls = [
             Control::None, I2VFC(), Control::FixedRate { rate: BitRate(10_000_000), queue: 20 },
             Control::I2vfc(Config { initial_window: 2.0, queue: 8, pacing: false, ..Config::default() }),
         ];
         for control in &controls {
             let maximum = limited.then_some(BitRate(50_000_000));
-            edge.add(Instant::ZERO, control, 1.0, Rates { minimum: None, maximum });
+            add(&mut edge, control, None, maximum);
         }
         let (mut taken, mut given) = ([0; 4], [0; 4]);
         let mut egress = [Egress::default(); 4];

@@ -56,6 +56,9 @@ pub struct Config {
     /// the window is open and fewer than Δ have followed; never before a reply would be overdue.
     /// At most half a second, after which silence is a loss.
     pub report_within: Duration,
+    /// Longest time between two probes of an idle flow, from one second up. They come ever more
+    /// rarely: a second after the last packet, then after twice as long each time.
+    pub idle_probe: Duration,
     /// Spread packets over the round trip instead of sending them as the window opens.
     pub pacing: bool,
     /// How loss is measured.
@@ -77,7 +80,8 @@ impl Default for Config {
             initial_window: 100.0,
             queue: 128,
             report_every: 4,
-            report_within: Duration::from_millis(10),
+            report_within: Duration::from_millis(250),
+            idle_probe: Duration::from_secs(30),
             pacing: true,
             loss_measure: LossMeasure::LossEvents,
             marks_count: false,
@@ -97,7 +101,7 @@ pub struct Silence {
 
 impl Default for Silence {
     fn default() -> Silence {
-        Silence { after: Duration::from_secs(10), then: WhenSilent::Shrink }
+        Silence { after: Duration::from_secs(5), then: WhenSilent::Shrink }
     }
 }
 

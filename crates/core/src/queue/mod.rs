@@ -10,6 +10,7 @@ pub mod drop_tail;
 pub mod drr;
 pub mod fq_codel;
 pub mod red;
+mod traffic_class;
 
 use crate::packet::{Ecn, Packet};
 use crate::quantity::Capacity;
@@ -23,6 +24,8 @@ use drr::DeficitRoundRobin;
 use fq_codel::FqCodel;
 use red::Red;
 use serde::{Deserialize, Serialize};
+
+pub use traffic_class::TrafficClass;
 
 /// A discipline and its parameters, as a scenario gives them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -331,7 +331,7 @@ pub fn refusal(stage: Stage, scenario: &Scenario) -> Option<String> {
 }
 
 fn weights(cell: &Cell) -> Weights {
-    cell.plan.vpns.iter().map(|vpn| (vpn.name.clone(), vpn.weight)).collect()
+    cell.plan.vpns.iter().map(|vpn| (vpn.name.clone(), vpn.settings.weight)).collect()
 }
 
 fn cell_name(cell: &Cell) -> String {

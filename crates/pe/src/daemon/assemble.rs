@@ -4,9 +4,9 @@ use super::host::Host;
 use super::session::Beginning;
 use crate::engine::Keys;
 use crate::engine::config::{
-    Circuit, Class, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Queueing, Reference,
-    Selector, Side, Vpn,
+    Circuit, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Reference, Selector, Side, Vpn,
 };
+use netstage_core::edge;
 use netstage_host::keyed::Key;
 use netstage_host::obstacle::Obstacle;
 use netstage_scenario::pe::{self, ReferenceSource, Router, Tunnel};
@@ -45,6 +45,7 @@ pub(super) fn config(router: &Router, host: &mut Host, beginning: &Beginning) ->
         epoch: beginning.epoch,
         epoch_unix_ns: beginning.epoch_unix_ns,
         session_seed: beginning.session_seed,
+        tick: edge::TICK,
     })
 }
 
@@ -183,18 +184,6 @@ fn flow(router: &Router, flow: &pe::Flow) -> Flow {
         peer: router.peers[flow.peer].name.clone(),
         send: flow.send,
         receive: flow.receive,
-        control: flow.control.clone(),
-        weight: flow.weight,
-        minimum: flow.minimum,
-        maximum: flow.maximum,
-        queueing: match &flow.classes[..] {
-            [] => Queueing::Fifo,
-            classes => Queueing::Classes(classes.iter().map(self::class).collect()),
-        },
+        settings: flow.settings.clone(),
     }
-}
-
-fn class(class: &pe::Class) -> Class {
-    let pe::Class { codepoints, priority, weight, packets, fq_codel } = class.clone();
-    Class { codepoints, priority, weight, packets, fq_codel }
 }

@@ -229,7 +229,9 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
 /// A flow but for the numbers in it that depend on what else there is.
 fn without_numbers(flow: &pe::Flow) -> pe::Flow {
     let mut flow = pe::Flow { peer: 0, ..flow.clone() };
-    if let Control::I2vfc(fair::Config { reference: fair::Reference::Vpn(index), .. }) = &mut flow.control {
+    if let Control::I2vfc(fair::Config { reference: fair::Reference::Vpn(index), .. }) =
+        &mut flow.settings.control
+    {
         *index = 0;
     }
     flow
@@ -310,8 +312,8 @@ impl Daemon {
             let flow =
                 vpn.and_then(|vpn| vpn.flows.iter().find(|flow| router.peers[flow.peer].name == state.peer));
             if let Some(flow) = flow {
-                state.weight = flow.weight;
-                state.control = control_name(&flow.control).into();
+                state.weight = flow.settings.weight;
+                state.control = control_name(&flow.settings.control).into();
             }
         }
         for state in &mut snapshot.circuits {

@@ -3,10 +3,10 @@
 
 use super::circuits::Attachment;
 use super::keys::Keys;
-use netstage_core::edge::Prefix;
+use netstage_core::edge::{Prefix, Settings};
 use netstage_core::fair::{self, Control};
-use netstage_core::quantity::BitRate;
-use netstage_core::queue::FqCodelConfig;
+use netstage_core::queue::TrafficClass;
+use netstage_core::time::Duration;
 use netstage_host::clock::Epoch;
 use netstage_wire::ethernet::Mac;
 use netstage_wire::mpls::Label;
@@ -35,6 +35,8 @@ pub struct Config {
     pub epoch_unix_ns: u64,
     /// Different after each start, so that what was asked before is not heard.
     pub session_seed: u32,
+    /// Timers of VPN flows are due in steps of this; zero is exact.
+    pub tick: Duration,
 }
 
 /// A port.
@@ -140,42 +142,8 @@ pub struct Flow {
     pub send: Label,
     /// The label this router has given to what the peer sends.
     pub receive: Label,
-    /// How what is sent is controlled.
-    pub control: Control,
-    /// Its share of the core, relative to other flows'.
-    pub weight: f64,
-    /// What its window never falls short of.
-    pub minimum: Option<BitRate>,
-    /// What it never exceeds.
-    pub maximum: Option<BitRate>,
-    /// How packets wait for the window.
-    pub queueing: Queueing,
-}
-
-/// In what order the packets of a VPN flow wait.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Queueing {
-    /// As they came, in the queue of the flow's control.
-    #[default]
-    Fifo,
-    /// In classes; each has a queue of its own. At least one, and what is in no list of
-    /// codepoints belongs to the last.
-    Classes(Vec<Class>),
-}
-
-/// A class of a VPN flow's packets.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Class {
-    /// The DSCPs (6 bits) of its packets; the first class that has one counts.
-    pub codepoints: Vec<u8>,
-    /// Classes of a lower number send before those of a higher one.
-    pub priority: u8,
-    /// Share among classes of one priority, above zero.
-    pub weight: f64,
-    /// Packets that may wait.
-    pub packets: u32,
-    /// Keep the flows inside apart (RFC 8290); else first in, first out.
-    pub fq_codel: Option<FqCodelConfig>,
+    /// How what is sent is treated.
+    pub settings: Settings,
 }
 
 /// A flow that weights are relative to.
@@ -209,7 +177,7 @@ pub enum Origin {
 
 /// The number of the reference a flow follows, if it does.
 pub(crate) fn followed(flow: &Flow) -> Option<usize> {
-    match &flow.control {
+    match &flow.settings.control {
         Control::I2vfc(fair::Config { reference: fair::Reference::Vpn(number), .. }) => Some(*number),
         _ => None,
     }
@@ -344,7 +312,7 @@ pub enum Error {
         /// What is left for customers' packets.
         left: usize,
     },
-    /// A VPN flow has no class or more than 64, a weight that is not above zero, or a DSCP of
+    /// A VPN flow has more than 64 classes, a weight that is not above zero, or a DSCP of
     /// more than 6 bits.
     Classes {
         /// The VPN.
@@ -422,7 +390,7 @@ impl fmt::Display for Error {
             ),
             Error::Classes { vpn, peer } => write!(
                 f,
-                "VPN {vpn:?} with peer {peer:?}: 1 to 64 classes, of weights above zero and DSCPs from 0 to 63"
+                "VPN {vpn:?} with peer {peer:?}: up to 64 classes, of weights above zero and DSCPs from 0 to 63"
             ),
             Error::MixedVersions { peer } => {
                 write!(f, "peer {peer:?}: the ends of its tunnel are one IPv4 and one IPv6; make them alike")
@@ -432,13 +400,12 @@ impl fmt::Display for Error {
     }
 }
 
-impl Queueing {
-    pub(super) fn is_right(&self) -> bool {
-        let Queueing::Classes(classes) = self else { return true };
-        let is_right = |class: &Class| {
+impl Flow {
+    pub(super) fn classes_are_right(&self) -> bool {
+        let is_right = |class: &TrafficClass| {
             class.weight > 0.0 && class.weight.is_finite() && class.codepoints.iter().all(|dscp| *dscp < 64)
         };
-        (1..=64).contains(&classes.len()) && classes.iter().all(is_right)
+        self.settings.classes.len() <= 64 && self.settings.classes.iter().all(is_right)
     }
 }
 

@@ -1,33 +1,21 @@
 //! VPN flows at their ingress as a configuration describes them, made alike for the engine and
 //! for a replay of what it has decided.
 
-use super::config::{Flow, Vpn};
-use super::queues;
-use netstage_core::edge::{Edge, Rates};
+use super::config::Vpn;
+use netstage_core::edge::Edge;
 use netstage_core::packet::Packet;
-use netstage_core::quantity::Capacity;
 use netstage_core::rng::Stream;
-use netstage_core::time::Instant;
+use netstage_core::time::{Duration, Instant};
 use std::collections::HashMap;
 
-/// The flows of VPNs, in their order. Their queueing must be right.
-pub(crate) fn edge<H: Packet>(vpns: &[Vpn], session_seed: u32) -> Edge<H> {
-    let mut edge = Edge::new();
-    for flow in vpns.iter().flat_map(|vpn| &vpn.flows) {
-        let key = edge.add(Instant::ZERO, &flow.control, flow.weight, rates(flow));
-        if let Some((discipline, _)) = queues::discipline(&flow.queueing) {
-            // Classes have room of their own.
-            let queue = Some((&discipline, Capacity::Packets(0)));
-            let seed = Stream::new(session_seed.into(), "queues").fork(&key.to_string());
-            edge.set_queue(Instant::ZERO, key, queue, seed);
-        }
+/// The flows of VPNs, in their order. Their classes must be right.
+pub(crate) fn edge<H: Packet>(vpns: &[Vpn], session_seed: u32, tick: Duration) -> Edge<H> {
+    let mut edge = Edge::new(tick);
+    for (key, flow) in vpns.iter().flat_map(|vpn| &vpn.flows).enumerate() {
+        let salts = Stream::new(session_seed.into(), "queues").fork(&key.to_string());
+        edge.add(Instant::ZERO, &flow.settings, salts);
     }
     edge
-}
-
-/// Bounds of what a flow sends.
-pub(crate) fn rates(flow: &Flow) -> Rates {
-    Rates { minimum: flow.minimum, maximum: flow.maximum }
 }
 
 /// VPN and peer of each flow, in their order.

@@ -45,9 +45,8 @@ pub use references::{Counts, ReferenceView, Source};
 pub use replace::Prepared;
 pub use view::{CircuitView, FlowView, Traffic};
 
-use super::trace::{Event, Tape};
 use circuits::Circuits;
-use netstage_core::edge::{Labels, Routes};
+use netstage_core::edge::{Event, Labels, Routes, Tape};
 use netstage_core::fair::wire::Querier;
 use netstage_core::fair::{Egress, Published};
 use netstage_core::neighbour::Neighbours;
@@ -183,7 +182,7 @@ impl<P: Port> Engine<P> {
 
     /// Events recorded and not taken yet.
     pub fn traced(&self) -> usize {
-        self.state.edge.len()
+        self.state.edge.recorded()
     }
 
     /// What was recorded since this was last asked.
@@ -342,7 +341,7 @@ struct State {
     exits: Vec<Exit>,
     neighbours: Neighbours<Buffered>,
     sides: Vec<Side>,
-    class_tables: Vec<queues::Table>,
+    class_tables: Vec<[u8; 64]>,
     /// What the batch of this moment holds.
     from_customers: Vec<customer::Arrival>,
     from_core: Vec<network::Arrival>,

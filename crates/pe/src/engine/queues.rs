@@ -3,36 +3,10 @@
 //! The disciplines are [`netstage_core::queue`]'s, the simulator's own. Here is what they need to
 //! know of a packet, and what comes of a mark they set.
 
-use super::config::{Class, Queueing};
 use super::pool::{Buffered, Inside};
 use super::{Counter, State};
 use netstage_core::packet;
-use netstage_core::quantity::Capacity;
-use netstage_core::queue::{ClassConfig, Config};
 use netstage_wire::ip::{self, Ecn, v4, v6};
-
-/// Class of each DSCP.
-pub(super) type Table = [u8; 64];
-
-/// As the disciplines have it, with the class of each DSCP; none is first in, first out.
-pub(super) fn discipline(queueing: &Queueing) -> Option<(Config, Table)> {
-    let Queueing::Classes(classes) = queueing else { return None };
-    // What is in no list belongs to the last class.
-    let mut table = [classes.len() as u8 - 1; 64];
-    for (number, class) in classes.iter().enumerate().rev() {
-        class.codepoints.iter().for_each(|codepoint| table[usize::from(*codepoint)] = number as u8);
-    }
-    Some((Config::Classes(classes.iter().map(class_config).collect()), table))
-}
-
-fn class_config(class: &Class) -> ClassConfig {
-    ClassConfig {
-        priority: class.priority,
-        weight: class.weight,
-        queue: class.fq_codel.clone().map_or(Config::DropTail, Config::FqCodel),
-        buffer: Capacity::Packets(class.packets),
-    }
-}
 
 impl State {
     /// What a VPN flow's queue has to know of a packet.

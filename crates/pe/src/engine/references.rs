@@ -16,17 +16,10 @@ use super::{Counter, Keys, Refused, State};
 use netstage_core::edge::Edge;
 use netstage_core::fair::publication::{self, Heard};
 use netstage_core::fair::{self, Control, Decrease, Published, REFERENCE_AGE};
-use netstage_core::time::{Duration, Instant};
+use netstage_core::time::Instant;
 use netstage_wire::gach::{self, channel};
 use netstage_wire::mpls::{Entry, Label};
 use netstage_wire::reference::Reference as Message;
-
-/// Own references are looked at, and told to peers, this often, whether they have changed or not. A
-/// follower's parameters lag by a few round trips of a long path, which is little against what a
-/// window needs to move, and half of the messages may be lost: that twenty in a row are, after which
-/// the reference is too old, then happens once in six days. A follower costs four packets a second,
-/// of 92 bytes in UDP.
-const EVERY: Duration = Duration::from_millis(250);
 
 /// What stands for the two labels of a VPN flow in the digest: no VPN flow has them.
 const CHANNEL: [Label; 2] = [Label::GENERIC_CHANNEL; 2];
@@ -155,7 +148,7 @@ impl References {
 fn flow<'a>(config: &'a Config, vpn: &str, peer: &str) -> Option<(u32, &'a Control)> {
     let mut flows = config.vpns.iter().flat_map(|vpn| vpn.flows.iter().map(|flow| (&vpn.name, flow)));
     let number = flows.clone().position(|(name, flow)| name == vpn && flow.peer == peer)?;
-    Some((number as u32, &flows.nth(number)?.1.control))
+    Some((number as u32, &flows.nth(number)?.1.settings.control))
 }
 
 impl State {
@@ -169,7 +162,7 @@ impl State {
 
     #[cold]
     fn publish_all(&mut self, now: Instant) {
-        self.references.due = now + EVERY;
+        self.references.due = now + publication::EVERY;
         let mut references = std::mem::take(&mut self.references.list);
         for (number, reference) in references.iter_mut().enumerate() {
             let Role::Own { flow, peers, sent_ns, is_awake } = &mut reference.role else { continue };

@@ -5,8 +5,7 @@
 
 use super::config::{Config, Error};
 use super::{Attached, BATCH, Engine, Names, State, flows, setup};
-use netstage_core::edge::Rates;
-use netstage_core::fair::Control;
+use netstage_core::edge::Settings;
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
 use netstage_host::ports::Port;
@@ -18,7 +17,7 @@ use std::collections::HashMap;
 pub struct Prepared {
     state: State,
     /// Per flow, how it is controlled from now on.
-    controls: Vec<(Control, f64, Rates)>,
+    settings: Vec<Settings>,
     buffers: usize,
     largest: usize,
     ports: Vec<String>,
@@ -32,7 +31,7 @@ impl Prepared {
         let flows = config.vpns.iter().flat_map(|vpn| &vpn.flows);
         Ok(Prepared {
             state,
-            controls: flows.map(|flow| (flow.control.clone(), flow.weight, flows::rates(flow))).collect(),
+            settings: flows.map(|flow| flow.settings.clone()).collect(),
             buffers: config.buffers,
             largest: setup::largest(config),
             ports: config.ports.iter().map(|port| port.name.clone()).collect(),
@@ -56,7 +55,7 @@ impl<P: Port> Engine<P> {
     ///
     /// Panics if a port is missing, or time counts from elsewhere.
     pub fn replace(&mut self, now: Instant, prepared: Prepared, opened: Vec<(String, P)>) -> Vec<P> {
-        let Prepared { state: mut new, controls, buffers, largest, ports } = prepared;
+        let Prepared { state: mut new, settings, buffers, largest, ports } = prepared;
         let old = &mut self.state;
         assert_eq!(new.epoch, old.epoch, "both count time alike");
         let names = old.names.ports.clone();
@@ -64,7 +63,7 @@ impl<P: Port> Engine<P> {
         at_hand.extend(opened.into_iter().map(|(name, port)| (name, Attached { port, failure: None })));
         let attached = ports.iter().map(|name| at_hand.remove(name).expect("every port is at hand"));
         self.ports = attached.collect();
-        new.take_over(now, old, &controls);
+        new.take_over(now, old, &settings);
         new.pool.fit(buffers, 2 * BATCH * self.ports.len(), largest);
         self.state = new;
         at_hand.into_values().map(|attached| attached.port).collect()
@@ -72,10 +71,10 @@ impl<P: Port> Engine<P> {
 }
 
 impl State {
-    fn take_over(&mut self, now: Instant, old: &mut State, controls: &[(Control, f64, Rates)]) {
+    fn take_over(&mut self, now: Instant, old: &mut State, settings: &[Settings]) {
         std::mem::swap(&mut self.pool, &mut old.pool);
         std::mem::swap(&mut self.totals, &mut old.totals);
-        self.take_over_flows(now, old, controls);
+        self.take_over_flows(now, old, settings);
         self.take_over_references(now, old);
         self.take_over_circuits(old);
         let before: HashMap<&str, usize> =
@@ -90,14 +89,14 @@ impl State {
         }
     }
 
-    fn take_over_flows(&mut self, now: Instant, old: &mut State, controls: &[(Control, f64, Rates)]) {
+    fn take_over_flows(&mut self, now: Instant, old: &mut State, settings: &[Settings]) {
         let known = flows::known(old.names_of_flows(), self.names_of_flows());
         let mut is_gone = vec![true; old.flows.len()];
-        for (number, (control, weight, rates)) in controls.iter().enumerate() {
+        for (number, settings) in settings.iter().enumerate() {
             let Some(known) = known[number] else { continue };
             is_gone[known] = false;
             let from = (old.edge.edge_mut(), known);
-            let refused = self.edge.edge_mut().adopt(now, number, from, control, *weight, *rates);
+            let refused = self.edge.edge_mut().adopt(now, number, from, settings);
             refused.into_iter().for_each(|packet| self.pool.give(packet.buffer));
             let (known, flow) = (&mut old.flows[known], &mut self.flows[number]);
             // Answers that are under way are still heard, unless they answer other questions.

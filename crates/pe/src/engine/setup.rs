@@ -7,13 +7,12 @@ use super::pool::Pool;
 use super::references::References;
 use super::{
     BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn, flows as vpn_flows,
-    queues,
 };
-use crate::trace::Tape;
-use netstage_core::edge::{Labels, Prefix, Routes, Taken};
+use netstage_core::edge::{Labels, Prefix, Routes, Taken, Tape};
 use netstage_core::fair::Egress;
 use netstage_core::fair::wire::Querier;
 use netstage_core::neighbour::Neighbours;
+use netstage_core::queue::TrafficClass;
 use netstage_core::time::Instant;
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
@@ -54,7 +53,7 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
 
     let (mut labels, mut flows) = (Labels::default(), Vec::new());
     let mut exits = Vec::new();
-    let mut class_tables: Vec<queues::Table> = Vec::new();
+    let mut class_tables: Vec<[u8; 64]> = Vec::new();
     let mut vpns = Vec::with_capacity(config.vpns.len());
     for (number, vpn) in config.vpns.iter().enumerate() {
         let place = || format!("VPN {:?}", vpn.name);
@@ -66,17 +65,21 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
                 return Err(Error::Flows { vpn: vpn.name.clone(), peer: flow.peer.clone(), count: 2 });
             }
             let key = flows.len();
-            if !flow.queueing.is_right() {
+            if !flow.classes_are_right() {
                 return Err(Error::Classes { vpn: vpn.name.clone(), peer: flow.peer.clone() });
             }
-            let classes = queues::discipline(&flow.queueing).map_or(0, |(_, table)| {
-                let known = class_tables.iter().position(|known| *known == table);
-                known.unwrap_or_else(|| {
-                    class_tables.push(table);
-                    class_tables.len() - 1
-                }) as u16
-                    + 1
-            });
+            let classes = match &flow.settings.classes[..] {
+                [] => 0,
+                classes => {
+                    let table = TrafficClass::table(classes);
+                    let known = class_tables.iter().position(|known| *known == table);
+                    known.unwrap_or_else(|| {
+                        class_tables.push(table);
+                        class_tables.len() - 1
+                    }) as u16
+                        + 1
+                }
+            };
             let name = || format!("VPN {:?} with peer {:?}", vpn.name, flow.peer);
             if flow.send.is_reserved() {
                 return Err(Error::LabelReserved { place: name(), label: flow.send });
@@ -160,7 +163,7 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
     Ok(State {
         epoch: config.epoch,
         epoch_unix_ns: config.epoch_unix_ns,
-        edge: Tape::new(vpn_flows::edge(&config.vpns, config.session_seed)),
+        edge: Tape::new(vpn_flows::edge(&config.vpns, config.session_seed, config.tick)),
         pool: Pool::new(config.buffers, reserve, largest(config)),
         labels,
         flows,

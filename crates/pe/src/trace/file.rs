@@ -1,6 +1,6 @@
 //! A trace as a file.
 
-use super::event::Event;
+use netstage_core::edge::Event;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, BufRead, Write};

@@ -5,15 +5,12 @@
 //! compares what they decide: the decisions are [`netstage_core`]'s alone, so they must be alike
 //! to the packet and to the last bit of a window.
 
-mod event;
 mod file;
 mod replay;
-mod tape;
 
-pub use event::{Event, Sent};
 pub use file::{Error, FORMAT, Head, Reader, VERSION, Writer};
+pub use netstage_core::edge::{Event, Sent};
 pub use replay::{Difference, Outcome, Replay, Totals, replay};
-pub(super) use tape::Tape;
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,9 @@
 //! The same once more, in virtual time.
 
-use super::event::{self, Event, Sent};
 use super::file::{Error, Reader};
-use super::tape::sent_of;
 use crate::daemon::assemble;
 use crate::engine::{config, flows};
-use netstage_core::edge::Edge;
+use netstage_core::edge::{Edge, Event, Sent, TICK};
 use netstage_core::fair::Published;
 use netstage_core::fair::parameters::Basis;
 use netstage_core::packet::{Ecn, Packet};
@@ -154,21 +152,30 @@ impl Packet for Traced {
     }
 }
 
+/// The ECN field of two bits.
+fn ecn(bits: u32) -> Ecn {
+    match bits {
+        0 => Ecn::NotCapable,
+        3 => Ecn::CongestionExperienced,
+        _ => Ecn::Capable,
+    }
+}
+
 impl Replay {
     /// VPN flows as configured, at the router's start.
     pub fn new(vpns: Vec<config::Vpn>, session_seed: u32) -> Replay {
-        let (edge, totals) = (flows::edge(&vpns, session_seed), totals(&vpns));
+        let (edge, totals) = (flows::edge(&vpns, session_seed, TICK), totals(&vpns));
         Replay { edge, vpns, session_seed, now: Instant::ZERO, totals, decisions: 0 }
     }
 
     /// Another configuration.
     fn reload(&mut self, vpns: Vec<config::Vpn>) {
-        let (mut edge, mut totals) = (flows::edge(&vpns, self.session_seed), totals(&vpns));
+        let (mut edge, mut totals) = (flows::edge(&vpns, self.session_seed, TICK), totals(&vpns));
         let known = flows::known(flows::names(&self.vpns), flows::names(&vpns));
         for (own, (known, flow)) in known.iter().zip(vpns.iter().flat_map(|vpn| &vpn.flows)).enumerate() {
             let Some(known) = *known else { continue };
             let from = (&mut self.edge, known);
-            edge.adopt(self.now, own, from, &flow.control, flow.weight, flows::rates(flow));
+            edge.adopt(self.now, own, from, &flow.settings);
             totals[own] = std::mem::take(&mut self.totals[known]);
         }
         (self.edge, self.vpns, self.totals) = (edge, vpns, totals);
@@ -184,7 +191,7 @@ impl Replay {
             Event::Packet { at, flow, size, class, inside, ecn, taken } => {
                 let (now, flow) = (self.at(*at)?, self.flow(*flow)?);
                 let class = u16::try_from(*class).map_err(|_| impossible("a class beyond 65535"))?;
-                let packet = Traced { size: *size, class, inside: *inside, ecn: event::ecn(*ecn) };
+                let packet = Traced { size: *size, class, inside: *inside, ecn: self::ecn(*ecn) };
                 let is_taken = self.edge.handle_packet(now, flow, packet).is_ok();
                 self.forget_dropped();
                 self.decisions += 1;
@@ -235,7 +242,7 @@ impl Replay {
             let transmit = self.edge.poll_transmit(now);
             self.forget_dropped();
             self.decisions += 1;
-            let replayed = transmit.as_ref().map(|(flow, transmit)| sent_of(*flow, transmit));
+            let replayed = transmit.as_ref().map(|(flow, transmit)| Sent::new(*flow, transmit));
             if let Some(sent) = replayed {
                 match sent {
                     Sent::Data(flow, _) => self.totals[flow as usize].sent += 1,

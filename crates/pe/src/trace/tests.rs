@@ -1,27 +1,30 @@
 use super::replay::Traced;
 use super::*;
-use crate::engine::config::{self, Queueing};
+use crate::engine::config;
+use netstage_core::edge::{Settings, TICK, Tape};
 use netstage_core::fair::{Config, Control, Egress, Query, Reference, Silence, Transmit, WhenSilent};
 use netstage_core::packet::Ecn;
 use netstage_core::quantity::BitRate;
-use netstage_core::queue::{CodelConfig, FqCodelConfig};
+use netstage_core::queue::{CodelConfig, FqCodelConfig, TrafficClass};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::mpls::Label;
 use std::collections::VecDeque;
 use std::io::Cursor;
 
-fn vpn(name: &str, control: Control, queueing: Queueing) -> config::Vpn {
+fn vpn(name: &str, control: Control, classes: Vec<TrafficClass>) -> config::Vpn {
     let label = Label::new(100).unwrap();
     let flow = config::Flow {
         peer: "far".into(),
         send: label,
         receive: label,
-        control,
-        weight: 1.5,
-        minimum: None,
-        maximum: Some(BitRate(3_000_000)),
-        queueing,
+        settings: Settings {
+            weight: 1.5,
+            control,
+            minimum: None,
+            maximum: Some(BitRate(3_000_000)),
+            classes,
+        },
     };
     let (routes, address_v4, address_v6) = (Vec::new(), None, None);
     config::Vpn { name: name.into(), routes, flows: vec![flow], address_v4, address_v6 }
@@ -31,22 +34,27 @@ fn vpns() -> Vec<config::Vpn> {
     let codel =
         CodelConfig { target: Duration::from_millis(5), interval: Duration::from_millis(100), ecn: true };
     let fq_codel = Some(FqCodelConfig { codel, flows: 16, quantum: 1514 });
-    let class = config::Class { codepoints: vec![46], priority: 0, weight: 1.0, packets: 20, fq_codel };
+    let class = TrafficClass { codepoints: vec![46], priority: 0, weight: 1.0, packets: 20, fq_codel };
     let closed = Silence { after: Duration::from_secs(3), then: WhenSilent::Closed };
     vec![
-        vpn("red", Control::I2vfc(Config::default()), Queueing::Fifo),
+        vpn("red", Control::I2vfc(Config::default()), Vec::new()),
         vpn(
             "green",
-            Control::I2vfc(Config { pacing: false, silence: closed, ..Config::default() }),
-            Queueing::Fifo,
+            Control::I2vfc(Config {
+                pacing: false,
+                silence: closed,
+                report_within: Duration::from_millis(10),
+                ..Config::default()
+            }),
+            Vec::new(),
         ),
         vpn(
             "blue",
             Control::I2vfc(Config { reference: Reference::Vpn(0), ..Config::default() }),
-            Queueing::Classes(vec![class.clone(), class]),
+            vec![class.clone(), class],
         ),
-        vpn("grey", Control::None, Queueing::Fifo),
-        vpn("slow", Control::FixedRate { rate: BitRate(1_000_000), queue: 30 }, Queueing::Fifo),
+        vpn("grey", Control::None, Vec::new()),
+        vpn("slow", Control::FixedRate { rate: BitRate(1_000_000), queue: 30 }, Vec::new()),
     ]
 }
 
@@ -55,7 +63,7 @@ fn vpns() -> Vec<config::Vpn> {
 fn recorded(seed: u64) -> Vec<Event> {
     let mut rng = Stream::new(seed, "world");
     let configured = vpns();
-    let mut tape = Tape::new(crate::engine::flows::edge(&configured, 7));
+    let mut tape = Tape::new(crate::engine::flows::edge(&configured, 7, TICK));
     tape.begin();
     let mut under_way: VecDeque<(Instant, usize, Query, u64)> = VecDeque::new();
     let mut egress = vec![Egress::default(); configured.len()];
@@ -97,7 +105,7 @@ fn recorded(seed: u64) -> Vec<Event> {
             }
         }
         while tape.poll_dropped().is_some() {}
-        if tape.len() > 100 {
+        if tape.recorded() > 100 {
             events.extend(tape.take());
         }
         let due = tape.poll_timeout().max(now + Duration(1_000)).min(now + Duration::from_millis(2));
@@ -199,7 +207,7 @@ fn what_cannot_be_is_refused() {
 
 #[test]
 fn another_configuration_keeps_what_both_have() {
-    let mut tape: Tape<Traced> = Tape::new(crate::engine::flows::edge(&vpns(), 7));
+    let mut tape: Tape<Traced> = Tape::new(crate::engine::flows::edge(&vpns(), 7, TICK));
     tape.begin();
     let packet = Traced { size: 1500, class: 0, inside: 1, ecn: Ecn::NotCapable };
     for _ in 0..300 {

@@ -309,7 +309,7 @@ impl Builder<'_, '_> {
     fn warn(&mut self, plan: &Plan) {
         let mut aggressive: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for vpn in &plan.vpns {
-            let netstage_core::fair::Control::I2vfc(control) = &vpn.control else { continue };
+            let netstage_core::fair::Control::I2vfc(control) = &vpn.settings.control else { continue };
             let with = match control.decrease {
                 netstage_core::fair::Decrease::Fixed(b) if b >= 0.5 => format!("decrease {b}"),
                 _ if control.increase >= 1.0 => format!("increase {}", control.increase),

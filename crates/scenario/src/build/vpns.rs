@@ -1,7 +1,8 @@
 //! VPNs of a plan: their PEs, their ways, and who is whose reference.
 
 use super::{Builder, Network};
-use crate::file::control::{self, Control, Decrease, I2vfc};
+use crate::file::File;
+use crate::file::control::{self, Control, Decrease, I2vfc, Weight};
 use crate::plan::{Hop, NodeKind, Vpn};
 use crate::routes::mirrored;
 use crate::scalar::NodeName;
@@ -96,7 +97,7 @@ impl Builder<'_, '_> {
 
     /// A VPN that others refer to needs a decrease that does not depend on them.
     fn check_reference(&mut self, vpn: &control::Vpn) {
-        let Control::I2vfc(i2vfc) = &vpn.control.value else { return };
+        let Control::I2vfc(i2vfc) = &vpn.treatment.control.value else { return };
         let name = &i2vfc.reference.value.0;
         let place = i2vfc.reference.place;
         if name == "nominal" {
@@ -109,7 +110,7 @@ impl Builder<'_, '_> {
         let vpns = &self.file.vpn;
         let Some(index) = self.reference(vpns, name, place, "vpn") else { return };
         let Some(referred) = &vpns.0[index].value else { return };
-        match &referred.control.value {
+        match &referred.treatment.control.value {
             Control::I2vfc(I2vfc { decrease, .. }) if decrease.value == Decrease::FromWeight => {
                 let message =
                     format!("vpn `{name}` cannot be a reference: its own decrease is from its weight");
@@ -125,47 +126,42 @@ impl Builder<'_, '_> {
         }
     }
 
-    pub(super) fn finish_vpns(&self, placed: Vec<Option<PlacedVpn>>, weights: &[f64]) -> Option<Vec<Vpn>> {
-        let members = self.file.vpn.0.iter().zip(placed).zip(weights).enumerate();
-        members
-            .map(|(index, ((member, placed), weight))| {
-                let PlacedVpn { ingress, egress, path, reverse, back } = placed?;
-                let vpn = member.value.as_ref()?;
-                let control = match &vpn.control.value {
-                    Control::None(_) => fair::Control::None,
-                    Control::FixedRate(fixed) => {
-                        fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 }
-                    }
-                    Control::I2vfc(i2vfc) => fair::Control::I2vfc(self.i2vfc(index, i2vfc)?),
-                };
-                let name = member.name.clone();
-                let encapsulation = vpn.encapsulation;
-                Some(Vpn {
-                    name,
-                    weight: *weight,
-                    ingress,
-                    egress,
-                    control,
-                    encapsulation,
-                    path,
-                    reverse,
-                    back,
-                })
-            })
-            .collect()
-    }
-
-    fn i2vfc(&self, own: usize, i2vfc: &I2vfc) -> Option<fair::Config> {
-        let config = i2vfc.config();
-        match i2vfc.reference.value.0.as_str() {
-            "nominal" => Some(config),
-            // The reference itself, where one value is set for every VPN: it keeps its a and b.
-            name => match self.file.vpn.index(name)? {
-                index if index == own => {
-                    Some(fair::Config { rule: fair::Rule::DecreaseThenIncrease, ..config })
-                }
-                index => Some(fair::Config { reference: fair::Reference::Vpn(index), ..config }),
-            },
+    pub(super) fn finish_vpns(
+        &mut self,
+        placed: Vec<Option<PlacedVpn>>,
+        weights: &[f64],
+    ) -> Option<Vec<Vpn>> {
+        let file = self.file;
+        let mut vpns = Vec::with_capacity(weights.len());
+        for (index, (member, placed)) in file.vpn.0.iter().zip(placed).enumerate() {
+            let PlacedVpn { ingress, egress, path, reverse, back } = placed?;
+            let vpn = member.value.as_ref()?;
+            let shares = !matches!(vpn.weight.value, Weight::Given(_));
+            let window = |i2vfc: &I2vfc| self::window(file, index, i2vfc);
+            vpns.push(Vpn {
+                name: member.name.clone(),
+                settings: vpn.treatment.settings(weights[index], shares, window, self.problems)?,
+                ingress,
+                egress,
+                encapsulation: vpn.encapsulation,
+                path,
+                reverse,
+                back,
+            });
         }
+        Some(vpns)
+    }
+}
+
+/// The window of a VPN, its reference numbered.
+fn window(file: &File, own: usize, i2vfc: &I2vfc) -> Option<fair::Config> {
+    let config = i2vfc.config();
+    match i2vfc.reference.value.0.as_str() {
+        "nominal" => Some(config),
+        // The reference itself, where one value is set for every VPN: it keeps its a and b.
+        name => match file.vpn.index(name)? {
+            index if index == own => Some(fair::Config { rule: fair::Rule::DecreaseThenIncrease, ..config }),
+            index => Some(fair::Config { reference: fair::Reference::Vpn(index), ..config }),
+        },
     }
 }

@@ -12,12 +12,6 @@ impl Builder<'_, '_> {
     pub(super) fn weights(&mut self, placed: &[Option<PlacedVpn>], flows: &[FlowGroup]) -> Option<Vec<f64>> {
         let vpns: Vec<_> = self.file.vpn.0.iter().map(|m| m.value.as_ref()).collect::<Option<_>>()?;
         let Some(first) = vpns.iter().find(|vpn| !matches!(vpn.weight.value, Weight::Given(_))) else {
-            let mut minima = vpns.iter().filter_map(|vpn| vpn.minimum.as_ref());
-            if let Some(minimum) = minima.find(|m| m.own) {
-                let message = "a minimum takes part in computing weights, and these are given";
-                self.problems.push_help(minimum.place, message, "weight = \"max-min\" or \"proportional\"");
-                return None;
-            }
             let given = vpns.iter().map(|vpn| match vpn.weight.value {
                 Weight::Given(weight) => weight,
                 _ => unreachable!("a weight that is not given"),
@@ -36,7 +30,7 @@ impl Builder<'_, '_> {
         let paths = paths?;
         let mut left = self.left_by_background(flows)?;
         let minima: Vec<f64> =
-            vpns.iter().map(|vpn| vpn.minimum.as_ref().map_or(0.0, |m| m.value.as_f64())).collect();
+            vpns.iter().map(|vpn| vpn.treatment.minimum.as_ref().map_or(0.0, |m| m.value.as_f64())).collect();
         for (path, minimum) in paths.iter().zip(&minima) {
             for &link in path {
                 left[link] -= minimum;
@@ -45,7 +39,8 @@ impl Builder<'_, '_> {
         for (index, path) in paths.iter().enumerate() {
             if let Some(link) = path.iter().find(|link| left[**link] <= 0.0) {
                 let name = &self.file.link.0[link / 2].name;
-                let place = vpns[index].minimum.as_ref().map_or(vpns[index].weight.place, |m| m.place);
+                let place =
+                    vpns[index].treatment.minimum.as_ref().map_or(vpns[index].weight.place, |m| m.place);
                 let message =
                     format!("background and guaranteed minima leave nothing of link `{name}` to share");
                 self.problems.push(place, message);

@@ -1,5 +1,6 @@
 //! `[vpn.NAME]` and how a VPN is controlled at its ingress PE.
 
+use super::network::FqCodel;
 use crate::error::Problems;
 use crate::quantity::Dimension;
 use crate::scalar::{
@@ -7,8 +8,10 @@ use crate::scalar::{
 };
 use crate::table::{At, Decode, Kind, List, Literal, NoFields, choice, mismatch, table, tagged, word};
 use crate::tree::Node;
-use netstage_core::fair::{self, Config, LossMeasure, Nominal, Rule};
+use netstage_core::edge::Settings;
+use netstage_core::fair::{self, Config, LossMeasure, Nominal, Rule, Silence, WhenSilent};
 use netstage_core::quantity::BitRate;
+use netstage_core::queue::TrafficClass;
 use netstage_core::time::Duration;
 use netstage_wire::Encapsulation;
 
@@ -19,14 +22,10 @@ table! {
         count: Option<Count<0, 10_000>>,
         /// Its share relative to the other VPNs: a number, or computed from the topology.
         weight: At<Weight> = 1,
-        /// Guaranteed rate at the IP layer, with a computed weight: shared out first.
-        minimum: Option<At<BitRate>>,
         /// The PE where its traffic enters.
         ingress: At<NodeName>,
         /// The PE where its traffic leaves.
         egress: At<NodeName>,
-        /// How it is controlled at its ingress.
-        control: At<Control> = "i2vfc",
         /// What its packets have around them between the PEs. Links carry it; the VPN's own figures leave it out.
         encapsulation: Encapsulation = word(Encapsulation::None),
         /// The VPN from egress to ingress that carries what comes back, acknowledgements above all, and whose own comes back by this one; left out: nobody controls that.
@@ -35,7 +34,128 @@ table! {
         via: Option<At<List<At<NodeName>>>>,
         /// Nodes on the way back, in order; left out: the same way.
         reverse_via: Option<At<List<At<NodeName>>>>,
+        ..treatment: Treatment
     }
+}
+
+table! {
+    /// How a VPN flow is treated at its ingress, in a scenario and by a provider edge router.
+    pub(crate) struct Treatment "a VPN" {
+        /// How it is controlled at its ingress.
+        control: At<Control> = "i2vfc",
+        /// Rate at the IP layer its window never falls short of; the sum of all on a link is the operator's business. A weight computed from the topology shares these out first.
+        minimum: Option<At<BitRate>>,
+        /// Rate at the IP layer it never exceeds.
+        maximum: Option<BitRate>,
+        /// Classes in which its packets wait at the ingress, by DSCP; what is in no class's list belongs to the last. Left out: first in, first out.
+        classes: Option<At<List<Class, 1, 64>>>,
+        /// The far end is silent, and that is an alarm, when two queries this far apart, or more, are unanswered, and all between them.
+        silent_after: Span = milliseconds(Silence::default().after),
+        /// What becomes of packets while the far end is silent.
+        when_silent: At<WhenSilent> = word(Silence::default().then),
+    }
+}
+
+table! {
+    /// Packets of a VPN flow that wait together.
+    pub(crate) struct Class "a class" {
+        /// DSCPs of its packets, as numbers (46 is expedited forwarding); the first class that has one counts.
+        dscp: List<Count<0, 63>>,
+        /// Classes of a lower number send before those of a higher one.
+        priority: Count<0, 255> = 0,
+        /// Share among classes of one priority.
+        weight: Positive = 1,
+        /// Packets that may wait.
+        buffer: Packets = format!("{} packets", Config::default().queue),
+        /// In what order.
+        queue: ClassQueue = "drop-tail",
+    }
+}
+
+tagged! {
+    /// How the packets of a class wait.
+    pub(crate) enum ClassQueue "a class's queue" by "kind" {
+        /// First in, first out; what does not fit is dropped.
+        DropTail(NoFields) = "drop-tail",
+        /// FQ-CoDel (RFC 8290): each flow inside has a queue of its own.
+        FqCodel(FqCodel) = "fq-codel",
+    }
+}
+
+impl Class {
+    /// What it says.
+    pub(crate) fn checked(&self) -> TrafficClass {
+        TrafficClass {
+            codepoints: self.dscp.0.iter().map(|codepoint| codepoint.0 as u8).collect(),
+            priority: self.priority.0 as u8,
+            weight: self.weight.0,
+            packets: self.buffer.0,
+            fq_codel: match &self.queue {
+                ClassQueue::DropTail(_) => None,
+                ClassQueue::FqCodel(fq_codel) => Some(fq_codel.config()),
+            },
+        }
+    }
+}
+
+choice!(WhenSilent {
+    /// They go on, each second of silence is a loss, and the window goes towards one packet or the minimum.
+    "shrink" => WhenSilent::Shrink,
+    /// They go on at the rate of the last window: fail open.
+    "open" => WhenSilent::Open,
+    /// They are refused and counted, and a router tells their senders: fail closed.
+    "closed" => WhenSilent::Closed,
+});
+
+impl Treatment {
+    /// What it says, checked. `window` is the configuration of a window with its reference, where that is known;
+    /// `shares` says that minima count in computing weights, with a window or without.
+    pub(crate) fn settings(
+        &self,
+        weight: f64,
+        shares: bool,
+        window: impl FnOnce(&I2vfc) -> Option<Config>,
+        problems: &mut Problems,
+    ) -> Option<Settings> {
+        let control = match &self.control.value {
+            Control::None(_) => fair::Control::None,
+            Control::FixedRate(fixed) => fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 },
+            Control::I2vfc(i2vfc) => fair::Control::I2vfc(Config {
+                silence: Silence { after: self.silent_after.0, then: self.when_silent.value },
+                ..window(i2vfc)?
+            }),
+        };
+        if !matches!(control, fair::Control::I2vfc(_)) {
+            let minimum = self.minimum.as_ref().filter(|minimum| minimum.own && !shares);
+            let silence = Some(self.when_silent.place).filter(|_| self.when_silent.own);
+            let windowless = [
+                (silence, "when_silent", "asks the peer anything"),
+                (minimum.map(|minimum| minimum.place), "minimum", "has a window"),
+            ];
+            for (place, field, what) in windowless {
+                let Some(place) = place else { continue };
+                let message = format!("`{field}` needs the control `i2vfc`: no other {what}");
+                problems.push_help(place, message, "leave it out, or take that control");
+            }
+        }
+        if let (Some(minimum), Some(maximum)) = (&self.minimum, self.maximum)
+            && minimum.value > maximum
+        {
+            problems.push_help(minimum.place, "the minimum is more than the maximum", "lower it");
+        }
+        let classes = self.classes.iter().flat_map(|classes| &classes.value.0);
+        Some(Settings {
+            weight,
+            control,
+            minimum: self.minimum.as_ref().map(|minimum| minimum.value),
+            maximum: self.maximum,
+            classes: classes.map(Class::checked).collect(),
+        })
+    }
+}
+
+fn milliseconds(duration: Duration) -> Literal {
+    format!("{} ms", duration.0 / 1_000_000).into()
 }
 
 /// A VPN's weight.
@@ -96,7 +216,7 @@ table! {
         increase: At<Positive> = Config::default().increase,
         /// Multiplicative decrease b, or `from-weight`: computed from weight, loss and round trip.
         decrease: At<Decrease> = default_decrease(),
-        /// What the weight is relative to: a VPN with a fixed decrease, or `nominal`.
+        /// What the weight is relative to: a VPN with a fixed decrease, or `nominal`; in the file of a provider edge router the name of a [reference.NAME].
         reference: At<VpnName> = "nominal",
         /// The nominal flow, for `reference = "nominal"`.
         nominal: Option<At<NominalFlow>>,
@@ -108,8 +228,10 @@ table! {
         queue: Packets = format!("{} packets", Config::default().queue),
         /// Data packets per management packet.
         report_every: Count<1, 1_000_000> = Config::default().report_every,
-        /// How long a query may wait for `report_every` packets while the window is open; left out: 10 ms, or 250 ms in the file of a provider edge router, which may have many idle VPN flows.
-        report_within: Option<ReportWithin>,
+        /// How long a query may wait for `report_every` packets while the window is open.
+        report_within: ReportWithin = milliseconds(Config::default().report_within),
+        /// Longest time between two probes of an idle VPN: they come a second after the last packet, then after twice as long each time.
+        idle_probe: IdleProbe = milliseconds(Config::default().idle_probe),
         /// A congestion mark (ECN) set by the core decreases the window as a lost packet does.
         ecn: bool = Config::default().marks_count,
         /// Spread packets over the round trip.
@@ -127,7 +249,7 @@ table! {
         /// Its multiplicative decrease.
         decrease: Fraction = Nominal::default().decrease,
         /// Its round trip.
-        round_trip: Span = format!("{} ms", Nominal::default().round_trip.0 / 1_000_000),
+        round_trip: Span = milliseconds(Nominal::default().round_trip),
     }
 }
 
@@ -150,7 +272,8 @@ impl I2vfc {
             initial_window: self.initial_window.0,
             queue: self.queue.0,
             report_every: self.report_every.0 as u32,
-            report_within: self.report_within.map_or(Config::default().report_within, |within| within.0),
+            report_within: self.report_within.0,
+            idle_probe: self.idle_probe.0,
             marks_count: self.ecn,
             silence: Config::default().silence,
             pacing: self.pacing,
@@ -179,6 +302,22 @@ impl Decode for ReportWithin {
         let bounds = 1_000_000..=500_000_000;
         bounded(node, &[Dimension::Time], bounds, "from 1 ms to 500 ms", problems)
             .map(|(_, nanoseconds)| ReportWithin(Duration(nanoseconds)))
+    }
+}
+
+/// How rarely an idle VPN may probe.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct IdleProbe(pub Duration);
+
+impl Decode for IdleProbe {
+    fn kind() -> Kind {
+        Kind::Quantity(&[Dimension::Time])
+    }
+
+    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let bounds = 1_000_000_000..=3_600_000_000_000;
+        bounded(node, &[Dimension::Time], bounds, "from 1 s to 3600 s", problems)
+            .map(|(_, nanoseconds)| IdleProbe(Duration(nanoseconds)))
     }
 }
 

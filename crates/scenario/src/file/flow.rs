@@ -27,7 +27,7 @@ table! {
         ip: At<Family> = "v4",
         /// How its TCP behaves.
         tcp: Option<At<Tcp>>,
-        /// What real sockets do with its datagrams.
+        /// What sockets do with its datagrams.
         udp: Option<At<Datagrams>>,
         /// The group of a multicast flow.
         multicast: Option<At<Multicast>>,
@@ -84,9 +84,9 @@ choice!(Family {
 });
 
 table! {
-    /// What real sockets do with a flow's datagrams; `sim` has no use for it.
+    /// What sockets do with a flow's datagrams; `sim` has no use for `batch`.
     pub(crate) struct Datagrams "udp" {
-        /// What routers are to know of its urgency (DSCP, RFC 2474); 46 is voice.
+        /// What routers, and PEs with classes, are to know of its urgency (DSCP, RFC 2474); 46 is voice.
         dscp: Count<0, 63> = 0,
         /// Send a checksum; without one (IPv4) packets with changed bits reach the receiver.
         checksum: bool = true,

@@ -3,13 +3,12 @@
 //! are [`references`]'s.
 
 use super::file::{self, File};
-use super::{Circuit, Class, Flow, Peer, Router, Select, Tunnel, Vpn, network, references};
+use super::{Circuit, Flow, Peer, Router, Select, Tunnel, Vpn, network, references};
 use crate::error::{Place, Problems, did_you_mean};
 use crate::file::control::Control;
 use crate::scalar::{Count, InterfaceName};
 use crate::table::{At, Named};
-use netstage_core::edge::{self, Prefix};
-use netstage_core::fair;
+use netstage_core::edge::Prefix;
 use netstage_wire::mpls::Label;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -131,62 +130,18 @@ fn flow(
     for prefix in &flow.routes.0 {
         once(prefixes, prefix.value.0, prefix.place, problems);
     }
-    let control = match &flow.control.value {
-        Control::None(_) => fair::Control::None,
-        Control::FixedRate(fixed) => fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 },
-        Control::I2vfc(i2vfc) => fair::Control::I2vfc(fair::Config {
-            report_within: i2vfc.report_within.map_or(edge::REPORT_WITHIN, |within| within.0),
-            silence: fair::Silence { after: file.pe.silent_after.0, then: flow.when_silent.value },
-            ..references::config(file, i2vfc, problems)?
-        }),
+    let window = match &flow.treatment.control.value {
+        Control::I2vfc(i2vfc) => Some(references::config(file, i2vfc, problems)?),
+        _ => None,
     };
-    if !matches!(control, fair::Control::I2vfc(_)) {
-        let windowless = [
-            (flow.when_silent.own, flow.when_silent.place, "when_silent", "asks the peer anything"),
-            (
-                flow.minimum.is_some(),
-                flow.minimum.as_ref().map_or(flow.control.place, |m| m.place),
-                "minimum",
-                "has a window",
-            ),
-        ];
-        for (is_given, place, field, what) in windowless {
-            if is_given {
-                let message = format!("`{field}` needs the control `i2vfc`: no other {what}");
-                problems.push_help(place, message, "leave it out, or take that control");
-            }
-        }
-    }
-    if let (Some(minimum), Some(maximum)) = (&flow.minimum, flow.maximum)
-        && minimum.value > maximum
-    {
-        problems.push_help(minimum.place, "the minimum is more than the maximum", "lower it");
-    }
-    let classes = flow.classes.iter().flat_map(|classes| &classes.value.0);
+    let settings = flow.treatment.settings(flow.weight.0, false, |_| window, problems)?;
     Some(Flow {
         peer: 0,
         send: label(flow.send),
         receive: label(flow.receive.value),
         routes: flow.routes.0.iter().map(|prefix| prefix.value.0).collect(),
-        weight: flow.weight.0,
-        minimum: flow.minimum.as_ref().map(|minimum| minimum.value),
-        maximum: flow.maximum,
-        control,
-        classes: classes.map(self::class).collect(),
+        settings,
     })
-}
-
-pub(crate) fn class(class: &file::Class) -> Class {
-    Class {
-        codepoints: class.dscp.0.iter().map(|codepoint| codepoint.0 as u8).collect(),
-        priority: class.priority.0 as u8,
-        weight: class.weight.0,
-        packets: class.buffer.0,
-        fq_codel: match &class.queue {
-            file::ClassQueue::DropTail(_) => None,
-            file::ClassQueue::FqCodel(fq_codel) => Some(fq_codel.config()),
-        },
-    }
 }
 
 /// A prefix leads one way.

@@ -3,14 +3,11 @@
 use super::PortKind;
 use crate::address::{Address, LabelNumber, LinkAddress, Listen, PrefixText, StationText};
 use crate::error::Problems;
-use crate::file::control::Control;
-use crate::file::network::FqCodel;
+use crate::file::control::Treatment;
 use crate::quantity::Dimension;
-use crate::scalar::{Bytes, Count, FilePath, InterfaceName, Packets, Positive, Span, VpnName, bounded, text};
-use crate::table::{At, Decode, Kind, List, Named, NoFields, OneOrMore, choice, mismatch, table, tagged};
+use crate::scalar::{Bytes, Count, FilePath, InterfaceName, Packets, Positive, VpnName, bounded, text};
+use crate::table::{At, Decode, Kind, List, Named, OneOrMore, choice, mismatch, table, tagged};
 use crate::tree::Node;
-use netstage_core::fair::{self, WhenSilent};
-use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use std::ops::RangeInclusive;
 
@@ -47,8 +44,6 @@ table! {
         moderation: Moderation = "250 us",
         /// Processor cores that forward, each some of the VPNs: those with circuits on one interface share a core, by AF_PACKET those on one VLAN of it.
         cores: Count<1, 64> = 1,
-        /// A peer is silent, and that is an alarm, when two queries of a VPN flow this far apart, or more, are unanswered, and all between them.
-        silent_after: Span = "5 s",
     }
 }
 
@@ -129,42 +124,7 @@ table! {
         routes: List<At<PrefixText>>,
         /// Its share of the core, relative to other flows'.
         weight: Positive = 1,
-        /// Rate at the IP layer its window never falls short of; the sum of all on a link is the operator's business.
-        minimum: Option<At<BitRate>>,
-        /// Rate at the IP layer it never exceeds.
-        maximum: Option<BitRate>,
-        /// How it is controlled; its `reference` is the name of one, as in [reference.NAME], or `nominal`.
-        control: At<Control> = "i2vfc",
-        /// What becomes of packets while the peer is silent.
-        when_silent: At<WhenSilent> = "shrink",
-        /// Classes in which its packets wait, by DSCP; what is in no class's list belongs to the last. Left out: first in, first out.
-        classes: Option<At<List<Class, 1, 64>>>,
-    }
-}
-
-table! {
-    /// Packets of a VPN flow that wait together.
-    pub(crate) struct Class "a class" {
-        /// DSCPs of its packets, as numbers (46 is expedited forwarding); the first class that has one counts.
-        dscp: List<Count<0, 63>>,
-        /// Classes of a lower number send before those of a higher one.
-        priority: Count<0, 255> = 0,
-        /// Share among classes of one priority.
-        weight: Positive = 1,
-        /// Packets that may wait.
-        buffer: Packets = format!("{} packets", fair::Config::default().queue),
-        /// In what order.
-        queue: ClassQueue = "drop-tail",
-    }
-}
-
-tagged! {
-    /// How the packets of a class wait.
-    pub(crate) enum ClassQueue "a class's queue" by "kind" {
-        /// First in, first out; what does not fit is dropped.
-        DropTail(NoFields) = "drop-tail",
-        /// FQ-CoDel (RFC 8290): each flow inside has a queue of its own.
-        FqCodel(FqCodel) = "fq-codel",
+        ..treatment: Treatment
     }
 }
 
@@ -247,15 +207,6 @@ choice!(PortKind {
     "af-packet" => PortKind::AfPacket,
     /// The customers' by AF_XDP or not at all.
     "af-xdp" => PortKind::AfXdp,
-});
-
-choice!(WhenSilent {
-    /// They go on, each second of silence is a loss, and the window goes towards one packet or the minimum.
-    "shrink" => WhenSilent::Shrink,
-    /// They go on at the rate of the last window: fail open.
-    "open" => WhenSilent::Open,
-    /// They are refused and counted, and their senders told: fail closed.
-    "closed" => WhenSilent::Closed,
 });
 
 /// Time between turns. What is due is made up for by no more than a millisecond.

@@ -11,10 +11,8 @@ mod references;
 use crate::error::Errors;
 use crate::read::{configuration, read_text};
 use crate::table::{Decode, Kind, word};
-use netstage_core::edge::Prefix;
-use netstage_core::fair::{self, Config, Control, LossMeasure, Rule};
-use netstage_core::quantity::BitRate;
-use netstage_core::queue::FqCodelConfig;
+use netstage_core::edge::{Prefix, Settings};
+use netstage_core::fair::{self, Config, Control, LossMeasure, Rule, WhenSilent};
 use netstage_core::time::Duration;
 use netstage_wire::mpls::Label;
 use std::net::{IpAddr, SocketAddr};
@@ -117,22 +115,14 @@ pub struct Flow {
     pub receive: Label,
     /// What is behind the peer.
     pub routes: Vec<Prefix>,
-    /// Its share of the core, relative to other flows'.
-    pub weight: f64,
-    /// What its window never falls short of.
-    pub minimum: Option<BitRate>,
-    /// What it never exceeds.
-    pub maximum: Option<BitRate>,
-    /// How it is controlled, and what to do while the peer is silent.
-    pub control: Control,
-    /// Classes of its packets, by DSCP; none: first in, first out.
-    pub classes: Vec<Class>,
+    /// How what is sent is treated.
+    pub settings: Settings,
 }
 
 impl Flow {
     /// The reference it follows, an index; none where that is the nominal flow, or it has no window.
     pub fn reference(&self) -> Option<usize> {
-        match &self.control {
+        match &self.settings.control {
             Control::I2vfc(Config { reference: fair::Reference::Vpn(index), .. }) => Some(*index),
             _ => None,
         }
@@ -164,21 +154,6 @@ pub enum ReferenceSource {
     },
     /// This peer, an index.
     Peer(usize),
-}
-
-/// Packets of a VPN flow, or of a port, that wait together.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Class {
-    /// The DSCPs of its packets.
-    pub codepoints: Vec<u8>,
-    /// Classes of a lower number send before those of a higher one.
-    pub priority: u8,
-    /// Share among classes of one priority.
-    pub weight: f64,
-    /// Packets that may wait.
-    pub packets: u32,
-    /// Keep the flows inside apart; else first in, first out.
-    pub fq_codel: Option<FqCodelConfig>,
 }
 
 /// Where a customer is attached.
@@ -241,8 +216,6 @@ fn network(address: IpAddr, length: u8) -> Prefix {
     Prefix::new(masked, length).expect("no bit is beyond the length")
 }
 
-pub(crate) use build::class;
-
 /// The word of a configuration for a rule.
 pub fn rule_word(rule: Rule) -> &'static str {
     word(rule)
@@ -251,6 +224,11 @@ pub fn rule_word(rule: Rule) -> &'static str {
 /// The word of a configuration for a measure of loss.
 pub fn loss_measure_word(measure: LossMeasure) -> &'static str {
     word(measure)
+}
+
+/// The word of a configuration for what to do while a peer is silent.
+pub fn when_silent_word(then: WhenSilent) -> &'static str {
+    word(then)
 }
 
 /// Reads and checks a configuration file.

@@ -111,7 +111,7 @@ fn own(
         return None;
     };
     let found = found.value.as_ref()?;
-    match &found.control.value {
+    match &found.treatment.control.value {
         Control::I2vfc(I2vfc { decrease, .. }) if matches!(decrease.value, Decrease::Fixed(_)) => {}
         Control::I2vfc(_) => {
             let message = "this flow cannot be a reference: its own decrease is from its weight";

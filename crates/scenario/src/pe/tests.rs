@@ -1,5 +1,6 @@
 use super::*;
 use netstage_core::fair;
+use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
 const GOOD: &str = r#"
@@ -57,21 +58,24 @@ fn a_configuration_is_read() {
     assert_eq!((north.mtu, west.mtu, west.name.as_str()), (Some(1_496), None, "west"));
     let [blue, red] = &router.vpns[..] else { panic!("{:?}", router.vpns) };
     assert_eq!((blue.flows.len(), red.flows[0].peer, red.flows[1].peer), (1, 0, 1));
-    assert_eq!((red.flows[1].weight, red.flows[1].receive.number()), (2.0, 1_001));
+    assert_eq!((red.flows[1].settings.weight, red.flows[1].receive.number()), (2.0, 1_001));
     let expected = fair::Config {
-        report_within: netstage_core::edge::REPORT_WITHIN,
         silence: fair::Silence { after: Duration::from_secs(5), then: fair::WhenSilent::Closed },
         ..fair::Config::default()
     };
-    assert_eq!(red.flows[1].control, fair::Control::I2vfc(expected));
-    assert_eq!((red.flows[1].minimum, red.flows[1].maximum), (Some(BitRate(1_000_000)), None));
+    assert_eq!(red.flows[1].settings.control, fair::Control::I2vfc(expected));
+    assert_eq!(
+        (red.flows[1].settings.minimum, red.flows[1].settings.maximum),
+        (Some(BitRate(1_000_000)), None)
+    );
     let classes: Vec<(&[u8], u8, bool)> = red.flows[1]
+        .settings
         .classes
         .iter()
         .map(|class| (&class.codepoints[..], class.priority, class.fq_codel.is_some()))
         .collect();
     assert_eq!(classes, [(&[46][..], 0, false), (&[], 1, true)]);
-    assert!(red.flows[0].classes.is_empty());
+    assert!(red.flows[0].settings.classes.is_empty());
     let [blue, red] = &router.circuits[..] else { panic!("{:?}", router.circuits) };
     assert_eq!((blue.vpn, &blue.vlans[..], blue.mtu), (0, &[7, 9][..], Some(1_400)));
     let links: Vec<String> = red.links().map(|link| link.to_string()).collect();

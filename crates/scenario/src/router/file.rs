@@ -2,7 +2,7 @@
 
 use super::{Counting, FastPath, WhenKilled};
 use crate::address::{Listen, Loopback};
-use crate::pe::file::Class;
+use crate::file::control::Class;
 use crate::scalar::{Count, FilePath, InterfaceName};
 use crate::table::{At, List, Named, choice, table};
 use netstage_core::forward::Model;

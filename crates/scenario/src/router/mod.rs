@@ -4,13 +4,14 @@
 mod file;
 
 use crate::error::{Errors, Place, Problems, did_you_mean};
-use crate::pe::{self, Class};
+use crate::file::control::Class;
 use crate::read::{configuration, read_text};
 use crate::scalar::InterfaceName;
 use crate::table::{At, Decode};
 use netstage_core::fair;
 use netstage_core::forward::Model;
 use netstage_core::quantity::BitRate;
+use netstage_core::queue::TrafficClass;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +69,7 @@ pub struct Shaping {
     /// The line's rate, of frames with their Ethernet header.
     pub rate: BitRate,
     /// Classes, one at least.
-    pub classes: Vec<Class>,
+    pub classes: Vec<TrafficClass>,
 }
 
 /// One of its tables.
@@ -160,10 +161,16 @@ fn built(file: &file::File, problems: &mut Problems) -> Router {
     for member in &file.port.0 {
         let Some(port) = &member.value else { continue };
         if let Some(interface) = known(&mut interfaces, &member.name, member.place, problems) {
-            let mut classes: Vec<Class> = port.classes.0.iter().map(pe::class).collect();
+            let mut classes: Vec<TrafficClass> = port.classes.0.iter().map(Class::checked).collect();
             if classes.is_empty() {
                 let packets = fair::Config::default().queue;
-                let all = Class { codepoints: Vec::new(), priority: 0, weight: 1.0, packets, fq_codel: None };
+                let all = TrafficClass {
+                    codepoints: Vec::new(),
+                    priority: 0,
+                    weight: 1.0,
+                    packets,
+                    fq_codel: None,
+                };
                 classes.push(all);
             }
             interface.shaping = Some(Shaping { rate: port.rate, classes });

@@ -35,7 +35,8 @@ impl World<'_> {
 
     /// Emits what pulled sources still owe: packets that are on the way when the run ends.
     pub(super) fn drain_pulls(&mut self) {
-        for source in self.pulls.clone().into_iter().flatten() {
+        let sources: Vec<u32> = self.channels.iter().filter_map(|channel| channel.pull).collect();
+        for source in sources {
             while self.hosts.sources[source as usize].next.is_some_and(|(at, _)| at <= self.end) {
                 self.emit(source);
             }

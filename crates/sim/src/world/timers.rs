@@ -1,4 +1,4 @@
-//! Timers share one tournament: each kind has a range of places there.
+//! Timers of hosts share one tournament: each kind has a range of places there.
 
 use super::World;
 use netstage_core::time::Instant;
@@ -9,7 +9,6 @@ pub(super) enum Timer {
     Sender(u32),
     Receiver(u32),
     Source(u32),
-    Edge(u32),
     Publication,
     Dialogue(u32),
 }
@@ -21,22 +20,19 @@ impl World<'_> {
             Timer::Sender(index) => index,
             Timer::Receiver(index) => tcp + index,
             Timer::Source(index) => 2 * tcp + index,
-            Timer::Edge(index) => 2 * tcp + sources + index,
-            Timer::Publication => 2 * tcp + sources + self.edges.len() as u32,
-            Timer::Dialogue(index) => 2 * tcp + sources + self.edges.len() as u32 + 1 + index,
+            Timer::Publication => 2 * tcp + sources,
+            Timer::Dialogue(index) => 2 * tcp + sources + 1 + index,
         }
     }
 
     pub(super) fn timer_at(&self, index: u32) -> Timer {
         let (tcp, sources) = (self.hosts.senders.len() as u32, self.hosts.sources.len() as u32);
-        let edges = self.edges.len() as u32;
         match index {
             i if i < tcp => Timer::Sender(i),
             i if i < 2 * tcp => Timer::Receiver(i - tcp),
             i if i < 2 * tcp + sources => Timer::Source(i - 2 * tcp),
-            i if i < 2 * tcp + sources + edges => Timer::Edge(i - 2 * tcp - sources),
-            i if i == 2 * tcp + sources + edges => Timer::Publication,
-            i => Timer::Dialogue(i - 2 * tcp - sources - edges - 1),
+            i if i == 2 * tcp + sources => Timer::Publication,
+            i => Timer::Dialogue(i - 2 * tcp - sources - 1),
         }
     }
 

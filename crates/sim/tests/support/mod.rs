@@ -1,6 +1,7 @@
 //! Plans built in code, for tests that need no file.
 #![allow(dead_code)]
 
+use netstage_core::edge::Settings;
 use netstage_core::fair::Control;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::{Duration, Instant};
@@ -96,10 +97,13 @@ impl Dumbbell {
             let r = plan.link(&format!("r{k}"), [egress, receiver], access.clone());
             plan.vpns.push(Vpn {
                 name: format!("vpn{k}"),
-                weight: self.weights[index],
                 ingress,
                 egress,
-                control: (self.control)(index),
+                settings: Settings {
+                    weight: self.weights[index],
+                    control: (self.control)(index),
+                    ..Settings::default()
+                },
                 encapsulation: Encapsulation::None,
                 path: forward(&[l, bottleneck, o]),
                 reverse: backward(&[l, bottleneck, o]),
@@ -230,10 +234,9 @@ pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -
         let inner: Vec<usize> = [l].into_iter().chain(across.map(|j| trunk[j])).chain([o]).collect();
         plan.vpns.push(Vpn {
             name: format!("vpn{k}"),
-            weight,
+            settings: Settings { weight, control: control(index), ..Settings::default() },
             ingress,
             egress,
-            control: control(index),
             encapsulation: Encapsulation::None,
             path: forward(&inner),
             reverse: backward(&inner),

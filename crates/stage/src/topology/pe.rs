@@ -10,7 +10,10 @@
 use super::address;
 use super::layout::Layout;
 use super::network::node_interface;
+use netstage_core::edge::Settings;
 use netstage_core::fair::{Config, Control, Decrease, Reference};
+use netstage_core::queue::TrafficClass;
+use netstage_core::time::Duration;
 use netstage_scenario::pe;
 use netstage_scenario::plan::{Family, Hop, LinkKind, NodeKind, Plan, Transport, Vpn};
 use netstage_wire::Encapsulation;
@@ -30,7 +33,7 @@ fn whole(plan: &Plan, vpn: usize) -> usize {
 
 /// Whether PEs of a plan are routers of their own.
 pub fn are_needed(plan: &Plan) -> bool {
-    plan.vpns.iter().any(|vpn| vpn.control != Control::None || vpn.encapsulation != Encapsulation::None)
+    plan.vpns.iter().any(|vpn| vpn.settings.may_wait() || vpn.encapsulation != Encapsulation::None)
 }
 
 /// Whether a VPN's packets that take a hop from a node are the PEs' to route.
@@ -41,7 +44,7 @@ pub fn route(plan: &Plan, vpn: Option<usize>, node: usize, hop: Hop) -> bool {
 
 /// The VPN another one follows as its reference.
 fn followed(vpn: &Vpn) -> Option<usize> {
-    match &vpn.control {
+    match &vpn.settings.control {
         Control::I2vfc(Config { reference: Reference::Vpn(index), .. }) => Some(*index),
         _ => None,
     }
@@ -357,13 +360,8 @@ pub fn configuration(
             }),
         );
         let routes: Vec<String> = there.iter().map(|address| host(*address)).collect();
-        let flow = json!({
-            "send": send,
-            "receive": receive,
-            "routes": routes,
-            "weight": own.map_or(1.0, |own| own.weight),
-            "control": own.map_or(json!("none"), |own| self::control(plan, &own.control)),
-        });
+        let mut flow = own.map_or(json!({ "control": "none" }), |own| treatment(plan, &own.settings));
+        (flow["send"], flow["receive"], flow["routes"]) = (send.into(), receive.into(), routes.into());
         vpns.insert(vpn.name.clone(), json!({ "peer": { peer: flow } }));
     }
     let references = references(plan, ground, node, &mut peers);
@@ -460,6 +458,49 @@ fn host(address: IpAddr) -> String {
     format!("{address}/{}", address::host_prefix(address))
 }
 
+/// How a VPN flow is treated, as a router's file says it.
+fn treatment(plan: &Plan, settings: &Settings) -> Value {
+    let mut told = json!({ "weight": settings.weight, "control": control(plan, &settings.control) });
+    if let Control::I2vfc(Config { silence, .. }) = &settings.control {
+        told["silent_after"] = microseconds(silence.after);
+        told["when_silent"] = json!(pe::when_silent_word(silence.then));
+    }
+    for (field, rate) in [("minimum", settings.minimum), ("maximum", settings.maximum)] {
+        // Without a window a minimum has only counted for weights.
+        if let Some(rate) = rate.filter(|_| field == "maximum" || told.get("when_silent").is_some()) {
+            told[field] = json!(format!("{} bit/s", rate.0));
+        }
+    }
+    if !settings.classes.is_empty() {
+        told["classes"] = settings.classes.iter().map(class).collect();
+    }
+    told
+}
+
+fn class(class: &TrafficClass) -> Value {
+    let queue = class.fq_codel.as_ref().map(|fq_codel| {
+        json!({
+            "kind": "fq-codel",
+            "flows": fq_codel.flows,
+            "quantum": format!("{} B", fq_codel.quantum),
+            "target": microseconds(fq_codel.codel.target),
+            "interval": microseconds(fq_codel.codel.interval),
+            "ecn": fq_codel.codel.ecn,
+        })
+    });
+    json!({
+        "dscp": class.codepoints,
+        "priority": class.priority,
+        "weight": class.weight,
+        "buffer": format!("{} packets", class.packets),
+        "queue": queue.unwrap_or(json!("drop-tail")),
+    })
+}
+
+fn microseconds(duration: Duration) -> Value {
+    json!(format!("{} us", duration.0 as f64 / 1000.0))
+}
+
 fn control(plan: &Plan, control: &Control) -> Value {
     match control {
         Control::None => json!("none"),
@@ -484,7 +525,8 @@ fn window(plan: &Plan, config: &Config) -> Value {
         "initial_window": config.initial_window,
         "queue": format!("{} packets", config.queue),
         "report_every": config.report_every,
-        "report_within": format!("{} us", config.report_within.0 as f64 / 1000.0),
+        "report_within": microseconds(config.report_within),
+        "idle_probe": microseconds(config.idle_probe),
         "ecn": config.marks_count,
         "pacing": config.pacing,
         "loss_measure": pe::loss_measure_word(config.loss_measure),
@@ -494,7 +536,7 @@ fn window(plan: &Plan, config: &Config) -> Value {
             told["nominal"] = json!({
                 "weight": nominal.weight,
                 "decrease": nominal.decrease,
-                "round_trip": format!("{} us", nominal.round_trip.0 as f64 / 1000.0),
+                "round_trip": microseconds(nominal.round_trip),
             });
         }
         Reference::Vpn(index) => told["reference"] = json!(plan.vpns[index].name),
@@ -559,7 +601,7 @@ mod tests {
         // Each direction has its own control and weight, under the name of the plan's VPN.
         let names = |router: &pe::Router| -> Vec<(String, f64)> {
             let flows = router.vpns.iter().flat_map(|vpn| &vpn.flows);
-            flows.map(|flow| (router.peers[flow.peer].name.clone(), flow.weight)).collect()
+            flows.map(|flow| (router.peers[flow.peer].name.clone(), flow.settings.weight)).collect()
         };
         assert_eq!(names(&west), [("gold-down".into(), 3.0), ("silver-down".into(), 1.0)]);
         assert_eq!(names(&east), [("gold-up".into(), 3.0), ("silver-up".into(), 1.0)]);

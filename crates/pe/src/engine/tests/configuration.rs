@@ -80,7 +80,7 @@ fn other_controls_pass_packets_too() {
         [Control::None, Control::FixedRate { rate: netstage_core::quantity::BitRate(10_000_000), queue: 64 }]
     {
         let mut config = config(0, Way::Udp4, 1);
-        config.vpns[0].flows[0].control = control;
+        config.vpns[0].flows[0].settings.control = control;
         let mut router = router(&config);
         let [_, out] = router.pass(CUSTOMERS, Instant(1), &frame(100, &packet(false, 0, 0, 1, 100)));
         assert_eq!(out.len(), 1);

@@ -11,9 +11,9 @@ mod references;
 mod refusals;
 mod replaced;
 
-use super::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Queueing, Side, Vpn};
+use super::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn};
 use super::{Counter, Engine, Keys};
-use netstage_core::edge::Prefix;
+use netstage_core::edge::{Prefix, Settings, TICK};
 use netstage_core::fair::{self, Control};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
@@ -102,11 +102,7 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
             peer: "far".into(),
             send: label(1000 * u32::from(2 - side) + u32::from(number)),
             receive: label(1000 * u32::from(1 + side) + u32::from(number)),
-            control: Control::I2vfc(fair::Config::default()),
-            weight: 1.0,
-            minimum: None,
-            maximum: None,
-            queueing: Queueing::Fifo,
+            settings: Settings { control: Control::I2vfc(fair::Config::default()), ..Settings::default() },
         }],
         address_v4: Some([10, 0, side, 254].into()),
         address_v6: Some(format!("fd00:{side}::fe").parse().unwrap()),
@@ -134,6 +130,7 @@ fn config(side: u8, way: Way, vpns: u16) -> Config {
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
+        tick: TICK,
     }
 }
 

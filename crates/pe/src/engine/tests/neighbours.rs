@@ -130,7 +130,9 @@ fn questions_for_the_routers_address_are_answered_where_it_is() {
     // No proxy: others' addresses are theirs to tell. Nor is an address of another link believed.
     for (sender, target) in [([10, 0, 0, 1], [10, 0, 0, 9]), ([10, 0, 0, 2], [10, 0, 1, 1])] {
         let question = arp_frame(arp::Operation::Request, HOST, sender, target);
-        assert!(router.pass(CUSTOMERS, seconds(2), &question).concat().is_empty());
+        // Idle VPN flows may probe the core meanwhile.
+        let [answers, _] = router.pass(CUSTOMERS, seconds(2), &question);
+        assert!(answers.is_empty());
     }
     let foreign = arp_frame(arp::Operation::Request, OTHER, [192, 0, 2, 1], [10, 0, 0, 254]);
     router.pass(CUSTOMERS, seconds(2), &foreign);

@@ -23,7 +23,7 @@ fn own(publish_to: &[&str]) -> Origin {
 }
 
 fn control(config: &mut Config, vpn: usize, decrease: Decrease, reference: fair::Reference) {
-    config.vpns[vpn].flows[0].control =
+    config.vpns[vpn].flows[0].settings.control =
         Control::I2vfc(fair::Config { decrease, reference, ..fair::Config::default() });
 }
 

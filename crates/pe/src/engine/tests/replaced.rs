@@ -30,7 +30,7 @@ fn no_packet_is_lost_and_what_stays_is_kept() {
         let vpns = [3, 2, 4][step];
         for side in 0..2 {
             let mut config = config(side as u8, Way::Udp4, vpns);
-            config.vpns[1].flows[0].weight = weight;
+            config.vpns[1].flows[0].settings.weight = weight;
             if step == 0 {
                 config.vpns.remove(0);
                 config.circuits.remove(0);
@@ -59,7 +59,7 @@ fn no_packet_is_lost_and_what_stays_is_kept() {
 fn what_waits_is_sent_after_a_change_of_control_and_given_up_with_its_flow() {
     let slow = |kind: Control| {
         let mut config = config(0, Way::Udp4, 2);
-        config.vpns.iter_mut().for_each(|vpn| vpn.flows[0].control = kind.clone());
+        config.vpns.iter_mut().for_each(|vpn| vpn.flows[0].settings.control = kind.clone());
         config
     };
     let rate = |rate| Control::FixedRate { rate: netstage_core::quantity::BitRate(rate), queue: 50 };
@@ -106,7 +106,7 @@ fn a_silent_peer_is_noticed_and_where_asked_for_nothing_more_is_taken() {
         let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
         let then = if stops { WhenSilent::Closed } else { WhenSilent::Shrink };
         let silence = Silence { after: Duration::from_secs(5), then };
-        configs[0].vpns[0].flows[0].control =
+        configs[0].vpns[0].flows[0].settings.control =
             Control::I2vfc(fair::Config { silence, ..fair::Config::default() });
         let mut world = World::new(configs);
         offer(&mut world, 0, 100, &mut delay);

@@ -1,13 +1,15 @@
-//! What is told and decided.
+//! What flows are told and decide, as typed events: drivers record them, and tests compare them.
 
-use netstage_core::fair::parameters::Basis;
-use netstage_core::fair::{Published, Query, Reply};
-use netstage_core::packet::Ecn;
-use netstage_core::time::{Duration, Instant};
+use crate::fair::parameters::Basis;
+use crate::fair::{Published, Query, Reply, Transmit};
+use crate::packet::Packet;
+use crate::time::{Duration, Instant};
+use alloc::string::String;
+use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// One thing that happened. Times are nanoseconds since the router began; VPN flows are numbered
-/// in the order of the configuration, the first VPN's first.
+/// One thing that happened. Times are nanoseconds since the router began; VPN flows have the numbers of
+/// their [`Edge`](super::Edge), in the order of the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
@@ -108,7 +110,7 @@ fn is_zero(number: &u32) -> bool {
 
 impl Event {
     /// An answer, and the window it led to.
-    pub(super) fn reply(at: Instant, flow: usize, reply: &Reply, window: f64) -> Event {
+    pub fn reply(at: Instant, flow: usize, reply: &Reply, window: f64) -> Event {
         Event::Reply {
             at: at.0,
             flow: flow as u32,
@@ -123,13 +125,13 @@ impl Event {
     }
 
     /// A published reference.
-    pub(super) fn reference(reference: usize, published: &Published) -> Event {
+    pub fn reference(reference: usize, published: &Published) -> Event {
         let Published { at, basis: Basis { weight, round_trip, loss }, decrease } = *published;
         Event::Reference { at: at.0, reference: reference as u32, weight, round_trip, loss, decrease }
     }
 
     /// The answer in it.
-    pub(super) fn as_reply(&self) -> Option<Reply> {
+    pub fn as_reply(&self) -> Option<Reply> {
         let Event::Reply { sequence, asked_at, packets_sent, received, marked, held, .. } = *self else {
             return None;
         };
@@ -142,11 +144,12 @@ impl Event {
     }
 }
 
-/// The ECN field of two bits.
-pub(super) fn ecn(bits: u32) -> Ecn {
-    match bits {
-        0 => Ecn::NotCapable,
-        3 => Ecn::CongestionExperienced,
-        _ => Ecn::Capable,
+impl Sent {
+    /// What leaves, of which flow.
+    pub fn new<H: Packet>(flow: usize, transmit: &Transmit<H>) -> Sent {
+        match transmit {
+            Transmit::Data(packet) => Sent::Data(flow as u32, packet.size()),
+            Transmit::Query(query) => Sent::Query(flow as u32, query.sequence),
+        }
     }
 }

@@ -1,15 +1,16 @@
 //! VPN flows with a tape beside them, which can be switched on.
 
+use super::Edge;
 use super::event::{Event, Sent};
-use netstage_core::edge::Edge;
-use netstage_core::fair::{Published, Reply, Transmit};
-use netstage_core::packet::Packet;
-use netstage_core::time::Instant;
-use std::ops::Deref;
+use crate::fair::{Published, Reply, Transmit};
+use crate::packet::Packet;
+use crate::time::Instant;
+use alloc::vec::Vec;
+use core::ops::Deref;
 
 /// An [`Edge`] whose decisions can be recorded. What only reads it, reads the `Edge`.
 #[derive(Debug)]
-pub(crate) struct Tape<H> {
+pub struct Tape<H> {
     edge: Edge<H>,
     /// What was recorded and not taken yet; none: nothing is recorded.
     events: Option<Vec<Event>>,
@@ -40,12 +41,12 @@ impl<H: Packet> Tape<H> {
     /// What was recorded since this was last asked.
     pub fn take(&mut self) -> Vec<Event> {
         self.is_idle = false;
-        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+        self.events.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// Events recorded and not taken.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn recorded(&self) -> usize {
         self.events.as_ref().map_or(0, Vec::len)
     }
 
@@ -88,6 +89,7 @@ impl<H: Packet> Tape<H> {
     }
 
     /// See [`Edge::handle_reply`].
+    #[inline]
     pub fn handle_reply(&mut self, at: Instant, flow: usize, reply: &Reply) {
         self.edge.handle_reply(at, flow, reply);
         if self.events.is_some() {
@@ -109,6 +111,7 @@ impl<H: Packet> Tape<H> {
     }
 
     /// See [`Edge::handle_timeout`]. A turn begins.
+    #[inline]
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Some(events) = &mut self.events {
             // All that turns change at which nothing is due is how far time has come.
@@ -123,13 +126,14 @@ impl<H: Packet> Tape<H> {
     }
 
     /// See [`Edge::poll_transmit`].
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(usize, Transmit<H>)> {
         let transmit = self.edge.poll_transmit(now);
         if let Some(Event::Turn { sent, drained, .. }) =
             self.events.as_mut().and_then(|events| events.last_mut())
         {
             match &transmit {
-                Some((flow, transmit)) => sent.push(sent_of(*flow, transmit)),
+                Some((flow, transmit)) => sent.push(Sent::new(*flow, transmit)),
                 None => *drained = true,
             }
         }
@@ -147,13 +151,5 @@ impl<H: Packet> Tape<H> {
             events.push(event);
             self.is_idle = false;
         }
-    }
-}
-
-/// How a trace tells what leaves.
-pub(super) fn sent_of<H: Packet>(flow: usize, transmit: &Transmit<H>) -> Sent {
-    match transmit {
-        Transmit::Data(packet) => Sent::Data(flow as u32, packet.size()),
-        Transmit::Query(query) => Sent::Query(flow as u32, query.sequence),
     }
 }

@@ -1,0 +1,73 @@
+//! One timer per flow: in steps of a tick for many flows and a real clock, exact for virtual time.
+
+use crate::time::{Duration, Instant};
+use crate::tournament::Tournament;
+use crate::wheel::Wheel;
+
+#[derive(Debug)]
+pub(super) enum Timers {
+    Ticks(Wheel),
+    Exact(Tournament),
+}
+
+impl Timers {
+    /// Without a tick they are exact.
+    pub fn new(tick: Duration) -> Timers {
+        match tick {
+            Duration::ZERO => Timers::Exact(Tournament::new(0)),
+            tick => Timers::Ticks(Wheel::new(tick, 0)),
+        }
+    }
+
+    /// Room for so many flows.
+    pub fn grow(&mut self, flows: usize) {
+        match self {
+            Timers::Ticks(wheel) => wheel.grow(flows),
+            Timers::Exact(tournament) => tournament.grow(flows),
+        }
+    }
+
+    /// Brings a timer to a cache.
+    #[inline]
+    pub fn load(&self, flow: usize) {
+        if let Timers::Ticks(wheel) = self {
+            wheel.load(flow);
+        }
+    }
+
+    /// Arms a timer, or moves it.
+    #[inline]
+    pub fn arm(&mut self, flow: usize, at: Instant) {
+        match self {
+            Timers::Ticks(wheel) => wheel.arm(flow, at),
+            Timers::Exact(tournament) => tournament.set(flow as u32, at),
+        }
+    }
+
+    /// Hands out the flows whose timers are due; each says when its timer is due again, later than now.
+    #[inline]
+    pub fn expire(&mut self, now: Instant, mut expired: impl FnMut(usize) -> Option<Instant>) {
+        match self {
+            Timers::Ticks(wheel) => wheel.expire(now, |wheel, flow| {
+                if let Some(again) = expired(flow) {
+                    wheel.arm(flow, again);
+                }
+            }),
+            Timers::Exact(tournament) => {
+                while tournament.first_time() <= now {
+                    let flow = tournament.first();
+                    tournament.set(flow, expired(flow as usize).unwrap_or(Instant::NEVER));
+                }
+            }
+        }
+    }
+
+    /// When to call [`expire`](Timers::expire) again, at the latest.
+    #[inline]
+    pub fn poll_timeout(&self) -> Instant {
+        match self {
+            Timers::Ticks(wheel) => wheel.poll_timeout(),
+            Timers::Exact(tournament) => tournament.first_time(),
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! One PE, two drivers: a plan in the simulator and through two engines in virtual time, and every
+//! decision of theirs compared: packets taken and refused, packets and queries that leave, and each
+//! window to the last bit.
+
+use netstage_core::edge::{Event, Prefix, Sent, Settings};
+use netstage_core::fair::{Config as Window, Control, Reference};
+use netstage_core::link::Link;
+use netstage_core::packet::{Ecn, Packet};
+use netstage_core::quantity::BitRate;
+use netstage_core::rng::Stream;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::Source;
+use netstage_host::clock::Epoch;
+use netstage_host::ports::Port as _;
+use netstage_host::ports::ring::{self, End};
+use netstage_pe::engine::Engine;
+use netstage_pe::engine::config::{
+    self, Circuit, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Side, Vpn,
+};
+use netstage_scenario::plan::Plan;
+use netstage_scenario::{Options, parse};
+use netstage_sim::Decisions;
+use netstage_wire::ethernet::{self, Tag, ethertype};
+use netstage_wire::ip::v4;
+use netstage_wire::mpls::Label;
+use netstage_wire::udp;
+use std::net::Ipv4Addr;
+
+const SEED: u64 = 7;
+const CUSTOMER: [u8; 6] = [2, 0, 0, 0, 0, 3];
+const PORTS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+
+/// Four VPNs each way across a line that is too narrow for them: a window with a minimum and a
+/// maximum, one that follows it, in classes, a fixed rate, and no control under a maximum. Names
+/// sort in pairs, so that a VPN's flows have the same number at both PEs. FQ-CoDel has one flow:
+/// among several its salt, which each driver draws, decides which of two equally long queues drops.
+const SCENARIO: &str = r#"
+[scenario]
+duration = "20 s"
+[defaults.link]
+rate = "1 Gbit/s"
+buffer = "1000 packets"
+[defaults.vpn]
+ingress = "west"
+egress = "east"
+encapsulation = "ENCAPSULATION"
+[defaults.flow]
+from = "a"
+to = "b"
+transport = "udp"
+[node.a]
+[node.b]
+[node.west]
+kind = "pe"
+[node.east]
+kind = "pe"
+[link.a]
+ends = ["a", "west"]
+[link.b]
+ends = ["b", "east"]
+[link.line]
+ends = ["west", "east"]
+rate = "6 Mbit/s"
+delay = "7 ms"
+buffer = "20 packets"
+
+[vpn.blue]
+weight = 2
+control = { reference = "red" }
+classes = [
+  { dscp = [46], buffer = "20 packets" },
+  { dscp = [], priority = 1, queue = { kind = "fq-codel", flows = 1024 } },
+]
+[vpn.blue-back]
+ingress = "east"
+egress = "west"
+control = { pacing = false, report_every = 7, idle_probe = "3 s" }
+[vpn.green]
+control = { kind = "fixed-rate", rate = "1 Mbit/s", queue = "30 packets" }
+classes = [{ dscp = [46], weight = 3 }, { dscp = [] }]
+[vpn.green-back]
+ingress = "east"
+egress = "west"
+control = { initial_window = 5 }
+[vpn.grey]
+control = "none"
+maximum = "700 kbit/s"
+[vpn.grey-back]
+ingress = "east"
+egress = "west"
+control = "none"
+maximum = "300 kbit/s"
+[vpn.red]
+minimum = "500 kbit/s"
+maximum = "3 Mbit/s"
+control = { decrease = 0.1 }
+[vpn.red-back]
+ingress = "east"
+egress = "west"
+when_silent = "open"
+
+[flow.blue]
+vpn = "blue"
+traffic = { model = "on-off", rate = "6 Mbit/s", packet = "900 B", on = "400 ms", off = "300 ms" }
+[flow.blue-voice]
+vpn = "blue"
+udp = { dscp = 46 }
+traffic = { model = "poisson", rate = "80 kbit/s", packet = "160 B" }
+[flow.green]
+vpn = "green"
+traffic = { model = "poisson", rate = "1.2 Mbit/s", packet = "700 B" }
+[flow.green-voice]
+vpn = "green"
+udp = { dscp = 46 }
+traffic = { model = "poisson", rate = "300 kbit/s", packet = "200 B" }
+[flow.grey]
+vpn = "grey"
+traffic = { model = "poisson", rate = "900 kbit/s", packet = "400 B" }
+[flow.red]
+vpn = "red"
+start = "2 s"
+stop = "14 s"
+traffic = { model = "poisson", rate = "4 Mbit/s", packet = "1200 B" }
+[flow.red-back]
+from = "b"
+to = "a"
+vpn = "red-back"
+traffic = { model = "poisson", rate = "5 Mbit/s", packet = "1100 B" }
+[flow.green-back]
+from = "b"
+to = "a"
+vpn = "green-back"
+traffic = { model = "on-off", rate = "4 Mbit/s", packet = "500 B", on = "1 s", off = "2 s" }
+"#;
+
+fn plan(encapsulation: &str) -> Plan {
+    let text = SCENARIO.replace("ENCAPSULATION", encapsulation);
+    match parse("one-pe.toml", &text, None, &Options::default()) {
+        Ok(scenario) => scenario.cells[0].plan.clone(),
+        Err(errors) => panic!("{errors}"),
+    }
+}
+
+fn label(number: usize) -> Label {
+    Label::new(number as u32).unwrap()
+}
+
+/// Address of side 0 or 1 in every VPN.
+fn address(side: usize) -> Ipv4Addr {
+    [10, 0, side as u8, 1].into()
+}
+
+/// The way to the other router.
+fn encapsulation(plan: &Plan, side: usize) -> Encapsulation {
+    match plan.vpns[0].encapsulation {
+        netstage_wire::Encapsulation::MplsInUdp => Encapsulation::MplsInUdp {
+            local: [192, 0, 2, side as u8].into(),
+            remote: [192, 0, 2, 1 - side as u8].into(),
+            has_checksum: false,
+        },
+        _ => Encapsulation::Mpls { push: Some(label(501 - side)), accept: Some(label(500 + side)) },
+    }
+}
+
+/// The plan's VPNs that enter at each side, in their order.
+fn entering(plan: &Plan) -> [Vec<usize>; 2] {
+    ["west", "east"].map(|name| {
+        let at = |vpn: &usize| plan.nodes[plan.vpns[*vpn].ingress].name == name;
+        (0..plan.vpns.len()).filter(at).collect()
+    })
+}
+
+/// Settings of a VPN, its reference numbered among the references of a router.
+fn settings(plan: &Plan, vpn: usize) -> Settings {
+    let mut settings = plan.vpns[vpn].settings.clone();
+    if let Control::I2vfc(Window { reference: Reference::Vpn(index), .. }) = &mut settings.control {
+        assert_eq!(plan.vpns[*index].name, "red");
+        *index = 0;
+    }
+    settings
+}
+
+/// The router of a side. VPN number k has VLAN 100 + k, and label 1000 · (1 + side) + k.
+fn config(plan: &Plan, side: usize) -> Config {
+    let own = &entering(plan)[side];
+    let prefix = |side: usize| Prefix::new([10, 0, side as u8, 0].into(), 24).unwrap();
+    let vpn = |(number, vpn): (usize, &usize)| Vpn {
+        name: number.to_string(),
+        routes: vec![
+            (prefix(side), Destination::Circuit(number.to_string())),
+            (prefix(1 - side), Destination::Peer("far".into())),
+        ],
+        flows: vec![Flow {
+            peer: "far".into(),
+            send: label(1000 * (2 - side) + number),
+            receive: label(1000 * (1 + side) + number),
+            settings: settings(plan, *vpn),
+        }],
+        address_v4: None,
+        address_v6: None,
+    };
+    let circuit = |number: usize| Circuit {
+        name: number.to_string(),
+        vpn: number.to_string(),
+        port: "customers".into(),
+        vlans: vec![100 + number as u16],
+        select: None,
+        station: Some(CUSTOMER),
+        addresses: Vec::new(),
+        mtu: 1500,
+    };
+    let red = own.iter().position(|vpn| plan.vpns[*vpn].name == "red");
+    let reference = |number: usize| config::Reference {
+        name: "red".into(),
+        number: 1,
+        origin: Origin::Flow { vpn: number.to_string(), peer: "far".into(), publish_to: Vec::new() },
+    };
+    Config {
+        ports: vec![
+            Port { name: "customers".into(), mac: PORTS[0], side: Side::Customer },
+            Port { name: "core".into(), mac: PORTS[1], side: Side::Core },
+        ],
+        peers: vec![Peer {
+            name: "far".into(),
+            port: "core".into(),
+            next_hop: Some(PORTS[1]),
+            encapsulation: encapsulation(plan, side),
+            mtu: 1600,
+            clamp_segment_size: false,
+            keys: None,
+        }],
+        vpns: own.iter().enumerate().map(vpn).collect(),
+        references: red.map(reference).into_iter().collect(),
+        circuits: (0..own.len()).map(circuit).collect(),
+        buffers: 16_384,
+        epoch: Epoch(0),
+        epoch_unix_ns: 1_795_255_703_000_000_000,
+        session_seed: 1,
+        tick: Duration::ZERO,
+    }
+}
+
+/// A frame on a link, of this size at the IP layer.
+#[derive(Clone)]
+struct Frame {
+    bytes: Vec<u8>,
+    size: usize,
+}
+
+impl Packet for Frame {
+    fn size(&self) -> u32 {
+        self.size as u32
+    }
+    fn class(&self) -> u16 {
+        0
+    }
+    fn ecn(&self) -> Ecn {
+        Ecn::NotCapable
+    }
+    fn mark_congestion(&mut self) {}
+    fn flow_key(&self) -> u64 {
+        0
+    }
+}
+
+/// A customer's datagram of a flow (by its number among all), on its VPN's circuit.
+fn datagram(side: usize, vpn: usize, flow: usize, dscp: u8, payload: u64) -> Frame {
+    let tags = [Tag { kind: ethertype::VLAN, vlan: 100 + vpn as u16, ..Tag::default() }];
+    let kind = ethertype::IPV4;
+    let header = ethernet::Header { destination: PORTS[0], source: CUSTOMER, tags: &tags, kind };
+    let (size, start) = (v4::HEADER + udp::HEADER + payload as usize, header.length());
+    let mut bytes = vec![0; start + size];
+    header.write(&mut bytes).unwrap();
+    let packet = &mut bytes[start..];
+    let (source, destination) = (address(side), address(1 - side));
+    v4::Header { dscp, protocol: 17, source, destination, ..v4::Header::default() }
+        .write(packet, size - v4::HEADER)
+        .unwrap();
+    let ports = &mut packet[v4::HEADER..];
+    ports[..2].copy_from_slice(&(2000 + flow as u16).to_be_bytes());
+    ports[4..6].copy_from_slice(&((size - v4::HEADER) as u16).to_be_bytes());
+    Frame { bytes, size }
+}
+
+/// One member of a flow group.
+struct Sender {
+    source: Source,
+    next: Option<(Instant, u64)>,
+    stop: Instant,
+    side: usize,
+    vpn: usize,
+    dscp: u8,
+}
+
+impl Sender {
+    fn advance(&mut self) {
+        let Some((at, _)) = self.next else { return };
+        self.next = self.source.next().map(|emission| (at + emission.gap, emission.bytes));
+        self.next = self.next.filter(|(at, _)| *at < self.stop);
+    }
+}
+
+fn senders(plan: &Plan) -> Vec<Sender> {
+    let mut senders = Vec::new();
+    for (index, group) in plan.flows.iter().enumerate() {
+        let through = group.vpn.unwrap();
+        let entering = entering(plan);
+        let place = |side: usize| entering[side].iter().position(|vpn| *vpn == through);
+        let (side, vpn) = (0..2).find_map(|side| Some((side, place(side)?))).unwrap();
+        for member in 0..group.count {
+            let stream = Stream::new(SEED, &format!("flow.{}", plan.flow_name(index, member)));
+            let mut sender = Sender {
+                source: Source::new(group.traffic.pattern().unwrap(), stream),
+                next: Some((group.start + group.stagger * member as u64, 0)),
+                stop: group.stop,
+                side,
+                vpn,
+                dscp: group.datagrams.dscp,
+            };
+            sender.advance();
+            senders.push(sender);
+        }
+    }
+    senders
+}
+
+/// An engine, the far ends of its ports, and the links of its side: from its customers, and to the
+/// other engine.
+struct Router {
+    engine: Engine<End>,
+    customers: End,
+    core: End,
+    links: [Link<Frame>; 2],
+}
+
+fn router(plan: &Plan, side: usize) -> Router {
+    let (customer_port, customers) = ring::pair(1 << 16).unwrap();
+    let (core_port, core) = ring::pair(1 << 16).unwrap();
+    let mut engine = Engine::new(&config(plan, side), vec![customer_port, core_port]).unwrap();
+    engine.trace();
+    let link = |name: &str, direction: usize| {
+        let link = plan.links.iter().find(|link| link.name == name).unwrap();
+        Link::new(&link.directions[direction], Stream::new(SEED, name))
+    };
+    Router { engine, customers, core, links: [link(["a", "b"][side], 0), link("line", side)] }
+}
+
+fn give(end: &mut End, now: Instant, frame: &[u8]) {
+    end.send_at(frame, now.0);
+    end.flush().unwrap();
+}
+
+fn taken(end: &mut End) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    end.receive(usize::MAX, &mut |received| frames.push(received.frame.to_vec())).unwrap();
+    frames
+}
+
+/// What two engines are told and decide.
+fn by_engines(plan: &Plan) -> Vec<Decisions> {
+    let mut routers = [router(plan, 0), router(plan, 1)];
+    let mut senders = senders(plan);
+    let (end, mut now) = (Instant::ZERO + plan.duration, Instant::ZERO);
+    let mut events: [Vec<Event>; 2] = Default::default();
+    while now <= end {
+        for side in 0..2 {
+            while let Some(arrival) = routers[side].links[0].poll_arrival(now) {
+                give(&mut routers[side].customers, now, &arrival.packet.bytes);
+            }
+            while let Some(arrival) = routers[side].links[1].poll_arrival(now) {
+                give(&mut routers[1 - side].core, now, &arrival.packet.bytes);
+            }
+        }
+        for (number, sender) in senders.iter_mut().enumerate() {
+            while let Some((at, payload)) = sender.next.filter(|(at, _)| *at <= now) {
+                let frame = datagram(sender.side, sender.vpn, number, sender.dscp, payload);
+                routers[sender.side].links[0].handle_packet(at, frame);
+                sender.advance();
+            }
+        }
+        for (router, events) in routers.iter_mut().zip(&mut events) {
+            while router.engine.turn(now).more {}
+            events.extend(router.engine.take_trace());
+            taken(&mut router.customers);
+            for bytes in taken(&mut router.core) {
+                let size = bytes.len() - ethernet::HEADER;
+                router.links[1].handle_packet(now, Frame { bytes, size });
+            }
+        }
+        let timers = routers.iter().flat_map(|router| {
+            let links = router.links.iter().map(Link::poll_timeout);
+            links.chain([router.engine.poll_timeout()])
+        });
+        let emissions = senders.iter().filter_map(|sender| Some(sender.next?.0));
+        let next = timers.chain(emissions).min().unwrap();
+        assert!(next > now, "nothing that is due is left: {next:?}");
+        now = next;
+    }
+    let entering = entering(plan);
+    for router in &routers {
+        assert_eq!(router.engine.counters().get(netstage_pe::engine::Counter::ReplyUnasked), 0);
+    }
+    events.into_iter().zip(entering).map(|(events, vpns)| Decisions { vpns, events }).collect()
+}
+
+/// One decision, or what it rests on, without what drivers have in different ways.
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Packet { at: u64, flow: u32, size: u32, class: u32, taken: bool },
+    Reply { at: u64, flow: u32, sequence: u32, sent: u64, received: u64, window: u64 },
+    Sent { at: u64, sent: Sent },
+}
+
+fn steps(decisions: &Decisions) -> Vec<Step> {
+    let steps = decisions.events.iter().flat_map(|event| match event {
+        &Event::Packet { at, flow, size, class, taken, .. } => {
+            vec![Step::Packet { at, flow, size, class, taken }]
+        }
+        &Event::Reply { at, flow, sequence, packets_sent: sent, received, window, .. } => {
+            let window = window.to_bits();
+            vec![Step::Reply { at, flow, sequence, sent, received, window }]
+        }
+        Event::Turn { at, sent, .. } => sent.iter().map(|sent| Step::Sent { at: *at, sent: *sent }).collect(),
+        _ => Vec::new(),
+    });
+    steps.collect()
+}
+
+/// The first decision that is another one, if any is.
+fn difference(one: &[Decisions], other: &[Decisions]) -> Option<String> {
+    assert_eq!(one.len(), other.len());
+    for (one, other) in one.iter().zip(other) {
+        assert_eq!(one.vpns, other.vpns);
+        let (one, other) = (steps(one), steps(other));
+        let differ = one.iter().zip(&other).position(|(one, other)| one != other);
+        let at = differ.or((one.len() != other.len()).then_some(one.len().min(other.len())));
+        if let Some(at) = at {
+            let (one, other) = (one.get(at), other.get(at));
+            return Some(format!("decision {at}: simulated {one:?}, the engine's {other:?}"));
+        }
+    }
+    None
+}
+
+/// What the simulator's PEs decide, the west one first, as the engines.
+fn simulated(plan: &Plan) -> Vec<Decisions> {
+    let mut decisions = netstage_sim::decisions(plan, SEED);
+    decisions.sort_by_key(|pe| plan.nodes[plan.vpns[pe.vpns[0]].ingress].name != "west");
+    decisions
+}
+
+#[test]
+fn the_simulator_and_the_router_decide_alike() {
+    for encapsulation in ["mpls", "mpls-in-udp"] {
+        let plan = plan(encapsulation);
+        let (simulated, engines) = (simulated(&plan), by_engines(&plan));
+        assert_eq!(difference(&simulated, &engines), None, "{encapsulation}");
+        // It is a comparison of something: all that can be decided was.
+        let steps: Vec<Step> = simulated.iter().flat_map(steps).collect();
+        let count = |of: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| of(step)).count();
+        let refused = count(&|step| matches!(step, Step::Packet { taken: false, .. }));
+        let queries = count(&|step| matches!(step, Step::Sent { sent: Sent::Query(..), .. }));
+        let data = count(&|step| matches!(step, Step::Sent { sent: Sent::Data(..), .. }));
+        let replies = count(&|step| matches!(step, Step::Reply { .. }));
+        let lost = count(&|step| matches!(step, Step::Reply { sent, received, .. } if sent > received));
+        let counts = [refused, queries, data, replies, lost];
+        println!("{encapsulation}: refused, queries, data, replies, with losses: {counts:?}");
+        assert!(refused > 100 && queries > 1_000 && data > 10_000 && replies > 1_000, "{counts:?}");
+        assert!(lost > 100, "{counts:?}");
+    }
+}
+
+#[test]
+fn another_setting_of_one_of_them_is_noticed() {
+    let plan = plan("mpls");
+    let simulated = simulated(&plan);
+    type Change = fn(&mut Settings);
+    let changes: [(&str, Change); 5] = [
+        ("blue", |settings| settings.weight *= 1.0 + 1e-9),
+        ("blue", |settings| settings.classes[0].codepoints.clear()),
+        ("green-back", |settings| {
+            let Control::I2vfc(window) = &mut settings.control else { panic!("{settings:?}") };
+            window.report_within = window.report_within + Duration::from_millis(1);
+        }),
+        ("red", |settings| settings.minimum = None),
+        ("grey", |settings| settings.maximum = settings.maximum.map(|rate| BitRate(rate.0 + 1_000))),
+    ];
+    for (name, change) in changes {
+        let mut planted = plan.clone();
+        change(&mut planted.vpns.iter_mut().find(|vpn| vpn.name == name).unwrap().settings);
+        let found = difference(&simulated, &by_engines(&planted));
+        assert!(found.is_some(), "nothing is noticed of a change of {name}");
+    }
+}

@@ -1,0 +1,127 @@
+//! PE routers at both ends of VPNs: [`netstage_core::edge`] at the ingress, counts at the egress,
+//! queries between them.
+
+use super::World;
+use crate::packet::{Body, Packet};
+use netstage_core::edge::Event;
+use netstage_core::fair::Transmit;
+use netstage_core::packet::Ecn;
+use netstage_core::time::Instant;
+
+impl World<'_> {
+    #[inline]
+    pub(super) fn pass_egress(&mut self, now: Instant, vpn: u32, packet: &mut Packet) {
+        let vpn = &mut self.vpns[vpn as usize];
+        if let Body::Query(query) = packet.body {
+            packet.body = Body::Reply(vpn.egress.handle_query(query));
+        } else {
+            packet.size -= vpn.encapsulation.overhead();
+            vpn.egress.handle_packet(packet.size, packet.ecn == Ecn::CongestionExperienced);
+            vpn.bytes.add(now, u64::from(packet.size));
+        }
+    }
+
+    /// A customer's packet of a class of the VPN's arrives at its ingress PE.
+    pub(super) fn handle_ingress(&mut self, now: Instant, number: u32, class: u16, mut packet: Packet) {
+        packet.step += 1;
+        // Inside the PE, it is of a class of the VPN; to links, the VPN is its class.
+        packet.class = class;
+        let vpn = &mut self.vpns[number as usize];
+        let (pe, flow) = (vpn.pe, vpn.flow as usize);
+        let flows = &mut self.pes[pe as usize].flows;
+        if flows.is_stopped(flow) {
+            flows.wake(now, flow);
+            vpn.queue_drops.add(now, 1);
+            self.lose(now, &packet);
+        } else {
+            let handled = flows.handle_packet(now, flow, packet);
+            vpn.account(now, flows.queue_len(flow));
+            if let Err(refused) = handled {
+                vpn.queue_drops.add(now, 1);
+                self.lose(now, &refused);
+            }
+        }
+        self.pump_pe(now, pe);
+    }
+
+    pub(super) fn handle_report(&mut self, now: Instant, vpn: u32, packet: &Packet) {
+        self.deliver(now);
+        let Body::Reply(reply) = packet.body else { unreachable!("only replies end at an ingress PE") };
+        let vpn = &self.vpns[vpn as usize];
+        let pe = vpn.pe;
+        self.pes[pe as usize].flows.handle_reply(now, vpn.flow as usize, &reply);
+        self.pump_pe(now, pe);
+    }
+
+    /// Lets a PE do all that is due, and looks when that is so again.
+    pub(super) fn pump_pe(&mut self, now: Instant, pe: u32) {
+        let index = pe as usize;
+        self.pes[index].flows.handle_timeout(now);
+        while let Some((flow, transmit)) = self.pes[index].flows.poll_transmit(now) {
+            let number = self.pes[index].vpns[flow];
+            let vpn = &mut self.vpns[number as usize];
+            let packet = match transmit {
+                Transmit::Data(packet) => {
+                    vpn.account(now, self.pes[index].flows.queue_len(flow));
+                    let size = packet.size + vpn.encapsulation.overhead();
+                    Packet { size, class: number as u16, ..packet }
+                }
+                Transmit::Query(query) => {
+                    self.totals.sent += 1;
+                    Packet {
+                        step: self.routes.query[number as usize],
+                        flow: number,
+                        size: vpn.encapsulation.management_packet(),
+                        class: number as u16,
+                        ecn: Ecn::NotCapable,
+                        background: false,
+                        body: Body::Query(query),
+                    }
+                }
+            };
+            self.proceed(now, packet);
+        }
+        while let Some((flow, dropped)) = self.pes[index].flows.poll_dropped() {
+            let vpn = &mut self.vpns[self.pes[index].vpns[flow] as usize];
+            vpn.account(now, self.pes[index].flows.queue_len(flow));
+            vpn.queue_drops.add(now, 1);
+            self.lose(now, &dropped);
+        }
+        let pe = &mut self.pes[index];
+        let wanted = pe.flows.poll_timeout();
+        if wanted != pe.wake {
+            pe.wake = wanted;
+            self.pe_timers.set(index as u32, wanted);
+        }
+    }
+
+    /// Reference flows' PEs publish what they measure to those that follow: without delay or loss here.
+    pub(super) fn publish(&mut self, now: Instant) {
+        for index in 0..self.vpns.len() {
+            let Some(reference) = self.vpns[index].reference else { continue };
+            let measured = &self.vpns[reference];
+            let measuring = &self.pes[measured.pe as usize].flows;
+            if measuring.silent_since(measured.flow as usize).is_some() {
+                continue;
+            }
+            let Some(published) = measuring.publish(now, measured.flow as usize) else { continue };
+            let following = &mut self.pes[self.vpns[index].pe as usize].flows;
+            // Flows of one PE hear of it once.
+            if following.reference(reference).is_none_or(|known| known.at < now) {
+                following.handle_reference(reference, published);
+            }
+        }
+    }
+
+    /// Records from now on what PEs are told and decide.
+    pub(crate) fn record_decisions(&mut self) {
+        self.pes.iter_mut().for_each(|pe| pe.flows.begin());
+    }
+
+    /// What was recorded of the PE where a VPN enters, and the VPN of each of its flows.
+    pub(crate) fn decisions(&mut self) -> Vec<(Vec<usize>, Vec<Event>)> {
+        let of =
+            |pe: &mut crate::pe::Pe| (pe.vpns.iter().map(|vpn| *vpn as usize).collect(), pe.flows.take());
+        self.pes.iter_mut().map(of).collect()
+    }
+}

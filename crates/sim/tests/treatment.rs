@@ -1,0 +1,174 @@
+//! What can be configured of a VPN flow at a PE holds in the simulator: classes, minimum and
+//! maximum rate, probing when idle, and what becomes of packets while the far end is silent.
+
+use netstage_core::edge::{Event, Sent};
+use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::plan::Plan;
+use netstage_scenario::{Options, parse};
+
+/// A VPN across one line, `vpn` and `flows` as given.
+fn plan(line: &str, vpn: &str, flows: &str) -> Plan {
+    let text = format!(
+        r#"
+        [scenario]
+        duration = "20 s"
+        [measure]
+        delay = true
+        [defaults.link]
+        rate = "1 Gbit/s"
+        buffer = "10000 packets"
+        [defaults.flow]
+        from = "a"
+        to = "b"
+        vpn = "red"
+        transport = "udp"
+        [node.a]
+        [node.b]
+        [node.west]
+        kind = "pe"
+        [node.east]
+        kind = "pe"
+        [link.a]
+        ends = ["a", "west"]
+        [link.line]
+        ends = ["west", "east"]
+        {line}
+        [link.b]
+        ends = ["east", "b"]
+        [vpn.red]
+        ingress = "west"
+        egress = "east"
+        {vpn}
+        {flows}"#
+    );
+    match parse("treatment.toml", &text, None, &Options::default()) {
+        Ok(scenario) => scenario.cells[0].plan.clone(),
+        Err(errors) => panic!("{errors}"),
+    }
+}
+
+fn run(plan: &Plan) -> Outcome {
+    netstage_sim::run(plan, 1, &|| false).unwrap()
+}
+
+/// Values from 5 s on.
+fn settled<'a>(outcome: &'a Outcome, metric: Metric, subject: &str) -> &'a [f64] {
+    &outcome.get(metric, subject).unwrap().values[5..]
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+const GREEDY: &str = r#"
+    [flow.greedy]
+    traffic = { model = "cbr", rate = "20 Mbit/s", packet = "972 B" }"#;
+
+#[test]
+fn a_sparse_flow_of_a_class_does_not_wait_for_a_greedy_one() {
+    let flows = GREEDY.to_owned()
+        + r#"
+        [flow.voice]
+        udp = { dscp = 46 }
+        traffic = { model = "cbr", rate = "64 kbit/s", packet = "172 B" }"#;
+    let control = r#"control = { kind = "fixed-rate", rate = "8 Mbit/s" }"#;
+    let classes = r#"
+        classes = [{ dscp = [46], buffer = "20 packets" }, { dscp = [], priority = 1 }]"#;
+    let apart = r#"
+        classes = [{ dscp = [], queue = { kind = "fq-codel", flows = 64 } }]"#;
+    let voice = |queue: &str| {
+        let outcome = run(&plan("delay = \"5 ms\"", &(control.to_owned() + queue), &flows));
+        let carried = mean(settled(&outcome, Metric::VpnThroughput, "red"));
+        assert!((carried / 8e6 - 1.0).abs() < 0.01, "{carried} bit/s with {queue:?}");
+        // Bins in which nothing arrives have no delay.
+        let delays = settled(&outcome, Metric::FlowDelay, "voice").iter().copied();
+        let delays: Vec<f64> = delays.filter(|delay| delay.is_finite()).collect();
+        (mean(&delays), mean(settled(&outcome, Metric::FlowThroughput, "voice")))
+    };
+    let (in_order, some) = voice("");
+    // 128 packets of 1,000 bytes wait 128 ms, and fewer than half of its own find room.
+    assert!(in_order > 0.12 && some < 40e3, "{in_order} s, {some} bit/s");
+    for queue in [classes, apart] {
+        let (delay, all) = voice(queue);
+        assert!(delay < 0.009 && all > 63e3, "{delay} s, {all} bit/s with {queue:?}");
+    }
+}
+
+#[test]
+fn a_minimum_is_held_whatever_is_lost() {
+    let line = "delay = \"50 ms\"\nloss = 0.14";
+    let carried = |vpn: &str| {
+        let outcome = run(&plan(line, vpn, GREEDY));
+        mean(settled(&outcome, Metric::VpnThroughput, "red")) / (1.0 - 0.14)
+    };
+    let (without, with) = (carried(""), carried("minimum = \"4 Mbit/s\""));
+    assert!(without < 0.8e6, "{without} bit/s");
+    // Management packets are lost as data are, so that some of what is under way is reported late.
+    assert!((3.6e6..4.4e6).contains(&with), "{with} bit/s");
+}
+
+#[test]
+fn a_maximum_is_never_exceeded_and_used() {
+    for control in ["i2vfc", "none"] {
+        let vpn = format!("control = \"{control}\"\nmaximum = \"5 Mbit/s\"");
+        let outcome = run(&plan("delay = \"5 ms\"", &vpn, GREEDY));
+        let rates = settled(&outcome, Metric::VpnThroughput, "red");
+        // A bin's edges may fall on either side of one packet.
+        assert!(rates.iter().all(|rate| (4.99e6..5.008e6).contains(rate)), "{control}: {rates:?}");
+        assert!(mean(settled(&outcome, Metric::VpnQueueDrops, "red")) > 1000.0, "{control}");
+    }
+}
+
+/// When queries left, seconds.
+fn queries(plan: &Plan) -> Vec<f64> {
+    let decisions = netstage_sim::decisions(plan, 1).remove(0);
+    assert_eq!(decisions.vpns, [0]);
+    let asked = |event: &Event| match event {
+        Event::Turn { at, sent, .. } if sent.iter().any(|sent| matches!(sent, Sent::Query(..))) => Some(*at),
+        _ => None,
+    };
+    decisions.events.iter().filter_map(asked).map(|at| at as f64 / 1e9).collect()
+}
+
+#[test]
+fn an_idle_vpn_probes_ever_more_rarely() {
+    let line = "delay = \"5 ms\"";
+    let once = r#"
+        [flow.once]
+        traffic = { model = "cbr", rate = "8 kbit/s", packet = "500 B" }
+        stop = "1 s""#;
+    // It asks after a second, then as rarely as it may; a packet makes it ask at once, and then as
+    // one that has just fallen idle.
+    let idle = |vpn: &str, flows: &str| queries(&plan(line, vpn, flows));
+    let nothing = "[flow.late]\nstart = \"19 s\"\ntraffic = { model = \"cbr\", rate = \"8 kbit/s\" }";
+    let rarely = idle("control = { idle_probe = \"4 s\" }", nothing);
+    assert_eq!(rarely[..5], [1.0, 5.0, 9.0, 13.0, 17.0], "{rarely:?}");
+    let often = idle("control = { idle_probe = \"1 s\" }", nothing);
+    assert_eq!(often[..18], (1..19).map(f64::from).collect::<Vec<f64>>()[..], "{often:?}");
+    let backs_off = idle("", once);
+    let gaps: Vec<f64> = backs_off.windows(2).map(|pair| (pair[1] - pair[0]).round()).collect();
+    assert!(gaps.ends_with(&[1.0, 2.0, 4.0, 8.0]), "{backs_off:?}");
+}
+
+#[test]
+fn a_silent_far_end_closes_a_vpn_that_is_to_fail_closed() {
+    let line = "delay = \"5 ms\"\nschedule = [{ at = \"6 s\", up = false }, { at = \"12 s\", up = true }]";
+    let carried = |then: &str| {
+        let vpn = format!("silent_after = \"2 s\"\nwhen_silent = \"{then}\"\nmaximum = \"5 Mbit/s\"");
+        let plan = plan(line, &vpn, GREEDY);
+        let outcome = run(&plan);
+        let sent = &outcome.get(Metric::LinkThroughput, "line.forward").unwrap().values;
+        let decisions = netstage_sim::decisions(&plan, 1).remove(0);
+        let data = |event: &Event| match event {
+            Event::Turn { at, sent, .. } if (9_000_000_000..11_000_000_000).contains(at) => {
+                sent.iter().filter(|sent| matches!(sent, Sent::Data(..))).count()
+            }
+            _ => 0,
+        };
+        (decisions.events.iter().map(data).sum::<usize>(), sent[19])
+    };
+    let (open, closed) = (carried("open"), carried("closed"));
+    // 625 packets of 1,000 bytes a second.
+    assert!((1200..1300).contains(&open.0) && closed.0 == 0, "{open:?} {closed:?}");
+    assert!(open.1 > 4.9e6 && closed.1 > 4.0e6, "{open:?} {closed:?}");
+}
