@@ -10,12 +10,13 @@ use netstage_host::obstacle::Obstacle;
 use netstage_router::daemon::routes;
 use netstage_router::daemon::state::RouteFilter;
 use nix::unistd::{User, chown};
+use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,11 +24,69 @@ use std::time::{Duration, Instant};
 const USER: &str = "frr";
 /// How often something is looked for.
 const LOOK: Duration = Duration::from_millis(200);
-/// From when label distribution begins to when its daemons look for peers: FRR's ldpd (8.4) at times does not
-/// tell a peer of a label that it binds while the session comes up.
-const BINDING: Duration = Duration::from_secs(2);
+/// Longest time without progress until the LDP sessions of routers that lack an LSP are reset, doubled after each reset:
+/// in a new session a peer advertises all its labels.
+const STALLED: Duration = Duration::from_secs(15);
 /// Longest wait for a process to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
+
+/// What ldpd has bound labels to.
+#[derive(Default, Deserialize)]
+struct Bindings {
+    bindings: Vec<Binding>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Binding {
+    prefix: String,
+    /// "-" where there is none.
+    local_label: String,
+}
+
+/// When nothing has been learned for too long.
+struct Stall {
+    lacking: Vec<String>,
+    since: Instant,
+    limit: Duration,
+}
+
+impl Stall {
+    fn new(now: Instant) -> Stall {
+        Stall { lacking: Vec::new(), since: now, limit: STALLED }
+    }
+
+    /// Whether the same has been lacking for the limit, which is twice as long from then on.
+    fn is_due(&mut self, now: Instant, lacking: &[String]) -> bool {
+        if self.lacking != lacking {
+            self.lacking = lacking.to_vec();
+            self.since = now;
+        }
+        let is_due = !lacking.is_empty() && now.duration_since(self.since) >= self.limit;
+        if is_due {
+            (self.since, self.limit) = (now, 2 * self.limit);
+        }
+        is_due
+    }
+}
+
+/// What routers lack, each asked until it lacks nothing any more.
+fn until_all<'a>(
+    routers: &'a [RouterSpec],
+    lacks: impl Fn(&Routing, &RouterSpec) -> Option<String> + 'a,
+) -> impl FnMut(&Routing) -> Vec<String> + 'a {
+    let mut learning: Vec<&RouterSpec> = routers.iter().collect();
+    move |routing| {
+        let mut lacking = Vec::new();
+        learning.retain(|router| {
+            let lack = lacks(routing, router);
+            let is_lacking = lack.is_some();
+            lacking.extend(lack);
+            is_lacking
+        });
+        lacking
+    }
+}
 
 /// Routers that run.
 pub struct Routing {
@@ -66,23 +125,31 @@ impl Routing {
                     routing.start_daemon(router, *daemon, namespace(nodes, router), netstage, &library)?;
                 }
             }
-            if has_labels && Daemon::WAVES[wave].contains(&Daemon::Ldp) {
-                thread::sleep(BINDING);
-                routers.iter().try_for_each(|router| routing.find_label_peers(router))?;
-            }
             for router in routers.iter().filter(|_| wave == 0) {
                 routing.wait_for(&routing.folder(router).join("zserv.api"), router, "zebra")?;
             }
-            let mut learning: Vec<&RouterSpec> = routers.iter().collect();
+            let distributes = has_labels && Daemon::WAVES[wave].contains(&Daemon::Ldp);
+            if distributes {
+                let prefixes = routers.iter().flat_map(|router| &router.waves[wave].expects);
+                let prefixes: BTreeSet<&String> = prefixes.map(|(prefix, _)| prefix).collect();
+                routing.wait_until(
+                    limit,
+                    until_all(&routers, |routing, router| routing.unbound(router, &prefixes)),
+                )?;
+                routing.begin_sessions(&routers)?;
+            }
+            let mut all = until_all(&routers, |routing, router| routing.lacks(router, wave));
+            let mut stall = Stall::new(Instant::now());
             routing.wait_until(limit, |routing| {
-                let mut lacking = Vec::new();
-                learning.retain(|router| match routing.lacks(router, wave) {
-                    Some(lack) => {
-                        lacking.push(lack);
-                        true
-                    }
-                    None => false,
-                });
+                let lacking = all(routing);
+                if distributes && stall.is_due(Instant::now(), &lacking) {
+                    routers.iter().filter(|router| routing.lacks(router, wave).is_some()).for_each(
+                        |router| {
+                            // A daemon that does not answer is asked again after the next stall.
+                            let _ = routing.vtysh(router, Daemon::Ldp, &["clear mpls ldp neighbor"]);
+                        },
+                    );
+                }
                 lacking
             })?;
         }
@@ -91,15 +158,21 @@ impl Routing {
         Ok(routing)
     }
 
+    /// Has all routers' ldpd look for peers, at once: a peer that is found long after the others makes its neighbors
+    /// wait longer from attempt to attempt, up to two minutes (RFC 5036, section 2.5.3).
+    fn begin_sessions(&self, routers: &[RouterSpec]) -> Result<(), Obstacle> {
+        thread::scope(|scope| {
+            let begin = |router| scope.spawn(move || self.find_label_peers(router));
+            let begun: Vec<_> = routers.iter().map(begin).collect();
+            begun.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+        })
+    }
+
     /// Has a router's ldpd look for peers by its interfaces.
     fn find_label_peers(&self, router: &RouterSpec) -> Result<(), Obstacle> {
         let node = &router.name;
-        let mut vtysh = Command::new("vtysh");
-        vtysh.arg("--vty_socket").arg(self.folder(router)).args(["-d", "ldpd"]);
-        for line in configuration::label_peers(&router.label_interfaces) {
-            vtysh.arg("-c").arg(line);
-        }
-        let output = vtysh.stdin(Stdio::null()).output().map_err(|error| {
+        let output = self.vtysh(router, Daemon::Ldp, &configuration::label_peers(&router.label_interfaces));
+        let output = output.map_err(|error| {
             let message = format!("node.{node}: vtysh, which tells ldpd of interfaces: {error}");
             Obstacle::missing(message, "sudo apt-get install frr (Debian)")
         })?;
@@ -113,6 +186,29 @@ impl Routing {
                 )))
             }
         }
+    }
+
+    /// The first prefix to which a router's ldpd has bound no label yet. Sessions begin after that: ldpd (FRR 8.4)
+    /// at times does not advertise a label that it binds while a session comes up.
+    fn unbound(&self, router: &RouterSpec, prefixes: &BTreeSet<&String>) -> Option<String> {
+        let output = self.vtysh(router, Daemon::Ldp, &["show mpls ldp ipv4 binding json"]).ok();
+        let text = output.map(|output| output.stdout).unwrap_or_default();
+        // Without an answer nothing is bound.
+        let bindings: Bindings = serde_json::from_slice(&text).unwrap_or_default();
+        let bound = bindings.bindings.iter().filter(|binding| binding.local_label != "-");
+        let bound: BTreeSet<&String> = bound.map(|binding| &binding.prefix).collect();
+        let prefix = prefixes.difference(&bound).next()?;
+        Some(format!("node.{} has no label for {prefix}", router.name))
+    }
+
+    /// What one of a router's daemons answers to commands.
+    fn vtysh(&self, router: &RouterSpec, daemon: Daemon, commands: &[impl AsRef<str>]) -> io::Result<Output> {
+        let mut vtysh = Command::new("vtysh");
+        vtysh.arg("--vty_socket").arg(self.folder(router)).args(["-d", daemon.program()]);
+        for command in commands {
+            vtysh.arg("-c").arg(command.as_ref());
+        }
+        vtysh.stdin(Stdio::null()).output()
     }
 
     /// Waits until nothing is lacking any more.
@@ -287,4 +383,23 @@ fn namespace<'a>(nodes: &'a [Option<Namespace>], router: &RouterSpec) -> &'a Nam
 fn with_socket(router: &RouterSpec, folder: &Path) -> String {
     let socket = format!("control = \"{}\"", folder.join("router.sock").display());
     router.configuration.replace("control = \"router.sock\"", &socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_is_due_once_nothing_has_changed_and_later_each_time() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let lacking = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (two, one) = (lacking(&["a", "b"]), lacking(&["b"]));
+        let mut stall = Stall::new(begin);
+        assert!(!stall.is_due(at(0), &two) && !stall.is_due(at(14), &two));
+        assert!(!stall.is_due(at(20), &one), "one has learned");
+        assert!(!stall.is_due(at(34), &one) && stall.is_due(at(35), &one));
+        assert!(!stall.is_due(at(64), &one) && stall.is_due(at(65), &one));
+        assert!(!stall.is_due(at(1000), &[]), "nothing is lacking");
+    }
 }
