@@ -18,18 +18,15 @@ build: need-build ## Build target/release/netstage
 	@$(CARGO) build --release --locked -p netstage
 
 test: need-test ## All tests, from nothing: installs the Debian packages it lacks
-	$(CARGO) test --release --locked --workspace
-	scripts/python.sh test $(abspath $(PROGRAM))
-	scripts/web.sh test
+	CARGO="$(CARGO)" scripts/test.sh $(abspath $(PROGRAM))
 
 check: need-build ## Every few minutes: formatting, clippy, quick tests; no privilege
 	$(CARGO) fmt --all --check
 	$(CLIPPY) -- -D warnings
 	NETSTAGE_TESTS=quick $(CARGO) test --locked --workspace
 
-test-full: test need-vm ## Long matrices and every scenario with all its repeats
-	NETSTAGE_TEST_FULL=1 $(CARGO) test --release --locked --workspace -- --include-ignored --skip measures_
-	scripts/python.sh test-full $(abspath $(PROGRAM))
+test-full: need-test need-vm ## Long matrices and every scenario with all its repeats
+	CARGO="$(CARGO)" NETSTAGE_TEST_FULL=1 scripts/test.sh full $(abspath $(PROGRAM))
 	{ scripts/image.sh "$$(scripts/deb.sh $(PROGRAM) target/debian)" && scripts/service.sh; } || [ $$? -eq 4 ]
 
 lint: need-test audit ## Formatting, clippy, audit, and whether committed objects are what their sources give

@@ -35,12 +35,12 @@ lint)
     ;;
 test)
     build
-    .venv/bin/pytest --quiet
+    .venv/bin/pytest --quiet -rs
     ;;
 test-full)
     build
     install -r requirements-full.txt
-    .venv/bin/pytest --quiet -m "long or not long"
+    .venv/bin/pytest --quiet -rs -m "long or not long"
     ;;
 bench)
     build

@@ -1,28 +1,13 @@
-//! What tests of real packets share: skipping by name, and two namespaces joined by a link.
+//! What tests of real packets share: two namespaces joined by a link.
 #![allow(dead_code)]
 
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
-use netstage_host::netns::user::{Privileges, privileges};
 use netstage_host::netns::{Namespace, ethtool};
 use std::net::IpAddr;
 
 /// Ethernet addresses of the two ends.
 pub const LEFT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const RIGHT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
-/// Says that a test did not run, and why.
-pub fn skip(reason: &str) {
-    println!("skipped: {reason}");
-}
-
-/// Whether this process may make namespaces; says "skipped" where it may not.
-pub fn may_make_namespaces() -> bool {
-    let held = privileges() == Privileges::Held;
-    if !held {
-        skip("needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
-    }
-    held
-}
 
 /// Two namespaces joined by a veth pair without offloads: `left0` with 10.1.0.0/31 and
 /// fd00::/127, `right0` with the other address of each.

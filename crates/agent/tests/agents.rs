@@ -11,6 +11,7 @@ use netstage_agent::{Agent, EndReason};
 use netstage_agent_api::protocol::{RefusalKind, read_report};
 use netstage_agent_api::task::{self, Assignment};
 use netstage_core::measure::ClockOffset;
+use netstage_harness::needs;
 use netstage_host::clock::{Epoch, monotonic_ns};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -127,7 +128,6 @@ fn nodes(collected: &Collected) -> Vec<&str> {
 
 // Roles: nothing to do, unless the process was started for it.
 
-#[test]
 fn an_agent() {
     let (Ok(name), Ok(place)) = (std::env::var(ROLE), std::env::var(PLACE)) else { return };
     set_pdeathsig(Signal::SIGTERM).unwrap();
@@ -149,7 +149,6 @@ fn an_agent() {
     });
 }
 
-#[test]
 fn a_controller() {
     let (Ok(_), Ok(place)) = (std::env::var(ROLE), std::env::var(PLACE)) else { return };
     set_pdeathsig(Signal::SIGTERM).unwrap();
@@ -161,7 +160,6 @@ fn a_controller() {
     agents.watch(|_| ControlFlow::Continue(()));
 }
 
-#[test]
 fn runs_follow_one_another_and_nothing_is_left() {
     let place = Place::new("whole");
     let mut processes = ["a", "b"].map(|name| place.agent(name));
@@ -190,7 +188,6 @@ fn runs_follow_one_another_and_nothing_is_left() {
     assert!(!place.socket("a").exists() && !place.socket("b").exists());
 }
 
-#[test]
 fn a_killed_agent_is_named_and_the_others_results_are_kept() {
     let place = Place::new("killed");
     let processes = ["a", "b", "c"].map(|name| place.agent(name));
@@ -206,7 +203,6 @@ fn a_killed_agent_is_named_and_the_others_results_are_kept() {
     agents.finish();
 }
 
-#[test]
 fn agents_end_when_their_controller_is_killed_and_keep_what_they_found() {
     let place = Place::new("orphans");
     let mut processes = ["a", "b"].map(|name| place.agent(name));
@@ -231,7 +227,6 @@ fn agents_end_when_their_controller_is_killed_and_keep_what_they_found() {
     assert!(!place.socket("a").exists() && !place.socket("b").exists());
 }
 
-#[test]
 fn agents_end_when_their_controller_falls_silent() {
     let place = Place::new("silent");
     let mut agent = ["a", "b"].map(|name| place.agent(name));
@@ -247,11 +242,8 @@ fn agents_end_when_their_controller_falls_silent() {
     assert_eq!(place.spooled().len(), 2);
 }
 
-#[test]
 fn a_full_disk_is_told_and_the_report_arrives_all_the_same() {
-    if !nix::unistd::geteuid().is_root() {
-        return println!("skipped: mounting a file system needs root");
-    }
+    needs::root();
     let place = Place::new("full");
     let _process = place.agent("full");
     let mut agents = place.connect(&["full"]).unwrap();
@@ -265,7 +257,6 @@ fn a_full_disk_is_told_and_the_report_arrives_all_the_same() {
     agents.finish();
 }
 
-#[test]
 fn a_refusal_says_which_flow_why_and_what_would_help() {
     let place = Place::new("refusal");
     let _processes = ["a", "b"].map(|name| place.agent(name));
@@ -283,7 +274,6 @@ fn a_refusal_says_which_flow_why_and_what_would_help() {
     agents.finish();
 }
 
-#[test]
 fn a_start_in_the_past_is_refused() {
     let place = Place::new("late");
     let _process = place.agent("a");
@@ -295,7 +285,6 @@ fn a_start_in_the_past_is_refused() {
     assert_eq!(nodes(&agents.collect()), ["a"]);
 }
 
-#[test]
 fn a_panic_voids_the_run_and_spares_the_agent() {
     let place = Place::new("panic");
     let _process = place.agent("a");
@@ -307,7 +296,6 @@ fn a_panic_voids_the_run_and_spares_the_agent() {
     assert!(agents.collect().reports[0].void.is_empty());
 }
 
-#[test]
 fn a_run_can_be_stopped() {
     let place = Place::new("stop");
     let _process = place.agent("a");
@@ -321,7 +309,6 @@ fn a_run_can_be_stopped() {
     assert!(collected.reports[0].flows[0].bins[0].sent > 0);
 }
 
-#[test]
 fn a_second_controller_is_refused() {
     let place = Place::new("second");
     let _process = place.agent("a");
@@ -331,7 +318,6 @@ fn a_second_controller_is_refused() {
     first.finish();
 }
 
-#[test]
 fn who_does_not_answer_is_named() {
     let place = Place::new("mute");
     let limit = std::time::Duration::from_millis(500);
@@ -348,7 +334,6 @@ fn who_does_not_answer_is_named() {
     assert!(connect("file").contains("agent file at"));
 }
 
-#[test]
 fn twenty_agents_at_once() {
     let place = Place::new("twenty");
     let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
@@ -363,8 +348,6 @@ fn twenty_agents_at_once() {
     assert_eq!(left, ["spool"]);
 }
 
-#[test]
-#[ignore = "waits 10 s until the agent is given up"]
 fn an_agent_that_does_not_stop_is_given_up() {
     let place = Place::new("stubborn");
     let _processes = ["a", "b"].map(|name| place.agent(name));
@@ -374,3 +357,23 @@ fn an_agent_that_does_not_stop_is_given_up() {
     assert_eq!(nodes(&collected), ["b"]);
     assert!(collected.lost[0].reason.contains("still running"), "{collected:?}");
 }
+
+netstage_harness::tests![
+    an_agent,
+    a_controller,
+    runs_follow_one_another_and_nothing_is_left,
+    a_killed_agent_is_named_and_the_others_results_are_kept,
+    agents_end_when_their_controller_is_killed_and_keep_what_they_found,
+    agents_end_when_their_controller_falls_silent,
+    a_full_disk_is_told_and_the_report_arrives_all_the_same,
+    a_refusal_says_which_flow_why_and_what_would_help,
+    a_start_in_the_past_is_refused,
+    a_panic_voids_the_run_and_spares_the_agent,
+    a_run_can_be_stopped,
+    a_second_controller_is_refused,
+    who_does_not_answer_is_named,
+    twenty_agents_at_once,
+    #[ignore = "waits 10 s until the agent is given up"]
+    an_agent_that_does_not_stop_is_given_up,
+];
+netstage_harness::main![self];

@@ -17,6 +17,7 @@ use netstage_agent_api::results::Report;
 use netstage_agent_api::task::{Assignment, Side};
 use netstage_core::fleet::{Policy, Receipt};
 use netstage_core::measure::ClockOffset;
+use netstage_harness::needs;
 use netstage_host::ender::Ender;
 use netstage_host::log::Log;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -224,7 +225,6 @@ fn within(mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-#[test]
 fn sums_and_bins_that_cannot_be_harm_nobody() {
     let mut stage = Stage::new("sums");
     stage.enemy(Lie::Numbers);
@@ -233,7 +233,6 @@ fn sums_and_bins_that_cannot_be_harm_nobody() {
     stage.honest_run();
 }
 
-#[test]
 fn a_flood_is_cut_off() {
     let mut stage = Stage::new("flood");
     stage.enemy(Lie::Flood);
@@ -244,7 +243,6 @@ fn a_flood_is_cut_off() {
     stage.honest_run();
 }
 
-#[test]
 fn giant_messages_are_not_read() {
     let mut stage = Stage::new("giant");
     stage.enemy(Lie::GiantReport);
@@ -262,7 +260,6 @@ fn giant_messages_are_not_read() {
     stage.honest_run();
 }
 
-#[test]
 fn who_answers_before_it_is_asked_or_of_another_run_is_not_believed() {
     let mut stage = Stage::new("early");
     stage.enemy(Lie::Early);
@@ -271,7 +268,6 @@ fn who_answers_before_it_is_asked_or_of_another_run_is_not_believed() {
     stage.honest_run();
 }
 
-#[test]
 fn who_does_not_answer_is_named() {
     let mut stage = Stage::new("mute");
     stage.enemy(Lie::Mute);
@@ -284,7 +280,6 @@ fn who_does_not_answer_is_named() {
     stage.honest_run();
 }
 
-#[test]
 fn an_agent_speaks_for_itself_only() {
     let mut stage = Stage::new("others");
     stage.enemy(Lie::OthersNames);
@@ -303,7 +298,6 @@ fn an_agent_speaks_for_itself_only() {
     assert!(collected.warnings[0].contains("the report of agent eve cannot be kept"), "{collected:?}");
 }
 
-#[test]
 fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
     let mut stage = Stage::new("clocks");
     stage.enemy(Lie::Early);
@@ -320,7 +314,6 @@ fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
     stage.honest_run();
 }
 
-#[test]
 fn another_version_is_shown_and_not_used() {
     let mut stage = Stage::new("version");
     stage.enemy(Lie::Version);
@@ -340,7 +333,6 @@ fn another_version_is_shown_and_not_used() {
     stage.honest_run();
 }
 
-#[test]
 fn what_cannot_be_kept_here_stays_with_its_agents() {
     let mut stage = Stage::new("kept");
     let mut agents = stage.begin(&HONEST, 100).unwrap();
@@ -364,7 +356,6 @@ fn what_cannot_be_kept_here_stays_with_its_agents() {
     agents.finish();
 }
 
-#[test]
 fn who_hesitates_has_the_start_moved_for_all() {
     let mut stage = Stage::new("hesitant");
     stage.enemy(Lie::Hesitant);
@@ -381,8 +372,6 @@ fn who_hesitates_has_the_start_moved_for_all() {
     stage.honest_run();
 }
 
-#[test]
-#[ignore = "waits a minute until the agent is given up"]
 fn who_never_prepares_is_given_up_and_the_others_let_go() {
     let mut stage = Stage::new("unprepared");
     stage.enemy(Lie::Unprepared);
@@ -392,11 +381,8 @@ fn who_never_prepares_is_given_up_and_the_others_let_go() {
     stage.honest_run();
 }
 
-#[test]
 fn a_full_disk_of_the_controller_loses_no_report() {
-    if !nix::unistd::geteuid().is_root() {
-        return println!("skipped: mounting a file system needs root");
-    }
+    needs::root();
     let folder = place("full");
     let disk = Disk::mount(&folder.join("fleet"));
     let mut stage = Stage::at(folder);
@@ -442,11 +428,8 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     member::join(&stage.folder.join("late"), &stage.address.to_string(), &token).unwrap();
 }
 
-#[test]
 fn a_full_disk_of_an_agent_keeps_nobody_from_its_report() {
-    if !nix::unistd::geteuid().is_root() {
-        return println!("skipped: mounting a file system needs root");
-    }
+    needs::root();
     let folder = place("full-agent");
     let disk = Disk::mount(&folder.join(HONEST[0]).join("spool"));
     let mut stage = Stage::at(folder);
@@ -466,7 +449,6 @@ fn a_full_disk_of_an_agent_keeps_nobody_from_its_report() {
     stage.honest_run();
 }
 
-#[test]
 fn connections_that_say_nothing_keep_nobody_out() {
     let mut stage = Stage::new("half-open");
     // More than were ever dealt with at a time.
@@ -483,7 +465,6 @@ fn connections_that_say_nothing_keep_nobody_out() {
     assert!(stage.said().contains("it speaks something else"), "{}", stage.said());
 }
 
-#[test]
 fn after_its_handshake_too_who_speaks_no_protocol_is_let_go() {
     let stage = Stage::new("garbage");
     stage.join(ENEMY);
@@ -504,3 +485,23 @@ fn after_its_handshake_too_who_speaks_no_protocol_is_let_go() {
     assert!(within(|| stage.said().contains("it shows no certificate")), "{}", stage.said());
     assert!(within(|| stage.said().contains("agent eve")), "{}", stage.said());
 }
+
+netstage_harness::tests![
+    sums_and_bins_that_cannot_be_harm_nobody,
+    a_flood_is_cut_off,
+    giant_messages_are_not_read,
+    who_answers_before_it_is_asked_or_of_another_run_is_not_believed,
+    who_does_not_answer_is_named,
+    an_agent_speaks_for_itself_only,
+    nobody_is_believed_of_anothers_clock_what_that_one_contradicts,
+    another_version_is_shown_and_not_used,
+    what_cannot_be_kept_here_stays_with_its_agents,
+    who_hesitates_has_the_start_moved_for_all,
+    #[ignore = "waits a minute until the agent is given up"]
+    who_never_prepares_is_given_up_and_the_others_let_go,
+    a_full_disk_of_the_controller_loses_no_report,
+    a_full_disk_of_an_agent_keeps_nobody_from_its_report,
+    connections_that_say_nothing_keep_nobody_out,
+    after_its_handshake_too_who_speaks_no_protocol_is_let_go,
+];
+netstage_harness::main![self];

@@ -11,11 +11,11 @@ use netstage_core::link;
 use netstage_core::quantity::Capacity;
 use netstage_core::time::Duration;
 use netstage_emulator::netem;
+use netstage_harness::{needs, skip};
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
 use netstage_host::realtime::{Grants, Rank};
-use pair::{may_make_namespaces, skip};
 use std::net::UdpSocket;
 use std::thread;
 use std::time;
@@ -45,11 +45,8 @@ fn send(socket: &UdpSocket, size: usize, rate: u64, milliseconds: u64) -> u64 {
     }
 }
 
-#[test]
 fn a_round_trip_takes_the_delay_twice() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let (mut round_trips, report) =
         Apart::new().emulate(line(100_000_000, Duration::from_millis(10)), |left, right| {
             let (near, far) = (socket(left, 0), socket(right, 1));
@@ -113,11 +110,8 @@ fn rate_error(rate: u64) -> (f64, f64) {
     (received / rate as f64 - 1.0, direction.saturated.unwrap().error)
 }
 
-#[test]
 fn a_busy_line_keeps_its_rate() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     for rate in [10_000_000, 100_000_000] {
         let (received, emulated) = rate_error(rate);
         println!(
@@ -132,11 +126,8 @@ fn a_busy_line_keeps_its_rate() {
 }
 
 /// The kernel's own emulator is offered where it is there, and only there.
-#[test]
 fn netem_is_found_where_the_kernel_has_it() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let scratch = Namespace::new().unwrap();
     let mut netlink = Netlink::open(&scratch).unwrap();
     // A discipline every kernel has shows that asking works.
@@ -149,17 +140,13 @@ fn netem_is_found_where_the_kernel_has_it() {
                 netlink.set_queue_discipline("lo", "netem", stage.options()).unwrap();
             }
         }
-        false => skip("the kernel has no netem (CONFIG_NET_SCH_NETEM)"),
+        false => skip("this kernel has no netem (CONFIG_NET_SCH_NETEM)"),
     }
 }
 
 /// The goals, on a machine that has nothing else to do: make bench-emulator.
-#[test]
-#[ignore = "measures: a quiet machine"]
 fn measures_accuracy_at_full_load() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     println!("      rate  size     pps  rate error   late p50     p99     max  > 100 µs  processor");
     for (rate, size) in [(10_000_000, 1500), (100_000_000, 1500), (51_200_000, 128), (1_000_000_000, 1500)] {
         let packets = rate / (size * 8);
@@ -185,3 +172,12 @@ fn measures_accuracy_at_full_load() {
         println!("             {:?} {:?} {:?}", direction.totals, report.void, report.grants);
     }
 }
+
+netstage_harness::tests![
+    a_round_trip_takes_the_delay_twice,
+    a_busy_line_keeps_its_rate,
+    netem_is_found_where_the_kernel_has_it,
+    #[ignore = "measures: a quiet machine"]
+    measures_accuracy_at_full_load,
+];
+netstage_harness::main![self];

@@ -3,11 +3,12 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
+use netstage_harness::{needs, skip};
 use netstage_host::netns::multicast::MulticastRoutes;
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::routes::{Metrics, Route};
 use netstage_host::netns::{Namespace, ethtool, spawn_in};
-use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces};
+use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -50,11 +51,8 @@ fn udp(namespace: &Namespace, address: &str) -> UdpSocket {
     socket
 }
 
-#[test]
 fn datagrams_pass_between_two_namespaces() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     for (left, right) in [("10.1.0.0:7", "10.1.0.1:7"), ("[fd00::]:7", "[fd00::1]:7")] {
         let (sender, receiver) = (udp(&pair.left, left), udp(&pair.right, right));
@@ -68,11 +66,8 @@ fn datagrams_pass_between_two_namespaces() {
     assert_eq!((statistics.received_packets, statistics.sent_packets), (2, 0));
 }
 
-#[test]
 fn links_are_as_asked_for() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions { mtu: 9000, ..VethOptions::default() });
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let names: Vec<String> = netlink.links().unwrap().into_iter().map(|link| link.name).collect();
@@ -87,11 +82,8 @@ fn links_are_as_asked_for() {
     assert_eq!(gone.source.raw_os_error(), Some(libc::ENODEV), "{gone}");
 }
 
-#[test]
 fn routes_lead_through_a_router_and_carry_their_metrics() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     for (namespace, link, own, gateway, far) in [
         (&pair.left, "left0", "192.0.2.1", "10.1.0.1", "192.0.2.2"),
@@ -152,11 +144,8 @@ fn socket_option_text(stream: &TcpStream, option: libc::c_int) -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string()
 }
 
-#[test]
 fn parameters_are_set_inside_only() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let (host, inside) = (Namespace::of_this_thread().unwrap(), Namespace::new().unwrap());
     let before = host.sysctl_value("net.ipv4.ip_default_ttl").unwrap();
     inside.sysctl("net.ipv4.ip_default_ttl", "33").unwrap();
@@ -176,11 +165,8 @@ fn parameters_are_set_inside_only() {
     assert!(error.to_string().contains("net.ipv4.no_such_thing"), "{error}");
 }
 
-#[test]
 fn a_panic_inside_goes_on_outside_and_leaves_nothing() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let namespace = Namespace::new().unwrap();
     let identity = identity(&namespace);
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -191,11 +177,8 @@ fn a_panic_inside_goes_on_outside_and_leaves_nothing() {
     wait_until("the namespace is gone", || !is_held(&identity));
 }
 
-#[test]
 fn a_refused_request_says_what_was_asked() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let namespace = Namespace::new().unwrap();
     let error = Netlink::open(&namespace).unwrap().set_up("eth7").unwrap_err();
     assert!(error.to_string().contains("eth7"), "{error}");
@@ -206,11 +189,8 @@ fn a_refused_request_says_what_was_asked() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
 
-#[test]
 fn a_child_is_inside_and_ends_with_its_parents_thread_alive() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let namespace = Namespace::new().unwrap();
     // The thread that asks may end: the child lives on.
     let start = || {
@@ -231,11 +211,9 @@ fn a_child_is_inside_and_ends_with_its_parents_thread_alive() {
 }
 
 /// Not a test by itself: a program that stages two namespaces with a child and waits to be killed.
-#[test]
-#[ignore = "started by the test of kill -9"]
 fn stage_and_wait() {
     if std::env::var_os("NETSTAGE_TEST_STAGE").is_none() {
-        return;
+        skip("a part of another test");
     }
     let pair = Pair::new(VethOptions::default());
     let mut command = Command::new("sleep");
@@ -245,11 +223,8 @@ fn stage_and_wait() {
     child.wait().unwrap();
 }
 
-#[test]
 fn kill_leaves_nothing_behind() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let mut stage = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "stage_and_wait", "--ignored", "--nocapture"])
         .env("NETSTAGE_TEST_STAGE", "1")
@@ -273,11 +248,8 @@ fn kill_leaves_nothing_behind() {
     assert!(!host.links().unwrap().iter().any(ours));
 }
 
-#[test]
 fn multicast_routes_are_the_namespaces_own_and_go_with_their_value() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let [from, to] = ["lo", "left0"].map(|name| netlink.link(name).unwrap().index);
@@ -292,8 +264,7 @@ fn multicast_routes_are_the_namespaces_own_and_go_with_their_value() {
         let (source, group): (IpAddr, IpAddr) = (source.parse().unwrap(), group.parse().unwrap());
         let opened = MulticastRoutes::open(&pair.left, group);
         if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(nix::libc::ENOPROTOOPT)) {
-            println!("skipped: this kernel does not forward {group}");
-            continue;
+            skip(format!("this kernel does not forward {group}"));
         }
         let mut kept = opened.unwrap();
         kept.add(source, group, from, &[to]).unwrap();
@@ -308,3 +279,18 @@ fn multicast_routes_are_the_namespaces_own_and_go_with_their_value() {
         assert_eq!((told(&pair.left, links), told(&pair.left, routes)), (Vec::new(), Vec::new()));
     }
 }
+
+netstage_harness::tests![
+    datagrams_pass_between_two_namespaces,
+    links_are_as_asked_for,
+    routes_lead_through_a_router_and_carry_their_metrics,
+    parameters_are_set_inside_only,
+    a_panic_inside_goes_on_outside_and_leaves_nothing,
+    a_refused_request_says_what_was_asked,
+    a_child_is_inside_and_ends_with_its_parents_thread_alive,
+    #[ignore = "started by the test of kill -9"]
+    stage_and_wait,
+    kill_leaves_nothing_behind,
+    multicast_routes_are_the_namespaces_own_and_go_with_their_value,
+];
+netstage_harness::main![self];

@@ -7,13 +7,14 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
+use netstage_harness::{needs, skip};
 use netstage_host::netns::Namespace;
 use netstage_host::ports::Port;
 use netstage_host::ports::af_packet::AfPacket;
 use netstage_host::ports::af_xdp::AfXdp;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::time::{ClockId, clock_gettime};
-use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -94,7 +95,7 @@ fn measure(name: &str, open: Open, length: usize, window: u64) {
     let pair = Pair::new(Default::default());
     let mut to = match open(&pair.right, "right0") {
         Ok(port) => port,
-        Err(error) => return skip(&format!("{name}: {error}")),
+        Err(error) => skip(format!("{name}: {error}")),
     };
     let mut from = open(&pair.left, "left0").unwrap();
     let (ended, received) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -113,12 +114,8 @@ fn measure(name: &str, open: Open, length: usize, window: u64) {
     );
 }
 
-#[test]
-#[ignore = "a measurement, not a test"]
 fn measures_what_a_frame_costs() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     println!("port       bytes      Mpps  ns/frame sent  ns/frame received  % missed");
     for length in [64, 512, 1514] {
         measure("af_packet", af_packet, length, 1024);
@@ -126,3 +123,9 @@ fn measures_what_a_frame_costs() {
         measure("af_xdp", af_xdp, length, 1024);
     }
 }
+
+netstage_harness::tests![
+    #[ignore = "a measurement, not a test"]
+    measures_what_a_frame_costs,
+];
+netstage_harness::main![self];

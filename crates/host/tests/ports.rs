@@ -4,6 +4,7 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
+use netstage_harness::{needs, skip};
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::{Namespace, Netlink, ethtool};
 use netstage_host::ports::af_packet::{AfPacket, Options};
@@ -13,7 +14,7 @@ use netstage_host::ports::tun::{Layer, Tun};
 use netstage_host::ports::{Port, ring};
 use netstage_wire::{ip, tcp};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
@@ -107,7 +108,6 @@ fn packet_ports(pair: &Pair, options: Options) -> (AfPacket, AfPacket) {
     (open(&pair.left, "left0"), open(&pair.right, "right0"))
 }
 
-#[test]
 fn ring_carries_frames() {
     let (mut left, mut right) = ring::pair(1000).unwrap();
     frames_in_are_frames_out(&mut left, &mut right);
@@ -123,7 +123,6 @@ fn loss_without_wait(port: &mut dyn Port) -> std::io::Error {
     port.receive(1, &mut |_| {}).unwrap_err()
 }
 
-#[test]
 fn ring_counts_what_nobody_took() {
     let (mut left, mut right) = ring::pair(10).unwrap();
     send_all(&mut left, &frames(25));
@@ -131,11 +130,8 @@ fn ring_counts_what_nobody_took() {
     assert_eq!(right.missed(), 15);
 }
 
-#[test]
 fn af_packet_carries_frames() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
     let (mut left, mut right) = packet_ports(&pair, Options::default());
     frames_in_are_frames_out(&mut left, &mut right);
@@ -147,11 +143,8 @@ fn af_packet_carries_frames() {
     }
 }
 
-#[test]
 fn af_packet_keeps_vlan_tags() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
     let (mut left, mut right) = packet_ports(&pair, Options::default());
     let mut tagged = frame(1, 200);
@@ -164,11 +157,8 @@ fn af_packet_keeps_vlan_tags() {
     assert!(received.iter().map(|(frame, _)| frame).eq(&sent), "{received:x?}");
 }
 
-#[test]
 fn af_packet_refuses_what_the_interface_does_not_carry() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
     let (mut left, mut right) = packet_ports(&pair, Options::default());
     for unfit in [frame(0, 3000), frame(0, 1600), frame(0, 5)] {
@@ -179,11 +169,8 @@ fn af_packet_refuses_what_the_interface_does_not_carry() {
     assert_eq!(receive(&mut right, 1)[0].0, frame(1, 60));
 }
 
-#[test]
 fn af_packet_counts_what_nobody_took() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
     let (mut left, mut right) = packet_ports(&pair, Options { receive_frames: 100 });
     let sent = frames(2000);
@@ -203,11 +190,8 @@ fn af_packet_counts_what_nobody_took() {
     assert_eq!(right.missed(), missed, "asking does not change it");
 }
 
-#[test]
 fn af_packet_says_that_its_interface_is_down_or_gone() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
     let (mut left, mut right) = packet_ports(&pair, Options::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
@@ -233,26 +217,22 @@ fn af_packet_says_that_its_interface_is_down_or_gone() {
     assert!(error.to_string().contains("left0"), "{error}");
 }
 
-/// A port by AF_XDP, or "skipped" where this process or kernel cannot.
-fn xdp_port(namespace: &Namespace, link: &str, options: af_xdp::Options) -> Option<AfXdp> {
+/// A port by AF_XDP; skips where this process or kernel cannot.
+fn xdp_port(namespace: &Namespace, link: &str, options: af_xdp::Options) -> AfXdp {
     match AfXdp::open(namespace, link, options) {
-        Ok(port) => Some(port),
+        Ok(port) => port,
         Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
-            skip(&error.to_string());
-            None
+            skip(error.to_string())
         }
         Err(error) => panic!("{error}"),
     }
 }
 
-#[test]
 fn af_xdp_carries_frames() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
-    let Some(mut left) = xdp_port(&pair.left, "left0", Default::default()) else { return };
-    let mut right = xdp_port(&pair.right, "right0", Default::default()).unwrap();
+    let mut left = xdp_port(&pair.left, "left0", Default::default());
+    let mut right = xdp_port(&pair.right, "right0", Default::default());
     frames_in_are_frames_out(&mut left, &mut right);
     frames_in_are_frames_out(&mut right, &mut left);
     // Several times around the rings.
@@ -264,26 +244,20 @@ fn af_xdp_carries_frames() {
     assert_eq!(left.flush().unwrap(), 1, "what is too long is refused");
 }
 
-#[test]
 fn af_xdp_and_af_packet_understand_each_other() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
-    let Some(mut left) = xdp_port(&pair.left, "left0", Default::default()) else { return };
+    let mut left = xdp_port(&pair.left, "left0", Default::default());
     let mut right = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
     frames_in_are_frames_out(&mut left, &mut right);
     frames_in_are_frames_out(&mut right, &mut left);
 }
 
-#[test]
 fn af_xdp_counts_what_nobody_took() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
     let options = af_xdp::Options { receive_frames: 64, send_frames: 4096, receives: true };
-    let Some(mut right) = xdp_port(&pair.right, "right0", options) else { return };
+    let mut right = xdp_port(&pair.right, "right0", options);
     let mut left = AfPacket::open(&pair.left, "left0", Options::default()).unwrap();
     // Fewer than the driver itself holds, so that it loses none.
     let sent = frames(200);
@@ -298,15 +272,12 @@ fn af_xdp_counts_what_nobody_took() {
     assert_eq!(right.missed(), 136);
 }
 
-#[test]
 fn af_xdp_outlives_a_flood() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
     let options = af_xdp::Options { receive_frames: 64, send_frames: 1024, receives: true };
-    let Some(mut left) = xdp_port(&pair.left, "left0", options) else { return };
-    let mut right = xdp_port(&pair.right, "right0", options).unwrap();
+    let mut left = xdp_port(&pair.left, "left0", options);
+    let mut right = xdp_port(&pair.right, "right0", options);
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -333,20 +304,17 @@ fn af_xdp_outlives_a_flood() {
     assert_eq!(receive(&mut right, 64).len(), 64);
 }
 
-#[test]
 fn af_xdp_leaves_its_interface_as_it_was() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
-    let Some(port) = xdp_port(&pair.right, "right0", Default::default()) else { return };
+    let port = xdp_port(&pair.right, "right0", Default::default());
     let second = AfXdp::open(&pair.right, "right0", Default::default()).unwrap_err();
     assert!(second.to_string().contains("right0"), "{second}");
     drop(port);
     let mut left = AfPacket::open(&pair.left, "left0", Options::default()).unwrap();
     let mut right = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
     frames_in_are_frames_out(&mut left, &mut right);
-    let Some(mut port) = xdp_port(&pair.right, "right0", Default::default()) else { return };
+    let mut port = xdp_port(&pair.right, "right0", Default::default());
     Netlink::open(&pair.left).unwrap().delete_link("left0").unwrap();
     let error = loss(&mut port);
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
@@ -374,11 +342,8 @@ fn transfer(pair: &Pair, bytes: usize) -> (Vec<Vec<u8>>, u64) {
     (frames, handed() - before)
 }
 
-#[test]
 fn af_packet_does_what_a_host_leaves_to_its_interface() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     const BYTES: usize = 1 << 20;
     let pair = Pair::new(Default::default());
     let (frames, handed) = transfer(&pair, BYTES);
@@ -454,26 +419,16 @@ fn reflect_through(layer: Layer) {
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
-#[test]
 fn tun_and_tap_reach_the_kernel() {
-    if !may_make_namespaces() {
-        return;
-    }
-    if !std::path::Path::new("/dev/net/tun").exists() {
-        return skip("the kernel has no /dev/net/tun");
-    }
+    needs::namespaces();
+    needs::kernel("/dev/net/tun", std::path::Path::new("/dev/net/tun").exists());
     reflect_through(Layer::Ip);
     reflect_through(Layer::Ethernet);
 }
 
-#[test]
 fn labelled_packets_pass_an_interface_without_ethernet() {
-    if !may_make_namespaces() {
-        return;
-    }
-    if !std::path::Path::new("/dev/net/tun").exists() {
-        return skip("the kernel has no /dev/net/tun");
-    }
+    needs::namespaces();
+    needs::kernel("/dev/net/tun", std::path::Path::new("/dev/net/tun").exists());
     let namespace = Namespace::new().unwrap();
     let mut tun = Tun::create(&namespace, "tun0", Layer::Ip).unwrap();
     Netlink::open(&namespace).unwrap().set_up("tun0").unwrap();
@@ -515,7 +470,6 @@ impl Drop for Scratch {
     }
 }
 
-#[test]
 fn what_is_captured_is_replayed() {
     let file = Scratch::new("captured");
     let (mut left, right) = ring::pair(1000).unwrap();
@@ -552,11 +506,10 @@ fn what_is_captured_is_replayed() {
             let lengths: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
             assert!(lengths.into_iter().eq(frames.iter().map(|frame| frame.len())));
         }
-        Err(error) => skip(&format!("tshark reading our pcapng: {error}")),
+        Err(error) => skip(format!("tshark reading our pcapng: {error}")),
     }
 }
 
-#[test]
 fn replay_waits_until_frames_are_due() {
     let file = Scratch::new("due");
     let (mut left, right) = ring::pair(10).unwrap();
@@ -574,7 +527,6 @@ fn replay_waits_until_frames_are_due() {
     assert_eq!(replay.flush().unwrap(), 1);
 }
 
-#[test]
 fn a_broken_capture_and_a_full_disk_are_said() {
     let file = Scratch::new("broken");
     std::fs::write(&file.0, b"\x0a\x0d\x0d\x0anot a capture, although it begins like one").unwrap();
@@ -582,7 +534,7 @@ fn a_broken_capture_and_a_full_disk_are_said() {
     assert!(error.to_string().contains("broken.pcapng"), "{error}");
     let (mut left, right) = ring::pair(10_000).unwrap();
     let Ok(mut captured) = Captured::new(right, "/dev/full".as_ref(), "right0") else {
-        return skip("no /dev/full");
+        skip("no /dev/full");
     };
     // More than is held back before it is written.
     let sent = frames(2000);
@@ -591,3 +543,25 @@ fn a_broken_capture_and_a_full_disk_are_said() {
     let error = captured.finish().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
 }
+
+netstage_harness::tests![
+    ring_carries_frames,
+    ring_counts_what_nobody_took,
+    af_packet_carries_frames,
+    af_packet_keeps_vlan_tags,
+    af_packet_refuses_what_the_interface_does_not_carry,
+    af_packet_counts_what_nobody_took,
+    af_packet_says_that_its_interface_is_down_or_gone,
+    af_xdp_carries_frames,
+    af_xdp_and_af_packet_understand_each_other,
+    af_xdp_counts_what_nobody_took,
+    af_xdp_outlives_a_flood,
+    af_xdp_leaves_its_interface_as_it_was,
+    af_packet_does_what_a_host_leaves_to_its_interface,
+    tun_and_tap_reach_the_kernel,
+    labelled_packets_pass_an_interface_without_ethernet,
+    what_is_captured_is_replayed,
+    replay_waits_until_frames_are_due,
+    a_broken_capture_and_a_full_disk_are_said,
+];
+netstage_harness::main![self];

@@ -4,22 +4,47 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
+use netstage_harness::{needs, skip};
 use netstage_host::netns::user::{Privileges, become_privileged, privileges};
-use pair::{Pair, skip};
+use pair::Pair;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::process::{Command, ExitCode};
 
 /// "nobody" and "nogroup" of most systems; any without privileges do.
 const NOBODY: u32 = 65_534;
+/// Exit code where user namespaces are forbidden.
+const FORBIDDEN: u8 = 4;
 
-fn main() {
+const INSIDE: &str = "--inside";
+
+fn main() -> ExitCode {
+    // Only a process without threads can enter a user namespace: the test runs this program anew.
+    match std::env::args().any(|argument| argument == INSIDE) {
+        true => stage(),
+        false => netstage_harness::run([tests()]),
+    }
+}
+
+fn a_network_is_staged_without_privileges() {
+    needs::emulation();
     match privileges() {
-        _ if std::env::args().any(|argument| argument == "--inside") => stage(),
         Privileges::Held => stage_as_nobody(),
-        Privileges::UserNamespace => stage(),
-        Privileges::Neither(forbidden) => skip(&forbidden.to_string()),
+        Privileges::UserNamespace => inside(Command::new(std::env::current_exe().unwrap())),
+        Privileges::Neither(forbidden) => skip(forbidden.to_string()),
+    }
+}
+
+/// Stages the network in a process of its own.
+fn inside(mut command: Command) {
+    match command.arg(INSIDE).current_dir("/").output() {
+        Ok(output) if output.status.code() == Some(i32::from(FORBIDDEN)) => {
+            skip(String::from_utf8_lossy(&output.stderr))
+        }
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => skip(format!("no process of another user can be started: {error}")),
     }
 }
 
@@ -31,20 +56,20 @@ fn stage_as_nobody() {
     let program = folder.join("inside");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    let status = Command::new(&program).arg("--inside").current_dir("/").uid(NOBODY).gid(NOBODY).status();
+    let mut command = Command::new(&program);
+    command.uid(NOBODY).gid(NOBODY);
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| inside(command)));
     std::fs::remove_dir_all(&folder).unwrap();
-    match status {
-        Ok(status) => assert!(status.success(), "{status}"),
-        Err(error) => skip(&format!("no process of another user can be started: {error}")),
-    }
+    outcome.unwrap_or_else(|payload| resume_unwind(payload));
 }
 
-fn stage() {
+fn stage() -> ExitCode {
     match privileges() {
         Privileges::UserNamespace => become_privileged().expect("privileges() said so"),
         Privileges::Neither(forbidden) => {
             assert_eq!(become_privileged(), Err(forbidden.clone()));
-            return skip(&forbidden.to_string());
+            eprintln!("{forbidden}");
+            return ExitCode::from(FORBIDDEN);
         }
         Privileges::Held => panic!("nobody has privileges"),
     }
@@ -58,5 +83,7 @@ fn stage() {
     sender.send_to(b"hello", "10.1.0.1:7").unwrap();
     let mut bytes = [0; 16];
     assert_eq!(receiver.recv(&mut bytes).unwrap(), 5);
-    println!("a network staged without privileges");
+    ExitCode::SUCCESS
 }
+
+netstage_harness::tests![a_network_is_staged_without_privileges];

@@ -2,11 +2,12 @@
 //! under which licences anything may be linked.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What each crate may depend on directly, from the bottom to the top.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("harness", &[]),
     ("wire", &[]),
     ("core", &["wire"]),
     ("scenario", &["wire", "core"]),
@@ -179,5 +180,33 @@ fn reading_paths_name_at_most_six_files_that_exist() {
         assert!(files.len() <= 6, "{files:?}: name six files at most");
         let missing: Vec<&PathBuf> = files.iter().filter(|file| !file.is_file()).collect();
         assert!(missing.is_empty(), "docs/architecture.md names files that do not exist: {missing:?}");
+    }
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        match path.extension() {
+            _ if path.is_dir() => sources(&path, found),
+            Some(extension) if extension == "rs" => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+/// A test that prints why it does nothing, and returns, counts as passed: netstage_harness::skip and its needs do not.
+#[test]
+fn no_test_skips_by_printing() {
+    let mut found = Vec::new();
+    ["crates", "python", "tests"].iter().for_each(|folder| sources(&root().join(folder), &mut found));
+    assert!(found.len() > 300, "{} sources", found.len());
+    for path in found.iter().filter(|path| !path.ends_with("tests/architecture.rs")) {
+        let text = std::fs::read_to_string(path).unwrap();
+        // A print's text may be on its next line.
+        for (number, lines) in text.lines().collect::<Vec<_>>().windows(2).enumerate() {
+            let prints = lines[0].contains("println!(") && lines.concat().contains("\"skipped");
+            let leaves = path.components().any(|part| part.as_os_str() == "tests")
+                && lines[0].contains("return println!(");
+            assert!(!prints && !leaves, "{}:{}: skip by netstage_harness", path.display(), number + 1);
+        }
     }
 }

@@ -7,6 +7,7 @@ mod pair;
 use netstage_core::fair::wire::{Authentication, Querier, Times, answer};
 use netstage_core::fair::{Egress, Query};
 use netstage_core::time::Instant;
+use netstage_harness::skip;
 use netstage_wire::checksum::checksum;
 use netstage_wire::ethernet::{self, Tag, ethertype};
 use netstage_wire::gach::{self, channel};
@@ -15,7 +16,7 @@ use netstage_wire::loss_delay::Session;
 use netstage_wire::mpls::{self, Entry, Label};
 use netstage_wire::mpls_in_udp::{Outer, source_port};
 use netstage_wire::{icmp, tcp, udp};
-use pair::{LEFT_MAC, RIGHT_MAC, skip};
+use pair::{LEFT_MAC, RIGHT_MAC};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -167,7 +168,7 @@ fn dissect(name: &str, frames: &[Expected]) {
     let output = match output {
         Ok(output) => output,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return skip("no tshark (apt install tshark)");
+            skip("needs tshark (Debian: tshark)");
         }
         Err(error) => panic!("tshark: {error}"),
     };
@@ -229,7 +230,6 @@ const RESPONSE: [(&str, &str); 13] = [
     ("mpls_pm.counter4", "30064771165"),
 ];
 
-#[test]
 fn measurements_are_what_a_foreign_dissector_reads() {
     let [query, response] = measurement();
     let under_labels = |message: &[u8]| labelled(&[(2000, 6, 255), (13, 6, 1)], message);
@@ -273,7 +273,6 @@ fn measurements_are_what_a_foreign_dissector_reads() {
     );
 }
 
-#[test]
 fn packets_are_what_a_foreign_dissector_reads() {
     let there = (PE4[0].into(), PE4[1].into());
     let native = labelled(&[(1000, 5, 63), (2000, 5, 255)], &customer(false, 100));
@@ -343,3 +342,9 @@ fn packets_are_what_a_foreign_dissector_reads() {
         ],
     );
 }
+
+netstage_harness::tests![
+    measurements_are_what_a_foreign_dissector_reads,
+    packets_are_what_a_foreign_dissector_reads,
+];
+netstage_harness::main![self];

@@ -7,6 +7,7 @@ mod pair;
 use netstage_core::forward::lpm::Shape;
 use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Reason, Target, Verdict};
 use netstage_core::time::{Duration, Instant};
+use netstage_harness::{needs, skip};
 use netstage_host::netns::Netlink;
 use netstage_host::netns::routes::{Metrics, Route};
 use netstage_host::ports::{Port as _, ring};
@@ -21,7 +22,7 @@ use netstage_wire::ethernet::ethertype;
 use netstage_wire::ip::{Fragment, protocol, v4};
 use netstage_wire::mpls::{Entry, Label};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -264,16 +265,13 @@ fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
     f64::from(asked.get()) / f64::from(decidable.get())
 }
 
-fn loaded() -> Option<FastPath> {
-    FastPath::load(sizes().capacity(), SEED).map_err(|error| skip(&error.to_string())).ok()
+fn loaded() -> FastPath {
+    FastPath::load(sizes().capacity(), SEED).unwrap_or_else(|error| skip(error.to_string()))
 }
 
-#[test]
 fn the_program_in_the_kernel_decides_as_the_slow_path() {
-    if !may_make_namespaces() {
-        return;
-    }
-    let Some(fast_path) = loaded() else { return };
+    needs::namespaces();
+    let fast_path = loaded();
     let pair = Pair::new(Default::default());
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
     let mut tables = tables(Some(fast_path));
@@ -297,12 +295,9 @@ fn the_program_in_the_kernel_decides_as_the_slow_path() {
     pair.right.run(|| compare(&mut tables, index, 10_000)).unwrap();
 }
 
-#[test]
 fn what_the_program_does_is_counted() {
-    if !may_make_namespaces() {
-        return;
-    }
-    let Some(fast_path) = loaded() else { return };
+    needs::namespaces();
+    let fast_path = loaded();
     let pair = Pair::new(Default::default());
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
     let mut tables = tables(Some(fast_path));
@@ -328,7 +323,6 @@ fn what_the_program_does_is_counted() {
     assert_eq!(fast_path.total(Total::UnknownLabel).packets, 1);
 }
 
-#[test]
 fn tables_have_room_for_so_many() {
     let sizes = Sizes { hops: 2, targets: 1, ..sizes() };
     let mut tables = Tables::new(sizes, vec![0], SEED, None);
@@ -396,7 +390,6 @@ fn sent(end: &mut ring::End) -> Vec<(u16, Vec<u8>)> {
     frames
 }
 
-#[test]
 fn the_slow_path_forwards() {
     let (mut router, mut ends) = slow_path();
     let packet = packet_to([10, 1, 0, 9], 100, 64);
@@ -414,7 +407,6 @@ fn the_slow_path_forwards() {
     assert_eq!(router.counters().iter().map(|(_, count)| count).sum::<u64>(), 1);
 }
 
-#[test]
 fn what_is_too_large_is_divided_beneath_its_labels() {
     let (mut router, mut ends) = slow_path();
     let packet = packet_to([10, 4, 0, 9], 180, 64);
@@ -433,7 +425,6 @@ fn what_is_too_large_is_divided_beneath_its_labels() {
     assert_eq!(router.counters().get(Counter::Divided), 1);
 }
 
-#[test]
 fn a_sender_is_told_also_from_within_an_lsp() {
     let (mut router, mut ends) = slow_path();
     // The way back is the router's own: 10.0.0.0/16 leaves by interface 1, too.
@@ -464,7 +455,6 @@ fn a_sender_is_told_also_from_within_an_lsp() {
     assert!(router.counters().get(Counter::NotAnswered) > 20);
 }
 
-#[test]
 fn packets_wait_for_their_next_hops_station() {
     let (mut router, mut ends) = slow_path();
     let packet = packet_to([10, 6, 0, 9], 100, 64);
@@ -491,7 +481,6 @@ fn packets_wait_for_their_next_hops_station() {
     assert_eq!((router.unresolved().count(), router.poll_timeout()), (0, Instant::NEVER));
 }
 
-#[test]
 fn what_an_lsp_brings_for_the_router_itself_is_handed_over() {
     let (mut router, mut ends) = slow_path();
     let packet = packet_to([10, 9, 0, 9], 100, 64);
@@ -518,11 +507,8 @@ fn news(kernel: &mut Kernel) -> News {
     }
 }
 
-#[test]
 fn the_kernels_routes_are_followed() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(Default::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let index = netlink.link("left0").unwrap().index;
@@ -574,3 +560,16 @@ fn the_kernels_routes_are_followed() {
         apply(&mut tables, news(&mut kernel));
     }
 }
+
+netstage_harness::tests![
+    the_program_in_the_kernel_decides_as_the_slow_path,
+    what_the_program_does_is_counted,
+    tables_have_room_for_so_many,
+    the_slow_path_forwards,
+    what_is_too_large_is_divided_beneath_its_labels,
+    a_sender_is_told_also_from_within_an_lsp,
+    packets_wait_for_their_next_hops_station,
+    what_an_lsp_brings_for_the_router_itself_is_handed_over,
+    the_kernels_routes_are_followed,
+];
+netstage_harness::main![self];

@@ -11,7 +11,6 @@ use netstage_scenario::Scenario;
 use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome};
 use netstage_scenario::plan::Plan;
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -435,36 +434,6 @@ fn a_run_that_fails_names_its_cell_and_keeps_the_others() {
     let error = run(&scenario, &panics, &options(&out, 2), &mut (), &never()).unwrap_err();
     assert!(error.to_string().contains("internal error: a broken invariant"), "{error}");
     finished(&scenario, &out, 1);
-}
-
-#[test]
-fn a_disk_that_is_full_says_so_and_loses_nothing() {
-    let scratch = Scratch::new("full");
-    let disk = scratch.join("disk");
-    fs::create_dir(&disk).unwrap();
-    let mount = |arguments: &[&str]| std::process::Command::new("mount").args(arguments).arg(&disk).output();
-    let mounted = mount(&["-t", "tmpfs", "-o", "size=96k", "tmpfs"]).is_ok_and(|o| o.status.success());
-    if !mounted {
-        eprintln!("skipped: a_disk_that_is_full_says_so_and_loses_nothing needs to mount a tmpfs (root)");
-        return;
-    }
-    let out = disk.join("out");
-    let mut scenario = scenario();
-    scenario.repeat = 20;
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let error = run(&scenario, &runner, &options(&out, 2), &mut (), &never()).unwrap_err();
-        let kept = run_files(&out).len();
-        let grown = mount(&["-o", "remount,size=64m", "tmpfs"]).unwrap().status.success();
-        let count = AtomicUsize::new(0);
-        let record = run(&scenario, &counting(&count), &options(&out, 2), &mut (), &never());
-        (error, kept, grown, count.into_inner(), record.is_ok())
-    }));
-    let unmounted = std::process::Command::new("umount").arg(&disk).status();
-    let (error, kept, grown, again, done) = outcome.unwrap();
-    assert!(unmounted.is_ok_and(|s| s.success()));
-    assert!(error.to_string().contains("No space left"), "{error}");
-    assert!(kept > 0 && grown && done);
-    assert_eq!(kept + again, 80);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use netstage_core::quantity::Capacity;
 use netstage_core::queue::{self, CodelConfig};
 use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, State};
 use netstage_core::time::{Duration, Instant};
+use netstage_harness::{needs, skip};
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::{Namespace, spawn_in};
 use netstage_tcp_watch::filter::Filter;
@@ -20,7 +21,6 @@ use netstage_tcp_watch::programs::Programs;
 use netstage_tcp_watch::record::Record;
 use netstage_tcp_watch::source::{By, Source};
 use nix::sys::stat::fstat;
-use pair::{may_make_namespaces, skip};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -388,23 +388,16 @@ fn examine(case: &Case, span: time::Duration, by: By) -> Tally {
     tally
 }
 
-fn may_watch() -> bool {
-    if !may_make_namespaces() {
-        return false;
+/// Namespaces, and programs in the kernel.
+fn watching() {
+    needs::namespaces();
+    if let Err(obstacle) = Programs::load(Filter::default()) {
+        skip(obstacle.to_string());
     }
-    let refused = Programs::load(Filter::default()).err();
-    if let Some(obstacle) = &refused {
-        skip(&obstacle.to_string());
-    }
-    refused.is_none()
 }
 
-#[test]
-#[ignore = "takes ten minutes"]
 fn causes_are_those_that_were_made_on_every_path() {
-    if !may_watch() {
-        return;
-    }
+    watching();
     let mut tally = Tally::default();
     for algorithm in ["cubic", "reno"] {
         for delay in [1, 10, 40] {
@@ -431,13 +424,10 @@ fn causes_are_those_that_were_made_on_every_path() {
 }
 
 /// Less is beside its events, but the stacks that tell most causes are the same.
-#[test]
 fn tracing_tells_the_causes_too() {
-    if !may_watch() {
-        return;
-    }
+    watching();
     if let Err(obstacle) = Source::open(By::Tracing, Filter::default(), &[]) {
-        return skip(&obstacle.to_string());
+        skip(obstacle.to_string());
     }
     let mut causes =
         vec![Cause::LocalDevice, Cause::Ecn, Cause::FastRetransmit, Cause::Timeout, Cause::IdleRestart];
@@ -453,11 +443,8 @@ fn tracing_tells_the_causes_too() {
     assert!(total.1 * 10 <= total.0, "{} of {} are wrong", total.1, total.0);
 }
 
-#[test]
 fn causes_are_those_that_were_made() {
-    if !may_watch() {
-        return;
-    }
+    watching();
     let mut tally = Tally::default();
     for case in cases() {
         tally.add(&examine(&case, time::Duration::from_secs(4), By::Programs));
@@ -466,3 +453,11 @@ fn causes_are_those_that_were_made() {
     println!("{} changes, {} told wrongly", total.0, total.1);
     assert!(total.1 * 100 <= total.0, "{} of {} are wrong", total.1, total.0);
 }
+
+netstage_harness::tests![
+    #[ignore = "takes ten minutes"]
+    causes_are_those_that_were_made_on_every_path,
+    tracing_tells_the_causes_too,
+    causes_are_those_that_were_made,
+];
+netstage_harness::main![self];

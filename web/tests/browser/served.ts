@@ -39,7 +39,7 @@ export class Served {
   }
 }
 
-const TWO_VPNS = readFileSync(new URL('../../../crates/netstage/tests/serve/two-vpns.toml', import.meta.url), 'utf8');
+const TWO_VPNS = readFileSync(new URL('../../../crates/netstage/tests/program/serve/two-vpns.toml', import.meta.url), 'utf8');
 
 /** Two VPNs on one link, once, with all that is told of flows; simulated in a moment. */
 export function scenario(title = 'Two VPNs', seconds = 20): string {

@@ -11,16 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
-/// Whether the emulated stage can run here; says "skipped" where it cannot.
-pub fn can_emulate() -> bool {
-    use netstage_host::netns::user::{Privileges, privileges};
-    let can = !matches!(privileges(), Privileges::Neither(_));
-    if !can {
-        println!("skipped: network namespaces are not allowed here");
-    }
-    can
-}
-
 /// A folder that goes when the test does.
 pub struct Folder(PathBuf);
 
@@ -145,7 +135,6 @@ fn run_script(script: &str, folder: &Folder, command: &[&str]) -> String {
     let output = Command::new(command[0]).args(&command[1..]).current_dir(&**folder).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let text = format!("{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    println!("{text}");
     assert!(output.status.success() && said.trim_end().ends_with("the end"), "{text}");
     text
 }

@@ -3,18 +3,8 @@
 
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::routes::{Metrics, Route};
-use netstage_host::netns::user::{Privileges, privileges};
 use netstage_host::netns::{Namespace, ethtool};
 use std::net::IpAddr;
-
-/// Whether this process may make namespaces with programs in them; says "skipped" where it may not.
-pub fn is_privileged() -> bool {
-    let held = privileges() == Privileges::Held;
-    if !held {
-        println!("skipped: needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
-    }
-    held
-}
 
 pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()

@@ -1,20 +1,11 @@
 //! Scenarios with routing daemons: whether they can run here, and where their nodes are.
 
+use netstage_harness::skip_busy;
 use netstage_host::netns::Namespace;
-use netstage_host::netns::user::{Privileges, privileges};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
-
-/// Whether routing daemons can run here.
-pub fn can_route() -> bool {
-    if privileges() != Privileges::Held {
-        println!("skipped: needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
-        return false;
-    }
-    true
-}
 
 pub fn run(scenario: &Path, out: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
@@ -23,12 +14,12 @@ pub fn run(scenario: &Path, out: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Met, or run on a machine too busy to tell.
+/// Met; skipped where the machine was too busy to tell.
 pub fn assert_met(output: &Output) {
     let said = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
         Some(0) => {}
-        Some(5) => println!("the machine was too busy to tell: {said}"),
+        Some(5) => skip_busy(&said),
         _ => panic!("{:?}\n{}{said}", output.status.code(), String::from_utf8_lossy(&output.stdout)),
     }
 }

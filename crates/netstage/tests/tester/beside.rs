@@ -2,17 +2,10 @@
 
 use crate::support::within;
 use crate::world::{PATIENCE, World, all_came_back, bird, refusal, to_ipv6, trials};
+use netstage_harness::needs;
 use netstage_host::netns::spawn_in;
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
-
-fn has_bird() -> bool {
-    let has = Command::new("bird").arg("--version").output().is_ok();
-    if !has {
-        println!("skipped: needs bird2");
-    }
-    has
-}
 
 /// A record of MRT (RFC 6396).
 fn record(kind: u16, subtype: u16, body: &[u8]) -> Vec<u8> {
@@ -50,12 +43,9 @@ fn assert_told(output: &Output, words: &str) {
     assert!(description.contains(words), "{description}");
 }
 
-#[test]
 fn a_table_of_a_route_collector_stands_beside_the_networks() {
-    let Some(world) = World::new("tester-collector") else { return };
-    if !has_bird() {
-        return;
-    }
+    let world = World::new("tester-collector");
+    needs::program("bird", "bird2");
     world.give_ipv6();
     world.router.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
     // Those of the first 200 are parts of networks that are tested.
@@ -90,13 +80,9 @@ fn a_table_of_a_route_collector_stands_beside_the_networks() {
     assert!(refused.contains("rib.20261101.0000.gz: no whole MRT record at byte"), "{refused}");
 }
 
-#[test]
-#[ignore = "BIRD is told of networks of IPv6 in any case: make test-full"]
 fn bird_hears_of_networks_and_the_kernel_or_netstage_forwards_to_them() {
-    let Some(world) = World::new("tester-bird") else { return };
-    if !has_bird() {
-        return;
-    }
+    let world = World::new("tester-bird");
+    needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let head =
         "router = \"Linux with BIRD\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nsizes = [\"46 B\"]\n";
@@ -127,3 +113,9 @@ fn bird_hears_of_networks_and_the_kernel_or_netstage_forwards_to_them() {
     let refused = refusal(&world.test(&configuration));
     assert!(refused.contains("netstage with BIRD"), "{refused}");
 }
+
+netstage_harness::tests![
+    a_table_of_a_route_collector_stands_beside_the_networks,
+    #[ignore = "BIRD is told of networks of IPv6 in any case: make test-full"]
+    bird_hears_of_networks_and_the_kernel_or_netstage_forwards_to_them,
+];

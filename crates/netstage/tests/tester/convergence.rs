@@ -1,16 +1,11 @@
 //! Routes that go and come while packets flow.
 
 use crate::world::{World, bird, found, trials};
-use std::process::Command;
+use netstage_harness::needs;
 
-#[test]
-#[ignore = "a minute of sessions that end and come: make test-full"]
 fn packets_follow_routes_that_go_and_come() {
-    let Some(world) = World::new("tester-convergence") else { return };
-    if Command::new("bird").arg("--version").output().is_err() {
-        println!("skipped: needs bird2");
-        return;
-    }
+    let world = World::new("tester-convergence");
+    needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let rest = "[routes]\ncount = 500\nby = \"bgp\"\n[bgp]\nown_as = 65002\nrouter_as = 65001\n\
                 [convergence]\nrate = \"10 Mbit/s\"\nbefore = \"300 ms\"\nafter = \"3 s\"\n";
@@ -38,3 +33,8 @@ fn packets_follow_routes_that_go_and_come() {
         std::fs::remove_dir_all(world.folder.join("out")).unwrap();
     }
 }
+
+netstage_harness::tests![
+    #[ignore = "a minute of sessions that end and come: make test-full"]
+    packets_follow_routes_that_go_and_come,
+];

@@ -3,6 +3,7 @@
 use crate::labels::{Distributor, transit};
 use crate::support::within;
 use crate::world::{PATIENCE, World, all_came_back, bird, bird_of, came_back_right, ip, refusal, trials};
+use netstage_harness::needs;
 use netstage_host::netns::Netlink;
 use netstage_host::ports::Port as _;
 use netstage_host::ports::af_packet::{AfPacket, Options};
@@ -13,7 +14,6 @@ use netstage_routing::bgp::open::Identity;
 use netstage_routing::bgp::path::AsPath;
 use netstage_routing::bgp::speaker::{self, Command, Endpoint, Report};
 use netstage_routing::bgp::table::{Pattern, Spread, Table};
-use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,10 +33,8 @@ fn wait_for_a_trial(world: &World) {
     assert!(within(PATIENCE, || arrived(world) > BEFORE), "no trial begins");
 }
 
-#[test]
-#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_router_that_answers_late_is_waited_for() {
-    let Some(world) = World::new("tester-late") else { return };
+    let world = World::new("tester-late");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
     ip(&world.router, &world.setup(&configuration, "linux"));
@@ -79,10 +77,8 @@ fn forward(world: &World, times: usize, until: &AtomicBool) {
     }
 }
 
-#[test]
-#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_router_that_drops_or_doubles_is_told_so() {
-    let Some(world) = World::new("tester-doubles") else { return };
+    let world = World::new("tester-doubles");
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
     for (times, message) in [(0, "none came back from box"), (2, "box sent 50 of them more than once")] {
         let over = AtomicBool::new(false);
@@ -100,9 +96,8 @@ fn a_router_that_drops_or_doubles_is_told_so() {
 /// A configuration whose search takes some seconds.
 const LONG: &str = "[routes]\ncount = 50\n";
 
-#[test]
 fn a_router_that_restarts_in_a_trial_is_waited_for() {
-    let Some(world) = World::new("tester-restarts") else { return };
+    let world = World::new("tester-restarts");
     let head = HEAD.replace("router =", "repeat = 3\nready_within = \"10 s\"\nrouter =");
     let configuration = world.configure(&head, LONG);
     let routes = world.setup(&configuration, "netstage");
@@ -116,10 +111,8 @@ fn a_router_that_restarts_in_a_trial_is_waited_for() {
     assert_eq!(last["lost"], 0, "{last}");
 }
 
-#[test]
-#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_router_that_stops_in_a_trial_ends_the_test() {
-    let Some(world) = World::new("tester-stops") else { return };
+    let world = World::new("tester-stops");
     let head = HEAD.replace("router =", "repeat = 5\nready_within = \"1 s\"\nrouter =");
     let configuration = world.configure(&head, LONG);
     let router = world.begin(&world.setup(&configuration, "netstage"));
@@ -130,13 +123,9 @@ fn a_router_that_stops_in_a_trial_ends_the_test() {
     assert!(refused.contains("none came back from box"), "{refused}");
 }
 
-#[test]
 fn a_session_that_ends_in_a_trial_spoils_it() {
-    let Some(world) = World::new("tester-resets") else { return };
-    if process::Command::new("bird").arg("--version").output().is_err() {
-        println!("skipped: needs bird2");
-        return;
-    }
+    let world = World::new("tester-resets");
+    needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let head = HEAD.replace("router =", "repeat = 3\nready_within = \"20 s\"\nrouter =");
     let rest = "[routes]\ncount = 50\nby = \"bgp\"\n[bgp]\n";
@@ -156,14 +145,9 @@ fn a_session_that_ends_in_a_trial_spoils_it() {
     assert!(spoiled.count() >= 1, "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-#[test]
-#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_peer_that_holds_is_named() {
-    let Some(world) = World::new("tester-holds") else { return };
-    if process::Command::new("bird").arg("--version").output().is_err() {
-        println!("skipped: needs bird2");
-        return;
-    }
+    let world = World::new("tester-holds");
+    needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     // More than enough trials for the hold timer to run out in one of them.
     let head = HEAD.replace("router =", "repeat = 30\nready_within = \"2 s\"\nrouter =");
@@ -177,10 +161,8 @@ fn a_peer_that_holds_is_named() {
     assert!(refused.contains("no BGP session with 192.0.2.5"), "{refused}");
 }
 
-#[test]
-#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn a_peer_that_floods_is_read_and_no_more() {
-    let Some(world) = World::new("tester-floods") else { return };
+    let world = World::new("tester-floods");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let told = world.configure(HEAD, "[routes]\ncount = 50\n");
     ip(&world.router, &world.setup(&told, "linux"));
@@ -247,10 +229,8 @@ fn a_peer_that_floods_is_read_and_no_more() {
     came_back_right(&cells);
 }
 
-#[test]
-#[ignore = "one fault of many, and some seconds each: make test-full"]
 fn labels_of_a_session_that_ends_are_not_used() {
-    let Some(world) = World::new("tester-forgets") else { return };
+    let world = World::new("tester-forgets");
     let head = HEAD
         .replace("router =", "repeat = 30\nready_within = \"30 s\"\nrouter =")
         .replace("\"ip\"", "\"swap\"");
@@ -264,3 +244,20 @@ fn labels_of_a_session_that_ends_are_not_used() {
     let refused = refusal(&tester.output());
     assert!(refused.contains("swap: no LDP session with 192.0.2.1"), "{refused}");
 }
+
+netstage_harness::tests![
+    #[ignore = "one fault of many, and some seconds each: make test-full"]
+    a_router_that_answers_late_is_waited_for,
+    #[ignore = "one fault of many, and some seconds each: make test-full"]
+    a_router_that_drops_or_doubles_is_told_so,
+    a_router_that_restarts_in_a_trial_is_waited_for,
+    #[ignore = "one fault of many, and some seconds each: make test-full"]
+    a_router_that_stops_in_a_trial_ends_the_test,
+    a_session_that_ends_in_a_trial_spoils_it,
+    #[ignore = "one fault of many, and some seconds each: make test-full"]
+    a_peer_that_holds_is_named,
+    #[ignore = "one fault of many, and some seconds each: make test-full"]
+    a_peer_that_floods_is_read_and_no_more,
+    #[ignore = "one fault of many, and some seconds each: make test-full"]
+    labels_of_a_session_that_ends_are_not_used,
+];

@@ -3,6 +3,7 @@
 
 use crate::support::{Process, within};
 use crate::world::{PROGRAM, World, all_came_back, ip, trials};
+use netstage_harness::needs;
 use netstage_host::netns::spawn_in;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -109,13 +110,9 @@ fn says(world: &World, commands: &[&str]) -> String {
     String::from_utf8_lossy(&vtysh.output().unwrap().stdout).into_owned()
 }
 
-#[test]
 fn frr_drives_the_router_by_ldp_and_bgp() {
-    let Some(world) = World::new("tester-frr") else { return };
-    if !Path::new(FOLDER).join("ldpd").exists() {
-        println!("skipped: needs frr");
-        return;
-    }
+    let world = World::new("tester-frr");
+    needs::program("ldpd", "frr");
     let head = "router = \"FRR\"\nready_within = \"60 s\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
                 sizes = [\"46 B\"]\noperations = [\"swap\", \"push\"]\n";
     let rest = "[routes]\ncount = 500\nby = \"bgp\"\n[bgp]\n\
@@ -130,3 +127,5 @@ fn frr_drives_the_router_by_ldp_and_bgp() {
     let configuration = world.configure(&head.replace("\"swap\", \"push\"", "\"pop\""), rest);
     all_came_back(&trials(&world.test(&configuration)));
 }
+
+netstage_harness::tests![frr_drives_the_router_by_ldp_and_bgp];

@@ -2,32 +2,27 @@
 
 use crate::frr;
 use crate::world::{World, all_came_back, ip, trials};
+use netstage_harness::skip;
 use std::path::Path;
 use std::process::Command;
 
 /// Versions before this one end in a panic when zebra of FRR 8.4 tells of an interface.
 const OLDEST: u32 = 4;
 
-fn is_usable() -> bool {
+fn usable_gobgp() {
     let output = Command::new("gobgpd").arg("--version").output();
     let version =
         output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let number = version.trim().trim_start_matches("gobgpd version ").split('.').next().unwrap_or_default();
     let is_usable = number.parse::<u32>().is_ok_and(|number| number >= OLDEST);
-    let usable = is_usable && Path::new(frr::FOLDER).join("zebra").exists();
-    if !usable {
-        println!("skipped: needs frr and GoBGP {OLDEST}, and this is: {version}");
+    if !is_usable || !Path::new(frr::FOLDER).join("zebra").exists() {
+        skip(format!("needs frr and GoBGP {OLDEST}, and this is: {version}"));
     }
-    usable
 }
 
-#[test]
-#[ignore = "needs a GoBGP that speaks with Debian's zebra: docs/router.md"]
 fn gobgp_drives_the_router_by_zebra() {
-    let Some(world) = World::new("tester-gobgp") else { return };
-    if !is_usable() {
-        return;
-    }
+    let world = World::new("tester-gobgp");
+    usable_gobgp();
     ip(&world.router, "link set lo up\n");
     let head = "router = \"netstage with GoBGP\"\nready_within = \"30 s\"\nfrom = [\"west\"]\n\
                 to = [\"east\", \"south\"]\nsizes = [\"46 B\"]\n";
@@ -61,3 +56,8 @@ fn gobgp_drives_the_router_by_zebra() {
     all_came_back(&cells);
     drop(router);
 }
+
+netstage_harness::tests![
+    #[ignore = "needs a GoBGP that speaks with Debian's zebra: docs/router.md"]
+    gobgp_drives_the_router_by_zebra,
+];

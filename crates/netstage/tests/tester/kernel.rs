@@ -2,16 +2,14 @@
 //! without it have a virtual machine that does (scripts/vm.sh).
 
 use crate::world::{World, came_back_right, ip, ip_with, refusal, trials};
+use netstage_harness::needs;
 use std::path::Path;
 use std::process::Command;
 
-#[test]
 fn the_kernel_pushes_and_swaps() {
-    if !Path::new("/proc/sys/net/mpls").exists() {
-        println!("skipped: needs a kernel with MPLS (modprobe mpls_router mpls_iptunnel)");
-        return;
-    }
-    let Some(world) = World::new("tester-mpls") else { return };
+    needs::namespaces();
+    needs::kernel("MPLS (modprobe mpls_router mpls_iptunnel)", Path::new("/proc/sys/net/mpls").exists());
+    let world = World::new("tester-mpls");
     for (name, value) in [
         ("net/ipv4/ip_forward", "1"),
         ("net/mpls/platform_labels", "10000"),
@@ -40,18 +38,19 @@ fn the_kernel_pushes_and_swaps() {
     assert!(refused.contains("time to live 62 instead of 63"), "{refused}");
 }
 
-#[test]
-#[ignore = "starts a virtual machine"]
 fn a_kernel_with_mpls_does_in_a_virtual_machine() {
-    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
-        println!("skipped: needs qemu-system-x86");
-        return;
-    }
+    needs::program("qemu-system-x86_64", "qemu-system-x86");
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut machine = Command::new(top.join("scripts/vm.sh"));
     machine.current_dir(&top).arg(std::env::current_exe().unwrap());
     let output = machine.args(["--nocapture", "the_kernel_pushes"]).output().unwrap();
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed") && !said.contains("skipped"), "{said}");
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
+
+netstage_harness::tests![
+    the_kernel_pushes_and_swaps,
+    #[ignore = "starts a virtual machine"]
+    a_kernel_with_mpls_does_in_a_virtual_machine,
+];

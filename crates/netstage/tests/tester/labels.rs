@@ -59,10 +59,8 @@ impl Drop for Distributor {
     }
 }
 
-#[test]
-#[ignore = "FRR's labels are tested in any case: make test-full"]
 fn labels_are_those_the_router_has_told_of() {
-    let Some(world) = World::new("tester-ldp") else { return };
+    let world = World::new("tester-ldp");
     let head = "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n\
                 operations = [\"push\", \"swap\", \"unlabelled\", \"pop\"]\n";
     let rest =
@@ -108,3 +106,8 @@ fn labels_are_those_the_router_has_told_of() {
     assert_eq!(cells.len(), 1);
     all_came_back(&cells);
 }
+
+netstage_harness::tests![
+    #[ignore = "FRR's labels are tested in any case: make test-full"]
+    labels_are_those_the_router_has_told_of,
+];

@@ -15,15 +15,14 @@ mod ovs;
 mod uml;
 mod world;
 
+use netstage_harness::needs;
 use netstage_host::netns::Netlink;
 use serde_json::Value;
-use support::network::is_privileged;
 use support::{Folder, run_page};
 use world::{World, all_came_back, ip, refusal, to_ipv6, trials};
 
-#[test]
 fn a_router_does_both_ways_what_labels_and_routes_say() {
-    let Some(world) = World::new("tester-own") else { return };
+    let world = World::new("tester-own");
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nboth_ways = true\n\
                 sizes = [\"imix\"]\n";
     let operations = "operations = [\"ip\", \"swap\", \"pop\", \"php\", \"unlabelled\"]\n";
@@ -46,9 +45,8 @@ fn a_router_does_both_ways_what_labels_and_routes_say() {
     drop(router);
 }
 
-#[test]
 fn the_kernel_forwards_ip_as_every_generator_sends_it() {
-    let Some(world) = World::new("tester-kernel") else { return };
+    let world = World::new("tester-kernel");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     // A mix has packets of 46 to 1498 B; the program in the kernel makes those of one size otherwise.
     for (generator, sizes) in
@@ -67,9 +65,8 @@ fn the_kernel_forwards_ip_as_every_generator_sends_it() {
     }
 }
 
-#[test]
 fn an_interface_that_takes_no_live_frames_is_sent_by_otherwise() {
-    let Some(world) = World::new("tester-auto") else { return };
+    let world = World::new("tester-auto");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     ip(&world.tester, "link add mac0 link port0 type macvlan\nlink set mac0 up\n");
     let head = "router = \"Linux\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n";
@@ -85,9 +82,8 @@ fn an_interface_that_takes_no_live_frames_is_sent_by_otherwise() {
     all_came_back(&trials(&output));
 }
 
-#[test]
 fn a_router_that_does_otherwise_is_told_apart() {
-    let Some(world) = World::new("tester-wrong") else { return };
+    let world = World::new("tester-wrong");
     let head = "ready_within = \"1 s\"\nrouter = \"box\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
                 sizes = [\"46 B\"]\noperations = [\"swap\"]\n";
     let configuration = world.configure(head, "[routes]\ncount = 1000\n[labels]\n");
@@ -110,9 +106,8 @@ fn a_router_that_does_otherwise_is_told_apart() {
     }
 }
 
-#[test]
 fn packets_of_ipv6_are_forwarded_with_and_without_labels() {
-    let Some(world) = World::new("tester-ipv6") else { return };
+    let world = World::new("tester-ipv6");
     world.give_ipv6();
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"imix\"]\n";
     let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\n[labels]\npeers = 3\n";
@@ -135,12 +130,8 @@ fn packets_of_ipv6_are_forwarded_with_and_without_labels() {
 }
 
 /// The shell blocks of docs/router-test.md, as they stand.
-#[test]
-#[ignore = "takes some minutes of measuring, and needs ethtool"]
 fn the_guide_does_what_it_says() {
-    if !is_privileged() {
-        return;
-    }
+    needs::namespaces();
     let folder = Folder::new("tester-guide");
     let text = run_page("router-test.md", &folder);
     let record = |name: &str| -> Value {
@@ -153,3 +144,14 @@ fn the_guide_does_what_it_says() {
     }
     assert!(text.contains("Comparison of record, linux"), "{text}");
 }
+
+netstage_harness::tests![
+    a_router_does_both_ways_what_labels_and_routes_say,
+    the_kernel_forwards_ip_as_every_generator_sends_it,
+    an_interface_that_takes_no_live_frames_is_sent_by_otherwise,
+    a_router_that_does_otherwise_is_told_apart,
+    packets_of_ipv6_are_forwarded_with_and_without_labels,
+    #[ignore = "takes some minutes of measuring, and needs ethtool"]
+    the_guide_does_what_it_says,
+];
+netstage_harness::main![self, beside, convergence, faults, frr, gobgp, kernel, labels, ovs, uml];

@@ -2,6 +2,7 @@
 
 use crate::support::{Process, within};
 use crate::world::{PATIENCE, World, came_back_right, trials};
+use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -73,12 +74,10 @@ fn run(world: &World, program: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) 
     assert!(output.status.success(), "{program}: {output:?}");
 }
 
-#[test]
 fn open_vswitch_pushes_swaps_and_pops() {
-    let Some(world) = World::new("tester-ovs") else { return };
+    let world = World::new("tester-ovs");
     if !Path::new(SCHEMA).exists() {
-        println!("skipped: needs openvswitch-switch");
-        return;
+        skip("needs openvswitch-switch (Debian)");
     }
     let switch = Switch::begin(&world);
     // It copies times to live into labels, but not out of them.
@@ -97,3 +96,5 @@ fn open_vswitch_pushes_swaps_and_pops() {
         std::fs::remove_dir_all(world.folder.join("out")).unwrap();
     }
 }
+
+netstage_harness::tests![open_vswitch_pushes_swaps_and_pops];

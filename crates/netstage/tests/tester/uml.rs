@@ -3,6 +3,7 @@
 
 use crate::support::{Process, within};
 use crate::world::{PATIENCE, World, came_back_right, trials};
+use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -73,14 +74,11 @@ fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
     process
 }
 
-#[test]
-#[ignore = "boots another kernel, which needs user-mode-linux: make uml"]
 fn another_kernel_pushes_and_swaps() {
     let Some(modules) = modules() else {
-        println!("skipped: needs user-mode-linux");
-        return;
+        skip("needs user-mode-linux (Debian: user-mode-linux)");
     };
-    let Some(world) = World::new("tester-uml") else { return };
+    let world = World::new("tester-uml");
     // What comes is the other kernel's alone.
     for number in 0..3 {
         crate::world::ip(&world.router, &format!("address flush dev eth{number}\n"));
@@ -100,3 +98,8 @@ fn another_kernel_pushes_and_swaps() {
         std::fs::remove_dir_all(world.folder.join("out")).unwrap();
     }
 }
+
+netstage_harness::tests![
+    #[ignore = "boots another kernel, which needs user-mode-linux: make uml"]
+    another_kernel_pushes_and_swaps,
+];

@@ -1,7 +1,8 @@
 //! A tester around a router, in two namespaces with three links between them.
 
-use crate::support::network::{is_privileged, join_by};
+use crate::support::network::join_by;
 use crate::support::{Folder, Process, within};
+use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink, ethtool, spawn_in};
 use serde_json::Value;
 use std::io::Write as _;
@@ -31,11 +32,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 const PORTS: [&str; 3] = ["west", "east", "south"];
 
 impl World {
-    /// Without privileges there is none.
-    pub fn new(name: &str) -> Option<World> {
-        if !is_privileged() {
-            return None;
-        }
+    pub fn new(name: &str) -> World {
+        needs::namespaces();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (tester, router) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         for number in 0..PORTS.len() as u8 {
@@ -51,7 +49,7 @@ impl World {
             Netlink::open(&tester).unwrap().wait_until_ready(&here).unwrap();
             Netlink::open(&router).unwrap().wait_until_ready(&there).unwrap();
         }
-        Some(World { tester, router, folder: Folder::new(name), _alone: alone })
+        World { tester, router, folder: Folder::new(name), _alone: alone }
     }
 
     /// Writes the tester's configuration; `head` goes into its first table.

@@ -1,8 +1,9 @@
 //! The cases by the Linux kernel's own forwarding, in a namespace between two others.
 
 use super::cases::{Case, Framed, NEXT, ROUTES, cases};
-use super::pair::{LEFT_MAC, RIGHT_MAC, may_make_namespaces, skip};
+use super::pair::{LEFT_MAC, RIGHT_MAC};
 use super::{NEXT_MAC, OUT_MAC, frame, received};
+use netstage_harness::needs;
 use netstage_host::netns::netlink::{VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, Netlink, ethtool};
 use netstage_host::ports::Port as _;
@@ -114,14 +115,9 @@ impl Linux {
     }
 }
 
-#[test]
 fn linux_forwards() {
-    if !may_make_namespaces() {
-        return;
-    }
-    if !Path::new("/proc/sys/net/mpls").exists() {
-        return skip("this kernel has no MPLS (modprobe mpls_router mpls_iptunnel)");
-    }
+    needs::namespaces();
+    needs::kernel("MPLS (modprobe mpls_router mpls_iptunnel)", Path::new("/proc/sys/net/mpls").exists());
     let mut linux = Linux::new();
     let cases = cases();
     let last = cases.iter().find(|case| case.name == LAST).unwrap();
@@ -137,19 +133,19 @@ fn linux_forwards() {
 }
 
 /// The same in a virtual machine with a kernel that has MPLS.
-#[test]
-#[ignore = "needs a virtual machine"]
 fn linux_forwards_where_it_has_mpls() {
-    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
-        let full = std::env::var_os("NETSTAGE_TEST_FULL").is_some();
-        assert!(!full, "make test-full installs qemu-system-x86");
-        return skip("no qemu-system-x86_64 here (Debian: qemu-system-x86)");
-    }
+    needs::program("qemu-system-x86_64", "qemu-system-x86");
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut machine = Command::new(top.join("scripts/vm.sh"));
     machine.current_dir(&top).arg(std::env::current_exe().unwrap());
     let output = machine.args(["--exact", "linux::linux_forwards", "--nocapture"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed") && !said.contains("skipped"), "{said}");
+    assert!(said.contains("1 passed"), "{said}");
 }
+
+netstage_harness::tests![
+    linux_forwards,
+    #[ignore = "needs a virtual machine"]
+    linux_forwards_where_it_has_mpls,
+];

@@ -10,6 +10,7 @@ use cases::{Case, Framed, NEXT, ROUTES, cases};
 use netstage_core::forward::Model;
 use netstage_core::forward::lpm::Shape;
 use netstage_core::time::Instant;
+use netstage_harness::{needs, skip};
 use netstage_host::netns::Netlink;
 use netstage_host::ports::pcapng::{Captured, Replay};
 use netstage_host::ports::{Port, Received, ring};
@@ -18,7 +19,7 @@ use netstage_router::fib::{self, Fib};
 use netstage_router::slow_path::{Interface, SlowPath};
 use netstage_router::tables::{Sizes, Tables};
 use netstage_routing::source::file;
-use pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces, skip};
+use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use std::path::PathBuf;
 
 const SEED: u64 = 7;
@@ -70,7 +71,6 @@ fn received(port: &mut dyn Port) -> Vec<Framed> {
     frames
 }
 
-#[test]
 fn the_router_forwards_over_memory() {
     let ((inner, mut outside), (out, mut beyond)) = (ring::pair(100).unwrap(), ring::pair(100).unwrap());
     let mut router = router([inner, out]);
@@ -135,7 +135,6 @@ impl Drop for Scratch {
     }
 }
 
-#[test]
 fn the_router_forwards_over_files() {
     let (before, after) = (Scratch::new("in"), Scratch::new("out"));
     let (end, _other) = ring::pair(100).unwrap();
@@ -161,14 +160,11 @@ fn the_router_forwards_over_files() {
     assert_eq!(left, cases.into_iter().filter_map(|case| case.leaves).collect::<Vec<Framed>>());
 }
 
-#[test]
 fn the_program_in_the_kernel_forwards() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let fast_path = match FastPath::load(sizes().capacity(), SEED) {
         Ok(fast_path) => fast_path,
-        Err(error) => return skip(&error.to_string()),
+        Err(error) => skip(error.to_string()),
     };
     let pair = Pair::new(Default::default());
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
@@ -184,3 +180,10 @@ fn the_program_in_the_kernel_forwards() {
         }
     }
 }
+
+netstage_harness::tests![
+    the_router_forwards_over_memory,
+    the_router_forwards_over_files,
+    the_program_in_the_kernel_forwards,
+];
+netstage_harness::main![self, linux];

@@ -1,9 +1,10 @@
 //! Sessions with FRR's ldpd, which runs unchanged. It needs no MPLS in the kernel for what is looked at here:
 //! what it is told, tells and releases.
 
-use crate::pair::{Pair, may_make_namespaces, skip};
+use crate::pair::Pair;
 use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, link, start};
 use netstage_core::ldp::{Binding, Event, NextHop};
+use netstage_harness::needs;
 use netstage_host::netns::netlink::VethOptions;
 use netstage_host::netns::{Namespace, spawn_in};
 use netstage_routing::ldp::Command as Order;
@@ -13,7 +14,7 @@ use netstage_wire::mpls::Label;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -165,32 +166,26 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
     here
 }
 
-fn may_run() -> bool {
-    let is_there = Path::new("/usr/lib/frr/ldpd").exists();
-    if !is_there {
-        skip("FRR's ldpd is not installed (apt-get install frr)");
-    }
-    is_there && may_make_namespaces()
-}
-
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn the_session_is_opened_by_this_end() {
-    if may_run() {
-        let pair = Pair::new(VethOptions::default());
-        let here = session((&pair.right, "right0", RIGHT), (&pair.left, "left0", LEFT)).await;
-        let counters = here.snapshot().await.counters;
-        assert!(counters.get(Counter::Connected) > 0 && counters.get(Counter::Accepted) == 0);
-        here.stop().await;
-    }
+    needs::namespaces();
+    needs::program("ldpd", "frr");
+    let pair = Pair::new(VethOptions::default());
+    let here = session((&pair.right, "right0", RIGHT), (&pair.left, "left0", LEFT)).await;
+    let counters = here.snapshot().await.counters;
+    assert!(counters.get(Counter::Connected) > 0 && counters.get(Counter::Accepted) == 0);
+    here.stop().await;
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn the_session_is_opened_by_frr() {
-    if may_run() {
-        let pair = Pair::new(VethOptions::default());
-        let here = session((&pair.left, "left0", LEFT), (&pair.right, "right0", RIGHT)).await;
-        let counters = here.snapshot().await.counters;
-        assert!(counters.get(Counter::Connected) == 0 && counters.get(Counter::Accepted) > 0);
-        here.stop().await;
-    }
+    needs::namespaces();
+    needs::program("ldpd", "frr");
+    let pair = Pair::new(VethOptions::default());
+    let here = session((&pair.left, "left0", LEFT), (&pair.right, "right0", RIGHT)).await;
+    let counters = here.snapshot().await.counters;
+    assert!(counters.get(Counter::Connected) == 0 && counters.get(Counter::Accepted) > 0);
+    here.stop().await;
 }
+
+netstage_harness::tests![the_session_is_opened_by_this_end, the_session_is_opened_by_frr];

@@ -7,3 +7,5 @@ mod pair;
 mod process;
 mod running;
 mod sessions;
+
+netstage_harness::main![frr, process, sessions];

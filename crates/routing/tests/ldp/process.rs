@@ -1,9 +1,10 @@
 //! A peer in a process of its own, which may be killed or stopped.
 
-use crate::pair::{Pair, may_make_namespaces};
+use crate::pair::Pair;
 use crate::running::{LEFT, PATIENCE, RIGHT, Running, config, left, link, start, transit};
 use netstage_core::ldp::{Config, End, Event};
 use netstage_core::time::Duration;
+use netstage_harness::{needs, skip};
 use netstage_host::netns::netlink::VethOptions;
 use netstage_host::netns::{Namespace, spawn_in};
 use netstage_routing::ldp::Command;
@@ -17,10 +18,9 @@ use std::time::Instant as Clock;
 const PEER: &str = "NETSTAGE_LDP_PEER";
 
 /// The other end of the tests below, in a process of its own.
-#[test]
 fn a_peer_in_a_process() {
     if std::env::var_os(PEER).is_none() {
-        return;
+        skip("a part of other tests");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -34,7 +34,10 @@ fn a_peer_in_a_process() {
 
 fn peer_process(pair: &Pair) -> Child {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "process::a_peer_in_a_process"]).env(PEER, "1").stdout(Stdio::null());
+    command
+        .args(["--exact", "process::a_peer_in_a_process", "--ignored"])
+        .env(PEER, "1")
+        .stdout(Stdio::null());
     spawn_in(&pair.right, command).unwrap()
 }
 
@@ -48,11 +51,9 @@ async fn silence(here: &Running) -> std::time::Duration {
     start.elapsed()
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_old() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let mut peer = peer_process(&pair);
@@ -76,11 +77,9 @@ async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_
     peer.wait().unwrap();
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn a_peer_that_stands_still_is_given_up_after_the_hold_time() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let mut peer = peer_process(&pair);
@@ -97,3 +96,10 @@ async fn a_peer_that_stands_still_is_given_up_after_the_hold_time() {
     peer.kill().unwrap();
     peer.wait().unwrap();
 }
+
+netstage_harness::tests![
+    #[ignore = "a part of other tests"]
+    a_peer_in_a_process,
+    a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_old,
+    a_peer_that_stands_still_is_given_up_after_the_hold_time,
+];

@@ -1,8 +1,9 @@
 //! Our speakers with each other.
 
-use crate::pair::{LEFT_MAC, Pair, RIGHT_MAC, may_make_namespaces};
+use crate::pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, left, link, right, start, transit};
 use netstage_core::ldp::{Binding, Config, End, Event, Neighbour, Phase};
+use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::{Netlink, VethOptions};
 use netstage_host::netns::routes::{Metrics, Route};
@@ -13,11 +14,9 @@ use netstage_wire::mpls::Label;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     const MAPPINGS: u32 = 10_000;
     let pair = Pair::new(VethOptions::default());
     let (mut here, mut there) = (start(config(LEFT), left(&pair)), start(config(RIGHT), right(&pair)));
@@ -69,11 +68,9 @@ async fn ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word
     assert_eq!(there.down().await, End::Received(Status::SHUTDOWN));
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn what_cannot_be_bound_or_opened_is_told() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let (fec, _) = transit(0, RIGHT);
@@ -97,11 +94,9 @@ async fn what_cannot_be_bound_or_opened_is_told() {
     here.stop().await;
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn many_speakers_share_an_interface() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     const SPEAKERS: u8 = 64;
     let pair = Pair::new(VethOptions::default());
     let inside = |number: u8| Ipv4Addr::new(10, 2, 0, number);
@@ -146,11 +141,9 @@ async fn many_speakers_share_an_interface() {
     }
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn routers_beyond_the_link_are_found_by_targeted_hellos() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let [near, far] = [1, 2].map(|number| Ipv4Addr::new(192, 0, 2, number));
     for (namespace, link, own, other, via) in
@@ -188,11 +181,9 @@ async fn routers_beyond_the_link_are_found_by_targeted_hellos() {
     assert_eq!(there.down().await, End::Received(Status::SHUTDOWN));
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn another_key_is_told_at_both_ends_and_the_same_one_makes_a_session() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let keyed = |place: Place, peer, key: &[u8]| Place { md5_keys: vec![(peer, key.to_vec())], ..place };
     let mut here = start(config(LEFT), keyed(left(&pair), RIGHT, b"secret"));
@@ -223,3 +214,11 @@ async fn another_key_is_told_at_both_ends_and_the_same_one_makes_a_session() {
     assert_eq!(up.await, identifier(RIGHT));
     here.stop().await;
 }
+
+netstage_harness::tests![
+    ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word,
+    what_cannot_be_bound_or_opened_is_told,
+    many_speakers_share_an_interface,
+    routers_beyond_the_link_are_found_by_targeted_hellos,
+    another_key_is_told_at_both_ends_and_the_same_one_makes_a_session,
+];

@@ -24,7 +24,6 @@ fn noticed(flow: &FlowResult, field: impl Fn(&Quality) -> u64) -> u64 {
     flow.quality.iter().map(field).sum()
 }
 
-#[test]
 fn every_end_of_an_application_hears_what_the_other_says() {
     let udp = || Transport::Udp(UdpOptions::default());
     let tcp = || Transport::Tcp(TcpOptions::default());
@@ -64,3 +63,5 @@ fn every_end_of_an_application_hears_what_the_other_says() {
     let (client, _) = both(tcp(), Application::Web(web), free_port("127.0.0.1"));
     assert!(noticed(&client, |quality| quality.pages) > 0);
 }
+
+netstage_harness::tests![every_end_of_an_application_hears_what_the_other_says];

@@ -82,7 +82,6 @@ fn run(engine: Engine) -> Report {
     report
 }
 
-#[test]
 fn without_a_start_nothing_is_sent_and_no_thread_stays() {
     let udp = flow(1, Transport::Udp(UdpOptions::default()), CBR, free_port("127.0.0.1"));
     let quic = flow(2, Transport::Quic, Pattern::Bulk { size: None }, free_port("127.0.0.1"));
@@ -97,3 +96,6 @@ fn without_a_start_nothing_is_sent_and_no_thread_stays() {
 fn total(flow: &FlowResult, field: impl Fn(&Counts) -> u64) -> u64 {
     flow.bins.iter().map(field).sum()
 }
+
+netstage_harness::tests![without_a_start_nothing_is_sent_and_no_thread_stays];
+netstage_harness::main![self, dialogue, namespaces, one_ended, path, quic, stamp, tcp, udp];

@@ -1,8 +1,9 @@
 //! The engine between namespaces.
 
-use super::pair::{Pair, may_make_namespaces};
+use super::pair::Pair;
 use super::*;
 use netstage_agent_api::task::{OneEnded, TcpOptions, UdpOptions};
+use netstage_harness::needs;
 use netstage_host::netns::netlink::VethOptions;
 use std::thread;
 
@@ -30,11 +31,8 @@ fn run_across(pair: &Pair, senders: Vec<FlowTask>, receivers: Vec<FlowTask>) -> 
     })
 }
 
-#[test]
 fn the_peer_sees_the_window_asked_for() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let options = TcpOptions { window: Some(60_000), max_segment_size: Some(1000), ..TcpOptions::default() };
     let task = crossing(1, Transport::Tcp(options), Pattern::Bulk { size: None }, LEFT, at(RIGHT, 5001));
@@ -48,11 +46,8 @@ fn the_peer_sees_the_window_asked_for() {
     assert_eq!(sent.flows[0].tcp.len(), 5);
 }
 
-#[test]
 fn a_host_that_never_answers_spoils_its_own_flow_only() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     // Nobody has this address: neighbours are not resolved, so nothing refuses either.
     let silent = crossing(1, Transport::Tcp(TcpOptions::default()), CBR, "fd00::", at("fd00::1", 9));
@@ -68,11 +63,8 @@ fn a_host_that_never_answers_spoils_its_own_flow_only() {
     );
 }
 
-#[test]
 fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let transport = |source: Option<&str>| Transport::Multicast {
         source: source.map(|ip| ip.parse().unwrap()),
@@ -97,7 +89,6 @@ fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
     }
 }
 
-#[test]
 fn two_receivers_share_a_group() {
     let group = at("239.1.2.3", free_port("127.0.0.1").port());
     let transport = Transport::Multicast { source: None, ttl: 1, receiver: None };
@@ -117,11 +108,8 @@ fn two_receivers_share_a_group() {
     );
 }
 
-#[test]
 fn every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted() {
-    if !may_make_namespaces() {
-        return;
-    }
+    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     // The kernel also limits all errors together; no kind of them is subject to either limit.
     pair.right.sysctl("net/ipv4/icmp_ratemask", "0").unwrap();
@@ -131,3 +119,11 @@ fn every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted() {
     assert_eq!(total(result, |counts| counts.received), total(result, |counts| counts.sent), "{sent:?}");
     assert!(total(result, |counts| counts.received) > 0);
 }
+
+netstage_harness::tests![
+    the_peer_sees_the_window_asked_for,
+    a_host_that_never_answers_spoils_its_own_flow_only,
+    every_receiver_of_a_group_gets_every_packet_of_the_right_source,
+    two_receivers_share_a_group,
+    every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted,
+];

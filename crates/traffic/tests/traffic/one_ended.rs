@@ -1,8 +1,8 @@
 use super::*;
 use netstage_agent_api::task::OneEnded;
+use netstage_harness::skip;
 use netstage_traffic::Problem;
 
-#[test]
 fn every_echo_request_is_answered_by_the_host_itself() {
     for ip in ["127.0.0.1", "::1"] {
         let host = SocketAddr::new(ip.parse().unwrap(), 0);
@@ -10,8 +10,7 @@ fn every_echo_request_is_answered_by_the_host_itself() {
         let engine = match prepare(vec![task]) {
             Ok(engine) => engine,
             Err(PrepareError { problem: Problem::Permission { .. }, .. }) => {
-                println!("skipped: no permission for ICMP echo");
-                return;
+                skip("no permission for ICMP echo")
             }
             Err(error) => panic!("{error}"),
         };
@@ -27,7 +26,6 @@ fn every_echo_request_is_answered_by_the_host_itself() {
 }
 
 // How many answers come is the kernel's limit (net.ipv4.icmp_ratelimit); none comes twice.
-#[test]
 fn closed_ports_answer_with_errors_that_are_matched() {
     for ip in ["127.0.0.1", "::1"] {
         let task = flow(4, Transport::UdpUnreachable(OneEnded::default()), CBR, free_port(ip));
@@ -42,7 +40,6 @@ fn closed_ports_answer_with_errors_that_are_matched() {
     }
 }
 
-#[test]
 fn nobody_is_flooded_who_did_not_agree() {
     let host = "127.0.0.1:9".parse().unwrap();
     let fast = Pattern::Cbr { rate: BitRate(10_000_001), packet: 100 };
@@ -51,3 +48,9 @@ fn nobody_is_flooded_who_did_not_agree() {
     let agreed = OneEnded { limit: Some(BitRate(20_000_000)) };
     assert!(prepare(vec![flow(1, Transport::UdpUnreachable(agreed), fast, host)]).is_ok());
 }
+
+netstage_harness::tests![
+    every_echo_request_is_answered_by_the_host_itself,
+    closed_ports_answer_with_errors_that_are_matched,
+    nobody_is_flooded_who_did_not_agree,
+];

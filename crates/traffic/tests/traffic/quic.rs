@@ -1,6 +1,5 @@
 use super::*;
 
-#[test]
 fn a_stream_arrives_whole() {
     for ip in ["127.0.0.1", "::1"] {
         let size = 500_000;
@@ -11,7 +10,6 @@ fn a_stream_arrives_whole() {
     }
 }
 
-#[test]
 fn a_receiver_that_is_not_there_is_an_error_of_its_flow() {
     let lonely = flow(1, Transport::Quic, CBR, free_port("127.0.0.1"));
     let task = flow(2, Transport::Quic, CBR, free_port("127.0.0.1"));
@@ -23,3 +21,5 @@ fn a_receiver_that_is_not_there_is_an_error_of_its_flow() {
     assert_eq!(received, total(&report.flows[1], |counts| counts.sent_bytes));
     assert!(received > 0);
 }
+
+netstage_harness::tests![a_stream_arrives_whole, a_receiver_that_is_not_there_is_an_error_of_its_flow];

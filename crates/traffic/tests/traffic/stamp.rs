@@ -14,7 +14,6 @@ fn timed(buckets: &netstage_agent_api::results::Buckets) -> u64 {
     buckets.0.iter().map(|bucket| bucket.1).sum()
 }
 
-#[test]
 fn every_packet_is_answered_and_timed_both_ways() {
     for (ip, bytes) in [("127.0.0.1", 44), ("::1", 1200)] {
         let (sent, reflected, report) = run_both(&[session(bytes, free_port(ip))]);
@@ -64,7 +63,6 @@ fn path(between: UdpSocket, reflector: SocketAddr) -> thread::JoinHandle<()> {
     })
 }
 
-#[test]
 fn what_is_lost_each_way_is_counted_exactly() {
     let between = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sending = session(100, between.local_addr().unwrap());
@@ -82,7 +80,6 @@ fn what_is_lost_each_way_is_counted_exactly() {
     assert_eq!((timed(&sender.delay), timed(&sender.answer_delay)), (79, 79));
 }
 
-#[test]
 fn packets_that_cannot_be_are_refused() {
     for (bytes, interval) in [(45, millis(1)), (10_000, millis(1)), (44, Duration::ZERO)] {
         let task = session(bytes, free_port("127.0.0.1"));
@@ -91,3 +88,9 @@ fn packets_that_cannot_be_are_refused() {
         assert!(matches!(problem, Problem::Refused(_) | Problem::PacketSize { .. }), "{bytes}: {problem}");
     }
 }
+
+netstage_harness::tests![
+    every_packet_is_answered_and_timed_both_ways,
+    what_is_lost_each_way_is_counted_exactly,
+    packets_that_cannot_be_are_refused,
+];

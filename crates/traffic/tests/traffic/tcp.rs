@@ -5,7 +5,6 @@ fn tcp() -> Transport {
     Transport::Tcp(TcpOptions::default())
 }
 
-#[test]
 fn a_transfer_arrives_whole_and_ends_the_run() {
     for ip in ["127.0.0.1", "::1"] {
         let size = 3_000_000;
@@ -16,7 +15,6 @@ fn a_transfer_arrives_whole_and_ends_the_run() {
     }
 }
 
-#[test]
 fn sixty_connections_share_two_threads() {
     let tasks: Vec<FlowTask> = (0..60)
         .map(|id| flow(id, tcp(), Pattern::Bulk { size: Some(100_000) }, free_port("127.0.0.1")))
@@ -28,7 +26,6 @@ fn sixty_connections_share_two_threads() {
     }
 }
 
-#[test]
 fn a_paced_flow_hands_over_what_its_pattern_says() {
     let (sent, received, report) = run_both(&[flow(1, tcp(), CBR, free_port("127.0.0.1"))]);
     assert_eq!(sent[0].schedule.unwrap().asked, 500, "{report:?}");
@@ -36,7 +33,6 @@ fn a_paced_flow_hands_over_what_its_pattern_says() {
     assert!(sent > 0 && total(&received[0], |counts| counts.received_bytes) <= sent);
 }
 
-#[test]
 fn a_refused_connection_is_an_error_of_its_flow() {
     let report =
         run(prepare(vec![flow(1, tcp(), CBR, free_port("127.0.0.1"))]).unwrap_or_else(|e| panic!("{e}")));
@@ -44,10 +40,17 @@ fn a_refused_connection_is_an_error_of_its_flow() {
     assert!(error.contains("refused"), "{error}");
 }
 
-#[test]
 fn an_unknown_congestion_control_is_named() {
     let options = TcpOptions { congestion_control: Some("teleport".into()), ..TcpOptions::default() };
     let task = flow(1, Transport::Tcp(options), CBR, free_port("127.0.0.1"));
     let error = prepare(vec![task]).err().unwrap().to_string();
     assert!(error.contains("congestion control teleport is not available"), "{error}");
 }
+
+netstage_harness::tests![
+    a_transfer_arrives_whole_and_ends_the_run,
+    sixty_connections_share_two_threads,
+    a_paced_flow_hands_over_what_its_pattern_says,
+    a_refused_connection_is_an_error_of_its_flow,
+    an_unknown_congestion_control_is_named,
+];

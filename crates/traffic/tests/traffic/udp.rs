@@ -6,7 +6,6 @@ fn udp() -> Transport {
     Transport::Udp(UdpOptions::default())
 }
 
-#[test]
 fn every_packet_of_a_constant_rate_is_sent_and_counted() {
     for ip in ["127.0.0.1", "::1"] {
         let task = flow(7, udp(), CBR, free_port(ip));
@@ -29,7 +28,6 @@ fn every_packet_of_a_constant_rate_is_sent_and_counted() {
     }
 }
 
-#[test]
 fn a_port_in_use_is_named_with_its_remedy() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let task = flow(1, udp(), CBR, taken.local_addr().unwrap());
@@ -37,3 +35,8 @@ fn a_port_in_use_is_named_with_its_remedy() {
     assert!(matches!(error.problem, Problem::PortInUse(address) if address == task.destination), "{error}");
     assert!(error.to_string().starts_with("flow flow[1]: 127.0.0.1:"), "{error}");
 }
+
+netstage_harness::tests![
+    every_packet_of_a_constant_rate_is_sent_and_counted,
+    a_port_in_use_is_named_with_its_remedy,
+];

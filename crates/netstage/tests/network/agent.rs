@@ -1,0 +1,170 @@
+//! `netstage agent` as processes: real packets between two of them, and what its user meets.
+
+use crate::support::{Folder, Process, within};
+use netstage_agent::controller::{Agents, Collected, Error};
+use netstage_agent_api::protocol::RefusalKind;
+use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_core::traffic::Pattern;
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+const PACKETS_PER_SECOND: u64 = 1_000;
+const PACKET_BYTES: u32 = 125;
+
+/// Where agents have their sockets and spools.
+struct Place(Folder);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        Place(Folder::new(name))
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.sock"))
+    }
+
+    fn agent(&self, name: &str) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
+        command.arg("agent").arg("--socket").arg(self.socket(name)).arg("--spool").arg(&*self.0);
+        Process::new(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn connect(&self, names: &[&str]) -> Agents {
+        let agents = names.iter().map(|name| (name.to_string(), self.socket(name)));
+        Agents::connect(agents.collect()).unwrap()
+    }
+}
+
+/// An address nobody has at the moment.
+fn free_address() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
+    let duration = Duration::from_secs(1);
+    let rate = BitRate(PACKETS_PER_SECOND * u64::from(PACKET_BYTES) * 8);
+    let flow = FlowTask {
+        name: "voice".into(),
+        id: 1,
+        side,
+        transport: Transport::Udp(UdpOptions::default()),
+        source: "127.0.0.1:0".parse().unwrap(),
+        destination: to,
+        traffic: Pattern::Cbr { rate, packet: PACKET_BYTES }.into(),
+        start: Duration::ZERO,
+        stop: duration,
+        detail: false,
+        settled: Duration::ZERO,
+        traffic_class: 0,
+    };
+    let interval = Duration::from_millis(100);
+    (node.into(), Assignment::of_flows(node, duration, interval, vec![flow]))
+}
+
+fn run(agents: &mut Agents, to: SocketAddr) -> Result<Collected, Error> {
+    agents.prepare(vec![assignment("a", Side::Send, to), assignment("b", Side::Receive, to)])?;
+    agents.start(agents.soonest_start())?;
+    Ok(agents.collect())
+}
+
+fn two_agents_send_real_packets() {
+    let place = Place::new("udp");
+    let processes = ["a", "b"].map(|name| place.agent(name));
+    let mut agents = place.connect(&["a", "b"]);
+    let collected = run(&mut agents, free_address()).unwrap();
+    let [sender, receiver] = &collected.reports[..] else { panic!("{collected:?}") };
+    let sent: u64 = sender.flows[0].bins.iter().map(|bin| bin.sent).sum();
+    let received: u64 = receiver.flows[0].bins.iter().map(|bin| bin.received).sum();
+    let lost: u64 = receiver.flows[0].bins.iter().map(|bin| bin.lost).sum();
+    assert_eq!(sent, PACKETS_PER_SECOND);
+    assert!(received > 0 && received + lost <= sent, "received {received}, lost {lost} of {sent}");
+    assert!(collected.lost.is_empty() && collected.warnings.is_empty(), "{collected:?}");
+    agents.finish();
+    for process in processes {
+        let output = process.output();
+        assert_eq!(output.status.code(), Some(0));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.lines().count() == 1 && said.contains("listening on"), "{said}");
+    }
+    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 0, "neither sockets nor reports are left");
+}
+
+fn a_port_in_use_is_named_and_the_agents_go_on() {
+    let place = Place::new("port");
+    let _processes = ["a", "b"].map(|name| place.agent(name));
+    let mut agents = place.connect(&["a", "b"]);
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = run(&mut agents, address).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("agent b refuses: flow voice") && message.contains(&address.to_string()),
+        "{message}"
+    );
+    assert!(matches!(error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::InUse));
+    drop(taken);
+    // A process that another test is about to start may still have the socket, until it is another program.
+    assert!(within(std::time::Duration::from_secs(60), || UdpSocket::bind(address).is_ok()));
+    assert_eq!(run(&mut agents, address).unwrap().reports.len(), 2);
+    agents.finish();
+}
+
+fn a_socket_in_use_and_a_spool_that_cannot_be_are_told() {
+    let place = Place::new("bind");
+    let _first = place.agent("a");
+    let agents = place.connect(&["a"]);
+    let second = place.agent("a").output();
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.contains("a.sock: somebody listens there"), "{said}");
+    agents.finish();
+
+    let file = place.0.join("file");
+    fs::write(&file, "").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_netstage"))
+        .args(["agent", "--socket"])
+        .arg(place.socket("b"))
+        .arg("--spool")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cannot open spool"));
+}
+
+fn an_agent_told_to_end_still_hands_over_what_it_found() {
+    let place = Place::new("told");
+    let mut process = place.agent("a");
+    let mut agents = place.connect(&["a"]);
+    let (node, mut assignment) = assignment("a", Side::Send, free_address());
+    assignment.duration = Duration::from_secs(600);
+    assignment.flows[0].stop = assignment.duration;
+    agents.prepare(vec![(node, assignment)]).unwrap();
+    agents.start(agents.soonest_start()).unwrap();
+    let mut told = false;
+    agents.watch(|overview| {
+        if overview.sent.0 > 0 && !told {
+            told = true;
+            process.signal("-TERM");
+        }
+        ControlFlow::Continue(())
+    });
+    let collected = agents.collect();
+    let [report] = &collected.reports[..] else { panic!("{collected:?}") };
+    assert!(report.flows[0].bins.iter().any(|bin| bin.sent > 0));
+    assert_eq!(report.void, ["agent a was told to end during the run"]);
+    agents.finish();
+    assert_eq!(process.output().status.code(), Some(0));
+}
+
+netstage_harness::tests![
+    two_agents_send_real_packets,
+    a_port_in_use_is_named_and_the_agents_go_on,
+    a_socket_in_use_and_a_spool_that_cannot_be_are_told,
+    an_agent_told_to_end_still_hands_over_what_it_found,
+];

@@ -1,0 +1,266 @@
+//! An MPLS exchange that routing daemons drive: LSPs lead from edge to edge and the core knows no member; what
+//! is none of an LSP stays out of it; a line that fails is gone round.
+
+use crate::support::routing::{assert_met, namespace, run, sockets};
+use crate::support::{Folder, Process, within};
+use netstage_harness::{needs, skip};
+use netstage_host::ports::Port as _;
+use netstage_host::ports::af_packet::{AfPacket, Options};
+use netstage_router::daemon::state::{Label, Route, RouteFilter};
+use netstage_router::daemon::{State, ask, labels, routes};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Three members, two sites, lines of Ethernet and of TUN interfaces in the core, to an edge and to a member.
+/// Nodes and links are numbered in the order of their names.
+const SMALL: &str = r#"
+[scenario]
+title = "Three members"
+duration = "30 s"
+
+[defaults.link]
+rate = "50 Mbit/s"
+delay = "1 ms"
+
+[node.a]
+[node.b]
+[node.c]
+[node.core1]
+kind = "router"
+[node.core2]
+kind = "router"
+[node.edge-a]
+kind = "router"
+[node.edge-b]
+kind = "router"
+[node.edge-c]
+kind = "router"
+
+[link.a]
+ends = ["a", "edge-a"]
+[link.b]
+ends = ["b", "edge-b"]
+kind = "tun"
+[link.c]
+ends = ["c", "edge-c"]
+[link.core]
+ends = ["core1", "core2"]
+kind = "tun"
+[link.edge-a]
+ends = ["edge-a", "core1"]
+[link.edge-b]
+ends = ["edge-b", "core1"]
+kind = "tun"
+[link.edge-c]
+ends = ["edge-c", "core2"]
+
+[service.exchange]
+program = "frr"
+core = ["core1", "core2"]
+edges = { edge-a = 65001, edge-b = 65002, edge-c = 65003 }
+
+[defaults.flow]
+transport = "udp"
+traffic = { model = "cbr", rate = "64 kbit/s", packet = "160 B" }
+stop = "3 s"
+[flow.four]
+from = "a"
+to = "c"
+[flow.six]
+from = "c"
+to = "b"
+ip = "v6"
+# The run lasts as long as this.
+[flow.pulse]
+from = "b"
+to = "c"
+traffic = { model = "cbr", rate = "1280 bit/s", packet = "160 B" }
+stop = "30 s"
+
+[expect.arrives]
+metric = "flow.throughput"
+subject = "four"
+over = ["1 s", "3 s"]
+at_least = "60 kbit/s"
+"#;
+
+const CORES: [usize; 2] = [3, 4];
+const EDGES: [usize; 3] = [5, 6, 7];
+
+fn socket(run: u32, node: usize) -> PathBuf {
+    sockets(run).join(format!("routing/{node}/router.sock"))
+}
+
+fn state(run: u32, node: usize) -> State {
+    ask(&socket(run, node)).unwrap_or_default()
+}
+
+fn told_routes(run: u32, node: usize) -> Vec<Route> {
+    let mut told = Vec::new();
+    let all = routes(&socket(run, node), &RouteFilter::default(), &mut |route| {
+        told.push(route);
+        Ok(())
+    });
+    all.map(|()| told).unwrap()
+}
+
+fn told_labels(run: u32, node: usize) -> Vec<Label> {
+    let mut told = Vec::new();
+    let all = labels(&socket(run, node), None, &mut |label| {
+        told.push(label);
+        Ok(())
+    });
+    all.map(|()| told).unwrap()
+}
+
+fn counted(state: &State, name: &str) -> u64 {
+    state
+        .counters
+        .iter()
+        .filter(|count| count.path == "program" && count.name == name)
+        .map(|c| c.packets)
+        .sum()
+}
+
+fn lsp<'a>(routes: &'a [Route], prefix: &str) -> Option<&'a str> {
+    let route = routes.iter().find(|route| route.prefix == prefix)?;
+    route.to.split_once(" push ").map(|(_, labels)| labels)
+}
+
+/// A member's frame, of which a line of TUN interfaces carries what follows the addresses.
+fn frame(to: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
+    [&to[..], &[0x02, 0x6e, 0, 0, 0, 0], &kind.to_be_bytes(), payload].concat()
+}
+
+/// A member's UDP packet without a checksum.
+fn packet(member: u8, to: [u8; 4]) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, member, 2];
+    bytes.extend(to);
+    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    let folded = !((sum & 0xffff) + (sum >> 16)) as u16;
+    bytes[10..12].copy_from_slice(&folded.to_be_bytes());
+    bytes.extend([0x13, 0x88, 0x13, 0x88, 0, 8, 0, 0]);
+    bytes
+}
+
+fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
+    needs::namespaces();
+    const FRAMES: u64 = 500;
+    let folder = Folder::new("exchange-small");
+    let scenario = folder.join("small.toml");
+    std::fs::write(&scenario, SMALL).unwrap();
+    let mut running =
+        Process::new(run(&scenario, &folder.join("out"), &["--on", "emu", "--json"]).spawn().unwrap());
+    let process = running.child().id();
+    let began =
+        within(PATIENCE, || running.child().try_wait().unwrap().is_some() || namespace(process, 0).is_some());
+    if namespace(process, 0).is_none() {
+        let output = running.output();
+        assert!(output.status.code() == Some(4) && began, "{}", String::from_utf8_lossy(&output.stderr));
+        skip(String::from_utf8_lossy(&output.stderr));
+    }
+
+    // Members have exchanged routes of both versions, each by an LSP to the other's edge.
+    let edges = EDGES.map(|edge| told_routes(process, edge));
+    for (own, edge) in edges.iter().enumerate() {
+        for other in (0..EDGES.len()).filter(|other| *other != own) {
+            let label = lsp(edge, &format!("10.0.{}.1/32", EDGES[other]));
+            assert!(label.is_some(), "{own} to {other}: {edge:?}");
+            assert_eq!(lsp(edge, &format!("10.0.{other}.0/24")), label);
+            assert_eq!(lsp(edge, &format!("fd6e:7374::{}/112", tail(other))), label);
+        }
+    }
+    // The core switches labels to edges, which end with explicit null, and knows no member.
+    for core in CORES {
+        assert!(!told_routes(process, core).iter().any(|route| {
+            (0..EDGES.len()).any(|member| route.prefix.starts_with(&format!("10.0.{member}.")))
+                || route.prefix.starts_with("fd6e:7374::1:")
+                || route.prefix.starts_with("fd6e:7374::2:")
+        }));
+        let labels = told_labels(process, core);
+        let ends = labels.iter().filter(|label| label.to.ends_with(" push 0")).count();
+        assert_eq!((labels.len(), ends), (EDGES.len(), if core == CORES[0] { 2 } else { 1 }));
+    }
+
+    // A member's own labels are taken from nobody, and its broadcasts go nowhere: neither by Ethernet nor by a
+    // line of TUN interfaces.
+    // The calls are over once a second brings little more than what daemons say to each other.
+    let passes_in_a_second = || {
+        let before = counted(&state(process, CORES[0]), "forwarded");
+        std::thread::sleep(Duration::from_secs(1));
+        counted(&state(process, CORES[0]), "forwarded") - before
+    };
+    assert!(within(PATIENCE, || passes_in_a_second() < 25));
+    for (number, edge) in EDGES.into_iter().enumerate().take(2) {
+        let nodes = [edge, CORES[0]];
+        let before = nodes.map(|node| state(process, node));
+        let known = told_routes(process, edge);
+        let label = lsp(&known, "10.0.2.0/24");
+        let Some(label) = label.and_then(|label| label.parse::<u32>().ok()) else {
+            panic!("{known:?}\n{}", String::from_utf8_lossy(&running.output().stderr));
+        };
+        let member = namespace(process, number).unwrap();
+        let mut port = AfPacket::open(&member, &format!("link{number}"), Options::default()).unwrap();
+        let station = [0x02, 0x6e, 0, number as u8, 1, 0];
+        let entry = (label << 12 | 1 << 8 | 64).to_be_bytes();
+        let source = number as u8;
+        for _ in 0..FRAMES {
+            let injected = frame(station, 0x8847, &[&entry[..], &packet(source, [10, 0, 2, 2])].concat());
+            let broadcast = frame([0xff; 6], 0x0800, &packet(source, [255; 4]));
+            for bytes in [injected, broadcast] {
+                assert!(port.send(&bytes).unwrap() || (port.flush().is_ok() && port.send(&bytes).unwrap()));
+            }
+            port.flush().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let refused = |state: &State| counted(state, "unexpected_label") + counted(state, "unknown_label");
+        let all =
+            within(Duration::from_secs(5), || refused(&state(process, edge)) - refused(&before[0]) == FRAMES);
+        let after = nodes.map(|node| state(process, node));
+        assert!(all, "{:?}", after[0].counters);
+        for (before, after) in before.iter().zip(&after) {
+            // What daemons say to each other goes on.
+            let forwarded = counted(after, "forwarded") - counted(before, "forwarded");
+            assert!(forwarded < FRAMES / 4, "{forwarded} of {FRAMES}");
+        }
+    }
+    assert_met(&running.output());
+}
+
+/// The last groups of the first address of a node's IPv6.
+fn tail(node: usize) -> String {
+    if node == 0 { String::new() } else { format!("{node}:0") }
+}
+
+fn the_papers_exchange_is_as_it_says() {
+    needs::namespaces();
+    let folder = Folder::new("exchange-paper");
+    let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/papers/mpls-ix/exchange.toml");
+    let refused = run(&scenario, &folder.join("sim"), &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2) && said.contains("service.exchange") && said.contains("--on emu")
+    );
+    let output = run(&scenario, &folder.join("out"), &["--on", "emu"]).output().unwrap();
+    if output.status.code() == Some(4) {
+        skip(String::from_utf8_lossy(&output.stderr));
+    }
+    assert_met(&output);
+    // Voice waits for nobody but the packets that are being sent; the same without its DSCP waits for all.
+    let record = std::fs::read_to_string(folder.join("out/record.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let median = |flow: &str| {
+        let mut all = record["cells"][0]["distributions"].as_array().unwrap().iter();
+        let found = all.find(|one| one["metric"] == "flow.delay" && one["subject"] == flow).unwrap();
+        found["p50"].as_f64().unwrap()
+    };
+    let (voice, plain) = (median("voice-to-osaka"), median("plain-to-osaka"));
+    assert!(voice < plain / 2.0, "{voice} {plain}");
+}
+
+netstage_harness::tests![
+    lsps_lead_from_edge_to_edge_and_nothing_else_comes_in,
+    the_papers_exchange_is_as_it_says,
+];

@@ -1,0 +1,216 @@
+//! VPN gateways: the same file on real programs and on their models.
+
+use crate::support::{Folder, within};
+use netstage_harness::needs;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+
+/// A pair of each kind, a slow line between them, and a flow through each that nothing holds back.
+fn scenario() -> String {
+    let mut text = String::from(
+        r#"
+[scenario]
+duration = "6 s"
+[measure]
+tcp = "events"
+[defaults.link]
+rate = "100 Mbit/s"
+[defaults.flow]
+transport = "udp"
+traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
+stop = "2 s"
+[node.a]
+[node.b]
+[service.disk]
+program = "iscsi"
+client = "b"
+server = "a"
+via = ["wireguard2", "wireguard1"]
+start = "2 s"
+"#,
+    );
+    for kind in ["ipsec", "wireguard", "openvpn"] {
+        let cipher = if kind == "ipsec" { "cipher = \"3des-sha1\"" } else { "" };
+        text.push_str(&format!(
+            r#"
+[node.{kind}1]
+kind = "{kind}"
+{cipher}
+[node.{kind}2]
+kind = "{kind}"
+{cipher}
+[link.{kind}-a]
+ends = ["a", "{kind}1"]
+[link.{kind}]
+ends = ["{kind}1", "{kind}2"]
+delay = "2 ms"
+[link.{kind}-b]
+ends = ["{kind}2", "b"]
+[flow.{kind}]
+from = "a"
+to = "b"
+via = ["{kind}1", "{kind}2"]
+[flow.{kind}-six]
+from = "b"
+to = "a"
+ip = "v6"
+via = ["{kind}2", "{kind}1"]
+"#
+        ));
+    }
+    text
+}
+
+fn command(folder: &Folder, stage: &str) -> Command {
+    fs::write(folder.join("gateways.toml"), scenario()).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.current_dir(folder).args(["run", "gateways.toml", "--json", "--on", stage, "--out", stage]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(folder: &Folder, stage: &str) -> Value {
+    let Output { stdout, stderr, .. } = command(folder, stage).output().unwrap();
+    serde_json::from_slice(&stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&stderr)))
+}
+
+/// Mean of a metric.
+fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
+    let summary = result["record"]["cells"][0]["summary"].as_array().unwrap();
+    let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
+    found.unwrap_or_else(|| panic!("no {metric} of {subject}"))["mean"].as_f64().unwrap()
+}
+
+/// Processes whose command has a word in it.
+fn processes(mark: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let commands = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    commands.filter(|command| String::from_utf8_lossy(command).contains(mark)).count()
+}
+
+fn real_gateways_carry_what_their_models_do_and_leave_nothing_behind() {
+    needs::namespaces();
+    let folder = Folder::new("gateways");
+    let simulated = run(&folder, "sim");
+    let child = command(&folder, "emu").spawn().unwrap();
+    let mark = format!("netstage-{}-", child.id());
+    let gateways = || processes(&mark) >= 6;
+    assert!(within(Duration::from_secs(60), gateways), "the gateways run");
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let emulated: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
+    for kind in ["ipsec", "wireguard", "openvpn"] {
+        for (metric, subject) in
+            [("flow.throughput", kind.to_owned()), ("flow.throughput", format!("{kind}-six"))]
+        {
+            let (real, model) = (mean(&emulated, metric, &subject), mean(&simulated, metric, &subject));
+            assert!((real / model - 1.0).abs() < 0.01, "{metric} of {subject}: {real}, model {model}");
+        }
+        if kind == "wireguard" {
+            // That line carries the disk, too.
+            continue;
+        }
+        // On the line are what the model puts around each packet, but for the padding of smaller ones, and
+        // what the gateways have to say to each other.
+        let [real, model] =
+            [&emulated, &simulated].map(|result| mean(result, "link.throughput", &format!("{kind}.forward")));
+        assert!((real / model - 1.0).abs() < 0.02, "{kind}: {real} bit/s on the line, model {model}");
+    }
+    for result in [&simulated, &emulated] {
+        assert!(mean(result, "app.transactions", "disk") > 0.0, "blocks are read through the tunnel");
+        assert!(mean(result, "flow.throughput", "disk") > 0.0);
+        assert!(mean(result, "flow.window.usable", "disk[backward]") > 1.0, "the target's window is told of");
+    }
+    assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "they end with the run");
+    assert!(
+        !Path::new("/tmp")
+            .read_dir()
+            .unwrap()
+            .flatten()
+            .any(|entry| { entry.file_name().to_string_lossy().starts_with(&mark) })
+    );
+}
+
+fn a_gateway_whose_program_is_missing_ends_the_run_before_it_begins() {
+    needs::namespaces();
+    let folder = Folder::new("no-gateway");
+    let output = command(&folder, "emu").env("PATH", "").output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("node.wireguard1: wg is not installed"), "{said}");
+    assert!(said.contains("apt-get install wireguard-tools"), "{said}");
+}
+
+/// One pair of gateways whose program is this script.
+fn with_script(name: &str, script: &str) -> (Option<i32>, String) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new(name);
+    let text = r#"
+[scenario]
+duration = "20 s"
+[defaults.link]
+rate = "100 Mbit/s"
+[node.a]
+[node.b]
+[node.west]
+kind = "openvpn"
+[node.east]
+kind = "openvpn"
+[link.a]
+ends = ["a", "west"]
+[link.line]
+ends = ["west", "east"]
+[link.b]
+ends = ["east", "b"]
+[flow.bulk]
+from = "a"
+to = "b"
+transport = "udp"
+traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
+"#;
+    let programs = folder.join("programs");
+    fs::create_dir(&programs).unwrap();
+    let program = programs.join("openvpn");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut command = command(&folder, "emu");
+    fs::write(folder.join("gateways.toml"), text).unwrap();
+    let child = command.env("PATH", path).spawn().unwrap();
+    let mark = format!("netstage-{}-", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "all others end with the run");
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), said)
+}
+
+fn a_gateway_that_does_not_start_is_told_with_what_it_said() {
+    needs::namespaces();
+    let (code, said) = with_script("gateway-fails", "echo 'no cipher of that name' >&2; exit 1");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no cipher of that name") && said.contains("openvpn"), "{said}");
+}
+
+/// It ends some seconds after its beginning: in the run, or on a slow machine before that.
+fn a_gateway_that_ends_before_the_run_is_told() {
+    needs::namespaces();
+    let script = "case \"$*\" in *genkey*|*--version*|*--show*) exec /usr/sbin/openvpn \"$@\";; esac\n\
+                  (sleep 6; kill $$) > /dev/null 2>&1 &\nexec /usr/sbin/openvpn \"$@\"";
+    let (code, said) = with_script("gateway-dies", script);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("has ended") && said.contains("openvpn"), "{said}");
+}
+
+netstage_harness::tests![
+    real_gateways_carry_what_their_models_do_and_leave_nothing_behind,
+    a_gateway_whose_program_is_missing_ends_the_run_before_it_begins,
+    a_gateway_that_does_not_start_is_told_with_what_it_said,
+    a_gateway_that_ends_before_the_run_is_told,
+];

@@ -1,0 +1,45 @@
+//! The program on real packets, in network namespaces.
+
+mod agent;
+#[path = "../../../../tests/support/apart.rs"]
+mod apart;
+mod edges;
+mod emulation;
+mod exchange;
+mod fleet;
+mod gateways;
+mod lan;
+mod measure;
+mod netem;
+#[path = "../../../../tests/support/pair.rs"]
+mod pair;
+mod pe;
+mod placed;
+mod router;
+#[path = "../support/mod.rs"]
+mod support;
+mod tcp;
+mod tune;
+mod vpn_page;
+
+netstage_harness::main![
+    agent,
+    edges,
+    emulation,
+    exchange,
+    fleet,
+    gateways,
+    lan,
+    measure,
+    netem,
+    pe,
+    placed,
+    router,
+    router::changes,
+    router::killed,
+    router::limits,
+    router::told,
+    tcp,
+    tune,
+    vpn_page
+];

@@ -1,0 +1,110 @@
+//! What routers tell: metrics, and tables of any size.
+
+use crate::router::world::{PATIENCE, PROGRAM, World, counted, interface, socket, state};
+use crate::support::{Folder, within};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn scraped(world: &World, address: &'static str) -> String {
+    let mut stream = world.routers[0].run(|| TcpStream::connect(address)).unwrap().unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: router\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+    text
+}
+
+fn value(text: &str, sample: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.rsplit_once(' ').is_some_and(|(name, _)| name == sample))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+fn metrics_count_what_passes() {
+    let world = World::new();
+    world.routers[0].loopback_up().unwrap();
+    let folder = Folder::new("router-metrics");
+    let routers = world.begin_both(&folder, "");
+    drop(routers);
+    world.configure(&folder, 0, "metrics = \"127.0.0.1:9636\"\ncount = \"prefix\"", "");
+    world.configure(&folder, 1, "", "");
+    let _routers = [0, 1].map(|site| world.begin(&folder, site));
+    let is_fast = |site| ["edge0", "core0"].iter().all(|name| interface(&folder, site, name).slow.is_none());
+    assert!(within(PATIENCE, || is_fast(0) && is_fast(1)));
+    world.transfer();
+    let text = scraped(&world, "127.0.0.1:9636");
+    let told = |sample: &str| value(&text, sample).unwrap_or_else(|| panic!("{sample} in {text}"));
+    let pushed = told("netstage_router_events_total{path=\"kernel\",reason=\"pushed\",severity=\"info\"}");
+    let by_prefix = told("netstage_router_prefix_packets_total{table=\"main\",prefix=\"10.0.1.0/24\"}");
+    assert!(pushed > 700.0 && by_prefix == pushed, "{pushed} {by_prefix}");
+    assert!(told("netstage_router_label_packets_total{label=\"300\"}") > 700.0);
+    let of = "{interface=\"core0\",table=\"main\"}";
+    assert!(told(&format!("netstage_router_interface_sent_packets_total{of}")) >= pushed);
+    assert!(told(&format!("netstage_router_interface_received_bytes_total{of}")) > 1e6);
+    assert_eq!(told(&format!("netstage_router_interface_up{of}")), 1.0);
+    assert!(told("netstage_router_routes") >= 5.0);
+}
+
+/// What a shell would see of `netstage router show`.
+fn show(folder: &Folder, arguments: &[&str]) -> String {
+    let mut command = Command::new(PROGRAM);
+    command.args(["router", "show"]).args(arguments).arg("--socket").arg(socket(folder, 0));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The most memory a process has had, kB.
+fn peak(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn a_large_table_is_shown_piece_by_piece() {
+    const ROUTES: usize = 1_000_000;
+    let world = World::new();
+    let folder = Folder::new("router-large");
+    world.configure(&folder, 0, "fast_path = \"off\"\nv4_rows = 16", "");
+    // One after the other from 16.0.0.0/24 on.
+    let mut routes = String::with_capacity(ROUTES * 24);
+    for number in 0..ROUTES {
+        let [_, a, b, c] = ((16 << 16) + number as u32).to_be_bytes();
+        routes.push_str(&format!("{a}.{b}.{c}.0/24 via 192.0.2.2 dev core0\n"));
+    }
+    std::fs::write(folder.join("fib0.txt"), routes).unwrap();
+    let mut router = world.begin_within(&folder, 0, Duration::from_secs(120));
+    assert!(state(&folder, 0).routes > ROUTES);
+    let before = peak(router.child().id());
+    println!("{before} kB for {ROUTES} routes");
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["router", "show", "fib", "--json", "--socket"])
+        .arg(socket(&folder, 0))
+        .stdout(Stdio::piped());
+    let mut shown = crate::support::Process::new(command.spawn().unwrap());
+    let mut text = Vec::new();
+    shown.child().stdout.take().unwrap().read_to_end(&mut text).unwrap();
+    assert!(shown.output().status.success());
+    let lines = text.iter().filter(|byte| **byte == b'\n').count();
+    assert!(lines > ROUTES && text.len() > 80 << 20, "{lines} lines, {} bytes", text.len());
+    let grown = peak(router.child().id()) - before;
+    assert!(grown < 20_000, "{grown} kB more for {} kB", text.len() >> 10);
+
+    // What is asked for is chosen by the router.
+    assert_eq!(show(&folder, &["fib", "16.0.1.77"]).trim_end(), "16.0.1.0/24        via 192.0.2.2 dev core0");
+    assert_eq!(show(&folder, &["fib", "16.0.0.0/16"]).lines().count(), 256);
+    assert_eq!(show(&folder, &["fib", "16.0.0.0/16", "--table", "main"]).lines().count(), 256);
+    let mut command = Command::new(PROGRAM);
+    command.args(["router", "show", "fib", "--table", "red", "--socket"]).arg(socket(&folder, 0));
+    let refused = command.output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("the router has no table `red`"), "{said}");
+    let all = show(&folder, &[]);
+    assert!(all.contains("routes, 0 labels, decided by the program") && all.len() < 5_000, "{all}");
+    // It forwards meanwhile as before.
+    assert_eq!(counted(&state(&folder, 0), "program", "refused_changes"), 0);
+}
+
+netstage_harness::tests![metrics_count_what_passes, a_large_table_is_shown_piece_by_piece];

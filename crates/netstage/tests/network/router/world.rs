@@ -1,0 +1,304 @@
+//! Two sites behind two routers, and what is asked of them.
+
+use crate::support::network::{address, default_route, join};
+use crate::support::{Folder, Process, within};
+use netstage_harness::needs;
+use netstage_host::netns::{Namespace, Netlink, ethtool, spawn_in};
+use netstage_host::ports::Port as _;
+use netstage_host::ports::tun::{Layer, Tun};
+use netstage_router::daemon::state::{Interface, Label, Route, RouteFilter};
+use netstage_router::daemon::{State, ask, labels, routes};
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+
+/// Hosts 10.0.0.2 and 10.0.1.2, the routers 10.0.0.1 and 10.0.1.1 before them, and 192.0.2.1 and .2 between.
+pub struct World {
+    pub hosts: [Namespace; 2],
+    pub routers: [Namespace; 2],
+}
+
+impl World {
+    pub fn new() -> World {
+        needs::namespaces();
+        let (hosts, routers) =
+            ([(); 2].map(|()| Namespace::new().unwrap()), [(); 2].map(|()| Namespace::new().unwrap()));
+        let world = World { hosts, routers };
+        world.join_core();
+        for site in 0..2 {
+            let (host, router) = (&world.hosts[site], &world.routers[site]);
+            join((router, "edge0", 16 + site as u8), (host, "eth0", 32 + site as u8));
+            // Frames that are redirected to it are lost otherwise.
+            ethtool::switch_on(host, "eth0", &["rx-gro".into()]).unwrap();
+            router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+            let mut netlink = Netlink::open(router).unwrap();
+            netlink.add_address("edge0", address(&format!("10.0.{site}.1")), 24).unwrap();
+            let mut netlink = Netlink::open(host).unwrap();
+            netlink.add_address("eth0", address(&format!("10.0.{site}.2")), 24).unwrap();
+            netlink.add_route(&default_route(&format!("10.0.{site}.1"), "eth0")).unwrap();
+        }
+        for (host, router) in world.hosts.iter().zip(&world.routers) {
+            Netlink::open(host).unwrap().wait_until_ready("eth0").unwrap();
+            Netlink::open(router).unwrap().wait_until_ready("core0").unwrap();
+        }
+        world
+    }
+
+    /// The link between the routers.
+    pub fn join_core(&self) {
+        join((&self.routers[0], "core0", 1), (&self.routers[1], "core0", 2));
+        for (site, router) in self.routers.iter().enumerate() {
+            let own = address(&format!("192.0.2.{}", site + 1));
+            Netlink::open(router).unwrap().add_address("core0", own, 24).unwrap();
+        }
+    }
+
+    /// The same link, of TUN interfaces.
+    pub fn join_core_by_tun(&self) -> Line {
+        Netlink::open(&self.routers[0]).unwrap().delete_link("core0").unwrap();
+        let mut site = 0;
+        let ends = self.routers.each_ref().map(|router| {
+            let tun = Tun::create(router, "core0", Layer::Ip).unwrap();
+            let mut netlink = Netlink::open(router).unwrap();
+            netlink.set_up("core0").unwrap();
+            site += 1;
+            netlink.add_address("core0", address(&format!("192.0.2.{site}")), 24).unwrap();
+            tun
+        });
+        Line::begin(ends)
+    }
+
+    /// Writes the configuration of a router whose file leads to the other site by a label, which the other
+    /// one pops; with more of [router], and more tables.
+    pub fn configure(&self, folder: &Folder, site: usize, head: &str, tables: &str) -> PathBuf {
+        let (far, own) = (1 - site, 300 + site);
+        let routes = format!(
+            "10.0.{far}.0/24 via 192.0.2.{} dev core0 push {}\nlabel {own} pop\n",
+            far + 1,
+            300 + far
+        );
+        std::fs::write(folder.join(format!("fib{site}.txt")), routes).unwrap();
+        let text = format!(
+            "[router]\ninterfaces = [\"edge0\", \"core0\"]\nmpls = [\"core0\"]\nroutes = \"fib{site}.txt\"\n\
+             control = \"{}\"\nv6_rows = 64\n{head}\n{tables}",
+            socket(folder, site).display()
+        );
+        let file = folder.join(format!("router{site}.toml"));
+        std::fs::write(&file, text).unwrap();
+        file
+    }
+
+    /// Begins a router as it was configured, and waits until it forwards.
+    pub fn begin(&self, folder: &Folder, site: usize) -> Process {
+        self.begin_within(folder, site, PATIENCE)
+    }
+
+    /// The same of one that takes its time.
+    pub fn begin_within(&self, folder: &Folder, site: usize, patience: Duration) -> Process {
+        let mut command = Command::new(PROGRAM);
+        command.args(["router", "run"]).arg(folder.join(format!("router{site}.toml"))).stderr(Stdio::piped());
+        let process = Process::new(spawn_in(&self.routers[site], command).unwrap());
+        assert!(within(patience, || ask(&socket(folder, site)).is_ok()), "router {site} does not answer");
+        process
+    }
+
+    /// Both, each with this in its [router].
+    pub fn begin_both(&self, folder: &Folder, head: &str) -> [Process; 2] {
+        let processes = [0, 1].map(|site| {
+            self.configure(folder, site, head, "");
+            self.begin(folder, site)
+        });
+        if !head.contains("\"off\"") {
+            // Each finds the other's program once both are there.
+            let all_fast = |site| interfaces(folder, site).iter().all(|interface| interface.slow.is_none());
+            assert!(within(PATIENCE, || all_fast(0) && all_fast(1)), "{:?}", interfaces(folder, 0));
+        }
+        processes
+    }
+
+    /// A megabyte there and back.
+    pub fn transfer(&self) {
+        const BYTES: usize = 1 << 20;
+        let listener = self.hosts[1].run(|| TcpListener::bind("10.0.1.2:80")).unwrap().unwrap();
+        let echo = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = vec![0; BYTES];
+            stream.read_exact(&mut bytes).unwrap();
+            stream.write_all(&bytes).unwrap();
+        });
+        let connect = || TcpStream::connect_timeout(&"10.0.1.2:80".parse().unwrap(), PATIENCE);
+        let mut stream = self.hosts[0].run(connect).unwrap().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let sent: Vec<u8> = (0..BYTES).map(|byte| (byte * 7 % 251) as u8).collect();
+        stream.write_all(&sent).unwrap();
+        let mut received = vec![0; BYTES];
+        stream.read_exact(&mut received).unwrap();
+        assert!(received == sent);
+        echo.join().unwrap();
+    }
+
+    /// Sockets of the two hosts.
+    pub fn sockets(&self) -> [UdpSocket; 2] {
+        [0, 1].map(|site| {
+            let socket =
+                self.hosts[site].run(|| UdpSocket::bind(format!("10.0.{site}.2:7"))).unwrap().unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            socket
+        })
+    }
+
+    /// Whether a datagram of the near host arrives at the far one.
+    pub fn reaches(&self, length: usize) -> bool {
+        let [near, far] = self.sockets();
+        let sent = vec![length as u8; length];
+        if near.send_to(&sent, "10.0.1.2:7").is_err() {
+            return false;
+        }
+        let mut received = vec![0; 1 << 16];
+        matches!(far.recv(&mut received), Ok(found) if received[..found] == sent)
+    }
+}
+
+/// A line between two TUN interfaces, until it is dropped.
+pub struct Line {
+    carrying: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    labelled: Arc<AtomicU32>,
+}
+
+impl Line {
+    fn begin(mut ends: [Tun; 2]) -> Line {
+        let (stop, labelled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&labelled));
+        let carrying = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                for (near, far) in [(0, 1), (1, 0)] {
+                    let mut frames = Vec::new();
+                    ends[near].receive(64, &mut |received| frames.push(received.frame.to_vec())).unwrap();
+                    for frame in frames {
+                        counted.fetch_add(u32::from(frame[12..14] == [0x88, 0x47]), Ordering::Relaxed);
+                        assert!(ends[far].send(&frame).unwrap());
+                    }
+                    ends[far].flush().unwrap();
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        Line { carrying: Some(carrying), stop, labelled }
+    }
+
+    /// How many labelled packets it carried.
+    pub fn labelled(&self) -> u32 {
+        self.labelled.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.carrying.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || ended.is_none_or(|ended| ended.is_ok()));
+    }
+}
+
+/// A stream of datagrams from the near host to the far one, of which none may be lost.
+pub struct Stream {
+    sending: JoinHandle<u32>,
+    receiving: JoinHandle<Vec<u32>>,
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU32>,
+}
+
+impl Stream {
+    /// Begins: a datagram each half millisecond.
+    pub fn begin(world: &World) -> Stream {
+        let [near, far] = world.sockets();
+        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
+        let sending = std::thread::spawn(move || {
+            let mut number = 0_u32;
+            while !stopped.load(Ordering::Relaxed) {
+                near.send_to(&number.to_be_bytes(), "10.0.1.2:7").unwrap();
+                number += 1;
+                counted.store(number, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            number
+        });
+        let receiving = std::thread::spawn(move || {
+            let (mut numbers, mut bytes) = (Vec::new(), [0; 4]);
+            while far.recv(&mut bytes).is_ok() {
+                numbers.push(u32::from_be_bytes(bytes));
+            }
+            numbers
+        });
+        Stream { sending, receiving, stop, sent }
+    }
+
+    /// How many were sent so far.
+    pub fn sent(&self) -> u32 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Ends it: how many were sent, and those that did not arrive.
+    pub fn end(self) -> (u32, Vec<u32>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.sending.join().unwrap();
+        let received: BTreeSet<u32> = self.receiving.join().unwrap().into_iter().collect();
+        (sent, (0..sent).filter(|number| !received.contains(number)).collect())
+    }
+}
+
+pub fn socket(folder: &Folder, site: usize) -> PathBuf {
+    folder.join(format!("router{site}.sock"))
+}
+
+pub fn state(folder: &Folder, site: usize) -> State {
+    ask(&socket(folder, site)).unwrap()
+}
+
+pub fn interfaces(folder: &Folder, site: usize) -> Vec<Interface> {
+    state(folder, site).interfaces
+}
+
+/// An interface of a router.
+pub fn interface(folder: &Folder, site: usize, name: &str) -> Interface {
+    interfaces(folder, site).into_iter().find(|interface| interface.name == name).unwrap()
+}
+
+/// The route to exactly a prefix.
+pub fn route(folder: &Folder, site: usize, prefix: &str) -> Option<Route> {
+    let mut found = None;
+    routes(&socket(folder, site), &RouteFilter::default(), &mut |route| {
+        if route.prefix == prefix {
+            found = Some(route);
+        }
+        Ok(())
+    })
+    .unwrap();
+    found
+}
+
+pub fn label(folder: &Folder, site: usize, number: u32) -> Option<Label> {
+    let mut found = None;
+    labels(&socket(folder, site), Some(number), &mut |label| {
+        found = Some(label);
+        Ok(())
+    })
+    .unwrap();
+    found
+}
+
+pub fn counted(state: &State, path: &str, name: &str) -> u64 {
+    let count = state.counters.iter().find(|count| count.path == path && count.name == name);
+    count.unwrap_or_else(|| panic!("{path} counts {name}")).packets
+}

@@ -1,0 +1,320 @@
+//! `netstage tcp tune` and `[test.NAME] kind = "tcp-window"`: the window that is found, against what the line is and
+//! against a sweep.
+
+use crate::apart::{Apart, line};
+use crate::support::{Folder, Process, within};
+use netstage_core::link;
+use netstage_core::quantity::Capacity;
+use netstage_core::time::Duration;
+use netstage_harness::{needs, skip};
+use netstage_host::netns::{Namespace, spawn_in};
+use netstage_tcp_watch::filter::Filter;
+use netstage_tcp_watch::programs::Programs;
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+const SERVER: &str = "10.1.0.1";
+const KEY: &str = "00112233445566778899aabbccddeeff";
+/// The VPN paper's line: 28.5 Mbit/s of payload in 20 ms, which 71 kB fill, and a queue of 68 packets.
+const RATE: u64 = 29_600_000;
+const ROUND_TRIP_MS: f64 = 20.0;
+
+fn paper_line() -> link::Config {
+    link::Config { buffer: Capacity::Packets(68), ..line(RATE, Duration::from_millis(10)) }
+}
+
+/// A server there, for as long as it lives.
+fn serve(right: &Namespace) -> Process {
+    let mut command = Command::new(PROGRAM);
+    command.args(["measure", "serve", "--json"]).env("NETSTAGE_KEY", KEY);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+    let mut server = Process::new(spawn_in(right, command).unwrap());
+    let mut said = BufReader::new(server.child().stdout.take().unwrap());
+    let mut first = String::new();
+    said.read_line(&mut first).unwrap();
+    assert!(first.contains("listening"), "{first}");
+    // It goes on telling, and somebody has to listen.
+    std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+    server
+}
+
+fn client(left: &Namespace, arguments: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).env("NETSTAGE_KEY", KEY);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+    spawn_in(left, command).unwrap().wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    // A machine that stood still makes it void, which is not what is tested here.
+    assert!(matches!(output.status.code(), Some(0 | 5)), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn a_window_is_found_between_two_hosts_and_explained() {
+    needs::namespaces();
+    let folder = Folder::new("tcp-tune");
+    let out = folder.join("record");
+    let short = ["-t", "0.5", "-O", "0.3", "--largest", "1M"];
+    let ((found, said, wrong), _) = Apart::new().emulate(paper_line(), |left, right| {
+        let _server = serve(right);
+        let tune = |more: &[&str]| client(left, &[&["tcp", "tune", SERVER], &short[..], more].concat());
+        let found = tune(&["-C", "reno,cubic", "--trials", "9", "--json", "--out", out.to_str().unwrap()]);
+        let said = tune(&["-R", "--trials", "4"]);
+        let wrong = tune(&["-C", "no-such-control"]);
+        (found, said, wrong)
+    });
+    let found = json(&found);
+    assert_eq!(found["controls"], serde_json::json!(["reno", "cubic"]));
+    let path = &found["found"]["path"];
+    // What no machine makes better: the line's delay, and its rate, but for what waited when a short transfer began
+    // to count.
+    let (rate, trip) = (number(&path["bottleneck"]), number(&path["base_round_trip"]) / 1e6);
+    assert!(rate > 0.0 && rate < RATE as f64 * 1.2, "{rate}");
+    assert!(trip >= ROUND_TRIP_MS, "{trip}");
+    let fills = number(&path["bandwidth_delay_product"]);
+    assert!((fills / (rate * trip / 8e3) - 1.0).abs() < 0.01, "{fills}");
+    let transfers = found["transfers"].as_array().unwrap();
+    assert!((3..=9).contains(&transfers.len()), "{found:#}");
+    // Each has the window that was asked for: what it carried in a round trip is no more.
+    for made in transfers {
+        let Some(window) = made["setting"]["window"].as_f64() else { continue };
+        let under_way = number(&made["sample"]["goodput"]) * ROUND_TRIP_MS / 8e3;
+        // The peer's window is a multiple of its scale, and a bin is not cut where a transfer begins.
+        assert!(under_way < 1.15 * window + 4_096.0, "{made}");
+    }
+    let permanent = found["permanent"].to_string();
+    if !found["found"]["best"]["window"].is_null() {
+        for part in
+            ["replace 10.1.0.1/32 dev eth0 cwnd lock", "replace 10.1.0.0/32 WAY", "tcp_rmem", "SO_SNDBUF"]
+        {
+            assert!(permanent.contains(part), "{part}: {permanent}");
+        }
+    }
+    assert!(permanent.contains("congctl"), "{permanent}");
+    let report = Command::new(PROGRAM).arg("report").arg(&out).output().unwrap();
+    let report = text(&report.stdout);
+    for part in ["round trip", "bandwidth delay product", "too few to be sure"] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for part in ["Throughput against the window", "Trials of tune", "reno, no limit"] {
+        assert!(page.contains(part), "{part}");
+    }
+
+    let text_of = text(&said.stdout);
+    assert!(said.status.success() || said.status.code() == Some(5), "{}", text(&said.stderr));
+    for part in ["to here", "path: ", "throughput", "too few to be sure"] {
+        assert!(text_of.contains(part), "{part}: {text_of}");
+    }
+    assert_eq!(wrong.status.code(), Some(4), "{}", text(&wrong.stderr));
+    assert!(text(&wrong.stderr).contains("no-such-control"), "{}", text(&wrong.stderr));
+}
+
+fn what_cannot_be_searched_for_is_said() {
+    for (arguments, code, part) in [
+        (&["127.0.0.1", "-t", "0.1"][..], 2, "0.5 s or more"),
+        (&["127.0.0.1", "--tolerance", "0"], 2, "--tolerance"),
+        (&["127.0.0.1", "--largest", "1K"], 2, "room for four segments"),
+        (&["no.such.host.invalid"], 2, "cannot find the host"),
+        (&["https://127.0.0.1/x"], 2, "nothing is sent to https://"),
+        (&["http:///x"], 2, "names no host"),
+        (&["http://127.0.0.1/x", "-p", "8080"], 2, "a URL says what reads"),
+        (&["127.0.0.1", "--sink", "discard", "-R"], 2, "cannot be used with"),
+        // Nobody listens on a port of the loopback's that is that of nothing.
+        (&["127.0.0.1", "-p", "1"], 1, "no server at 127.0.0.1:1"),
+    ] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["tcp", "tune"]).args(arguments).env("NETSTAGE_KEY", KEY);
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
+}
+
+/// A server that is not ours: takes connections one after the other, says a word to each if it has one, and reads.
+fn read_whatever_comes(listener: TcpListener, word: &'static [u8]) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 1 << 16];
+                let _ = stream.read(&mut buffer).and_then(|_| stream.write_all(word));
+                while stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
+            });
+        }
+    });
+}
+
+fn a_window_is_found_to_servers_that_only_read() {
+    needs::namespaces();
+    if let Err(obstacle) = Programs::load(Filter::default()) {
+        skip(obstacle.to_string());
+    }
+    let short = ["-t", "0.6", "-O", "0.4", "--largest", "1M", "-C", "cubic", "--json", "--trials"];
+    let tune = |left: &Namespace, target: &str, trials: &str, more: &[&str]| {
+        client(left, &[&["tcp", "tune", target], &short[..], &[trials], more].concat())
+    };
+    let (outcome, _) = Apart::new().emulate(paper_line(), |left, right| {
+        let listen = |port: u16| right.run(|| TcpListener::bind((SERVER, port)).unwrap()).unwrap();
+        read_whatever_comes(listen(9), b"");
+        read_whatever_comes(listen(80), b"HTTP/1.1 100 Continue\r\n\r\n");
+        read_whatever_comes(listen(81), b"HTTP/1.1 413 Content Too Large\r\n\r\n");
+        let discarded = tune(left, SERVER, "6", &["--sink", "discard"]);
+        let posted = tune(left, &format!("http://{SERVER}/upload"), "3", &[]);
+        let refused = tune(left, &format!("http://{SERVER}:81/"), "3", &[]);
+        let nobody = tune(left, SERVER, "3", &["--sink", "iperf3"]);
+        let mut iperf3 = Command::new("iperf3");
+        iperf3.arg("-s").stdout(Stdio::null()).stderr(Stdio::null());
+        let received = spawn_in(right, iperf3).ok().map(|server| {
+            let _server = Process::new(server);
+            let listens = || right.run(|| TcpListener::bind((SERVER, 5201)).is_err()).unwrap();
+            assert!(within(std::time::Duration::from_secs(20), listens));
+            tune(left, SERVER, "4", &["--sink", "iperf3"])
+        });
+        (discarded, posted, refused, nobody, received)
+    });
+    let (discarded, posted, refused, nobody, received) = outcome;
+    let found = json(&discarded);
+    let path = &found["found"]["path"];
+    let (rate, trip) = (number(&path["bottleneck"]), number(&path["base_round_trip"]) / 1e6);
+    assert!(rate > 1e6 && rate < RATE as f64 * 1.2 && trip >= ROUND_TRIP_MS, "{path}");
+    for made in found["transfers"].as_array().unwrap() {
+        let Some(window) = made["setting"]["window"].as_f64() else { continue };
+        let under_way = number(&made["sample"]["goodput"]) * ROUND_TRIP_MS / 8e3;
+        assert!(under_way < 1.15 * window + 4_096.0, "{made}");
+    }
+    for found in [Some(posted), received].into_iter().flatten() {
+        let found = json(&found);
+        assert!(number(&found["found"]["path"]["bottleneck"]) > 1e6, "{found:#}");
+    }
+    for (output, part) in [(&refused, "413 Content Too Large"), (&nobody, "no server at 10.1.0.1:5201")] {
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stdout).contains(part) || text(&output.stderr).contains(part), "{output:?}");
+    }
+}
+
+/// Windows of a sweep, log-spaced over what a path of 71 kB may want.
+fn sweep(count: i32) -> Vec<u64> {
+    let (least, most) = (20e3_f64, 1e6_f64);
+    let step = (most / least).powf(1.0 / f64::from(count - 1));
+    (0..count).map(|at| (least * step.powi(at)).round() as u64).collect()
+}
+
+/// A search, and a sweep around it: so many windows, so often, for so many seconds each.
+struct Against {
+    windows: i32,
+    rounds: usize,
+    seconds: u64,
+    search: &'static [&'static str],
+}
+
+impl Against {
+    /// Seconds the search took, those of the sweep, and what the window found carries to what the sweep's best does.
+    fn compare(&self) -> (f64, f64, f64) {
+        let hour = Duration::from_secs(3_600);
+        let seconds = (self.seconds - 1).to_string();
+        let ((found, at_found, swept), _) = Apart::new().emulate_for(hour, paper_line(), |left, right| {
+            let _server = serve(right);
+            let search =
+                [&["tcp", "tune", SERVER, "-C", "cubic", "--largest", "2M", "--json"], self.search].concat();
+            let found = json(&client(left, &search));
+            let rate = |window: u64| {
+                let window = format!("{window}B");
+                let arguments = [
+                    "measure", "tcp", SERVER, "-C", "cubic", "-w", &window, "-t", &seconds, "-O", "1", "-i",
+                    "1", "--json",
+                ];
+                let measured = json(&client(left, &arguments));
+                number(&measured["summary"]["sum"]["forward"]["received_bits_per_second"])
+            };
+            let windows = sweep(self.windows);
+            let mut swept: Vec<(u64, f64)> = windows.iter().map(|window| (*window, 0.0)).collect();
+            let best = found["found"]["best"]["window"].as_u64().unwrap_or(2 << 20);
+            let mut at_found = 0.0;
+            for _ in 0..self.rounds {
+                swept.iter_mut().for_each(|(window, sum)| *sum += rate(*window) / self.rounds as f64);
+                at_found += rate(best) / self.rounds as f64;
+            }
+            (found, at_found, swept)
+        });
+        let took = number(&found["transfer_s"]) * found["transfers"].as_array().unwrap().len() as f64;
+        let (window, best) = swept.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        println!("{swept:?}");
+        println!("{} in {took} s", found["verdict"]);
+        println!("with it {at_found}, best of the sweep {best} at {window}: {:.4}", at_found / best);
+        (took, (swept.len() * self.rounds) as f64 * self.seconds as f64, at_found / best)
+    }
+}
+
+/// What is promised of the search: within 3 % of the best of a sweep of 20 windows × 5 × 10 s, in a fifth of its time.
+fn measures_the_window_against_a_sweep_of_twenty() {
+    needs::namespaces();
+    let (took, sweep, share) = Against { windows: 20, rounds: 5, seconds: 10, search: &[] }.compare();
+    assert!(took <= sweep / 5.0, "{took} of {sweep}");
+    assert!(share > 0.97, "{share}");
+}
+
+/// The same with fewer and shorter transfers, which tell less: within 5 %, in less time than the sweep.
+fn the_window_is_as_good_as_the_best_of_a_sweep() {
+    needs::namespaces();
+    let search = &["-t", "2", "-O", "1", "--trials", "30"];
+    let (took, sweep, share) = Against { windows: 9, rounds: 3, seconds: 4, search }.compare();
+    assert!(took <= sweep, "{took} of {sweep}");
+    assert!(share > 0.95, "{share}");
+}
+
+/// The same in the simulator, whose time is nobody's.
+fn in_the_simulator_it_is_within_three_percent_of_the_best_of_a_sweep() {
+    let folder = Folder::new("tcp-window-sweep");
+    let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers/vpn-tcp");
+    let run = |scenario: &str, arguments: &[&str]| -> Value {
+        let out = folder.join(scenario);
+        let mut command = Command::new(PROGRAM);
+        command.arg("run").arg(format!("{scenarios}/{scenario}.toml")).args(["--on", "sim", "--out"]);
+        command.arg(&out).args(arguments);
+        let output = command.output().unwrap();
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{}", text(&output.stderr));
+        serde_json::from_slice(&std::fs::read(out.join("record.json")).unwrap()).unwrap()
+    };
+    let value = |record: &Value, cell: usize, metric: &str| {
+        let found = record["cells"][cell]["summary"].as_array().unwrap().iter();
+        let found = found.clone().find(|entry| entry["metric"] == metric).unwrap();
+        number(&found["mean"])
+    };
+    let tuned = run("best-window", &[]);
+    assert_eq!(value(&tuned, 0, "test.window.sure"), 1.0);
+    let window = value(&tuned, 0, "test.window");
+    let all: Vec<String> =
+        sweep(20).iter().chain([&(window as u64)]).map(|window| format!("{window} B")).collect();
+    let vary = format!("flow.bulk.tcp.window={}", all.join(","));
+    // The same network, with a flow whose window is given.
+    let swept = run("fig5", &["--vary", &vary, "--set", "scenario.duration=\"10 s\""]);
+    let rates: Vec<f64> = (0..all.len()).map(|cell| value(&swept, cell, "flow.throughput")).collect();
+    let (found, others) = rates.split_last().unwrap();
+    let best = others.iter().copied().fold(0.0, f64::max);
+    assert!(*found > 0.97 * best, "{found} of {best}: {rates:?}");
+}
+
+netstage_harness::tests![
+    a_window_is_found_between_two_hosts_and_explained,
+    what_cannot_be_searched_for_is_said,
+    a_window_is_found_to_servers_that_only_read,
+    #[ignore = "takes 20 minutes"]
+    measures_the_window_against_a_sweep_of_twenty,
+    #[ignore = "takes four minutes"]
+    the_window_is_as_good_as_the_best_of_a_sweep,
+    in_the_simulator_it_is_within_three_percent_of_the_best_of_a_sweep,
+];

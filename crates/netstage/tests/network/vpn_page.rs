@@ -1,0 +1,44 @@
+//! docs/why-is-my-vpn-slow.md, as it stands.
+
+use crate::support::{Folder, run_page};
+use netstage_harness::needs;
+use serde_json::Value;
+
+/// What the page says, as far as no busy machine can change it.
+fn the_page_works_as_written() {
+    needs::namespaces();
+    for (program, package) in
+        [("wireguard-go", "wireguard-go"), ("wg", "wireguard-tools"), ("tc", "iproute2")]
+    {
+        needs::program(program, package);
+    }
+    let folder = Folder::new("why-slow");
+    let text = run_page("why-is-my-vpn-slow.md", &folder);
+    let record = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(folder.join(name).join("record.json")).unwrap()).unwrap()
+    };
+    let summary = |record: &Value, metric: &str| -> f64 {
+        let entries = record["cells"][0]["summary"].as_array().unwrap().iter();
+        entries.filter(|entry| entry["metric"] == metric).filter_map(|entry| entry["mean"].as_f64()).sum()
+    };
+    let (slow, tuned) = (record("slow"), record("tuned"));
+    assert!(summary(&slow, "flow.throughput") > 0.0, "{}", slow["cells"]);
+    // A queue of 300 kB in front of 20 Mbit/s.
+    assert!(summary(&tuned, "test.buffer") > 50e3, "{}", tuned["cells"]);
+    assert!(summary(&tuned, "test.window") > 0.0);
+    for name in ["slow/report.html", "tuned/report.html"] {
+        assert!(std::fs::read_to_string(folder.join(name)).unwrap().contains("<html"), "{name}");
+    }
+    for part in ["to make it permanent", "put back", "segments whose window was lowered"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The receiver's buffer holds what it advertises.
+    let last = text.rsplit("receiver's window ").next().unwrap().split_once(';').unwrap().0;
+    let kilobytes: f64 = last.strip_suffix(" kB").unwrap_or_else(|| panic!("{last}")).parse().unwrap();
+    assert!(kilobytes <= 48.0, "{last}");
+}
+
+netstage_harness::tests![
+    #[ignore = "takes two minutes"]
+    the_page_works_as_written,
+];

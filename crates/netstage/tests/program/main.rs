@@ -1,0 +1,22 @@
+//! The program as anybody runs it: what it says, what it refuses, and what its scenarios come to.
+
+mod cli;
+mod corpora;
+mod docs;
+mod package;
+mod scenarios;
+mod serve;
+#[path = "../support/mod.rs"]
+mod support;
+
+netstage_harness::main![
+    cli,
+    corpora,
+    docs,
+    package,
+    scenarios,
+    serve::records,
+    serve::runs,
+    serve::scenarios,
+    serve::strangers
+];

@@ -1,0 +1,149 @@
+//! `netstage serve` as programs and hostile pages meet it.
+
+pub mod records;
+pub mod runs;
+pub mod scenarios;
+pub mod strangers;
+
+use crate::support::{Folder, Process};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+
+/// Two VPNs on one link, two seeds: simulated in a moment. The tests of the page in a browser read it, too.
+const SCENARIO: &str = include_str!("two-vpns.toml");
+
+const SERVE: [&str; 6] = ["serve", "scenarios", "--records", "records", "--listen", "127.0.0.1:0"];
+
+/// A server on loopback, and its folders.
+struct Server {
+    process: Process,
+    /// `127.0.0.1:PORT`.
+    host: String,
+    /// The line it printed.
+    printed: String,
+    folder: Rc<Folder>,
+}
+
+/// An answer.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    /// The sentence of a refusal.
+    fn message(&self) -> String {
+        self.json()["error"]["message"].as_str().unwrap_or_else(|| panic!("{self:?}")).to_owned()
+    }
+}
+
+fn order(name: &str, text: &str, stage: &str) -> Value {
+    json!({ "scenario": { "name": name, "text": text }, "stage": stage })
+}
+
+impl Server {
+    fn start(name: &str, arguments: &[&str]) -> Server {
+        let folder = Folder::new(name);
+        fs::create_dir_all(folder.join("scenarios/sub")).unwrap();
+        fs::write(folder.join("scenarios/sub/two.toml"), SCENARIO).unwrap();
+        Server::of(Rc::new(folder), Command::new(PROGRAM).args(SERVE).args(arguments))
+    }
+
+    /// A second one, of the same folders.
+    fn beside(&self) -> Server {
+        self.beside_with(&[])
+    }
+
+    fn beside_with(&self, arguments: &[&str]) -> Server {
+        Server::of(Rc::clone(&self.folder), Command::new(PROGRAM).args(SERVE).args(arguments))
+    }
+
+    /// What a command serves of a folder.
+    fn of(folder: Rc<Folder>, command: &mut Command) -> Server {
+        let mut child = command.current_dir(&**folder).stdout(Stdio::piped()).spawn().unwrap();
+        let mut printed = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
+        let host = printed.trim().strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
+        Server { process: Process::new(child), host, printed, folder }
+    }
+
+    /// Sends a request as it stands; HTTP/1.0, so that the end of the answer is that of the connection.
+    fn open(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.host).unwrap();
+        let mut head = format!("{method} {path} HTTP/1.0\r\nContent-Length: {}\r\n", body.len());
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            head += &format!("Host: {}\r\n", self.host);
+        }
+        stream.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
+        stream
+    }
+
+    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut bytes = Vec::new();
+        self.open(method, path, headers, body).read_to_end(&mut bytes).unwrap();
+        let end = bytes.windows(4).position(|at| at == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer { status, head, body: bytes[end + 4..].to_vec() }
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], "")
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
+        self.send(method, path, &[("Content-Type", "application/json")], &body.to_string())
+    }
+
+    /// What a text would be as a scenario of a stage.
+    fn check(&self, name: &str, text: &str, stage: &str) -> Value {
+        self.ask("POST", "/api/check", &order(name, text, stage)).json()
+    }
+
+    fn start_run(&self, name: &str, text: &str, stage: &str) -> u64 {
+        let answer = self.ask("POST", "/api/runs", &order(name, text, stage));
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.json()["id"].as_u64().unwrap()
+    }
+
+    /// What is told of a run until it is over: names of events, and their data.
+    fn events(&self, id: u64) -> Vec<(String, Value)> {
+        let stream = self.open("GET", &format!("/api/runs/{id}/events"), &[], "");
+        let (mut events, mut name) = (Vec::new(), String::new());
+        for line in BufReader::new(stream).lines().map(Result::unwrap) {
+            if let Some(kind) = line.strip_prefix("event: ") {
+                name = kind.to_owned();
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                events.push((name.clone(), serde_json::from_str(data).unwrap()));
+            }
+        }
+        events
+    }
+
+    /// How a run ended.
+    fn end(&self, id: u64) -> Value {
+        let events = self.events(id);
+        assert_eq!(events.last().unwrap().0, "over");
+        events.iter().rfind(|(name, _)| name == "status").unwrap().1.clone()
+    }
+}

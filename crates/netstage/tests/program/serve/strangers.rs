@@ -1,0 +1,243 @@
+//! Who may ask, for what, and what cannot be asked.
+
+use super::*;
+
+fn no_name_leads_out_of_the_folders() {
+    let server = Server::start("serve-paths", &[]);
+    fs::write(server.folder.join("secret.toml"), "secret = 1").unwrap();
+    fs::write(server.folder.join("secret.csv"), "secret,1").unwrap();
+    std::os::unix::fs::symlink(server.folder.join("secret.toml"), server.folder.join("scenarios/link.toml"))
+        .unwrap();
+    let names = [
+        "../secret.toml",
+        "..%2Fsecret.toml",
+        "%2e%2e/secret.toml",
+        "sub/../../secret.toml",
+        "%2Fetc%2Fpasswd.toml",
+        "link.toml",
+        "sub%5C..%5C..%5Csecret.toml",
+        "secret%00.toml",
+        ".hidden.toml",
+        "sub/",
+        "",
+    ];
+    for name in names {
+        let read = server.get(&format!("/api/scenario?name={name}"));
+        assert!(matches!(read.status, 400 | 404), "{name}: {read:?}");
+        assert!(!read.text().contains("secret = 1"), "{name}");
+        let body = json!({ "text": "mine", "before": null });
+        let written = server.ask("PUT", &format!("/api/scenario?name={name}"), &body);
+        assert_eq!(written.status, 400, "{name}: {written:?}");
+        for path in ["record?name=", "record/file?file=record.json&name="] {
+            let read = server.get(&format!("/api/{path}{name}"));
+            assert!(matches!(read.status, 400 | 404), "{path}{name}: {read:?}");
+        }
+    }
+    assert_eq!(fs::read_to_string(server.folder.join("secret.toml")).unwrap(), "secret = 1");
+    for path in
+        ["/../secret.toml", "/%2e%2e/secret.toml", "/app.js/../../secret.toml", "/records/../../secret.toml"]
+    {
+        assert!(!server.get(path).text().contains("secret = 1"), "{path}");
+    }
+    // Neither does a file that a scenario names, nor the file of a record.
+    let trace = SCENARIO.replace(
+        "[flow.gold]",
+        "[flow.gold]\ntransport = \"udp\"\ntraffic = { model = \"trace\", file = \"../secret.csv\" }",
+    );
+    let checked = server.check("two.toml", &trace, "sim");
+    assert!(checked["problems"].to_string().contains("is out of reach"), "{checked}");
+    assert_eq!(server.get("/api/record/file?name=sub&file=../../secret.toml").status, 400);
+}
+
+fn other_sites_and_strangers_are_refused() {
+    let server = Server::start("serve-strangers", &["--token-file", "token", "--name", "stage.example"]);
+    let token = fs::read_to_string(server.folder.join("token")).unwrap().trim().to_owned();
+    assert_eq!(server.printed.trim(), format!("http://{}/#token={token}", server.host));
+    let bearer = format!("Bearer {token}");
+    let get = |headers: &[(&str, &str)]| server.send("GET", "/api/scenarios", headers, "").status;
+    assert_eq!(get(&[]), 401);
+    assert_eq!(get(&[("Authorization", "Bearer wrong")]), 401);
+    assert_eq!(get(&[("Authorization", &bearer)]), 200);
+    assert_eq!(get(&[("Authorization", &bearer), ("Host", "stage.example")]), 200);
+    assert_eq!(get(&[("Authorization", &bearer), ("Host", "evil.example")]), 421);
+    assert_eq!(get(&[("Authorization", &bearer), ("Origin", "http://evil.example")]), 403);
+    assert_eq!(get(&[("Authorization", &bearer), ("Sec-Fetch-Site", "cross-site")]), 403);
+    assert_eq!(server.get("/metrics").status, 401);
+
+    // The page comes in with a cookie that its scripts cannot read.
+    let json = ("Content-Type", "application/json");
+    let entered = server.send("POST", "/api/session", &[json], &format!("{{\"token\":\"{token}\"}}"));
+    let cookie = entered.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap().to_owned();
+    assert!(cookie.contains("httponly") && cookie.contains("samesite=strict"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap();
+    assert_eq!(get(&[("Cookie", cookie)]), 200);
+    // A browser sends the cookies of a host to all its ports: those of two servers have two names.
+    let other = server.beside_with(&["--token-file", "other"]);
+    let token = fs::read_to_string(server.folder.join("other")).unwrap().trim().to_owned();
+    let entered = other.send("POST", "/api/session", &[json], &format!("{{\"token\":\"{token}\"}}"));
+    let theirs = entered.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+    let theirs = theirs.split(';').next().unwrap();
+    assert_ne!(cookie.split('=').next(), theirs.split('=').next());
+    let both = format!("{theirs}; {cookie}");
+    assert_eq!(get(&[("Cookie", &both)]), 200);
+    assert_eq!(other.send("GET", "/api/scenarios", &[("Cookie", &both)], "").status, 200);
+    assert_eq!(server.send("POST", "/api/session", &[json], "{\"token\":\"wrong\"}").status, 401);
+
+    // A form of another site can only send what is no JSON.
+    let order = order("a.toml", SCENARIO, "sim").to_string();
+    let form = [("Authorization", bearer.as_str()), ("Content-Type", "text/plain")];
+    assert_eq!(server.send("POST", "/api/runs", &form, &order).status, 415);
+    assert_eq!(server.get("/api/runs").status, 401);
+
+    let page = server.get("/scenarios");
+    assert_eq!(page.status, 200);
+    for header in [
+        "content-security-policy: default-src 'none'; script-src 'self'",
+        "x-content-type-options: nosniff",
+        "frame-ancestors 'none'",
+    ] {
+        assert!(page.head.contains(header), "{}", page.head);
+    }
+    assert!(!page.text().contains("<script>") && !page.text().contains("onload"));
+}
+
+fn what_cannot_be_served_is_said() {
+    let folder = Folder::new("serve-refusals");
+    fs::create_dir(folder.join("scenarios")).unwrap();
+    fs::write(folder.join("short"), "abc\n").unwrap();
+    let refuse = |arguments: &[&str], said: &str| {
+        let output =
+            Command::new(PROGRAM).arg("serve").args(arguments).current_dir(&*folder).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(said) && error.contains("help: "), "{error}");
+    };
+    refuse(&["--listen", "0.0.0.0:0"], "is not only this machine");
+    refuse(&["absent"], "absent is no folder");
+    refuse(&["--token-file", "short"], "short holds no token");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    refuse(&["--listen", &taken.local_addr().unwrap().to_string()], "cannot listen on");
+}
+
+fn nothing_typed_becomes_a_command() {
+    let server = Server::start("serve-commands", &[]);
+    let canary = server.folder.join("canary");
+    let touch = format!("touch {}", canary.display());
+    let services = [
+        format!("program = \"{touch}\""),
+        "program = \"/bin/sh\"".into(),
+        "program = \"sh\"".into(),
+        "program = \"../../bin/sh\"".into(),
+        format!("program = \"ftp\"\ncommand = \"{touch}\""),
+        format!("program = \"ftp\"\narguments = [\"-c\", \"{touch}\"]"),
+        format!("program = \"ftp\"\nfrom = \"$({touch})\"\nto = \"c\""),
+        format!("program = \"ftp\"\nfrom = \"a\"\nto = \"c\"\nsize = \"1 MB; {touch}\""),
+    ];
+    let services = services.map(|service| format!("{SCENARIO}\n[service.s]\n{service}\n"));
+    let names = [";", "`", "$(", "|", "&&"]
+        .map(|by| SCENARIO.replace("[node.a]", &format!("[node.\"a{by}{touch}\"]")));
+    let titled = SCENARIO.replace("Two VPNs", &format!("$({touch})`{touch}`;{touch}"));
+    for text in services.iter().chain(&names) {
+        for stage in ["sim", "emu", "live"] {
+            assert_eq!(server.check("typed.toml", text, stage)["sound"], false, "{text}");
+            let started = server.ask("POST", "/api/runs", &order("typed.toml", text, stage));
+            assert_eq!(started.status, 422, "{text}");
+        }
+    }
+    // A title may be anything, a record's name what no shell is ever given.
+    server.end(server.start_run(&format!("$({}).toml", touch.replace('/', "")), &titled, "sim"));
+    assert!(!canary.exists());
+}
+
+fn what_only_shows_starts_and_writes_nothing() {
+    let server = Server::start("serve-read-only", &["--read-only"]);
+    let started = server.ask("POST", "/api/runs", &order("sub/two.toml", SCENARIO, "sim"));
+    assert_eq!(started.status, 403);
+    let kept = server.ask("PUT", "/api/scenario?name=a.toml", &json!({ "text": "", "before": null }));
+    assert_eq!(kept.status, 403);
+    assert_eq!(server.get("/api/scenarios").status, 200);
+    assert!(!server.folder.join("scenarios/a.toml").exists());
+}
+
+/// Properties of every request that the description allows, and of many it does not, by schemathesis.
+fn answers_are_those_the_description_promises() {
+    let server = Server::start("serve-description", &[]);
+    // There is a run and its record to ask for.
+    assert_eq!(server.end(server.start_run("sub/two.toml", SCENARIO, "sim"))["phase"], "finished");
+    let description = server.get("/api/openapi.json").json();
+    assert!(description["paths"].as_object().unwrap().len() >= 12);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/schemathesis.sh");
+    let output =
+        Command::new(script).arg(format!("http://{}/api/openapi.json", server.host)).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn an_address_that_leads_nowhere_shows_people_the_page_and_programs_json() {
+    let server = Server::start("serve-nowhere", &[]);
+    for path in ["/nonsense", "/runs/1/2", "/app.js/x", "/%FF", "/apix"] {
+        let page = server.get(path);
+        assert_eq!(page.status, 404, "{path}");
+        assert!(page.head.contains("content-type: text/html") && page.text().contains("app.js"), "{path}");
+        assert!(page.head.contains("content-security-policy: default-src 'none'"), "{path}");
+        assert_eq!(server.send("POST", path, &[], "").message(), "there is nothing of this name", "{path}");
+    }
+    for path in ["/api/nonsense", "/api", "/api/"] {
+        let refused = server.get(path);
+        assert_eq!(
+            (refused.status, refused.message().as_str()),
+            (404, "there is nothing of this name"),
+            "{path}"
+        );
+    }
+    for (method, path) in [("DELETE", "/api/records"), ("POST", "/scenarios"), ("PUT", "/metrics")] {
+        let refused = server.send(method, path, &[], "");
+        assert_eq!((refused.status, refused.message()), (405, format!("{path} does not take {method}")));
+        assert!(refused.head.contains("\nallow: get,head"), "{}", refused.head);
+    }
+}
+
+fn what_cannot_be_read_is_refused_in_plain_words() {
+    let server = Server::start("serve-words", &[]);
+    let json = [("Content-Type", "application/json")];
+    let sent = |body: &str| server.send("POST", "/api/runs", &json, body);
+    let draft = |more: &str| {
+        format!("{{\"stage\": \"sim\", \"scenario\": {{\"name\": \"a.toml\", \"text\": \"\"{more}}}}}")
+    };
+    for (answer, status, message) in [
+        (sent("{"), 400, "what is sent is no JSON: EOF while parsing an object at line 1 column 1"),
+        (sent("[]"), 422, "what is sent should be an object"),
+        (sent("7"), 422, "what is sent is 7 and should be an object"),
+        (sent("{\"scenario\": {}}"), 422, "name is missing from scenario"),
+        (
+            sent(&draft(", \"seed\": \"1e3\"")),
+            422,
+            "scenario.seed is the text \"1e3\" and should be a whole number, 0 or more",
+        ),
+        (sent(&draft(", \"seed\": -1")), 422, "scenario.seed is -1 and should be a whole number, 0 or more"),
+        (sent(&draft("").replace("sim", "mars")), 422, "stage is \"mars\" and should be sim, emu, live"),
+        (server.send("POST", "/api/runs", &[], "{}"), 415, "what is sent is not said to be JSON"),
+        (server.get("/api/scenario"), 400, "name is missing"),
+        (
+            server.get("/api/record/file?name=a&file=passwd"),
+            400,
+            "file is \"passwd\" and should be report.html, record.json, series.parquet, distributions.parquet, \
+             figures.json, environment.json",
+        ),
+        (server.get("/api/runs/xyz"), 400, "/api/runs/xyz is no address: a run has a number"),
+    ] {
+        assert_eq!((answer.status, answer.message().as_str()), (status, message));
+    }
+    let long = server.send("POST", "/api/check", &json, &format!("\"{}\"", "a".repeat(5 << 20)));
+    assert_eq!((long.status, long.message().as_str()), (413, "what is sent is longer than 4 MiB"));
+}
+
+netstage_harness::tests![
+    no_name_leads_out_of_the_folders,
+    other_sites_and_strangers_are_refused,
+    what_cannot_be_served_is_said,
+    nothing_typed_becomes_a_command,
+    what_only_shows_starts_and_writes_nothing,
+    answers_are_those_the_description_promises,
+    an_address_that_leads_nowhere_shows_people_the_page_and_programs_json,
+    what_cannot_be_read_is_refused_in_plain_words,
+];
