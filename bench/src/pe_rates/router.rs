@@ -3,9 +3,7 @@
 use netstage_core::edge::{Prefix, Settings, TICK};
 use netstage_core::fair::Control;
 use netstage_host::clock::Epoch;
-use netstage_pe::engine::config::{
-    Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn,
-};
+use netstage_pe::engine::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn};
 use netstage_wire::ethernet::Mac;
 use netstage_wire::mpls::Label;
 

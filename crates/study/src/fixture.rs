@@ -1,7 +1,7 @@
 //! A small scenario and a runner that makes its outcomes up, for tests.
 
 use crate::{Options, Stopped};
-use netstage_core::fair::Control;
+use netstage_core::edge::Settings;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
@@ -78,10 +78,9 @@ pub fn plan() -> Plan {
     };
     let vpn = |name: &str, weight| Vpn {
         name: name.into(),
-        weight,
+        settings: Settings { weight, ..Settings::default() },
         ingress: 1,
         egress: 2,
-        control: Control::None,
         encapsulation: Default::default(),
         path: vec![Hop { link: 1, direction: 0 }],
         reverse: vec![Hop { link: 1, direction: 1 }],

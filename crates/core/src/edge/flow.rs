@@ -230,9 +230,8 @@ impl<H: Packet> Flow<H> {
             self.waits_since = now;
             self.idle_probes = 0;
         }
-        match self.schedule(now, packet, dropped) {
-            Some(packet) => self.handle_in_order(configs, packet)?,
-            None => {}
+        if let Some(packet) = self.schedule(now, packet, dropped) {
+            self.handle_in_order(configs, packet)?;
         }
         Ok(is_first)
     }
