@@ -6,7 +6,7 @@
 //! - [`daemon`]: all of it, on this machine.
 //! - [`fib`]: what sources of routes tell, as hops and targets; [`source`]: the kernel, or a file.
 //! - [`tables`]: routes, labels and hops, which both read while they change.
-//! - [`fast_path`]: the program in the kernel; [`attachment`]: it on an interface; [`layout`]: how the tables lie in its maps.
+//! - [`fast_path`]: the program in the kernel; [`fast_path::attachment`]: it on an interface; [`layout`]: how the tables lie in its maps.
 //! - [`slow_path`]: frames from ports, one at a time; [`errors`]: what senders are told; [`shaper`]:
 //!   frames that wait for a slower line; [`counter`]: what is counted.
 //!
@@ -18,7 +18,6 @@
 //!
 //! Invariant: the program in the kernel and the slow path decide the same, byte for byte; every frame that does not leave is counted.
 
-pub mod attachment;
 pub mod counter;
 pub mod daemon;
 mod errors;

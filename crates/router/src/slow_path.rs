@@ -397,7 +397,7 @@ impl<P: Port> SlowPath<P> {
         }
         let own = &self.interfaces[interface as usize];
         let answer = match self.budget.allows(now) {
-            true => errors::answer(own, kind, fault, came),
+            true => errors::answer(own.v4, own.v6, kind, fault, came),
             false => None,
         };
         let Some(answer) = answer else {

@@ -3,7 +3,7 @@
 
 use super::forward::{Loop, OWN};
 use super::machine::{Seen, Slot, is_of, no_interface, not_in_the_kernel};
-use crate::attachment::Pin;
+use crate::fast_path::attachment::Pin;
 use crate::fib;
 use crate::shaper::Shaper;
 use crate::slow_path;

@@ -1,13 +1,15 @@
 //! The program in the kernel (bpf/router.bpf.c) and its maps.
 //!
 //! It is on an interface as long as this process holds its link: after kill -9 nothing is left, unless it is
-//! pinned ([`super::attachment`]).
+//! pinned ([`attachment`]).
 
-use super::attachment::{Attachment, Pin};
+pub mod attachment;
+
 use super::counter::Count;
 use super::layout::{
     self, HOP, INCOMING, INTERFACE, LABELS, MOST_INDEX, MOST_PORTS, ROW, Stations, TABLE, TARGET,
 };
+use attachment::{Attachment, Pin};
 use aya::maps::xdp::XdpMapError;
 use aya::maps::{DevMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp};
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The program, as `make bpf` made it.
-static OBJECT: &[u8] = include_bytes!("../../../bpf/router.bpf.o");
+static OBJECT: &[u8] = include_bytes!("../../../../bpf/router.bpf.o");
 
 /// Counters per label or target take no more memory than this on all processors together.
 const COUNTERS: usize = 256 << 20;

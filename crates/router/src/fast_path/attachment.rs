@@ -3,7 +3,7 @@
 //!
 //! Who begins and finds a pin takes its place over: the kernel changes the program between two frames.
 
-use super::fast_path::Error;
+use super::Error;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
