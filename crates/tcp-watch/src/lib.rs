@@ -2,7 +2,7 @@
 //!
 //! [`filter`] says whom; [`source`] has the kernel tell, by [`programs`], [`traced`] or [`polling`]; [`flows`] makes events of what it tells
 //! (`netstage_core::tcp::event`); [`watch`] keeps those of a run's flows, per bin. Only [`limit`], [`route`] and [`gateway`]
-//! change what a connection does.
+//! change what a connection does; [`note`] says on disk what they changed, and [`clean`] undoes it after a kill.
 //!
 //! ```
 //! use netstage_tcp_watch::filter::Filter;
@@ -12,6 +12,7 @@
 //!
 //! Invariant: watching changes no connection; what limits a window is undone at its end.
 
+pub mod clean;
 pub mod filter;
 pub mod flows;
 pub mod gateway;

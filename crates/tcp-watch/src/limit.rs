@@ -4,7 +4,7 @@
 //! is killed leaves the file ([`super::note`]).
 
 use super::filter::{Filter, Process};
-use super::note::{Note, Noted};
+use super::note::{Before, Note, Noted};
 use super::reader::Reader;
 use super::selection::{Selection, refused, types};
 use aya::maps::{Array, HashMap, MapData};
@@ -12,7 +12,7 @@ use aya::programs::{CgroupAttachMode, Iter, SockOps};
 use aya::{Ebpf, Pod};
 use netstage_host::netns::Namespace;
 use netstage_host::obstacle::Obstacle;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
@@ -71,20 +71,9 @@ impl From<Limits> for Order {
     }
 }
 
-/// `struct before`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(C)]
-pub(super) struct Before {
-    cwnd: u32,
-    window: u32,
-}
-
 // SAFETY: integers without padding between them; every bit pattern is a value.
 #[allow(unsafe_code)]
 unsafe impl Pod for Order {}
-// SAFETY: as above.
-#[allow(unsafe_code)]
-unsafe impl Pod for Before {}
 
 /// Limits in force; dropped, all is put back.
 pub struct Limiter {

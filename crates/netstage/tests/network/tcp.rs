@@ -168,7 +168,7 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
         killed.signal("-KILL");
         killed.output();
         assert!(noted());
-        let cleaned = netstage_tcp_watch::note::clean(Path::new(state)).unwrap();
+        let cleaned = netstage_tcp_watch::clean::clean(Path::new(state)).unwrap();
         assert!(cleaned > 0);
         assert!(!noted());
         let said = windows(&["--window", "1G"]);
@@ -478,7 +478,7 @@ fn a_route_limits_what_begins_and_goes_with_the_command_or_by_clean() {
     let (limiting, _said) = begin();
     limiting_ends(limiting, "-KILL");
     assert!(routes(&world.left).contains("cwnd lock 11"));
-    assert_eq!(netstage_tcp_watch::note::clean(&state).unwrap(), 1);
+    assert_eq!(netstage_tcp_watch::clean::clean(&state).unwrap(), 1);
     assert!(!routes(&world.left).contains("cwnd"), "{}", routes(&world.left));
 }
 

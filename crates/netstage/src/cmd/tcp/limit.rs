@@ -8,9 +8,10 @@ use crate::cmd::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::monotonic_ns;
+use netstage_tcp_watch::clean;
 use netstage_tcp_watch::gateway::{Gateway, Passed};
 use netstage_tcp_watch::limit::{Limiter, Limits, Standing};
-use netstage_tcp_watch::note::{self, FOLDER};
+use netstage_tcp_watch::note::FOLDER;
 use netstage_tcp_watch::route::Routes;
 use std::io::IsTerminal as _;
 use std::net::IpAddr;
@@ -153,7 +154,7 @@ fn pass(arguments: &Arguments, interface: &str, window: u32) -> Result<u8, Failu
 
 /// Puts back what killed ones left; how many connections and routes.
 pub fn clean() -> Result<usize, Failure> {
-    note::clean(Path::new(FOLDER)).map_err(refused)
+    clean::clean(Path::new(FOLDER)).map_err(refused)
 }
 
 fn page(standings: &[Standing], most: usize) -> String {
