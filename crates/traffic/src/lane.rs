@@ -3,6 +3,7 @@
 
 use super::Progress;
 use super::dialogue::{DatagramDialogue, StreamDialogue};
+use super::frame::{Bins, Frame, LONGEST_DRAIN, Watch};
 use super::one_ended::{Prober, Reflections};
 use super::pace::Pacer;
 use super::stamp_flow::{StampReflector, StampSender};
@@ -13,18 +14,13 @@ use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_host::realtime::step_back;
 use nix::poll::PollTimeout;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
-
-/// Longest a receiver listens after its flow's end. RFC 2544 section 23 waits as long.
-pub const LONGEST_DRAIN: Duration = Duration::from_secs(2);
-/// A receiver that hears nothing for this long after its flow's end has heard all.
-pub const QUIET: Duration = Duration::from_millis(500);
 
 /// Where packets wake receivers more often than this, they gather for as long, as a network
 /// card lets them: a wake-up costs the sender of a packet, on the same machine, more than
@@ -147,43 +143,6 @@ impl Member {
     }
 }
 
-/// Where a member has its sockets watched.
-#[derive(Clone, Copy)]
-pub struct Watch<'a> {
-    epoll: &'a Epoll,
-    member: usize,
-}
-
-impl Watch<'_> {
-    /// Calls the member for as long as the socket is readable.
-    pub fn level(self, socket: impl AsFd) -> io::Result<()> {
-        self.add(socket, EpollFlags::EPOLLIN)
-    }
-
-    /// Calls the member whenever the socket becomes readable or writable.
-    pub fn edges(self, socket: impl AsFd) -> io::Result<()> {
-        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
-        self.add(socket, edges)
-    }
-
-    fn add(self, socket: impl AsFd, flags: EpollFlags) -> io::Result<()> {
-        Ok(self.epoll.add(socket, EpollEvent::new(flags, self.member as u64))?)
-    }
-}
-
-/// What holds for all members.
-#[derive(Clone, Copy)]
-pub struct Frame<'a> {
-    /// Start of the run.
-    pub epoch: Epoch,
-    /// Its length.
-    pub duration: Duration,
-    /// Width of a bin.
-    pub interval: Duration,
-    /// Set when the run is to end at once.
-    pub stop: &'a AtomicBool,
-}
-
 /// The event loop of one thread.
 pub struct Lane {
     epoll: Epoll,
@@ -206,7 +165,7 @@ impl Lane {
     pub fn new(members: Vec<(usize, Member)>, exact: bool) -> io::Result<Lane> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         for (index, (_, member)) in members.iter().enumerate() {
-            member.watch(Watch { epoll: &epoll, member: index })?;
+            member.watch(Watch::new(&epoll, index))?;
         }
         let watching =
             members.iter().any(|(_, member)| !matches!(member, Member::UdpSender(_) | Member::Prober(_)));
@@ -292,7 +251,7 @@ impl Lane {
             }
         }
         for index in called.drain(..) {
-            self.members[index].1.handle_due(epoch, Watch { epoll: &self.epoll, member: index });
+            self.members[index].1.handle_due(epoch, Watch::new(&self.epoll, index));
             self.enqueue(index);
         }
         self.called = called;
@@ -304,7 +263,7 @@ impl Lane {
         let Ok(count) = self.epoll.wait(&mut events, PollTimeout::ZERO) else { return false };
         for event in &events[..count] {
             let index = event.data() as usize;
-            self.members[index].1.handle_ready(epoch, Watch { epoll: &self.epoll, member: index });
+            self.members[index].1.handle_ready(epoch, Watch::new(&self.epoll, index));
             self.enqueue(index);
         }
         count > 0
@@ -328,28 +287,5 @@ impl Lane {
             self.queue.pop();
         }
         Instant::NEVER
-    }
-}
-
-/// When bins end.
-pub struct Bins {
-    /// When the next one does.
-    pub next: Instant,
-    interval: Duration,
-    end: Instant,
-}
-
-impl Bins {
-    /// The bins of a run.
-    pub fn new(interval: Duration, duration: Duration) -> Bins {
-        let end = Instant(duration.0);
-        let interval = if interval == Duration::ZERO { duration } else { interval };
-        Bins { next: (Instant::ZERO + interval).min(end), interval, end }
-    }
-
-    /// Goes on to the next.
-    pub fn advance(&mut self) {
-        self.next =
-            if self.next >= self.end { Instant::NEVER } else { (self.next + self.interval).min(self.end) };
     }
 }

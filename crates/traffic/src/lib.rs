@@ -23,11 +23,11 @@
 mod dialogue;
 mod emissions;
 mod error;
+mod frame;
 pub mod kernel;
 mod lane;
 pub mod learn;
 mod ledger;
-mod multicast;
 mod one_ended;
 pub mod pace;
 mod quic;
@@ -42,7 +42,8 @@ pub use error::{PrepareError, Problem};
 
 use dialogue::{DatagramDialogue, StreamDialogue};
 use emissions::Emissions;
-use lane::{Frame, Lane, Member};
+use frame::Frame;
+use lane::{Lane, Member};
 use ledger::Ledger;
 use netstage_agent_api::results::{Buckets, Counts, FlowResult, Report, TcpSample, Travel};
 use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport};

@@ -9,7 +9,7 @@
 use super::Progress;
 use super::emissions::Emissions;
 use super::error::Problem;
-use super::lane::{Frame, LONGEST_DRAIN};
+use super::frame::{Frame, LONGEST_DRAIN};
 use super::ledger::Ledger;
 use super::schedule::Punctuality;
 use super::udp;
@@ -263,7 +263,7 @@ pub fn run(
 async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: Frame<'_>, progress: &mpsc::Sender<Progress>) {
     let end = Instant(frame.duration.0);
     let last = flows.iter().map(|(_, flow)| flow.stop).max().unwrap_or(end);
-    let mut bins = super::lane::Bins::new(frame.interval, frame.duration);
+    let mut bins = super::frame::Bins::new(frame.interval, frame.duration);
     let mut bin = 0;
     while !frame.stop.load(Ordering::Relaxed) && frame.epoch.now() < last.min(end) + LONGEST_DRAIN {
         let now = frame.epoch.now();

@@ -1,7 +1,7 @@
 //! Applications over TCP: messages one after the other in connections the client opens.
 
 use super::super::error::Problem;
-use super::super::lane::Watch;
+use super::super::frame::Watch;
 use super::super::tcp;
 use super::inbox::Inbox;
 use super::{Phase, Talk};

@@ -1,8 +1,8 @@
 //! What takes the answers to probes.
 
 use super::super::emissions::Emissions;
+use super::super::frame::{LONGEST_DRAIN, QUIET};
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch, receive_refusal};
-use super::super::lane::{LONGEST_DRAIN, QUIET};
 use super::super::ledger::Ledger;
 use super::super::udp::{Packet, Tracker};
 use super::{Form, echo};

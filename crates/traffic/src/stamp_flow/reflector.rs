@@ -1,7 +1,7 @@
 //! The session-reflector: answers each packet, and counts each packet once.
 
 use super::super::error::Problem;
-use super::super::lane::QUIET;
+use super::super::frame::QUIET;
 use super::super::ledger::Ledger;
 use super::super::udp::Drops;
 use super::watch;

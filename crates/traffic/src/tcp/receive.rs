@@ -1,8 +1,8 @@
 //! The receiver: listens from the start, takes one connection and counts what comes.
 
 use super::super::error::Problem;
+use super::super::frame::Watch;
 use super::super::kernel::discard;
-use super::super::lane::Watch;
 use super::super::ledger::Ledger;
 use super::{hold_window, is_end, is_wait, listen};
 use netstage_agent_api::results::{Counts, FlowResult};

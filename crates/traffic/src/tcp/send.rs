@@ -2,8 +2,8 @@
 
 use super::super::emissions::Emissions;
 use super::super::error::Problem;
+use super::super::frame::Watch;
 use super::super::kernel::{set_option, set_traffic_class, tcp_sample};
-use super::super::lane::Watch;
 use super::super::ledger::Ledger;
 use super::super::schedule::Punctuality;
 use super::{bound, is_end, is_wait};

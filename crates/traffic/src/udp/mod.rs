@@ -1,5 +1,6 @@
 //! UDP and multicast: one numbered and dated packet per emission.
 
+mod multicast;
 mod overflow;
 mod receive;
 mod send;

@@ -1,8 +1,8 @@
 //! The receiver.
 
 use super::super::error::Problem;
+use super::super::frame::{LONGEST_DRAIN, QUIET};
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
-use super::super::lane::{LONGEST_DRAIN, QUIET};
 use super::super::ledger::Ledger;
 use super::super::travel::TravelTimes;
 use super::overflow::Drops;
@@ -45,7 +45,7 @@ impl UdpReceiver {
         let compare = options.compare_payload || options.checksum_zero;
         let socket = match &task.transport {
             Transport::Multicast { source, receiver, .. } => {
-                super::super::multicast::join(task.destination, *source, *receiver)?
+                super::multicast::join(task.destination, *source, *receiver)?
             }
             _ => from_one_host(bound(task.destination, false)?, task.source.ip())?,
         };

@@ -66,7 +66,7 @@ impl UdpSender {
         let socket = bound(task.source, false)?;
         set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
         if let Transport::Multicast { ttl, .. } = &task.transport {
-            super::super::multicast::send_to_group(&socket, task.source, *ttl)
+            super::multicast::send_to_group(&socket, task.source, *ttl)
                 .map_err(Problem::system("setting up multicast"))?;
         }
         if options.checksum_zero {

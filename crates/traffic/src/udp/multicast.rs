@@ -1,8 +1,8 @@
 //! Joining and sending to multicast groups: any-source, and source-specific (RFC 4607).
 
-use super::error::Problem;
-use super::kernel::join_source;
-use super::udp::bound;
+use super::super::error::Problem;
+use super::super::kernel::join_source;
+use super::bound;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 use socket2::{InterfaceIndexOrAddress, Socket};
