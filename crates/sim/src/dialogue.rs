@@ -5,7 +5,6 @@
 //! byte they end with.
 
 use crate::bins::{Bins, Grid};
-use crate::host::Group;
 use netstage_core::rng::Stream;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
@@ -175,7 +174,7 @@ pub fn answering(config: &tcp::Config) -> tcp::Config {
     tcp::Config { handshake: false, ..config.clone() }
 }
 
-/// Bytes of a message's packet at the IP layer.
-pub fn packet_size(group: &Group, message: &Message) -> u32 {
-    group.header + message.bytes.max(HEADER)
+/// Bytes of a message's packet at the IP layer, behind a header of so many.
+pub fn packet_size(header: u32, message: &Message) -> u32 {
+    header + message.bytes.max(HEADER)
 }

@@ -130,7 +130,7 @@ impl World<'_> {
         let packet = Packet {
             step: group.forward,
             flow: 2 * index + end as u32,
-            size: packet_size(group, &message),
+            size: packet_size(group.header, &message),
             class: group.class,
             ecn: Ecn::NotCapable,
             background: group.background,
