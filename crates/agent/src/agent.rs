@@ -2,6 +2,7 @@
 //!
 //! It ends when it is told to, when its controller is gone, or when its process is asked to; what it measured is then in its spool.
 
+use super::end::{EndReason, end};
 use super::{Spool, Worker};
 use crate::service::{Service, Shared};
 use netstage_agent_api::protocol::MAX_REQUEST_BYTES;
@@ -66,17 +67,6 @@ enum Listener {
     Pair(UnixStream),
 }
 
-/// Why an agent ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    /// Its controller wanted nothing more.
-    Finished,
-    /// Its controller went away without a word.
-    ControllerGone,
-    /// Somebody asked its process to end.
-    Interrupted,
-}
-
 /// How an agent ended.
 #[derive(Debug)]
 pub struct Ended {
@@ -97,18 +87,6 @@ impl Ender {
     pub fn end(&self) {
         end(&self.0, EndReason::Interrupted);
     }
-}
-
-/// The first reason to end counts, apart from an interruption, after which the controller
-/// may still be waited for.
-pub fn end(sender: &watch::Sender<Option<EndReason>>, reason: EndReason) {
-    sender.send_if_modified(|current| {
-        let new = matches!(*current, None | Some(EndReason::Interrupted)) && *current != Some(reason);
-        if new {
-            *current = Some(reason);
-        }
-        new
-    });
 }
 
 impl Agent {

@@ -163,6 +163,6 @@ fn usage() -> Usage {
 fn refusal(error: Error) -> Refusal {
     match error {
         Error::Configuration(errors) => Refusal::new(RefusalKind::Assignment, errors.to_string()),
-        Error::Machine(obstacle) => super::engine::refusal(obstacle),
+        Error::Machine(obstacle) => super::work::refusal(obstacle),
     }
 }

@@ -1,13 +1,12 @@
 //! The traffic engine as an agent's [`Worker`].
 
 use super::edge::{self, Edge};
-use super::work::{Totals, Work, Worker};
+use super::work::{Totals, Work, Worker, refusal};
 use netstage_agent_api::protocol::{Refusal, RefusalKind};
 use netstage_agent_api::results::{EndedBin, Report};
 use netstage_agent_api::task::{Assignment, Side};
 use netstage_agent_api::watch::WatchSpec;
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::Obstacle;
 use netstage_tcp_watch::watch::Watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,10 +93,4 @@ impl Work for netstage_traffic::Engine {
             totals.end_bin(EndedBin { flow, sends, bin: bin as u32, counts, tcp, travel });
         })
     }
-}
-
-/// The refusal of a run that this host keeps from starting.
-pub(crate) fn refusal(obstacle: Obstacle) -> Refusal {
-    let kind = if obstacle.is_missing { RefusalKind::Missing } else { RefusalKind::System };
-    Refusal::new(kind, obstacle.message).remedy(obstacle.remedy)
 }

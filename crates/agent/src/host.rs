@@ -1,7 +1,8 @@
 //! An agent that listens to other hosts: for whoever has its key, one controller after the
 //! other. A second one is told that the agent is taken; one that vanishes leaves it free.
 
-use super::agent::{EndReason, end, serve};
+use super::agent::serve;
+use super::end::{EndReason, end};
 use super::guard::Guard;
 use super::limits::Limits;
 use super::service::Shared;

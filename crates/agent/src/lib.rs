@@ -25,6 +25,7 @@ mod agent;
 mod clocks;
 pub mod controller;
 mod edge;
+mod end;
 mod engine;
 pub mod fleet;
 mod guard;
@@ -40,7 +41,8 @@ mod spool;
 mod turns;
 mod work;
 
-pub use agent::{Agent, EndReason, Ended, Ender, StartError};
+pub use agent::{Agent, Ended, Ender, StartError};
+pub use end::EndReason;
 pub use engine::Engine;
 pub use guard::Guard;
 pub use host::{Happening, Host, Watcher};

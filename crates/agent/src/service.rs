@@ -1,7 +1,7 @@
 //! The agent's side of the protocol: gRPC in, decisions by the session, runs as threads.
 
-use super::agent::{EndReason, end};
 use super::clocks::{Asker, Clocks};
+use super::end::{EndReason, end};
 use super::guard::Guard;
 use super::run::{self, Orders, Outcome, Run};
 use super::spool::Spool;

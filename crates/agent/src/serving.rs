@@ -2,8 +2,8 @@
 //! when the run is prepared; all of it ends with the run, and with the agent however that ends.
 
 use super::engine::Engine;
-use super::engine::refusal;
 use super::scratch::{Folder, Scratch};
+use super::work::refusal;
 use super::work::{Totals, Work, Worker, wait};
 use crate::services::run::{Server, attend, log};
 use crate::services::site::Site;

@@ -2,7 +2,8 @@
 //! makes. What a controller leaves behind is stopped before the next one's turn; reports it
 //! did not release stay.
 
-use super::agent::{EndReason, end, until_over};
+use super::agent::until_over;
+use super::end::{EndReason, end};
 use super::guard::Guard;
 use super::service::{Service, Shared};
 use super::spool::Spool;

@@ -1,11 +1,12 @@
 //! What an agent has done for it: the traffic engine, seen from outside.
 
 use super::spool::Journal;
-use netstage_agent_api::protocol::Refusal;
+use netstage_agent_api::protocol::{Refusal, RefusalKind};
 use netstage_agent_api::results::{Counts, Ended, EndedBin, EndedVpn, EndedWindow, Report};
 use netstage_agent_api::task::Assignment;
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
+use netstage_host::obstacle::Obstacle;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -139,4 +140,10 @@ pub(super) fn wait(epoch: Epoch, at: Instant, stop: &AtomicBool) -> bool {
         std::thread::sleep(std::time::Duration::from_nanos(left.0).min(NAP));
     }
     !stop.load(Ordering::Relaxed)
+}
+
+/// The refusal of a run that this host keeps from starting.
+pub(crate) fn refusal(obstacle: Obstacle) -> Refusal {
+    let kind = if obstacle.is_missing { RefusalKind::Missing } else { RefusalKind::System };
+    Refusal::new(kind, obstacle.message).remedy(obstacle.remedy)
 }
