@@ -1,6 +1,7 @@
 //! A report on the terminal.
 
-use netstage_study::report::{Align, ReportData, Table};
+use netstage_study::report::ReportData;
+use netstage_study::table::{Align, Table};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -115,7 +116,7 @@ pub fn table(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_study::report::Column;
+    use netstage_study::table::Column;
 
     #[test]
     fn columns_stand_in_line() {

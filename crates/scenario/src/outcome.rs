@@ -1,6 +1,8 @@
 //! What one run of a plan yields, whatever stage it ran on, and the registry of metrics.
 
-use crate::finding::TestOutcome;
+pub mod finding;
+
+use finding::TestOutcome;
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 

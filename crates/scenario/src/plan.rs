@@ -5,12 +5,12 @@
 //! equal scenarios give equal plans.
 
 mod gateway;
+pub(crate) mod routes;
 mod test;
 
 pub use gateway::{Crossing, Software, Tunnel};
 pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer, Tune};
 
-use crate::routes::Topology;
 use netstage_core::edge::Settings;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use netstage_core::traffic::application::Carriage;
 use netstage_core::traffic::{Pattern, Traffic};
 use netstage_core::{link, queue, tcp};
 use netstage_wire::Encapsulation;
+use routes::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -7,7 +7,7 @@
 
 mod layout;
 
-use crate::finding::TestOutcome;
+use crate::outcome::finding::TestOutcome;
 use crate::outcome::{Aggregation, Metric, Totals};
 use crate::plan::Plan;
 use layout::Layout;

@@ -3,7 +3,8 @@
 use crate::Record;
 use crate::figure::{Axis, Figure, Kind};
 use crate::format;
-use crate::report::{self, Column, Fact, ReportData, Table, verdicts};
+use crate::report::{self, Fact, ReportData, verdicts};
+use crate::table::{Column, Table};
 use netstage_scenario::record::{CellEntry, DistributionEntry, Estimate, SummaryEntry};
 use std::collections::BTreeSet;
 

@@ -49,6 +49,7 @@ pub mod select;
 pub mod series;
 pub mod stage;
 pub mod svg;
+pub mod table;
 pub mod tuned;
 
 pub use environment::Environment;

@@ -9,7 +9,7 @@ use crate::series::{Joiner, encode_run};
 use crate::study::{io_error, written};
 use crate::{Error, Record, checksum};
 use netstage_core::time::Duration;
-use netstage_scenario::finding::{Finding, TestOutcome};
+use netstage_scenario::outcome::finding::{Finding, TestOutcome};
 use netstage_scenario::outcome::{Aggregation, Metric, Outcome, Series};
 use netstage_scenario::record::{
     CellEntry, Estimate, MAJOR, MINOR, MetricEntry, Record as Data, SummaryEntry, TestEntry, Topology,

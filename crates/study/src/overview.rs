@@ -2,7 +2,7 @@
 
 use crate::format;
 use crate::plot::short;
-use crate::report::{Column, Table};
+use crate::table::{Column, Table};
 use netstage_scenario::record::{CellEntry, ExpectationEntry, Record as Data, SummaryEntry};
 
 /// A row per cell: what sets it apart, fairness and use of the network, and what each

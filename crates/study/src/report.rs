@@ -4,6 +4,7 @@ use crate::Record;
 use crate::figure::Figure;
 use crate::format;
 use crate::overview::{cell_name, overview};
+use crate::table::{Column, Table};
 use crate::trials;
 use netstage_scenario::Cell;
 use netstage_scenario::record::{
@@ -74,42 +75,6 @@ pub struct Verdict {
     pub cell: String,
 }
 
-/// A table of texts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Table {
-    /// What it shows.
-    pub title: String,
-    /// How to read it.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub note: String,
-    /// Its columns.
-    pub columns: Vec<Column>,
-    /// A text per column.
-    pub rows: Vec<Vec<String>>,
-}
-
-/// A column.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Column {
-    /// Its name.
-    pub name: String,
-    /// Unit of all its values, where they share one.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub unit: String,
-    /// Numbers stand right.
-    pub align: Align,
-}
-
-/// Where a column's texts stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Align {
-    /// Left.
-    Left,
-    /// Right.
-    Right,
-}
-
 /// The network, for drawing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Topology {
@@ -136,18 +101,6 @@ struct Link {
     delay: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     utilisation: Option<f64>,
-}
-
-impl Column {
-    /// A column of texts.
-    pub fn left(name: impl Into<String>) -> Column {
-        Column { name: name.into(), unit: String::new(), align: Align::Left }
-    }
-
-    /// A column of numbers.
-    pub fn right(name: impl Into<String>) -> Column {
-        Column { name: name.into(), unit: String::new(), align: Align::Right }
-    }
 }
 
 /// The report of one record.

@@ -6,8 +6,8 @@ use crate::format::{number, quantity, rounded};
 use netstage_core::measure::Summary;
 use netstage_core::measure::tune::{Config, Found, Measured, Setting};
 use netstage_core::time::Duration;
-use netstage_scenario::finding::Finding;
 use netstage_scenario::outcome::Metric;
+use netstage_scenario::outcome::finding::Finding;
 
 /// What was searched for, and what was found.
 pub struct Tuned<'a> {

@@ -5,7 +5,7 @@ use crate::exit::{self, Failure, OK};
 use crate::summary;
 use netstage_scenario::{Cell, Scenario};
 use netstage_stage::topology::services::frr::configurations;
-use netstage_study::report::{Column, Table};
+use netstage_study::table::{Column, Table};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

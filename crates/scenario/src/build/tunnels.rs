@@ -3,8 +3,8 @@
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
 use crate::error::Place;
+use crate::plan::routes::mirrored;
 use crate::plan::{FlowGroup, Hop, NodeKind, Software, Test, Transport, Tunnel};
-use crate::routes::mirrored;
 use netstage_core::quantity::BitRate;
 use netstage_core::traffic::Pattern;
 use netstage_wire as wire;

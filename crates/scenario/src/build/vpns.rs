@@ -3,8 +3,8 @@
 use super::{Builder, Network};
 use crate::file::File;
 use crate::file::control::{self, Control, Decrease, I2vfc, Weight};
+use crate::plan::routes::mirrored;
 use crate::plan::{Hop, NodeKind, Vpn};
-use crate::routes::mirrored;
 use crate::scalar::NodeName;
 use crate::table::At;
 use netstage_core::fair;

@@ -13,7 +13,7 @@ pub use distributions::write_distributions;
 pub use read::{Block, SeriesReader, read_run};
 pub use write::{Joiner, encode_run};
 
-use netstage_scenario::finding::TestOutcome;
+use netstage_scenario::outcome::finding::TestOutcome;
 use netstage_scenario::outcome::{Distribution, Load};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
 use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};

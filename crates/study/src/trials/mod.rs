@@ -13,8 +13,8 @@ mod tests;
 
 use crate::Runner;
 use crate::Stopped;
-use netstage_scenario::finding::TestOutcome;
 use netstage_scenario::outcome::Attendant;
+use netstage_scenario::outcome::finding::TestOutcome;
 use netstage_scenario::plan::Plan;
 use session::{Ended, Session};
 pub use tables::tables;

@@ -8,7 +8,7 @@ use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
+use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
 use netstage_scenario::outcome::{Attendant, Metric, Outcome};
 use netstage_scenario::plan::{Plan, Test};
 

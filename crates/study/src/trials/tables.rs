@@ -2,8 +2,8 @@
 
 use crate::format;
 use crate::overview::cell_name;
-use crate::report::{Column, Table};
-use netstage_scenario::finding::{Finding, TestOutcome, TrialEntry};
+use crate::table::{Column, Table};
+use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
 use netstage_scenario::record::{CellEntry, Record as Data};
 
 /// Rows of trials a table shows at most; the record holds all.

@@ -6,7 +6,7 @@ use netstage_core::measure::trial::FrameSize;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_scenario::finding::TestOutcome;
+use netstage_scenario::outcome::finding::TestOutcome;
 use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome, Series};
 use netstage_scenario::plan::{FlowGroup, Method, Plan, Search, Test, Transport};
 use std::cell::RefCell;

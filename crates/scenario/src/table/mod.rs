@@ -1,8 +1,12 @@
 //! Tables of a configuration file, described once.
 //!
-//! [`crate::declare`] turns a struct into such a description: decoding, the refusal of
+//! `declare` turns a struct into such a description: decoding, the refusal of
 //! unknown keys, `--set` paths, the JSON Schema and the reference all read [`Kind`].
 //! Nothing here knows what a scenario is.
+
+mod declare;
+mod merge;
+mod nest;
 
 use crate::error::{Place, Problems, did_you_mean};
 use crate::quantity::Dimension;
@@ -206,9 +210,9 @@ impl Field {
     }
 }
 
-pub(crate) use crate::declare::{choice, default, table, tagged};
-pub(crate) use crate::merge::merge;
-pub(crate) use crate::nest::{At, Lenient, List, Member, Named, OneOrMore};
+pub(crate) use declare::{choice, default, table, tagged};
+pub(crate) use merge::merge;
+pub(crate) use nest::{At, Lenient, List, Member, Named, OneOrMore};
 
 pub(crate) fn decode_table<T: Fields + Decode>(node: &Node, problems: &mut Problems) -> Option<T> {
     let kind = T::kind();

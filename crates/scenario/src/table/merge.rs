@@ -1,6 +1,6 @@
 //! One table under another: what the upper leaves out, the lower fills.
 
-use crate::table::Kind;
+use super::Kind;
 use crate::tree::{Node, Table, Value};
 
 /// Fills what a table leaves out from another. Tables merge field by field, unless the

@@ -1,6 +1,6 @@
 //! What a test came to: its findings, what they mean, and every trial they rest on.
 
-use crate::outcome::Metric;
+use super::Metric;
 use netstage_core::measure::trial::{Layer, Trial, TrialResult};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@
 //! by node from the sender; of parallel links, the one whose name comes first. Hosts
 //! forward nothing. Paths do not change when a link fails.
 
-use crate::plan::{Hop, NodeKind};
+use super::{Hop, NodeKind};
 use std::collections::VecDeque;
 
 /// Who is joined to whom. Nodes and links are indices in the order of their names.

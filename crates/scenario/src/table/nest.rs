@@ -1,7 +1,7 @@
 //! Values around values: with a place, left out, listed, under names.
 
+use super::{Decode, Kind, mismatch};
 use crate::error::{Place, Problems};
-use crate::table::{Decode, Kind, mismatch};
 use crate::tree::{Node, Value};
 use std::ops::Deref;
 
