@@ -1,7 +1,7 @@
 //! Exit codes, and failures as people and programs read them.
 
 use netstage_scenario::Errors;
-use netstage_study::{Error, OpenError};
+use netstage_study::{Error, OpenError, Record};
 use serde_json::{Value, json};
 use std::fmt;
 use std::io::{self, Write as _};
@@ -26,6 +26,17 @@ pub const INTERRUPTED: u8 = 130;
 /// For the end of `--help`.
 pub const HELP: &str = "Exit codes: 0 ok; 1 failed while running; 2 bad usage or scenario; 3 an expectation not met; \
     4 a privilege or kernel feature missing; 5 measured but void; 130 interrupted, what was finished is kept.";
+
+/// The exit code a record stands for.
+pub fn of(record: &Record) -> u8 {
+    let data = &record.data;
+    match (data.failures.is_empty(), data.void.is_empty(), data.passes()) {
+        (false, _, _) => FAILED,
+        (true, false, _) => VOID,
+        (true, true, false) => EXPECTATION,
+        (true, true, true) => OK,
+    }
+}
 
 /// Why a command ends early.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 
 mod cmd;
 mod exit;
+mod means;
 mod serve;
 mod sparkline;
 mod summary;

@@ -1,12 +1,13 @@
 //! `netstage run`: a scenario to its record, its report and a summary.
 
 use super::Chosen;
-use crate::exit::{self, EXPECTATION, FAILED, Failure, OK, VOID};
+use crate::exit::{self, Failure};
+use crate::means::means;
 use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use netstage_scenario::Scenario;
 use netstage_stage::hosts;
-use netstage_study::stage::{self, Backend, Means};
+use netstage_study::stage::{self, Backend};
 use netstage_study::{Observer, Options, Progress, Record, Runner, TOOL, page, report};
 use serde_json::json;
 use std::path::PathBuf;
@@ -62,9 +63,6 @@ enum Emulator {
     Mixed,
 }
 
-/// Name of the folder in a record's with what programs said that failed.
-pub const LOGS: &str = "logs";
-
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let scenario = arguments.chosen.load()?;
@@ -92,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
                     Emulator::Netem => ("emu-netem", Backend::Netem),
                     Emulator::Mixed => ("emu-mixed", Backend::Mixed),
                 };
-                let means = Means { program: own_program()?, logs: out.join(LOGS), backend };
+                let means = means(&out, backend)?;
                 (name, 1, Box::new(stage::emu(means)))
             }
         };
@@ -120,7 +118,7 @@ pub(super) fn to_record(
     let record = result?;
     let path = record.folder.join(page::NAME);
     page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
-    let code = code(&record);
+    let code = exit::of(&record);
     if as_json {
         let result = json!({
             "exit": code,
@@ -134,22 +132,6 @@ pub(super) fn to_record(
         exit::print(summary::text(&report::report(&record), Some(&path)).as_bytes())?;
     }
     Ok(code)
-}
-
-/// This program, whose processes hold the emulated network.
-pub fn own_program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|e| Failure::usage(format!("cannot find this program's own file: {e}")))
-}
-
-/// The exit code a record stands for.
-pub fn code(record: &Record) -> u8 {
-    let data = &record.data;
-    match (data.failures.is_empty(), data.void.is_empty(), data.passes()) {
-        (false, _, _) => FAILED,
-        (true, false, _) => VOID,
-        (true, true, false) => EXPECTATION,
-        (true, true, true) => OK,
-    }
 }
 
 /// A flag that the first interrupt sets; the second one ends the process at once.

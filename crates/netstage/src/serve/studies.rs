@@ -4,15 +4,15 @@ use super::Shared;
 use super::feed::{Cursor, Feed, Told};
 use super::refusal::Refusal;
 use super::scenarios::{Draft, ENDING, parse};
-use crate::cmd::run::{LOGS, code, own_program};
-use crate::exit::{Failure, INTERRUPTED};
+use crate::exit::{self, Failure, INTERRUPTED};
+use crate::means::means;
 use axum::http::StatusCode;
 use netstage_agent::fleet::Fleet;
 use netstage_scenario::outcome::Outcome;
 use netstage_scenario::{Cell, Scenario};
 use netstage_stage::hosts;
 use netstage_study::report::{Topology, planned, report};
-use netstage_study::stage::{self, Backend, Means};
+use netstage_study::stage::{self, Backend};
 use netstage_study::{Error, Observer, Options, Progress, Record, Run, Runner, TOOL, page};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -352,7 +352,7 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
             Ok(record) => {
                 let path = record.folder.join(page::NAME);
                 let written = page::write(&path, &report(&record));
-                result = written.map(|()| code(&record)).map_err(|e| Failure::write(&path, &e));
+                result = written.map(|()| exit::of(&record)).map_err(|e| Failure::write(&path, &e));
                 break;
             }
             Err(error) => {
@@ -388,8 +388,8 @@ fn run(
     let (name, jobs, runner): (_, _, &Runner) = match stage {
         Stage::Sim => ("sim", cores, &stage::sim),
         Stage::Emu => {
-            let program = own_program().map_err(|failure| Error::Unsupported(failure.to_string()))?;
-            emulation = stage::emu(Means { program, logs: out.join(LOGS), backend: Backend::Own });
+            let means = means(&out, Backend::Own);
+            emulation = stage::emu(means.map_err(|failure| Error::Unsupported(failure.to_string()))?);
             ("emu", 1, &emulation)
         }
         Stage::Live => {
