@@ -3,7 +3,7 @@
 //!
 //! - [`daemon`]: the router on this machine's interfaces.
 //! - [`engine`]: what happens to a frame, over any kind of port and without a clock of its own.
-//! - [`trace`]: what it decided, recorded and decided once more.
+//! - [`trace`]: what it decided, recorded; [`replay`]: the same decided once more.
 //!
 //! ```
 //! use netstage_pe::engine::Counter;
@@ -15,4 +15,5 @@
 
 pub mod daemon;
 pub mod engine;
+pub mod replay;
 pub mod trace;

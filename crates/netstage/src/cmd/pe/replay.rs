@@ -3,7 +3,8 @@
 use super::json;
 use crate::cmd::table::{Table, counted};
 use crate::exit::{EXPECTATION, Failure, OK, print};
-use netstage_pe::trace::{self, Outcome};
+use netstage_pe::replay::{self, Outcome};
+use netstage_pe::trace;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 fn replay(path: &Path) -> Result<Outcome, Failure> {
     let unreadable = |error: trace::Error| Failure::usage(format!("{} {error}", path.display()));
     let file = File::open(path).map_err(|error| unreadable(trace::Error::Io(error)))?;
-    trace::replay(BufReader::new(file)).map_err(unreadable)
+    replay::replay(BufReader::new(file)).map_err(unreadable)
 }
 
 fn told(outcome: &Outcome) -> String {

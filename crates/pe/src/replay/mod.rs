@@ -1,8 +1,8 @@
 //! The same once more, in virtual time.
 
-use super::file::{Error, Reader};
 use crate::daemon::assemble;
 use crate::engine::{config, flows};
+use crate::trace::{Error, Reader};
 use netstage_core::edge::{Edge, Event, Sent, TICK};
 use netstage_core::fair::Published;
 use netstage_core::fair::parameters::Basis;
@@ -331,3 +331,6 @@ fn totals(vpns: &[config::Vpn]) -> Vec<Totals> {
         .map(|(vpn, peer)| Totals { vpn: vpn.into(), peer: peer.into(), ..Totals::default() })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;
