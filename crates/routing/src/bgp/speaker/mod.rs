@@ -5,8 +5,6 @@
 //! for it (RFC 2918); the end of the initial routes is marked (RFC 4724).
 
 mod outbox;
-#[cfg(test)]
-mod tests;
 
 use super::inject::{Order, Written};
 use super::machine::{Event, Machine, Settings, Side, Transmit};

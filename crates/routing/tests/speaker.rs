@@ -1,12 +1,17 @@
 //! Two speakers on this machine, over TCP.
 
-use super::*;
-use crate::bgp::nlri::Nlri;
-use crate::bgp::open::Identity;
-use crate::bgp::path::{AsPath, Path};
-use crate::bgp::receive::{ExpectedNextHop, Received};
 use netstage_core::time::Duration;
+use netstage_harness::skip;
+use netstage_routing::bgp::inject::Order;
+use netstage_routing::bgp::machine::{Event, Settings};
+use netstage_routing::bgp::nlri::{Family, Nlri};
+use netstage_routing::bgp::open::Identity;
+use netstage_routing::bgp::path::{AsPath, Path};
+use netstage_routing::bgp::receive::{ExpectedNextHop, Received};
+use netstage_routing::bgp::speaker::{Command, Endpoint, Report, run};
+use netstage_routing::bgp::table::Table;
 use std::net::TcpListener as StdListener;
+use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
@@ -77,13 +82,14 @@ fn table(count: u32) -> Arc<Table> {
     let path = Path::new([192, 0, 2, 1].into(), AsPath::default());
     let group = table.group(Family::Ipv4Unicast, path).unwrap();
     for number in 0..count {
-        let prefix = "1.0.0.0/24".parse::<crate::bgp::nlri::Prefix>().unwrap().further(number).unwrap();
+        let prefix =
+            "1.0.0.0/24".parse::<netstage_routing::bgp::nlri::Prefix>().unwrap().further(number).unwrap();
         table.push(group, &Nlri::unicast(prefix));
     }
     Arc::new(table)
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn routes_are_announced_refreshed_and_withdrawn() {
     let [ours, theirs] = endpoints();
     let (collect, mut there) = start(settings(2, false), theirs);
@@ -139,7 +145,7 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
     assert_eq!(down.to_string(), "received: administrative shutdown (6/2)");
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn only_who_signs_with_the_key_comes_up() {
     let keyed = |endpoint: Endpoint, key: &[u8]| Endpoint { md5_key: Some(key.to_vec()), ..endpoint };
     let [ours, theirs] = endpoints();
@@ -150,8 +156,7 @@ async fn only_who_signs_with_the_key_comes_up() {
         b"secret",
     );
     if let Err(error) = signed {
-        println!("skipped: only_who_signs_with_the_key_comes_up: no TCP_MD5SIG here: {error}");
-        return;
+        skip(format!("this kernel has no TCP_MD5SIG: {error}"));
     }
     let (_commands, mut there) = start(settings(2, false), keyed(theirs, b"secret"));
     let (_other, mut other) = start(settings(1, true), keyed(ours.clone(), b"wrong"));
@@ -163,7 +168,7 @@ async fn only_who_signs_with_the_key_comes_up() {
     established(&mut there).await;
 }
 
-#[tokio::test]
+#[tokio::main(flavor = "current_thread")]
 async fn neighbours_send_and_demand_the_highest_ttl() {
     let near = |endpoint: Endpoint| Endpoint { security_hops: Some(1), ..endpoint };
     let [ours, theirs] = endpoints();
@@ -177,3 +182,10 @@ async fn neighbours_send_and_demand_the_highest_ttl() {
     established(&mut here).await;
     established(&mut there).await;
 }
+
+netstage_harness::tests![
+    routes_are_announced_refreshed_and_withdrawn,
+    only_who_signs_with_the_key_comes_up,
+    neighbours_send_and_demand_the_highest_ttl,
+];
+netstage_harness::main![self];
