@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use netstage_scenario::Scenario;
 use netstage_stage::hosts;
 use netstage_study::stage::{self, Backend};
-use netstage_study::{Observer, Options, Progress, Record, Runner, TOOL, page, report};
+use netstage_study::{Observer, Options, Progress, Runner, TOOL, page, report};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::engine::config;
-use crate::trace::{Head, Writer};
+use crate::trace::{FORMAT, Head, VERSION, Writer};
 use netstage_core::edge::{Settings, TICK, Tape};
 use netstage_core::fair::{Config, Control, Egress, Query, Reference, Silence, Transmit, WhenSilent};
 use netstage_core::packet::Ecn;
