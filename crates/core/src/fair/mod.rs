@@ -80,7 +80,7 @@ impl Default for Config {
             initial_window: 100.0,
             queue: 128,
             report_every: 4,
-            report_within: Duration::from_millis(250),
+            report_within: Duration::from_millis(10),
             idle_probe: Duration::from_secs(30),
             pacing: true,
             loss_measure: LossMeasure::LossEvents,
