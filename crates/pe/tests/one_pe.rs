@@ -480,7 +480,7 @@ fn another_setting_of_one_of_them_is_noticed() {
         ("blue", |settings| settings.classes[0].codepoints.clear()),
         ("green-back", |settings| {
             let Control::I2vfc(window) = &mut settings.control else { panic!("{settings:?}") };
-            window.report_within = window.report_within + Duration::from_millis(1);
+            window.report_within = Duration::from_millis(250);
         }),
         ("red", |settings| settings.minimum = None),
         ("grey", |settings| settings.maximum = settings.maximum.map(|rate| BitRate(rate.0 + 1_000))),
