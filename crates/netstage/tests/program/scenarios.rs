@@ -113,10 +113,10 @@ fn the_stage_papers_line_is_as_its_tests_say() {
 
 /// Figures 4, 5, 7 and 10 fall short in some cells (docs/results/i2vfc.md): what holds, must hold on.
 fn the_other_figures_hold_where_they_did() {
-    let holds = |scenario: &str, expectation: &str, cells: &str| {
+    let holds = |scenario: &str, repeat: &str, expectation: &str, cells: &str| {
         let out = fresh(&format!("{scenario}-{expectation}"));
         let path = scenarios().join("papers/i2vfc").join(format!("{scenario}.toml"));
-        let output = run(&path, &out, &["--repeat", "2", "--json"]);
+        let output = run(&path, &out, &["--repeat", repeat, "--json"]);
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let judged = document["record"]["expectations"].as_array().unwrap().iter();
         let verdicts: Vec<bool> = judged
@@ -129,12 +129,13 @@ fn the_other_figures_hold_where_they_did() {
             "{scenario}: {expectation} {cells}"
         );
     };
-    holds("fig4", "above-none-scale-a-equal-weights", "in all 16 cells");
-    holds("fig7", "used-link1", "for each B₃");
-    holds("no-control", "baseline-2", "with 2 flows");
-    holds("fig10", "inter", "in the mean");
-    holds("fig10", "used", "in the mean");
-    holds("fig10", "weighted", "in the mean");
+    // Where a is 5 and b is 0.1 the margin is half a percent, which two runs do not show.
+    holds("fig4", "10", "above-none-scale-a-equal-weights", "in all 16 cells");
+    holds("fig7", "2", "used-link1", "for each B₃");
+    holds("no-control", "2", "baseline-2", "with 2 flows");
+    holds("fig10", "2", "inter", "in the mean");
+    holds("fig10", "2", "used", "in the mean");
+    holds("fig10", "2", "weighted", "in the mean");
 }
 
 fn shares_follow_a_weight_changed_by_hand() {
