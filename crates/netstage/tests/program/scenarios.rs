@@ -24,7 +24,9 @@ fn fresh(name: &str) -> PathBuf {
 
 fn assert_met(scenario: &Path) {
     let name = scenario.file_stem().unwrap().to_str().unwrap();
-    let output = run(scenario, &fresh(name), &[]);
+    // Papers have figures of the same number.
+    let paper = scenario.parent().unwrap().file_name().unwrap().to_str().unwrap();
+    let output = run(scenario, &fresh(&format!("{paper}-{name}")), &[]);
     assert!(
         output.status.success(),
         "{name}: {:?}\n{}{}",

@@ -17,11 +17,14 @@ use program::{Program, STAMP};
 use rings::{Consumer, Producer};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// What the kernel keeps before a frame (XDP_PACKET_HEADROOM).
 const HEADROOM: usize = 256;
 /// Ethernet header with two VLAN tags.
 const LINK_HEADER: usize = 22;
+/// How long the kernel may take to give back the queue of a socket that was closed: it does so in a work item.
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// How large the port's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,8 +190,18 @@ fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
         sxdp_shared_umem_fd: 0,
     };
     let length = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of `address`.
-    kernel::done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
+    let since = Instant::now();
+    loop {
+        // SAFETY: the kernel reads `length` bytes of `address`.
+        let bound =
+            kernel::done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) });
+        match bound {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < RELEASE => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
 }
 
 impl Port for AfXdp {
