@@ -20,17 +20,80 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const LONGEST_NS: u64 = 20_000_000;
 /// Longest sleep while some port has to be polled.
 const POLL_NS: u64 = 50_000;
-/// One nanosecond in this many may be spent spinning.
-const SPIN_SHARE: u64 = 5;
-/// Most that may be saved up for spinning.
-const MOST_SAVED_NS: u64 = 2_000_000;
 /// Time in which a precise one earns a turn, and the turns it may have saved up.
 const TURN_NS: u64 = 40_000;
 const TURNS_SAVED: u64 = 32;
-/// The margin moves up by this when a sleep overran it, and down by a twentieth when not:
-/// it settles where one sleep in twenty overruns.
-const MARGIN_STEP_NS: u64 = 2_000;
-const MOST_MARGIN_NS: u64 = 80_000;
+/// A precise one's: the margin settles where one sleep in twenty overruns.
+const PRECISE: SpinLaw = SpinLaw {
+    step_up_ns: 2_000,
+    step_down_ns: 100,
+    margin_ns: (2_000, 80_000),
+    share: 5,
+    most_saved_ns: 2_000_000,
+};
+
+/// How one who waits learns its margin, and how much it may spin.
+#[derive(Clone, Copy, Debug)]
+pub struct SpinLaw {
+    /// The margin moves up by this when a sleep overran it,
+    pub step_up_ns: u64,
+    /// and down by this when not.
+    pub step_down_ns: u64,
+    /// Where the margin stays.
+    pub margin_ns: (u64, u64),
+    /// One nanosecond in this many may be spent spinning,
+    pub share: u64,
+    /// of which so much may be saved up.
+    pub most_saved_ns: u64,
+}
+
+/// How late sleeps end, as learned, and what may be spun for the rest.
+#[derive(Debug)]
+pub struct Spin {
+    law: SpinLaw,
+    margin_ns: u64,
+    saved_ns: u64,
+    refilled_ns: u64,
+}
+
+impl Spin {
+    /// Begins with this margin and these savings.
+    pub fn new(law: SpinLaw, margin_ns: u64, saved_ns: u64) -> Spin {
+        Spin { law, margin_ns, saved_ns, refilled_ns: monotonic_ns() }
+    }
+
+    /// Adds what was earned until now.
+    pub fn refill(&mut self, now_ns: u64) {
+        let earned = now_ns.saturating_sub(self.refilled_ns) / self.law.share;
+        self.saved_ns = (self.saved_ns + earned).min(self.law.most_saved_ns);
+        self.refilled_ns = now_ns;
+    }
+
+    /// How much before its moment a sleep is to end, where the savings allow to spin that long.
+    pub fn margin(&self) -> Option<u64> {
+        (self.saved_ns >= self.margin_ns).then_some(self.margin_ns)
+    }
+
+    /// A sleep ended so late: the margin settles where one in `step_up_ns / step_down_ns` overruns it.
+    pub fn learn(&mut self, late_ns: u64) {
+        let (least, most) = self.law.margin_ns;
+        self.margin_ns = if late_ns > self.margin_ns {
+            (self.margin_ns + self.law.step_up_ns).min(most)
+        } else {
+            (self.margin_ns - self.law.step_down_ns).max(least)
+        };
+    }
+
+    /// Spins until the moment, at the cost of the savings; `from_ns` is now.
+    pub fn until(&mut self, moment_ns: u64, from_ns: u64) {
+        let mut now = from_ns;
+        while now < moment_ns {
+            std::hint::spin_loop();
+            now = monotonic_ns();
+        }
+        self.saved_ns = self.saved_ns.saturating_sub(now - from_ns);
+    }
+}
 
 /// Waits for ports and moments.
 #[derive(Debug)]
@@ -38,13 +101,8 @@ pub struct Waiter {
     epoll: OwnedFd,
     /// Ports without a file descriptor.
     polled: Vec<usize>,
-    /// How late sleeps end, as learned.
-    margin_ns: u64,
-    /// What may still be spent spinning.
-    saved_ns: u64,
-    refilled_ns: u64,
-    /// One nanosecond in this many is earned for spinning; none: it never spins.
-    spin_share: Option<u64>,
+    /// None: it never spins.
+    spin: Option<Spin>,
     /// Time in which it earns a turn, and the turns it may have saved up.
     turn_ns: u64,
     turns_saved: u64,
@@ -55,7 +113,7 @@ pub struct Waiter {
 impl Waiter {
     /// As precise as a thread can be.
     pub fn precise() -> io::Result<Waiter> {
-        Waiter::new(Some(SPIN_SHARE), TURN_NS, TURNS_SAVED)
+        Waiter::new(Some(Spin::new(PRECISE, PRECISE.margin_ns.0, 0)), TURN_NS, TURNS_SAVED)
     }
 
     /// One that takes a turn in so many nanoseconds at most, and is late by up to as many.
@@ -63,14 +121,11 @@ impl Waiter {
         Waiter::new(None, turn_ns, 0)
     }
 
-    fn new(spin_share: Option<u64>, turn_ns: u64, turns_saved: u64) -> io::Result<Waiter> {
+    fn new(spin: Option<Spin>, turn_ns: u64, turns_saved: u64) -> io::Result<Waiter> {
         Ok(Waiter {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             polled: Vec::new(),
-            margin_ns: MARGIN_STEP_NS,
-            saved_ns: 0,
-            refilled_ns: monotonic_ns(),
-            spin_share,
+            spin,
             turn_ns,
             turns_saved,
             next_turn_ns: 0,
@@ -109,29 +164,27 @@ impl Waiter {
         }
         let saved = self.turns_saved * self.turn_ns;
         self.next_turn_ns = self.next_turn_ns.max(now.saturating_sub(saved)) + self.turn_ns;
-        self.refill(now);
         let longest = if self.polled.is_empty() { LONGEST_NS } else { POLL_NS };
         let target = due.min(now.saturating_add(longest));
-        let spins = self.spin_share.is_some() && target == due && self.saved_ns >= self.margin_ns;
-        let wake = if spins { target.saturating_sub(self.margin_ns) } else { target };
+        let margin = self.spin.as_mut().and_then(|spin| {
+            spin.refill(now);
+            spin.margin().filter(|_| target == due)
+        });
+        let wake = target.saturating_sub(margin.unwrap_or(0));
         ready.clear();
         self.sleep(wake.saturating_sub(now), ready)?;
         let interrupted = !ready.is_empty();
         ready.extend(&self.polled);
-        if interrupted || self.spin_share.is_none() {
-            return Ok(());
-        }
-        let mut woken = monotonic_ns();
-        if wake > now {
-            self.learn(woken.saturating_sub(wake));
-        }
-        if spins && woken < target {
-            let before = woken;
-            while woken < target {
-                std::hint::spin_loop();
-                woken = monotonic_ns();
+        if let Some(spin) = &mut self.spin
+            && !interrupted
+        {
+            let woken = monotonic_ns();
+            if wake > now {
+                spin.learn(woken.saturating_sub(wake));
             }
-            self.saved_ns = self.saved_ns.saturating_sub(woken - before);
+            if margin.is_some() {
+                spin.until(target, woken);
+            }
         }
         Ok(())
     }
@@ -146,21 +199,6 @@ impl Waiter {
         };
         ready.extend(events[..count].iter().map(|event| event.data.u64() as usize));
         Ok(())
-    }
-
-    fn refill(&mut self, now: u64) {
-        let Some(share) = self.spin_share else { return };
-        let earned = now.saturating_sub(self.refilled_ns) / share;
-        self.saved_ns = (self.saved_ns + earned).min(MOST_SAVED_NS);
-        self.refilled_ns = now;
-    }
-
-    fn learn(&mut self, overrun_ns: u64) {
-        self.margin_ns = if overrun_ns > self.margin_ns {
-            (self.margin_ns + MARGIN_STEP_NS).min(MOST_MARGIN_NS)
-        } else {
-            (self.margin_ns - MARGIN_STEP_NS / 20).max(MARGIN_STEP_NS)
-        };
     }
 }
 
