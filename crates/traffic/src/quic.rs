@@ -17,12 +17,10 @@ use netstage_agent_api::results::{FlowResult, TcpSample};
 use netstage_agent_api::task::{FlowTask, Side};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
+use netstage_host::keyed::{Trust, Verifier};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, VarInt};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, SignatureScheme};
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -312,10 +310,10 @@ fn server() -> Result<ServerConfig, Box<dyn std::error::Error + Send + Sync>> {
 
 fn client() -> Result<ClientConfig, Box<dyn std::error::Error + Send + Sync>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_custom_certificate_verifier(Arc::new(Verifier::new(AnyCertificate)))
         .with_no_client_auth();
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?));
     let mut transport = quinn::TransportConfig::default();
@@ -326,39 +324,16 @@ fn client() -> Result<ClientConfig, Box<dyn std::error::Error + Send + Sync>> {
 
 /// Takes any certificate, provided its owner has the key.
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+struct AnyCertificate;
 
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
+impl Trust for AnyCertificate {
+    fn check(
         &self,
         _certificate: &CertificateDer<'_>,
         _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _status: &[u8],
+        _name: Option<&ServerName<'_>>,
         _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("QUIC is TLS 1.3 only".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+    ) -> Result<(), rustls::Error> {
+        Ok(())
     }
 }

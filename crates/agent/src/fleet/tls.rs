@@ -4,18 +4,15 @@
 
 use super::authority::{CONTROLLER, Identity};
 use super::token::sha256;
-use netstage_host::keyed::{Stream, only_tls13};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use netstage_host::keyed::{Stream, Trust, Verifier};
+use rustls::client::danger::ServerCertVerifier as _;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
-    SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore, ServerConfig};
 use std::io;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -71,7 +68,7 @@ pub struct Dialler {
 impl Dialler {
     /// Without a certificate: trusts the authority of this fingerprint.
     pub fn joining(fingerprint: &str) -> Result<Dialler, Error> {
-        let verifier = Arc::new(Pinned { fingerprint: fingerprint.into(), provider: provider() });
+        let verifier = Arc::new(Verifier::new(Pinned(fingerprint.into())));
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
@@ -110,48 +107,22 @@ impl Dialler {
 
 /// Trusts the one authority whose fingerprint it has, which the other side has to show.
 #[derive(Debug)]
-struct Pinned {
-    fingerprint: String,
-    provider: Arc<CryptoProvider>,
-}
+struct Pinned(String);
 
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
+impl Trust for Pinned {
+    fn check(
         &self,
         shown: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        status: &[u8],
+        name: Option<&ServerName<'_>>,
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let authority = intermediates.iter().find(|certificate| sha256(certificate) == self.fingerprint);
+    ) -> Result<(), Error> {
+        let authority = intermediates.iter().find(|certificate| sha256(certificate) == self.0);
         let authority = authority.ok_or(CertificateError::UnknownIssuer)?.clone().into_owned();
-        let verifier = WebPkiServerVerifier::builder_with_provider(roots(&authority)?, self.provider.clone());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots(&authority)?, provider());
         let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-        verifier.verify_server_cert(shown, &[], name, status, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        only_tls13()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, shown, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        let name = name.ok_or(CertificateError::NotValidForName)?;
+        verifier.verify_server_cert(shown, &[], name, &[], now).map(|_| ())
     }
 }
 

@@ -6,5 +6,4 @@ mod key;
 mod tls;
 
 pub use key::{Key, KeyError};
-pub use tls::only_tls13;
-pub use tls::{Acceptor, DialError, Dialler, Peer, Stream, without_key};
+pub use tls::{Acceptor, DialError, Dialler, Peer, Stream, Trust, Verifier, without_key};

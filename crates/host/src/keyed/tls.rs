@@ -7,7 +7,7 @@ use super::Key;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::ring::{default_provider, sign::any_eddsa_type};
-use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -72,7 +72,7 @@ pub struct Peer {
 impl Acceptor {
     /// For holders of this key.
     pub fn new(key: &Key) -> Acceptor {
-        let verifier = Arc::new(Expected::new(key, Role::Client));
+        let verifier = Expected::verifier(key, Role::Client);
         let mut config = ServerConfig::builder_with_provider(verifier.provider.clone())
             .with_protocol_versions(&[&TLS13])
             .expect("ring has TLS 1.3")
@@ -95,7 +95,7 @@ impl Acceptor {
 impl Dialler {
     /// With this key.
     pub fn new(key: &Key) -> Dialler {
-        let verifier = Arc::new(Expected::new(key, Role::Server));
+        let verifier = Expected::verifier(key, Role::Server);
         let mut config = ClientConfig::builder_with_provider(verifier.provider.clone())
             .with_protocol_versions(&[&TLS13])
             .expect("ring has TLS 1.3")
@@ -174,84 +174,90 @@ fn own(key: &Key, role: Role) -> Arc<CertifiedKey> {
     Arc::new(CertifiedKey::new(vec![shown], key))
 }
 
-/// Takes exactly one public key.
+/// What one side makes of the certificate the other shows. That its owner has the key to it, [`Verifier`] sees to.
+pub trait Trust: fmt::Debug + Send + Sync {
+    /// What is shown is a public key without a certificate around it (RFC 7250).
+    const RAW: bool = false;
+
+    /// Whether the other side is whom we mean.
+    fn check(
+        &self,
+        shown: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: Option<&ServerName<'_>>,
+        now: UnixTime,
+    ) -> Result<(), Error>;
+}
+
+/// Verifies the other side of a handshake of TLS 1.3 by what `T` trusts.
 #[derive(Debug)]
-struct Expected {
-    public: SubjectPublicKeyInfoDer<'static>,
+pub struct Verifier<T> {
+    trust: T,
     provider: Arc<CryptoProvider>,
 }
 
-impl Expected {
-    /// The key that a side of this role has.
-    fn new(key: &Key, role: Role) -> Expected {
-        Expected { public: public_key(&*signing_key(key, role)), provider: Arc::new(default_provider()) }
+impl<T> Verifier<T> {
+    /// By what is trusted.
+    pub fn new(trust: T) -> Verifier<T> {
+        Verifier { trust, provider: Arc::new(default_provider()) }
     }
+}
 
-    fn check(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
-        // Public keys: nothing is told by the time this takes.
-        if shown.as_ref() == self.public.as_ref() {
-            return Ok(());
+/// What both roles say of signatures.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _shown: &CertificateDer<'_>,
+            _signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::General("only TLS 1.3 is spoken".into()))
         }
-        Err(CertificateError::ApplicationVerificationFailure.into())
-    }
 
-    fn check_signature(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let shown = SubjectPublicKeyInfoDer::from(shown.as_ref());
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature_with_raw_key(message, &shown, signature, algorithms)
-    }
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            shown: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            if T::RAW {
+                let shown = SubjectPublicKeyInfoDer::from(shown.as_ref());
+                return verify_tls13_signature_with_raw_key(message, &shown, signature, algorithms);
+            }
+            verify_tls13_signature(message, shown, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            match T::RAW {
+                true => vec![SignatureScheme::ED25519],
+                false => self.provider.signature_verification_algorithms.supported_schemes(),
+            }
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            T::RAW
+        }
+    };
 }
 
-/// What either side says of a signature in TLS 1.2, which is never spoken.
-pub fn only_tls13() -> Result<HandshakeSignatureValid, Error> {
-    Err(Error::General("only TLS 1.3 is spoken".into()))
-}
-
-impl ServerCertVerifier for Expected {
+impl<T: Trust> ServerCertVerifier for Verifier<T> {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
         _status: &[u8],
-        _now: UnixTime,
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.check(shown).map(|()| ServerCertVerified::assertion())
+        self.trust.check(shown, intermediates, Some(name), now).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        only_tls13()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_signature(message, shown, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    signatures!();
 }
 
-impl ClientCertVerifier for Expected {
+impl<T: Trust> ClientCertVerifier for Verifier<T> {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -259,36 +265,41 @@ impl ClientCertVerifier for Expected {
     fn verify_client_cert(
         &self,
         shown: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.check(shown).map(|()| ClientCertVerified::assertion())
+        self.trust.check(shown, intermediates, None, now).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        only_tls13()
-    }
+    signatures!();
+}
 
-    fn verify_tls13_signature(
+/// Takes exactly one public key.
+#[derive(Debug)]
+struct Expected(SubjectPublicKeyInfoDer<'static>);
+
+impl Expected {
+    /// The key that a side of this role has.
+    fn verifier(key: &Key, role: Role) -> Arc<Verifier<Expected>> {
+        Arc::new(Verifier::new(Expected(public_key(&*signing_key(key, role)))))
+    }
+}
+
+impl Trust for Expected {
+    const RAW: bool = true;
+
+    fn check(
         &self,
-        message: &[u8],
         shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_signature(message, shown, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
+        _intermediates: &[CertificateDer<'_>],
+        _name: Option<&ServerName<'_>>,
+        _now: UnixTime,
+    ) -> Result<(), Error> {
+        // Public keys: nothing is told by the time this takes.
+        if shown.as_ref() == self.0.as_ref() {
+            return Ok(());
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
     }
 }
 
@@ -415,7 +426,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             // It expects the right server, and signs with the wrong key.
-            let verifier = Arc::new(Expected::new(&right, Role::Server));
+            let verifier = Expected::verifier(&right, Role::Server);
             let config = ClientConfig::builder_with_provider(verifier.provider.clone())
                 .with_protocol_versions(&[&TLS13])
                 .unwrap()
