@@ -7,6 +7,7 @@ use super::{Spool, Worker};
 use crate::service::{Service, Shared};
 use netstage_agent_api::protocol::MAX_REQUEST_BYTES;
 use netstage_agent_api::protocol::generated::agent_server::AgentServer;
+use netstage_host::ender::Ender;
 use netstage_host::socket::{BindError, Socket};
 use std::fmt;
 use std::io;
@@ -31,7 +32,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub struct Agent {
     listener: Listener,
     spool: Spool,
-    end: watch::Sender<Option<EndReason>>,
+    ender: Ender,
 }
 
 /// Why an agent cannot start.
@@ -78,17 +79,6 @@ pub struct Ended {
     pub problems: Vec<String>,
 }
 
-/// Asks an agent to end, from a signal handler's thread for example.
-#[derive(Clone)]
-pub struct Ender(watch::Sender<Option<EndReason>>);
-
-impl Ender {
-    /// The traffic stops; a controller that is there may still fetch the report.
-    pub fn end(&self) {
-        end(&self.0, EndReason::Interrupted);
-    }
-}
-
 impl Agent {
     /// Listens on `socket`, which is made, and removed at the end; only this user may
     /// connect. Reports are kept in the folder `spool`.
@@ -96,7 +86,7 @@ impl Agent {
         let spool = Spool::open(spool)
             .map_err(|error| StartError::Spool { path: spool.to_owned(), reason: error.to_string() })?;
         let listener = Listener::Socket(Socket::bind(socket).map_err(StartError::Socket)?);
-        Ok(Agent { listener, spool, end: watch::Sender::new(None) })
+        Ok(Agent { listener, spool, ender: Ender::default() })
     }
 
     /// An agent within the controller's own process, and the controller's end of the
@@ -104,20 +94,22 @@ impl Agent {
     pub fn pair() -> io::Result<(Agent, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let listener = Listener::Pair(ours);
-        Ok((Agent { listener, spool: Spool::none(), end: watch::Sender::new(None) }, theirs))
+        Ok((Agent { listener, spool: Spool::none(), ender: Ender::default() }, theirs))
     }
 
-    /// What ends this agent from outside.
+    /// What ends it from outside: the traffic stops, and a controller that is there may still fetch the report.
     pub fn ender(&self) -> Ender {
-        Ender(self.end.clone())
+        self.ender.clone()
     }
 
     /// Serves until the end, on this thread; runs have threads of their own.
     pub fn serve(self, worker: impl Worker) -> io::Result<Ended> {
-        let Agent { listener, spool, end } = self;
+        let Agent { listener, spool, ender } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let end = watch::Sender::new(None);
         let shared = Arc::new(Shared::new(Arc::new(spool), Arc::new(worker), end, None, Arc::default()));
         let reason = runtime.block_on(async {
+            tokio::spawn(pass_on(ender.subscribe(), Arc::clone(&shared)));
             match listener {
                 Listener::Socket(mut socket) => {
                     let incoming = UnixListenerStream::new(socket.listener()?);
@@ -136,6 +128,13 @@ impl Agent {
         runtime.shutdown_background();
         let (kept, problems) = shared.leftovers();
         reason.map(|reason| Ended { reason, kept, problems })
+    }
+}
+
+/// Tells a controller's time that its agent is asked to end.
+pub async fn pass_on(mut interrupted: watch::Receiver<bool>, shared: Arc<Shared>) {
+    if interrupted.wait_for(|interrupted| *interrupted).await.is_ok() {
+        end(&shared.end, EndReason::Interrupted);
     }
 }
 

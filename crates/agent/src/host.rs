@@ -1,8 +1,8 @@
 //! An agent that listens to other hosts: for whoever has its key, one controller after the
 //! other. A second one is told that the agent is taken; one that vanishes leaves it free.
 
-use super::agent::serve;
-use super::end::{EndReason, end};
+use super::agent::{pass_on, serve};
+use super::end::EndReason;
 use super::guard::Guard;
 use super::limits::Limits;
 use super::service::Shared;
@@ -160,12 +160,6 @@ async fn next_turn(shared: Arc<Shared>, gate: Gate) -> mpsc::Receiver<io::Result
     let (next, incoming) = mpsc::channel(WAITING);
     *gate.lock().unwrap_or_else(PoisonError::into_inner) = next;
     incoming
-}
-
-async fn pass_on(mut interrupted: watch::Receiver<bool>, shared: Arc<Shared>) {
-    if interrupted.wait_for(|interrupted| *interrupted).await.is_ok() {
-        end(&shared.end, EndReason::Interrupted);
-    }
 }
 
 /// Takes connections, and passes on those of holders of the key.

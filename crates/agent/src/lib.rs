@@ -41,7 +41,7 @@ mod spool;
 mod turns;
 mod work;
 
-pub use agent::{Agent, Ended, Ender, StartError};
+pub use agent::{Agent, Ended, StartError};
 pub use end::EndReason;
 pub use engine::Engine;
 pub use guard::Guard;

@@ -7,7 +7,7 @@ mod sender;
 mod socket;
 
 pub use clock::WallClock;
-pub use reflector::{Reflector, ReflectorEnder};
+pub use reflector::Reflector;
 pub use sender::{Delays, Departure, Found, Sending, Session, run};
 pub use socket::Received;
 

@@ -5,12 +5,11 @@ use super::socket::{PacketSocket, Received};
 use super::{AT_ONCE, HmacKey, LARGEST, Timescale, mode, with_mac};
 use netstage_core::measure::stamp::{self, Arrival, ReflectorConfig, ReflectorCounts};
 use netstage_core::time::Instant;
+use netstage_host::ender::Ender;
 use netstage_wire::stamp::tlv::sync_source;
 use socket2::Socket;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often the reflector looks whether it is to end.
@@ -26,18 +25,7 @@ pub struct Reflector {
     machine: stamp::Reflector,
     packet: Vec<u8>,
     reply: Vec<u8>,
-    ended: Arc<AtomicBool>,
-}
-
-/// Ends a reflector.
-#[derive(Clone)]
-pub struct ReflectorEnder(Arc<AtomicBool>);
-
-impl ReflectorEnder {
-    /// Soon.
-    pub fn end(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+    ender: Ender,
 }
 
 impl Reflector {
@@ -58,7 +46,7 @@ impl Reflector {
             machine: stamp::Reflector::new(config),
             packet: vec![0; LARGEST],
             reply: Vec::with_capacity(LARGEST),
-            ended: Arc::default(),
+            ender: Ender::default(),
         })
     }
 
@@ -73,13 +61,13 @@ impl Reflector {
     }
 
     /// What ends it.
-    pub fn ender(&self) -> ReflectorEnder {
-        ReflectorEnder(Arc::clone(&self.ended))
+    pub fn ender(&self) -> Ender {
+        self.ender.clone()
     }
 
     /// Answers, on this thread, until it is ended.
     pub fn run(mut self) -> io::Result<ReflectorCounts> {
-        while !self.ended.load(Ordering::Relaxed) {
+        while !self.ender.has_ended() {
             self.socket.wait(LOOK)?;
             self.handle_ready(|_, _| {});
         }

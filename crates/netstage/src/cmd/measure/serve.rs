@@ -6,9 +6,10 @@ use netstage_agent::{EndReason, Engine, Happening, Host, Limits};
 use netstage_agent_api::task::{Assignment, Side, Transport};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
+use netstage_host::ender::Ender;
 use netstage_host::keyed::Key;
 use netstage_study::format;
-use netstage_traffic::stamp::{Reflector, ReflectorEnder, Timescale};
+use netstage_traffic::stamp::{Reflector, Timescale};
 use serde_json::json;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -67,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let reason = host
         .serve(Arc::new(Engine), arguments.once, watcher)
         .map_err(|error| Failure::run(format!("the server failed: {error}")))?;
-    reflectors.iter().for_each(ReflectorEnder::end);
+    reflectors.iter().for_each(Ender::end);
     Ok(match reason {
         EndReason::Finished => OK,
         EndReason::ControllerGone => FAILED,
@@ -100,7 +101,7 @@ fn bind(arguments: &Arguments, key: &Key, limits: Limits) -> Result<Host, Failur
 }
 
 /// Has STAMP packets reflected, where asked for, by threads of their own.
-fn reflect(arguments: &Arguments) -> Result<Vec<ReflectorEnder>, Failure> {
+fn reflect(arguments: &Arguments) -> Result<Vec<Ender>, Failure> {
     let Some(port) = arguments.stamp else { return Ok(Vec::new()) };
     let key = arguments.stamp_key_file.as_deref().map(super::stamp::hmac_key).transpose()?;
     let all = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
