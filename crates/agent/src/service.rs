@@ -377,8 +377,7 @@ impl agent_server::Agent for Service {
         let attended = self.0.state().session.attend(first.controller);
         match attended {
             Err(refusal) => {
-                let refused =
-                    Progress { refusal: Some(Refusal::from(refusal).into()), ..Progress::default() };
+                let refused = Progress { refusal: Some(refusal.into()), ..Progress::default() };
                 let _ = progress.try_send(Ok(refused));
             }
             Ok(()) => {
@@ -428,7 +427,7 @@ impl agent_server::Agent for Service {
 
     async fn kept(&self, request: Request<KeptRequest>) -> Result<Response<KeptReply>, Status> {
         let belongs = self.0.state().session.belongs(request.get_ref().controller);
-        let refusal = belongs.map_err(Refusal::from).err().map(Into::into);
+        let refusal = belongs.err().map(Into::into);
         let length = |path: &PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let reports = match refusal {
             Some(_) => Vec::new(),
@@ -458,7 +457,7 @@ impl agent_server::Agent for Service {
         if result.is_ok() {
             end(&self.0.end, EndReason::Finished);
         }
-        Ok(Response::new(FinishReply { refusal: self.answer(result.map_err(Refusal::from)) }))
+        Ok(Response::new(FinishReply { refusal: self.answer(result) }))
     }
 }
 

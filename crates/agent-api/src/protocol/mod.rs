@@ -9,7 +9,7 @@ mod bins;
 pub mod generated;
 mod refusal;
 
-pub use refusal::{Refusal, RefusalKind};
+pub use netstage_core::fleet::{Refusal, RefusalKind};
 
 use crate::results::Report;
 use crate::task::{self, Assignment};

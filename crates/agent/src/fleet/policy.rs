@@ -118,9 +118,7 @@ impl PolicyGuard {
             flows: flows.collect(),
             services: services.collect(),
         };
-        self.policy
-            .check(&request)
-            .map_err(|(subject, refusal)| Refusal::from(refusal).of(subject.unwrap_or_default()))
+        self.policy.check(&request).map_err(|(subject, refusal)| refusal.of(subject.unwrap_or_default()))
     }
 
     fn means(&self, flow: &FlowTask, run: u64, consents: &[Consent]) -> Means {

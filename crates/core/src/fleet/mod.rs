@@ -23,14 +23,18 @@ pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest, ServiceRequ
 pub use round::Round;
 pub use session::{Phase, Session};
 
+use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// Why an agent does not do what it was asked.
+/// Why an agent does not do what it was asked: said so that a program can act on it and a
+/// person knows what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// What sort of reason.
     pub kind: RefusalKind,
+    /// What it concerns: `flow NAME` or `service NAME`; empty where it is the whole run.
+    pub subject: String,
     /// The reason.
     pub reason: String,
     /// What would help; empty where nothing is known.
@@ -40,20 +44,46 @@ pub struct Refusal {
 /// What sort of reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
+    /// The assignment cannot be read or makes no sense.
+    Assignment,
+    /// An address or port is in use.
+    InUse,
+    /// A privilege or kernel feature is missing.
+    Missing,
     /// Another controller has the agent.
     Busy,
     /// Not possible in this phase.
     Order,
-    /// What it was asked for was to happen before it heard of it.
-    Late,
+    /// Anything else the system refused.
+    System,
+    /// The versions do not meet.
+    Version,
     /// The agent does not do this for this controller.
     Policy,
+    /// What it was asked for was to happen before it heard of it.
+    Late,
 }
 
 impl Refusal {
-    /// A refusal without remedy.
+    /// A refusal of the whole run, without remedy.
     pub fn new(kind: RefusalKind, reason: impl Into<String>) -> Refusal {
-        Refusal { kind, reason: reason.into(), remedy: String::new() }
+        Refusal { kind, subject: String::new(), reason: reason.into(), remedy: String::new() }
+    }
+
+    /// Of this alone.
+    pub fn of(mut self, subject: impl Into<String>) -> Refusal {
+        self.subject = subject.into();
+        self
+    }
+
+    /// Of this flow.
+    pub fn flow(self, name: impl fmt::Display) -> Refusal {
+        self.of(format!("flow {name}"))
+    }
+
+    /// Of this service.
+    pub fn service(self, name: impl fmt::Display) -> Refusal {
+        self.of(format!("service {name}"))
     }
 
     /// With what would help.
@@ -65,6 +95,9 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.subject.is_empty() {
+            write!(f, "{}: ", self.subject)?;
+        }
         f.write_str(&self.reason)?;
         if !self.remedy.is_empty() {
             write!(f, " ({})", self.remedy)?;
