@@ -5,6 +5,32 @@ use crate::results::{Counts, Ended, EndedBin, EndedVpn, EndedWindow, TcpSample, 
 use netstage_core::tcp::history;
 use netstage_core::time::Duration;
 
+/// The same fields in a message and in what it tells, both ways.
+macro_rules! alike {
+    ($($wire:ident = $own:ty { $($field:ident),* $(,)? })*) => {$(
+        impl From<$own> for wire::$wire {
+            fn from(own: $own) -> wire::$wire {
+                wire::$wire { $($field: own.$field),* }
+            }
+        }
+
+        impl From<wire::$wire> for $own {
+            fn from(told: wire::$wire) -> $own {
+                Self { $($field: told.$field),* }
+            }
+        }
+    )*};
+}
+
+alike! {
+    TcpState = TcpSample {
+        window, slow_start_threshold, round_trip_ns, min_round_trip_ns, retransmissions, peer_window,
+        delivery_rate_bps, peer_window_limited_ns, send_buffer_limited_ns, busy_ns,
+    }
+    Travel = Travel { count, sum_ns, min_ns, max_ns, variation_count, variation_sum_ns, jitter_ns }
+    VpnWindow = WindowSample { window, increase, decrease, loss, round_trip_ns, lost }
+}
+
 impl From<EndedBin> for wire::FinishedBin {
     fn from(ended: EndedBin) -> wire::FinishedBin {
         let EndedBin { flow, sends, bin, counts, tcp, travel } = ended;
@@ -22,27 +48,8 @@ impl From<EndedBin> for wire::FinishedBin {
             reordered: counts.reordered,
             corrupted: counts.corrupted,
             bit_errors: counts.bit_errors,
-            tcp: tcp.map(|tcp| wire::TcpState {
-                window: tcp.window,
-                slow_start_threshold: tcp.slow_start_threshold,
-                round_trip_ns: tcp.round_trip_ns,
-                min_round_trip_ns: tcp.min_round_trip_ns,
-                retransmissions: tcp.retransmissions,
-                peer_window: tcp.peer_window,
-                delivery_rate_bps: tcp.delivery_rate_bps,
-                peer_window_limited_ns: tcp.peer_window_limited_ns,
-                send_buffer_limited_ns: tcp.send_buffer_limited_ns,
-                busy_ns: tcp.busy_ns,
-            }),
-            travel: travel.map(|travel| wire::Travel {
-                count: travel.count,
-                sum_ns: travel.sum_ns,
-                min_ns: travel.min_ns,
-                max_ns: travel.max_ns,
-                variation_count: travel.variation_count,
-                variation_sum_ns: travel.variation_sum_ns,
-                jitter_ns: travel.jitter_ns,
-            }),
+            tcp: tcp.map(Into::into),
+            travel: travel.map(Into::into),
         }
     }
 }
@@ -65,27 +72,8 @@ impl From<wire::FinishedBin> for EndedBin {
                 corrupted: told.corrupted,
                 bit_errors: told.bit_errors,
             },
-            tcp: told.tcp.map(|tcp| TcpSample {
-                window: tcp.window,
-                slow_start_threshold: tcp.slow_start_threshold,
-                round_trip_ns: tcp.round_trip_ns,
-                min_round_trip_ns: tcp.min_round_trip_ns,
-                retransmissions: tcp.retransmissions,
-                peer_window: tcp.peer_window,
-                delivery_rate_bps: tcp.delivery_rate_bps,
-                peer_window_limited_ns: tcp.peer_window_limited_ns,
-                send_buffer_limited_ns: tcp.send_buffer_limited_ns,
-                busy_ns: tcp.busy_ns,
-            }),
-            travel: told.travel.map(|travel| Travel {
-                count: travel.count,
-                sum_ns: travel.sum_ns,
-                min_ns: travel.min_ns,
-                max_ns: travel.max_ns,
-                variation_count: travel.variation_count,
-                variation_sum_ns: travel.variation_sum_ns,
-                jitter_ns: travel.jitter_ns,
-            }),
+            tcp: told.tcp.map(Into::into),
+            travel: told.travel.map(Into::into),
         }
     }
 }
@@ -117,30 +105,14 @@ impl From<wire::FinishedWindow> for EndedWindow {
 impl From<EndedVpn> for wire::FinishedVpn {
     fn from(ended: EndedVpn) -> wire::FinishedVpn {
         let EndedVpn { vpn, bin, queue, queue_drops, window } = ended;
-        let window = window.map(|sample| wire::VpnWindow {
-            window: sample.window,
-            increase: sample.increase,
-            decrease: sample.decrease,
-            loss: sample.loss,
-            round_trip_ns: sample.round_trip_ns,
-            lost: sample.lost,
-        });
-        wire::FinishedVpn { vpn, bin, queue, queue_drops, window }
+        wire::FinishedVpn { vpn, bin, queue, queue_drops, window: window.map(Into::into) }
     }
 }
 
 impl From<wire::FinishedVpn> for EndedVpn {
     fn from(told: wire::FinishedVpn) -> EndedVpn {
         let wire::FinishedVpn { vpn, bin, queue, queue_drops, window } = told;
-        let window = window.map(|sample| WindowSample {
-            window: sample.window,
-            increase: sample.increase,
-            decrease: sample.decrease,
-            loss: sample.loss,
-            round_trip_ns: sample.round_trip_ns,
-            lost: sample.lost,
-        });
-        EndedVpn { vpn, bin, queue, queue_drops, window }
+        EndedVpn { vpn, bin, queue, queue_drops, window: window.map(Into::into) }
     }
 }
 
