@@ -4,7 +4,7 @@ import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { BrowserContextOptions, Page, Request, Route } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { CHROMIUM, present, Stage } from './page';
+import { CHROMIUM, heard, present, Stage } from './page';
 import { PROGRAM, scenario, Served, served } from './served';
 
 const EVIL = '<img src=x onerror="alert(1)"></script><script>alert(2)</script>${alert(3)}{@html 1}javascript:alert(4)';
@@ -37,13 +37,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
   async function open(path: string, options: BrowserContextOptions = {}, from = server): Promise<{ page: Page; complaints: string[] }> {
     const context = await stage.browser.newContext({ viewport: { width: 1400, height: 900 }, acceptDownloads: true, ...options });
     const page = await context.newPage();
-    const complaints: string[] = [];
-    page.on('console', (m) => ['error', 'warning'].includes(m.type()) && complaints.push(`${m.type()}: ${m.text()}`));
-    page.on('pageerror', (e) => complaints.push(`thrown: ${e.message}`));
-    page.on('dialog', (d) => {
-      complaints.push(`dialog: ${d.message()}`);
-      void d.dismiss();
-    });
+    const complaints = heard(page);
     await page.goto(new URL(path, from.address).href);
     return { page, complaints };
   }

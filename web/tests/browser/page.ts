@@ -43,17 +43,23 @@ export class Stage {
     writeFileSync(file, assemble(here('../../dist'), title, typeof data === 'string' ? data : JSON.stringify(data)));
     const context = await this.browser.newContext({ viewport: { width: 1400, height: 900 }, acceptDownloads: true, ...options });
     const page = await context.newPage();
-    const complaints: string[] = [];
-    page.on('console', (m) => ['error', 'warning'].includes(m.type()) && complaints.push(`${m.type()}: ${m.text()}`));
-    page.on('pageerror', (e) => complaints.push(`thrown: ${e.message}`));
-    page.on('dialog', (d) => {
-      complaints.push(`dialog: ${d.message()}`);
-      void d.dismiss();
-    });
+    const complaints = heard(page);
     page.on('request', (r) => r.url().startsWith('http') && complaints.push(`request: ${r.url()}`));
     await page.goto(pathToFileURL(file).href);
     return { page, complaints };
   }
+}
+
+/** What a page complains of from now on: errors, warnings and dialogs. */
+export function heard(page: Page): string[] {
+  const complaints: string[] = [];
+  page.on('console', (m) => ['error', 'warning'].includes(m.type()) && complaints.push(`${m.type()}: ${m.text()}`));
+  page.on('pageerror', (e) => complaints.push(`thrown: ${e.message}`));
+  page.on('dialog', (d) => {
+    complaints.push(`dialog: ${d.message()}`);
+    void d.dismiss();
+  });
+  return complaints;
 }
 
 /** The n-th figure, scrolled to and drawn. */
