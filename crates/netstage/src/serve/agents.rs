@@ -7,10 +7,9 @@ use netstage_agent::fleet::{AgentStatus, Fleet, State as Does};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use utoipa::ToSchema;
 
 /// A fleet.
-#[derive(Debug, Default, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize)]
 pub struct FleetState {
     /// Whether there is a fleet at all.
     exists: bool,
@@ -21,7 +20,7 @@ pub struct FleetState {
 }
 
 /// An agent.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub struct Agent {
     /// Its name.
     pub name: String,
@@ -50,7 +49,6 @@ pub struct Agent {
 }
 
 /// The agents of the fleet.
-#[utoipa::path(get, path = "/api/agents", tag = "agents", responses((status = 200, body = FleetState)))]
 pub async fn list(State(shared): State<Shared>) -> Answer<FleetState> {
     apart(move || Ok(Json(fleet(&shared.fleet)))).await
 }

@@ -9,7 +9,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use utoipa::ToSchema;
 
 /// Runs kept; of earlier ones the record tells.
 const MOST_RUNS: usize = 8;
@@ -17,7 +16,7 @@ const MOST_RUNS: usize = 8;
 const MOST_SERIES: usize = 400;
 
 /// What is told of runs, beside how far the study is.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Told {
     /// A run is told of from here on, from its first bin. One told of before begins anew.
@@ -39,7 +38,7 @@ pub enum Told {
 }
 
 /// A run whose bins are told.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Begun {
     /// Its number, which no other run of this study has.
     run: u64,
@@ -56,7 +55,7 @@ pub struct Begun {
 }
 
 /// What a series is of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Subject {
     /// The metric.
     metric: &'static str,

@@ -21,7 +21,7 @@ mod studies;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use extract::Sent;
 use guard::Guard;
@@ -35,9 +35,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
-use utoipa::{OpenApi, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// The longest request: a scenario of a few thousand lines.
 const MOST_BYTES: usize = 4 << 20;
@@ -95,21 +92,11 @@ async fn apart<T: Send + 'static>(
     spawn_blocking(work).await.map_err(failed)?
 }
 
-#[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "netstage",
-        description = "Scenarios, runs as they happen, and records. Requests name the server by an address or a name \
-        it was told, and come from no other site's page. Where a token is asked for, send it as \
-        `Authorization: Bearer TOKEN`.",
-        license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
-    ),
-    components(schemas(feed::Told))
-)]
-struct Description;
+/// What can be asked, in OpenAPI. Written by hand; the tests hold it against the routes and against what is answered.
+const DESCRIPTION: &str = include_str!("openapi.json");
 
 /// Who answers.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 struct About {
     /// Name and version.
     tool: &'static str,
@@ -122,7 +109,6 @@ struct About {
 }
 
 /// Who answers.
-#[utoipa::path(get, path = "/api/about", tag = "server", responses((status = 200, body = About)))]
 async fn about(State(shared): State<Shared>) -> Json<About> {
     Json(About {
         tool: TOOL,
@@ -133,7 +119,7 @@ async fn about(State(shared): State<Shared>) -> Json<About> {
 }
 
 /// A token to come in with.
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Session {
     /// The token.
@@ -141,8 +127,6 @@ struct Session {
 }
 
 /// Lets a browser in that knows the token: it is kept as a cookie which scripts cannot read.
-#[utoipa::path(post, path = "/api/session", tag = "server", request_body = Session,
-    responses((status = 204), (status = "4XX", body = refusal::Refused)))]
 async fn session(
     State(shared): State<Shared>,
     Sent(session): Sent<Session>,
@@ -157,27 +141,24 @@ async fn session(
 }
 
 fn router(server: Shared) -> Router {
-    let (router, description) = OpenApiRouter::with_openapi(Description::openapi())
-        .routes(routes!(about))
-        .routes(routes!(session))
-        .routes(routes!(scenarios::list))
-        .routes(routes!(scenarios::read, scenarios::write))
-        .routes(routes!(scenarios::check))
-        .routes(routes!(runs::list, runs::start))
-        .routes(routes!(runs::read, runs::stop))
-        .routes(routes!(runs::news))
-        .routes(routes!(runs::events))
-        .routes(routes!(agents::list))
-        .routes(routes!(records::list))
-        .routes(routes!(records::read))
-        .routes(routes!(records::side_by_side))
-        .routes(routes!(records::side_by_side_file))
-        .routes(routes!(records::file))
-        .split_for_parts();
-    let description = Arc::new(description);
     let guard = Arc::clone(&server.guard);
-    router
-        .route("/api/openapi.json", get(move || async move { Json(description.as_ref().clone()) }))
+    Router::new()
+        .route("/api/about", get(about))
+        .route("/api/session", post(session))
+        .route("/api/scenarios", get(scenarios::list))
+        .route("/api/scenario", get(scenarios::read).put(scenarios::write))
+        .route("/api/check", post(scenarios::check))
+        .route("/api/runs", get(runs::list).post(runs::start))
+        .route("/api/runs/{id}", get(runs::read).delete(runs::stop))
+        .route("/api/runs/{id}/news", get(runs::news))
+        .route("/api/runs/{id}/events", get(runs::events))
+        .route("/api/agents", get(agents::list))
+        .route("/api/records", get(records::list))
+        .route("/api/record", get(records::read))
+        .route("/api/compare", post(records::side_by_side))
+        .route("/api/compare/report.html", post(records::side_by_side_file))
+        .route("/api/record/file", get(records::file))
+        .route("/api/openapi.json", get(([(header::CONTENT_TYPE, "application/json")], DESCRIPTION)))
         .route("/metrics", get(metrics::tell))
         .merge(assets::router())
         .fallback(assets::nowhere)
@@ -218,4 +199,31 @@ pub async fn serve(
     }
     let stopping = spawn_blocking(move || server.studies.stop());
     stopping.await.map_err(std::io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DESCRIPTION;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_description_has_every_route_and_no_other() {
+        let description: Value = serde_json::from_str(DESCRIPTION).unwrap();
+        assert_eq!(description["info"]["version"], env!("CARGO_PKG_VERSION"));
+        let mut described = BTreeSet::new();
+        for (path, methods) in description["paths"].as_object().unwrap() {
+            described.extend(methods.as_object().unwrap().keys().map(|method| format!("{method} {path}")));
+        }
+        let routes =
+            include_str!("mod.rs").lines().filter_map(|line| line.trim().strip_prefix(".route(\"/api/"));
+        let mut served = BTreeSet::new();
+        for (path, methods) in routes.filter_map(|route| route.split_once("\", ")) {
+            let methods =
+                methods.split(['(', ')', '.']).filter(|word| ["get", "post", "put", "delete"].contains(word));
+            served.extend(methods.map(|method| format!("{method} /api/{path}")));
+        }
+        assert!(served.remove("get /api/openapi.json"));
+        assert_eq!(served, described);
+    }
 }

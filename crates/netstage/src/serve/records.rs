@@ -1,7 +1,7 @@
 //! Records: found, searched, shown, compared, taken along.
 
 use super::extract::{Asked, Sent};
-use super::refusal::{Refusal, Refused};
+use super::refusal::Refusal;
 use super::{Answer, Shared, apart};
 use axum::Json;
 use axum::body::Body;
@@ -19,13 +19,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 use tokio_util::io::ReaderStream;
-use utoipa::{IntoParams, ToSchema};
 
 /// Records compared at once.
 const MOST_COMPARED: usize = 12;
 
 /// What is told of a record in a list.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Entry {
     /// Its name: its folder below that of all records.
     name: String,
@@ -59,7 +58,7 @@ pub struct Entry {
 }
 
 /// How far a record is.
-#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Completeness {
     /// It is whole.
@@ -81,45 +80,39 @@ pub struct Known(Mutex<BTreeMap<PathBuf, (Written, Entry)>>);
 type Written = [Option<(SystemTime, u64)>; RECORD_FILES.len()];
 
 /// What to look for.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Debug, Deserialize)]
 pub struct Search {
     /// Words that name, title, description, stage or tool hold, in any order.
     #[serde(default)]
-    #[param(required = false)]
     search: String,
 }
 
 /// Which one.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Debug, Deserialize)]
 pub struct Named {
     /// Its name.
     name: String,
 }
 
 /// Which ones.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Several {
     /// Their names; differences are against the first.
-    #[schema(min_items = 2, max_items = 12)]
     names: Vec<String>,
 }
 
 /// Which file of which record.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Debug, Deserialize)]
 pub struct Wanted {
     /// The record's name.
     name: String,
     /// The file.
-    #[param(inline)]
     file: FileName,
 }
 
 /// Files of a record that can be taken along.
-#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 enum FileName {
     /// The report, made anew.
     #[serde(rename = "report.html")]
@@ -155,7 +148,6 @@ impl FileName {
 }
 
 /// The records, the latest first.
-#[utoipa::path(get, path = "/api/records", tag = "records", params(Search), responses((status = 200, body = Vec<Entry>)))]
 pub async fn list(State(shared): State<Shared>, Asked(search): Asked<Search>) -> Answer<Vec<Entry>> {
     apart(move || {
         let is_one = |entry: &DirEntry| {
@@ -232,8 +224,6 @@ fn entry(folder: &Path, name: String) -> Entry {
 }
 
 /// A record's report.
-#[utoipa::path(get, path = "/api/record", tag = "records", params(Named),
-    responses((status = 200, body = serde_json::Value), (status = "4XX", body = Refused)))]
 pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<ReportData> {
     apart(move || Ok(Json(shown(&open(&shared, &named.name)?)))).await
 }
@@ -247,15 +237,11 @@ fn shown(record: &Record) -> ReportData {
 }
 
 /// The report of several records, side by side.
-#[utoipa::path(post, path = "/api/compare", tag = "records", request_body = Several,
-    responses((status = 200, body = serde_json::Value), (status = "4XX", body = Refused)))]
 pub async fn side_by_side(State(shared): State<Shared>, Sent(several): Sent<Several>) -> Answer<ReportData> {
     apart(move || Ok(Json(compared(&shared, &several)?))).await
 }
 
 /// The report of several records as a file that stands alone.
-#[utoipa::path(post, path = "/api/compare/report.html", tag = "records", request_body = Several,
-    responses((status = 200, content_type = "text/html", body = String), (status = "4XX", body = Refused)))]
 pub async fn side_by_side_file(
     State(shared): State<Shared>,
     Sent(several): Sent<Several>,
@@ -272,19 +258,7 @@ fn compared(shared: &Shared, several: &Several) -> Result<ReportData, Refusal> {
     Ok(compare::compare(&records))
 }
 
-/// A file's bytes, as they are.
-#[derive(ToSchema)]
-#[schema(value_type = String, format = Binary)]
-#[allow(dead_code, reason = "it describes what is sent")]
-struct Bytes(Vec<u8>);
-
 /// A file of a record.
-#[utoipa::path(get, path = "/api/record/file", tag = "records", params(Wanted),
-    responses((status = 200, content(
-        (serde_json::Value = "application/json"),
-        (String = "text/html"),
-        (Bytes = "application/vnd.apache.parquet"),
-    )), (status = "4XX", body = Refused)))]
 pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) -> Result<Response, Refusal> {
     let (name, content) = wanted.file.name_and_type();
     let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);

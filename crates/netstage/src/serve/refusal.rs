@@ -7,7 +7,6 @@ use netstage_scenario::Errors;
 use netstage_study::OpenError;
 use serde::Serialize;
 use std::io;
-use utoipa::ToSchema;
 
 /// An answer that is none.
 #[derive(Debug)]
@@ -17,13 +16,13 @@ pub struct Refusal {
 }
 
 /// What is told of it.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub struct Refused {
     error: Mistake,
 }
 
 /// A mistake, as the command line's `--json` tells it.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 struct Mistake {
     /// What kind of error it is, in a word.
     kind: &'static str,
@@ -38,7 +37,7 @@ struct Mistake {
 }
 
 /// A place in a text, and what is wrong there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The file, or the option, it is in.
     pub file: String,

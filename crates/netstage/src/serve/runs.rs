@@ -2,7 +2,7 @@
 
 use super::extract::{Asked, Of, Sent};
 use super::feed::{Cursor, NoCursor, Told};
-use super::refusal::{Refusal, Refused};
+use super::refusal::Refusal;
 use super::studies::{Order, Shown, Status, Study, begin};
 use super::{Answer, Shared, apart};
 use axum::Json;
@@ -18,20 +18,16 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
-use utoipa::{IntoParams, ToSchema};
 
 /// A watcher is told no more often.
 const TELL_EVERY: Duration = Duration::from_millis(50);
 
 /// The studies started here, the latest first.
-#[utoipa::path(get, path = "/api/runs", tag = "runs", responses((status = 200, body = Vec<Status>)))]
 pub async fn list(State(shared): State<Shared>) -> Json<Vec<Status>> {
     Json(shared.studies.list())
 }
 
 /// Starts a study.
-#[utoipa::path(post, path = "/api/runs", tag = "runs", request_body = Order,
-    responses((status = 201, body = Status), (status = "4XX", body = Refused)))]
 pub async fn start(
     State(shared): State<Shared>,
     Sent(order): Sent<Order>,
@@ -40,32 +36,26 @@ pub async fn start(
 }
 
 /// How a study is, and the network it runs.
-#[utoipa::path(get, path = "/api/runs/{id}", tag = "runs", params(("id" = u64, Path)),
-    responses((status = 200, body = Shown), (status = "4XX", body = Refused)))]
 pub async fn read(State(shared): State<Shared>, Of(id): Of<u64>) -> Answer<Shown> {
     Ok(Json(shared.studies.find(id)?.shown()))
 }
 
 /// Stops a study; runs that were finished are kept, and the same study goes on with them.
-#[utoipa::path(delete, path = "/api/runs/{id}", tag = "runs", params(("id" = u64, Path)),
-    responses((status = 202), (status = "4XX", body = Refused)))]
 pub async fn stop(State(shared): State<Shared>, Of(id): Of<u64>) -> Result<StatusCode, Refusal> {
     shared.studies.find(id)?.stop();
     Ok(StatusCode::ACCEPTED)
 }
 
 /// What was told before.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Debug, Deserialize)]
 pub struct After {
     /// The `next` of the answer before; empty for all from the start.
     #[serde(default)]
-    #[param(required = false)]
     after: String,
 }
 
 /// What is new of a study.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub struct News {
     /// How it is.
     status: Status,
@@ -77,8 +67,6 @@ pub struct News {
 
 /// What is new of a study since it was last asked for, without a connection kept open: a browser has few to a host,
 /// however many pages show a run.
-#[utoipa::path(get, path = "/api/runs/{id}/news", tag = "runs", params(("id" = u64, Path), After),
-    responses((status = 200, body = News), (status = 204, description = "nothing is new"), (status = "4XX", body = Refused)))]
 pub async fn news(
     State(shared): State<Shared>,
     Of(id): Of<u64>,
@@ -123,19 +111,7 @@ impl FromStr for Place {
     }
 }
 
-/// What is told of a study while it goes on.
-#[derive(ToSchema)]
-#[allow(dead_code, reason = "it describes the events")]
-pub struct Happening {
-    /// `status` (its data is a `Status`), `told` (a `Told`), or `over`, the last.
-    event: String,
-    /// JSON.
-    data: String,
-}
-
 /// A study as it happens: `status` events, `told` events of its runs, and `over` at the end.
-#[utoipa::path(get, path = "/api/runs/{id}/events", tag = "runs", params(("id" = u64, Path)),
-    responses((status = 200, content_type = "text/event-stream", body = Happening), (status = "4XX", body = Refused)))]
 pub async fn events(
     State(shared): State<Shared>,
     Of(id): Of<u64>,

@@ -15,7 +15,6 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::Path;
-use utoipa::{IntoParams, ToSchema};
 
 /// What scenario files end with.
 pub const ENDING: &str = ".toml";
@@ -23,7 +22,7 @@ pub const ENDING: &str = ".toml";
 const MOST_FOR_TITLE: u64 = 1 << 20;
 
 /// A scenario file.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub struct Listed {
     /// Its name, folders included.
     name: String,
@@ -34,15 +33,14 @@ pub struct Listed {
 }
 
 /// Which one.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Debug, Deserialize)]
 pub struct Named {
     /// Its name, folders included.
     name: String,
 }
 
 /// A scenario's text.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Text {
     /// The text.
@@ -50,7 +48,7 @@ pub struct Text {
 }
 
 /// A text to keep.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
     /// The text.
@@ -61,7 +59,7 @@ pub struct Kept {
 }
 
 /// A text to check.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Draft {
     /// The name it has or would have: files it names are looked for beside it.
@@ -73,12 +71,11 @@ pub struct Draft {
     pub seed: Option<u64>,
     /// Runs of each cell, in place of the text's.
     #[serde(default)]
-    #[schema(minimum = 1)]
     pub repeat: Option<u32>,
 }
 
 /// What a text is.
-#[derive(Debug, Default, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize)]
 pub struct Checked {
     /// Whether it can run on the stage.
     sound: bool,
@@ -102,12 +99,10 @@ pub struct Checked {
     plots: Vec<String>,
     /// The network, for drawing; weights only where all cells have the same.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     topology: Option<Topology>,
 }
 
 /// All scenario files.
-#[utoipa::path(get, path = "/api/scenarios", tag = "scenarios", responses((status = 200, body = Vec<Listed>)))]
 pub async fn list(State(shared): State<Shared>) -> Answer<Vec<Listed>> {
     apart(move || {
         let shelf = &shared.scenarios;
@@ -134,8 +129,6 @@ fn listed(shelf: &Shelf, name: String) -> Listed {
 }
 
 /// The text of a scenario.
-#[utoipa::path(get, path = "/api/scenario", tag = "scenarios", params(Named),
-    responses((status = 200, body = Text), (status = "4XX", body = super::refusal::Refused)))]
 pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<Text> {
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
@@ -147,10 +140,6 @@ pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> A
 }
 
 /// Keeps a text as a scenario, sound or not.
-#[utoipa::path(put, path = "/api/scenario", tag = "scenarios", params(Named), request_body = Kept,
-    responses((status = 204), (status = 409, description = "the file does not hold `before`, and is left as it is; to write \
-        over it, send what it holds as `before`", body = super::refusal::Refused),
-        (status = "4XX", body = super::refusal::Refused)))]
 pub async fn write(
     State(shared): State<Shared>,
     Asked(named): Asked<Named>,
@@ -181,8 +170,6 @@ pub async fn write(
 }
 
 /// Checks a text as `netstage check` does, and whether the stage runs it.
-#[utoipa::path(post, path = "/api/check", tag = "scenarios", request_body = Order,
-    responses((status = 200, body = Checked), (status = "4XX", body = super::refusal::Refused)))]
 pub async fn check(State(shared): State<Shared>, Sent(order): Sent<Order>) -> Answer<Checked> {
     apart(move || {
         Ok(Json(match parse(&shared.scenarios, &order.scenario)? {

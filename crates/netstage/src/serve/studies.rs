@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
-use utoipa::ToSchema;
 
 /// Studies remembered; the records of all are kept.
 const MOST: usize = 50;
@@ -30,7 +29,7 @@ const MOST: usize = 50;
 const MOST_NAMES: usize = 1_000;
 
 /// What a study is to run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// The simulator, in virtual time.
@@ -42,7 +41,7 @@ pub enum Stage {
 }
 
 /// A study to start.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
     /// What to run.
@@ -52,7 +51,7 @@ pub struct Order {
 }
 
 /// How a study is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// It runs.
@@ -68,7 +67,7 @@ pub enum Phase {
 }
 
 /// A study, as it is told.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
     /// Its number, which no other study has, of this server or of one before it.
     pub id: u64,
@@ -111,7 +110,7 @@ impl Status {
 }
 
 /// A study, and the network it runs.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub struct Shown {
     /// How it is.
     #[serde(flatten)]
@@ -120,7 +119,6 @@ pub struct Shown {
     cells: Vec<String>,
     /// The network of the first cell, for drawing; weights only where all cells have the same.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     topology: Option<Topology>,
     /// For each cell, the weights of its VPNs by name.
     weights: Vec<Weights>,
