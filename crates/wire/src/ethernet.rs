@@ -27,12 +27,8 @@ pub mod ethertype {
     pub const IPV6: u16 = 0x86dd;
     /// MPLS (RFC 5332: downstream-assigned label at the top).
     pub const MPLS: u16 = 0x8847;
-    /// MPLS, upstream-assigned label at the top (RFC 5332).
-    pub const MPLS_UPSTREAM: u16 = 0x8848;
     /// A provider's VLAN tag (802.1ad).
     pub const SERVICE_VLAN: u16 = 0x88a8;
-    /// Link layer discovery.
-    pub const LLDP: u16 = 0x88cc;
     /// A provider's VLAN tag as it was before 802.1ad.
     pub const OLD_SERVICE_VLAN: u16 = 0x9100;
 }

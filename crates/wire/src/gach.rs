@@ -6,16 +6,10 @@ pub const HEADER: usize = 4;
 
 /// Channel types, of the IANA registry "MPLS Generalized Associated Channel (G-ACh) Types".
 pub mod channel {
-    /// Direct loss measurement (RFC 6374).
-    pub const DIRECT_LOSS: u16 = 0x000a;
-    /// Inferred loss measurement (RFC 6374).
-    pub const INFERRED_LOSS: u16 = 0x000b;
     /// Delay measurement (RFC 6374).
     pub const DELAY: u16 = 0x000c;
     /// Direct loss and delay measurement (RFC 6374).
     pub const DIRECT_LOSS_DELAY: u16 = 0x000d;
-    /// Inferred loss and delay measurement (RFC 6374).
-    pub const INFERRED_LOSS_DELAY: u16 = 0x000e;
     /// A reference flow between provider edge routers ([`crate::reference`]): one of the types
     /// 0x7ff8 to 0x7fff, which are for experiments (RFC 5586 section 10).
     pub const REFERENCE: u16 = 0x7ffa;

@@ -37,8 +37,6 @@ impl Label {
     pub const GENERIC_CHANNEL: Label = Label(13);
     /// Operation and maintenance alert (RFC 3429).
     pub const OAM_ALERT: Label = Label(14);
-    /// The next label is an extended special-purpose one (RFC 7274).
-    pub const EXTENSION: Label = Label(15);
 
     /// A label of this number; none above 20 bits.
     #[inline]

@@ -19,10 +19,6 @@ pub mod flag {
     pub const PSH: u8 = 0x08;
     /// The acknowledgement number counts.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer counts.
-    pub const URG: u8 = 0x20;
-    /// Congestion was seen (RFC 3168).
-    pub const ECE: u8 = 0x40;
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
 }
@@ -80,11 +76,6 @@ impl<'a> View<'a> {
     /// Number of the first byte.
     pub fn sequence(&self) -> u32 {
         u32_at(self.fixed, 4)
-    }
-
-    /// Number of the byte expected next.
-    pub fn acknowledgement(&self) -> u32 {
-        u32_at(self.fixed, 8)
     }
 
     /// Bits of [`flag`].
@@ -198,7 +189,7 @@ mod tests {
         let bytes = segment(flag::SYN | flag::ACK, &[2, 4, 0x05, 0xb4, 1, 3, 3, 7]);
         let view = View::new(&bytes).unwrap();
         assert_eq!((view.source(), view.destination()), (0x1234, 80));
-        assert_eq!((view.sequence(), view.acknowledgement(), view.window()), (1, 2, 256));
+        assert_eq!((view.sequence(), view.window()), (1, 256));
         assert_eq!((view.flags(), view.header_length(), view.payload()), (0x12, 28, &b"payload"[..]));
         assert!(view.options().eq([(2, &[0x05, 0xb4][..]), (3, &[7])]));
         assert_eq!(view.maximum_segment_size(), Some(1460));

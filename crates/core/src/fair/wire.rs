@@ -89,8 +89,8 @@ pub enum Refused {
     OtherSession,
     /// The digest is wrong or missing.
     Digest,
-    /// The responder did not succeed, for the reason of this code; after an error
-    /// ([`response_code::is_error`]) the session must end.
+    /// The responder did not succeed, for the reason of this code; after an error, 0x10 and
+    /// above (RFC 6374 section 3.1), the session must end.
     Code(u8),
     /// Its counters are of bytes or of one traffic class, which was not asked for.
     DataFormat,

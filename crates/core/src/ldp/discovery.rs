@@ -86,11 +86,6 @@ impl Speaker {
         self.hellos.entry(Scope::Link(interface)).or_insert(Sending { next: now, is_answer: false });
     }
 
-    /// Looks for none there any more. Those that are heard nowhere else are lost.
-    pub fn remove_interface(&mut self, now: Instant, interface: usize) {
-        self.remove_scope(now, Scope::Link(interface));
-    }
-
     /// Looks for a router that need not be on any link, at the address its hellos come from.
     pub fn add_target(&mut self, now: Instant, address: Ipv4Addr) {
         let target = self.hellos.entry(Scope::Targeted(address));
@@ -99,10 +94,7 @@ impl Speaker {
 
     /// Looks for it no more. If it is heard nowhere else it is lost.
     pub fn remove_target(&mut self, now: Instant, address: Ipv4Addr) {
-        self.remove_scope(now, Scope::Targeted(address));
-    }
-
-    fn remove_scope(&mut self, now: Instant, scope: Scope) {
+        let scope = Scope::Targeted(address);
         self.hellos.remove(&scope);
         for ((_, by), adjacency) in &mut self.adjacencies {
             if *by == scope {

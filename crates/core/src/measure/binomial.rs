@@ -16,7 +16,7 @@ pub struct Interval {
 
 /// The exact two-sided interval of a probability after `events` in `trials`: each end leaves
 /// (1 − confidence) / 2. With no events, the upper end is that of "at most so many", which
-/// for 95 % is 3.69 / trials (one-sided 3.00 / trials: see [`upper_bound`]).
+/// for 95 % is 3.69 / trials.
 ///
 /// Panics unless `events` ≤ `trials`, `trials` > 0 and confidence lies in (0, 1).
 pub fn clopper_pearson(events: u64, trials: u64, confidence: f64) -> Interval {
@@ -26,18 +26,6 @@ pub fn clopper_pearson(events: u64, trials: u64, confidence: f64) -> Interval {
     let lower = if events == 0 { 0.0 } else { beta_quantile(k, n - k + 1.0, tail) };
     let upper = if events == trials { 1.0 } else { beta_quantile(k + 1.0, n - k, 1.0 - tail) };
     Interval { estimate: k / n, lower, upper }
-}
-
-/// The probability lies below this with the given confidence, after `events` in `trials`
-/// (one-sided): what can be said when no error was seen.
-///
-/// Panics as [`clopper_pearson`] does.
-pub fn upper_bound(events: u64, trials: u64, confidence: f64) -> f64 {
-    assert!(trials > 0 && events <= trials && confidence > 0.0 && confidence < 1.0);
-    if events == trials {
-        return 1.0;
-    }
-    beta_quantile(events as f64 + 1.0, (trials - events) as f64, confidence)
 }
 
 /// The regularised incomplete beta function Iₓ(a, b): the probability that a beta-distributed
@@ -196,8 +184,6 @@ mod tests {
         let found = clopper_pearson(3, 1_000_000_000_000, 0.95);
         close(found.lower, 0.618_672e-12, 1e-5);
         close(found.upper, 8.767_273e-12, 1e-5);
-        // The rule of three, exactly −ln 0.05.
-        close(upper_bound(0, 1_000_000_000, 0.95), 2.995_732e-9, 1e-6);
         close(clopper_pearson(0, 1_000_000_000, 0.95).upper, 3.688_879e-9, 1e-6);
     }
 

@@ -23,10 +23,6 @@ impl CodecImpairment {
     pub const G711_CONCEALED: CodecImpairment = CodecImpairment { equipment: 0.0, robustness: 25.1 };
     /// G.729A with voice activity detection, packets of 20 ms (G.113 appendix I).
     pub const G729A: CodecImpairment = CodecImpairment { equipment: 11.0, robustness: 19.0 };
-    /// G.723.1 at 6.3 kbit/s with voice activity detection (G.113 appendix I).
-    pub const G723_1: CodecImpairment = CodecImpairment { equipment: 15.0, robustness: 16.1 };
-    /// GSM enhanced full rate, packets of 20 ms (G.113 appendix I).
-    pub const GSM_EFR: CodecImpairment = CodecImpairment { equipment: 5.0, robustness: 10.0 };
     /// Opus, speech at 20 kbit/s and more with in-band loss concealment. G.113 has no narrowband
     /// value for it: this takes the undistorted narrowband reference (Ie 0) and the concealment of
     /// G.711 Appendix I, so that scores say what delay and loss cost, not how much better than

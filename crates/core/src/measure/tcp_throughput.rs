@@ -99,11 +99,6 @@ impl Baseline {
     pub fn window_throughput(&self, window: u64) -> f64 {
         (8.0 * window as f64 / self.round_trip.as_secs_f64()).min(self.maximum_throughput())
     }
-
-    /// Time the transfer of so many bytes takes at the maximum throughput.
-    pub fn ideal_transfer_time(&self, bytes: u64) -> Duration {
-        Duration::from_secs_f64(8.0 * bytes as f64 / self.maximum_throughput())
-    }
 }
 
 /// What a transfer was measured to be.

@@ -333,11 +333,6 @@ impl Sender {
         self.handshake == Handshake::Established
     }
 
-    /// In fast recovery, or repairing after a timeout.
-    pub fn in_recovery(&self) -> bool {
-        self.phase != Phase::Open
-    }
-
     /// All that was written is acknowledged.
     #[inline]
     pub fn is_finished(&self) -> bool {

@@ -64,12 +64,7 @@ impl Status {
     pub const LOOP_DETECTED: Status = Status(0x0000_000b);
     pub const UNKNOWN_FEC: Status = Status(0x0000_000c);
     pub const NO_ROUTE: Status = Status(0x0000_000d);
-    pub const NO_LABELS: Status = Status(0x0000_000e);
-    pub const LABELS_AVAILABLE: Status = Status(0x0000_000f);
     pub const NO_HELLO: Status = Status(0x8000_0010);
-    pub const BAD_ADVERTISEMENT_MODE: Status = Status(0x8000_0011);
-    pub const BAD_MOST_BYTES: Status = Status(0x8000_0012);
-    pub const BAD_LABEL_RANGE: Status = Status(0x8000_0013);
     pub const KEEPALIVE_EXPIRED: Status = Status(0x8000_0014);
     pub const REQUEST_ABORTED: Status = Status(0x0000_0015);
     pub const MISSING_PARAMETERS: Status = Status(0x0000_0016);

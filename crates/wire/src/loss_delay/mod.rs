@@ -44,8 +44,6 @@ pub const MESSAGE: usize = 76;
 pub mod query_code {
     /// A response on the way back of the same channel.
     pub const IN_BAND: u8 = 0x00;
-    /// A response by any other way.
-    pub const OUT_OF_BAND: u8 = 0x01;
     /// No response.
     pub const NO_RESPONSE: u8 = 0x02;
 }
@@ -54,14 +52,8 @@ pub mod query_code {
 pub mod response_code {
     /// All is well, and nothing else says that the fields mean anything.
     pub const SUCCESS: u8 = 0x01;
-    /// The formats of the fields do not fit.
-    pub const DATA_FORMAT_INVALID: u8 = 0x02;
-    /// The responder is not ready.
-    pub const INITIALIZATION_IN_PROGRESS: u8 = 0x03;
     /// The responder's counters began anew.
     pub const DATA_RESET: u8 = 0x04;
-    /// For now the responder has no room.
-    pub const RESOURCE_TEMPORARILY_UNAVAILABLE: u8 = 0x05;
     /// An error without a name.
     pub const UNSPECIFIED: u8 = 0x10;
     /// Another version.
@@ -70,31 +62,10 @@ pub mod response_code {
     pub const UNSUPPORTED_CONTROL_CODE: u8 = 0x12;
     /// A data format nobody knows.
     pub const UNSUPPORTED_DATA_FORMAT: u8 = 0x13;
-    /// The digest is wrong or missing.
-    pub const AUTHENTICATION_FAILURE: u8 = 0x14;
-    /// The message was for another node.
-    pub const INVALID_DESTINATION: u8 = 0x15;
-    /// It came by another channel than it says.
-    pub const CONNECTION_MISMATCH: u8 = 0x16;
     /// A TLV of a type below 128 that is not known.
     pub const UNSUPPORTED_MANDATORY_TLV: u8 = 0x17;
-    /// Queries come too often.
-    pub const UNSUPPORTED_QUERY_INTERVAL: u8 = 0x18;
-    /// It is forbidden.
-    pub const ADMINISTRATIVE_BLOCK: u8 = 0x19;
-    /// There is no room.
-    pub const RESOURCE_UNAVAILABLE: u8 = 0x1a;
-    /// What was reserved for the session was taken away.
-    pub const RESOURCE_RELEASED: u8 = 0x1b;
     /// The query is malformed.
     pub const INVALID_MESSAGE: u8 = 0x1c;
-    /// The query breaks the protocol.
-    pub const PROTOCOL_ERROR: u8 = 0x1d;
-
-    /// Whether the session must end (section 4.1).
-    pub const fn is_error(code: u8) -> bool {
-        code >= UNSPECIFIED
-    }
 }
 
 /// Format of a timestamp, 4 bits (section 3.4).
@@ -353,7 +324,6 @@ mod tests {
         assert_eq!(Message::read(&bytes), Err(Error::Version(1)));
         assert_eq!(QUERY.write(&mut bytes[..MESSAGE - 1]), Err(DoesNotFit));
         assert_eq!(QUERY.write(&mut [0; 65_536]), Err(DoesNotFit));
-        assert!(response_code::is_error(0x10) && !response_code::is_error(0x05));
     }
 
     proptest! {

@@ -25,8 +25,6 @@ pub mod kind {
     pub const CLASS_OF_SERVICE: u8 = 4;
     /// Counters of packets.
     pub const DIRECT_MEASUREMENT: u8 = 5;
-    /// Access network in use.
-    pub const ACCESS_REPORT: u8 = 6;
     /// When the packet before was in fact sent back.
     pub const FOLLOW_UP_TELEMETRY: u8 = 7;
     /// Digest over the TLVs before it; the last one.
@@ -139,22 +137,14 @@ pub mod sync_source {
     pub const NTP: u8 = 1;
     /// PTP.
     pub const PTP: u8 = 2;
-    /// SSU or BITS.
-    pub const SSU: u8 = 3;
-    /// Satellites.
-    pub const SATELLITE: u8 = 4;
     /// Nothing.
     pub const FREE_RUNNING: u8 = 5;
 }
 
 /// Who takes timestamps.
 pub mod timestamp_method {
-    /// Hardware.
-    pub const HARDWARE: u8 = 1;
     /// Software near the interface.
     pub const SOFTWARE: u8 = 2;
-    /// The control plane.
-    pub const CONTROL_PLANE: u8 = 3;
 }
 
 /// Class of service both ways (section 4.4).
@@ -179,15 +169,6 @@ pub struct DirectMeasurement {
     pub reflector_received: u32,
     /// Packets the reflector sent.
     pub reflector_sent: u32,
-}
-
-/// Access network in use (section 4.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AccessReport {
-    /// 1 for 3GPP, 2 for others.
-    pub access: u8,
-    /// 1 available, 2 not.
-    pub return_code: u8,
 }
 
 /// When the packet before was sent back (section 4.7).
@@ -282,20 +263,6 @@ impl Fixed for DirectMeasurement {
         bytes[4..8].copy_from_slice(&self.reflector_received.to_be_bytes());
         bytes[8..].copy_from_slice(&self.reflector_sent.to_be_bytes());
         fill(value, bytes)
-    }
-}
-
-impl Fixed for AccessReport {
-    const KIND: u8 = kind::ACCESS_REPORT;
-    const LENGTH: usize = 4;
-
-    fn read(value: &[u8]) -> Result<Self, WrongLength> {
-        let &[access, return_code, ..] = exact::<4>(value)?;
-        Ok(AccessReport { access: access >> 4, return_code })
-    }
-
-    fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
-        fill(value, [self.access << 4, self.return_code, 0, 0])
     }
 }
 
@@ -396,7 +363,6 @@ mod tests {
         let counters =
             DirectMeasurement { sender_sent: 1, reflector_received: 2, reflector_sent: 0x0304_0506 };
         survives(counters, &[0, 0, 0, 1, 0, 0, 0, 2, 3, 4, 5, 6]);
-        survives(AccessReport { access: 1, return_code: 2 }, &[0x10, 2, 0, 0]);
         let follow_up =
             FollowUpTelemetry { sequence: 7, timestamp: Timestamp(0x0102_0304_0506_0708), method: 2 };
         survives(follow_up, &[0, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8, 2, 0, 0, 0]);

@@ -109,17 +109,6 @@ fn hellos_hold_a_session_by_any_link() {
 }
 
 #[test]
-fn an_interface_that_is_taken_away_takes_its_peers_along() {
-    let mut network = Network::pair(|_| ());
-    let now = network.now;
-    network.speaker(1).remove_interface(now, 0);
-    network.run(1);
-    let whys: Vec<End> = network.downs().iter().map(|(_, _, why)| *why).collect();
-    let status = Status::HOLD_TIMER_EXPIRED;
-    assert_eq!(whys, [End::Sent(status), End::Received(status)]);
-}
-
-#[test]
 fn a_connection_may_come_before_the_hello() {
     let mut alone = Alone::new(|_| ());
     alone.speaker.handle_accepted(alone.now, CONNECTION, router(PEER));

@@ -134,13 +134,6 @@ impl AfXdp {
         })
     }
 
-    /// Whether driver and process share frames without a copy between them.
-    pub fn is_zero_copy(&self) -> io::Result<bool> {
-        let options: libc::xdp_options =
-            kernel::option(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)?;
-        Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
-    }
-
     fn gone(&self) -> io::Error {
         io::Error::new(ErrorKind::NotFound, format!("{}: the interface is gone", self.link))
     }

@@ -1,3 +1,5 @@
+//! Bit error ratio of a path, from how loss grows with the size of packets.
+//!
 //! Maximum likelihood fit of loss against packet size: a packet of n bits survives with
 //! probability (1 − base) · (1 − BER)ⁿ, where `base` is the loss that does not depend on size
 //! (full queues, routing).
