@@ -1,10 +1,8 @@
-//! The reference in docs/scenarios.md and the JSON Schema are those of the code.
+//! The references in docs/ and the JSON Schema are those of the code.
 //! Run with `BLESS=1` to write them anew.
 
 use netstage_scenario::{agent, json_schema, pe, reference, router, tester};
 use std::path::{Path, PathBuf};
-
-const BEGIN: &str = "<!-- The reference is generated: change the tables in crates/scenario/src/file. -->\n";
 
 fn docs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
@@ -19,47 +17,21 @@ fn compare(path: &Path, wanted: &str) {
 }
 
 #[test]
-fn the_reference_is_up_to_date() {
-    let path = docs("scenarios.md");
-    let found = std::fs::read_to_string(&path).unwrap();
-    let (guide, _) = found.split_once(BEGIN).expect("the guide ends where the reference begins");
-    compare(&path, &format!("{guide}{BEGIN}\n{}\n", reference().trim_end()));
-}
-
-#[test]
-fn the_reference_of_the_provider_edge_is_up_to_date() {
-    let begin = BEGIN.replace("src/file", "src/pe");
-    let path = docs("pe.md");
-    let found = std::fs::read_to_string(&path).unwrap();
-    let (guide, _) = found.split_once(&begin).expect("the guide ends where the reference begins");
-    compare(&path, &format!("{guide}{begin}\n{}\n", pe::reference().trim_end()));
-}
-
-#[test]
-fn the_reference_of_the_router_is_up_to_date() {
-    let begin = BEGIN.replace("src/file", "src/router");
-    let path = docs("router.md");
-    let found = std::fs::read_to_string(&path).unwrap();
-    let (guide, _) = found.split_once(&begin).expect("the guide ends where the reference begins");
-    compare(&path, &format!("{guide}{begin}\n{}\n", router::reference().trim_end()));
-}
-
-#[test]
-fn the_reference_of_agents_policies_is_up_to_date() {
-    let begin = BEGIN.replace("src/file", "src/agent");
-    let path = docs("fleet.md");
-    let found = std::fs::read_to_string(&path).unwrap();
-    let (guide, _) = found.split_once(&begin).expect("the guide ends where the reference begins");
-    compare(&path, &format!("{guide}{begin}\n{}\n", agent::reference().trim_end()));
-}
-
-#[test]
-fn the_reference_of_the_tester_is_up_to_date() {
-    let begin = BEGIN.replace("src/file", "src/tester");
-    let path = docs("router-test.md");
-    let found = std::fs::read_to_string(&path).unwrap();
-    let (guide, _) = found.split_once(&begin).expect("the guide ends where the reference begins");
-    compare(&path, &format!("{guide}{begin}\n{}\n", tester::reference().trim_end()));
+fn the_references_are_up_to_date() {
+    for (page, tables, reference) in [
+        ("scenarios.md", "file", reference()),
+        ("pe.md", "pe", pe::reference()),
+        ("router.md", "router", router::reference()),
+        ("fleet.md", "agent", agent::reference()),
+        ("router-test.md", "tester", tester::reference()),
+    ] {
+        let begin = format!(
+            "<!-- The reference is generated: change the tables in crates/scenario/src/{tables}. -->\n"
+        );
+        let found = std::fs::read_to_string(docs(page)).unwrap();
+        let (guide, _) = found.split_once(&begin).unwrap_or_else(|| panic!("{page} has no line {begin}"));
+        compare(&docs(page), &format!("{guide}{begin}\n{}\n", reference.trim_end()));
+    }
 }
 
 #[test]
