@@ -1,36 +1,30 @@
 //! Provider edge routers on the emulated stage: VPNs share a core of real packets by weight.
 
-use crate::support::Folder;
+use crate::support::{Folder, mean, netstage, said};
 use netstage_harness::needs;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn run(folder: &Folder, scenario: &Path, options: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_netstage"))
-        .current_dir(folder)
-        .arg("run")
-        .arg(scenario)
-        .args(["--json", "--out", "out"])
-        .args(options)
-        .output()
-        .unwrap()
+    let mut command = netstage(&["run", "--json", "--out", "out"]);
+    command.current_dir(folder).arg(scenario).args(options).output().unwrap()
+}
+
+/// The record of a run whose agents were not lost.
+fn record(folder: &Folder, scenario: &Path, options: &[&str]) -> Value {
+    let output = run(folder, scenario, options);
+    let mut result: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+    // Connection requests meet a full queue like any packet; an agent that is lost is another matter.
+    let failures = result["record"]["failures"].to_string();
+    assert!(!failures.contains("agent"), "{failures}");
+    result["record"].take()
 }
 
 fn scenario(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name)
-}
-
-/// What a metric of a subject is in a cell.
-struct Cell<'a>(&'a Value);
-
-impl Cell<'_> {
-    fn mean(&self, metric: &str, subject: &str) -> f64 {
-        let mut summary = self.0["summary"].as_array().unwrap().iter();
-        let found = summary.find(|entry| entry["metric"] == metric && entry["subject"] == subject);
-        found.unwrap_or_else(|| panic!("no {metric} of {subject}"))["mean"].as_f64().unwrap()
-    }
 }
 
 /// Both directions of two VPNs, weights 3 to 1 against five to twenty TCP flows. How much a busy
@@ -39,28 +33,22 @@ fn weights_hold_in_both_directions_whatever_the_number_of_flows() {
     needs::emulation();
     let folder = Folder::new("edges-two-way");
     let options = ["--on", "emu", "--set", "scenario.duration=12 s", "--set", "flow.silver-*.count=10"];
-    let output = run(&folder, &scenario("examples/two-way-vpns.toml"), &options);
-    let said = String::from_utf8_lossy(&output.stderr);
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
-    // Connection requests meet a full queue like any packet; an agent that is lost is another matter.
-    let failures = result["record"]["failures"].to_string();
-    assert!(!failures.contains("agent"), "{failures}");
-    let cell = Cell(&result["record"]["cells"][0]);
+    let record = record(&folder, &scenario("examples/two-way-vpns.toml"), &options);
     for direction in ["down", "up"] {
-        let share = |vpn: &str| cell.mean("vpn.throughput", &format!("{vpn}-{direction}"));
+        let share = |vpn: &str| mean(&record, "vpn.throughput", &format!("{vpn}-{direction}"));
         let (gold, silver) = (share("gold"), share("silver"));
         // Without control five flows against twenty have a quarter, not three times as much.
         assert!(gold > silver && silver > 1e5, "{direction}: gold {gold:.0}, silver {silver:.0} bit/s");
-        let window = |vpn: &str| cell.mean("vpn.window", &format!("{vpn}-{direction}"));
+        let window = |vpn: &str| mean(&record, "vpn.window", &format!("{vpn}-{direction}"));
         assert!(window("gold") > 1.0 && window("silver") >= 1.0);
-        let trip = cell.mean("vpn.round_trip", &format!("gold-{direction}"));
+        let trip = mean(&record, "vpn.round_trip", &format!("gold-{direction}"));
         assert!((0.024..1.0).contains(&trip), "{direction}: {trip} s");
     }
     for pe in ["west", "east"] {
-        assert!((1e-6..1.0).contains(&cell.mean("pe.processor.own", pe)));
-        assert!((1e6..1e9).contains(&cell.mean("pe.memory", pe)), "of a process");
+        assert!((1e-6..1.0).contains(&mean(&record, "pe.processor.own", pe)));
+        assert!((1e6..1e9).contains(&mean(&record, "pe.memory", pe)), "of a process");
     }
-    let differences = result["record"]["differences"].to_string();
+    let differences = record["differences"].to_string();
     assert!(
         !differences.contains("MPLS-in-UDP"),
         "the scenario counts what is around packets: {differences}"
@@ -77,15 +65,10 @@ fn a_weight_relative_to_another_pes_vpn_holds() {
     // Without what is expected of its whole length.
     let network = text.split("# The weighted fairness index").next().unwrap();
     fs::write(&file, network.replace("[1, 2, 4]", "[4]")).unwrap();
-    let output = run(&folder, &file, &["--on", "emu", "--set", "scenario.duration=20 s"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
-    let failures = result["record"]["failures"].to_string();
-    assert!(!failures.contains("agent"), "{failures}");
-    let cell = Cell(&result["record"]["cells"][0]);
-    let [gold, silver] = ["gold", "silver"].map(|vpn| cell.mean("vpn.throughput", vpn));
+    let record = record(&folder, &file, &["--on", "emu", "--set", "scenario.duration=20 s"]);
+    let [gold, silver] = ["gold", "silver"].map(|vpn| mean(&record, "vpn.throughput", vpn));
     assert!(gold > 1.5 * silver && silver > 1e5, "gold {gold:.0}, silver {silver:.0} bit/s");
-    let differences = result["record"]["differences"].to_string();
+    let differences = record["differences"].to_string();
     assert!(!differences.contains("nominal"), "{differences}");
 }
 
@@ -97,7 +80,7 @@ fn what_a_pe_does_not_forward_is_refused() {
     fs::write(&file, stray).unwrap();
     let output = run(&folder, &file, &["--on", "emu"]);
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    let said = said(&output);
     assert!(said.contains("flow.gold-down") && said.contains("is in no VPN"), "{said}");
 }
 

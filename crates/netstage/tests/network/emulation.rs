@@ -1,12 +1,12 @@
 //! The emulated stage as people meet it: the same file as on the simulator, and nothing
 //! left behind however a run ends.
 
-use crate::support::{Folder, signal, within};
+use crate::support::{Folder, mean as mean_of, netstage, said, signal, within};
 use netstage_harness::{needs, skip, skip_busy};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 const SCENARIO: &str = r#"
@@ -51,16 +51,25 @@ struct Place(Folder);
 
 impl Place {
     fn new(name: &str) -> Place {
+        Place::of(name, SCENARIO)
+    }
+
+    /// With another scenario.
+    fn of(name: &str, scenario: &str) -> Place {
         let folder = Folder::new(name);
-        fs::write(folder.join("call.toml"), SCENARIO).unwrap();
+        fs::write(folder.join("call.toml"), scenario).unwrap();
         Place(folder)
     }
 
     fn command(&self, stage: &str, out: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
-        command.current_dir(&self.0).args(["run", "call.toml", "--json", "--on", stage, "--out", out]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = netstage(&["run", "call.toml", "--json", "--on", stage, "--out", out]);
+        command.current_dir(&self.0);
         command
+    }
+
+    /// What a run comes to.
+    fn run(&self, stage: &str) -> Value {
+        json(&self.command(stage, stage).output().unwrap())
     }
 }
 
@@ -71,11 +80,16 @@ fn json(output: &Output) -> Value {
     read.unwrap_or_else(|| panic!("{:?}", said.map(|bytes| String::from_utf8_lossy(bytes))))
 }
 
-/// The mean of a metric of a subject in a record.
+/// The mean of a metric of a subject in a result.
 fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
-    let summary = result["record"]["cells"][0]["summary"].as_array().unwrap();
-    let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
-    found.unwrap_or_else(|| panic!("no {metric} of {subject}"))["mean"].as_f64().unwrap()
+    mean_of(&result["record"], metric, subject)
+}
+
+/// Whether programs for a file transfer are there.
+fn ftp() {
+    needs::emulation();
+    needs::program("vsftpd", "vsftpd");
+    needs::program("curl", "curl");
 }
 
 /// Whether a rate on real packets is that of the simulator, as far as a busy machine can tell: TCP on a
@@ -149,7 +163,7 @@ fn one_file_runs_on_both_stages() {
     needs::emulation();
     let place = Place::new("both");
     let before = host_interfaces();
-    let sim = json(&place.command("sim", "sim").output().unwrap());
+    let sim = place.run("sim");
     let child = place.command("emu", "emu").spawn().unwrap();
     let controller = child.id();
     let emu = json(&child.wait_with_output().unwrap());
@@ -166,12 +180,8 @@ fn one_file_runs_on_both_stages() {
     nothing_is_left(controller);
     assert!(!folder_of(controller).exists());
     assert_eq!(host_interfaces(), before, "the host's interfaces are as they were");
-    let report = Command::new(env!("CARGO_BIN_EXE_netstage"))
-        .current_dir(&place.0)
-        .args(["report", "sim", "emu"])
-        .output()
-        .unwrap();
-    assert!(String::from_utf8_lossy(&report.stdout).contains("flow.throughput"));
+    let report = netstage(&["report", "sim", "emu"]).current_dir(&place.0).output().unwrap();
+    assert!(said(&report).contains("flow.throughput"));
 }
 
 fn a_killed_controller_leaves_nothing() {
@@ -209,7 +219,7 @@ fn the_other_is_kept(name: &str, how: &str) {
     let controller = child.id();
     signal(agent_of_b(controller), how);
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let result = json(&output);
     let failures = result["record"]["failures"].to_string();
     assert!(failures.contains("node.b"), "{failures}");
@@ -226,7 +236,7 @@ fn an_interface_that_vanishes_voids_the_run() {
     let namespace = format!("--net=/proc/{}/ns/net", agent_of_b(controller));
     let inside = |command: &[&str]| {
         let output = Command::new("nsenter").arg(&namespace).args(command).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}", said(&output));
         String::from_utf8(output.stdout).unwrap()
     };
     let links = inside(&["ip", "-brief", "link", "show", "type", "veth"]);
@@ -234,7 +244,7 @@ fn an_interface_that_vanishes_voids_the_run() {
     inside(&["ip", "link", "delete", interface]);
     let output = child.wait_with_output().unwrap();
     let result = json(&output);
-    assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
     let void = result["record"]["void"].to_string();
     assert!(void.contains("link.line.reverse: the interface its packets come from failed"), "{void}");
     assert!(mean(&result, "flow.offered", "call") > 0.0, "what was measured is kept");
@@ -251,7 +261,7 @@ fn an_interrupt_ends_a_run_at_once() {
     let began = Instant::now();
     signal(controller, "-INT");
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
     assert!(began.elapsed() < Duration::from_secs(20));
     nothing_is_left(controller);
     assert!(!folder_of(controller).exists());
@@ -267,8 +277,7 @@ fn no_privilege_is_needed() {
 fn run_by_nobody(name: &str, scenario: &str) -> Value {
     needs::emulation();
     needs::root();
-    let place = Place::new(name);
-    fs::write(place.0.join("call.toml"), scenario).unwrap();
+    let place = Place::of(name, scenario);
     // Build folders are not open to everybody: the program is run from a copy.
     let program = place.0.join("netstage");
     fs::copy(env!("CARGO_BIN_EXE_netstage"), &program).unwrap();
@@ -384,10 +393,8 @@ fn multicast_arrived(result: &Value) {
 
 fn multicast_is_copied_where_ways_part_and_reaches_every_receiver() {
     needs::emulation();
-    let place = Place::new("multicast");
-    fs::write(place.0.join("call.toml"), MULTICAST).unwrap();
-    let output = place.command("emu", "emu").output().unwrap();
-    let result = json(&output);
+    let place = Place::of("multicast", MULTICAST);
+    let result = place.run("emu");
     if result["error"]["code"] == 4 {
         skip(result["error"]["message"].to_string());
     }
@@ -424,14 +431,10 @@ tcp = { window = "32 KiB" }
 "#;
 
 fn a_file_comes_by_real_ftp_as_in_the_simulator() {
-    needs::emulation();
-    needs::program("vsftpd", "vsftpd");
-    needs::program("curl", "curl");
-    let place = Place::new("ftp");
-    fs::write(place.0.join("call.toml"), FTP).unwrap();
+    ftp();
+    let place = Place::of("ftp", FTP);
     let took = |stage: &str| {
-        let output = place.command(stage, stage).output().unwrap();
-        let result = json(&output);
+        let result = place.run(stage);
         assert_eq!(mean(&result, "app.transactions", "file"), 1.0, "{stage}: {result:#}");
         let rate = mean(&result, "app.transfer_rate", "file");
         // All bytes are seen as they come, too: 16 Mbit in 4 s.
@@ -455,13 +458,10 @@ traffic = { model = "web", think = "200 ms" }
 "#;
 
 fn windows_of_applications_and_services_are_told_of_at_either_end() {
-    needs::emulation();
-    needs::program("vsftpd", "vsftpd");
-    needs::program("curl", "curl");
-    let place = Place::new("watched");
-    fs::write(place.0.join("call.toml"), format!("{FTP}{WATCHED}")).unwrap();
+    ftp();
+    let place = Place::of("watched", &format!("{FTP}{WATCHED}"));
     for stage in ["sim", "emu"] {
-        let result = json(&place.command(stage, stage).output().unwrap());
+        let result = place.run(stage);
         if result["error"].to_string().contains("CAP_BPF") {
             skip(result["error"].to_string());
         }
@@ -477,13 +477,10 @@ fn windows_of_applications_and_services_are_told_of_at_either_end() {
 }
 
 fn nothing_of_a_service_outlives_its_run() {
-    needs::emulation();
-    needs::program("vsftpd", "vsftpd");
-    needs::program("curl", "curl");
-    let place = Place::new("ftp-killed");
+    ftp();
     // So slow that the transfer is under way, the server's process for it too.
-    fs::write(place.0.join("call.toml"), FTP.replace("20 Mbit/s", "100 kbit/s").replace("4 s", "60 s"))
-        .unwrap();
+    let slow = FTP.replace("20 Mbit/s", "100 kbit/s").replace("4 s", "60 s");
+    let place = Place::of("ftp-killed", &slow);
     let mut run = place.command("emu", "killed").spawn().unwrap();
     let controller = run.id();
     let (folder, started) = (folder_of(controller), Instant::now());
@@ -500,25 +497,18 @@ fn nothing_of_a_service_outlives_its_run() {
 }
 
 fn a_program_that_is_missing_is_named_with_its_package() {
-    needs::emulation();
-    needs::program("vsftpd", "vsftpd");
-    needs::program("curl", "curl");
-    let place = Place::new("ftp-missing");
-    fs::write(place.0.join("call.toml"), FTP).unwrap();
+    ftp();
+    let place = Place::of("ftp-missing", FTP);
     let output = place.command("emu", "missing").env("PATH", "/nowhere").output().unwrap();
     assert_eq!(output.status.code(), Some(4));
-    let message =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let message = said(&output);
     assert!(message.contains("service.file: curl is not installed"), "{message}");
     assert!(message.contains("apt-get install curl"), "{message}");
 }
 
 fn what_a_program_said_is_kept_where_it_failed() {
-    needs::emulation();
-    needs::program("vsftpd", "vsftpd");
-    needs::program("curl", "curl");
-    let place = Place::new("ftp-failed");
-    fs::write(place.0.join("call.toml"), FTP.replace("4 s", "1 s")).unwrap();
+    ftp();
+    let place = Place::of("ftp-failed", &FTP.replace("4 s", "1 s"));
     let stand_in = place.0.join("curl");
     fs::write(&stand_in, "#!/bin/sh\necho 'curl: out of paper' >&2\nexit 7\n").unwrap();
     fs::set_permissions(&stand_in, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -533,7 +523,6 @@ fn what_a_program_said_is_kept_where_it_failed() {
 
 fn tests_from_one_end_and_of_payloads_run_on_real_packets() {
     needs::emulation();
-    let place = Place::new("one-ended");
     let text = r#"
 [scenario]
 seed = 1
@@ -545,45 +534,42 @@ rate = "20 Mbit/s"
 delay = "2 ms"
 buffer = "50 packets"
 ber = 4e-6
-[test.echo]
-kind = "loss"
-transport = "icmp-echo"
-from = "a"
-to = "b"
-rate = "8 Mbit/s"
-trial = "1500 ms"
-drain = "200 ms"
-frame_sizes = ["1018 B"]
-[test.unreachable]
-kind = "loss"
-transport = "udp-unreachable"
-from = "a"
-to = "b"
-rate = "8 Mbit/s"
-trial = "1500 ms"
-drain = "200 ms"
-frame_sizes = ["1018 B"]
-[test.bits]
-kind = "bit-error"
-by = "payload"
-from = "a"
-to = "b"
-rate = "16 Mbit/s"
-trial = "1500 ms"
-drain = "200 ms"
-frame_sizes = ["1018 B"]
-[test.udp]
-kind = "loss"
-from = "a"
-to = "b"
-rate = "8 Mbit/s"
-trial = "1500 ms"
-drain = "200 ms"
-frame_sizes = ["1018 B"]
 "#;
-    fs::write(place.0.join("call.toml"), text).unwrap();
-    let output = place.command("emu", "tests").output().unwrap();
-    let result = json(&output);
+    let test = |name: &str, more: &str| {
+        format!(
+            "[test.{name}]
+{more}
+from = \"a\"
+to = \"b\"
+trial = \"1500 ms\"
+drain = \"200 ms\"
+\
+             frame_sizes = [\"1018 B\"]
+"
+        )
+    };
+    let loss = |name: &str, more: &str| {
+        test(
+            name,
+            &format!(
+                "kind = \"loss\"
+rate = \"8 Mbit/s\"
+{more}"
+            ),
+        )
+    };
+    let tests = [
+        loss("echo", "transport = \"icmp-echo\""),
+        loss("unreachable", "transport = \"udp-unreachable\""),
+        test(
+            "bits",
+            "kind = \"bit-error\"
+by = \"payload\"
+rate = \"16 Mbit/s\"",
+        ),
+        loss("udp", ""),
+    ];
+    let result = Place::of("one-ended", &format!("{text}{}", tests.concat())).run("emu");
     let tests = result["record"]["cells"][0]["tests"].as_array().unwrap();
     // Whether the machine was quiet enough for a trial to count is the machine's affair; what
     // came of those that counted is ours. 4,500 packets and more: five deviations each way.
@@ -610,7 +596,6 @@ frame_sizes = ["1018 B"]
 
 fn stamp_tells_both_directions_apart_on_both_stages() {
     needs::emulation();
-    let place = Place::new("stamp");
     let text = r#"
 [scenario]
 seed = 1
@@ -642,7 +627,7 @@ metric = "test.loss_ratio"
 subject = "sla[forward]"
 at_most = 0.2
 "#;
-    fs::write(place.0.join("call.toml"), text).unwrap();
+    let place = Place::of("stamp", text);
     for stage in ["sim", "emu"] {
         let output = place.command(stage, stage).output().unwrap();
         let result = json(&output);

@@ -2,7 +2,7 @@
 //! is none of an LSP stays out of it; a line that fails is gone round.
 
 use crate::support::routing::{assert_met, namespace, run, sockets};
-use crate::support::{Folder, Process, within};
+use crate::support::{Folder, Process, record, text, within};
 use netstage_harness::{needs, skip};
 use netstage_host::ports::Port as _;
 use netstage_host::ports::af_packet::{AfPacket, Options};
@@ -158,8 +158,8 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
         within(PATIENCE, || running.child().try_wait().unwrap().is_some() || namespace(process, 0).is_some());
     if namespace(process, 0).is_none() {
         let output = running.output();
-        assert!(output.status.code() == Some(4) && began, "{}", String::from_utf8_lossy(&output.stderr));
-        skip(String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.code() == Some(4) && began, "{}", text(&output.stderr));
+        skip(text(&output.stderr));
     }
 
     // Members have exchanged routes of both versions, each by an LSP to the other's edge.
@@ -199,7 +199,7 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
         let known = told_routes(process, edge);
         let label = lsp(&known, "10.0.2.0/24");
         let Some(label) = label.and_then(|label| label.parse::<u32>().ok()) else {
-            panic!("{known:?}\n{}", String::from_utf8_lossy(&running.output().stderr));
+            panic!("{known:?}\n{}", text(&running.output().stderr));
         };
         let member = namespace(process, number).unwrap();
         let mut port = AfPacket::open(&member, &format!("link{number}"), Options::default()).unwrap();
@@ -239,18 +239,17 @@ fn the_papers_exchange_is_as_it_says() {
     let folder = Folder::new("exchange-paper");
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/papers/mpls-ix/exchange.toml");
     let refused = run(&scenario, &folder.join("sim"), &[]).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let said = text(&refused.stderr);
     assert!(
         refused.status.code() == Some(2) && said.contains("service.exchange") && said.contains("--on emu")
     );
     let output = run(&scenario, &folder.join("out"), &["--on", "emu"]).output().unwrap();
     if output.status.code() == Some(4) {
-        skip(String::from_utf8_lossy(&output.stderr));
+        skip(text(&output.stderr));
     }
     assert_met(&output);
     // Voice waits for nobody but the packets that are being sent; the same without its DSCP waits for all.
-    let record = std::fs::read_to_string(folder.join("out/record.json")).unwrap();
-    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let record = record(&folder.join("out"));
     let median = |flow: &str| {
         let mut all = record["cells"][0]["distributions"].as_array().unwrap().iter();
         let found = all.find(|one| one["metric"] == "flow.delay" && one["subject"] == flow).unwrap();

@@ -1,14 +1,14 @@
 //! A fleet as people meet it: agents in namespaces of their own that join by token and dial
 //! their controller over a management network, scenarios placed on them, and what goes wrong.
 
-use crate::support::fleet::{Fleet, LIMIT, is_run, said};
-use crate::support::network::{address, join};
-use crate::support::{Folder, Process, within};
+use crate::support::fleet::{Fleet, LIMIT};
+use crate::support::network::{address, default_route, join};
+use crate::support::{Folder, Process, said, within};
 use netstage_core::rng::Stream;
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
-use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::routes::Route;
 use netstage_host::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -72,6 +72,8 @@ metric = "flow.throughput"
 "#;
 
 const RUN: [&str; 6] = ["run", "three.toml", "--on", "live", "--out", "out"];
+/// What the first agent has counted of the first run.
+const JOURNAL: &str = "ber-1/spool/a-1.bins";
 
 /// Three agents' hosts, with a network for traffic between them.
 struct Stage {
@@ -98,16 +100,10 @@ impl Stage {
             join((host, "data", 30 + number), (&core, &far, 40 + number));
             let mut links = Netlink::open(host).unwrap();
             links.add_address("data", address(&format!("10.1.{number}.2")), 24).unwrap();
-            let gateway = address(&format!("10.1.{number}.1"));
+            let gateway = format!("10.1.{number}.1");
             let mut core_links = Netlink::open(&core).unwrap();
-            core_links.add_address(&far, gateway, 24).unwrap();
-            let route = Route {
-                destination: (address("10.1.0.0"), 16),
-                gateway: Some(gateway),
-                link: "data",
-                preferred_source: None,
-                metrics: Metrics::default(),
-            };
+            core_links.add_address(&far, address(&gateway), 24).unwrap();
+            let route = Route { destination: (address("10.1.0.0"), 16), ..default_route(&gateway, "data") };
             links.add_route(&route).unwrap();
         }
         fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
@@ -124,15 +120,11 @@ impl Stage {
 fn three_agents_joined_by_token_carry_a_scenario() {
     needs::namespaces();
     let stage = Stage::new("fleet-live");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     let agents = stage.join_all();
 
-    let output = stage.at_hub(&RUN);
-    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
-    let record = stage.record("out");
+    let record = stage.run_live("three.toml", "out");
     assert_eq!(record["stage"], "live");
-    assert!(record["failures"].is_null(), "{record:#}");
     let text = record.to_string();
     assert!(text.contains("flow.throughput") && text.contains("flow.clock_error"), "{record:#}");
     for agent in AGENTS {
@@ -158,49 +150,25 @@ fn three_agents_joined_by_token_carry_a_scenario() {
     assert!(sent > 0, "counts stay when a run and its controller have gone: {told}");
 
     // Beyond the policy: refused by name, with what would help, and nothing is sent.
-    let output = stage.at_hub(&[
-        "run",
-        "three.toml",
-        "--on",
-        "live",
-        "--out",
-        "fast",
-        "--set",
-        "flow.file.traffic.rate=60 Mbit/s",
-    ]);
+    let run = |out: &str, set: &str| stage.run_with("three.toml", out, &["--set", set]);
+    let output = run("fast", "flow.file.traffic.rate=60 Mbit/s");
     let told = said(&output);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("agent fra-1 refuses") && told.contains("raise `rate` in the policy"), "{told}");
     // The controller's management address is none of the policy's destinations.
-    let output = stage.at_hub(&[
-        "run",
-        "three.toml",
-        "--on",
-        "live",
-        "--out",
-        "far",
-        "--set",
-        "place.c.address=192.168.77.13",
-    ]);
-    let told = said(&output);
+    let told = said(&run("far", "place.c.address=192.168.77.13"));
     assert!(told.contains("agent muc-1 refuses") && told.contains("does not allow interface mgmt"), "{told}");
 
     // A scenario that names nobody, and one agent too many.
-    let output =
-        stage.at_hub(&["run", "three.toml", "--on", "live", "--out", "none", "--set", "place.a=berlin-1"]);
+    let output = run("none", "place.a=berlin-1");
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("there is no agent berlin-1"), "{}", said(&output));
 
     // Removed, an agent is cut off at once, and does not get in again.
     stage.well(&["fleet", "remove", "muc-1"]);
-    assert!(within(LIMIT, || stage.log("hub.log").contains("agent muc-1 is cut off")), "{}", stage.logs());
-    assert!(
-        within(LIMIT, || stage.log("hub.log").contains("it was removed, or replaced")),
-        "{}",
-        stage.logs()
-    );
-    let is_told = || stage.log("muc-1.log").contains("this agent was removed or replaced there");
-    assert!(within(LIMIT, is_told), "{}", stage.logs());
+    stage.wait_for_log("hub.log", "agent muc-1 is cut off");
+    stage.wait_for_log("hub.log", "it was removed, or replaced");
+    stage.wait_for_log("muc-1.log", "this agent was removed or replaced there");
     assert_eq!(stage.states().len(), 2);
     drop(agents);
     stage.wait_for(&[("ber-1", "offline"), ("fra-1", "offline")]);
@@ -209,7 +177,6 @@ fn three_agents_joined_by_token_carry_a_scenario() {
 fn hosts_of_other_clocks_compare_them_between_each_other() {
     needs::namespaces();
     let stage = Stage::new("fleet-clocks");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     // Booted weeks apart, as far as they can tell.
     let ahead = [1_000_000, 0, 3_000];
@@ -217,10 +184,7 @@ fn hosts_of_other_clocks_compare_them_between_each_other() {
     let _agents = stage.fleet.join_all_as(&["berlin", "frankfurt", "munich"], agent);
 
     let run = |out: &str| {
-        let output = stage.at_hub(&["run", "three.toml", "--on", "live", "--out", out]);
-        assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
-        let record = stage.record(out);
-        assert!(record["failures"].is_null(), "{record:#}");
+        let record = stage.run_live("three.toml", out);
         let summary = record["cells"][0]["summary"].as_array().unwrap();
         let error = summary.iter().find(|row| row["metric"] == "flow.clock_error").expect("voice has one");
         let warnings: Vec<String> = serde_json::from_value(record["warnings"].clone()).unwrap();
@@ -263,7 +227,6 @@ fn what_their_units_leave_agents_and_controller_is_enough() {
         assert!(exposed.status.success(), "{}", said(&exposed));
     }
 
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let mut hub = stage.serve_as(&controller);
     let policy = POLICY.replace("rate =", "# rate =");
     let policy = policy.replace("[policy]", "[policy]\none_ended = true\nservices = [\"ftp\", \"iscsi\"]");
@@ -275,7 +238,7 @@ fn what_their_units_leave_agents_and_controller_is_enough() {
         assert!(stage.join(index, token.trim()).status.success());
         agents.push(stage.agent_as(&copy, None, index));
     }
-    stage.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
+    stage.wait_for_all("idle");
     let ping = r#"
 [flow.ping]
 from = "a"
@@ -293,10 +256,7 @@ server = "a"
 client = "b"
 "#;
     fs::write(stage.folder.join("unit.toml"), format!("{SCENARIO}{ping}")).unwrap();
-    let output = stage.at_hub(&["run", "unit.toml", "--on", "live", "--out", "out"]);
-    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
-    let record = stage.record("out");
-    assert!(record["failures"].is_null(), "{record:#}");
+    let record = stage.run_live("unit.toml", "out");
     let warnings = record["warnings"].to_string();
     assert!(!warnings.contains("real-time scheduling was refused"), "{warnings}");
     let summary = record.to_string();
@@ -325,7 +285,6 @@ fn the_page_works_as_it_stands() {
 fn nobody_gets_in_twice_or_from_elsewhere() {
     needs::namespaces();
     let stage = Stage::new("fleet-join");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     let token = stage.well(&["fleet", "token", "ber-1"]);
     assert!(stage.join(0, token.trim()).status.success());
@@ -348,17 +307,13 @@ fn nobody_gets_in_twice_or_from_elsewhere() {
     assert!(init.status.success(), "{}", said(&init));
     fs::copy(other.join("authority.pem"), stage.folder.join("ber-1/authority.pem")).unwrap();
     let _stranger = stage.agent(0);
-    assert!(within(LIMIT, || stage.log("ber-1.log").contains("of another fleet")), "{}", stage.logs());
+    stage.wait_for_log("ber-1.log", "of another fleet");
     let brief = stage.well(&["fleet", "token", "muc-1", "--certificate", "1s"]);
     assert!(stage.join(2, brief.trim()).status.success());
     // Certificates count in seconds: this one is over two seconds later.
     std::thread::sleep(Duration::from_millis(2_100));
     let _late = stage.agent(2);
-    assert!(
-        within(LIMIT, || stage.log("hub.log").contains("its certificate has expired")),
-        "{}",
-        stage.logs()
-    );
+    stage.wait_for_log("hub.log", "its certificate has expired");
     let doctor = stage.at_hub(&["fleet", "doctor"]);
     assert!(said(&doctor).contains("muc-1: its certificate has expired"), "{}", said(&doctor));
 }
@@ -366,25 +321,16 @@ fn nobody_gets_in_twice_or_from_elsewhere() {
 fn a_lost_controller_stops_traffic_and_loses_no_result() {
     needs::namespaces();
     let stage = Stage::new("fleet-lost");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let mut hub = stage.serve();
     let _agents = stage.join_all();
     let run = stage.start(&stage.hub, "run.log", &[&RUN[..], &["--set", "scenario.duration=50 s"]].concat());
-    stage.wait_for(&[("ber-1", "taken"), ("fra-1", "taken"), ("muc-1", "taken")]);
-    let begun =
-        || AGENTS.iter().all(|agent| stage.log(&format!("{agent}.log")).contains("asks to prepare run 1"));
-    assert!(within(LIMIT, begun), "{}", stage.logs());
+    stage.wait_for_all("taken");
+    AGENTS.iter().for_each(|agent| stage.wait_for_log(&format!("{agent}.log"), "asks to prepare run 1"));
     // Let it send before its controller dies.
-    let sends = || {
-        let journal = fs::read_to_string(stage.folder.join("ber-1/spool/a-1.bins")).unwrap_or_default();
-        journal.lines().count() > 3
-    };
-    assert!(within(LIMIT, sends), "{}", stage.logs());
+    assert!(within(LIMIT, || stage.counted(JOURNAL) > 3), "{}", stage.logs());
     hub.signal("-KILL");
     drop(hub);
-    let gone =
-        || AGENTS.iter().all(|agent| stage.log(&format!("{agent}.log")).contains("the controller is gone"));
-    assert!(within(LIMIT, gone), "{}", stage.logs());
+    AGENTS.iter().for_each(|agent| stage.wait_for_log(&format!("{agent}.log"), "the controller is gone"));
     for agent in AGENTS {
         let [report] = &stage.spooled(agent)[..] else { panic!("{agent} keeps no report\n{}", stage.logs()) };
         let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
@@ -394,7 +340,7 @@ fn a_lost_controller_stops_traffic_and_loses_no_result() {
 
     // Fetched later, by another controller's process.
     let _hub = stage.serve();
-    stage.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
+    stage.wait_for_all("idle");
     let open = stage.well(&["fleet", "runs"]);
     assert!(open.contains("Three hosts"), "{open}");
     let fetched = stage.well(&["fleet", "runs", "--fetch"]);
@@ -403,23 +349,21 @@ fn a_lost_controller_stops_traffic_and_loses_no_result() {
     assert!(stage.well(&["fleet", "close", "1"]).contains("run 1 is closed"));
     assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
     // Its number is never given again.
-    let output = stage.at_hub(&["run", "three.toml", "--on", "live", "--out", "again"]);
-    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+    stage.run_live("three.toml", "again");
     assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.log("ber-1.log"));
 }
 
 /// A run whose agents have counted a while.
 fn run_under_way(stage: &Stage) -> Process {
     let run = stage.start(&stage.hub, "run.log", &RUN);
-    let journal = || fs::read_to_string(stage.folder.join("ber-1/spool/a-1.bins")).unwrap_or_default();
-    assert!(within(LIMIT, || journal().lines().count() > 3), "{}{}", stage.log("run.log"), stage.logs());
+    let counts = || stage.counted(JOURNAL) > 3;
+    assert!(within(LIMIT, counts), "{}{}", stage.log("run.log"), stage.logs());
     run
 }
 
 fn a_run_whose_process_was_killed_is_taken_up() {
     needs::namespaces();
     let stage = Stage::new("fleet-again");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     let _agents = stage.join_all();
     let mut run = run_under_way(&stage);
@@ -428,8 +372,7 @@ fn a_run_whose_process_was_killed_is_taken_up() {
     // What they had counted stays with the agents.
     assert!(within(LIMIT, || AGENTS.iter().all(|agent| stage.spooled(agent).len() == 1)), "{}", stage.logs());
     // What was cut short is fetched, and the run begun anew.
-    let output = stage.at_hub(&RUN);
-    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+    stage.run_live("three.toml", "out");
     assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
     assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
     assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.logs());
@@ -439,7 +382,6 @@ fn a_run_whose_process_was_killed_is_taken_up() {
 fn a_run_that_was_interrupted_is_run_anew() {
     needs::namespaces();
     let stage = Stage::new("fleet-interrupted");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     let _agents = stage.join_all();
     let mut run = run_under_way(&stage);
@@ -448,15 +390,13 @@ fn a_run_that_was_interrupted_is_run_anew() {
     // Its beginning is at the controller, and nothing more is to come.
     assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
     assert_eq!(stage.well(&["fleet", "runs"]), "all runs are closed\n");
-    let output = stage.at_hub(&RUN);
-    assert!(is_run(&output), "{}\n{}", said(&output), stage.logs());
+    stage.run_live("three.toml", "out");
     assert!(stage.log("ber-1.log").contains("asks to prepare run 2"), "{}", stage.logs());
 }
 
 fn an_agent_renews_its_certificate_in_time() {
     needs::namespaces();
     let stage = Stage::new("fleet-renewal");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     let token = stage.well(&["fleet", "token", "ber-1", "--certificate", "12s"]);
     assert!(stage.join(0, token.trim()).status.success());
@@ -473,7 +413,6 @@ fn an_agent_renews_its_certificate_in_time() {
 fn an_agent_is_one_process_of_one_folder() {
     needs::namespaces();
     let stage = Stage::new("fleet-copy");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let _hub = stage.serve();
     let token = stage.well(&["fleet", "token", "ber-1"]);
     assert!(stage.join(0, token.trim()).status.success());
@@ -489,13 +428,12 @@ fn an_agent_is_one_process_of_one_folder() {
         fs::copy(stage.folder.join("ber-1").join(file), stage.folder.join("fra-1").join(file)).unwrap();
     }
     let _copy = stage.agent(1);
-    let told = || stage.log("hub.log").contains("a second agent ber-1, at 192.168.77.12");
-    assert!(within(LIMIT, told), "{}", stage.logs());
-    assert!(within(LIMIT, || stage.log("fra-1.log").contains("a copy of its folder")), "{}", stage.logs());
+    stage.wait_for_log("hub.log", "a second agent ber-1, at 192.168.77.12");
+    stage.wait_for_log("fra-1.log", "a copy of its folder");
     assert!(!stage.log("ber-1.log").contains("has ended"), "the first goes on: {}", stage.logs());
     // Once that is gone, the other may have its place.
     drop(agent);
-    assert!(within(LIMIT, || stage.log("fra-1.log").contains("connected to")), "{}", stage.logs());
+    stage.wait_for_log("fra-1.log", "connected to");
 }
 
 /// Agents, the controller and whoever commands are killed a hundred times, at any moment: every report an
@@ -504,7 +442,6 @@ fn no_result_is_lost_over_a_hundred_kills() {
     needs::namespaces();
     const KILLS: u64 = 100;
     let stage = Stage::new("fleet-kills");
-    stage.well(&["fleet", "init", "--name", "lab"]);
     let mut hub = Some(stage.serve());
     let mut agents: Vec<Option<Process>> = stage.join_all().into_iter().map(Some).collect();
     let mut random = Stream::new(1, "kills");
@@ -551,7 +488,7 @@ fn no_result_is_lost_over_a_hundred_kills() {
         drop(command.output());
     }
     note(&mut seen);
-    stage.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("muc-1", "idle")]);
+    stage.wait_for_all("idle");
     stage.well(&["fleet", "runs", "--fetch"]);
     let runs = stage.folder.join("fleet/runs");
     let lost: Vec<_> = seen

@@ -1,14 +1,12 @@
 //! VPN gateways: the same file on real programs and on their models.
 
-use crate::support::{Folder, within};
+use crate::support::{Folder, mean as mean_of, netstage, said, within};
 use netstage_harness::needs;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 
 /// A pair of each kind, a slow line between them, and a flow through each that nothing holds back.
 fn scenario() -> String {
@@ -68,22 +66,18 @@ via = ["{kind}2", "{kind}1"]
 
 fn command(folder: &Folder, stage: &str) -> Command {
     fs::write(folder.join("gateways.toml"), scenario()).unwrap();
-    let mut command = Command::new(PROGRAM);
-    command.current_dir(folder).args(["run", "gateways.toml", "--json", "--on", stage, "--out", stage]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = netstage(&["run", "gateways.toml", "--json", "--on", stage, "--out", stage]);
+    command.current_dir(folder);
     command
 }
 
-fn run(folder: &Folder, stage: &str) -> Value {
-    let Output { stdout, stderr, .. } = command(folder, stage).output().unwrap();
-    serde_json::from_slice(&stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&stderr)))
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
 }
 
 /// Mean of a metric.
 fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
-    let summary = result["record"]["cells"][0]["summary"].as_array().unwrap();
-    let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
-    found.unwrap_or_else(|| panic!("no {metric} of {subject}"))["mean"].as_f64().unwrap()
+    mean_of(&result["record"], metric, subject)
 }
 
 /// Processes whose command has a word in it.
@@ -96,14 +90,12 @@ fn processes(mark: &str) -> usize {
 fn real_gateways_carry_what_their_models_do_and_leave_nothing_behind() {
     needs::namespaces();
     let folder = Folder::new("gateways");
-    let simulated = run(&folder, "sim");
+    let simulated = json(&command(&folder, "sim").output().unwrap());
     let child = command(&folder, "emu").spawn().unwrap();
     let mark = format!("netstage-{}-", child.id());
     let gateways = || processes(&mark) >= 6;
     assert!(within(Duration::from_secs(60), gateways), "the gateways run");
-    let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let emulated: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
+    let emulated = json(&child.wait_with_output().unwrap());
     for kind in ["ipsec", "wireguard", "openvpn"] {
         for (metric, subject) in
             [("flow.throughput", kind.to_owned()), ("flow.throughput", format!("{kind}-six"))]
@@ -140,8 +132,7 @@ fn a_gateway_whose_program_is_missing_ends_the_run_before_it_begins() {
     needs::namespaces();
     let folder = Folder::new("no-gateway");
     let output = command(&folder, "emu").env("PATH", "").output().unwrap();
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = said(&output);
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("node.wireguard1: wg is not installed"), "{said}");
     assert!(said.contains("apt-get install wireguard-tools"), "{said}");
@@ -186,9 +177,7 @@ traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
     let mark = format!("netstage-{}-", child.id());
     let output = child.wait_with_output().unwrap();
     assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "all others end with the run");
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (output.status.code(), said)
+    (output.status.code(), said(&output))
 }
 
 fn a_gateway_that_does_not_start_is_told_with_what_it_said() {

@@ -2,27 +2,26 @@
 //! everything that goes wrong.
 
 use crate::pair::Pair;
-use crate::support::{Folder, Process, within};
+use crate::support::{Folder, Process, netstage, within};
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::{Netlink, VethOptions};
-use netstage_host::netns::spawn_in;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
-use std::process::{ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output};
 use std::time::{Duration, Instant};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 const SERVER: &str = "10.1.0.1";
 const KEY: &str = "00112233445566778899aabbccddeeff";
 /// Far longer than anything here takes, on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn start(namespace: &Namespace, mut command: Command) -> Process {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
-    Process::new(spawn_in(namespace, command).unwrap())
+fn measure(key: &str, arguments: &[&str]) -> Command {
+    let mut command = netstage(&[&["measure"], arguments].concat());
+    command.env("NETSTAGE_KEY", key);
+    command
 }
 
 /// A server on the right, and what it says.
@@ -33,9 +32,8 @@ struct Server {
 
 impl Server {
     fn start(pair: &Pair, arguments: &[&str]) -> Server {
-        let mut command = Command::new(PROGRAM);
-        command.args(["measure", "serve", "--json"]).args(arguments).env("NETSTAGE_KEY", KEY);
-        let mut process = start(&pair.right, command);
+        let command = measure(KEY, &[&["serve", "--json"], arguments].concat());
+        let mut process = Process::spawn_in(&pair.right, command);
         let said = BufReader::new(process.child().stdout.take().unwrap());
         let mut server = Server { process, said };
         server.wait_for("listening");
@@ -62,9 +60,7 @@ fn arrived(namespace: &Namespace, link: &str) -> u64 {
 
 /// A client on the left.
 fn client(pair: &Pair, key: &str, arguments: &[&str]) -> Process {
-    let mut command = Command::new(PROGRAM);
-    command.arg("measure").args(arguments).env("NETSTAGE_KEY", key);
-    start(&pair.left, command)
+    Process::spawn_in(&pair.left, measure(key, arguments))
 }
 
 /// The result of a client, and its exit code.
@@ -230,11 +226,8 @@ fn an_interrupt_keeps_what_was_measured() {
 
 fn one_ended_senders_are_limited() {
     for method in ["icmp", "udp-unreachable"] {
-        let output = Command::new(PROGRAM)
-            .args(["measure", method, "127.0.0.1", "-b", "11M", "-l", "1000", "--json"])
-            .output()
-            .unwrap();
-        let (refused, code) = result(output);
+        let mut command = measure(KEY, &[method, "127.0.0.1", "-b", "11M", "-l", "1000", "--json"]);
+        let (refused, code) = result(command.output().unwrap());
         assert_eq!(code, 2);
         assert!(refused["error"]["help"].as_str().unwrap().contains("--limit 11000000"), "{refused}");
     }
@@ -249,12 +242,7 @@ fn one_ended_senders_are_limited() {
 
 fn whoever_is_not_there_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(PROGRAM);
-        result(
-            command.arg("measure").args(arguments).arg("--json").env("NETSTAGE_KEY", KEY).output().unwrap(),
-        )
-    };
+    let run = |arguments: &[&str]| result(measure(KEY, arguments).arg("--json").output().unwrap());
     let (error, code) = run(&["tcp", "127.0.0.1", "-p", &free]);
     assert_eq!(code, 1);
     assert!(error["error"]["help"].as_str().unwrap().contains("measure serve"), "{error}");
@@ -278,9 +266,9 @@ fn whoever_is_not_there_is_named() {
 fn a_server_without_a_key_makes_one_and_prints_the_command() {
     let pair = pair();
     let folder = Folder::new("key");
-    let mut command = Command::new(PROGRAM);
-    command.args(["measure", "serve", "--once", "-p", "5300"]).env_remove("NETSTAGE_KEY");
-    let mut server = start(&pair.right, command);
+    let mut command = netstage(&["measure", "serve", "--once", "-p", "5300"]);
+    command.env_remove("NETSTAGE_KEY");
+    let mut server = Process::spawn_in(&pair.right, command);
     let mut said = BufReader::new(server.child().stdout.take().unwrap());
     let mut hint = String::new();
     assert!(within(LIMIT, || {
@@ -293,10 +281,10 @@ fn a_server_without_a_key_makes_one_and_prints_the_command() {
     let file = folder.join("key");
     fs::write(&file, key).unwrap();
     let file = file.to_str().unwrap();
-    let mut command = Command::new(PROGRAM);
-    let arguments = ["measure", "tcp", SERVER, "-p", "5300", "-t", "0.2", "--key-file", file, "--json"];
-    command.args(arguments).env_remove("NETSTAGE_KEY");
-    let (result, code) = self::result(start(&pair.left, command).output());
+    let mut command =
+        netstage(&["measure", "tcp", SERVER, "-p", "5300", "-t", "0.2", "--key-file", file, "--json"]);
+    command.env_remove("NETSTAGE_KEY");
+    let (result, code) = self::result(Process::spawn_in(&pair.left, command).output());
     assert_eq!(code, 0, "{result:#}");
 }
 

@@ -2,19 +2,18 @@
 //! addresses, while their configuration changes, and after one is killed.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, Process, run_page, signal, within};
+use crate::support::{Folder, Process, netstage, run_page, said, signal, within};
 use netstage_harness::needs;
-use netstage_host::netns::{Namespace, Netlink, spawn_in};
+use netstage_host::netns::{Namespace, Netlink};
 use netstage_pe::daemon::Snapshot;
 use netstage_pe::daemon::client::Client;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 const CUSTOMERS: [&str; 2] = ["red", "blue"];
 
 /// red1 and blue1 at pe1, red2 and blue2 at pe2, one link between the two edges. Customers of
@@ -114,9 +113,8 @@ fn traces(folder: &Folder, site: usize) -> impl Iterator<Item = PathBuf> {
 
 /// What `netstage pe replay` says, and its exit code.
 fn replay(trace: &Path) -> (Option<i32>, String) {
-    let output = Command::new(PROGRAM).args(["pe", "replay"]).arg(trace).output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    let output = netstage(&["pe", "replay"]).arg(trace).output().unwrap();
+    (output.status.code(), said(&output))
 }
 
 impl Edge<'_> {
@@ -127,13 +125,13 @@ impl Edge<'_> {
     }
 
     fn begin_with<'a>(world: &World, folder: &'a Folder, site: usize, trace: Option<PathBuf>) -> Edge<'a> {
-        let mut command = Command::new(PROGRAM);
-        command.args(["pe", "run"]).arg(folder.join(format!("pe{site}.toml")));
-        command.arg("--last-state").arg(folder.join(format!("pe{site}.json"))).stderr(Stdio::piped());
+        let mut command = netstage(&["pe", "run"]);
+        command.arg(folder.join(format!("pe{site}.toml")));
+        command.arg("--last-state").arg(folder.join(format!("pe{site}.json"))).stdout(Stdio::inherit());
         if let Some(trace) = &trace {
             command.arg("--trace").arg(trace);
         }
-        let process = Process::new(spawn_in(&world.edges[site], command).unwrap());
+        let process = Process::spawn_in(&world.edges[site], command);
         let client = Client::wait(&folder.join(format!("pe{site}.sock")), PATIENCE).unwrap();
         Edge { process, client, folder, site, trace: trace.unwrap_or_default() }
     }
@@ -365,9 +363,8 @@ fn a_reference_is_told_from_router_to_router() {
     let mut state = || edges[1].client.show().unwrap();
     assert!(within(PATIENCE, || state().counters["reference_unknown"] > 0));
     assert!(within(PATIENCE, || state().references[0].is_old));
-    let mut show = Command::new(PROGRAM);
-    show.args(["pe", "show", "references", "--socket"]).arg(folder.join("pe1.sock"));
-    let shown = String::from_utf8(show.output().unwrap().stdout).unwrap();
+    let mut show = netstage(&["pe", "show", "references", "--socket"]);
+    let shown = said(&show.arg(folder.join("pe1.sock")).output().unwrap());
     assert!(shown.contains("peer far") && shown.contains("OLD"), "{shown}");
 }
 
@@ -401,31 +398,28 @@ fn what_the_kernel_would_do_beside_it_is_refused() {
     let world = World::new();
     let folder = Folder::new("pe-refuses");
     configure(&folder, 0, false, 1);
-    let run = || {
-        let mut command = Command::new(PROGRAM);
-        command.args(["pe", "run"]).arg(folder.join("pe0.toml")).stderr(Stdio::piped());
-        let output = Process::new(spawn_in(&world.edges[0], command).unwrap()).output();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let run = |site: usize| {
+        let mut command = netstage(&["pe", "run"]);
+        command.arg(folder.join(format!("pe{site}.toml")));
+        let output = Process::spawn_in(&world.edges[site], command).output();
+        (output.status.code(), said(&output))
     };
     configure(&folder, 0, true, 1);
     std::fs::write(folder.join("shared.key"), "b2ee9d0cb08cd3\n").unwrap();
-    let (code, said) = run();
+    let (code, said) = run(0);
     assert!(
         code == Some(1) && said.contains("peer far: key 2, ") && said.contains("56 bits"),
         "{code:?} {said}"
     );
     configure(&folder, 0, false, 1);
     Netlink::open(&world.edges[0]).unwrap().add_address("red", address("10.9.9.9"), 24).unwrap();
-    let (code, said) = run();
+    let (code, said) = run(0);
     assert!(code == Some(1) && said.contains("red: the kernel has the address 10.9.9.9"), "{code:?} {said}");
     assert!(said.contains("ip address flush dev red"), "{said}");
     let _held = world.edges[1].run(|| UdpSocket::bind("0.0.0.0:6635")).unwrap().unwrap();
     configure(&folder, 1, false, 1);
-    let mut command = Command::new(PROGRAM);
-    command.args(["pe", "run"]).arg(folder.join("pe1.toml")).stderr(Stdio::piped());
-    let output = Process::new(spawn_in(&world.edges[1], command).unwrap()).output();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("UDP port 6635 is in use"), "{said}");
+    let (code, said) = run(1);
+    assert!(code == Some(1) && said.contains("UDP port 6635 is in use"), "{said}");
 }
 
 /// The shell blocks of docs/fair-vpn.md, as they stand.

@@ -1,9 +1,9 @@
 //! What agents of a fleet are beside hosts of flows: provider edge routers, watchers of TCP, receivers of
 //! multicast, ends of services. Two customers, and two routers between them, in namespaces.
 
-use crate::support::fleet::{Fleet, LIMIT, is_run, said};
+use crate::support::fleet::{Fleet, LIMIT};
 use crate::support::network::{address, default_route, join};
-use crate::support::within;
+use crate::support::{mean, said, within};
 use netstage_agent::fleet::Fleet as Folder;
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
@@ -138,7 +138,6 @@ fn fleet(name: &str) -> Fleet {
     fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
     fs::write(fleet.folder.join("vpn.toml"), VPN).unwrap();
     fs::write(fleet.folder.join("television.toml"), TELEVISION).unwrap();
-    fleet.well(&["fleet", "init", "--name", "lab"]);
     fleet
 }
 
@@ -152,17 +151,8 @@ fn agents_are_routers_watch_tcp_and_receive_multicast() {
     let fleet = fleet("placed");
     let _hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
-    let output = fleet.at_hub(&["run", "vpn.toml", "--on", "live", "--out", "vpn", "--json"]);
-    assert!(is_run(&output), "{}\n{}", said(&output), fleet.logs());
-    let record = fleet.record("vpn");
-    assert!(record["failures"].is_null(), "{record:#}");
-    let summary = record["cells"][0]["summary"].as_array().unwrap();
-    let mean = |metric: &str, subject: &str| {
-        let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
-        found
-            .and_then(|entry| entry["mean"].as_f64())
-            .unwrap_or_else(|| panic!("no {metric} of {subject}: {record:#}"))
-    };
+    let record = fleet.run_live("vpn.toml", "vpn");
+    let mean = |metric: &str, subject: &str| mean(&record, metric, subject);
     // What the routers decided, and took.
     assert!(mean("vpn.window", "gold") >= 1.0);
     assert!(mean("pe.memory", "west") > 1e6 && mean("pe.memory", "east") > 1e6);
@@ -178,16 +168,13 @@ fn agents_are_routers_watch_tcp_and_receive_multicast() {
     let log = fleet.log("west-pe.log");
     assert!(log.contains("a router of wan, customers") && log.contains("agreed"), "{log}");
 
-    let output = fleet.at_hub(&["run", "television.toml", "--on", "live", "--out", "tv", "--json"]);
-    assert!(is_run(&output), "{}\n{}", said(&output), fleet.logs());
-    let record = fleet.record("tv");
-    assert!(record["failures"].is_null(), "{record:#}");
+    let record = fleet.run_live("television.toml", "tv");
     assert_eq!(record["expectations"][0]["pass"], true, "{record:#}");
 
     // What a placement lacks is told before anybody is asked.
     let run = |name: &str, text: String| {
         fs::write(fleet.folder.join("wrong.toml"), text).unwrap();
-        let output = fleet.at_hub(&["run", "wrong.toml", "--on", "live", "--out", name]);
+        let output = fleet.run_with("wrong.toml", name, &[]);
         (output.status.code(), said(&output))
     };
     let (code, told) = run("bare", VPN.replace(r#"core = "wan", office"#, "office"));
@@ -213,11 +200,8 @@ fn a_router_needs_no_more_than_its_drop_in_gives() {
         fleet.agent_as(&unit, name.ends_with("pe").then_some(&*drop_in), index)
     };
     let _agents: Vec<_> = AGENTS.iter().enumerate().map(start).collect();
-    fleet.wait_for(&AGENTS.map(|agent| (agent, "idle")));
-    let output = fleet.at_hub(&["run", "vpn.toml", "--on", "live", "--out", "vpn"]);
-    assert!(is_run(&output), "{}\n{}", said(&output), fleet.logs());
-    let record = fleet.record("vpn");
-    assert!(record["failures"].is_null(), "{record:#}");
+    fleet.wait_for_all("idle");
+    let record = fleet.run_live("vpn.toml", "vpn");
     assert_eq!(record["expectations"][0]["pass"], true, "{record:#}");
     assert_eq!(arp_ignore(&fleet), "0", "the router's interface is the kernel's again");
 }
@@ -272,10 +256,7 @@ fn a_router_ends_with_its_controller() {
     let mut hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
     let has_begun = || arp_ignore(&fleet) == "8";
-    let sends = || {
-        let journal = fs::read_to_string(fleet.folder.join("office/spool/a-2.bins")).unwrap_or_default();
-        journal.lines().count() > 3
-    };
+    let sends = || fleet.counted("office/spool/a-2.bins") > 3;
     // While it is prepared, and while it runs.
     let moments: [(&str, &dyn Fn() -> bool); 2] = [("one", &has_begun), ("two", &sends)];
     for (out, moment) in moments {
@@ -287,7 +268,7 @@ fn a_router_ends_with_its_controller() {
         assert!(within(LIMIT, || arp_ignore(&fleet) == "0"), "{out}: {}", fleet.logs());
         drop(run.output());
         hub = fleet.serve_again();
-        fleet.wait_for(&AGENTS.map(|agent| (agent, "idle")));
+        fleet.wait_for_all("idle");
     }
 }
 
@@ -352,7 +333,6 @@ fn sites(name: &str) -> Fleet {
     }
     fs::write(fleet.folder.join("policy.toml"), SERVING).unwrap();
     fs::write(fleet.folder.join("services.toml"), SERVICES).unwrap();
-    fleet.well(&["fleet", "init", "--name", "lab"]);
     fleet
 }
 
@@ -382,15 +362,8 @@ fn services_run_between_hosts_that_allow_them() {
     let mut agents = fleet.join_all(&["site", "site"]);
     let told = said(&fleet.at_hub(&["fleet", "doctor"]));
     assert!(told.contains("north: can be an end of services: ftp, iscsi"), "{told}");
-    let output = fleet.at_hub(&["run", "services.toml", "--on", "live", "--out", "out", "--json"]);
-    assert!(is_run(&output), "{}\n{}", said(&output), fleet.logs());
-    let record = fleet.record("out");
-    assert!(record["failures"].is_null(), "{record:#}");
-    let summary = record["cells"][0]["summary"].as_array().unwrap();
-    let mean = |metric: &str, subject: &str| {
-        let found = summary.iter().find(|entry| entry["metric"] == metric && entry["subject"] == subject);
-        found.and_then(|entry| entry["mean"].as_f64()).unwrap_or_else(|| panic!("no {metric} of {subject}"))
-    };
+    let record = fleet.run_live("services.toml", "out");
+    let mean = |metric: &str, subject: &str| mean(&record, metric, subject);
     assert_eq!(mean("app.transactions", "file"), 1.0);
     assert!((mean("flow.throughput", "file") * 3.0 - 16e6).abs() < 1.0, "all of the file, and no more");
     assert!(mean("flow.throughput", "disk") > 1e6 && mean("flow.throughput", "voice") > 1e4);
@@ -406,7 +379,7 @@ fn services_run_between_hosts_that_allow_them() {
 
     let run = |scenario: &str, name: &str| {
         fs::write(fleet.folder.join("other.toml"), scenario).unwrap();
-        let output = fleet.at_hub(&["run", "other.toml", "--on", "live", "--out", name]);
+        let output = fleet.run_with("other.toml", name, &[]);
         (output.status.code(), said(&output))
     };
     // Nothing is started that a policy does not name, or that is not installed: told by its agent, before
@@ -434,7 +407,7 @@ fn services_run_between_hosts_that_allow_them() {
         let log = || fleet.log("hub.log");
         let is_back = |agent: &str| log().matches(&format!("agent {agent} is there")).count() == starts;
         assert!(within(LIMIT, || SITES.into_iter().all(is_back)), "{}", log());
-        fleet.wait_for(&SITES.map(|agent| (agent, "idle")));
+        fleet.wait_for_all("idle");
         let (exit, told) = run(SERVICES, "refused");
         assert!(exit == Some(code) && told.contains(asked), "{exit:?}: {told}");
         if path.is_some() {
@@ -490,7 +463,7 @@ fn nothing_of_a_service_outlives_its_controller_or_its_agent() {
     }
 
     hub = fleet.serve_again();
-    fleet.wait_for(&SITES.map(|agent| (agent, "idle")));
+    fleet.wait_for_all("idle");
     let run = begin("two");
     for agent in &mut agents {
         agent.signal("-KILL");
@@ -505,7 +478,7 @@ fn nothing_of_a_service_outlives_its_controller_or_its_agent() {
     assert!(!fleet.folder.join("north/services").exists());
     let _agents = (fleet.agent(0), fleet.agent(1));
     assert!(within(LIMIT, || left_by_services(&fleet, "south").is_empty()), "{}", fleet.logs());
-    fleet.wait_for(&SITES.map(|agent| (agent, "idle")));
+    fleet.wait_for_all("idle");
     drop(hub);
 }
 

@@ -1,7 +1,7 @@
 //! `netstage tcp`: connections between two namespaces, watched and limited by the program.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, Process, within};
+use crate::support::{Folder, PROGRAM, Process, netstage, text, within};
 use netstage_harness::{needs, skip};
 use netstage_host::netns::netlink::Netlink;
 use netstage_host::netns::{Namespace, spawn_in};
@@ -11,10 +11,10 @@ use netstage_tcp_watch::programs::Programs;
 use netstage_tcp_watch::tracefs;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
-use std::io::{BufRead as _, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -71,19 +71,38 @@ impl World {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
-        command.arg("tcp").args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
+        netstage(&[&["tcp"], arguments].concat())
     }
 
     fn tcp(&self, arguments: &[&str]) -> Output {
-        spawn_in(&self.left, self.command(arguments)).unwrap().wait_with_output().unwrap()
+        Process::spawn_in(&self.left, self.command(arguments)).output()
+    }
+
+    /// The command under way, and the lines it prints.
+    fn begin(&self, arguments: &[&str]) -> (Process, Lines<BufReader<ChildStdout>>) {
+        begin(&self.left, self.command(arguments))
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn begin(namespace: &Namespace, command: Command) -> (Process, Lines<BufReader<ChildStdout>>) {
+    let mut process = Process::spawn_in(namespace, command);
+    let said = BufReader::new(process.child().stdout.take().unwrap()).lines();
+    (process, said)
+}
+
+/// The window that limits the connection, as the command's table has it: `-` where nothing does.
+fn limit(table: &str) -> &str {
+    let row = table.lines().rfind(|line| line.contains("> 10.0.0.2:7000"));
+    row.and_then(|row| row.split_whitespace().nth(4)).unwrap_or_else(|| panic!("{table}"))
+}
+
+/// The program with a mount of its own before it.
+fn after_mount(mount: &str, arguments: &str) -> Command {
+    let script = format!("mount {mount} && exec {PROGRAM} tcp watch {arguments}");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash", "-c", &script]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 fn every_event_is_a_line_and_a_record_is_kept() {
@@ -109,9 +128,7 @@ fn every_event_is_a_line_and_a_record_is_kept() {
     let limited = events.iter().any(|event| event["cause"] == "application-limited");
     assert!(limited, "twenty segments a millisecond leave the window open");
 
-    let report = |arguments: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_netstage")).arg("report").arg(&out).args(arguments).output().unwrap()
-    };
+    let report = |arguments: &[&str]| netstage(&["report"]).arg(&out).args(arguments).output().unwrap();
     let json: Value = serde_json::from_slice(&report(&["--json"]).stdout).unwrap();
     let names: Vec<&str> =
         json["figures"].as_array().unwrap().iter().map(|figure| figure["name"].as_str().unwrap()).collect();
@@ -151,17 +168,13 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
     };
     world.while_sending(|| {
         let said = windows(&["--cwnd", "7", "--every", "0.2"]);
-        let row = said.lines().rfind(|line| line.contains("> 10.0.0.2:7000")).unwrap();
-        let cells: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(cells[4], "7", "{said}");
+        assert_eq!(limit(&said), "7", "{said}");
         assert!(said.contains("put back"), "{said}");
         // Nothing is left of it.
-        let said = windows(&["--window", "1G"]);
-        let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
-        assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");
+        assert_eq!(limit(&windows(&["--window", "1G"])), "-");
 
         let arguments = ["limit", "--port", "7000", "--state", state, "--cwnd", "9"];
-        let mut killed = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
+        let mut killed = Process::spawn_in(&world.left, world.command(&arguments));
         let noted =
             || std::fs::read_dir(state).unwrap().flatten().any(|file| file.metadata().unwrap().len() > 0);
         assert!(within(Duration::from_secs(20), noted));
@@ -171,9 +184,7 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
         let cleaned = netstage_tcp_watch::clean::clean(Path::new(state)).unwrap();
         assert!(cleaned > 0);
         assert!(!noted());
-        let said = windows(&["--window", "1G"]);
-        let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
-        assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");
+        assert_eq!(limit(&windows(&["--window", "1G"])), "-");
     });
 }
 
@@ -203,8 +214,7 @@ fn tracing_goes_with_the_command_or_by_clean() {
     assert!(acks.iter().all(|event| number(event, "cwnd") > 0 && number(event, "peer_window") > 0));
 
     // Nothing is left of it, what runs is left alone, and what was killed is removed.
-    let mut killed = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
-    let mut heard = std::io::BufReader::new(killed.child().stdout.take().unwrap()).lines();
+    let (mut killed, mut heard) = world.begin(&arguments);
     world.while_sending(|| assert!(heard.next().unwrap().unwrap().contains("began")));
     assert_eq!(tracefs::clean(), 0);
     killed.signal("-KILL");
@@ -218,12 +228,8 @@ fn a_kernel_without_type_information_is_watched_by_its_tracing() {
     let world = World::new();
     // The types are hidden from the program alone.
     let without = |arguments: &str| {
-        let program = env!("CARGO_BIN_EXE_netstage");
-        let script = format!("mount -t tmpfs none /sys/kernel/btf && exec {program} tcp watch {arguments}");
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "bash", "-c", &script]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        world.while_sending(|| spawn_in(&world.left, command).unwrap().wait_with_output().unwrap())
+        let command = after_mount("-t tmpfs none /sys/kernel/btf", arguments);
+        world.while_sending(|| Process::spawn_in(&world.left, command).output())
     };
     let output = without("--by kernel --for 0.2");
     let said = text(&output.stderr);
@@ -252,15 +258,9 @@ fn a_kernel_without_the_tracepoint_of_turns_tells_what_two_records_suggest() {
     let mut queue = Command::new("tc");
     queue.args("qdisc add dev eth0 root tbf rate 60mbit burst 15000 limit 6000".split(' '));
     assert!(spawn_in(&world.left, queue).unwrap().wait().unwrap().success());
-    let program = env!("CARGO_BIN_EXE_netstage");
-    let script = format!(
-        "mount --bind {} {TYPES} && exec {program} tcp watch --by kernel --port 7000 --for 2 --ndjson",
-        file.display()
-    );
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "bash", "-c", &script]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = world.while_sending(|| spawn_in(&world.left, command).unwrap().wait_with_output().unwrap());
+    let mount = format!("--bind {} {TYPES}", file.display());
+    let command = after_mount(&mount, "--by kernel --port 7000 --for 2 --ndjson");
+    let output = world.while_sending(|| Process::spawn_in(&world.left, command).output());
     let (told, said) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}");
     assert!(said.contains("not told here: tcp_cong_state_set, which tells reductions"), "{said}");
@@ -275,13 +275,12 @@ fn a_process_that_exits_ends_what_limits_it() {
     let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
     let mut command = Command::new("bash");
     command.args(["-c", &format!("exec 3<>/dev/tcp/10.0.0.2/{PORT}; read line <&3")]);
-    let mut client = Process::new(spawn_in(&world.left, command).unwrap());
+    let mut client = Process::spawn_in(&world.left, command);
     let _accepted = listener.accept().unwrap();
     let process = client.child().id().to_string();
     let arguments =
         ["limit", "--process", &process, "--cwnd", "9", "--every", "0.1", "--state", state.to_str().unwrap()];
-    let mut limiting = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
-    let said = std::io::BufReader::new(limiting.child().stdout.take().unwrap()).lines();
+    let (limiting, said) = world.begin(&arguments);
     let mut rows = said.map_while(Result::ok).filter(|line| line.contains("> 10.0.0.2:7000"));
     assert!(rows.next().is_some());
     client.signal("-KILL");
@@ -303,8 +302,7 @@ fn of_ten_thousand_flows_nothing_is_lost() {
     let world = World::new();
     let mut command = world.command(&["watch", "--port", "7000", "--namespace"]);
     command.args(["/proc/self/ns/net", "--ndjson"]);
-    let mut watching = Process::new(spawn_in(&world.left, command).unwrap());
-    let mut said = std::io::BufReader::new(watching.child().stdout.take().unwrap()).lines();
+    let (mut watching, mut said) = begin(&world.left, command);
     let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
     let connect = || world.left.run(|| TcpStream::connect(("10.0.0.2", PORT)).unwrap()).unwrap();
     // The first one shows that it watches.
@@ -382,42 +380,27 @@ fn connections_of_a_container_are_limited_before_their_first_segment() {
     let (world, folder) = (World::new(), Folder::new("tcp-limit-cgroup"));
     let state = folder.join("state");
     let path = cgroup.0.to_str().unwrap();
-    let arguments = [
-        "limit",
-        "--container",
-        &id,
-        "--window",
-        "9000B",
-        "--cwnd",
-        "7",
-        "--state",
-        state.to_str().unwrap(),
-        "--every",
-        "0.1",
-    ];
-    let mut limiting = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
-    let mut said = std::io::BufReader::new(limiting.child().stdout.take().unwrap()).lines();
+    let state = state.to_str().unwrap();
+    let options = ["--window", "9000B", "--cwnd", "7", "--state", state, "--every", "0.1"];
+    let arguments = [&["limit", "--container", &id], &options[..]].concat();
+    let (mut limiting, mut said) = world.begin(&arguments);
     assert!(said.next().unwrap().unwrap().contains("0 connections limited"));
     let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
     let mut command = Command::new("bash");
     let script = format!("echo $$ > {path}/cgroup.procs; exec 3<>/dev/tcp/10.0.0.2/{PORT}; read line <&3");
     command.args(["-c", &script]);
-    let _client = Process::new(spawn_in(&world.left, command).unwrap());
+    let _client = Process::spawn_in(&world.left, command);
     let mut stream = listener.accept().unwrap().0;
     let window = first_window(&world.right);
     assert!(window <= 9_000, "{window}");
     let row = said.by_ref().map(Result::unwrap).find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
-    let cells: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(cells[4], "7", "{row}");
+    assert_eq!(limit(&row), "7");
     limiting.signal("-INT");
     assert!(said.map_while(Result::ok).last().unwrap().contains("put back 1 connection"));
     assert!(limiting.output().status.success());
     // Nothing is left of it, and what begins now is free.
-    let look =
-        ["limit", "--cgroup", path, "--window", "1G", "--for", "0.1", "--state", state.to_str().unwrap()];
-    let said = text(&world.tcp(&look).stdout);
-    let row = said.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
-    assert_eq!(row.split_whitespace().nth(4), Some("-"), "{said}");
+    let look = ["limit", "--cgroup", path, "--window", "1G", "--for", "0.1", "--state", state];
+    assert_eq!(limit(&text(&world.tcp(&look).stdout)), "-");
     stream.write_all(b"over\n").unwrap();
 }
 
@@ -425,27 +408,18 @@ fn connections_of_a_container_are_limited_before_their_first_segment() {
 fn routes(namespace: &Namespace) -> String {
     let mut command = Command::new("ip");
     command.args(["route", "show"]).stdout(Stdio::piped());
-    text(&spawn_in(namespace, command).unwrap().wait_with_output().unwrap().stdout)
+    text(&Process::spawn_in(namespace, command).output().stdout)
 }
 
 fn a_route_limits_what_begins_and_goes_with_the_command_or_by_clean() {
     watching();
     let (world, folder) = (World::new(), Folder::new("tcp-limit-route"));
     let state = folder.join("state");
-    let arguments = [
-        "limit",
-        "--route",
-        "10.0.0.2",
-        "--cwnd",
-        "11",
-        "--window",
-        "20000B",
-        "--state",
-        state.to_str().unwrap(),
-    ];
+    let keep = ["--state", state.to_str().unwrap()];
+    let options = ["limit", "--route", "10.0.0.2", "--cwnd", "11", "--window", "20000B"];
+    let arguments = [&options[..], &keep].concat();
     let begin = || {
-        let mut limiting = Process::new(spawn_in(&world.left, world.command(&arguments)).unwrap());
-        let mut said = std::io::BufReader::new(limiting.child().stdout.take().unwrap()).lines();
+        let (limiting, mut said) = world.begin(&arguments);
         assert!(said.next().unwrap().unwrap().contains("connections to 10.0.0.2"));
         (limiting, said)
     };
@@ -460,12 +434,10 @@ fn a_route_limits_what_begins_and_goes_with_the_command_or_by_clean() {
     });
     // The kernel remembers the route's limit with the host, as the first connection ends.
     let looked = world.while_sending(|| {
-        let look =
-            ["limit", "--port", "7000", "--window", "1G", "--for", "0.1", "--state", state.to_str().unwrap()];
-        text(&world.tcp(&look).stdout)
+        let look = ["limit", "--port", "7000", "--window", "1G", "--for", "0.1"];
+        text(&world.tcp(&[&look[..], &keep].concat()).stdout)
     });
-    let row = looked.lines().find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
-    assert_eq!(row.split_whitespace().nth(4), Some("11"), "{looked}");
+    assert_eq!(limit(&looked), "11");
     // Another one would be in its way.
     let again = world.tcp(&arguments);
     assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
@@ -509,22 +481,9 @@ fn a_gateway_limits_what_hosts_advertise_through_it() {
         }
     }
     gateway.sysctl("net.ipv4.ip_forward", "1").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
-    command.args([
-        "tcp",
-        "limit",
-        "--gateway",
-        "eth1",
-        "--window",
-        "30000B",
-        "--port",
-        "7000",
-        "--every",
-        "0.1",
-    ]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut limiting = Process::new(spawn_in(&gateway, command).unwrap());
-    let mut said = std::io::BufReader::new(limiting.child().stdout.take().unwrap()).lines();
+    let command =
+        ["tcp", "limit", "--gateway", "eth1", "--window", "30000B", "--port", "7000", "--every", "0.1"];
+    let (mut limiting, mut said) = begin(&gateway, netstage(&command));
     assert!(said.next().is_some_and(|line| line.unwrap().contains("lowered")));
 
     let listener = right.run(|| TcpListener::bind(("10.0.1.1", PORT)).unwrap()).unwrap();
@@ -586,7 +545,7 @@ fn who_may_not_is_told_what_it_takes() {
     let nobody = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
-        command.arg(env!("CARGO_BIN_EXE_netstage")).args(["tcp", "watch", "--for", "0.2"]).args(arguments);
+        command.arg(PROGRAM).args(["tcp", "watch", "--for", "0.2"]).args(arguments);
         command.output().unwrap()
     };
     let output = nobody(&["--by", "kernel"]);

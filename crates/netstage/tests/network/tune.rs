@@ -2,7 +2,7 @@
 //! against a sweep.
 
 use crate::apart::{Apart, line};
-use crate::support::{Folder, Process, within};
+use crate::support::{Folder, Process, netstage, record, text, within};
 use netstage_core::link;
 use netstage_core::quantity::Capacity;
 use netstage_core::time::Duration;
@@ -15,7 +15,6 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 const SERVER: &str = "10.1.0.1";
 const KEY: &str = "00112233445566778899aabbccddeeff";
 /// The VPN paper's line: 28.5 Mbit/s of payload in 20 ms, which 71 kB fill, and a queue of 68 packets.
@@ -28,10 +27,7 @@ fn paper_line() -> link::Config {
 
 /// A server there, for as long as it lives.
 fn serve(right: &Namespace) -> Process {
-    let mut command = Command::new(PROGRAM);
-    command.args(["measure", "serve", "--json"]).env("NETSTAGE_KEY", KEY);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
-    let mut server = Process::new(spawn_in(right, command).unwrap());
+    let mut server = Process::spawn_in(right, with_key(&["measure", "serve", "--json"]));
     let mut said = BufReader::new(server.child().stdout.take().unwrap());
     let mut first = String::new();
     said.read_line(&mut first).unwrap();
@@ -41,15 +37,14 @@ fn serve(right: &Namespace) -> Process {
     server
 }
 
-fn client(left: &Namespace, arguments: &[&str]) -> Output {
-    let mut command = Command::new(PROGRAM);
-    command.args(arguments).env("NETSTAGE_KEY", KEY);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
-    spawn_in(left, command).unwrap().wait_with_output().unwrap()
+fn with_key(arguments: &[&str]) -> Command {
+    let mut command = netstage(arguments);
+    command.env("NETSTAGE_KEY", KEY);
+    command
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn client(left: &Namespace, arguments: &[&str]) -> Output {
+    Process::spawn_in(left, with_key(arguments)).output()
 }
 
 fn json(output: &Output) -> Value {
@@ -103,7 +98,7 @@ fn a_window_is_found_between_two_hosts_and_explained() {
         }
     }
     assert!(permanent.contains("congctl"), "{permanent}");
-    let report = Command::new(PROGRAM).arg("report").arg(&out).output().unwrap();
+    let report = netstage(&["report"]).arg(&out).output().unwrap();
     let report = text(&report.stdout);
     for part in ["round trip", "bandwidth delay product", "too few to be sure"] {
         assert!(report.contains(part), "{part}: {report}");
@@ -135,9 +130,7 @@ fn what_cannot_be_searched_for_is_said() {
         // Nobody listens on a port of the loopback's that is that of nothing.
         (&["127.0.0.1", "-p", "1"], 1, "no server at 127.0.0.1:1"),
     ] {
-        let mut command = Command::new(PROGRAM);
-        command.args(["tcp", "tune"]).args(arguments).env("NETSTAGE_KEY", KEY);
-        let output = command.output().unwrap();
+        let output = with_key(&[&["tcp", "tune"], arguments].concat()).output().unwrap();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(said.contains(part), "{arguments:?}: {said}");
@@ -282,12 +275,10 @@ fn in_the_simulator_it_is_within_three_percent_of_the_best_of_a_sweep() {
     let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers/vpn-tcp");
     let run = |scenario: &str, arguments: &[&str]| -> Value {
         let out = folder.join(scenario);
-        let mut command = Command::new(PROGRAM);
-        command.arg("run").arg(format!("{scenarios}/{scenario}.toml")).args(["--on", "sim", "--out"]);
-        command.arg(&out).args(arguments);
-        let output = command.output().unwrap();
+        let mut command = netstage(&["run", &format!("{scenarios}/{scenario}.toml"), "--on", "sim", "--out"]);
+        let output = command.arg(&out).args(arguments).output().unwrap();
         assert!(matches!(output.status.code(), Some(0 | 3)), "{}", text(&output.stderr));
-        serde_json::from_slice(&std::fs::read(out.join("record.json")).unwrap()).unwrap()
+        record(&out)
     };
     let value = |record: &Value, cell: usize, metric: &str| {
         let found = record["cells"][cell]["summary"].as_array().unwrap().iter();

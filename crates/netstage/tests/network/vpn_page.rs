@@ -1,6 +1,6 @@
 //! docs/why-is-my-vpn-slow.md, as it stands.
 
-use crate::support::{Folder, run_page};
+use crate::support::{Folder, record, run_page};
 use netstage_harness::needs;
 use serde_json::Value;
 
@@ -14,14 +14,11 @@ fn the_page_works_as_written() {
     }
     let folder = Folder::new("why-slow");
     let text = run_page("why-is-my-vpn-slow.md", &folder);
-    let record = |name: &str| -> Value {
-        serde_json::from_slice(&std::fs::read(folder.join(name).join("record.json")).unwrap()).unwrap()
-    };
     let summary = |record: &Value, metric: &str| -> f64 {
         let entries = record["cells"][0]["summary"].as_array().unwrap().iter();
         entries.filter(|entry| entry["metric"] == metric).filter_map(|entry| entry["mean"].as_f64()).sum()
     };
-    let (slow, tuned) = (record("slow"), record("tuned"));
+    let (slow, tuned) = (record(&folder.join("slow")), record(&folder.join("tuned")));
     assert!(summary(&slow, "flow.throughput") > 0.0, "{}", slow["cells"]);
     // A queue of 300 kB in front of 20 Mbit/s.
     assert!(summary(&tuned, "test.buffer") > 50e3, "{}", tuned["cells"]);

@@ -1,10 +1,10 @@
 //! The program as people and scripts meet it: exit codes, messages, files.
 
-use crate::support::Folder;
+use crate::support::{Folder, netstage};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 const SCENARIO: &str = r#"
@@ -59,8 +59,8 @@ impl Place {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
-        command.current_dir(&self.0).args(arguments).stdin(Stdio::null());
+        let mut command = netstage(arguments);
+        command.current_dir(&self.0);
         command
     }
 
@@ -85,7 +85,7 @@ impl Place {
     /// Starts a study of many runs, and waits until some are done.
     fn start_long(&self, out: &str) -> Child {
         let mut command = self.command(&["run", "line.toml", "--repeat", "150", "--out", out]);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command.spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while finished_runs(&self.0.join(out)) < 3 {
             assert!(Instant::now() < deadline, "no run was finished within a minute");
@@ -297,12 +297,7 @@ fn a_folder_that_cannot_be_written_is_exit_1() {
 fn a_reader_that_goes_away_is_no_failure() {
     let place = Place::new("pipe");
     place.expect(0, &["run", "line.toml", "--out", "a"]);
-    let mut child = place
-        .command(&["report", "a", "--csv", "-"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = place.command(&["report", "a", "--csv", "-"]).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));

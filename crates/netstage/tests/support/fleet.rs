@@ -2,16 +2,15 @@
 #![allow(dead_code)]
 
 use super::network::{address, join};
-use super::{Folder, Process, within};
+use super::{Folder, PROGRAM, Process, netstage, said, within};
+use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
-use netstage_host::netns::{Namespace, spawn_in};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 pub const CONTROLLER: &str = "192.168.77.1:4700";
 /// Far longer than anything here takes, on any machine.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -44,13 +43,14 @@ impl Fleet {
             host
         };
         let hosts = (0..names.len()).map(host).collect();
-        Fleet { hub, hosts, names: names.to_vec(), folder: Folder::new(name) }
+        let fleet = Fleet { hub, hosts, names: names.to_vec(), folder: Folder::new(name) };
+        fleet.well(&["fleet", "init", "--name", "lab"]);
+        fleet
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command.args(arguments).current_dir(&*self.folder).env("NETSTAGE_FLEET", self.folder.join("fleet"));
-        command.stdin(Stdio::null());
+        let mut command = netstage(arguments);
+        command.current_dir(&*self.folder).env("NETSTAGE_FLEET", self.folder.join("fleet"));
         command
     }
 
@@ -60,9 +60,7 @@ impl Fleet {
     }
 
     pub fn run_in(&self, namespace: &Namespace, arguments: &[&str]) -> Output {
-        let mut command = self.command(arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Process::new(spawn_in(namespace, command).unwrap()).output()
+        Process::spawn_in(namespace, self.command(arguments)).output()
     }
 
     /// What it prints, of one that goes well.
@@ -79,7 +77,7 @@ impl Fleet {
     fn start_command(&self, namespace: &Namespace, log: &str, mut command: Command) -> Process {
         let log = File::options().create(true).append(true).open(self.folder.join(log)).unwrap();
         command.stdout(Stdio::null()).stderr(log);
-        Process::new(spawn_in(namespace, command).unwrap())
+        Process::spawn_in(namespace, command)
     }
 
     /// Another controller's process, once the one before is gone.
@@ -91,7 +89,7 @@ impl Fleet {
     pub fn serve(&self) -> Process {
         let process =
             self.start(&self.hub, "hub.log", &["fleet", "serve", "--listen", CONTROLLER, "--metrics"]);
-        assert!(within(LIMIT, || self.log("hub.log").contains("agents dial")), "{}", self.log("hub.log"));
+        self.wait_for_log("hub.log", "agents dial");
         process
     }
 
@@ -146,7 +144,7 @@ impl Fleet {
     pub fn serve_as(&self, unit: &Path) -> Process {
         let arguments = ["fleet", "serve", "--fleet", "fleet", "--listen", CONTROLLER];
         let process = self.start_as(&unit.display().to_string(), &self.hub, "hub.log", &arguments);
-        assert!(within(LIMIT, || self.log("hub.log").contains("agents dial")), "{}", self.log("hub.log"));
+        self.wait_for_log("hub.log", "agents dial");
         process
     }
 
@@ -156,7 +154,7 @@ impl Fleet {
             Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/as_unit.py"));
         command.arg(unit).arg(self.folder.join("netstage")).args(arguments).current_dir(&*self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        Process::new(spawn_in(namespace, command).unwrap())
+        Process::spawn_in(namespace, command)
     }
 
     /// What is told there for Prometheus.
@@ -164,7 +162,7 @@ impl Fleet {
         let mut command = Command::new("curl");
         command.args(["-sS", "--fail", &format!("http://{address}/metrics")]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = Process::new(spawn_in(namespace, command).unwrap()).output();
+        let output = Process::spawn_in(namespace, command).output();
         assert!(output.status.success(), "{}", said(&output));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -187,13 +185,16 @@ impl Fleet {
             start(index)
         });
         let agents = agents.collect();
-        let idle: Vec<_> = self.names.iter().map(|name| (*name, "idle")).collect();
-        self.wait_for(&idle);
+        self.wait_for_all("idle");
         agents
     }
 
     pub fn log(&self, name: &str) -> String {
         fs::read_to_string(self.folder.join(name)).unwrap_or_default()
+    }
+
+    pub fn wait_for_log(&self, name: &str, part: &str) {
+        assert!(within(LIMIT, || self.log(name).contains(part)), "no {part:?} in {name}\n{}", self.logs());
     }
 
     /// What all of them have said.
@@ -216,8 +217,29 @@ impl Fleet {
         assert!(within(LIMIT, is_so), "{:?}\n{}", self.states(), self.logs());
     }
 
-    pub fn record(&self, out: &str) -> Value {
-        serde_json::from_slice(&fs::read(self.folder.join(out).join("record.json")).unwrap()).unwrap()
+    /// Waits until all agents are.
+    pub fn wait_for_all(&self, state: &str) {
+        self.wait_for(&self.names.iter().map(|name| (*name, state)).collect::<Vec<_>>());
+    }
+
+    /// The record of a scenario that runs on the agents, without a failure. A machine that stood still makes a
+    /// run void, which is not what is tested here.
+    pub fn run_live(&self, scenario: &str, out: &str) -> Value {
+        let output = self.run_with(scenario, out, &[]);
+        let is_run = matches!(output.status.code(), Some(0 | 3 | 5));
+        assert!(is_run, "{}\n{}", said(&output), self.logs());
+        let record = super::record(&self.folder.join(out));
+        assert!(record["failures"].is_null(), "{record:#}");
+        record
+    }
+
+    pub fn run_with(&self, scenario: &str, out: &str, more: &[&str]) -> Output {
+        self.at_hub(&[&["run", scenario, "--on", "live", "--out", out], more].concat())
+    }
+
+    /// Rows that an agent has kept of its first flow's bins.
+    pub fn counted(&self, journal: &str) -> usize {
+        fs::read_to_string(self.folder.join(journal)).unwrap_or_default().lines().count()
     }
 
     pub fn spooled(&self, agent: &str) -> Vec<PathBuf> {
@@ -227,13 +249,4 @@ impl Fleet {
             .filter(|path| path.extension().is_some_and(|e| e == "json"))
             .collect()
     }
-}
-
-pub fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// A machine that stood still makes a run void, which is not what is tested here.
-pub fn is_run(output: &Output) -> bool {
-    matches!(output.status.code(), Some(0 | 3 | 5))
 }

@@ -5,11 +5,45 @@ pub mod fleet;
 pub mod network;
 pub mod routing;
 
+use netstage_host::netns::{Namespace, spawn_in};
+use serde_json::Value;
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+
+/// The program with these arguments, whose output is kept.
+pub fn netstage(arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// All that a program printed.
+pub fn said(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The record in a folder.
+pub fn record(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("record.json")).unwrap()).unwrap()
+}
+
+/// The mean of a metric of a subject in a record's first cell.
+pub fn mean(record: &Value, metric: &str, subject: &str) -> f64 {
+    let mut summary = record["cells"][0]["summary"].as_array().unwrap().iter();
+    let found = summary.find(|entry| entry["metric"] == metric && entry["subject"] == subject);
+    let mean = found.and_then(|entry| entry["mean"].as_f64());
+    mean.unwrap_or_else(|| panic!("no {metric} of {subject}: {record:#}"))
+}
 
 /// A folder that goes when the test does.
 pub struct Folder(PathBuf);
@@ -50,6 +84,10 @@ pub struct Process(Option<Child>);
 impl Process {
     pub fn new(child: Child) -> Process {
         Process(Some(child))
+    }
+
+    pub fn spawn_in(namespace: &Namespace, command: Command) -> Process {
+        Process::new(spawn_in(namespace, command).unwrap())
     }
 
     pub fn child(&mut self) -> &mut Child {
@@ -129,7 +167,7 @@ fn page_script(page: &str) -> String {
 }
 
 fn run_script(script: &str, folder: &Folder, command: &[&str]) -> String {
-    let programs = Path::new(env!("CARGO_BIN_EXE_netstage")).parent().unwrap();
+    let programs = Path::new(PROGRAM).parent().unwrap();
     std::fs::write(folder.join("page.sh"), format!("export PATH={}:$PATH\n{script}", programs.display()))
         .unwrap();
     let output = Command::new(command[0]).args(&command[1..]).current_dir(&**folder).output().unwrap();

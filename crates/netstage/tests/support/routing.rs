@@ -1,26 +1,23 @@
 //! Scenarios with routing daemons: whether they can run here, and where their nodes are.
 
+use super::{netstage, said, text};
 use netstage_harness::skip_busy;
 use netstage_host::netns::Namespace;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
+use std::process::{Command, Output};
 
 pub fn run(scenario: &Path, out: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.arg("run").arg(scenario).arg("--out").arg(out).args(arguments);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = netstage(&["run"]);
+    command.arg(scenario).arg("--out").arg(out).args(arguments);
     command
 }
 
 /// Met; skipped where the machine was too busy to tell.
 pub fn assert_met(output: &Output) {
-    let said = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
         Some(0) => {}
-        Some(5) => skip_busy(&said),
-        _ => panic!("{:?}\n{}{said}", output.status.code(), String::from_utf8_lossy(&output.stdout)),
+        Some(5) => skip_busy(text(&output.stderr)),
+        code => panic!("{code:?}\n{}", said(output)),
     }
 }
 

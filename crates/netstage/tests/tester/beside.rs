@@ -75,7 +75,7 @@ fn a_table_of_a_route_collector_stands_beside_the_networks() {
     let whole = dump(3);
     std::fs::remove_file(world.folder.join("rib.20261101.0000.gz")).unwrap();
     std::fs::write(world.folder.join("rib.20261101.0000.gz"), &whole[..whole.len() - 1]).unwrap();
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     let refused = refusal(&world.test(&configuration));
     assert!(refused.contains("rib.20261101.0000.gz: no whole MRT record at byte"), "{refused}");
 }
@@ -94,7 +94,7 @@ fn bird_hears_of_networks_and_the_kernel_or_netstage_forwards_to_them() {
     let configuration = world.configure(head, rest);
     let refused = refusal(&world.test(&configuration));
     assert!(refused.contains("no BGP session with 192.0.2.5: connection refused"), "{refused}");
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     let _bird = bird(&world, &configuration);
     let output = world.test(&configuration);
     let cells = trials(&output);
@@ -102,14 +102,14 @@ fn bird_hears_of_networks_and_the_kernel_or_netstage_forwards_to_them() {
     all_came_back(&cells);
     assert_told(&output, "100 routes of table.txt (2000 left out)");
     // The kernel has the routes from BIRD, and forwards no more: netstage's router does, by the same routes.
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     let router = world.begin("");
     let text = std::fs::read_to_string(&configuration).unwrap();
     std::fs::write(&configuration, text.replace("Linux with BIRD", "netstage with BIRD")).unwrap();
     all_came_back(&trials(&world.test(&configuration)));
     drop(router);
     // Nobody forwards: it was the router that did.
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     let refused = refusal(&world.test(&configuration));
     assert!(refused.contains("netstage with BIRD"), "{refused}");
 }

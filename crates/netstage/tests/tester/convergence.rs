@@ -30,7 +30,7 @@ fn packets_follow_routes_that_go_and_come() {
             assert!(lost < 30_000.0, "{lost}");
         }
         drop(bird);
-        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+        world.forget();
     }
 }
 

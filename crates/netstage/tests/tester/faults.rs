@@ -47,7 +47,7 @@ fn a_router_that_answers_late_is_waited_for() {
     all_came_back(&trials(&tester.output()));
     // And in vain.
     ip(&world.router, "address delete 192.0.2.1/30 dev eth0\n");
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     let refused = refusal(&world.test(&configuration));
     assert!(refused.contains("192.0.2.1 does not answer ARP at port0"), "{refused}");
 }
@@ -89,7 +89,7 @@ fn a_router_that_drops_or_doubles_is_told_so() {
             let refused = refusal(&output);
             assert!(refused.contains(message), "{refused}");
         });
-        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+        world.forget();
     }
 }
 

@@ -1,10 +1,9 @@
 //! FRR tells netstage's router what it and the tester have told each other by LDP and BGP: labels to swap and
 //! pop, and which to push towards the next hops of BGP's routes.
 
-use crate::support::{Process, within};
-use crate::world::{PROGRAM, World, all_came_back, ip, trials};
+use crate::support::{Process, netstage, within};
+use crate::world::{World, all_came_back, ip, trials};
 use netstage_harness::needs;
-use netstage_host::netns::spawn_in;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -33,9 +32,9 @@ fn begin(world: &World, sessions: &str) -> Driven {
              fpm = \"127.0.0.1:2620\"\nv6_rows = 64\ncontrol = \"{here}/router.sock\"\n"
         ),
     );
-    let mut command = Command::new(PROGRAM);
-    command.args(["router", "run"]).arg(world.folder.join("router.toml")).stderr(Stdio::null());
-    let router = Process::new(spawn_in(&world.router, command).unwrap());
+    let mut command = netstage(&["router", "run"]);
+    command.arg(world.folder.join("router.toml")).stdout(Stdio::null()).stderr(Stdio::null());
+    let router = Process::spawn_in(&world.router, command);
     let socket = world.folder.join("router.sock");
     assert!(within(PATIENCE, || netstage_router::daemon::ask(&socket).is_ok()), "no router");
     write(
@@ -97,7 +96,7 @@ pub fn daemons(world: &World, script: &str) -> Process {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", &script]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    Process::new(spawn_in(&world.router, command).unwrap())
+    Process::spawn_in(&world.router, command)
 }
 
 /// What FRR says to commands.
@@ -122,7 +121,7 @@ fn frr_drives_the_router_by_ldp_and_bgp() {
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 2);
     all_came_back(&cells);
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     // What leaves without a label again has its own port's address as next hop.
     let configuration = world.configure(&head.replace("\"swap\", \"push\"", "\"pop\""), rest);
     all_came_back(&trials(&world.test(&configuration)));

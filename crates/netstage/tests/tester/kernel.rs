@@ -28,7 +28,7 @@ fn the_kernel_pushes_and_swaps() {
         ip(&world.router, &world.setup(&configuration, "linux"));
         ip_with(&world.router, &["-f", "mpls"], &world.setup(&configuration, "linux-mpls"));
         let output = world.test(&configuration);
-        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+        world.forget();
         output
     };
     came_back_right(&trials(&begin("\"push\"")));

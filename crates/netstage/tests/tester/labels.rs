@@ -71,7 +71,7 @@ fn labels_are_those_the_router_has_told_of() {
         refused.contains("swap: no LDP session with 192.0.2.1 yet") || refused.contains("none came back"),
         "{refused}"
     );
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     let own = Fec::Prefix { address: [192, 0, 2, 1].into(), length: 32 };
     let bindings = vec![
         transit(1, 4100),
@@ -96,7 +96,7 @@ fn labels_are_those_the_router_has_told_of() {
     assert_eq!(cells.len(), 3);
     all_came_back(&cells);
     drop(router);
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     // Explicit null is popped, and what is beneath looked up.
     let plain: String =
         (0..100).map(|network| format!("11.0.{network}.0/24 via 192.0.2.6 dev eth1\n")).collect();

@@ -36,7 +36,7 @@ fn a_router_does_both_ways_what_labels_and_routes_say() {
     let addresses = Netlink::open(&world.tester).unwrap().addresses().unwrap();
     assert!(!addresses.iter().any(|own| own.address.is_ipv4()), "{addresses:?}");
     drop(router);
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
     let configuration = world.configure(&format!("{head}operations = [\"push\"]\n"), rest);
     let router = world.begin(&world.setup(&configuration, "netstage"));
     let cells = trials(&world.test(&configuration));
@@ -61,7 +61,7 @@ fn the_kernel_forwards_ip_as_every_generator_sends_it() {
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), sizes.len());
         all_came_back(&cells);
-        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+        world.forget();
     }
 }
 
@@ -119,14 +119,14 @@ fn packets_of_ipv6_are_forwarded_with_and_without_labels() {
         assert_eq!(cells.len(), operations.split(',').count());
         all_came_back(&cells);
         drop(router);
-        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+        world.forget();
     }
     // Under labels a router of IPv4 carries them too (6PE).
     let configuration = world.configure(&format!("{head}operations = [\"push\", \"swap\"]\n"), rest);
     let router = world.begin(&world.setup(&configuration, "netstage"));
     all_came_back(&trials(&world.test(&configuration)));
     drop(router);
-    std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+    world.forget();
 }
 
 /// The shell blocks of docs/router-test.md, as they stand.

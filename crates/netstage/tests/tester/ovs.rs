@@ -93,7 +93,7 @@ fn open_vswitch_pushes_swaps_and_pops() {
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), operations.split(',').count());
         came_back_right(&cells);
-        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+        world.forget();
     }
 }
 

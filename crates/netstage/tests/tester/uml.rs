@@ -95,7 +95,7 @@ fn another_kernel_pushes_and_swaps() {
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), operations.split(',').count());
         came_back_right(&cells);
-        std::fs::remove_dir_all(world.folder.join("out")).unwrap();
+        world.forget();
     }
 }
 

@@ -1,7 +1,7 @@
 //! A tester around a router, in two namespaces with three links between them.
 
 use crate::support::network::join_by;
-use crate::support::{Folder, Process, within};
+use crate::support::{Folder, Process, netstage, said, within};
 use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink, ethtool, spawn_in};
 use serde_json::Value;
@@ -12,7 +12,6 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Room for a label above the largest packet.
 const MTU: u32 = 1512;
@@ -85,10 +84,9 @@ impl World {
     }
 
     pub fn setup(&self, configuration: &PathBuf, kind: &str) -> String {
-        let output =
-            Command::new(PROGRAM).args(["test", "router", "--setup", kind]).arg(configuration).output();
-        let output = output.unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut command = netstage(&["test", "router", "--setup", kind]);
+        let output = command.arg(configuration).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -103,9 +101,9 @@ impl World {
         );
         let file = self.folder.join("router.toml");
         std::fs::write(&file, text).unwrap();
-        let mut command = Command::new(PROGRAM);
-        command.args(["router", "run"]).arg(file).stderr(Stdio::piped());
-        let process = Process::new(spawn_in(&self.router, command).unwrap());
+        let mut command = netstage(&["router", "run"]);
+        command.arg(file).stdout(Stdio::null());
+        let process = Process::spawn_in(&self.router, command);
         let answers = || netstage_router::daemon::ask(&socket).is_ok();
         assert!(within(PATIENCE, answers), "the router does not answer");
         process
@@ -115,12 +113,16 @@ impl World {
         self.begin_test(configuration).output()
     }
 
+    /// Makes room for the record of another test.
+    pub fn forget(&self) {
+        std::fs::remove_dir_all(self.folder.join("out")).unwrap();
+    }
+
     /// Begins a test.
     pub fn begin_test(&self, configuration: &PathBuf) -> Process {
-        let mut command = Command::new(PROGRAM);
-        command.args(["test", "router", "--json", "--retries", "8", "--out"]).arg(self.folder.join("out"));
-        command.arg(configuration).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Process::new(spawn_in(&self.tester, command).unwrap())
+        let mut command = netstage(&["test", "router", "--json", "--retries", "8", "--out"]);
+        command.arg(self.folder.join("out")).arg(configuration);
+        Process::spawn_in(&self.tester, command)
     }
 }
 

@@ -1,11 +1,9 @@
 //! What is left of a router that is killed, and who takes it over.
 
-use crate::router::world::{PATIENCE, PROGRAM, Stream, World, counted, interfaces, socket, state};
-use crate::support::{Folder, Process, within};
-use netstage_host::netns::spawn_in;
+use crate::router::world::{PATIENCE, Stream, World, counted, interfaces, socket, state};
+use crate::support::{Folder, Process, netstage, said, within};
 use nix::mount::{MsFlags, mount, umount};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// A file system for pins, which goes with the test.
 struct Pins(PathBuf);
@@ -36,15 +34,10 @@ impl Drop for Pins {
 }
 
 fn clean(world: &World, folder: &Folder) -> (Option<i32>, String) {
-    let mut command = Command::new(PROGRAM);
-    command.args(["clean", "--socket"]).arg(socket(folder, 0)).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = Process::new(spawn_in(&world.routers[0], command).unwrap()).output();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
-}
-
-fn forwards(world: &World) -> String {
-    world.routers[0].sysctl_value("net/ipv4/conf/edge0/forwarding").unwrap()
+    let mut command = netstage(&["clean", "--socket"]);
+    command.arg(socket(folder, 0));
+    let output = Process::spawn_in(&world.routers[0], command).output();
+    (output.status.code(), said(&output))
 }
 
 fn kill(mut router: Process) {
@@ -64,17 +57,17 @@ fn a_killed_router_leaves_nothing_in_the_way_of_frames() {
     // The next one finds how settings were before the first.
     let mut again = world.begin(&folder, 0);
     assert!(within(PATIENCE, || world.reaches(100)));
-    assert_eq!(forwards(&world), "0");
+    assert_eq!(world.forwards(), "0");
     again.signal("-TERM");
     assert!(again.output().status.success());
-    assert_eq!(forwards(&world), "1");
+    assert_eq!(world.forwards(), "1");
 
     // Or they are put back by hand.
     kill(world.begin(&folder, 0));
-    assert_eq!(forwards(&world), "0");
+    assert_eq!(world.forwards(), "0");
     let (code, said) = clean(&world, &folder);
     assert!(code == Some(0) && said.contains("put back net/ipv4/conf/edge0/forwarding"), "{code:?} {said}");
-    assert_eq!(forwards(&world), "1");
+    assert_eq!(world.forwards(), "1");
     assert!(!socket(&folder, 0).exists());
     let (code, said) = clean(&world, &folder);
     assert!(code == Some(0) && said.contains("nothing was left"), "{code:?} {said}");
@@ -105,10 +98,7 @@ fn a_killed_router_forwards_on_until_the_next_takes_over() {
     let file = folder.join("router0.toml");
     let good = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, good.replace("\"edge0\"", "\"edge0\", \"edge7\"")).unwrap();
-    let mut command = Command::new(PROGRAM);
-    command.args(["router", "run"]).arg(&file).stderr(Stdio::piped());
-    let output = Process::new(spawn_in(&world.routers[0], command).unwrap()).output();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let (_, said) = world.refused(&file);
     assert!(said.contains("there is no interface edge7"), "{said}");
     assert!(world.reaches(100));
     std::fs::write(&file, good).unwrap();
@@ -119,7 +109,7 @@ fn a_killed_router_forwards_on_until_the_next_takes_over() {
     assert!(world.reaches(100));
     let (code, said) = clean(&world, &folder);
     assert!(code == Some(0) && said.contains("4 settings, 2 programs"), "{code:?} {said}");
-    assert_eq!((pins.all(), forwards(&world)), (vec!["core0".into(), "edge0".into()], "1".into()));
+    assert_eq!((pins.all(), world.forwards()), (vec!["core0".into(), "edge0".into()], "1".into()));
     // The one that begins next and ends as it should leaves nothing.
     let mut near = world.begin(&folder, 0);
     near.signal("-TERM");
@@ -132,12 +122,9 @@ fn where_nothing_can_be_pinned_it_does_not_begin() {
     let folder = Folder::new("router-no-pins");
     let head = format!("when_killed = \"forward\"\npins = \"{}\"", folder.join("pins").display());
     let file = world.configure(&folder, 0, &head, "");
-    let mut command = Command::new(PROGRAM);
-    command.args(["router", "run"]).arg(file).stderr(Stdio::piped());
-    let output = Process::new(spawn_in(&world.routers[0], command).unwrap()).output();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let (code, said) = world.refused(&file);
     assert!(said.contains("it is in no bpffs") && said.contains("mount -t bpf"), "{said}");
-    assert_eq!((output.status.code(), forwards(&world).as_str()), (Some(1), "1"));
+    assert_eq!((code, world.forwards().as_str()), (Some(1), "1"));
 }
 
 netstage_harness::tests![

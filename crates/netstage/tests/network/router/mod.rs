@@ -7,10 +7,8 @@ pub mod limits;
 pub mod told;
 mod world;
 
-use self::world::{PROGRAM, World, counted, interface, label, route, socket, state};
-use crate::support::{Folder, Process};
-use netstage_host::netns::spawn_in;
-use std::process::{Command, Stdio};
+use self::world::{World, counted, interface, label, route, socket, state};
+use crate::support::Folder;
 
 fn sites_reach_each_other(fast_path: &str) {
     let world = World::new();
@@ -36,15 +34,14 @@ fn sites_reach_each_other(fast_path: &str) {
     assert!(state.neighbours.iter().any(|one| one.address == "192.0.2.2" && one.station.is_some()));
 
     // The kernel forwards nothing meanwhile, and all is as before at the end.
-    let forwards = || world.routers[0].sysctl_value("net/ipv4/conf/edge0/forwarding").unwrap();
-    assert_eq!(forwards(), "0");
+    assert_eq!(world.forwards(), "0");
     routers[0].signal("-TERM");
     let [near, _far] = routers;
     let output = near.output();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("ready; control socket"), "{said}");
-    assert_eq!(forwards(), "1");
+    assert_eq!(world.forwards(), "1");
     assert!(!socket(&folder, 0).exists());
 }
 
@@ -80,10 +77,7 @@ fn what_is_wrong_is_told_with_its_remedy() {
     let run = |text: &str| {
         let file = folder.join("router.toml");
         std::fs::write(&file, text).unwrap();
-        let mut command = Command::new(PROGRAM);
-        command.args(["router", "run"]).arg(file).stderr(Stdio::piped());
-        let output = Process::new(spawn_in(&world.routers[0], command).unwrap()).output();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        world.refused(&file)
     };
     let control = format!("control = \"{}\"\n", folder.join("a.sock").display());
     let (code, said) = run(&format!("[router]\n{control}interfaces = [\"eth7\"]\n"));
@@ -93,11 +87,7 @@ fn what_is_wrong_is_told_with_its_remedy() {
     assert!(code == Some(1) && said.contains("line 2: `core0` is no address"), "{code:?} {said}");
     let (code, said) = run(&format!("[router]\n{control}interfaces = [\"edge0\", \"edge0\"]\n"));
     assert!(code == Some(2) && said.contains("`edge0` is named twice"), "{code:?} {said}");
-    assert_eq!(
-        world.routers[0].sysctl_value("net/ipv4/conf/edge0/forwarding").unwrap(),
-        "1",
-        "it is put back"
-    );
+    assert_eq!(world.forwards(), "1", "it is put back");
 }
 
 netstage_harness::tests![

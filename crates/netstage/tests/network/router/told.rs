@@ -1,10 +1,10 @@
 //! What routers tell: metrics, and tables of any size.
 
-use crate::router::world::{PATIENCE, PROGRAM, World, counted, interface, socket, state};
-use crate::support::{Folder, within};
+use crate::router::world::{PATIENCE, World, counted, interface, socket, state};
+use crate::support::{Folder, Process, netstage, said, within};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
 fn scraped(world: &World, address: &'static str) -> String {
@@ -46,12 +46,15 @@ fn metrics_count_what_passes() {
     assert!(told("netstage_router_routes") >= 5.0);
 }
 
+fn show_output(folder: &Folder, arguments: &[&str]) -> Output {
+    let mut command = netstage(&[&["router", "show"], arguments].concat());
+    command.arg("--socket").arg(socket(folder, 0)).output().unwrap()
+}
+
 /// What a shell would see of `netstage router show`.
 fn show(folder: &Folder, arguments: &[&str]) -> String {
-    let mut command = Command::new(PROGRAM);
-    command.args(["router", "show"]).args(arguments).arg("--socket").arg(socket(folder, 0));
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = show_output(folder, arguments);
+    assert!(output.status.success(), "{}", said(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -78,12 +81,8 @@ fn a_large_table_is_shown_piece_by_piece() {
     assert!(state(&folder, 0).routes > ROUTES);
     let before = peak(router.child().id());
     println!("{before} kB for {ROUTES} routes");
-    let mut command = Command::new(PROGRAM);
-    command
-        .args(["router", "show", "fib", "--json", "--socket"])
-        .arg(socket(&folder, 0))
-        .stdout(Stdio::piped());
-    let mut shown = crate::support::Process::new(command.spawn().unwrap());
+    let mut command = netstage(&["router", "show", "fib", "--json", "--socket"]);
+    let mut shown = Process::new(command.arg(socket(&folder, 0)).spawn().unwrap());
     let mut text = Vec::new();
     shown.child().stdout.take().unwrap().read_to_end(&mut text).unwrap();
     assert!(shown.output().status.success());
@@ -96,10 +95,8 @@ fn a_large_table_is_shown_piece_by_piece() {
     assert_eq!(show(&folder, &["fib", "16.0.1.77"]).trim_end(), "16.0.1.0/24        via 192.0.2.2 dev core0");
     assert_eq!(show(&folder, &["fib", "16.0.0.0/16"]).lines().count(), 256);
     assert_eq!(show(&folder, &["fib", "16.0.0.0/16", "--table", "main"]).lines().count(), 256);
-    let mut command = Command::new(PROGRAM);
-    command.args(["router", "show", "fib", "--table", "red", "--socket"]).arg(socket(&folder, 0));
-    let refused = command.output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let refused = show_output(&folder, &["fib", "--table", "red"]);
+    let said = said(&refused);
     assert!(refused.status.code() == Some(2) && said.contains("the router has no table `red`"), "{said}");
     let all = show(&folder, &[]);
     assert!(all.contains("routes, 0 labels, decided by the program") && all.len() < 5_000, "{all}");

@@ -1,9 +1,9 @@
 //! Two sites behind two routers, and what is asked of them.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, Process, within};
+use crate::support::{Folder, Process, netstage, said, within};
 use netstage_harness::needs;
-use netstage_host::netns::{Namespace, Netlink, ethtool, spawn_in};
+use netstage_host::netns::{Namespace, Netlink, ethtool};
 use netstage_host::ports::Port as _;
 use netstage_host::ports::tun::{Layer, Tun};
 use netstage_router::daemon::state::{Interface, Label, Route, RouteFilter};
@@ -11,7 +11,7 @@ use netstage_router::daemon::{State, ask, labels, routes};
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,7 +19,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 
 /// Hosts 10.0.0.2 and 10.0.1.2, the routers 10.0.0.1 and 10.0.1.1 before them, and 192.0.2.1 and .2 between.
 pub struct World {
@@ -104,11 +103,21 @@ impl World {
 
     /// The same of one that takes its time.
     pub fn begin_within(&self, folder: &Folder, site: usize, patience: Duration) -> Process {
-        let mut command = Command::new(PROGRAM);
-        command.args(["router", "run"]).arg(folder.join(format!("router{site}.toml"))).stderr(Stdio::piped());
-        let process = Process::new(spawn_in(&self.routers[site], command).unwrap());
+        let file = folder.join(format!("router{site}.toml"));
+        let process = Process::spawn_in(&self.routers[site], router(&file));
         assert!(within(patience, || ask(&socket(folder, site)).is_ok()), "router {site} does not answer");
         process
+    }
+
+    /// What the near router says of a configuration that it does not begin with, and its exit code.
+    pub fn refused(&self, file: &Path) -> (Option<i32>, String) {
+        let output = Process::spawn_in(&self.routers[0], router(file)).output();
+        (output.status.code(), said(&output))
+    }
+
+    /// Whether the kernel forwards what comes by the near router's edge: `1` or `0`.
+    pub fn forwards(&self) -> String {
+        self.routers[0].sysctl_value("net/ipv4/conf/edge0/forwarding").unwrap()
     }
 
     /// Both, each with this in its [router].
@@ -166,6 +175,12 @@ impl World {
         let mut received = vec![0; 1 << 16];
         matches!(far.recv(&mut received), Ok(found) if received[..found] == sent)
     }
+}
+
+fn router(file: &Path) -> Command {
+    let mut command = netstage(&["router", "run"]);
+    command.arg(file).stdout(Stdio::null());
+    command
 }
 
 /// A line between two TUN interfaces, until it is dropped.

@@ -5,7 +5,7 @@ pub mod runs;
 pub mod scenarios;
 pub mod strangers;
 
-use crate::support::{Folder, Process};
+use crate::support::{Folder, PROGRAM, Process};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -13,8 +13,6 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 
 /// Two VPNs on one link, two seeds: simulated in a moment. The tests of the page in a browser read it, too.
 const SCENARIO: &str = include_str!("two-vpns.toml");
