@@ -99,17 +99,8 @@ fn timers(count: usize) -> Result<Vec<u64>, Box<dyn Error>> {
 
 fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Error>> {
     let fleet = Fleet::create(&folder.join("fleet"), "bench")?;
-    let mut hub = Command::new(program);
-    hub.args(["fleet", "serve", "--listen", "127.0.0.1:0", "--fleet"])
-        .arg(fleet.folder())
-        .stderr(Stdio::piped());
-    let mut hub = Crew(vec![hub.spawn()?]);
+    let (hub, address) = serve(program, &fleet)?;
     let hub_process = hub.0[0].id();
-    let mut said = BufReader::new(hub.0[0].stderr.take().ok_or("no output")?).lines();
-    let first = said.next().ok_or("the controller ended")??;
-    let address = first.rsplit(' ').next().ok_or("no address")?.to_owned();
-    // Its log has to be read, or it waits.
-    std::thread::spawn(move || said.for_each(drop));
     let names: Vec<String> = (0..count).map(|number| format!("agent-{number}")).collect();
     let began = time::Instant::now();
     for name in &names {
@@ -119,19 +110,7 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     }
     let joined_s = began.elapsed().as_secs_f64();
     eprintln!("{count} agents joined one after the other in {joined_s:.1} s");
-    let mut crew = Crew(Vec::new());
-    let began = time::Instant::now();
-    for name in &names {
-        let mut command = Command::new(program);
-        command.args(["agent", "--state"]).arg(folder.join(name)).stderr(Stdio::null());
-        crew.0.push(command.spawn()?);
-    }
-    while fleet.agents()?.iter().filter(|agent| agent.state == State::Idle).count() < count {
-        std::thread::sleep(time::Duration::from_millis(200));
-    }
-    let there_s = began.elapsed().as_secs_f64();
-    eprintln!("{count} processes started and there in {there_s:.1} s");
-
+    let (crew, there_s) = start(program, folder, &fleet, &names)?;
     let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
     let began = time::Instant::now();
     let mut agents = Agents::connect_within(places, time::Duration::from_secs(120))?;
@@ -155,29 +134,10 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
         "agreed {agreed_s:.2} s, ready {ready_s:.2} s, told of the start {told_s:.2} s, started {started_s:.2} s"
     );
 
-    let processes: Vec<u32> = crew.0.iter().map(Child::id).collect();
-    let of_agents = || processes.iter().map(|process| used(*process).0).sum::<f64>();
-    let agents_before = of_agents();
-    let before = [used(std::process::id()), used(hub_process)];
-    let (mut bins, mut peak) = (0, [0; 2]);
-    let began = time::Instant::now();
-    let mut after = before;
-    agents.watch(|overview| {
-        bins += overview.ended.bins.len();
-        if overview.now.0 < SECONDS * 1_000_000_000 {
-            after = [used(std::process::id()), used(hub_process)];
-            peak = [0, 1].map(|which| after[which].1.max(peak[which]));
-        }
-        ControlFlow::Continue(())
-    });
-    let seconds = began.elapsed().as_secs_f64().min(SECONDS as f64);
-    let agents_cores = (of_agents() - agents_before) / seconds;
-    let cores = [0, 1].map(|which| (after[which].0 - before[which].0) / seconds);
-    let results = bins as f64 / seconds / count as f64;
-    eprintln!("cores: who commands {:.3}, the hub {:.3}, agents {agents_cores:.3}", cores[0], cores[1]);
+    let load = carry(&mut agents, &crew, hub_process);
     let collected = agents.collect();
     let (reports, lost) = (collected.reports.len(), collected.lost.len());
-    eprintln!("{results:.1} results per agent and second, {reports} reports, {lost} agents lost");
+    eprintln!("{:.1} results per agent and second, {reports} reports, {lost} agents lost", load.results);
     if let Some(loss) = collected.lost.first() {
         eprintln!("{loss}");
     }
@@ -197,12 +157,12 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
         "ready_s": ready_s,
         "told_s": told_s,
         "started_s": started_s,
-        "commander_cores": cores[0],
-        "commander_mb": peak[0] >> 20,
-        "hub_cores": cores[1],
-        "hub_mb": peak[1] >> 20,
-        "agents_cores": agents_cores,
-        "results_per_second": results,
+        "commander_cores": load.cores[0],
+        "commander_mb": load.peak[0] >> 20,
+        "hub_cores": load.cores[1],
+        "hub_mb": load.peak[1] >> 20,
+        "agents_cores": load.agents_cores,
+        "results_per_second": load.results,
         "reports": reports,
         "lost": lost,
         "remark": collected.slow_start,
@@ -211,6 +171,72 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     });
     println!("{found}");
     Ok(())
+}
+
+/// A controller, and the address that agents dial.
+fn serve(program: &Path, fleet: &Fleet) -> Result<(Crew, String), Box<dyn Error>> {
+    let mut hub = Command::new(program);
+    hub.args(["fleet", "serve", "--listen", "127.0.0.1:0", "--fleet"]).arg(fleet.folder());
+    let mut hub = Crew(vec![hub.stderr(Stdio::piped()).spawn()?]);
+    let mut said = BufReader::new(hub.0[0].stderr.take().ok_or("no output")?).lines();
+    let first = said.next().ok_or("the controller ended")??;
+    let address = first.rsplit(' ').next().ok_or("no address")?.to_owned();
+    // Its log has to be read, or it waits.
+    std::thread::spawn(move || said.for_each(drop));
+    Ok((hub, address))
+}
+
+/// The agents' processes, and the seconds until all are there.
+fn start(
+    program: &Path,
+    folder: &Path,
+    fleet: &Fleet,
+    names: &[String],
+) -> Result<(Crew, f64), Box<dyn Error>> {
+    let mut crew = Crew(Vec::new());
+    let began = time::Instant::now();
+    for name in names {
+        let mut command = Command::new(program);
+        command.args(["agent", "--state"]).arg(folder.join(name)).stderr(Stdio::null());
+        crew.0.push(command.spawn()?);
+    }
+    while fleet.agents()?.iter().filter(|agent| agent.state == State::Idle).count() < names.len() {
+        std::thread::sleep(time::Duration::from_millis(200));
+    }
+    let there_s = began.elapsed().as_secs_f64();
+    eprintln!("{} processes started and there in {there_s:.1} s", names.len());
+    Ok((crew, there_s))
+}
+
+/// What a run takes of processors and memory: of the commanding process and of the controller.
+struct Load {
+    cores: [f64; 2],
+    peak: [u64; 2],
+    agents_cores: f64,
+    /// Results per agent and second.
+    results: f64,
+}
+
+fn carry(agents: &mut Agents, crew: &Crew, hub_process: u32) -> Load {
+    let of_agents = || crew.0.iter().map(|agent| used(agent.id()).0).sum::<f64>();
+    let agents_before = of_agents();
+    let before = [used(std::process::id()), used(hub_process)];
+    let (mut bins, mut peak) = (0, [0; 2]);
+    let began = time::Instant::now();
+    let mut after = before;
+    agents.watch(|overview| {
+        bins += overview.ended.bins.len();
+        if overview.now.0 < SECONDS * 1_000_000_000 {
+            after = [used(std::process::id()), used(hub_process)];
+            peak = [0, 1].map(|which| after[which].1.max(peak[which]));
+        }
+        ControlFlow::Continue(())
+    });
+    let seconds = began.elapsed().as_secs_f64().min(SECONDS as f64);
+    let agents_cores = (of_agents() - agents_before) / seconds;
+    let cores = [0, 1].map(|which| (after[which].0 - before[which].0) / seconds);
+    eprintln!("cores: who commands {:.3}, the hub {:.3}, agents {agents_cores:.3}", cores[0], cores[1]);
+    Load { cores, peak, agents_cores, results: bins as f64 / seconds / crew.0.len() as f64 }
 }
 
 fn part(index: usize, name: &str) -> (String, Assignment) {

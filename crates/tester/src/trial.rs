@@ -176,6 +176,24 @@ struct Expected<'a> {
     sources: Vec<IpAddr>,
 }
 
+/// Waits until all that was sent has come back, at most as long as was asked for.
+fn drain(
+    asked: &Asked,
+    receivers: &[(Expected<'_>, Receiver)],
+    sent: u64,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let began = Instant::now();
+    while began.elapsed() < asked.drain && !stop() {
+        let received = receivers.iter().map(|(_, receiver)| receiver.received());
+        if received.sum::<Result<u64, Error>>()? >= sent {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 impl Means<'_> {
     /// Carries out a trial.
     pub fn run(&self, asked: &Asked, stop: &dyn Fn() -> bool) -> Result<Came, Failed> {
@@ -234,14 +252,7 @@ impl Means<'_> {
             sent.map(|sent| (sent, at_ns))
         })?;
         let total: u64 = sent.iter().map(|progress| progress.sent).sum();
-        let drained = Instant::now();
-        while drained.elapsed() < asked.drain && !stop() {
-            let received = receivers.iter().map(|(_, receiver)| receiver.received());
-            if received.sum::<Result<u64, Error>>()? >= total {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        drain(asked, &receivers, total, stop)?;
         let mut came = Came {
             sent: total,
             offered: sent.iter().map(|progress| offered(progress, at_ns)).sum(),

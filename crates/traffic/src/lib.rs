@@ -176,13 +176,9 @@ impl Engine {
                     if exact && realtime {
                         warnings.extend(Grants::request(Rank::Traffic).advice());
                     }
-                    let found = match told.recv() {
-                        Ok(epoch) => {
-                            lane.run(Frame { epoch, duration, interval, stop }, &sender, &mut warnings)
-                        }
-                        Err(_) => Vec::new(),
-                    };
-                    (found, warnings)
+                    let Ok(epoch) = told.recv() else { return (Vec::new(), warnings) };
+                    let frame = Frame { epoch, duration, interval, stop };
+                    (lane.run(frame, &sender, &mut warnings), warnings)
                 });
                 threads.push((tell, thread));
             }
@@ -212,10 +208,7 @@ impl Engine {
             }
             for thread in threads {
                 match thread.join() {
-                    Ok((found, warnings)) => {
-                        found.into_iter().for_each(|(flow, result)| merge(&mut report.flows[flow], result));
-                        report.warnings.extend(warnings);
-                    }
+                    Ok(found) => add(&mut report, found),
                     Err(_) => report.void.push(format!("{}: the traffic engine failed", self.node)),
                 }
             }
@@ -314,6 +307,12 @@ impl Engine {
 
 fn port_of(socket: &Socket) -> u16 {
     socket.local_addr().ok().and_then(|address| address.as_socket()).map_or(0, |address| address.port())
+}
+
+/// Adds what a thread found of flows, and its warnings.
+fn add(report: &mut Report, (found, warnings): (Vec<(usize, FlowResult)>, Vec<String>)) {
+    found.into_iter().for_each(|(flow, result)| merge(&mut report.flows[flow], result));
+    report.warnings.extend(warnings);
 }
 
 /// Adds what one member found to its flow's result: a one-ended flow has two members.

@@ -153,12 +153,7 @@ impl<'a> Attributes<'a> {
         }
         let is_right = match code {
             ORIGIN => {
-                self.origin = match value {
-                    [0] => Some(Origin::Igp),
-                    [1] => Some(Origin::Egp),
-                    [2] => Some(Origin::Incomplete),
-                    _ => None,
-                };
+                self.origin = origin(value);
                 self.origin.is_some()
             }
             AS_PATH => {
@@ -194,10 +189,8 @@ impl<'a> Attributes<'a> {
             AS4_AGGREGATOR => true,
             // RFC 7606 sections 7.6 and 7.7: left out where malformed.
             ATOMIC_AGGREGATE | AGGREGATOR => {
-                if value.len()
-                    == [0, if source.four_octet_as { 8 } else { 6 }][usize::from(code - ATOMIC_AGGREGATE)]
-                    && (code == ATOMIC_AGGREGATE || source.four_octet_as)
-                {
+                let length = if code == ATOMIC_AGGREGATE { 0 } else { 8 };
+                if value.len() == length && (code == ATOMIC_AGGREGATE || source.four_octet_as) {
                     self.others.push(attribute);
                 }
                 true
@@ -284,6 +277,15 @@ pub(super) fn write(flags: u8, code: u8, value: &[u8], out: &mut Vec<u8>) {
         }
     }
     out.extend_from_slice(value);
+}
+
+fn origin(value: &[u8]) -> Option<Origin> {
+    match value {
+        [0] => Some(Origin::Igp),
+        [1] => Some(Origin::Egp),
+        [2] => Some(Origin::Incomplete),
+        _ => None,
+    }
 }
 
 fn is_list(value: &[u8], width: usize) -> bool {

@@ -159,18 +159,19 @@ impl Builder<'_, '_> {
             }
             let size = largest_packet(flow);
             match software.largest_packet() {
-                Some(most) if bounded && size > most => {
-                    let message = format!(
-                        "`{}` sends packets of {size} B, and the tunnel from `{a}` takes {most} B at most",
-                        flow.name
-                    );
-                    let help = "a smaller `max_segment_size` or packet";
-                    self.problems.push_help(place, message, help);
-                }
+                Some(most) if bounded && size > most => self.too_large(flow, place, [size, most], a),
                 Some(_) => {}
                 None => tunnel.mtu = tunnel.mtu.max(size),
             }
         }
+    }
+
+    fn too_large(&mut self, flow: &FlowGroup, place: Place, [size, most]: [u32; 2], gateway: &str) {
+        let name = &flow.name;
+        let message = format!(
+            "`{name}` sends packets of {size} B, and the tunnel from `{gateway}` takes {most} B at most"
+        );
+        self.problems.push_help(place, message, "a smaller `max_segment_size` or packet");
     }
 
     /// The node a hop leaves, where its link could be read.

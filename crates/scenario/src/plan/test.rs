@@ -246,26 +246,9 @@ impl Method {
                 TestBandwidthDelayProduct,
                 TestBuffer,
             ],
-            Method::Steady { .. } | Method::Latency { rate: None, .. } => &[
-                TestThroughput,
-                TestFrameRate,
-                TestLineShare,
-                TestLatency,
-                TestLatencyLeast,
-                TestLatencyMedian,
-                TestLatency99,
-                TestLatency999,
-                TestLatencyMost,
-            ],
-            Method::Latency { .. } => &[
-                TestLatency,
-                TestLatencyLeast,
-                TestLatencyMedian,
-                TestLatency99,
-                TestLatency999,
-                TestLatencyMost,
-            ],
-            Method::FrameLoss { .. } => &[TestLossRatio, TestDelivered],
+            Method::Steady { .. } | Method::Latency { rate: None, .. } => RATE_AND_LATENCY,
+            Method::Latency { .. } => &RATE_AND_LATENCY[3..],
+            Method::FrameLoss { .. } | Method::Loss { .. } => &[TestLossRatio, TestDelivered],
             Method::BackToBack { .. } => {
                 &[TestThroughput, TestFrameRate, TestLineShare, TestBackToBack, TestBufferTime]
             }
@@ -292,10 +275,22 @@ impl Method {
                 TestLost,
                 TestOutage,
             ],
-            Method::Loss { .. } => &[TestLossRatio, TestDelivered],
         }
     }
 }
+
+/// Three metrics of the rate, then those of latency.
+const RATE_AND_LATENCY: &[Metric] = &[
+    Metric::TestThroughput,
+    Metric::TestFrameRate,
+    Metric::TestLineShare,
+    Metric::TestLatency,
+    Metric::TestLatencyLeast,
+    Metric::TestLatencyMedian,
+    Metric::TestLatency99,
+    Metric::TestLatency999,
+    Metric::TestLatencyMost,
+];
 
 /// The part of a test that is there and back together.
 pub const ROUND_TRIP: &str = "round-trip";

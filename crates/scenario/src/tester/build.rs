@@ -12,18 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> Option<Tester> {
     let head = &file.tester;
     let ports = ports(file, problems);
-    let named = |names: &[At<PortName>], problems: &mut Problems| -> Vec<usize> {
-        let index = |name: &At<PortName>| {
-            let found = file.port.index(&name.0);
-            if found.is_none() {
-                let help = did_you_mean(&name.0, file.port.names());
-                problems.push_with_help(name.place, format!("there is no port `{}`", name.0), help);
-            }
-            found
-        };
-        names.iter().filter_map(index).collect()
-    };
-    let (from, to) = (named(&head.from.0, problems), named(&head.to.0, problems));
+    let [from, to] = [&head.from.0, &head.to.0].map(|names| named(file, names, problems));
     for name in head.to.0.iter().filter(|name| head.from.0.iter().any(|other| other.0 == name.0)) {
         let help = "both_ways = true has the receiving ports send too";
         problems.push_help(name.place, format!("`{}` sends and receives", name.0), help);
@@ -36,39 +25,10 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
         (None, Some(_)) => Vec::new(),
         (None, None) => head.profile.operations(),
     };
-    let labels = file.labels.as_ref().map(|labels| &labels.value);
-    if labels.is_none()
-        && let Some(asked) = &head.operations
-        && asked.value.0.iter().any(|operation| *operation != Operation::Ip)
-    {
-        problems.push_help(asked.place, "these operations have labels", "add a table [labels]");
-    }
-    if file.routes.by.value == Told::Bgp && file.bgp.is_none() {
-        let help = "add a table [bgp], with `router_as` at least";
-        problems.push_help(file.routes.by.place, "routes are told by BGP, and there is no session", help);
-    }
-    if file.routes.by.value != Told::Bgp
-        && let Some(beside) = file.bgp.as_ref().and_then(|bgp| bgp.value.beside.as_ref())
-    {
-        problems.push_help(
-            beside.place,
-            "there is no session to tell of these routes",
-            "by = \"bgp\" in [routes]",
-        );
-    }
+    check_sessions(file, problems);
     let (first, ports) = (first?, ports?);
     check_families(file, first, &ports, &operations, problems);
-    let labels = labels.map(|labels| Labels {
-        by: labels.by,
-        push: labels.push.0 as u32,
-        swap: labels.swap.0 as u32,
-        swap_to: labels.swap_to.0 as u32,
-        pop: labels.pop.0 as u32,
-        php: labels.php.0 as u32,
-        loopback: v4(&labels.loopback.0).unwrap_or(Ipv4Addr::UNSPECIFIED),
-        router_loopback: labels.router_loopback.as_ref().and_then(|address| v4(&address.0)),
-        peers: labels.peers.0 as u32,
-    });
+    let labels = file.labels.as_ref().map(|labels| Labels::from(&labels.value));
     let mut ways = vec![Way { from: from.clone(), to: to.clone(), first, labels_above: 0 }];
     if head.both_ways {
         let (first, _) = ways[0].network(networks);
@@ -100,7 +60,6 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
     if let Some(convergence) = &convergence {
         scenario.cells.extend(cells::converging(head, convergence, networks, lines)?);
     }
-    let bgp = file.bgp.as_ref().map(|bgp| &bgp.value);
     Some(Tester {
         router: head.router.clone(),
         profile: head.profile,
@@ -111,12 +70,7 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
         networks,
         told: file.routes.by.value,
         labels,
-        bgp: Bgp {
-            own_as: bgp.map_or(0, |bgp| bgp.own_as.0 as u32),
-            router_as: bgp.map_or(0, |bgp| bgp.router_as.0 as u32),
-            md5: bgp.and_then(|bgp| bgp.md5.clone()),
-            beside: bgp.and_then(|bgp| bgp.beside.as_ref()).map(|file| file.value.0.clone().into()),
-        },
+        bgp: bgp(file),
         convergence,
         model: head.model,
         generator: head.generator,
@@ -125,6 +79,68 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
         ready_within: head.ready_within.0,
         scenario,
     })
+}
+
+/// Indices of the ports of these names.
+fn named(file: &file::File, names: &[At<PortName>], problems: &mut Problems) -> Vec<usize> {
+    let index = |name: &At<PortName>| {
+        let found = file.port.index(&name.0);
+        if found.is_none() {
+            let help = did_you_mean(&name.0, file.port.names());
+            problems.push_with_help(name.place, format!("there is no port `{}`", name.0), help);
+        }
+        found
+    };
+    names.iter().filter_map(index).collect()
+}
+
+/// What is told of labels and routes needs somebody to tell it to.
+fn check_sessions(file: &file::File, problems: &mut Problems) {
+    if file.labels.is_none()
+        && let Some(asked) = &file.tester.operations
+        && asked.value.0.iter().any(|operation| *operation != Operation::Ip)
+    {
+        problems.push_help(asked.place, "these operations have labels", "add a table [labels]");
+    }
+    if file.routes.by.value == Told::Bgp && file.bgp.is_none() {
+        let help = "add a table [bgp], with `router_as` at least";
+        problems.push_help(file.routes.by.place, "routes are told by BGP, and there is no session", help);
+    }
+    if file.routes.by.value != Told::Bgp
+        && let Some(beside) = file.bgp.as_ref().and_then(|bgp| bgp.value.beside.as_ref())
+    {
+        problems.push_help(
+            beside.place,
+            "there is no session to tell of these routes",
+            "by = \"bgp\" in [routes]",
+        );
+    }
+}
+
+impl From<&file::Labels> for Labels {
+    fn from(labels: &file::Labels) -> Labels {
+        Labels {
+            by: labels.by,
+            push: labels.push.0 as u32,
+            swap: labels.swap.0 as u32,
+            swap_to: labels.swap_to.0 as u32,
+            pop: labels.pop.0 as u32,
+            php: labels.php.0 as u32,
+            loopback: v4(&labels.loopback.0).unwrap_or(Ipv4Addr::UNSPECIFIED),
+            router_loopback: labels.router_loopback.as_ref().and_then(|address| v4(&address.0)),
+            peers: labels.peers.0 as u32,
+        }
+    }
+}
+
+fn bgp(file: &file::File) -> Bgp {
+    let bgp = file.bgp.as_ref().map(|bgp| &bgp.value);
+    Bgp {
+        own_as: bgp.map_or(0, |bgp| bgp.own_as.0 as u32),
+        router_as: bgp.map_or(0, |bgp| bgp.router_as.0 as u32),
+        md5: bgp.and_then(|bgp| bgp.md5.clone()),
+        beside: bgp.and_then(|bgp| bgp.beside.as_ref()).map(|file| file.value.0.clone().into()),
+    }
 }
 
 /// None where they do not all fit.

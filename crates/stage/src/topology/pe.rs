@@ -234,6 +234,39 @@ pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> 
     if !are_needed(plan) {
         return Ok(routers);
     }
+    add_cores(plan, &mut routers)?;
+    let attached = attach(plan, ground, &mut routers)?;
+    let circuits = attached.keys().map(|(node, link, _)| (*node, *link));
+    let cores = routers.iter().flat_map(|(node, router)| router.core.iter().map(|link| (*node, *link)));
+    let is_other = |link: usize| plan.lan_of(link).is_some() || plan.links[link].kind != LinkKind::Ethernet;
+    if let Some((node, link)) = circuits.chain(cores).find(|(_, link)| is_other(*link)) {
+        let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
+        return Err(Unroutable::Medium { link, node });
+    }
+    let mut number = 0;
+    for (&(node, link, vpn), addresses) in &attached {
+        let router = routers.get_mut(&node).expect("a PE with customers has a core");
+        if router.core.contains(&link) {
+            let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
+            return Err(Unroutable::SharedLink { link, node });
+        }
+        // Where VPNs share a link, the sender's address tells whose a packet is: one each.
+        let is_select = attached.keys().any(|other| other.1 == link && other.2 != vpn);
+        let each = addresses.iter().map(|address| BTreeSet::from([*address]));
+        let sets = if is_select { each.collect() } else { vec![addresses.clone()] };
+        for addresses in sets {
+            router.circuits.push(Circuit { number, link, vpn, addresses, is_select });
+            number += 1;
+        }
+    }
+    if number > address::CIRCUITS {
+        return Err(Unroutable::TooManyCircuits);
+    }
+    Ok(routers)
+}
+
+/// Adds the links by which VPNs leave their PEs, and those to PEs whose references they follow.
+fn add_cores(plan: &Plan, routers: &mut Routers) -> Result<(), Unroutable> {
     for vpn in &plan.vpns {
         for hop in vpn.path.iter().chain(&vpn.reverse) {
             for node in plan.ends(*hop) {
@@ -264,8 +297,14 @@ pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> 
             }
         }
     }
-    // Who is attached: by PE, link and VPN.
-    let mut attached: BTreeMap<(usize, usize, usize), BTreeSet<IpAddr>> = BTreeMap::new();
+    Ok(())
+}
+
+/// Addresses of customers by PE, link and VPN.
+type Attached = BTreeMap<(usize, usize, usize), BTreeSet<IpAddr>>;
+
+fn attach(plan: &Plan, ground: &dyn Ground, routers: &mut Routers) -> Result<Attached, Unroutable> {
+    let mut attached = Attached::new();
     for (index, group) in plan.flows.iter().enumerate() {
         let hops = || group.path.iter().chain(&group.reverse);
         let Some(through) = group.vpn else {
@@ -290,33 +329,7 @@ pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> 
             routers.entry(node).or_default().there.entry(vpn).or_default().insert(other);
         }
     }
-    let circuits = attached.keys().map(|(node, link, _)| (*node, *link));
-    let cores = routers.iter().flat_map(|(node, router)| router.core.iter().map(|link| (*node, *link)));
-    let is_other = |link: usize| plan.lan_of(link).is_some() || plan.links[link].kind != LinkKind::Ethernet;
-    if let Some((node, link)) = circuits.chain(cores).find(|(_, link)| is_other(*link)) {
-        let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
-        return Err(Unroutable::Medium { link, node });
-    }
-    let mut number = 0;
-    for (&(node, link, vpn), addresses) in &attached {
-        let router = routers.get_mut(&node).expect("a PE with customers has a core");
-        if router.core.contains(&link) {
-            let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
-            return Err(Unroutable::SharedLink { link, node });
-        }
-        // Where VPNs share a link, the sender's address tells whose a packet is: one each.
-        let is_select = attached.keys().any(|other| other.1 == link && other.2 != vpn);
-        let each = addresses.iter().map(|address| BTreeSet::from([*address]));
-        let sets = if is_select { each.collect() } else { vec![addresses.clone()] };
-        for addresses in sets {
-            router.circuits.push(Circuit { number, link, vpn, addresses, is_select });
-            number += 1;
-        }
-    }
-    if number > address::CIRCUITS {
-        return Err(Unroutable::TooManyCircuits);
-    }
-    Ok(routers)
+    Ok(attached)
 }
 
 /// Whether a hop lies between a VPN's PEs.

@@ -206,23 +206,28 @@ impl Spec {
                 address::FAMILIES.map(|family| route_to_all(plan, family, *owner, *hop))
             }));
         }
-        for (owner, addresses) in layout.addresses.iter().enumerate() {
-            for (number, address) in addresses.iter().enumerate() {
-                let own = address
-                    .routes
-                    .iter()
-                    .filter(|(from, _)| !routing::drives(plan, **from) && !plan.is_lan(**from));
-                for (&from, &hop) in own {
-                    for family in address::FAMILIES {
-                        let route = route(plan, family, (owner, number), hop, address.treatment.tcp.as_ref());
-                        let gateway = next_router(plan, family, &address.routes, hop);
-                        let source = source(plan, layout, family, from, address);
-                        nodes[from].routes.push(RouteSpec { gateway, source, ..route });
-                    }
+        add_routes(plan, layout, &mut nodes);
+        Spec { nodes, links, mtu: mtu(plan, routers) }
+    }
+}
+
+/// Adds the routes to each address, at nodes where no routing daemon has them.
+fn add_routes(plan: &Plan, layout: &Layout, nodes: &mut [NodeSpec]) {
+    for (owner, addresses) in layout.addresses.iter().enumerate() {
+        for (number, address) in addresses.iter().enumerate() {
+            let own = address
+                .routes
+                .iter()
+                .filter(|(from, _)| !routing::drives(plan, **from) && !plan.is_lan(**from));
+            for (&from, &hop) in own {
+                for family in address::FAMILIES {
+                    let route = route(plan, family, (owner, number), hop, address.treatment.tcp.as_ref());
+                    let gateway = next_router(plan, family, &address.routes, hop);
+                    let source = source(plan, layout, family, from, address);
+                    nodes[from].routes.push(RouteSpec { gateway, source, ..route });
                 }
             }
         }
-        Spec { nodes, links, mtu: mtu(plan, routers) }
     }
 }
 

@@ -10,8 +10,9 @@ use crate::exit::{Failure, INTERRUPTED, OK, print};
 use netstage_core::tcp::event::FlowEvent;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::monotonic_ns;
-use netstage_study::observed::Place;
+use netstage_study::observed::{Observation, Place};
 use netstage_study::{TOOL, page, report};
+use netstage_tcp_watch::filter::Filter;
 use netstage_tcp_watch::flows::{Flow, Flows};
 use netstage_tcp_watch::source::{By, Source};
 use serde::Serialize;
@@ -22,6 +23,8 @@ use std::sync::atomic::Ordering;
 /// How often records are taken, and how often it is looked which sockets processes have.
 const POLL: Duration = Duration::from_millis(20);
 const REFRESH: Duration = Duration::from_millis(200);
+/// The record's title.
+const TITLE: &str = "TCP, watched";
 
 /// Options of `tcp watch`.
 #[derive(clap::Args)]
@@ -89,26 +92,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         return Err(Failure::usage("--interval: expected 1ms or more"));
     }
     let processes = filter.processes.clone();
-    let by = match arguments.by {
-        None => By::Any,
-        Some(Teller::Kernel) => By::Programs,
-        Some(Teller::Tracing) => By::Tracing,
-        Some(Teller::Polling) => By::Polling,
-    };
-    let namespaces = arguments.filter.namespaces(&filter)?;
-    let mut source = Source::open(by, filter, &namespaces).map_err(refused)?;
+    let mut source = open(arguments, filter)?;
     let start = monotonic_ns();
-    for missing in source.missing() {
-        eprintln!("note: not told here: {missing}");
-    }
-    if let Some(process) = source.refresh().first() {
-        return Err(Failure::run(format!("there is no {process}")));
-    }
-    let title = "TCP, watched";
-    let place = match &arguments.out {
-        Some(folder) => Some(Place::take(folder, TOOL, title)?),
-        None => None,
-    };
+    let place = arguments.out.as_ref().map(|folder| Place::take(folder, TOOL, TITLE)).transpose()?;
     let interrupted = watch_interrupt()?;
     let since_start = || Instant(monotonic_ns().saturating_sub(start));
     let mut flows = Flows::new(start);
@@ -118,7 +104,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let mut records = 0;
     let (mut refreshed, mut shown) = (Instant::ZERO, Instant::ZERO);
     let clear = if io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-    let (is_over, code) = loop {
+    let (ended, code) = loop {
         std::thread::sleep(std::time::Duration::from_nanos(POLL.0));
         let mut written = Ok(());
         let polled = source.poll(|record, told| {
@@ -163,24 +149,46 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     if arguments.ndjson {
         let _ = line(&mut out, &Over { flows: flows.all().len(), records, lost }).and_then(|()| out.flush());
     }
-    if let Some(process) = is_over {
+    if let Some(process) = ended {
         eprintln!("{process} has ended");
     }
     if lost > 0 {
         eprintln!("warning: {lost} records were lost: the flows were too many for this machine; filter them");
     }
     if let (Some(place), Some(keeper)) = (place, keeper) {
-        let mut warnings: Vec<String> = Vec::new();
-        if lost > 0 {
-            warnings.push(format!("{lost} records of the kernel's were lost"));
-        }
-        warnings.extend(source.missing().iter().map(|missing| format!("not told here: {missing}")));
-        let record = place.keep(keeper.finish(title.into(), since_start(), warnings))?;
-        let path = record.folder.join(page::NAME);
-        page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
-        eprintln!("report: {}", path.display());
+        let lost = (lost > 0).then(|| format!("{lost} records of the kernel's were lost"));
+        let missing = source.missing().iter().map(|missing| format!("not told here: {missing}"));
+        let warnings = lost.into_iter().chain(missing).collect();
+        keep(place, keeper.finish(TITLE.into(), since_start(), warnings))?;
     }
     Ok(code)
+}
+
+fn open(arguments: &Arguments, filter: Filter) -> Result<Source, Failure> {
+    let by = match arguments.by {
+        None => By::Any,
+        Some(Teller::Kernel) => By::Programs,
+        Some(Teller::Tracing) => By::Tracing,
+        Some(Teller::Polling) => By::Polling,
+    };
+    let namespaces = arguments.filter.namespaces(&filter)?;
+    let mut source = Source::open(by, filter, &namespaces).map_err(refused)?;
+    for missing in source.missing() {
+        eprintln!("note: not told here: {missing}");
+    }
+    match source.refresh().first() {
+        Some(process) => Err(Failure::run(format!("there is no {process}"))),
+        None => Ok(source),
+    }
+}
+
+/// Writes the record and its report.
+fn keep(place: Place, observation: Observation) -> Result<(), Failure> {
+    let record = place.keep(observation)?;
+    let path = record.folder.join(page::NAME);
+    page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
+    eprintln!("report: {}", path.display());
+    Ok(())
 }
 
 fn line(out: &mut impl io::Write, value: &impl Serialize) -> io::Result<()> {
