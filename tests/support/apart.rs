@@ -6,6 +6,7 @@ use netstage_core::link;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::Duration;
 use netstage_emulator::{Config, Emulator, LinkConfig, Report, Tolerance};
+use netstage_harness::needs;
 use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, ethtool};
@@ -23,7 +24,9 @@ pub struct Apart {
 }
 
 impl Apart {
+    /// Skips a test that may not make namespaces.
     pub fn new() -> Apart {
+        needs::namespaces();
         let between = Namespace::new().unwrap();
         let side = |name: &str, mac: [u8; 6], peer_mac: [u8; 6], own: u8| {
             let namespace = Namespace::new().unwrap();

@@ -1,6 +1,7 @@
 //! What tests of real packets share: two namespaces joined by a link.
 #![allow(dead_code)]
 
+use netstage_harness::needs;
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, ethtool};
 use std::net::IpAddr;
@@ -17,7 +18,9 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Skips a test that may not make namespaces.
     pub fn new(options: VethOptions) -> Pair {
+        needs::namespaces();
         let (left, right) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         let left_end = VethEnd { namespace: &left, name: "left0", mac: LEFT_MAC };
         let right_end = VethEnd { namespace: &right, name: "right0", mac: RIGHT_MAC };

@@ -7,10 +7,7 @@ mod tcp_path;
 
 use netstage_core::tcp::{Algorithm, Config, Data};
 use netstage_core::time::{Duration, Instant};
-use tcp_path::{Fate, Path, deliver, drop_listed};
-
-const ROUND_TRIP: Duration = Duration::from_millis(100);
-const SEGMENT: u64 = 1000;
+use tcp_path::{Fate, Path, ROUND_TRIP, SEGMENT, assert_trace, deliver, drop_listed, trace};
 
 fn config(algorithm: Algorithm, sack: bool) -> Config {
     Config {
@@ -23,21 +20,6 @@ fn config(algorithm: Algorithm, sack: bool) -> Config {
         min_rto: Duration::from_millis(300),
         ..Config::default()
     }
-}
-
-/// Send segments over a path that drops the n-th transmission of a segment listed n times.
-fn trace(config: &Config, segments: u64, drops: &[u64]) -> String {
-    let mut path = Path::new(config.clone(), ROUND_TRIP);
-    path.run(segments, Instant::NEVER, drop_listed(drops, SEGMENT as u32), deliver);
-    assert!(path.sender.is_finished());
-    assert_eq!(path.receiver.delivered(), segments * SEGMENT);
-    path.trace
-}
-
-fn assert_trace(actual: &str, expected: &str) {
-    let lines = |text: &str| text.lines().map(|l| l.trim().to_string()).filter(|l| !l.is_empty()).collect();
-    let (actual, expected): (Vec<String>, Vec<String>) = (lines(actual), lines(expected));
-    assert!(actual == expected, "sent:\n{}\nexpected:\n{}", actual.join("\n"), expected.join("\n"));
 }
 
 #[test]

@@ -52,7 +52,6 @@ fn udp(namespace: &Namespace, address: &str) -> UdpSocket {
 }
 
 fn datagrams_pass_between_two_namespaces() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     for (left, right) in [("10.1.0.0:7", "10.1.0.1:7"), ("[fd00::]:7", "[fd00::1]:7")] {
         let (sender, receiver) = (udp(&pair.left, left), udp(&pair.right, right));
@@ -67,7 +66,6 @@ fn datagrams_pass_between_two_namespaces() {
 }
 
 fn links_are_as_asked_for() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions { mtu: 9000, ..VethOptions::default() });
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let names: Vec<String> = netlink.links().unwrap().into_iter().map(|link| link.name).collect();
@@ -83,7 +81,6 @@ fn links_are_as_asked_for() {
 }
 
 fn routes_lead_through_a_router_and_carry_their_metrics() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     for (namespace, link, own, gateway, far) in [
         (&pair.left, "left0", "192.0.2.1", "10.1.0.1", "192.0.2.2"),
@@ -249,7 +246,6 @@ fn kill_leaves_nothing_behind() {
 }
 
 fn multicast_routes_are_the_namespaces_own_and_go_with_their_value() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let [from, to] = ["lo", "left0"].map(|name| netlink.link(name).unwrap().index);

@@ -103,15 +103,26 @@ fn loss(port: &mut dyn Port) -> std::io::Error {
     panic!("no error");
 }
 
-fn packet_ports(pair: &Pair, options: Options) -> (AfPacket, AfPacket) {
-    let open = |namespace, link| AfPacket::open(namespace, link, options).unwrap();
-    (open(&pair.left, "left0"), open(&pair.right, "right0"))
+fn packet_ports(options: Options) -> (Pair, AfPacket, AfPacket) {
+    let pair = Pair::new(Default::default());
+    let (left, right) =
+        (packet_port(&pair.left, "left0", options), packet_port(&pair.right, "right0", options));
+    (pair, left, right)
+}
+
+fn packet_port(namespace: &Namespace, link: &str, options: Options) -> AfPacket {
+    AfPacket::open(namespace, link, options).unwrap()
+}
+
+/// Frames pass unchanged both ways.
+fn frames_pass(left: &mut dyn Port, right: &mut dyn Port) {
+    frames_in_are_frames_out(left, right);
+    frames_in_are_frames_out(right, left);
 }
 
 fn ring_carries_frames() {
     let (mut left, mut right) = ring::pair(1000).unwrap();
-    frames_in_are_frames_out(&mut left, &mut right);
-    frames_in_are_frames_out(&mut right, &mut left);
+    frames_pass(&mut left, &mut right);
     left.send_at(b"early", 7);
     left.flush().unwrap();
     assert_eq!(receive(&mut right, 1), [(b"early".to_vec(), 7)]);
@@ -131,11 +142,8 @@ fn ring_counts_what_nobody_took() {
 }
 
 fn af_packet_carries_frames() {
-    needs::namespaces();
-    let pair = Pair::new(Default::default());
-    let (mut left, mut right) = packet_ports(&pair, Options::default());
-    frames_in_are_frames_out(&mut left, &mut right);
-    frames_in_are_frames_out(&mut right, &mut left);
+    let (_pair, mut left, mut right) = packet_ports(Options::default());
+    frames_pass(&mut left, &mut right);
     // Twice around the ring.
     for _ in 0..50 {
         send_all(&mut left, &frames(100));
@@ -144,9 +152,7 @@ fn af_packet_carries_frames() {
 }
 
 fn af_packet_keeps_vlan_tags() {
-    needs::namespaces();
-    let pair = Pair::new(Default::default());
-    let (mut left, mut right) = packet_ports(&pair, Options::default());
+    let (_pair, mut left, mut right) = packet_ports(Options::default());
     let mut tagged = frame(1, 200);
     tagged.splice(12..12, [0x81, 0x00, 0x60, 0x05]);
     let mut twice = tagged.clone();
@@ -158,9 +164,7 @@ fn af_packet_keeps_vlan_tags() {
 }
 
 fn af_packet_refuses_what_the_interface_does_not_carry() {
-    needs::namespaces();
-    let pair = Pair::new(Default::default());
-    let (mut left, mut right) = packet_ports(&pair, Options::default());
+    let (_pair, mut left, mut right) = packet_ports(Options::default());
     for unfit in [frame(0, 3000), frame(0, 1600), frame(0, 5)] {
         assert!(left.send(&unfit).unwrap());
     }
@@ -170,9 +174,7 @@ fn af_packet_refuses_what_the_interface_does_not_carry() {
 }
 
 fn af_packet_counts_what_nobody_took() {
-    needs::namespaces();
-    let pair = Pair::new(Default::default());
-    let (mut left, mut right) = packet_ports(&pair, Options { receive_frames: 100 });
+    let (pair, mut left, mut right) = packet_ports(Options { receive_frames: 100 });
     let sent = frames(2000);
     send_all(&mut left, &sent);
     let taken = receive(&mut right, 100);
@@ -191,9 +193,7 @@ fn af_packet_counts_what_nobody_took() {
 }
 
 fn af_packet_says_that_its_interface_is_down_or_gone() {
-    needs::namespaces();
-    let pair = Pair::new(Default::default());
-    let (mut left, mut right) = packet_ports(&pair, Options::default());
+    let (pair, mut left, mut right) = packet_ports(Options::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     netlink.set_down("left0").unwrap();
     let error = loss(&mut left);
@@ -229,12 +229,10 @@ fn xdp_port(namespace: &Namespace, link: &str, options: af_xdp::Options) -> AfXd
 }
 
 fn af_xdp_carries_frames() {
-    needs::namespaces();
     let pair = Pair::new(Default::default());
     let mut left = xdp_port(&pair.left, "left0", Default::default());
     let mut right = xdp_port(&pair.right, "right0", Default::default());
-    frames_in_are_frames_out(&mut left, &mut right);
-    frames_in_are_frames_out(&mut right, &mut left);
+    frames_pass(&mut left, &mut right);
     // Several times around the rings.
     for _ in 0..100 {
         send_all(&mut left, &frames(100));
@@ -245,16 +243,13 @@ fn af_xdp_carries_frames() {
 }
 
 fn af_xdp_and_af_packet_understand_each_other() {
-    needs::namespaces();
     let pair = Pair::new(Default::default());
     let mut left = xdp_port(&pair.left, "left0", Default::default());
     let mut right = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
-    frames_in_are_frames_out(&mut left, &mut right);
-    frames_in_are_frames_out(&mut right, &mut left);
+    frames_pass(&mut left, &mut right);
 }
 
 fn af_xdp_counts_what_nobody_took() {
-    needs::namespaces();
     let pair = Pair::new(Default::default());
     let options = af_xdp::Options { receive_frames: 64, send_frames: 4096, receives: true };
     let mut right = xdp_port(&pair.right, "right0", options);
@@ -273,7 +268,6 @@ fn af_xdp_counts_what_nobody_took() {
 }
 
 fn af_xdp_outlives_a_flood() {
-    needs::namespaces();
     let pair = Pair::new(Default::default());
     let options = af_xdp::Options { receive_frames: 64, send_frames: 1024, receives: true };
     let mut left = xdp_port(&pair.left, "left0", options);
@@ -305,7 +299,6 @@ fn af_xdp_outlives_a_flood() {
 }
 
 fn af_xdp_leaves_its_interface_as_it_was() {
-    needs::namespaces();
     let pair = Pair::new(Default::default());
     let port = xdp_port(&pair.right, "right0", Default::default());
     let second = AfXdp::open(&pair.right, "right0", Default::default()).unwrap_err();

@@ -7,7 +7,7 @@ mod pair;
 use netstage_core::forward::lpm::Shape;
 use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Reason, Target, Verdict};
 use netstage_core::time::{Duration, Instant};
-use netstage_harness::{needs, skip};
+use netstage_harness::skip;
 use netstage_host::netns::Netlink;
 use netstage_host::netns::routes::{Metrics, Route};
 use netstage_host::ports::{Port as _, ring};
@@ -270,7 +270,6 @@ fn loaded() -> FastPath {
 }
 
 fn the_program_in_the_kernel_decides_as_the_slow_path() {
-    needs::namespaces();
     let fast_path = loaded();
     let pair = Pair::new(Default::default());
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
@@ -296,7 +295,6 @@ fn the_program_in_the_kernel_decides_as_the_slow_path() {
 }
 
 fn what_the_program_does_is_counted() {
-    needs::namespaces();
     let fast_path = loaded();
     let pair = Pair::new(Default::default());
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
@@ -508,7 +506,6 @@ fn news(kernel: &mut Kernel) -> News {
 }
 
 fn the_kernels_routes_are_followed() {
-    needs::namespaces();
     let pair = Pair::new(Default::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let index = netlink.link("left0").unwrap().index;

@@ -1,36 +1,28 @@
 //! Tunnels of gateways: which of them are two ends of one, and what is refused.
 
+use netstage_harness::scenario::network;
 use netstage_scenario::plan::{Plan, Software};
 use netstage_scenario::{Options, parse};
 
 /// a - g1 - r - g2 - b, and a flow through all of them.
 fn chain(first: &str, second: &str, flow: &str) -> Result<Plan, String> {
+    let nodes = [("host", "a b"), ("router", "r")];
+    let network = network(&nodes, "a:a,g1 b:g2,b c:g1,r d:r,g2");
     let text = format!(
         r#"
         [scenario]
         duration = "1 s"
         [defaults.link]
         rate = "10 Mbit/s"
-        [node.a]
-        [node.b]
         [node.g1]
         {first}
         [node.g2]
         {second}
-        [node.r]
-        kind = "router"
-        [link.a]
-        ends = ["a", "g1"]
-        [link.b]
-        ends = ["g2", "b"]
-        [link.c]
-        ends = ["g1", "r"]
-        [link.d]
-        ends = ["r", "g2"]
         [flow.bulk]
         from = "b"
         to = "a"
-        {flow}"#
+        {flow}
+        {network}"#
     );
     let parsed = parse("chain.toml", &text, None, &Options::default());
     parsed.map(|scenario| scenario.cells[0].plan.clone()).map_err(|errors| errors.to_string())

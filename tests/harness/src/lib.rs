@@ -33,6 +33,7 @@
 
 pub mod needs;
 mod report;
+pub mod scenario;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use report::Report;

@@ -9,6 +9,9 @@ use std::fmt::Write as _;
 use netstage_core::tcp::{Ack, Config, Data, Event, Receiver, Sender};
 use netstage_core::time::{Duration, Instant};
 
+pub const ROUND_TRIP: Duration = Duration::from_millis(100);
+pub const SEGMENT: u64 = 1000;
+
 enum Packet {
     Data(Data, bool),
     Ack(Ack),
@@ -174,4 +177,19 @@ pub fn drop_listed(list: &[u64], segment: u32) -> impl FnMut(&Data) -> Fate {
 
 pub fn deliver<T>(_: &T) -> Fate {
     Fate::Deliver
+}
+
+/// Send segments over a path that drops the n-th transmission of a segment listed n times.
+pub fn trace(config: &Config, segments: u64, drops: &[u64]) -> String {
+    let mut path = Path::new(config.clone(), ROUND_TRIP);
+    path.run(segments, Instant::NEVER, drop_listed(drops, SEGMENT as u32), deliver);
+    assert!(path.sender.is_finished());
+    assert_eq!(path.receiver.delivered(), segments * SEGMENT);
+    path.trace
+}
+
+pub fn assert_trace(actual: &str, expected: &str) {
+    let lines = |text: &str| text.lines().map(|l| l.trim().to_string()).filter(|l| !l.is_empty()).collect();
+    let (actual, expected): (Vec<String>, Vec<String>) = (lines(actual), lines(expected));
+    assert!(actual == expected, "sent:\n{}\nexpected:\n{}", actual.join("\n"), expected.join("\n"));
 }

@@ -2,6 +2,7 @@
 //! left behind however a run ends.
 
 use crate::support::{Folder, mean as mean_of, netstage, said, signal, within};
+use netstage_harness::scenario::network;
 use netstage_harness::{needs, skip, skip_busy};
 use serde_json::Value;
 use std::fs;
@@ -299,7 +300,13 @@ fn run_by_nobody(name: &str, scenario: &str) -> Value {
 
 /// Two senders to one group, a third of its own to receivers on both routers, and one whose packets
 /// may not pass any.
-const MULTICAST: &str = r#"
+fn multicast() -> String {
+    let nodes = [("host", "s t a b"), ("router", "r1 r2")];
+    let network = network(&nodes, "s:s,r1 t:r2,t core:r1,r2 a:r1,a b:r2,b side:a,b");
+    format!("{FLOWS}{network}")
+}
+
+const FLOWS: &str = r#"
 [scenario]
 duration = "1500 ms"
 [defaults.link]
@@ -309,26 +316,6 @@ buffer = "100 packets"
 [defaults.flow]
 transport = "multicast"
 traffic = { model = "cbr", rate = "800 kbit/s", packet = "500 B" }
-[node.s]
-[node.t]
-[node.a]
-[node.b]
-[node.r1]
-kind = "router"
-[node.r2]
-kind = "router"
-[link.s]
-ends = ["s", "r1"]
-[link.t]
-ends = ["r2", "t"]
-[link.core]
-ends = ["r1", "r2"]
-[link.a]
-ends = ["r1", "a"]
-[link.b]
-ends = ["r2", "b"]
-[link.side]
-ends = ["a", "b"]
 [flow.first]
 from = "s"
 to = ["a", "b"]
@@ -393,7 +380,7 @@ fn multicast_arrived(result: &Value) {
 
 fn multicast_is_copied_where_ways_part_and_reaches_every_receiver() {
     needs::emulation();
-    let place = Place::of("multicast", MULTICAST);
+    let place = Place::of("multicast", &multicast());
     let result = place.run("emu");
     if result["error"]["code"] == 4 {
         skip(result["error"]["message"].to_string());
@@ -408,7 +395,7 @@ fn multicast_is_copied_where_ways_part_and_reaches_every_receiver() {
 }
 
 fn multicast_needs_no_privilege() {
-    let result = run_by_nobody("multicast-nobody", MULTICAST);
+    let result = run_by_nobody("multicast-nobody", &multicast());
     multicast_arrived(&result);
 }
 

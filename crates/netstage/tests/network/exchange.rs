@@ -3,6 +3,7 @@
 
 use crate::support::routing::{assert_met, namespace, run, sockets};
 use crate::support::{Folder, Process, record, text, within};
+use netstage_harness::scenario::network;
 use netstage_harness::{needs, skip};
 use netstage_host::ports::Port as _;
 use netstage_host::ports::af_packet::{AfPacket, Options};
@@ -24,37 +25,15 @@ duration = "30 s"
 rate = "50 Mbit/s"
 delay = "1 ms"
 
-[node.a]
-[node.b]
-[node.c]
-[node.core1]
-kind = "router"
-[node.core2]
-kind = "router"
-[node.edge-a]
-kind = "router"
-[node.edge-b]
-kind = "router"
-[node.edge-c]
-kind = "router"
-
-[link.a]
-ends = ["a", "edge-a"]
 [link.b]
 ends = ["b", "edge-b"]
 kind = "tun"
-[link.c]
-ends = ["c", "edge-c"]
 [link.core]
 ends = ["core1", "core2"]
 kind = "tun"
-[link.edge-a]
-ends = ["edge-a", "core1"]
 [link.edge-b]
 ends = ["edge-b", "core1"]
 kind = "tun"
-[link.edge-c]
-ends = ["edge-c", "core2"]
 
 [service.exchange]
 program = "frr"
@@ -150,7 +129,9 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
     const FRAMES: u64 = 500;
     let folder = Folder::new("exchange-small");
     let scenario = folder.join("small.toml");
-    std::fs::write(&scenario, SMALL).unwrap();
+    let nodes = [("host", "a b c"), ("router", "core1 core2 edge-a edge-b edge-c")];
+    let ethernet = network(&nodes, "a:a,edge-a c:c,edge-c edge-a:edge-a,core1 edge-c:edge-c,core2");
+    std::fs::write(&scenario, format!("{SMALL}{ethernet}")).unwrap();
     let mut running =
         Process::new(run(&scenario, &folder.join("out"), &["--on", "emu", "--json"]).spawn().unwrap());
     let process = running.child().id();

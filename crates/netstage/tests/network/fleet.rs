@@ -6,6 +6,7 @@ use crate::support::network::{address, default_route, join};
 use crate::support::{Folder, Process, said, within};
 use netstage_core::rng::Stream;
 use netstage_harness::needs;
+use netstage_harness::scenario::network;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
 use netstage_host::netns::routes::Route;
@@ -30,24 +31,18 @@ destinations = ["10.1.0.0/16"]
 interfaces = ["data"]
 "#;
 
-const SCENARIO: &str = r#"
+fn scenario() -> String {
+    let nodes = [("host", "a b c"), ("router", "core")];
+    format!("{FLOWS}{}", network(&nodes, "a:a,core b:b,core c:c,core"))
+}
+
+const FLOWS: &str = r#"
 [scenario]
 title = "Three hosts"
 duration = "2 s"
-[node.a]
-[node.b]
-[node.c]
-[node.core]
-kind = "router"
 [defaults.link]
 rate = "100 Mbit/s"
 buffer = "100 packets"
-[link.a]
-ends = ["a", "core"]
-[link.b]
-ends = ["b", "core"]
-[link.c]
-ends = ["c", "core"]
 [flow.voice]
 from = "a"
 to = "b"
@@ -107,7 +102,7 @@ impl Stage {
             links.add_route(&route).unwrap();
         }
         fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
-        fs::write(fleet.folder.join("three.toml"), SCENARIO).unwrap();
+        fs::write(fleet.folder.join("three.toml"), scenario()).unwrap();
         Stage { fleet, _core: core }
     }
 
@@ -118,7 +113,6 @@ impl Stage {
 }
 
 fn three_agents_joined_by_token_carry_a_scenario() {
-    needs::namespaces();
     let stage = Stage::new("fleet-live");
     let _hub = stage.serve();
     let agents = stage.join_all();
@@ -175,7 +169,6 @@ fn three_agents_joined_by_token_carry_a_scenario() {
 }
 
 fn hosts_of_other_clocks_compare_them_between_each_other() {
-    needs::namespaces();
     let stage = Stage::new("fleet-clocks");
     let _hub = stage.serve();
     // Booted weeks apart, as far as they can tell.
@@ -208,7 +201,6 @@ fn hosts_of_other_clocks_compare_them_between_each_other() {
 /// Agents and controller as the units of the Debian package have them run, where no systemd is needed for it: their
 /// accounts, capabilities, limits, system calls and address families.
 fn what_their_units_leave_agents_and_controller_is_enough() {
-    needs::namespaces();
     let stage = Stage::new("fleet-unit");
     let [copy, controller] = ["agent", "fleet"].map(|of| stage.unit(of));
     // Tenths on systemd's scale, of which 10 is all there is; the controller is root, though with one right of its.
@@ -255,7 +247,7 @@ program = "iscsi"
 server = "a"
 client = "b"
 "#;
-    fs::write(stage.folder.join("unit.toml"), format!("{SCENARIO}{ping}")).unwrap();
+    fs::write(stage.folder.join("unit.toml"), scenario() + ping).unwrap();
     let record = stage.run_live("unit.toml", "out");
     let warnings = record["warnings"].to_string();
     assert!(!warnings.contains("real-time scheduling was refused"), "{warnings}");
@@ -283,7 +275,6 @@ fn the_page_works_as_it_stands() {
 }
 
 fn nobody_gets_in_twice_or_from_elsewhere() {
-    needs::namespaces();
     let stage = Stage::new("fleet-join");
     let _hub = stage.serve();
     let token = stage.well(&["fleet", "token", "ber-1"]);
@@ -319,7 +310,6 @@ fn nobody_gets_in_twice_or_from_elsewhere() {
 }
 
 fn a_lost_controller_stops_traffic_and_loses_no_result() {
-    needs::namespaces();
     let stage = Stage::new("fleet-lost");
     let mut hub = stage.serve();
     let _agents = stage.join_all();
@@ -362,7 +352,6 @@ fn run_under_way(stage: &Stage) -> Process {
 }
 
 fn a_run_whose_process_was_killed_is_taken_up() {
-    needs::namespaces();
     let stage = Stage::new("fleet-again");
     let _hub = stage.serve();
     let _agents = stage.join_all();
@@ -380,7 +369,6 @@ fn a_run_whose_process_was_killed_is_taken_up() {
 }
 
 fn a_run_that_was_interrupted_is_run_anew() {
-    needs::namespaces();
     let stage = Stage::new("fleet-interrupted");
     let _hub = stage.serve();
     let _agents = stage.join_all();
@@ -395,7 +383,6 @@ fn a_run_that_was_interrupted_is_run_anew() {
 }
 
 fn an_agent_renews_its_certificate_in_time() {
-    needs::namespaces();
     let stage = Stage::new("fleet-renewal");
     let _hub = stage.serve();
     let token = stage.well(&["fleet", "token", "ber-1", "--certificate", "12s"]);
@@ -411,7 +398,6 @@ fn an_agent_renews_its_certificate_in_time() {
 }
 
 fn an_agent_is_one_process_of_one_folder() {
-    needs::namespaces();
     let stage = Stage::new("fleet-copy");
     let _hub = stage.serve();
     let token = stage.well(&["fleet", "token", "ber-1"]);

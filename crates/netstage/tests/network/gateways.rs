@@ -2,6 +2,7 @@
 
 use crate::support::{Folder, mean as mean_of, netstage, said, within};
 use netstage_harness::needs;
+use netstage_harness::scenario::network;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -147,18 +148,6 @@ fn with_script(name: &str, script: &str) -> (Option<i32>, String) {
 duration = "20 s"
 [defaults.link]
 rate = "100 Mbit/s"
-[node.a]
-[node.b]
-[node.west]
-kind = "openvpn"
-[node.east]
-kind = "openvpn"
-[link.a]
-ends = ["a", "west"]
-[link.line]
-ends = ["west", "east"]
-[link.b]
-ends = ["east", "b"]
 [flow.bulk]
 from = "a"
 to = "b"
@@ -172,7 +161,8 @@ traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let mut command = command(&folder, "emu");
-    fs::write(folder.join("gateways.toml"), text).unwrap();
+    let network = network(&[("host", "a b"), ("openvpn", "west east")], "a:a,west line:west,east b:east,b");
+    fs::write(folder.join("gateways.toml"), format!("{text}{network}")).unwrap();
     let child = command.env("PATH", path).spawn().unwrap();
     let mark = format!("netstage-{}-", child.id());
     let output = child.wait_with_output().unwrap();

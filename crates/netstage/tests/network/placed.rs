@@ -5,7 +5,7 @@ use crate::support::fleet::{Fleet, LIMIT};
 use crate::support::network::{address, default_route, join};
 use crate::support::{mean, said, within};
 use netstage_agent::fleet::Fleet as Folder;
-use netstage_harness::needs;
+use netstage_harness::scenario::network;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
 use netstage_scenario::outcome::{Metric, Outcome};
@@ -29,25 +29,18 @@ tcp_events = true
 "#;
 
 /// Routers of a VPN, whose flows are watched.
-const VPN: &str = r#"
+fn vpn_scenario() -> String {
+    let nodes = [("host", "a b"), ("pe", "west east")];
+    format!("{GOLD}{}", network(&nodes, "office:a,west core:west,east factory:east,b"))
+}
+
+const GOLD: &str = r#"
 [scenario]
 title = "A VPN between hosts"
 duration = "3 s"
-[node.a]
-[node.b]
-[node.west]
-kind = "pe"
-[node.east]
-kind = "pe"
 [defaults.link]
 rate = "100 Mbit/s"
 buffer = "100 packets"
-[link.office]
-ends = ["a", "west"]
-[link.core]
-ends = ["west", "east"]
-[link.factory]
-ends = ["east", "b"]
 [vpn.gold]
 weight = 2.0
 ingress = "west"
@@ -136,7 +129,7 @@ fn fleet(name: &str) -> Fleet {
         Netlink::open(host).unwrap().add_route(&default_route(router, "data")).unwrap();
     }
     fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
-    fs::write(fleet.folder.join("vpn.toml"), VPN).unwrap();
+    fs::write(fleet.folder.join("vpn.toml"), vpn_scenario()).unwrap();
     fs::write(fleet.folder.join("television.toml"), TELEVISION).unwrap();
     fleet
 }
@@ -147,7 +140,6 @@ fn arp_ignore(fleet: &Fleet) -> String {
 }
 
 fn agents_are_routers_watch_tcp_and_receive_multicast() {
-    needs::namespaces();
     let fleet = fleet("placed");
     let _hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
@@ -177,19 +169,18 @@ fn agents_are_routers_watch_tcp_and_receive_multicast() {
         let output = fleet.run_with("wrong.toml", name, &[]);
         (output.status.code(), said(&output))
     };
-    let (code, told) = run("bare", VPN.replace(r#"core = "wan", office"#, "office"));
+    let (code, told) = run("bare", vpn_scenario().replace(r#"core = "wan", office"#, "office"));
     assert!(code == Some(2) && told.contains("name it in place.west.interfaces.core"), "{told}");
-    let (code, told) = run("half", VPN.replace("[place.east]\nagent", "[place.east]\nlabel"));
+    let (code, told) = run("half", vpn_scenario().replace("[place.east]\nagent", "[place.east]\nlabel"));
     assert!(code == Some(2) && told.contains("node.east: no agent has label east-pe"), "{told}");
     // And what a policy does not allow, by the agent.
-    let (code, told) = run("eth0", VPN.replace("10.9.0.2\"", "192.0.2.2\""));
+    let (code, told) = run("eth0", vpn_scenario().replace("10.9.0.2\"", "192.0.2.2\""));
     assert!(code == Some(1) && told.contains("does not allow sending to 192.0.2.2"), "{told}");
 }
 
 fn a_router_needs_no_more_than_its_drop_in_gives() {
-    needs::namespaces();
     let fleet = fleet("placed-unit");
-    fs::write(fleet.folder.join("vpn.toml"), VPN.replace("tcp = \"events\"\n", "")).unwrap();
+    fs::write(fleet.folder.join("vpn.toml"), vpn_scenario().replace("tcp = \"events\"\n", "")).unwrap();
     let _hub = fleet.serve();
     let (unit, drop_in) =
         (fleet.unit("agent"), crate::support::project().join("packaging/agent-router.conf"));
@@ -207,11 +198,10 @@ fn a_router_needs_no_more_than_its_drop_in_gives() {
 }
 
 fn a_run_on_agents_is_told_as_it_happens() {
-    needs::namespaces();
     let fleet = fleet("placed-told");
     let _hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
-    let scenario = parse("vpn.toml", VPN, None, &Options::default()).unwrap();
+    let scenario = parse("vpn.toml", &vpn_scenario(), None, &Options::default()).unwrap();
     let means = Means::new(Folder::open(&fleet.folder.join("fleet")).unwrap(), &fleet.folder.join("out"));
     let stage = live(means);
     let told = Mutex::new(Vec::new());
@@ -251,7 +241,6 @@ fn a_run_on_agents_is_told_as_it_happens() {
 }
 
 fn a_router_ends_with_its_controller() {
-    needs::namespaces();
     let fleet = fleet("placed-lost");
     let mut hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
@@ -356,7 +345,6 @@ fn left_by_services(fleet: &Fleet, agent: &str) -> Vec<String> {
 }
 
 fn services_run_between_hosts_that_allow_them() {
-    needs::namespaces();
     let fleet = sites("services");
     let _hub = fleet.serve();
     let mut agents = fleet.join_all(&["site", "site"]);
@@ -424,7 +412,6 @@ fn services_run_between_hosts_that_allow_them() {
 }
 
 fn nothing_of_a_service_outlives_its_controller_or_its_agent() {
-    needs::namespaces();
     let fleet = sites("services-lost");
     let mut hub = fleet.serve();
     let mut agents = fleet.join_all(&["site", "site"]);

@@ -4,7 +4,7 @@ use crate::pair::Pair;
 use crate::running::{LEFT, PATIENCE, RIGHT, Running, config, left, link, start, transit};
 use netstage_core::ldp::{Config, End, Event};
 use netstage_core::time::Duration;
-use netstage_harness::{needs, skip};
+use netstage_harness::skip;
 use netstage_host::netns::netlink::VethOptions;
 use netstage_host::netns::{Namespace, spawn_in};
 use netstage_routing::ldp::Command;
@@ -53,7 +53,6 @@ async fn silence(here: &Running) -> std::time::Duration {
 
 #[tokio::main(flavor = "current_thread")]
 async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_old() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let mut peer = peer_process(&pair);
@@ -79,7 +78,6 @@ async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_
 
 #[tokio::main(flavor = "current_thread")]
 async fn a_peer_that_stands_still_is_given_up_after_the_hold_time() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let mut peer = peer_process(&pair);

@@ -70,7 +70,6 @@ async fn ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word
 
 #[tokio::main(flavor = "current_thread")]
 async fn what_cannot_be_bound_or_opened_is_told() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let (fec, _) = transit(0, RIGHT);
@@ -143,7 +142,6 @@ async fn many_speakers_share_an_interface() {
 
 #[tokio::main(flavor = "current_thread")]
 async fn routers_beyond_the_link_are_found_by_targeted_hellos() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let [near, far] = [1, 2].map(|number| Ipv4Addr::new(192, 0, 2, number));
     for (namespace, link, own, other, via) in
@@ -183,7 +181,6 @@ async fn routers_beyond_the_link_are_found_by_targeted_hellos() {
 
 #[tokio::main(flavor = "current_thread")]
 async fn another_key_is_told_at_both_ends_and_the_same_one_makes_a_session() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let keyed = |place: Place, peer, key: &[u8]| Place { md5_keys: vec![(peer, key.to_vec())], ..place };
     let mut here = start(config(LEFT), keyed(left(&pair), RIGHT, b"secret"));

@@ -78,25 +78,14 @@ fn replicate<T: Clone>(
 mod tests {
     use crate::plan::Plan;
     use crate::{Options, parse};
+    use netstage_harness::scenario::network;
 
     const FILE: &str = r#"
         [scenario]
         duration = "60 s"
-        [node.a]
-        [node.b]
-        [node.in]
-        kind = "pe"
-        [node.out]
-        kind = "pe"
         [defaults.link]
         rate = "10 Mbit/s"
         buffer = "20 packets"
-        [link.a]
-        ends = ["a", "in"]
-        [link.core]
-        ends = ["in", "out"]
-        [link.b]
-        ends = ["out", "b"]
         [vpn.site]
         count = 3
         ingress = "in"
@@ -123,7 +112,8 @@ mod tests {
     "#;
 
     fn plan(text: &str) -> Result<Plan, String> {
-        let scenario = parse("t.toml", text, None, &Options::default());
+        let network = network(&[("host", "a b"), ("pe", "in out")], "a:a,in core:in,out b:out,b");
+        let scenario = parse("t.toml", &format!("{text}\n{network}"), None, &Options::default());
         scenario.map(|mut scenario| scenario.cells.remove(0).plan).map_err(|errors| errors.to_string())
     }
 

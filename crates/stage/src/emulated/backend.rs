@@ -91,6 +91,7 @@ fn by_netem(plan: &Plan, link: &LinkSpec) -> Result<[Stages; 2], Vec<&'static st
 mod tests {
     use super::*;
     use crate::topology::layout::Layout;
+    use crate::topology::plan_of;
 
     const SCENARIO: &str = r#"
         [scenario]
@@ -100,23 +101,20 @@ mod tests {
         [node.b]
         [node.r]
         kind = "router"
+        [defaults.link]
+        rate = "10 Mbit/s"
+        buffer = "20 packets"
         [link.plain]
         ends = ["a", "r"]
-        rate = "10 Mbit/s"
-        buffer = "20 packets"
         [link.other]
         ends = ["r", "b"]
-        rate = "10 Mbit/s"
-        buffer = "20 packets"
         [flow.f]
         from = "a"
         to = "b"
     "#;
 
     fn assigned(backend: Backend, text: &str) -> (Result<Vec<String>, Stopped>, Vec<bool>) {
-        let options = netstage_scenario::Options::default();
-        let scenario = netstage_scenario::parse("t.toml", text, None, &options).unwrap();
-        let plan = &scenario.cells[0].plan;
+        let plan = &plan_of(text);
         let mut spec = Spec::new(plan, &Layout::new(plan).unwrap(), &Default::default());
         let told = assign(backend, plan, &mut spec);
         (told, spec.links.iter().map(|link| link.netem.is_some()).collect())

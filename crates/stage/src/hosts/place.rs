@@ -118,7 +118,7 @@ fn named(agent: &str, statuses: &[AgentStatus]) -> Result<(), (Cause, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_scenario::{Options, parse};
+    use crate::topology::plan_of;
 
     fn status(name: &str, label: &str, state: State) -> AgentStatus {
         AgentStatus {
@@ -141,7 +141,7 @@ mod tests {
             "[scenario]\nduration = \"1 s\"\n[node.a]\n[node.b]\n[link.l]\nends = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\n\
              buffer = \"9 packets\"\n[flow.f]\nfrom = \"a\"\nto = \"b\"\n[place]\n{place}"
         );
-        parse("t.toml", &text, None, &Options::default()).unwrap().cells[0].plan.clone()
+        plan_of(&text)
     }
 
     #[test]

@@ -182,7 +182,8 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
 mod tests {
     use super::*;
     use crate::topology::labels::labels;
-    use netstage_scenario::{Options, parse};
+    use crate::topology::plan_of;
+    use netstage_harness::scenario::network;
 
     #[test]
     fn a_stamp_session_has_a_reflector_and_is_known_both_ways() {
@@ -200,8 +201,7 @@ mod tests {
             to = "b"
             transport = "udp"
             traffic = { model = "cbr", rate = "64 kbit/s", packet = "160 B" }"#;
-        let scenario = parse("case.toml", text, None, &Options::default()).unwrap();
-        let mut plan = scenario.cells[0].plan.clone();
+        let mut plan = plan_of(text);
         let interval = Duration::from_millis(20);
         plan.flows[0].transport = plan::Transport::Stamp { interval };
         let layout = Layout::new(&plan).unwrap();
@@ -224,17 +224,6 @@ mod tests {
             duration = "1 s"
             [defaults.link]
             rate = "10 Mbit/s"
-            [node.s]
-            [node.a]
-            [node.b]
-            [node.r]
-            kind = "router"
-            [link.s]
-            ends = ["s", "r"]
-            [link.a]
-            ends = ["r", "a"]
-            [link.b]
-            ends = ["r", "b"]
             [flow.tv]
             from = "s"
             to = ["b", "a"]
@@ -247,9 +236,10 @@ mod tests {
             to = "b"
             transport = "multicast"
             multicast = { group = "232.0.1.0" }
-            traffic = { model = "cbr", rate = "1 Mbit/s" }"#;
-        let scenario = parse("tv.toml", text, None, &Options::default()).unwrap();
-        let plan = &scenario.cells[0].plan;
+            traffic = { model = "cbr", rate = "1 Mbit/s" }
+            "#;
+        let network = network(&[("host", "s a b"), ("router", "r")], "s:s,r a:r,a b:r,b");
+        let plan = &plan_of(&format!("{text}{network}"));
         let layout = Layout::new(plan).unwrap();
         let members = members(plan, &layout).unwrap();
         let assignments = assignments(plan, &members, 1);

@@ -106,11 +106,14 @@ fn numbered(family: Family, multicast: Multicast, number: u32) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_scenario::{Options, parse};
+    use crate::topology::plan_of;
+    use netstage_harness::scenario::network;
 
     /// `s` – `r1` – `r2`; `a` at `r1`, `b` and `c` at `r2`, and what flows.
     fn plan(flows: &str) -> Plan {
-        let text = format!(
+        let nodes = [("host", "s a b c"), ("router", "r1 r2")];
+        let network = network(&nodes, "up:s,r1 core:r2,r1 to-a:r1,a to-b:b,r2 to-c:r2,c");
+        plan_of(&format!(
             r#"
             [scenario]
             duration = "1 s"
@@ -120,28 +123,8 @@ mod tests {
             [defaults.flow]
             transport = "multicast"
             traffic = {{ model = "cbr", rate = "1 Mbit/s" }}
-            [node.s]
-            [node.a]
-            [node.b]
-            [node.c]
-            [node.r1]
-            kind = "router"
-            [node.r2]
-            kind = "router"
-            [link.up]
-            ends = ["s", "r1"]
-            [link.core]
-            ends = ["r2", "r1"]
-            [link.to-a]
-            ends = ["r1", "a"]
-            [link.to-b]
-            ends = ["b", "r2"]
-            [link.to-c]
-            ends = ["r2", "c"]
-            {flows}"#
-        );
-        let scenario = parse("tree.toml", &text, None, &Options::default()).unwrap();
-        scenario.cells.into_iter().next().unwrap().plan
+            {network}{flows}"#
+        ))
     }
 
     #[test]

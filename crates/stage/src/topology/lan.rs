@@ -78,14 +78,13 @@ pub fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use crate::topology::layout::Layout;
+    use crate::topology::plan_of;
     use crate::topology::spec::Spec;
-    use netstage_scenario::{Options, parse};
 
     #[test]
     fn stations_send_to_each_other_and_the_lan_has_no_say() {
         const TEXT: &str = include_str!("../../../../scenarios/examples/lan.toml");
-        let scenario = parse("lan.toml", TEXT, None, &Options::default()).unwrap();
-        let plan = &scenario.cells[0].plan;
+        let plan = &plan_of(TEXT);
         let spec = Spec::new(plan, &Layout::new(plan).unwrap(), &Default::default());
         let node = |name: &str| spec.nodes.iter().find(|node| node.name == name).unwrap();
         assert!(node("lan").is_lan && node("lan").addresses.is_empty() && node("lan").routes.is_empty());

@@ -324,43 +324,15 @@ fn route_options(group: &FlowGroup) -> Option<RouteOptions> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_scenario::{Options, parse};
+    use crate::topology::plan_of as plan;
+    use netstage_harness::scenario::network;
 
     /// Two ways from `a` to `b`: over `n` (shorter by name) and over `s`.
     fn diamond(flows: &str) -> Plan {
-        let text = format!(
-            r#"
-            [scenario]
-            duration = "1 s"
-            [defaults.link]
-            rate = "10 Mbit/s"
-            buffer = "10 packets"
-            [node.a]
-            [node.b]
-            [node.w]
-            kind = "router"
-            [node.n]
-            kind = "router"
-            [node.s]
-            kind = "router"
-            [node.e]
-            kind = "router"
-            [link.aw]
-            ends = ["a", "w"]
-            [link.eb]
-            ends = ["e", "b"]
-            [link.wn]
-            ends = ["w", "n"]
-            [link.ws]
-            ends = ["w", "s"]
-            [link.ne]
-            ends = ["n", "e"]
-            [link.se]
-            ends = ["s", "e"]
-            {flows}"#
-        );
-        let scenario = parse("diamond.toml", &text, None, &Options::default()).unwrap();
-        scenario.cells.into_iter().next().unwrap().plan
+        let nodes = [("host", "a b"), ("router", "w n s e")];
+        let network = network(&nodes, "aw:a,w eb:e,b wn:w,n ws:w,s ne:n,e se:s,e");
+        let link = "rate = \"10 Mbit/s\"\nbuffer = \"10 packets\"";
+        plan(&format!("[scenario]\nduration = \"1 s\"\n[defaults.link]\n{link}\n{network}{flows}"))
     }
 
     /// The hops packets to one address take from a node.

@@ -26,3 +26,9 @@ pub mod routing;
 pub mod server;
 pub mod services;
 pub mod spec;
+/// The plan of a scenario's first cell.
+#[cfg(test)]
+pub(crate) fn plan_of(text: &str) -> netstage_scenario::plan::Plan {
+    let scenario = netstage_scenario::parse("test.toml", text, None, &Default::default());
+    scenario.unwrap_or_else(|errors| panic!("{errors}")).cells.remove(0).plan
+}

@@ -560,15 +560,10 @@ fn window(plan: &Plan, config: &Config) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::plan_of as plan;
     use netstage_scenario::pe::Tunnel;
-    use netstage_scenario::{Options, parse};
 
     const TWO_WAY: &str = include_str!("../../../../scenarios/examples/two-way-vpns.toml");
-
-    fn plan(text: &str) -> Plan {
-        let scenario = parse("case.toml", text, None, &Options::default()).unwrap();
-        scenario.cells[0].plan.clone()
-    }
 
     fn node(plan: &Plan, name: &str) -> usize {
         plan.nodes.iter().position(|node| node.name == name).unwrap()

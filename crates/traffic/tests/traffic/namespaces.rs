@@ -3,7 +3,6 @@
 use super::pair::Pair;
 use super::*;
 use netstage_agent_api::task::{OneEnded, TcpOptions, UdpOptions};
-use netstage_harness::needs;
 use netstage_host::netns::netlink::VethOptions;
 use std::thread;
 
@@ -32,7 +31,6 @@ fn run_across(pair: &Pair, senders: Vec<FlowTask>, receivers: Vec<FlowTask>) -> 
 }
 
 fn the_peer_sees_the_window_asked_for() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let options = TcpOptions { window: Some(60_000), max_segment_size: Some(1000), ..TcpOptions::default() };
     let task = crossing(1, Transport::Tcp(options), Pattern::Bulk { size: None }, LEFT, at(RIGHT, 5001));
@@ -47,7 +45,6 @@ fn the_peer_sees_the_window_asked_for() {
 }
 
 fn a_host_that_never_answers_spoils_its_own_flow_only() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     // Nobody has this address: neighbours are not resolved, so nothing refuses either.
     let silent = crossing(1, Transport::Tcp(TcpOptions::default()), CBR, "fd00::", at("fd00::1", 9));
@@ -64,7 +61,6 @@ fn a_host_that_never_answers_spoils_its_own_flow_only() {
 }
 
 fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     let transport = |source: Option<&str>| Transport::Multicast {
         source: source.map(|ip| ip.parse().unwrap()),
@@ -109,7 +105,6 @@ fn two_receivers_share_a_group() {
 }
 
 fn every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted() {
-    needs::namespaces();
     let pair = Pair::new(VethOptions::default());
     // The kernel also limits all errors together; no kind of them is subject to either limit.
     pair.right.sysctl("net/ipv4/icmp_ratemask", "0").unwrap();

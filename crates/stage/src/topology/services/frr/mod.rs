@@ -193,7 +193,8 @@ fn expects(routing: &Routing, node: usize, behind: &Behind, wave: &[Daemon]) -> 
 mod tests {
     use super::*;
     use crate::topology::assignments::members;
-    use netstage_scenario::{Options, parse};
+    use crate::topology::plan_of;
+    use netstage_harness::scenario::network;
 
     /// a (0) and b (1) behind edges (4 and 5), a kernel's router (6) and c (2) behind it at the second, and
     /// one core router (3).
@@ -202,41 +203,20 @@ mod tests {
         duration = "1 s"
         [defaults.link]
         rate = "10 Mbit/s"
-        [node.a]
-        [node.b]
-        [node.c]
-        [node.core]
-        kind = "router"
-        [node.east]
-        kind = "router"
-        [node.west]
-        kind = "router"
-        [node.yard]
-        kind = "router"
-        [link.a]
-        ends = ["a", "east"]
-        [link.b]
-        ends = ["b", "west"]
-        [link.c]
-        ends = ["c", "yard"]
-        [link.d]
-        ends = ["east", "core"]
-        [link.e]
-        ends = ["core", "west"]
-        [link.f]
-        ends = ["yard", "west"]
         [service.exchange]
         program = "frr"
         core = ["core"]
         edges = { east = 65001, west = 65002 }
         [flow.x]
         from = "a"
-        to = "c""#;
+        to = "c"
+        "#;
 
     #[test]
     fn a_plan_gives_each_router_its_daemons_and_what_they_are_to_learn() {
-        let scenario = parse("x.toml", SCENARIO, None, &Options::default()).unwrap();
-        let plan = &scenario.cells[0].plan;
+        let nodes = [("host", "a b c"), ("router", "core east west yard")];
+        let network = network(&nodes, "a:a,east b:b,west c:c,yard d:east,core e:core,west f:yard,west");
+        let plan = &plan_of(&format!("{SCENARIO}{network}"));
         let layout = Layout::new(plan).unwrap();
         let members = members(plan, &layout).unwrap();
         let spec = spec(plan, &layout, &members, Path::new("/run/x")).unwrap();
