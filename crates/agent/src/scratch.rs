@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_was_left_goes_unless_an_agent_has_it() {
-        let state = std::env::temp_dir().join(format!("netstage-scratch-{}", std::process::id()));
+        let state = netstage_harness::Folder::new("scratch");
         assert!(!Scratch::clean(&state).unwrap());
         let scratch = Scratch::open(&state).unwrap();
         std::mem::forget(scratch.folder("7").unwrap());
@@ -108,6 +108,5 @@ mod tests {
         assert!(folder.path().exists());
         drop(folder);
         assert!(!state.join("services/9").exists());
-        fs::remove_dir_all(&state).unwrap();
     }
 }

@@ -211,6 +211,7 @@ mod tests {
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
+    use netstage_harness::Folder;
 
     #[test]
     fn a_node_cannot_choose_the_folder() {
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_report_is_kept_whole_and_nothing_beside_it() {
-        let folder = std::env::temp_dir().join(format!("netstage-spool-{}", std::process::id()));
+        let folder = Folder::new("spool");
         let spool = Spool::open(&folder).unwrap();
         let path = spool.keep("a", 1, b"{}").unwrap().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"{}");
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_a_killed_agent_had_counted_is_a_report() {
-        let folder = std::env::temp_dir().join(format!("netstage-journal-{}", std::process::id()));
+        let folder = Folder::new("journal");
         let spool = Spool::lasting(&folder).unwrap();
         assert_eq!(spool.last_run(), 0);
         spool.take(4).unwrap();
@@ -275,6 +276,5 @@ mod tests {
         spool.journal(6, &assignment).unwrap().discard();
         assert_eq!(Spool::lasting(&folder).unwrap().kept().len(), 2);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

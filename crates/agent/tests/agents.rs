@@ -11,7 +11,7 @@ use netstage_agent::{Agent, EndReason};
 use netstage_agent_api::protocol::{RefusalKind, read_report};
 use netstage_agent_api::task::{self, Assignment};
 use netstage_core::measure::ClockOffset;
-use netstage_harness::needs;
+use netstage_harness::{needs, within};
 use netstage_host::clock::{Epoch, monotonic_ns};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -115,11 +115,7 @@ fn start(agents: &mut Agents, assignments: Vec<(String, Assignment)>) {
 
 /// Waits until something was sent.
 fn under_way(agents: &mut Agents) {
-    let began = Instant::now();
-    while agents.overview().sent.0 == 0 {
-        assert!(began.elapsed() < LIMIT, "nothing is sent");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    assert!(within(LIMIT, || agents.overview().sent.0 > 0), "nothing is sent");
 }
 
 fn nodes(collected: &Collected) -> Vec<&str> {
@@ -207,11 +203,7 @@ fn agents_end_when_their_controller_is_killed_and_keep_what_they_found() {
     let place = Place::new("orphans");
     let mut processes = ["a", "b"].map(|name| place.agent(name));
     let controller = place.start("a_controller", "controller");
-    let began = Instant::now();
-    while !place.0.join("under-way").exists() {
-        assert!(began.elapsed() < LIMIT, "the run does not start");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    assert!(within(LIMIT, || place.0.join("under-way").exists()), "the run does not start");
     controller.signal(Signal::SIGKILL);
     for process in &mut processes {
         assert_eq!(process.ended().code(), Some(10));
@@ -231,11 +223,7 @@ fn agents_end_when_their_controller_falls_silent() {
     let place = Place::new("silent");
     let mut agent = ["a", "b"].map(|name| place.agent(name));
     let controller = place.start("a_controller", "controller");
-    let began = Instant::now();
-    while !place.0.join("under-way").exists() {
-        assert!(began.elapsed() < LIMIT, "the run does not start");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    assert!(within(LIMIT, || place.0.join("under-way").exists()), "the run does not start");
     controller.signal(Signal::SIGSTOP);
     assert_eq!(agent[0].ended().code(), Some(10));
     assert_eq!(agent[1].ended().code(), Some(10));

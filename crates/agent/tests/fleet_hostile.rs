@@ -17,7 +17,7 @@ use netstage_agent_api::results::Report;
 use netstage_agent_api::task::{Assignment, Side};
 use netstage_core::fleet::{Policy, Receipt};
 use netstage_core::measure::ClockOffset;
-use netstage_harness::needs;
+use netstage_harness::{needs, within};
 use netstage_host::ender::Ender;
 use netstage_host::log::Log;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -134,7 +134,7 @@ impl Stage {
 
     fn wait_for(&self, names: &[&str], state: State) {
         let are = || names.iter().all(|name| self.state_of(name) == Some(state));
-        assert!(within(are), "{:?}\n{}", self.fleet.agents(), self.said());
+        assert!(within(LIMIT, are), "{:?}\n{}", self.fleet.agents(), self.said());
     }
 
     fn said(&self) -> String {
@@ -212,17 +212,6 @@ fn assert_honest(collected: &Collected) {
     let honest: Vec<&str> = collected.reports.iter().map(|report| report.node.as_str()).collect();
     assert_eq!(honest, HONEST, "{collected:?}");
     assert!(collected.reports.iter().all(|report| report.void.is_empty()), "{collected:?}");
-}
-
-fn within(mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + LIMIT;
-    while !holds() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(LOOK);
-    }
-    true
 }
 
 fn sums_and_bins_that_cannot_be_harm_nobody() {
@@ -318,14 +307,14 @@ fn another_version_is_shown_and_not_used() {
     let mut stage = Stage::new("version");
     stage.enemy(Lie::Version);
     let told = || stage.said().contains("speaks versions 9 to 12 of the agents' protocol");
-    assert!(within(told), "{}", stage.said());
+    assert!(within(LIMIT, told), "{}", stage.said());
     let error = stage.begin(&[HONEST[0], ENEMY], 100).err().expect("not there").to_string();
     assert!(error.contains("agent eve is not there"), "{error}");
     // Nor does what it calls itself command a terminal, nor fill it.
     assert!(!stage.said().contains('\u{1b}'));
     let there =
         || stage.fleet.agents().unwrap().iter().any(|agent| agent.name == ENEMY && !agent.version.is_empty());
-    assert!(within(there));
+    assert!(within(LIMIT, there));
     let agents = stage.fleet.agents().unwrap();
     let enemy = agents.iter().find(|agent| agent.name == ENEMY).unwrap();
     assert_eq!(enemy.version, "9[2J", "without what clears the screen");
@@ -412,7 +401,11 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     assert_eq!(collected.warnings.len(), 2, "{collected:?}");
     assert!(collected.warnings[0].contains("stays there: No space left"), "{collected:?}");
     // The hub says what it cannot do, and goes on.
-    assert!(within(|| stage.said().contains("cannot write down how the agents are")), "{}", stage.said());
+    assert!(
+        within(LIMIT, || stage.said().contains("cannot write down how the agents are")),
+        "{}",
+        stage.said()
+    );
     let again = stage.fleet.token(&Grant { agent: "later".into(), ..late }).unwrap_err().to_string();
     assert!(again.contains("tokens") && again.contains("No space left"), "{again}");
     let refused = Runs::of(&stage.fleet).unwrap().open("another", nodes()).unwrap_err().to_string();
@@ -457,7 +450,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
     silent[0].write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).unwrap();
     silent[1].write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     stage.enemy(Lie::Version);
-    assert!(within(|| stage.said().contains("agent eve joined")), "{}", stage.said());
+    assert!(within(LIMIT, || stage.said().contains("agent eve joined")), "{}", stage.said());
     stage.honest_run();
     let mut answer = Vec::new();
     silent[1].set_read_timeout(Some(LIMIT)).unwrap();
@@ -482,8 +475,8 @@ fn after_its_handshake_too_who_speaks_no_protocol_is_let_go() {
         let ended = tokio::time::timeout(LIMIT, stranger.read_to_end(&mut answer)).await;
         assert!(ended.is_ok(), "it is turned away");
     });
-    assert!(within(|| stage.said().contains("it shows no certificate")), "{}", stage.said());
-    assert!(within(|| stage.said().contains("agent eve")), "{}", stage.said());
+    assert!(within(LIMIT, || stage.said().contains("it shows no certificate")), "{}", stage.said());
+    assert!(within(LIMIT, || stage.said().contains("agent eve")), "{}", stage.said());
 }
 
 netstage_harness::tests![

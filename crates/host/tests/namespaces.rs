@@ -3,7 +3,7 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use netstage_harness::{needs, skip};
+use netstage_harness::{needs, skip, within};
 use netstage_host::netns::multicast::MulticastRoutes;
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::routes::{Metrics, Route};
@@ -14,7 +14,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Generous: only a broken program takes so long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,14 +35,6 @@ fn is_held(identity: &str) -> bool {
         let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
         leads_there(process.join("ns/net")) || files.map(|file| file.path()).any(leads_there)
     })
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "still not: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn udp(namespace: &Namespace, address: &str) -> UdpSocket {
@@ -171,7 +163,7 @@ fn a_panic_inside_goes_on_outside_and_leaves_nothing() {
         moved.run(|| panic!("as asked")).unwrap();
     }));
     assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"as asked"));
-    wait_until("the namespace is gone", || !is_held(&identity));
+    assert!(within(PATIENCE, || !is_held(&identity)), "the namespace is there");
 }
 
 fn a_refused_request_says_what_was_asked() {
@@ -237,11 +229,12 @@ fn kill_leaves_nothing_behind() {
     assert!(!host.links().unwrap().iter().any(ours), "nothing of the stage is seen outside");
     stage.kill().unwrap();
     stage.wait().unwrap();
-    wait_until("its child is gone", || {
+    let is_gone = || {
         let state = fs::read_to_string(format!("/proc/{child}/stat"));
         state.is_err() || state.is_ok_and(|text| text.contains(") Z"))
-    });
-    wait_until("the namespaces are gone", || !is_held(left) && !is_held(right));
+    };
+    assert!(within(PATIENCE, is_gone), "its child is there");
+    assert!(within(PATIENCE, || !is_held(left) && !is_held(right)), "the namespaces are there");
     assert!(!host.links().unwrap().iter().any(ours));
 }
 

@@ -4,7 +4,7 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use netstage_harness::{needs, skip};
+use netstage_harness::{Folder, needs, skip};
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::{Namespace, Netlink, ethtool};
 use netstage_host::ports::af_packet::{AfPacket, Options};
@@ -17,7 +17,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -448,25 +447,11 @@ fn of_kind(port: &mut impl Port, kind: &[u8; 2]) -> Vec<Vec<u8>> {
     }
 }
 
-/// A file of its own for each test, removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("netstage-{}-{name}.pcapng", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 fn what_is_captured_is_replayed() {
-    let file = Scratch::new("captured");
+    let folder = Folder::new("captured");
+    let file = folder.join("captured.pcapng");
     let (mut left, right) = ring::pair(1000).unwrap();
-    let mut captured = Captured::new(right, &file.0, "right0").unwrap();
+    let mut captured = Captured::new(right, &file, "right0").unwrap();
     let start = monotonic_ns();
     let sent = frames(200);
     for (number, frame) in sent.iter().enumerate() {
@@ -478,7 +463,7 @@ fn what_is_captured_is_replayed() {
     assert_eq!(receive(&mut left, 50).len(), 50);
     drop(captured.finish().unwrap());
 
-    let mut replay = Replay::open(&file.0, 5_000).unwrap();
+    let mut replay = Replay::open(&file, 5_000).unwrap();
     let mut replayed = Vec::new();
     while !replay.has_ended() {
         replay.receive(7, &mut |received| replayed.push((received.frame.to_vec(), received.at_ns))).unwrap();
@@ -490,7 +475,7 @@ fn what_is_captured_is_replayed() {
     assert!(replayed.is_sorted_by_key(|(_, at_ns)| *at_ns));
 
     match Command::new("tshark")
-        .args(["-r".as_ref(), file.0.as_os_str()])
+        .args(["-r".as_ref(), file.as_os_str()])
         .args(["-T", "fields", "-e", "frame.len"])
         .output()
     {
@@ -504,15 +489,16 @@ fn what_is_captured_is_replayed() {
 }
 
 fn replay_waits_until_frames_are_due() {
-    let file = Scratch::new("due");
+    let folder = Folder::new("due");
+    let file = folder.join("due.pcapng");
     let (mut left, right) = ring::pair(10).unwrap();
-    let mut captured = Captured::new(right, &file.0, "right0").unwrap();
+    let mut captured = Captured::new(right, &file, "right0").unwrap();
     left.send_at(b"now", 1_000_000_000);
     left.send_at(b"in an hour", 3_601_000_000_000);
     left.flush().unwrap();
     receive(&mut captured, 2);
     captured.finish().unwrap();
-    let mut replay = Replay::open(&file.0, monotonic_ns()).unwrap();
+    let mut replay = Replay::open(&file, monotonic_ns()).unwrap();
     let mut count = 0;
     replay.receive(10, &mut |received| count += usize::from(received.frame == b"now")).unwrap();
     assert_eq!((count, replay.has_ended()), (1, false));
@@ -521,9 +507,10 @@ fn replay_waits_until_frames_are_due() {
 }
 
 fn a_broken_capture_and_a_full_disk_are_said() {
-    let file = Scratch::new("broken");
-    std::fs::write(&file.0, b"\x0a\x0d\x0d\x0anot a capture, although it begins like one").unwrap();
-    let error = Replay::open(&file.0, 0).err().unwrap();
+    let folder = Folder::new("broken");
+    let file = folder.join("broken.pcapng");
+    std::fs::write(&file, b"\x0a\x0d\x0d\x0anot a capture, although it begins like one").unwrap();
+    let error = Replay::open(&file, 0).err().unwrap();
     assert!(error.to_string().contains("broken.pcapng"), "{error}");
     let (mut left, right) = ring::pair(10_000).unwrap();
     let Ok(mut captured) = Captured::new(right, "/dev/full".as_ref(), "right0") else {

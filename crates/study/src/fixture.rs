@@ -6,13 +6,14 @@ use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::{link, tcp, traffic};
+pub use netstage_harness::Folder as Scratch;
 use netstage_scenario::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
 use netstage_scenario::outcome::{Attendant, Metric, Outcome, Series, Totals};
 use netstage_scenario::plan::{
     Datagrams, Family, FlowGroup, Hop, Link, Measure, Node, NodeKind, Plan, Transport, Vpn,
 };
 use netstage_scenario::{Cell, Scenario};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A seconds' instant.
 pub fn at(seconds: u64) -> Instant {
@@ -221,28 +222,4 @@ pub fn runner(plan: &Plan, seed: u64, _: &dyn Attendant) -> Result<Outcome, Stop
 /// Options for a folder.
 pub fn options(out: &Path, jobs: usize) -> Options {
     Options { out: out.to_owned(), jobs, retries: 0, stage: "sim".into(), tool: "netstage test".into() }
-}
-
-/// A folder that goes when the test does.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    /// A new one for the test of this name.
-    pub fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("netstage-study-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    /// A path in it.
-    pub fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn what_was_seen_is_read_back_as_any_record() {
-        let path = std::env::temp_dir().join(format!("netstage-observed-{}", std::process::id()));
+        let above = netstage_harness::Folder::new("observed");
+        let path = above.join("seen");
         let place = Place::take(&path, "netstage test", "seen").unwrap();
         let series =
             |metric, values: [f64; 3]| Series { metric, subject: "a > b".into(), values: values.into() };
@@ -204,6 +205,5 @@ mod tests {
         let blocks = record.series().unwrap().next_blocks().unwrap().unwrap();
         assert_eq!(blocks.iter().map(|block| block.values.len()).sum::<usize>(), 5);
         assert!(Place::take(&path, "netstage test", "seen").is_err());
-        std::fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -104,7 +104,7 @@ fn a_void_run_is_begun_anew_as_often_as_asked() {
             let void = (attempt < 2).then(|| format!("late {attempt}")).into_iter().collect();
             Ok(Outcome { void, ..runner(plan, seed, stop)? })
         };
-        let options = Options { retries, ..options(&scratch.0, 1) };
+        let options = Options { retries, ..options(&scratch, 1) };
         let record = run(&scenario, &spoiled, &options, &mut (), &never()).unwrap();
         (record.data, attempts.into_inner())
     };
@@ -237,7 +237,7 @@ fn the_number_of_jobs_changes_no_byte() {
     let reference = scratch.join("one");
     finished(&scenario, &reference, 1);
     for jobs in [2, 7] {
-        let out = scratch.join(&jobs.to_string());
+        let out = scratch.join(jobs.to_string());
         finished(&scenario, &out, jobs);
         assert_eq!(bytes(&out), bytes(&reference), "{jobs} jobs");
     }
@@ -250,7 +250,7 @@ fn an_interrupted_study_goes_on_to_the_same_bytes() {
     let reference = scratch.join("whole");
     finished(&scenario, &reference, 2);
     for most in [0, 1, 5, 7] {
-        let out = scratch.join(&most.to_string());
+        let out = scratch.join(most.to_string());
         let error = interrupted_after(&scenario, &out, most);
         assert!(matches!(error, Error::Interrupted { done, total: RUNS, .. } if done == most), "{error}");
         let opened = Record::open(&out).unwrap_err();
@@ -338,7 +338,7 @@ fn a_kill_while_finishing_loses_nothing() {
     finished(&scenario, &reference, 2);
     // All runs done, and each of the files that are written after them there, or half there.
     for left in [&[][..], &["series.parquet"], &["series.parquet", "environment.json", "figures.json"]] {
-        let out = scratch.join(&left.len().to_string());
+        let out = scratch.join(left.len().to_string());
         interrupted_after(&scenario, &out, 7);
         for name in left {
             fs::copy(reference.join(name), out.join(name)).unwrap();

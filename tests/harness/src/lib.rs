@@ -31,9 +31,12 @@
 //!
 //! Invariant: a test that returns has run to its end.
 
+mod folder;
 pub mod needs;
 mod report;
 pub mod scenario;
+
+pub use folder::{Folder, within};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use report::Report;

@@ -80,8 +80,7 @@ mod tests {
 
     #[test]
     fn a_word_is_good_for_its_run_flow_and_address_and_from_the_fleet_only() {
-        let folder = std::env::temp_dir().join(format!("netstage-consent-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = netstage_harness::Folder::new("consent");
         let ours = Authority::create(&folder, "ours").unwrap();
         let identity = |authority: &Authority, expires_s| {
             let (key, request) = request().unwrap();
@@ -123,6 +122,5 @@ mod tests {
         assert!(!check(&consents(identity(&ours, 1))[0], 3, 7, "192.0.2.1:5001"), "expired");
         let theirs = Authority::create(&folder, "theirs").unwrap();
         assert!(!check(&consents(identity(&theirs, far))[0], 3, 7, "192.0.2.1:5001"), "another fleet");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

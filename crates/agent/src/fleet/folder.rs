@@ -380,18 +380,9 @@ mod tests {
     use super::super::authority;
     use super::*;
 
-    /// A folder that goes when the test does.
-    struct Place(PathBuf);
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn fleet(name: &str) -> (Place, Fleet) {
-        let place = Place(std::env::temp_dir().join(format!("netstage-fleet-{}-{name}", std::process::id())));
-        let fleet = Fleet::create(&place.0, "lab").unwrap();
+    fn fleet(name: &str) -> (netstage_harness::Folder, Fleet) {
+        let place = netstage_harness::Folder::new(&format!("fleet-{name}"));
+        let fleet = Fleet::create(&place.join("fleet"), "lab").unwrap();
         (place, fleet)
     }
 
@@ -461,8 +452,8 @@ mod tests {
         let (place, fleet) = fleet("one");
         let _lock = fleet.lock().unwrap();
         assert!(fleet.lock().unwrap_err().message.contains("another controller"));
-        assert!(Fleet::create(&place.0, "lab").unwrap_err().message.contains("already"));
-        assert!(Fleet::open(&place.0.join("nowhere")).unwrap_err().remedy.contains("fleet init"));
+        assert!(Fleet::create(&place.join("fleet"), "lab").unwrap_err().message.contains("already"));
+        assert!(Fleet::open(&place.join("fleet").join("nowhere")).unwrap_err().remedy.contains("fleet init"));
         assert!(fleet.token(&grant("No", 1)).is_err() && fleet.token(&grant("../x", 1)).is_err());
     }
 }

@@ -536,8 +536,8 @@ mod tests {
 
     #[test]
     fn nobody_is_there_before_he_has_dialled_this_hub() {
-        let folder = std::env::temp_dir().join(format!("netstage-hub-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
+        let above = netstage_harness::Folder::new("hub");
+        let folder = above.join("fleet");
         let fleet = Fleet::create(&folder, "lab").unwrap();
         let expires_s = now_s() + 3600;
         let site =
@@ -550,6 +550,5 @@ mod tests {
         assert_eq!(fleet.agents().unwrap()[0].state, State::Idle);
         let _hub = Hub::bind(fleet.clone(), "127.0.0.1:0".parse().unwrap(), Arc::new(|_, _| {})).unwrap();
         assert_eq!(fleet.agents().unwrap()[0].state, State::Offline);
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

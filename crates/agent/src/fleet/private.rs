@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn only_the_owner_reads_and_nothing_is_left_aside() {
-        let above = std::env::temp_dir().join(format!("netstage-private-{}", std::process::id()));
+        let above = netstage_harness::Folder::new("private");
         let path = above.join("agent");
         folder(&path).unwrap();
         for text in ["one", "two"] {
@@ -76,6 +76,5 @@ mod tests {
             assert_eq!(fs::metadata(path.join("x.json")).unwrap().uid(), 61_234);
         }
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
-        fs::remove_dir_all(&above).unwrap();
     }
 }

@@ -143,9 +143,8 @@ mod tests {
 
     #[test]
     fn a_report_is_kept_once_and_numbers_go_on_after_a_restart() {
-        let folder = std::env::temp_dir().join(format!("netstage-runs-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        let fleet = Fleet::create(&folder, "lab").unwrap();
+        let folder = netstage_harness::Folder::new("runs");
+        let fleet = Fleet::create(&folder.join("fleet"), "lab").unwrap();
         let agents: BTreeMap<_, _> = [("a".into(), "n1".into()), ("b".into(), "n2".into())].into();
         let mut runs = Runs::of(&fleet).unwrap();
         assert_eq!(runs.open("one", agents.clone()).unwrap(), 1);
@@ -164,6 +163,5 @@ mod tests {
         assert_eq!(runs.open_runs().len(), 1);
         assert_eq!(runs.receive(1, "b", &report).unwrap(), Receipt::Late);
         assert_eq!(runs.open("four", BTreeMap::new()).unwrap(), 4);
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

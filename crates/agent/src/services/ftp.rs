@@ -117,11 +117,11 @@ pub fn logs(spec: &ServiceSpec) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use netstage_core::time::Instant;
+    use netstage_harness::Folder;
 
     #[test]
     fn the_clients_words_are_understood() {
-        let folder = std::env::temp_dir().join(format!("netstage-ftp-words-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new("ftp-words");
         let spec = ServiceSpec {
             name: "ftp".into(),
             task: Task::Ftp { size: 3_000_000 },
@@ -130,7 +130,7 @@ mod tests {
             start: Instant::ZERO,
             duration: Duration::from_secs(1),
             interval: Duration::from_secs(1),
-            folder: folder.clone(),
+            folder: folder.to_path_buf(),
         };
         let told = |text: &str| {
             std::fs::write(folder.join(CLIENT_WORDS), text).unwrap();
@@ -149,6 +149,5 @@ mod tests {
         assert!(configure(&spec).contains("listen_address=10.0.1.2\nlisten_port=5001\n"));
         let v6 = ServiceSpec { destination: "[fd00::1]:5001".parse().unwrap(), ..spec };
         assert!(configure(&v6).contains("listen_ipv6=YES\nlisten_address6=fd00::1\nlisten_port=5001\n"));
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

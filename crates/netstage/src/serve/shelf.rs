@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn no_name_leads_out() {
-        let root = std::env::temp_dir().join(format!("netstage-shelf-{}", std::process::id()));
+        let root = netstage_harness::Folder::new("shelf");
         let folder = root.join("shelf");
         fs::create_dir_all(folder.join("sub")).unwrap();
         fs::write(root.join("secret.toml"), "secret").unwrap();
@@ -142,6 +142,5 @@ mod tests {
         assert_eq!(shelf.path("new/b c.toml").unwrap(), folder.join("new/b c.toml"));
         let is_one = |entry: &DirEntry| entry.path().extension().is_some_and(|e| e == "toml");
         assert_eq!(shelf.names(is_one).unwrap(), ["sub/a.toml"]);
-        fs::remove_dir_all(root).unwrap();
     }
 }

@@ -5,13 +5,13 @@ pub mod fleet;
 pub mod network;
 pub mod routing;
 
+pub use netstage_harness::{Folder, within};
+
 use netstage_host::netns::{Namespace, spawn_in};
 use serde_json::Value;
 use std::fs;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
@@ -43,39 +43,6 @@ pub fn mean(record: &Value, metric: &str, subject: &str) -> f64 {
     let found = summary.find(|entry| entry["metric"] == metric && entry["subject"] == subject);
     let mean = found.and_then(|entry| entry["mean"].as_f64());
     mean.unwrap_or_else(|| panic!("no {metric} of {subject}: {record:#}"))
-}
-
-/// A folder that goes when the test does.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    /// An empty one; no two tests may use the same name.
-    pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("netstage-test-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Deref for Folder {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl AsRef<Path> for Folder {
-    fn as_ref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A process that does not outlive its test.
@@ -115,18 +82,6 @@ impl Drop for Process {
 /// Sends a signal by its name, as `-KILL`.
 pub fn signal(process: u32, name: &str) {
     assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
-}
-
-/// Waits until it holds, at most this long.
-pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
-    while !holds() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
 }
 
 /// Folder of the whole project.

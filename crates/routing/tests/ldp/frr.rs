@@ -4,7 +4,7 @@
 use crate::pair::Pair;
 use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, link, start};
 use netstage_core::ldp::{Binding, Event, NextHop};
-use netstage_harness::needs;
+use netstage_harness::{Folder, needs};
 use netstage_host::netns::netlink::VethOptions;
 use netstage_host::netns::{Namespace, spawn_in};
 use netstage_routing::ldp::Command as Order;
@@ -14,7 +14,6 @@ use netstage_wire::mpls::Label;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,13 +29,12 @@ fn theirs(number: u32) -> Fec {
 /// FRR in a namespace, with a route to each of its prefixes.
 struct Frr {
     process: Child,
-    folder: PathBuf,
+    folder: Folder,
 }
 
 impl Frr {
     fn start(namespace: &Namespace, link: &str, address: Ipv4Addr, neighbour: Ipv4Addr) -> Frr {
-        let folder = std::env::temp_dir().join(format!("netstage-ldp-{}-{address}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(&format!("ldp-{address}"));
         let here = folder.display();
         let mut routes = String::new();
         for number in 0..MAPPINGS {
@@ -70,7 +68,7 @@ impl Frr {
 
     /// What a command of its says.
     async fn says(&self, command: &str) -> String {
-        let (folder, command) = (self.folder.clone(), command.to_string());
+        let (folder, command) = (self.folder.to_path_buf(), command.to_string());
         tokio::task::spawn_blocking(move || {
             let mut vtysh = Command::new("vtysh");
             vtysh.arg("--vty_socket").arg(folder).args(["-c", &command]).stderr(Stdio::null());
@@ -93,7 +91,6 @@ impl Drop for Frr {
     fn drop(&mut self) {
         _ = self.process.kill();
         _ = self.process.wait();
-        _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -41,8 +41,7 @@ mod tests {
 
     #[test]
     fn the_library_answers_for_a_kernel_without_labels() {
-        let folder = std::env::temp_dir().join(format!("netstage-labels-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = netstage_harness::Folder::new("labels");
         if let Some(library) = library(&folder).unwrap() {
             let look = |preload: &Path| {
                 let mut command = Command::new("/usr/bin/stat");
@@ -50,6 +49,5 @@ mod tests {
             };
             assert!(!look(Path::new("")) && library.exists());
         }
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
