@@ -12,7 +12,7 @@
 use netstage_agent::controller::{Agents, Place};
 use netstage_agent::fleet::folder::Grant;
 use netstage_agent::fleet::{Fleet, State, member};
-use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_agent_api::task::{Assignment, FlowTask, Side};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
@@ -242,19 +242,14 @@ fn carry(agents: &mut Agents, crew: &Crew, hub_process: u32) -> Load {
 fn part(index: usize, name: &str) -> (String, Assignment) {
     let duration = Duration::from_secs(SECONDS);
     let flow = |side| FlowTask {
-        name: format!("f{index}"),
         id: index as u32,
-        side,
-        transport: Transport::Udp(UdpOptions::default()),
-        source: ([127, 0, 0, 1], 0).into(),
-        destination: ([127, 0, 0, 1], FIRST_PORT + index as u16).into(),
-        // One packet at the start, and no second one in the run.
-        traffic: Pattern::Cbr { rate: BitRate(8), packet: 100 }.into(),
-        start: Duration::ZERO,
-        stop: duration,
-        detail: false,
-        settled: Duration::ZERO,
-        traffic_class: 0,
+        ..FlowTask::udp(
+            &format!("f{index}"),
+            side,
+            [([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], FIRST_PORT + index as u16).into()],
+            Pattern::Cbr { rate: BitRate(8), packet: 100 },
+            duration,
+        )
     };
     let flows = vec![flow(Side::Send), flow(Side::Receive)];
     let assignment = Assignment::of_flows(name, duration, INTERVAL, flows);

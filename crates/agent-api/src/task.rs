@@ -4,7 +4,7 @@
 use crate::service::{Role, Task};
 use crate::watch::FlowSpec;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::Traffic;
+use netstage_core::traffic::{Pattern, Traffic};
 use netstage_core::{quantity::BitRate, tcp};
 use netstage_scenario::plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -175,6 +175,32 @@ pub struct FlowTask {
     /// The IP header's octet of DSCP and ECN (RFC 2474) the sender asks for.
     #[serde(default)]
     pub traffic_class: u8,
+}
+
+impl FlowTask {
+    /// A flow over UDP between two ends, without details and from the start of the run on; its number is 1.
+    pub fn udp(
+        name: &str,
+        side: Side,
+        [source, destination]: [SocketAddr; 2],
+        pattern: Pattern,
+        stop: Duration,
+    ) -> FlowTask {
+        FlowTask {
+            name: name.into(),
+            id: 1,
+            side,
+            transport: Transport::Udp(UdpOptions::default()),
+            source,
+            destination,
+            traffic: pattern.into(),
+            start: Duration::ZERO,
+            stop,
+            detail: false,
+            settled: Duration::ZERO,
+            traffic_class: 0,
+        }
+    }
 }
 
 /// A side of a flow. One-ended transports have a sender only.

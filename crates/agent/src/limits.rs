@@ -121,18 +121,14 @@ mod tests {
 
     fn flow(side: Side, source: &str, destination: &str, transport: Transport, pattern: Pattern) -> FlowTask {
         FlowTask {
-            name: "1".into(),
-            id: 1,
-            side,
             transport,
-            source: source.parse().unwrap(),
-            destination: destination.parse().unwrap(),
-            traffic: pattern.into(),
-            start: Duration::ZERO,
-            stop: Duration::from_secs(1),
-            detail: false,
-            settled: Duration::ZERO,
-            traffic_class: 0,
+            ..FlowTask::udp(
+                "1",
+                side,
+                [source, destination].map(|end| end.parse().unwrap()),
+                pattern,
+                Duration::from_secs(1),
+            )
         }
     }
 

@@ -207,7 +207,7 @@ fn file_name(node: &str, run: u64, ending: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_agent_api::task::{FlowTask, Transport, UdpOptions};
+    use netstage_agent_api::task::FlowTask;
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
@@ -240,18 +240,14 @@ mod tests {
         spool.take(4).unwrap();
         let interval = Duration::from_millis(100);
         let flow = FlowTask {
-            name: "f".into(),
             id: 9,
-            side: Side::Send,
-            transport: Transport::Udp(UdpOptions::default()),
-            source: "192.0.2.1:0".parse().unwrap(),
-            destination: "192.0.2.2:1".parse().unwrap(),
-            traffic: Pattern::Cbr { rate: BitRate(1), packet: 1 }.into(),
-            start: Duration::ZERO,
-            stop: Duration::from_secs(1),
-            detail: false,
-            settled: Duration::ZERO,
-            traffic_class: 0,
+            ..FlowTask::udp(
+                "f",
+                Side::Send,
+                ["192.0.2.1:0", "192.0.2.2:1"].map(|end| end.parse().unwrap()),
+                Pattern::Cbr { rate: BitRate(1), packet: 1 },
+                Duration::from_secs(1),
+            )
         };
         let assignment = Assignment::of_flows("a", Duration::from_secs(1), interval, vec![flow]);
         let mut journal = spool.journal(4, &assignment).unwrap();

@@ -72,7 +72,7 @@ fn statement(run: u64, flow: u32, destination: SocketAddr) -> Vec<u8> {
 mod tests {
     use super::super::authority::{Authority, request};
     use super::*;
-    use netstage_agent_api::task::{FlowTask, Side, Transport, UdpOptions};
+    use netstage_agent_api::task::{FlowTask, Side};
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
@@ -91,18 +91,14 @@ mod tests {
         let far = super::super::folder::now_s() + 1000;
         let destination: SocketAddr = "192.0.2.1:5001".parse().unwrap();
         let flow = FlowTask {
-            name: "f".into(),
             id: 7,
-            side: Side::Receive,
-            transport: Transport::Udp(UdpOptions::default()),
-            source: "192.0.2.2:0".parse().unwrap(),
-            destination,
-            traffic: Pattern::Cbr { rate: BitRate(1), packet: 100 }.into(),
-            start: Duration::ZERO,
-            stop: Duration::from_secs(1),
-            detail: false,
-            settled: Duration::ZERO,
-            traffic_class: 0,
+            ..FlowTask::udp(
+                "f",
+                Side::Receive,
+                ["192.0.2.2:0".parse().unwrap(), destination],
+                Pattern::Cbr { rate: BitRate(1), packet: 100 },
+                Duration::from_secs(1),
+            )
         };
         let second = Duration::from_secs(1);
         let sent = FlowTask { side: Side::Send, id: 8, ..flow.clone() };

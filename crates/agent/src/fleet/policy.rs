@@ -330,26 +330,20 @@ impl Ways {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_agent_api::task::UdpOptions;
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
 
     /// 10.0.0.1 sends to 10.0.0.2, and receives from it.
     fn assignment() -> Assignment {
-        let flow = |side, source: &str, destination: &str| FlowTask {
-            name: "voice".into(),
-            id: 1,
-            side,
-            transport: Transport::Udp(UdpOptions::default()),
-            source: source.parse().unwrap(),
-            destination: destination.parse().unwrap(),
-            traffic: Pattern::Cbr { rate: BitRate(1_000_000), packet: 100 }.into(),
-            start: Duration::ZERO,
-            stop: Duration::from_secs(1),
-            detail: false,
-            settled: Duration::ZERO,
-            traffic_class: 0,
+        let flow = |side, source: &str, destination: &str| {
+            FlowTask::udp(
+                "voice",
+                side,
+                [source, destination].map(|end| end.parse().unwrap()),
+                Pattern::Cbr { rate: BitRate(1_000_000), packet: 100 },
+                Duration::from_secs(1),
+            )
         };
         let flows = vec![
             flow(Side::Send, "10.0.0.1:0", "10.0.0.2:5001"),

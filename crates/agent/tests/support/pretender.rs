@@ -3,7 +3,7 @@
 use netstage_agent::{Totals, Work, Worker};
 use netstage_agent_api::protocol::{Refusal, RefusalKind};
 use netstage_agent_api::results::{Counts, FlowResult, Report};
-use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_agent_api::task::{Assignment, FlowTask, Side};
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use netstage_host::clock::{Epoch, monotonic_ns};
@@ -54,20 +54,13 @@ impl Work for Pretence {
 /// A part of a run: one flow of this name.
 pub fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignment) {
     let duration = Duration::from_millis(milliseconds);
-    let flow = FlowTask {
-        name: flow.into(),
-        id: 1,
-        side: Side::Send,
-        transport: Transport::Udp(UdpOptions::default()),
-        source: "127.0.0.1:0".parse().unwrap(),
-        destination: "127.0.0.1:9".parse().unwrap(),
-        traffic: Pattern::Bulk { size: None }.into(),
-        start: Duration::ZERO,
-        stop: duration,
-        detail: false,
-        settled: Duration::ZERO,
-        traffic_class: 0,
-    };
+    let flow = FlowTask::udp(
+        flow,
+        Side::Send,
+        ["127.0.0.1:0", "127.0.0.1:9"].map(|end| end.parse().unwrap()),
+        Pattern::Bulk { size: None },
+        duration,
+    );
     let assignment = Assignment::of_flows(node, duration, Duration::from_millis(100), vec![flow]);
     (node.into(), assignment)
 }

@@ -3,7 +3,7 @@
 use crate::support::{Folder, Process, within};
 use netstage_agent::controller::{Agents, Collected, Error};
 use netstage_agent_api::protocol::RefusalKind;
-use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_agent_api::task::{Assignment, FlowTask, Side};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
@@ -48,20 +48,13 @@ fn free_address() -> SocketAddr {
 fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
     let duration = Duration::from_secs(1);
     let rate = BitRate(PACKETS_PER_SECOND * u64::from(PACKET_BYTES) * 8);
-    let flow = FlowTask {
-        name: "voice".into(),
-        id: 1,
+    let flow = FlowTask::udp(
+        "voice",
         side,
-        transport: Transport::Udp(UdpOptions::default()),
-        source: "127.0.0.1:0".parse().unwrap(),
-        destination: to,
-        traffic: Pattern::Cbr { rate, packet: PACKET_BYTES }.into(),
-        start: Duration::ZERO,
-        stop: duration,
-        detail: false,
-        settled: Duration::ZERO,
-        traffic_class: 0,
-    };
+        ["127.0.0.1:0".parse().unwrap(), to],
+        Pattern::Cbr { rate, packet: PACKET_BYTES },
+        duration,
+    );
     let interval = Duration::from_millis(100);
     (node.into(), Assignment::of_flows(node, duration, interval, vec![flow]))
 }

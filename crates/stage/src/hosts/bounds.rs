@@ -219,7 +219,7 @@ pub fn contradictions(reports: &[Report]) -> Vec<String> {
 mod tests {
     use super::*;
     use netstage_agent_api::results::{Watched, WindowSample};
-    use netstage_agent_api::task::{EdgeTask, FlowTask, Transport, UdpOptions};
+    use netstage_agent_api::task::{EdgeTask, FlowTask};
     use netstage_agent_api::watch::{End, FlowSpec};
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Instant;
@@ -227,18 +227,14 @@ mod tests {
 
     fn asked(node: &str, side: Side) -> Assignment {
         let flow = FlowTask {
-            name: "f".into(),
             id: 0,
-            side,
-            transport: Transport::Udp(UdpOptions::default()),
-            source: "192.0.2.1:0".parse().unwrap(),
-            destination: "192.0.2.2:5001".parse().unwrap(),
-            traffic: Pattern::Cbr { rate: BitRate(1_000_000), packet: 1000 }.into(),
-            start: Duration::ZERO,
-            stop: Duration::from_secs(2),
-            detail: false,
-            settled: Duration::ZERO,
-            traffic_class: 0,
+            ..FlowTask::udp(
+                "f",
+                side,
+                ["192.0.2.1:0", "192.0.2.2:5001"].map(|end| end.parse().unwrap()),
+                Pattern::Cbr { rate: BitRate(1_000_000), packet: 1000 },
+                Duration::from_secs(2),
+            )
         };
         let (duration, interval) = (Duration::from_secs(2), Duration::from_secs(1));
         Assignment::of_flows(node, duration, interval, vec![flow])

@@ -44,18 +44,15 @@ fn free_port(ip: &str) -> SocketAddr {
 /// The sending side of a flow of half a second.
 fn flow(id: u32, transport: Transport, traffic: Pattern, destination: SocketAddr) -> FlowTask {
     FlowTask {
-        name: format!("flow[{id}]"),
         id,
-        side: Side::Send,
         transport,
-        source: SocketAddr::new(destination.ip(), 0),
-        destination,
-        traffic: traffic.into(),
-        start: Duration::ZERO,
-        stop: millis(500),
-        detail: false,
-        settled: Duration::ZERO,
-        traffic_class: 0,
+        ..FlowTask::udp(
+            &format!("flow[{id}]"),
+            Side::Send,
+            [SocketAddr::new(destination.ip(), 0), destination],
+            traffic,
+            millis(500),
+        )
     }
 }
 
