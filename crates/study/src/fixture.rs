@@ -26,20 +26,10 @@ fn direction(rate: u64) -> link::Config {
 
 fn tcp_config() -> tcp::Config {
     tcp::Config {
-        algorithm: tcp::Algorithm::NewReno,
-        sack: true,
-        loss_detection: tcp::LossDetection::DuplicateAcks,
-        ecn: false,
-        timestamps: false,
-        max_segment_size: 1460,
         window: 65_536,
         initial_window: 2,
-        ack_every: 2,
         delayed_ack: Duration::from_millis(100),
-        min_rto: Duration::from_secs(1),
-        initial_rto: Duration::from_secs(1),
-        limited_transmit: true,
-        handshake: true,
+        ..tcp::Config::default()
     }
 }
 

@@ -3,10 +3,10 @@
 use crate::correlate::of_observed;
 use crate::environment::Watch;
 use crate::figure::Figure;
-use crate::folder::{Folder, Manifest, RECORD};
-use crate::open::{self, FIGURES, SERIES};
+use crate::folder::{Folder, Manifest};
+use crate::open::SERIES;
 use crate::series::{Joiner, encode_run};
-use crate::study::{io_error, written};
+use crate::study::{complete, io_error, written};
 use crate::{Error, Record, checksum};
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::finding::{Finding, TestOutcome};
@@ -16,7 +16,7 @@ use netstage_scenario::record::{
     TotalsEntry,
 };
 use std::collections::BTreeSet;
-use std::io::{self, BufWriter, Write as _};
+use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 /// What was seen.
@@ -117,16 +117,7 @@ impl Place {
             distributions: None,
             scenario: String::new(),
         };
-        let environment = watch.stop(1, 1, 0);
-        let write = |name: &str, bytes: serde_json::Result<Vec<u8>>| {
-            let bytes = bytes.expect("only text and numbers");
-            folder.write(name, |file: &mut std::fs::File| -> io::Result<()> { file.write_all(&bytes) })
-        };
-        write(open::ENVIRONMENT, serde_json::to_vec_pretty(&environment))?;
-        write(FIGURES, serde_json::to_vec(&figures))?;
-        folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
-        folder.tidy()?;
-        Ok(Record { folder: folder.file(""), data, figures, environment })
+        complete(&folder, data, figures, watch.stop(1, 1, 0))
     }
 }
 

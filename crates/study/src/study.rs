@@ -1,7 +1,7 @@
 //! A study under way: the runs its folder still lacks, those it keeps, and the record they come to.
 
 use crate::analyse::Analysis;
-use crate::environment::Watch;
+use crate::environment::{Environment, Watch};
 use crate::figure::Figure;
 use crate::folder::{Folder, Manifest, RECORD, read_checked};
 use crate::open::{self, DISTRIBUTIONS, FIGURES, SERIES};
@@ -10,7 +10,7 @@ use crate::run::Options;
 use crate::series::{Joiner, read_run, write_distributions};
 use crate::{Error, Record, checksum_of};
 use netstage_scenario::Scenario;
-use netstage_scenario::record::SeriesFile;
+use netstage_scenario::record::{Record as Data, SeriesFile};
 use parquet::errors::ParquetError;
 use std::borrow::Borrow;
 use std::fs::File;
@@ -132,15 +132,25 @@ impl<S: Borrow<Scenario>> Study<S> {
         };
         let (data, figures): (_, Vec<Figure>) = analysis.finish(&manifest, series, distributions);
         let environment = watch.stop(jobs, pending.len(), resumed);
-        let json = |value: serde_json::Result<Vec<u8>>| value.expect("only text and numbers");
-        let text = json(serde_json::to_vec_pretty(&environment));
-        folder.write(open::ENVIRONMENT, |file| file.write_all(&text))?;
-        let text = json(serde_json::to_vec(&figures));
-        folder.write(FIGURES, |file| file.write_all(&text))?;
-        folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
-        folder.tidy()?;
-        Ok(Record { folder: folder.file(""), data, figures, environment })
+        complete(&folder, data, figures, environment)
     }
+}
+
+/// Writes the last files of a record.
+pub(crate) fn complete(
+    folder: &Folder,
+    data: Data,
+    figures: Vec<Figure>,
+    environment: Environment,
+) -> Result<Record, Error> {
+    let json = |value: serde_json::Result<Vec<u8>>| value.expect("only text and numbers");
+    let text = json(serde_json::to_vec_pretty(&environment));
+    folder.write(open::ENVIRONMENT, |file| file.write_all(&text))?;
+    let text = json(serde_json::to_vec(&figures));
+    folder.write(FIGURES, |file| file.write_all(&text))?;
+    folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
+    folder.tidy()?;
+    Ok(Record { folder: folder.file(""), data, figures, environment })
 }
 
 fn runs(scenario: &Scenario) -> impl Iterator<Item = Run> {

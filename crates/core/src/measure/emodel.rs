@@ -38,7 +38,7 @@ pub struct Call {
     /// Share of packets lost, or too late for the jitter buffer, 0 to 1.
     pub loss: f64,
     /// Mean length of loss bursts over what it would be if losses were independent; 1 if they are
-    /// (BurstR; [`burst_ratio`]). G.107 holds up to 2, and above for loss up to 2 %.
+    /// (BurstR). G.107 holds up to 2, and above for loss up to 2 %.
     pub burst_ratio: f64,
     /// The codec.
     pub codec: CodecImpairment,
@@ -61,15 +61,6 @@ pub struct Rating {
     pub equipment_impairment: f64,
     /// Mean opinion score, conversational, estimated (MOS-CQE), 1 to 4.5 (annex B).
     pub mean_opinion_score: f64,
-}
-
-/// Burst ratio of losses (BurstR): mean burst over 1 / (1 − loss), for `bursts` runs
-/// of lost packets with `lost` packets in all among `sent`. 1 without loss.
-pub fn burst_ratio(sent: u64, lost: u64, bursts: u64) -> f64 {
-    if lost == 0 || bursts == 0 || lost >= sent {
-        return 1.0;
-    }
-    lost as f64 / bursts as f64 * (1.0 - lost as f64 / sent as f64)
 }
 
 /// G.107 annex B: mean opinion score of a rating.
@@ -258,12 +249,5 @@ mod tests {
         let with = |ms, echo| rate(&Call { talker_echo: echo, ..call(ms, 0.0, CodecImpairment::G711) }).r;
         assert!(with(150, 45.0) < with(50, 45.0) && with(150, 45.0) < with(150, 65.0));
         assert!(with(150, 65.0) < with(150, f64::INFINITY));
-    }
-
-    #[test]
-    fn bursts_of_independent_losses_have_ratio_one() {
-        // At loss p independent bursts are 1 / (1 − p) long: 1000 lost of 10,000 in 900 runs.
-        assert!((burst_ratio(10_000, 1_000, 900) - 1.0).abs() < 1e-12);
-        assert_eq!((burst_ratio(100, 0, 0), burst_ratio(10_000, 1_000, 450)), (1.0, 2.0));
     }
 }

@@ -216,13 +216,7 @@ impl Search for Plateau {
             Stage::Knee { carried, full } => f64::midpoint(carried, full),
             Stage::Ended(_) => return None,
         };
-        Some(Trial {
-            load: Load(load),
-            frame: self.config.frame,
-            length: Length::Time(self.config.duration),
-            pauses: self.config.pauses,
-            tag_after: None,
-        })
+        Some(Trial::lasting(self.config.duration, Load(load), self.config.frame, self.config.pauses))
     }
 
     fn record(&mut self, result: &TrialResult) {

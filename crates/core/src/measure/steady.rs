@@ -137,13 +137,7 @@ impl Steady {
             Phase::Confirm(_) => (self.steps(self.tried()), self.config.duration),
             Phase::Done => return None,
         };
-        Some(Trial {
-            load,
-            frame: self.config.frame,
-            length: Length::Time(duration),
-            pauses: self.config.pauses,
-            tag_after: None,
-        })
+        Some(Trial::lasting(duration, load, self.config.frame, self.config.pauses))
     }
 
     /// The result of that trial, and the mean delay of each of its seconds, in seconds. Panics if none was

@@ -155,6 +155,11 @@ pub struct Trial {
 }
 
 impl Trial {
+    /// A trial of so long, in which no packet is tagged.
+    pub fn lasting(duration: Duration, load: Load, frame: FrameSize, pauses: Pauses) -> Trial {
+        Trial { load, frame, length: Length::Time(duration), pauses, tag_after: None }
+    }
+
     /// Packets a generator without fault sends.
     pub fn packets(&self) -> u64 {
         match self.length {
@@ -389,13 +394,7 @@ mod tests {
     use super::*;
 
     fn trial(load: f64) -> Trial {
-        Trial {
-            load: Load(load),
-            frame: FrameSize::ethernet_udp(64),
-            length: Length::Time(Duration::from_secs(10)),
-            pauses: Pauses::RFC2544,
-            tag_after: None,
-        }
+        Trial::lasting(Duration::from_secs(10), Load(load), FrameSize::ethernet_udp(64), Pauses::RFC2544)
     }
 
     fn sent(packets: u64, received: u64) -> TrialResult {

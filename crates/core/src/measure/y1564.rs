@@ -4,7 +4,7 @@
 //!
 //! Rates count the information rate: frames without preamble and gap.
 
-use super::trial::{Fault, FrameSize, Layer, Length, Load, Patience, Pauses, Trial, TrialResult};
+use super::trial::{Fault, FrameSize, Layer, Load, Patience, Pauses, Trial, TrialResult};
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use alloc::string::String;
@@ -167,13 +167,12 @@ impl Activation {
     fn trial(&self, index: usize, step: Step) -> Trial {
         let service = &self.services[index];
         let length = if step == Step::Performance { self.config.performance } else { self.config.step };
-        Trial {
-            load: Load::of_bits(service.rate(step), Layer::Link, service.frame),
-            frame: service.frame,
-            length: Length::Time(length),
-            pauses: self.config.pauses,
-            tag_after: None,
-        }
+        Trial::lasting(
+            length,
+            Load::of_bits(service.rate(step), Layer::Link, service.frame),
+            service.frame,
+            self.config.pauses,
+        )
     }
 
     /// The results of the trials that [`Activation::proposal`] asked for, in its order.

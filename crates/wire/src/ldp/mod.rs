@@ -76,11 +76,6 @@ impl Status {
     pub const fn is_fatal(self) -> bool {
         self.0 & 0x8000_0000 != 0
     }
-
-    /// It is to be passed on along the LSP.
-    pub const fn is_forwarded(self) -> bool {
-        self.0 & 0x4000_0000 != 0
-    }
 }
 
 impl fmt::Display for Status {

@@ -128,7 +128,7 @@ fn every_message_is_read_as_it_was_written() {
     assert!(told[2] == "3 Some(KeepAlive)" && told[9].starts_with("10 Some(LabelRequest("));
     assert!(told[10].starts_with("11 Some(LabelAbortRequest(") && told[10].contains("request_id: 10"));
     assert!(told[11].contains("Status(21)") && told[11].contains("request_id: Some(10)"));
-    assert!(Status::SHUTDOWN.is_fatal() && !Status::NO_ROUTE.is_fatal() && !Status::SHUTDOWN.is_forwarded());
+    assert!(Status::SHUTDOWN.is_fatal() && !Status::NO_ROUTE.is_fatal());
 }
 
 #[test]

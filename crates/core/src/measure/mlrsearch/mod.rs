@@ -264,13 +264,8 @@ impl MlrSearch {
                 continue;
             }
             if let Some((load, duration)) = self.approach(index) {
-                self.proposal = Some(Trial {
-                    load: Load(load),
-                    frame: self.config.frame,
-                    length: Length::Time(duration),
-                    pauses: self.config.pauses,
-                    tag_after: None,
-                });
+                self.proposal =
+                    Some(Trial::lasting(duration, Load(load), self.config.frame, self.config.pauses));
                 return;
             }
         }

@@ -108,13 +108,12 @@ impl Search for FrameLoss {
         let share = 1.0 - f64::from(self.step) * self.config.step;
         // Rounding leaves a last share next to zero where the step divides the maximum.
         let ended = self.abandoned || self.lossless_in_a_row == 2 || share < self.config.step * 1e-6;
-        (!ended).then_some(Trial {
-            load: Load(self.config.maximum.0 * share),
-            frame: self.config.frame,
-            length: Length::Time(self.config.duration),
-            pauses: self.config.pauses,
-            tag_after: None,
-        })
+        (!ended).then_some(Trial::lasting(
+            self.config.duration,
+            Load(self.config.maximum.0 * share),
+            self.config.frame,
+            self.config.pauses,
+        ))
     }
 
     fn record(&mut self, result: &TrialResult) {

@@ -109,13 +109,7 @@ impl Throughput {
     }
 
     fn trial(&self, load: f64) -> Trial {
-        Trial {
-            load: Load(load),
-            frame: self.config.frame,
-            length: Length::Time(self.config.duration),
-            pauses: self.config.pauses,
-            tag_after: None,
-        }
+        Trial::lasting(self.config.duration, Load(load), self.config.frame, self.config.pauses)
     }
 
     fn counted(&mut self, load: f64, lossless: bool) {
