@@ -4,7 +4,7 @@
 //! nearly all packets as they arrive, by the same tables; whatever else there is goes up to the slow path.
 //!
 //! - [`daemon`]: all of it, on this machine.
-//! - [`fib`]: what sources of routes tell, as hops and targets; [`source`]: the kernel, or a file.
+//! - [`fib`]: the routes of all sources (`netstage_routing::source`: the kernel, a file, FPM), as hops and targets.
 //! - [`tables`]: routes, labels and hops, which both read while they change.
 //! - [`fast_path`]: the program in the kernel; [`fast_path::attachment`]: it on an interface; [`layout`]: how the tables lie in its maps.
 //! - [`slow_path`]: frames from ports, one at a time; [`errors`]: what senders are told; [`shaper`]:

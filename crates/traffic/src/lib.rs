@@ -5,9 +5,9 @@
 //! says what is in the way; [`Engine::run`] blocks until it is over. Patterns are those of
 //! `netstage_core::traffic`, drawn from the same random streams as in the simulator.
 //!
-//! Two threads: one sends what has a schedule, and spins briefly before each packet so
-//! that it leaves on time; the other receives, and sends what has none (bulk). Receivers
-//! sleep until the kernel has something for them.
+//! One thread sends what has a schedule, and spins briefly before each packet so that it leaves on time. A second
+//! one receives, and sends what has no schedule (bulk); it sleeps until the kernel has something for it. A third one
+//! carries the flows over QUIC.
 //!
 //! - [`stamp`]: STAMP sessions between any two hosts; [`learn`]: application models from captures.
 //!

@@ -1,5 +1,5 @@
-//! The router as a daemon: on this machine's interfaces, by the kernel's routes or a file's, until it is
-//! told to end.
+//! The router as a daemon: on this machine's interfaces, by the routes of the kernel, a file or a routing daemon (FPM),
+//! until it is stopped.
 //!
 //! - [`machine`]: what it needs of the machine; [`remains`]: what is left of it should it be killed.
 //! - [`forward`]: the thread that forwards; [`interfaces`]: interfaces while they change; [`egress`]: whether
