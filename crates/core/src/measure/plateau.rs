@@ -6,7 +6,7 @@
 
 use super::Summary;
 use super::trial::{
-    Admission, Fault, FrameSize, Length, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;

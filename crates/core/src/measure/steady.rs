@@ -5,9 +5,7 @@
 //! Sans-IO as the other searches, but that a trial tells the mean delay of each second too.
 
 use super::student_t_975;
-use super::trial::{
-    Admission, Fault, FrameSize, Length, Load, Patience, Pauses, Referee, Trial, TrialResult,
-};
+use super::trial::{Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Trial, TrialResult};
 use crate::time::Duration;
 use alloc::vec::Vec;
 

@@ -12,7 +12,7 @@ mod classification;
 pub use classification::{Class, Measured, classify};
 
 use super::trial::{
-    Admission, Fault, FrameSize, Length, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;

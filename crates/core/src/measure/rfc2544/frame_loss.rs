@@ -3,7 +3,7 @@
 
 use super::Deviation;
 use crate::measure::trial::{
-    Admission, Fault, FrameSize, Length, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;
