@@ -1,29 +1,9 @@
 use super::*;
 use crate::fair::{Egress, Query, Silence, WhenSilent};
-use crate::packet::Ecn;
 use crate::quantity::BitRate;
+use crate::queue::testing::Numbered;
 use alloc::vec;
 use proptest::prelude::*;
-
-/// Number and size.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Numbered(u64, u32);
-
-impl Packet for Numbered {
-    fn size(&self) -> u32 {
-        self.1
-    }
-    fn class(&self) -> u16 {
-        0
-    }
-    fn ecn(&self) -> Ecn {
-        Ecn::NotCapable
-    }
-    fn mark_congestion(&mut self) {}
-    fn flow_key(&self) -> u64 {
-        0
-    }
-}
 
 const I2VFC: fn() -> Control = || Control::I2vfc(Config::default());
 
@@ -82,7 +62,7 @@ fn a_flow_that_falls_idle_backs_off_and_one_that_wakes_asks_at_once() {
     let mut edge = edge(&I2VFC(), 1, None);
     let egress = Egress { packets: 1, ..Egress::default() };
     let mut now = Instant(100_000_000_000);
-    edge.handle_packet(now, 0, Numbered(0, 100)).unwrap();
+    edge.handle_packet(now, 0, Numbered::new(0, 100)).unwrap();
     let first = sent(&mut edge, now);
     assert!(matches!(first[..], [(0, Transmit::Query(_)), (0, Transmit::Data(_))]), "{first:?}");
     let (mut probes, mut last) = (Vec::new(), now);
@@ -98,7 +78,7 @@ fn a_flow_that_falls_idle_backs_off_and_one_that_wakes_asks_at_once() {
     // The first confirms the packet.
     let seconds: Vec<u64> = probes[1..].iter().map(|ns| (ns + 500_000_000) / 1_000_000_000).collect();
     assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30, 30]);
-    edge.handle_packet(now, 0, Numbered(1, 100)).unwrap();
+    edge.handle_packet(now, 0, Numbered::new(1, 100)).unwrap();
     assert!(matches!(sent(&mut edge, now)[..], [(0, Transmit::Data(_))]));
 }
 
@@ -106,18 +86,18 @@ fn a_flow_that_falls_idle_backs_off_and_one_that_wakes_asks_at_once() {
 fn flows_take_turns() {
     let mut edge = edge(&Control::None, 3, None);
     for number in 0..100 {
-        edge.handle_packet(Instant::ZERO, 0, Numbered(number, 100)).unwrap();
+        edge.handle_packet(Instant::ZERO, 0, Numbered::new(number, 100)).unwrap();
     }
     for flow in [1, 2] {
-        edge.handle_packet(Instant::ZERO, flow, Numbered(0, 100)).unwrap();
+        edge.handle_packet(Instant::ZERO, flow, Numbered::new(0, 100)).unwrap();
     }
     let order: Vec<usize> = sent(&mut edge, Instant::ZERO).into_iter().map(|(flow, _)| flow).collect();
     assert_eq!(order[..19], [vec![0; 16], vec![1, 2, 0]].concat());
     assert_eq!((order.len(), edge.poll_timeout()), (102, Instant::NEVER));
     for number in 0..UNCONTROLLED {
-        edge.handle_packet(Instant::ZERO, 0, Numbered(number, 100)).unwrap();
+        edge.handle_packet(Instant::ZERO, 0, Numbered::new(number, 100)).unwrap();
     }
-    assert_eq!(edge.handle_packet(Instant::ZERO, 0, Numbered(9, 9)), Err(Numbered(9, 9)));
+    assert_eq!(edge.handle_packet(Instant::ZERO, 0, Numbered::new(9, 9)), Err(Numbered::new(9, 9)));
 }
 
 const UNCONTROLLED: u64 = 128;
@@ -134,12 +114,12 @@ fn carried(control: &Control, maximum: Option<BitRate>, every: Duration) -> (u64
             edge.handle_reply(at, 0, &counted.handle_query(query));
             replies.pop_front();
         }
-        while edge.handle_packet(now, 0, Numbered(number, 1000)).is_ok() {
+        while edge.handle_packet(now, 0, Numbered::new(number, 1000)).is_ok() {
             number += 1;
         }
         for (_, transmit) in sent(&mut edge, now) {
             match transmit {
-                Transmit::Data(packet) => egress.handle_packet(packet.1, false),
+                Transmit::Data(packet) => egress.handle_packet(packet.size, false),
                 Transmit::Query(query) => replies.push_back((now + Duration::from_millis(10), query, egress)),
             }
         }
@@ -173,7 +153,7 @@ fn an_idle_flow_saves_up_nothing() {
     let mut edge = edge(&Control::FixedRate { rate: BitRate(8_000_000), queue: 128 }, 1, None);
     let now = Instant(5_000_000_000);
     for number in 0..10 {
-        edge.handle_packet(now, 0, Numbered(number, 1000)).unwrap();
+        edge.handle_packet(now, 0, Numbered::new(number, 1000)).unwrap();
     }
     assert_eq!(sent(&mut edge, now).len(), 1);
     assert_eq!(edge.poll_timeout(), now + Duration::from_millis(1));
@@ -202,15 +182,15 @@ fn seconds(
                 edge.handle_reply(at, 0, &counted.handle_query(query));
                 replies.pop_front();
             }
-            while edge.handle_packet(now, 0, Numbered(number, 1000)).is_ok() {
+            while edge.handle_packet(now, 0, Numbered::new(number, 1000)).is_ok() {
                 number += 1;
             }
             for (_, transmit) in sent(&mut edge, now) {
                 match transmit {
                     Transmit::Data(packet) => {
                         data += 1;
-                        if !loses(packet.0) {
-                            egress.handle_packet(packet.1, false);
+                        if !loses(packet.number) {
+                            egress.handle_packet(packet.size, false);
                         }
                     }
                     Transmit::Query(query) => {
@@ -251,11 +231,11 @@ fn marks_of_the_core_shrink_a_window_that_heeds_them_once_a_round_trip() {
         let mut egress = Egress::default();
         let (mut queries, mut windows) = (Vec::new(), Vec::new());
         for number in 0..40 {
-            edge.handle_packet(Instant(1), 0, Numbered(number, 1000)).unwrap();
+            edge.handle_packet(Instant(1), 0, Numbered::new(number, 1000)).unwrap();
         }
         for (_, transmit) in sent(&mut edge, Instant(2)) {
             match transmit {
-                Transmit::Data(packet) => egress.handle_packet(packet.1, packet.0 % 8 == 3),
+                Transmit::Data(packet) => egress.handle_packet(packet.size, packet.number % 8 == 3),
                 Transmit::Query(query) => queries.push((query, egress)),
             }
         }
@@ -324,9 +304,9 @@ proptest! {
                 let Some((flow, transmit)) = edge.poll_transmit(now) else { break };
                 match transmit {
                     Transmit::Data(packet) => {
-                        assert_eq!(packet.0, given[flow]);
+                        assert_eq!(packet.number, given[flow]);
                         given[flow] += 1;
-                        egress[flow].handle_packet(packet.1, false);
+                        egress[flow].handle_packet(packet.size, false);
                     }
                     Transmit::Query(query) if replies => {
                         edge.handle_reply(now, flow, &egress[flow].handle_query(query));
@@ -340,7 +320,7 @@ proptest! {
             now += Duration(ahead);
             match step {
                 0..=3 => for _ in 0..=step {
-                    taken[flow] += u64::from(edge.handle_packet(now, flow, Numbered(taken[flow], 500)).is_ok());
+                    taken[flow] += u64::from(edge.handle_packet(now, flow, Numbered::new(taken[flow], 500)).is_ok());
                 },
                 _ => { drain(&mut edge, now, step == 4, 10); }
             }

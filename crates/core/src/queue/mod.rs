@@ -229,7 +229,7 @@ fn mark<P: Packet>(packet: &mut P, marks: &mut u64) -> bool {
 }
 
 #[cfg(test)]
-mod testing {
+pub(crate) mod testing {
     use crate::packet::{Ecn, Packet};
 
     /// A packet with a serial number.
