@@ -13,21 +13,18 @@
 //! packets are marked instead below the upper threshold; above it they are dropped as the
 //! others are (RFC 3168 section 7).
 
-use super::{RedConfig, mark};
+use super::{DropTail, RedConfig, mark};
 use crate::packet::Packet;
 use crate::quantity::Capacity;
 use crate::rng::Stream;
 use crate::time::{Duration, Instant};
-use alloc::collections::VecDeque;
 
 /// A FIFO queue under RED; an arrival that does not fit the buffer is dropped.
 #[derive(Clone, Debug)]
 pub struct Red<P> {
     config: RedConfig,
-    buffer: Capacity,
     rng: Stream,
-    waiting: VecDeque<P>,
-    bytes: u64,
+    waiting: DropTail<P>,
     marks: u64,
     average: f64,
     /// Packets since the last drop or mark; −1 while the average is below the threshold.
@@ -43,10 +40,8 @@ impl<P: Packet> Red<P> {
     pub(super) fn new(config: RedConfig, buffer: Capacity, rng: Stream) -> Red<P> {
         Red {
             config,
-            buffer,
             rng,
-            waiting: VecDeque::new(),
-            bytes: 0,
+            waiting: DropTail::new(buffer),
             marks: 0,
             average: 0.0,
             count: -1,
@@ -58,17 +53,13 @@ impl<P: Packet> Red<P> {
 
     pub(super) fn enqueue(&mut self, now: Instant, packet: P, dropped: &mut impl FnMut(P)) {
         match self.arrive(now, packet) {
-            Ok(packet) if self.buffer.admits(self.waiting.len(), self.bytes, packet.size()) => {
-                self.bytes += u64::from(packet.size());
-                self.waiting.push_back(packet);
-            }
-            Ok(packet) | Err(packet) => dropped(packet),
+            Ok(packet) => self.waiting.enqueue(now, packet, dropped),
+            Err(packet) => dropped(packet),
         }
     }
 
-    pub(super) fn dequeue(&mut self, now: Instant, _dropped: &mut impl FnMut(P)) -> Option<P> {
-        let packet = self.waiting.pop_front()?;
-        self.bytes -= u64::from(packet.size());
+    pub(super) fn dequeue(&mut self, now: Instant, dropped: &mut impl FnMut(P)) -> Option<P> {
+        let packet = self.waiting.dequeue(now, dropped)?;
         self.depart(now);
         Some(packet)
     }
@@ -87,12 +78,11 @@ impl<P: Packet> Red<P> {
     }
 
     pub(super) fn clear(&mut self, now: Instant, dropped: &mut impl FnMut(P)) {
-        if !self.waiting.is_empty() {
+        if self.waiting.len() > 0 {
             self.empty_since = now;
         }
         self.last_departure = None;
-        self.bytes = 0;
-        self.waiting.drain(..).for_each(dropped);
+        self.waiting.clear(now, dropped);
     }
 
     #[inline]
@@ -102,7 +92,7 @@ impl<P: Packet> Red<P> {
 
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.waiting.bytes()
     }
 
     pub(super) fn marks(&self) -> u64 {
@@ -117,7 +107,7 @@ impl<P: Packet> Red<P> {
     /// Update the average and decide; an error holds a packet to drop early.
     fn arrive(&mut self, now: Instant, mut packet: P) -> Result<P, P> {
         let weight = self.config.weight;
-        if !self.waiting.is_empty() {
+        if self.waiting.len() > 0 {
             self.average += weight * (self.waiting.len() as f64 - self.average);
         } else if self.average > 0.0 {
             let idle = now.since(self.empty_since).0 as f64;
@@ -165,7 +155,7 @@ impl<P: Packet> Red<P> {
             }
         }
         // Only a departure that leaves others waiting starts a gap that is the line's own.
-        if self.waiting.is_empty() {
+        if self.waiting.len() == 0 {
             self.last_departure = None;
             self.empty_since = now;
         } else {
@@ -195,8 +185,7 @@ mod tests {
     fn held_at(waiting: usize, ecn: bool) -> Red<Numbered> {
         let mut queue = red(1.0, ecn);
         for _ in 0..waiting {
-            queue.waiting.push_back(packet(Ecn::NotCapable));
-            queue.bytes += 1000;
+            queue.waiting.enqueue(Instant(0), packet(Ecn::NotCapable), &mut |_| panic!());
         }
         queue
     }
