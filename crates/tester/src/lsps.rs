@@ -7,6 +7,7 @@
 
 use super::apart;
 use super::port::Port;
+use netstage_core::edge::Prefix;
 use netstage_core::ldp::{Binding, Config, Event};
 use netstage_host::netns::Namespace;
 use netstage_routing::ldp::{self, Command, Interface, Place, Report};
@@ -190,12 +191,8 @@ impl Speaker {
 
     /// What it has told of itself: of a prefix that this address of its own is in, the longest first.
     fn of_router(&self, address: IpAddr) -> Option<Label> {
-        let is_in = |(prefix, length): &(IpAddr, u8)| match (prefix, address) {
-            (IpAddr::V4(prefix), IpAddr::V4(address)) => {
-                let free = 32 - u32::from(*length).min(32);
-                (u32::from(*prefix) ^ u32::from(address)).checked_shr(free).unwrap_or(0) == 0 && *length > 0
-            }
-            _ => false,
+        let is_in = |&(prefix, length): &(IpAddr, u8)| {
+            prefix.is_ipv4() && length > 0 && Prefix::around(prefix, length).holds(address)
         };
         let state = lock(&self.state);
         let found = state.labels.iter().filter(|(prefix, _)| is_in(prefix));

@@ -3,6 +3,7 @@
 
 use super::{Destination, Fib, Path, Prefix};
 use crate::tables::Tables;
+use netstage_core::edge;
 use netstage_routing::source::path::Neighbour;
 use netstage_wire::ethernet::Mac;
 use std::collections::BTreeSet;
@@ -84,15 +85,5 @@ pub(super) fn host(address: IpAddr) -> (IpAddr, u8) {
 }
 
 pub(crate) fn holds((prefix, length): (IpAddr, u8), address: IpAddr) -> bool {
-    match (prefix, address) {
-        (IpAddr::V4(prefix), IpAddr::V4(address)) => {
-            let differing = u32::from(prefix) ^ u32::from(address);
-            differing.checked_shr(32 - u32::from(length)).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(prefix), IpAddr::V6(address)) => {
-            let differing = u128::from(prefix) ^ u128::from(address);
-            differing.checked_shr(128 - u32::from(length)).unwrap_or(0) == 0
-        }
-        _ => false,
-    }
+    edge::Prefix::around(prefix, length).holds(address)
 }
