@@ -7,6 +7,7 @@ use crate::{
     report, run, series,
 };
 use netstage_core::rng::Stream;
+use netstage_harness::needs;
 use netstage_scenario::Scenario;
 use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome};
 use netstage_scenario::plan::Plan;
@@ -468,7 +469,7 @@ fn a_damaged_record_is_an_error_and_never_a_panic() {
     for (index, name) in FILES.iter().enumerate() {
         let path = out.join(name);
         let whole = fs::read(&path).unwrap();
-        for round in 0..400 {
+        for round in 0..needs::cases(400) {
             let mut damaged = whole.clone();
             match round % 3 {
                 0 => damaged.truncate(stream.next_u64() as usize % whole.len()),
