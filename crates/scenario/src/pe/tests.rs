@@ -313,6 +313,8 @@ fn mistakes_about_references_are_told_with_place_and_remedy() {
             "peer = \"north\" }",
             "23:8: VPN `red` has no flow with peer `north`; give it one: [vpn.red.peer.north]",
         ),
+        ("[\"north\"]", "[\"nroth\"]", "24:15: there is no peer `nroth`; did you mean `north`?"),
+        ("[reference.silver]", "[reference.gold]", "26:12: `gold` appears twice"),
         ("[\"north\"]", "[\"north\", \"north\"]", "24:24: peer `north` is told twice; leave one out"),
         (
             "decrease = 0.1",
