@@ -46,20 +46,15 @@ pub struct Peer {
 }
 
 impl Machine {
-    /// An interface of the router, which the machine has.
-    pub(super) fn interface(&self, name: &str) -> &Interface {
-        &self.interfaces[name]
-    }
-
     /// Bytes of the largest IP or MPLS packet the core carries to a peer, until a route is known.
     pub(super) fn peer_mtu(&self, router: &Router, peer: &pe::Peer) -> u16 {
-        peer.mtu.unwrap_or_else(|| self.interface(&router.core[0]).mtu)
+        peer.mtu.unwrap_or_else(|| self.interfaces[&router.core[0]].mtu)
     }
 
     /// Bytes of the largest IP packet a circuit carries.
     pub(super) fn circuit_mtu(&self, circuit: &pe::Circuit) -> Result<u16, Obstacle> {
         let pe::Circuit { name, interface, .. } = circuit;
-        let limit = self.interface(interface).mtu;
+        let limit = self.interfaces[interface].mtu;
         match circuit.mtu {
             Some(mtu) if mtu > limit => Err(Obstacle::new(
                 format!("circuit {name}: {interface} carries {limit} B, not {mtu}"),

@@ -27,8 +27,6 @@ use std::net::IpAddr;
 
 /// The least an IPv6 link carries; IPv4 asks for less.
 const LEAST_MTU: usize = 1280;
-/// The length of a prefix of one address, or more.
-const HOST: u8 = 128;
 
 /// The initial state, with this many buffers in which packets may wait.
 pub(super) fn state(router: &Router, machine: &Machine, buffers: usize) -> Result<State, Obstacle> {
@@ -112,7 +110,7 @@ fn peer(
     }
     Ok(Peer {
         port: 0,
-        header: core_header(&encapsulation, Mac::default(), machine.interface(&router.core[0]).mac),
+        header: core_header(&encapsulation, Mac::default(), machine.interfaces[&router.core[0]].mac),
         is_reachable: false,
         encapsulation,
         mtu: left as u16,
@@ -148,7 +146,7 @@ fn circuits(
     ports: &[&str],
 ) -> Result<(Vec<Circuit>, Vec<Side>), Obstacle> {
     let side = |(number, port): (usize, &&str)| {
-        let mac = machine.interface(port).mac;
+        let mac = machine.interfaces[*port].mac;
         match number < router.core.len() {
             true => Side::Core { mac },
             false => Side::Customer { mac, circuits: Circuits::new() },
@@ -250,7 +248,7 @@ fn vpns(router: &Router) -> (Vec<Vpn>, Vec<Exit>) {
         };
         let routes = &mut routes[circuit.vpn];
         for ((address, _), link) in circuit.addresses.iter().zip(circuit.links()) {
-            let host = Prefix::around(*address, HOST);
+            let host = Prefix::host(*address);
             // A link of one address has no other station.
             if link != host {
                 routes.push((link, exit(None)));

@@ -13,9 +13,6 @@ use netstage_wire::mpls::Label;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The length of a prefix of one address, or more.
-const HOST: u8 = 128;
-
 pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
     let core = core(file, problems);
     let peers: Option<Vec<Peer>> = file.peer.0.iter().map(|peer| self::peer(peer, problems)).collect();
@@ -188,7 +185,7 @@ fn circuit(
     let addresses: Vec<(IpAddr, u8)> = circuit.address.0.iter().map(|address| address.value.0).collect();
     for address in &circuit.address.0 {
         let (own, length) = address.value.0;
-        let (link, host) = (Prefix::around(own, length), Prefix::around(own, HOST));
+        let (link, host) = (Prefix::around(own, length), Prefix::host(own));
         once(&mut prefixes[vpn], link, address.place, problems);
         if link != host {
             once(&mut prefixes[vpn], host, address.place, problems);
