@@ -10,6 +10,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Source;
+use netstage_harness::needs;
 use netstage_host::clock::Epoch;
 use netstage_host::ports::Port as _;
 use netstage_host::ports::ring::{self, End};
@@ -438,8 +439,8 @@ fn simulated(plan: &Plan) -> Vec<Decisions> {
     decisions
 }
 
-#[test]
 fn the_simulator_and_the_router_decide_alike() {
+    needs::time(3);
     for encapsulation in ["mpls", "mpls-in-udp"] {
         let plan = plan(encapsulation);
         let (simulated, engines) = (simulated(&plan), by_engines(&plan));
@@ -459,8 +460,8 @@ fn the_simulator_and_the_router_decide_alike() {
     }
 }
 
-#[test]
 fn another_setting_of_one_of_them_is_noticed() {
+    needs::time(6);
     let plan = plan("mpls");
     let simulated = simulated(&plan);
     type Change = fn(&mut Settings);
@@ -481,3 +482,9 @@ fn another_setting_of_one_of_them_is_noticed() {
         assert!(found.is_some(), "nothing is noticed of a change of {name}");
     }
 }
+
+netstage_harness::tests![
+    the_simulator_and_the_router_decide_alike,
+    another_setting_of_one_of_them_is_noticed
+];
+netstage_harness::main![self];
