@@ -3,7 +3,7 @@
 //! what arrives behind them is counted by the kernel.
 
 use super::memory::Source;
-use super::router::{CORE, CUSTOMER, config};
+use super::router::{self, CORE, CUSTOMER, CUSTOMERS};
 use netstage_core::fair::Control;
 use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
@@ -91,9 +91,14 @@ fn measure(size: usize, engine: Option<u32>) -> Rate {
     let mut forwarder = match engine {
         None => Forwarder::Bare(Box::new(Bare { from: customers, to: core })),
         Some(flows) => {
-            let mut config = config(0, false, flows, &Control::None);
-            config.epoch = Epoch(monotonic_ns());
-            Forwarder::Engine(Box::new(Engine::new(&config, vec![customers, core]).unwrap()))
+            let epoch = Epoch(monotonic_ns());
+            Forwarder::Engine(Box::new(router::engine(
+                0,
+                false,
+                (flows, &Control::None),
+                epoch,
+                [core, customers],
+            )))
         }
     };
     let epoch = Epoch(monotonic_ns());
@@ -149,7 +154,7 @@ impl Forwarder {
             Forwarder::Engine(engine) => {
                 let turn = engine.turn(epoch.now());
                 if turn.received == 0 && !turn.more {
-                    wait(engine.port_mut(0));
+                    wait(engine.port_mut(CUSTOMERS));
                 }
             }
         }

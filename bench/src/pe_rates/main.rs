@@ -19,9 +19,9 @@ mod router;
 use memory::{Link, Memory, Source};
 use netstage_core::fair::{self, Control};
 use netstage_core::time::Instant;
-use netstage_host::clock::monotonic_ns;
+use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_pe::engine::{Counter, Engine};
-use router::config;
+use router::engine;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -122,16 +122,9 @@ fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
     let links = [(); 2].map(|()| Rc::new(RefCell::new(Link::new())));
     let source = Memory::Source(Source::new(flows, size));
     let resident = resident_bytes();
-    let mut ingress = {
-        let config = config(0, udp, flows, control);
-        let core = Memory::Ends { out: links[0].clone(), into: links[1].clone() };
-        Engine::new(&config, vec![source, core]).unwrap()
-    };
-    let mut egress = {
-        let config = config(1, udp, flows, control);
-        let core = Memory::Ends { out: links[1].clone(), into: links[0].clone() };
-        Engine::new(&config, vec![Memory::Sink, core]).unwrap()
-    };
+    let core = |out: usize| Memory::Ends { out: links[out].clone(), into: links[1 - out].clone() };
+    let mut ingress = engine(0, udp, (flows, control), Epoch(0), [core(0), source]);
+    let mut egress = engine(1, udp, (flows, control), Epoch(0), [core(1), Memory::Sink]);
     // Pools are touched as they are used, so this is what the flows themselves take, without what setting
     // them up left to the allocator.
     netstage_host::memory::give_back();

@@ -1,79 +1,89 @@
 //! The routers that are measured: one port with all customers, one to the core.
 
-use netstage_core::edge::{Prefix, Settings, TICK};
+use netstage_core::edge::TICK;
 use netstage_core::fair::Control;
 use netstage_host::clock::Epoch;
-use netstage_pe::engine::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn};
+use netstage_host::ports::Port;
+use netstage_pe::engine::Engine;
+use netstage_pe::engine::machine::{Interface, Machine, Peer};
+use netstage_scenario::pe::{self, Circuit, Flow, Router, Vpn};
 use netstage_wire::ethernet::Mac;
 use netstage_wire::mpls::Label;
 
 pub const CUSTOMER: Mac = [2, 0, 0, 0, 0, 1];
 pub const CORE: Mac = [2, 0, 0, 0, 0, 2];
+/// The port of the customers, after that of the core.
+pub const CUSTOMERS: usize = 1;
+
+/// What both sides, all flows and all circuits have in common.
+const CONFIGURATION: &str = r#"
+[pe]
+core = ["core"]
+buffers = "65536 packets"
+[peer.far]
+tunnel = { TUNNEL }
+[vpn.v.peer.far]
+send = 16
+receive = 17
+routes = ["10.0.FAR.0/24"]
+[circuit.c]
+vpn = "v"
+interface = "customers"
+station = "02:00:00:00:00:01"
+address = "10.0.NEAR.254/24"
+mtu = "1500 B"
+"#;
 
 /// Two VLANs tell so many circuits apart.
 pub fn vlans(flow: u32) -> [u16; 2] {
     [(1 + flow / 4000) as u16, (1 + flow % 4000) as u16]
 }
 
-/// The ingress, side 0, or the egress.
-pub fn config(side: u8, udp: bool, flows: u32, control: &Control) -> Config {
-    let label = |side: u8, flow: u32| Label::new(1000 + u32::from(side) * 500_000 + flow).unwrap();
-    let prefix = |last| Prefix::new([10, 0, last, 0].into(), 24).unwrap();
-    let address = |side: u8| [192, 0, 2, side].into();
-    let encapsulation = match udp {
-        true => {
-            Encapsulation::MplsInUdp { local: address(side), remote: address(1 - side), has_checksum: false }
-        }
-        false => Encapsulation::Mpls { push: Label::new(100), accept: Label::new(100) },
-    };
-    Config {
-        ports: vec![
-            Port { name: "customers".into(), mac: CUSTOMER, side: Side::Customer },
-            Port { name: "core".into(), mac: CORE, side: Side::Core },
-        ],
-        peers: vec![Peer {
-            name: "far".into(),
-            port: "core".into(),
-            next_hop: Some(CORE),
-            encapsulation,
-            mtu: 1600,
-            clamp_segment_size: true,
-            keys: None,
-        }],
-        vpns: (0..flows)
-            .map(|flow| Vpn {
-                name: format!("v{flow}"),
-                routes: vec![
-                    (prefix(side), Destination::Circuit(format!("c{flow}"))),
-                    (prefix(1 - side), Destination::Peer("far".into())),
-                ],
-                flows: vec![Flow {
-                    peer: "far".into(),
-                    send: label(1 - side, flow),
-                    receive: label(side, flow),
-                    settings: Settings { control: control.clone(), ..Settings::default() },
-                }],
-                address_v4: None,
-                address_v6: None,
-            })
-            .collect(),
-        references: Vec::new(),
-        circuits: (0..flows)
-            .map(|flow| Circuit {
-                name: format!("c{flow}"),
-                vpn: format!("v{flow}"),
-                port: "customers".into(),
-                vlans: vlans(flow).into(),
-                select: None,
-                station: Some(CUSTOMER),
-                addresses: Vec::new(),
-                mtu: 1500,
-            })
-            .collect(),
-        buffers: 65_536,
-        epoch: Epoch(0),
+/// The engine of the ingress, side 0, or the egress.
+pub fn engine<P: Port>(
+    side: u8,
+    udp: bool,
+    (flows, control): (u32, &Control),
+    epoch: Epoch,
+    [core, customers]: [P; 2],
+) -> Engine<P> {
+    let interfaces = [("core", CORE), ("customers", CUSTOMER)];
+    let machine = Machine {
+        interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1600 })).into(),
+        peers: vec![Peer::default()],
+        epoch,
         epoch_unix_ns: 1_795_255_703_000_000_000,
         tick: TICK,
         session_seed: 1,
-    }
+    };
+    let router = router(side, udp, flows, control);
+    let mut engine = Engine::new(&router, &machine, vec![core, customers]).unwrap();
+    engine.set_way(0, Some((0, CORE, 1600)));
+    engine
+}
+
+fn router(side: u8, udp: bool, flows: u32, control: &Control) -> Router {
+    let far = 1 - side;
+    let tunnel = match udp {
+        true => format!(r#"kind = "mpls-in-udp", from = "192.0.2.{}", to = "192.0.2.{}""#, 1 + side, 1 + far),
+        false => r#"kind = "mpls", next_hop = "192.0.2.9", push = 100, accept = 100"#.into(),
+    };
+    let text = CONFIGURATION.replace("TUNNEL", &tunnel);
+    let text = text.replace("NEAR", &side.to_string()).replace("FAR", &far.to_string());
+    let mut router = pe::parse("pe.toml", &text).expect("the configuration is right");
+    let label = |side: u8, flow: u32| Label::new(1000 + u32::from(side) * 500_000 + flow).unwrap();
+    let mut template = router.vpns[0].flows[0].clone();
+    template.settings.control = control.clone();
+    let circuit = router.circuits[0].clone();
+    let vpn = |flow: u32| {
+        let (send, receive) = (label(far, flow), label(side, flow));
+        Vpn { name: format!("v{flow}"), flows: vec![Flow { send, receive, ..template.clone() }] }
+    };
+    router.vpns = (0..flows).map(vpn).collect();
+    let circuit = |flow: u32| {
+        let (name, vlans) = (format!("c{flow}"), vlans(flow).into());
+        Circuit { name, vpn: flow as usize, vlans, ..circuit.clone() }
+    };
+    router.circuits = (0..flows).map(circuit).collect();
+    router
 }

@@ -42,7 +42,7 @@ impl Clocks {
 
     /// What asks the others.
     pub fn asker(&self) -> Asker {
-        Asker { task: self.task.clone(), key: self.key.clone() }
+        Asker { task: self.task.clone(), key: self.key.clone(), within: ANSWER_WITHIN }
     }
 }
 
@@ -59,6 +59,8 @@ impl Drop for Clocks {
 pub struct Asker {
     task: ClockTask,
     key: HmacKey,
+    /// How long answers are waited for.
+    within: Duration,
 }
 
 impl Asker {
@@ -73,7 +75,7 @@ impl Asker {
                 traffic_class: 0,
                 interval: INTERVAL,
                 count: EXCHANGES,
-                timeout: ANSWER_WITHIN,
+                timeout: self.within,
                 session: 0,
                 padding: None,
                 reflector_is_stateful: false,
@@ -122,11 +124,16 @@ mod tests {
         let nobody: SocketAddr = "127.86.0.2:47041".parse().unwrap();
         let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
         let answers = Clocks::begin(&task(&key, &[at], &[])).unwrap();
-        let asks = Clocks::begin(&task(&key, &[], &[at, nobody])).unwrap().asker().ask();
+        let asker = |key, asked| Clocks::begin(&task(key, &[], &[asked])).unwrap().asker();
+        let asks = asker(&key, at).ask();
         let [(answered, offset)] = asks[..] else { panic!("{asks:?}") };
         assert_eq!(answered, at);
         assert!(offset.may_be_none() && !offset.same_clock, "{offset:?}");
-        assert_eq!(Clocks::begin(&task(&other, &[], &[at])).unwrap().asker().ask(), []);
+        // These do not answer, however long they are waited for.
+        for (key, asked) in [(&key, nobody), (&other, at)] {
+            let asker = Asker { within: Duration::from_millis(100), ..asker(key, asked) };
+            assert_eq!(asker.ask(), []);
+        }
         drop(answers);
         // The address is free at once: the next run answers there.
         Reflector::bind(at, None, Timescale::Monotonic).unwrap();

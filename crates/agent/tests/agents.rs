@@ -157,6 +157,7 @@ fn a_controller() {
 }
 
 fn runs_follow_one_another_and_nothing_is_left() {
+    needs::time(2);
     let place = Place::new("whole");
     let mut processes = ["a", "b"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b"]).unwrap();
@@ -185,6 +186,7 @@ fn runs_follow_one_another_and_nothing_is_left() {
 }
 
 fn a_killed_agent_is_named_and_the_others_results_are_kept() {
+    needs::time(2);
     let place = Place::new("killed");
     let processes = ["a", "b", "c"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b", "c"]).unwrap();
@@ -220,6 +222,7 @@ fn agents_end_when_their_controller_is_killed_and_keep_what_they_found() {
 }
 
 fn agents_end_when_their_controller_falls_silent() {
+    needs::time(4);
     let place = Place::new("silent");
     let mut agent = ["a", "b"].map(|name| place.agent(name));
     let controller = place.start("a_controller", "controller");
@@ -274,6 +277,7 @@ fn a_start_in_the_past_is_refused() {
 }
 
 fn a_panic_voids_the_run_and_spares_the_agent() {
+    needs::time(2);
     let place = Place::new("panic");
     let _process = place.agent("a");
     let mut agents = place.connect(&["a"]).unwrap();
@@ -307,6 +311,7 @@ fn a_second_controller_is_refused() {
 }
 
 fn who_does_not_answer_is_named() {
+    needs::time(2);
     let place = Place::new("mute");
     let limit = std::time::Duration::from_millis(500);
     let connect = |name: &str| {
@@ -323,6 +328,7 @@ fn who_does_not_answer_is_named() {
 }
 
 fn twenty_agents_at_once() {
+    needs::time(2);
     let place = Place::new("twenty");
     let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

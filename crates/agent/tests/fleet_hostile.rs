@@ -215,6 +215,7 @@ fn assert_honest(collected: &Collected) {
 }
 
 fn sums_and_bins_that_cannot_be_harm_nobody() {
+    needs::time(8);
     let mut stage = Stage::new("sums");
     stage.enemy(Lie::Numbers);
     let reason = stage.run_with_enemy();
@@ -223,6 +224,7 @@ fn sums_and_bins_that_cannot_be_harm_nobody() {
 }
 
 fn a_flood_is_cut_off() {
+    needs::time(3);
     let mut stage = Stage::new("flood");
     stage.enemy(Lie::Flood);
     stage.wait_for(&[ENEMY], State::Idle);
@@ -233,6 +235,7 @@ fn a_flood_is_cut_off() {
 }
 
 fn giant_messages_are_not_read() {
+    needs::time(10);
     let mut stage = Stage::new("giant");
     stage.enemy(Lie::GiantReport);
     let reason = stage.run_with_enemy();
@@ -250,6 +253,7 @@ fn giant_messages_are_not_read() {
 }
 
 fn who_answers_before_it_is_asked_or_of_another_run_is_not_believed() {
+    needs::time(6);
     let mut stage = Stage::new("early");
     stage.enemy(Lie::Early);
     let reason = stage.run_with_enemy();
@@ -258,6 +262,7 @@ fn who_answers_before_it_is_asked_or_of_another_run_is_not_believed() {
 }
 
 fn who_does_not_answer_is_named() {
+    needs::time(15);
     let mut stage = Stage::new("mute");
     stage.enemy(Lie::Mute);
     stage.wait_for(&[ENEMY], State::Idle);
@@ -270,6 +275,7 @@ fn who_does_not_answer_is_named() {
 }
 
 fn an_agent_speaks_for_itself_only() {
+    needs::time(3);
     let mut stage = Stage::new("others");
     stage.enemy(Lie::OthersNames);
     stage.wait_for(&[ENEMY], State::Idle);
@@ -288,6 +294,7 @@ fn an_agent_speaks_for_itself_only() {
 }
 
 fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
+    needs::time(3);
     let mut stage = Stage::new("clocks");
     stage.enemy(Lie::Early);
     stage.wait_for(&[ENEMY], State::Idle);
@@ -304,6 +311,7 @@ fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
 }
 
 fn another_version_is_shown_and_not_used() {
+    needs::time(3);
     let mut stage = Stage::new("version");
     stage.enemy(Lie::Version);
     let told = || stage.said().contains("speaks versions 9 to 12 of the agents' protocol");
@@ -323,6 +331,7 @@ fn another_version_is_shown_and_not_used() {
 }
 
 fn what_cannot_be_kept_here_stays_with_its_agents() {
+    needs::time(2);
     let mut stage = Stage::new("kept");
     let mut agents = stage.begin(&HONEST, 100).unwrap();
     let collected = agents.collect_keeping(|_, _| Err("No space left on device".into()));
@@ -346,6 +355,7 @@ fn what_cannot_be_kept_here_stays_with_its_agents() {
 }
 
 fn who_hesitates_has_the_start_moved_for_all() {
+    needs::time(6);
     let mut stage = Stage::new("hesitant");
     stage.enemy(Lie::Hesitant);
     stage.wait_for(&[ENEMY], State::Idle);
@@ -443,6 +453,7 @@ fn a_full_disk_of_an_agent_keeps_nobody_from_its_report() {
 }
 
 fn connections_that_say_nothing_keep_nobody_out() {
+    needs::time(2);
     let mut stage = Stage::new("half-open");
     // More than were ever dealt with at a time.
     let mut silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(stage.address).unwrap()).collect();
@@ -459,6 +470,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
 }
 
 fn after_its_handshake_too_who_speaks_no_protocol_is_let_go() {
+    needs::time(2);
     let stage = Stage::new("garbage");
     stage.join(ENEMY);
     let (address, folder) = (stage.address, stage.folder.join(ENEMY));

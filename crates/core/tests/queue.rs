@@ -5,6 +5,7 @@ use netstage_core::quantity::Capacity;
 use netstage_core::queue::{ClassConfig, CodelConfig, Config, DrrConfig, FqCodelConfig, Queue, RedConfig};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
+use netstage_harness::needs;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -96,7 +97,7 @@ fn capacities() -> impl Strategy<Value = Capacity> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(needs::cases(1000)))]
 
     /// In = out + dropped + waiting, in packets and bytes; no packet twice; packets of a
     /// class (which is a flow here) leave in the order they came; the buffer is not exceeded.

@@ -23,6 +23,7 @@ use std::time;
 use netstage_core::rng::Stream;
 use netstage_core::tcp::{Ack, Algorithm, Cause, Config, Data, Event, LossDetection, Receiver, Sender};
 use netstage_core::time::{Duration, Instant};
+use netstage_harness::needs;
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
@@ -104,7 +105,6 @@ fn run_by(
 /// Increase and decrease: TCP's, milder and more aggressive ones.
 const AIMD: [(f64, f64); 6] = [(1.0, 0.5), (0.5, 0.5), (2.0, 0.5), (1.0, 0.25), (0.31, 0.125), (0.2, 0.8)];
 
-#[test]
 fn evenly_spaced_losses_give_the_law_of_the_sawtooth() {
     let p = 2e-4;
     for (increase, decrease) in AIMD {
@@ -127,8 +127,8 @@ fn evenly_spaced_losses_give_the_law_of_the_sawtooth() {
     }
 }
 
-#[test]
 fn independent_losses_give_the_law_of_geometric_gaps() {
+    needs::time(6);
     for p in [1e-3, 3e-4] {
         for (increase, decrease) in AIMD {
             let mut stream = Stream::new(1, "loss");
@@ -154,7 +154,6 @@ fn independent_losses_give_the_law_of_geometric_gaps() {
 /// The law of geometric gaps where retransmissions are lost as well, and the windows are small:
 /// with RACK-TLP only whole segments and the recoveries keep a flow below it; with duplicate ACKs
 /// each retransmission lost costs a timeout.
-#[test]
 fn lost_retransmissions_keep_to_the_law_by_rack() {
     for p in [1e-3, 3e-3, 1e-2, 3e-2] {
         let law = 1.31 / f64::sqrt(p);
@@ -175,7 +174,6 @@ fn lost_retransmissions_keep_to_the_law_by_rack() {
 
 /// Small windows are the Reno-friendly region: Linux' CUBIC is as fast as AIMD(0.53, 0.3), which is as fast
 /// as Reno by RFC 9438's equation 4, and the RFC's own, which turns to Reno's increase early, is faster.
-#[test]
 fn cubic_of_linux_is_as_fast_as_reno_at_small_windows() {
     let alpha = 3.0 * 0.3 / 1.7;
     for p in [3e-3, 1e-2] {
@@ -192,8 +190,6 @@ fn cubic_of_linux_is_as_fast_as_reno_at_small_windows() {
 }
 
 /// Run with `--ignored --nocapture`: nanoseconds for an ACK handled and the segments it lets go.
-#[test]
-#[ignore = "a measurement"]
 fn measures_the_cost_of_an_ack() {
     let aimd = Algorithm::Aimd { increase: 1.0, decrease: 0.5 };
     for (algorithm, timestamps) in
@@ -243,3 +239,13 @@ fn measures_the_cost_of_an_ack() {
         );
     }
 }
+
+netstage_harness::tests![
+    evenly_spaced_losses_give_the_law_of_the_sawtooth,
+    independent_losses_give_the_law_of_geometric_gaps,
+    lost_retransmissions_keep_to_the_law_by_rack,
+    cubic_of_linux_is_as_fast_as_reno_at_small_windows,
+    #[ignore = "a measurement"]
+    measures_the_cost_of_an_ack,
+];
+netstage_harness::main![self];

@@ -2,7 +2,7 @@
 //! decision of theirs compared: packets taken and refused, packets and queries that leave, and each
 //! window to the last bit.
 
-use netstage_core::edge::{Event, Prefix, Sent, Settings};
+use netstage_core::edge::{Event, Sent, Settings};
 use netstage_core::fair::{Config as Window, Control, Reference};
 use netstage_core::link::Link;
 use netstage_core::packet::{Ecn, Packet};
@@ -10,19 +10,18 @@ use netstage_core::quantity::BitRate;
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Source;
+use netstage_harness::needs;
 use netstage_host::clock::Epoch;
 use netstage_host::ports::Port as _;
 use netstage_host::ports::ring::{self, End};
 use netstage_pe::engine::Engine;
-use netstage_pe::engine::config::{
-    self, Circuit, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Side, Vpn,
-};
+use netstage_pe::engine::machine::{Interface, Machine, Peer};
 use netstage_scenario::plan::Plan;
-use netstage_scenario::{Options, parse};
+use netstage_scenario::{Options, parse, pe};
 use netstage_sim::Decisions;
+use netstage_wire::Encapsulation;
 use netstage_wire::ethernet::{self, Tag, ethertype};
 use netstage_wire::ip::v4;
-use netstage_wire::mpls::Label;
 use netstage_wire::udp;
 use std::net::Ipv4Addr;
 
@@ -141,24 +140,25 @@ fn plan(encapsulation: &str) -> Plan {
     }
 }
 
-fn label(number: usize) -> Label {
-    Label::new(number as u32).unwrap()
-}
-
 /// Address of side 0 or 1 in every VPN.
 fn address(side: usize) -> Ipv4Addr {
     [10, 0, side as u8, 1].into()
 }
 
-/// The way to the other router.
-fn encapsulation(plan: &Plan, side: usize) -> Encapsulation {
+/// The tunnel to the other router.
+fn tunnel(plan: &Plan, side: usize) -> String {
+    let far = 1 - side;
     match plan.vpns[0].encapsulation {
-        netstage_wire::Encapsulation::MplsInUdp => Encapsulation::MplsInUdp {
-            local: [192, 0, 2, side as u8].into(),
-            remote: [192, 0, 2, 1 - side as u8].into(),
-            has_checksum: false,
-        },
-        _ => Encapsulation::Mpls { push: Some(label(501 - side)), accept: Some(label(500 + side)) },
+        Encapsulation::MplsInUdp => {
+            format!("kind = \"mpls-in-udp\", from = \"192.0.2.{}\", to = \"192.0.2.{}\"", 1 + side, 1 + far)
+        }
+        _ => {
+            format!(
+                "kind = \"mpls\", next_hop = \"192.0.2.9\", push = {}, accept = {}",
+                500 + far,
+                500 + side
+            )
+        }
     }
 }
 
@@ -181,58 +181,46 @@ fn settings(plan: &Plan, vpn: usize) -> Settings {
 }
 
 /// The router of a side. VPN number k has VLAN 100 + k, and label 1000 · (1 + side) + k.
-fn config(plan: &Plan, side: usize) -> Config {
-    let own = &entering(plan)[side];
-    let prefix = |side: usize| Prefix::new([10, 0, side as u8, 0].into(), 24).unwrap();
-    let vpn = |(number, vpn): (usize, &usize)| Vpn {
-        name: number.to_string(),
-        routes: vec![
-            (prefix(side), Destination::Circuit(number.to_string())),
-            (prefix(1 - side), Destination::Peer("far".into())),
-        ],
-        flows: vec![Flow {
-            peer: "far".into(),
-            send: label(1000 * (2 - side) + number),
-            receive: label(1000 * (1 + side) + number),
-            settings: settings(plan, *vpn),
-        }],
-        address_v4: None,
-        address_v6: None,
-    };
-    let circuit = |number: usize| Circuit {
-        name: number.to_string(),
-        vpn: number.to_string(),
-        port: "customers".into(),
-        vlans: vec![100 + number as u16],
-        select: None,
-        station: Some(CUSTOMER),
-        addresses: Vec::new(),
-        mtu: 1500,
-    };
-    let red = own.iter().position(|vpn| plan.vpns[*vpn].name == "red");
-    let reference = |number: usize| config::Reference {
-        name: "red".into(),
-        number: 1,
-        origin: Origin::Flow { vpn: number.to_string(), peer: "far".into(), publish_to: Vec::new() },
-    };
-    Config {
-        ports: vec![
-            Port { name: "customers".into(), mac: PORTS[0], side: Side::Customer },
-            Port { name: "core".into(), mac: PORTS[1], side: Side::Core },
-        ],
-        peers: vec![Peer {
-            name: "far".into(),
-            port: "core".into(),
-            next_hop: Some(PORTS[1]),
-            encapsulation: encapsulation(plan, side),
-            mtu: 1600,
-            clamp_segment_size: false,
-            keys: None,
-        }],
-        vpns: own.iter().enumerate().map(vpn).collect(),
-        references: red.map(reference).into_iter().collect(),
-        circuits: (0..own.len()).map(circuit).collect(),
-        buffers: 16_384,
+fn configured(plan: &Plan, side: usize) -> pe::Router {
+    let (own, far) = (&entering(plan)[side], 1 - side);
+    let mut text = format!(
+        "[pe]\ncore = [\"core\"]\n[peer.far]\ntunnel = {{ {} }}\nclamp_segment_size = false\n",
+        tunnel(plan, side)
+    );
+    for number in 0..own.len() {
+        let label = |side: usize| 1000 * (1 + side) + number;
+        let (send, receive, vlan) = (label(far), label(side), 100 + number);
+        text += &format!(
+            r#"
+            [vpn.{number}.peer.far]
+            send = {send}
+            receive = {receive}
+            routes = ["10.0.{far}.0/24"]
+            [circuit.{number}]
+            vpn = "{number}"
+            interface = "customers"
+            vlan = {vlan}
+            station = "02:00:00:00:00:03"
+            address = "10.0.{side}.254/24"
+            "#
+        );
+    }
+    let mut router = pe::parse("pe.toml", &text).unwrap_or_else(|errors| panic!("{errors}"));
+    for (vpn, own) in router.vpns.iter_mut().zip(own) {
+        vpn.flows[0].settings = settings(plan, *own);
+    }
+    if let Some(vpn) = own.iter().position(|vpn| plan.vpns[*vpn].name == "red") {
+        let source = pe::ReferenceSource::Flow { vpn, peer: 0, publish_to: Vec::new() };
+        router.references = vec![pe::Reference { name: "red".into(), number: 1, source }];
+    }
+    router
+}
+
+fn machine() -> Machine {
+    let interfaces = ["customers", "core"].into_iter().zip(PORTS);
+    Machine {
+        interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1600 })).collect(),
+        peers: vec![Peer::default()],
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
@@ -336,7 +324,9 @@ struct Router {
 fn router(plan: &Plan, side: usize) -> Router {
     let (customer_port, customers) = ring::pair(1 << 16).unwrap();
     let (core_port, core) = ring::pair(1 << 16).unwrap();
-    let mut engine = Engine::new(&config(plan, side), vec![customer_port, core_port]).unwrap();
+    let ports = vec![core_port, customer_port];
+    let mut engine = Engine::new(&configured(plan, side), &machine(), ports).unwrap();
+    engine.set_way(0, Some((0, PORTS[1], 1600)));
     engine.trace();
     let link = |name: &str, direction: usize| {
         let link = plan.links.iter().find(|link| link.name == name).unwrap();
@@ -449,8 +439,8 @@ fn simulated(plan: &Plan) -> Vec<Decisions> {
     decisions
 }
 
-#[test]
 fn the_simulator_and_the_router_decide_alike() {
+    needs::time(3);
     for encapsulation in ["mpls", "mpls-in-udp"] {
         let plan = plan(encapsulation);
         let (simulated, engines) = (simulated(&plan), by_engines(&plan));
@@ -470,8 +460,8 @@ fn the_simulator_and_the_router_decide_alike() {
     }
 }
 
-#[test]
 fn another_setting_of_one_of_them_is_noticed() {
+    needs::time(6);
     let plan = plan("mpls");
     let simulated = simulated(&plan);
     type Change = fn(&mut Settings);
@@ -492,3 +482,9 @@ fn another_setting_of_one_of_them_is_noticed() {
         assert!(found.is_some(), "nothing is noticed of a change of {name}");
     }
 }
+
+netstage_harness::tests![
+    the_simulator_and_the_router_decide_alike,
+    another_setting_of_one_of_them_is_noticed
+];
+netstage_harness::main![self];

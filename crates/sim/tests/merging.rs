@@ -10,6 +10,7 @@ use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::{link, queue};
+use netstage_harness::needs;
 use netstage_scenario::outcome::{Attendant, Outcome, Totals};
 use netstage_scenario::plan::*;
 use netstage_sim::{Options, run_with};
@@ -126,8 +127,8 @@ fn assert_same(left: &Outcome, right: &Outcome, case: u64) {
     assert_eq!(counts(left.totals), counts(right.totals), "case {case}");
 }
 
-#[test]
 fn merging_changes_nothing_and_packets_are_conserved() {
+    needs::time(3);
     let cases = 300;
     for case in 0..cases {
         let plan = random_plan(&mut Stream::new(case, "random networks"));
@@ -165,8 +166,8 @@ impl Attendant for Listener {
     }
 }
 
-#[test]
 fn who_listens_changes_nothing_and_hears_what_the_outcome_will_say() {
+    needs::time(2);
     for case in 0..60 {
         let plan = random_plan(&mut Stream::new(case, "random networks"));
         let listener = Listener::default();
@@ -182,7 +183,6 @@ fn who_listens_changes_nothing_and_hears_what_the_outcome_will_say() {
     }
 }
 
-#[test]
 fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
     let plan = Dumbbell { seconds: 8, ..Dumbbell::default() }.plan();
     let run = |seed| netstage_sim::run(&plan, seed, &|| false).unwrap();
@@ -190,7 +190,6 @@ fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
     assert_ne!(run(1).totals, run(2).totals);
 }
 
-#[test]
 fn a_further_flow_leaves_the_draws_of_others_unchanged() {
     let plan = Dumbbell { seconds: 3, ..Dumbbell::default() }.plan();
     let mut more = plan.clone();
@@ -203,8 +202,16 @@ fn a_further_flow_leaves_the_draws_of_others_unchanged() {
     assert_eq!(offered(&plan), offered(&more));
 }
 
-#[test]
 fn an_interrupt_ends_a_run() {
     let plan = Dumbbell::default().plan();
     assert_eq!(netstage_sim::run(&plan, 1, &|| true), Err(netstage_sim::Interrupted));
 }
+
+netstage_harness::tests![
+    merging_changes_nothing_and_packets_are_conserved,
+    who_listens_changes_nothing_and_hears_what_the_outcome_will_say,
+    the_same_seed_gives_the_same_outcome_and_another_does_not,
+    a_further_flow_leaves_the_draws_of_others_unchanged,
+    an_interrupt_ends_a_run,
+];
+netstage_harness::main![self];

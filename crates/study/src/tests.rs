@@ -7,6 +7,7 @@ use crate::{
     report, run, series,
 };
 use netstage_core::rng::Stream;
+use netstage_harness::needs;
 use netstage_scenario::Scenario;
 use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome};
 use netstage_scenario::plan::Plan;
@@ -465,10 +466,11 @@ fn a_damaged_record_is_an_error_and_never_a_panic() {
     finished(&scenario(), &out, 2);
     let mut stream = Stream::new(2, "damage");
     let mut refused = [0; 3];
+    let rounds = needs::cases(400);
     for (index, name) in FILES.iter().enumerate() {
         let path = out.join(name);
         let whole = fs::read(&path).unwrap();
-        for round in 0..400 {
+        for round in 0..rounds {
             let mut damaged = whole.clone();
             match round % 3 {
                 0 => damaged.truncate(stream.next_u64() as usize % whole.len()),
@@ -500,7 +502,8 @@ fn a_damaged_record_is_an_error_and_never_a_panic() {
         fs::write(&path, &whole).unwrap();
     }
     // A changed digit in a summary is still a record; changed values are always found out.
-    assert!(refused[0] > 250 && refused[1] > 390 && refused[2] > 250, "{refused:?}");
+    let most = rounds * 5 / 8;
+    assert!(refused[0] > most && refused[1] >= rounds - rounds / 40 && refused[2] > most, "{refused:?}");
 }
 
 #[test]

@@ -3,20 +3,21 @@
 //!
 //! Input: records of side (a bit), milliseconds that pass, length (two bytes) and a frame.
 
-use netstage_core::edge::{Prefix, Settings, TICK};
-use netstage_core::fair::{self, Control};
+use netstage_core::edge::TICK;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_host::ports::{self, Received};
-use netstage_pe::engine::config::{
-    Circuit, Config, Destination, Encapsulation, Flow, Origin, Peer, Port, Reference, Side, Vpn,
-};
+use netstage_pe::engine::machine::{Interface, Machine, Peer};
 use netstage_pe::engine::{Engine, Keys};
-use netstage_wire::mpls::Label;
+use netstage_scenario::pe::{self, Router};
 use netstage_wire::{ethernet, ip};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::LazyLock;
+
+const CORE: usize = 0;
+const CUSTOMERS: usize = 1;
 
 #[derive(Default)]
 struct Memory {
@@ -49,95 +50,69 @@ impl ports::Port for Memory {
     }
 }
 
-/// The first VPN is a reference of this router's, and the others follow one of two peers tell.
-fn control(number: usize) -> Control {
-    let (decrease, reference) = match number {
-        0 => (fair::Decrease::Fixed(0.1), fair::Config::default().reference),
-        _ => (fair::Decrease::FromWeight, fair::Reference::Vpn(number % 2)),
-    };
-    Control::I2vfc(fair::Config { queue: 8, decrease, reference, ..fair::Config::default() })
-}
-
 /// One VPN per way through the core, with the same addresses: VLAN and labels tell them apart.
-fn config() -> Config {
-    let label = |number| Label::new(number).unwrap();
-    let prefix = |text: &str, length| Prefix::new(text.parse().unwrap(), length).unwrap();
-    let udp = |last: u8, is_v6: bool| {
-        let address = |last: u8| match is_v6 {
-            true => [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last].into(),
-            false => [192, 0, 2, last].into(),
-        };
-        Encapsulation::MplsInUdp { local: address(1), remote: address(last), has_checksum: is_v6 }
-    };
-    let ways = [
-        Encapsulation::Mpls { push: Some(label(100)), accept: Some(label(101)) },
-        udp(2, false),
-        udp(3, true),
-        // Authenticated: messages come no further than the digest.
-        udp(4, false),
-    ];
-    let numbered = |name: &str, number: usize| format!("{name}{number}");
-    Config {
-        ports: vec![
-            Port { name: "customers".into(), mac: [2, 0, 0, 0, 0, 1], side: Side::Customer },
-            Port { name: "core".into(), mac: [2, 0, 0, 0, 0, 2], side: Side::Core },
-        ],
-        peers: (0..4)
-            .map(|number| Peer {
-                name: numbered("peer", number),
-                port: "core".into(),
-                next_hop: Some([2, 0, 0, 0, 0, 3]),
-                encapsulation: ways[number],
-                mtu: 1500,
-                clamp_segment_size: true,
-                keys: (number == 3).then(|| Keys::new(1, &[(1, b"key".to_vec())]).unwrap()),
-            })
-            .collect(),
-        vpns: (0..4)
-            .map(|number| Vpn {
-                name: numbered("vpn", number),
-                routes: vec![
-                    (prefix("10.0.0.0", 24), Destination::Circuit(numbered("circuit", number))),
-                    (prefix("fd00::", 32), Destination::Circuit(numbered("circuit", number))),
-                    (prefix("10.0.1.0", 24), Destination::Peer(numbered("peer", number))),
-                    (prefix("fd00:1::", 32), Destination::Peer(numbered("peer", number))),
-                ],
-                flows: vec![Flow {
-                    peer: numbered("peer", number),
-                    send: label(2000 + number as u32),
-                    receive: label(1000 + number as u32),
-                    settings: Settings { control: control(number), ..Settings::default() },
-                }],
-                address_v4: Some([10, 0, 0, 254].into()),
-                address_v6: Some("fd00::fe".parse().unwrap()),
-            })
-            .collect(),
-        references: vec![
-            Reference { name: "a".into(), number: 7, origin: Origin::Peer("peer1".into()) },
-            Reference { name: "b".into(), number: 8, origin: Origin::Peer("peer0".into()) },
-            Reference {
-                name: "c".into(),
-                number: 9,
-                origin: Origin::Flow {
-                    vpn: "vpn0".into(),
-                    peer: "peer0".into(),
-                    publish_to: vec!["peer1".into(), "peer3".into()],
-                },
-            },
-        ],
-        circuits: (0..4)
-            .map(|number| Circuit {
-                name: numbered("circuit", number),
-                vpn: numbered("vpn", number),
-                port: "customers".into(),
-                vlans: vec![100 + number as u16],
-                select: None,
-                station: Some([2, 0, 0, 0, 0, 4]),
-                addresses: Vec::new(),
-                mtu: 1500,
-            })
-            .collect(),
-        buffers: 24,
+/// The first VPN is a reference of this router's, and the others follow one of two peers tell.
+const CONFIGURATION: &str = r#"
+[pe]
+core = ["core"]
+buffers = "24 packets"
+
+[peer.peer0]
+tunnel = { kind = "mpls", next_hop = "192.0.2.9", push = 100, accept = 101 }
+[peer.peer1]
+tunnel = { kind = "mpls-in-udp", from = "192.0.2.1", to = "192.0.2.2" }
+[peer.peer2]
+tunnel = { kind = "mpls-in-udp", from = "2001:db8::1", to = "2001:db8::3", checksum = true }
+[peer.peer3]
+tunnel = { kind = "mpls-in-udp", from = "192.0.2.1", to = "192.0.2.4" }
+
+[reference.a]
+number = 7
+from = "peer1"
+[reference.b]
+number = 8
+from = "peer0"
+[reference.c]
+number = 9
+flow = { vpn = "vpn0", peer = "peer0" }
+publish_to = ["peer1", "peer3"]
+"#;
+
+static ROUTER: LazyLock<Router> = LazyLock::new(|| {
+    let mut text = CONFIGURATION.to_owned();
+    for number in 0..4 {
+        let control =
+            ["decrease = 0.1", "reference = \"b\"", "reference = \"a\"", "reference = \"b\""][number];
+        text += &format!(
+            r#"
+            [vpn.vpn{number}.peer.peer{number}]
+            send = {}
+            receive = {}
+            routes = ["10.0.1.0/24", "fd00:1::/32"]
+            control = {{ queue = "8 packets", {control} }}
+            [circuit.circuit{number}]
+            vpn = "vpn{number}"
+            interface = "customers"
+            vlan = {}
+            station = "02:00:00:00:00:04"
+            address = ["10.0.0.254/24", "fd00::fe/32"]
+            "#,
+            2000 + number,
+            1000 + number,
+            100 + number,
+        );
+    }
+    pe::parse("pe.toml", &text).expect("the configuration is right")
+});
+
+fn machine() -> Machine {
+    let interfaces = [("core", [2, 0, 0, 0, 0, 2]), ("customers", [2, 0, 0, 0, 0, 1])];
+    let mut peers = vec![Peer::default(); 4];
+    // Authenticated: messages come no further than the digest.
+    peers[3].keys = Keys::new(1, &[(1, b"key".to_vec())]);
+    Machine {
+        interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1500 })).into(),
+        peers,
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         tick: TICK,
@@ -146,7 +121,8 @@ fn config() -> Config {
 }
 
 pub fn run(bytes: &[u8]) {
-    let mut engine = Engine::new(&config(), vec![Memory::default(), Memory::default()]).unwrap();
+    let mut engine = Engine::new(&ROUTER, &machine(), vec![Memory::default(), Memory::default()]).unwrap();
+    (0..4).for_each(|peer| engine.set_way(peer, Some((CORE, [2, 0, 0, 0, 0, 3], 1500))));
     let buffers = engine.free_buffers();
     let (mut now, mut rest) = (Instant(1_000_000_000), bytes);
     while let Some((&[side, ahead, low, high], after)) = rest.split_first_chunk() {
@@ -154,8 +130,8 @@ pub fn run(bytes: &[u8]) {
         let (frame, after) = after.split_at(length);
         rest = after;
         now += Duration::from_millis(ahead.into());
-        let core = usize::from(side & 1);
-        engine.port_mut(core).waiting.push_back(frame.to_vec());
+        let port = if side & 1 == 1 { CORE } else { CUSTOMERS };
+        engine.port_mut(port).waiting.push_back(frame.to_vec());
         while engine.turn(now).more {}
 
         let waiting: usize = engine.flows().map(|flow| flow.queue_len()).sum();
@@ -163,12 +139,12 @@ pub fn run(bytes: &[u8]) {
         for window in engine.flows().filter_map(|flow| flow.window().map(|window| window.window())) {
             assert!(window.is_finite() && window >= 1.0);
         }
-        for frame in engine.port_mut(0).sent.drain(..) {
+        for frame in engine.port_mut(CUSTOMERS).sent.drain(..) {
             let view = ethernet::View::new(&frame).expect("a frame");
             let vlans: Vec<u16> = view.tags().map(|tag| tag.vlan).collect();
             assert!(matches!(vlans[..], [100..104]), "{vlans:?}");
             ip::View::new(view.payload()).expect("a packet");
         }
-        engine.port_mut(1).sent.clear();
+        engine.port_mut(CORE).sent.clear();
     }
 }

@@ -29,6 +29,11 @@ pub fn time(seconds: u32) {
     not_quick(&format!("takes {seconds} s"));
 }
 
+/// How many random cases to try where all are so many: a tenth, where a second must do.
+pub fn cases(all: u32) -> u32 {
+    if is_quick() { all.div_ceil(10) } else { all }
+}
+
 /// The user root.
 pub fn root() {
     not_quick("needs root");

@@ -40,6 +40,11 @@ impl Prefix {
         Prefix { address, length }
     }
 
+    /// The prefix of one address.
+    pub fn host(address: IpAddr) -> Prefix {
+        Prefix::around(address, u8::MAX)
+    }
+
     /// Whether it holds an address.
     pub fn holds(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && bits(address) & !self.host_bits() == self.first()

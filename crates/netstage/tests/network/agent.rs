@@ -7,6 +7,7 @@ use netstage_agent_api::task::{Assignment, FlowTask, Side};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
+use netstage_harness::needs;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
@@ -66,6 +67,7 @@ fn run(agents: &mut Agents, to: SocketAddr) -> Result<Collected, Error> {
 }
 
 fn two_agents_send_real_packets() {
+    needs::time(2);
     let place = Place::new("udp");
     let processes = ["a", "b"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b"]);
@@ -88,6 +90,7 @@ fn two_agents_send_real_packets() {
 }
 
 fn a_port_in_use_is_named_and_the_agents_go_on() {
+    needs::time(2);
     let place = Place::new("port");
     let _processes = ["a", "b"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b"]);

@@ -1,6 +1,7 @@
 //! The program as people and scripts meet it: exit codes, messages, files.
 
 use crate::support::{Folder, netstage};
+use netstage_harness::needs;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -233,6 +234,7 @@ fn an_interrupt_is_exit_130_and_the_study_goes_on() {
 }
 
 fn a_kill_loses_no_finished_run() {
+    needs::time(2);
     let place = Place::new("kill");
     let mut child = place.start_long("out");
     child.kill().unwrap();

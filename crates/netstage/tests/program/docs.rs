@@ -2,12 +2,14 @@
 //! exists.
 
 use crate::support::{Folder, project, run_page_for_anybody};
+use netstage_harness::needs;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 fn the_first_ten_minutes_go_as_told() {
+    needs::time(6);
     let folder = Folder::new("start");
     let said = run_page_for_anybody("start.md", &folder);
     for told in ["✓ line-is-used", "did you mean `weight`?", "✗ four-to-one"] {

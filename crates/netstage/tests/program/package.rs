@@ -1,6 +1,7 @@
 //! The Debian package: what it installs runs, and goes again.
 
 use crate::support::Folder;
+use netstage_harness::needs;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -37,6 +38,7 @@ fn dpkg(root: &Path, arguments: &[&str]) -> Output {
 }
 
 fn the_debian_package_installs_runs_and_goes() {
+    needs::time(7);
     let folder = Folder::new("package");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/deb.sh");
     let out = folder.join("out");

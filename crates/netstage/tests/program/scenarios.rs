@@ -82,11 +82,13 @@ fn every_example_of_real_packets_meets_its_expectations() {
 }
 
 fn figures_2_and_3_of_the_i2vfc_paper_hold() {
+    needs::time(5);
     assert_met(&scenarios().join("papers/i2vfc/fig2.toml"));
     assert_met(&scenarios().join("papers/i2vfc/fig3.toml"));
 }
 
 fn the_vpn_papers_figures_hold() {
+    needs::time(3);
     let figures = ["fig3", "fig4", "fig5", "fig6", "direct-windows"];
     let further = ["best-window", "iscsi", "iscsi-writes", "iscsi-loop", "gateways"];
     for name in figures.into_iter().chain(further) {
@@ -115,6 +117,7 @@ fn the_stage_papers_line_is_as_its_tests_say() {
 
 /// Figures 4, 5, 7 and 10 fall short in some cells (docs/results/i2vfc.md): what holds, must hold on.
 fn the_other_figures_hold_where_they_did() {
+    needs::time(40);
     let holds = |scenario: &str, repeat: &str, expectation: &str, cells: &str| {
         let out = fresh(&format!("{scenario}-{expectation}"));
         let path = scenarios().join("papers/i2vfc").join(format!("{scenario}.toml"));

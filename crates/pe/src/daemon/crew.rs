@@ -6,13 +6,11 @@ use super::forward::{self, Forwarding, Order};
 use super::host::Host;
 use super::placement::Placement;
 use super::port::AnyPort;
-use super::reload::refused;
 use super::session::Beginning;
 use super::snapshot::{self, Snapshot};
 use super::steering::Program;
-use super::{Error, Log, assemble, open};
-use crate::engine::config::{Config, Port};
-use crate::engine::{Engine, Prepared};
+use super::{Log, machine, open};
+use crate::engine::{Engine, Machine, Prepared};
 use netstage_core::fair::Published;
 use netstage_host::obstacle::Obstacle;
 use netstage_scenario::pe::Router;
@@ -64,33 +62,33 @@ impl Orders {
     }
 }
 
+/// Between the session numbers of two cores' VPN flows.
+const SESSIONS: u32 = 1 << 24;
+
 /// A router divided among cores.
 pub(super) struct Shares {
     placement: Placement,
-    parts: Vec<Config>,
+    parts: Vec<Router>,
+    machine: Machine,
 }
 
 impl Shares {
-    /// What the file and the machine say, for each core its part.
+    /// Each core's part of the router, and what the machine says of the whole.
     pub fn new(
         router: &Router,
         placement: Placement,
         host: &mut Host,
         beginning: &Beginning,
-    ) -> Result<Shares, Error> {
-        let whole = assemble::config(router, host, beginning)?;
-        let of = placement.cores();
-        if of > 1 {
-            // What one part has in common with another is seen in the whole only.
-            Prepared::new(&whole).map_err(refused)?;
-        }
-        let parts = (0..of).map(|core| whole.share(core, of, |vpn| placement.core(vpn) == core));
-        Ok(Shares { parts: parts.collect(), placement })
+    ) -> Result<Shares, Obstacle> {
+        let machine = machine::machine(router, host, beginning)?;
+        let parts = (0..router.cores).map(|core| placement.part(router, core)).collect();
+        Ok(Shares { placement, parts, machine })
     }
 
-    /// Each core's part.
-    pub fn parts(&self) -> &[Config] {
-        &self.parts
+    /// A core's interfaces, and which frames arrive at each.
+    pub fn interfaces(&self, core: usize, router: &Router) -> Result<Vec<(&str, Option<Program>)>, Obstacle> {
+        let names = self.parts[core].interfaces().into_iter();
+        names.map(|name| Ok((name, self.placement.filter(router, name, core)?))).collect()
     }
 
     /// An engine for one core, with ports of its own.
@@ -100,22 +98,21 @@ impl Shares {
         host: &Host,
         router: &Router,
         log: &Log,
-    ) -> Result<Engine<AnyPort>, Error> {
-        let config = &self.parts[core];
-        let filters = self.filters(core, router)?;
-        let ports: Result<Vec<AnyPort>, Obstacle> = config
-            .ports
-            .iter()
-            .zip(&filters)
-            .map(|(port, filter)| open(host, &port.name, port.side, router, filter.as_ref(), log))
-            .collect();
-        Ok(Engine::new(config, ports?).map_err(refused)?)
+    ) -> Result<Engine<AnyPort>, Obstacle> {
+        let interfaces = self.interfaces(core, router)?;
+        let open = |(name, filter): &(&str, Option<Program>)| open(host, name, router, filter.as_ref(), log);
+        let ports = interfaces.iter().map(open).collect::<Result<_, Obstacle>>()?;
+        Engine::new(&self.parts[core], &self.machine(core), ports)
     }
 
-    /// Which frames arrive at each of a core's ports.
-    pub fn filters(&self, core: usize, router: &Router) -> Result<Vec<Option<Program>>, Obstacle> {
-        let filter = |port: &Port| self.placement.filter(router, &port.name, core);
-        self.parts[core].ports.iter().map(filter).collect()
+    /// What a running core's engine is to take over.
+    pub fn prepared(&self, core: usize) -> Result<Prepared, Obstacle> {
+        Prepared::new(&self.parts[core], &self.machine(core))
+    }
+
+    fn machine(&self, core: usize) -> Machine {
+        let session_seed = self.machine.session_seed.wrapping_add(core as u32 * SESSIONS);
+        Machine { session_seed, ..self.machine.clone() }
     }
 
     /// Where its VPNs are.

@@ -1,20 +1,21 @@
 //! The router as a daemon: an engine on this machine's interfaces, which follows the kernel's
 //! routes and neighbours, takes another configuration while it runs, and tells how it stands.
 //!
-//! - [`session`], [`host`], [`port`], [`assemble`]: what it needs of the machine.
+//! - [`session`], [`host`], [`port`]: what it needs of the machine; [`machine`]: what the engine
+//!   needs to know of it.
 //! - [`forward`]: a thread that forwards; [`crew`]: all of them, one on each core;
 //!   [`placement`]: which has which VPN; [`steering`]: how their frames reach them.
 //! - [`follow`]: the thread that follows the kernel.
 //! - [`reload`]: another configuration; [`recorder`]: a trace of what is decided.
 //! - [`control`]: the control socket; [`metrics`]: for Prometheus; [`snapshot`]: what both tell.
 
-pub(super) mod assemble;
 pub mod client;
 mod control;
 mod crew;
 mod follow;
 mod forward;
 mod host;
+mod machine;
 mod metrics;
 mod placement;
 mod port;
@@ -31,7 +32,6 @@ pub use netstage_host::obstacle::Obstacle;
 pub use netstage_host::signals::Signals;
 pub use snapshot::Snapshot;
 
-use crate::engine::config::Side;
 use crew::{Board, Crew, Shares};
 use follow::Follower;
 use forward::Forwarding;
@@ -40,7 +40,7 @@ use netstage_core::fair::REFERENCE_AGE;
 use netstage_host::memory;
 use netstage_host::obstacle;
 use netstage_scenario::Errors;
-use netstage_scenario::pe::{self, Router};
+use netstage_scenario::pe::{self, PortKind, Router};
 use placement::Placement;
 use port::AnyPort;
 use recorder::Recorder;
@@ -78,7 +78,7 @@ impl Daemon {
         let router = Arc::new(pe::parse(&path.display().to_string(), text).map_err(Error::Configuration)?);
         let mut host = Host::here()?;
         let (beginning, guard) = (Beginning::now(), Guard::hold()?);
-        for name in assemble::customer_interfaces(&router) {
+        for name in router.customer_interfaces() {
             host.take_over(name)?.iter().for_each(|told| log(Level::Note, told));
         }
         let placement = Placement::new(&router, &Placement::default())?;
@@ -155,13 +155,15 @@ impl Daemon {
 fn open(
     host: &Host,
     name: &str,
-    side: Side,
     router: &Router,
     filter: Option<&Program>,
     log: &Log,
 ) -> Result<AnyPort, Obstacle> {
-    let (port, why) = AnyPort::open(&host.namespace, name, side, router.ports, filter)?;
-    let of = if side == Side::Core { "the core" } else { "customers" };
+    let is_core = router.core.iter().any(|core| core == name);
+    // AF_XDP takes an interface from the kernel, which keeps those of the core.
+    let kind = if is_core { PortKind::AfPacket } else { router.ports };
+    let (port, why) = AnyPort::open(&host.namespace, name, kind, filter)?;
+    let of = if is_core { "the core" } else { "customers" };
     let why = why.map_or(String::new(), |why| format!("; not by af_xdp: {why}"));
     log(Level::Note, &format!("{name} leads to {of}, by {}{why}", port.kind()));
     Ok(port)

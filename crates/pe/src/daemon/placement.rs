@@ -58,14 +58,23 @@ impl Placement {
         Ok(placement)
     }
 
-    /// How many cores there are.
-    pub fn cores(&self) -> usize {
-        self.cores
-    }
-
     /// Whose a VPN is.
     pub fn core(&self, vpn: &str) -> usize {
         self.of.get(vpn).copied().unwrap_or_default()
+    }
+
+    /// A core's part of the router: the flows and circuits of its own VPNs, and its share of the
+    /// buffers. VPNs, peers and references keep their indices.
+    pub fn part(&self, router: &Router, core: usize) -> Router {
+        let mut part = router.clone();
+        if self.cores > 1 {
+            let is_own = |vpn: usize| self.core(&router.vpns[vpn].name) == core;
+            part.circuits.retain(|circuit| is_own(circuit.vpn));
+            let others = part.vpns.iter_mut().enumerate().filter(|(vpn, _)| !is_own(*vpn));
+            others.for_each(|(_, vpn)| vpn.flows.clear());
+            part.buffers = router.buffers.div_ceil(self.cores as u32);
+        }
+        part
     }
 
     /// Which of a core's frames on an interface arrive at one of the router's cores; all if there is
@@ -187,6 +196,20 @@ mod tests {
         other[3] = ("e", &[900], &["eth5"]);
         assert_eq!(cores(&router_of(&other), &first), [1, 1, 0, 0]);
         assert_eq!(cores(&router(1, "", &four), &Placement::default()), [0; 4]);
+    }
+
+    #[test]
+    fn a_part_has_the_flows_and_circuits_of_its_vpns() {
+        let whole = router(2, "", &[("a", &[100], &["eth1", "eth2"]), ("b", &[200, 201], &["eth3"])]);
+        let placement = Placement::new(&whole, &Placement::default()).unwrap();
+        let parts = [0, 1].map(|core| placement.part(&whole, core));
+        for (part, own, interfaces) in
+            [(&parts[0], 0, &["core0", "eth1", "eth2"][..]), (&parts[1], 1, &["core0", "eth3"])]
+        {
+            assert_eq!(part.vpns[own], whole.vpns[own]);
+            assert!(part.vpns[1 - own].flows.is_empty());
+            assert_eq!((part.interfaces(), part.buffers), (interfaces.to_vec(), whole.buffers / 2));
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Opening an interface: by AF_XDP where that is wanted and safe, by AF_PACKET else.
 
 use super::steering::Program;
-use crate::engine::config::Side;
 use netstage_host::netns::{Namespace, Netlink};
 use netstage_host::obstacle::Obstacle;
 use netstage_host::ports::af_packet::{self, AfPacket};
@@ -28,12 +27,11 @@ impl AnyPort {
     pub fn open(
         namespace: &Namespace,
         name: &str,
-        side: Side,
         kind: PortKind,
         filter: Option<&Program>,
     ) -> Result<(AnyPort, Option<String>), Obstacle> {
         let mut why = None;
-        if side == Side::Customer && kind != PortKind::AfPacket {
+        if kind != PortKind::AfPacket {
             match by_xdp(namespace, name, kind) {
                 Ok(port) => return Ok((AnyPort::Xdp(Box::new(port)), None)),
                 Err(reason) if kind == PortKind::AfXdp => {

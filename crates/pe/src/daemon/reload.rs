@@ -7,9 +7,7 @@ use super::host::Host;
 use super::placement::Placement;
 use super::session::Beginning;
 use super::snapshot::{PeerState, Snapshot, WayState, spelled};
-use super::{Daemon, Error, Level, Log, assemble, open};
-use crate::engine::config::Side;
-use crate::engine::{self, Prepared};
+use super::{Daemon, Error, Level, Log, open};
 use netstage_core::fair::{self, Control};
 use netstage_host::clock::{monotonic_ns, realtime_ahead_ns};
 use netstage_host::obstacle::Obstacle;
@@ -33,11 +31,6 @@ struct Counts {
     taken: u64,
     refused: u64,
     refusal: String,
-}
-
-/// A mistake the engine found, which has no place in the file.
-pub(super) fn refused(error: engine::Error) -> Obstacle {
-    Obstacle::new(error.to_string(), "change the configuration")
 }
 
 impl Loaded {
@@ -137,24 +130,22 @@ impl Loaded {
         text: &str,
         done: &Sender<()>,
     ) -> Result<Vec<Replacement>, Error> {
-        let known = assemble::customer_interfaces(old);
-        for name in assemble::customer_interfaces(new).difference(&known) {
+        for name in new.customer_interfaces().difference(&old.customer_interfaces()) {
             host.take_over(name)?.iter().for_each(|told| (self.log)(Level::Note, told));
         }
         let board = Board::new(new);
         let mut replacements = Vec::with_capacity(new.cores);
-        for (core, config) in shares.parts().iter().enumerate() {
-            let filters = shares.filters(core, new)?;
+        for core in 0..new.cores {
             let has = ports(old, placement, core);
-            let mut opened = Vec::new();
-            for (port, filter) in config.ports.iter().zip(&filters) {
-                if !has.contains(port.name.as_str()) {
-                    let open = open(host, &port.name, port.side, new, filter.as_ref(), &self.log)?;
-                    opened.push((port.name.clone(), open));
+            let (mut opened, mut filters) = (Vec::new(), Vec::new());
+            for (name, filter) in shares.interfaces(core, new)? {
+                if !has.contains(name) {
+                    opened.push((name.to_owned(), open(host, name, new, filter.as_ref(), &self.log)?));
                 }
+                filters.push(filter);
             }
             replacements.push(Replacement {
-                prepared: Prepared::new(config).map_err(refused)?,
+                prepared: shares.prepared(core)?,
                 opened,
                 filters,
                 board: Arc::clone(&board),
@@ -167,10 +158,10 @@ impl Loaded {
     }
 }
 
-fn sides(router: &Router) -> BTreeMap<&str, Side> {
-    let core = router.core.iter().map(|name| (name.as_str(), Side::Core));
-    let customers = assemble::customer_interfaces(router).into_iter().map(|name| (name, Side::Customer));
-    core.chain(customers).collect()
+/// The interfaces, and whether each leads to the core.
+fn sides(router: &Router) -> BTreeMap<&str, bool> {
+    let is_core = |name: &str| router.core.iter().any(|core| core == name);
+    router.interfaces().into_iter().map(|name| (name, is_core(name))).collect()
 }
 
 /// The ports a core has.

@@ -1,27 +1,19 @@
 //! Which circuit a customer's frame came by: port, VLANs, and addresses where several circuits
 //! share these.
 
-use super::config::Selector;
+use netstage_scenario::pe::Select;
 use netstage_wire::{ethernet, ip};
 
 /// VLANs there are, and one place for untagged frames.
 const PLACES: usize = 4097;
 const UNTAGGED: usize = 4096;
 
-/// Where on a port a circuit is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attachment {
-    Untagged,
-    Tagged(u16),
-    Stacked(u16, u16),
-}
-
 /// The circuits of one port.
 #[derive(Debug)]
 pub(super) struct Circuits {
     outer: Table,
     inner: Vec<Table>,
-    shared: Vec<Vec<(Option<Selector>, u32)>>,
+    shared: Vec<Vec<(Option<Select>, u32)>>,
 }
 
 type Table = Box<[Place; PLACES]>;
@@ -30,18 +22,10 @@ type Table = Box<[Place; PLACES]>;
 enum Place {
     Empty,
     Circuit(u32),
-    /// Several circuits, told apart by selectors.
+    /// Several circuits, told apart by what they select.
     Shared(u32),
     /// Another VLAN inside.
     Inner(u32),
-}
-
-/// Why a circuit cannot be there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Occupied {
-    By(u32),
-    /// VLANs inside and a circuit of its own exclude each other.
-    Stacking,
 }
 
 impl Circuits {
@@ -49,18 +33,15 @@ impl Circuits {
         Circuits { outer: Box::new([Place::Empty; PLACES]), inner: Vec::new(), shared: Vec::new() }
     }
 
-    /// Puts a circuit in its place. Selectors are asked in the order in which they came; a
+    /// Puts a circuit in its place. Selections are asked in the order in which they came; a
     /// circuit without one takes what is left.
-    pub fn attach(
-        &mut self,
-        attachment: Attachment,
-        select: Option<&Selector>,
-        circuit: u32,
-    ) -> Result<(), Occupied> {
-        let place = match attachment {
-            Attachment::Untagged => &mut self.outer[UNTAGGED],
-            Attachment::Tagged(vlan) => &mut self.outer[usize::from(vlan)],
-            Attachment::Stacked(outer, inner) => {
+    ///
+    /// Panics where the checks of a configuration would have refused it.
+    pub fn attach(&mut self, vlans: &[u16], select: Option<&Select>, circuit: u32) {
+        let place = match *vlans {
+            [] => &mut self.outer[UNTAGGED],
+            [vlan] => &mut self.outer[usize::from(vlan)],
+            [outer, inner] => {
                 let place = &mut self.outer[usize::from(outer)];
                 let table = match *place {
                     Place::Inner(table) => table,
@@ -69,34 +50,26 @@ impl Circuits {
                         self.inner.push(Box::new([Place::Empty; PLACES]));
                         self.inner.len() as u32 - 1
                     }
-                    _ => return Err(Occupied::Stacking),
+                    _ => unreachable!("a VLAN is a circuit, or holds circuits"),
                 };
                 &mut self.inner[table as usize][usize::from(inner)]
             }
+            _ => unreachable!("a circuit has at most two VLANs"),
         };
         let entry = (select.cloned(), circuit);
-        match (*place, select) {
-            (Place::Empty, None) => *place = Place::Circuit(circuit),
-            (Place::Empty, Some(_)) => {
-                *place = Place::Shared(self.shared.len() as u32);
-                self.shared.push(vec![entry]);
-            }
-            (Place::Circuit(other), None) => return Err(Occupied::By(other)),
-            (Place::Circuit(other), Some(_)) => {
-                *place = Place::Shared(self.shared.len() as u32);
-                self.shared.push(vec![entry, (None, other)]);
-            }
-            (Place::Shared(list), _) => {
+        let before = match *place {
+            Place::Empty if select.is_none() => return *place = Place::Circuit(circuit),
+            Place::Shared(list) => {
                 let list = &mut self.shared[list as usize];
-                if let Some((_, other)) = list.iter().find(|(other, _)| *other == entry.0) {
-                    return Err(Occupied::By(*other));
-                }
                 let rest = list.iter().position(|(select, _)| select.is_none()).unwrap_or(list.len());
-                list.insert(rest, entry);
+                return list.insert(rest, entry);
             }
-            (Place::Inner(_), _) => return Err(Occupied::Stacking),
-        }
-        Ok(())
+            Place::Empty => None,
+            Place::Circuit(other) => Some((None, other)),
+            Place::Inner(_) => unreachable!("a VLAN is a circuit, or holds circuits"),
+        };
+        *place = Place::Shared(self.shared.len() as u32);
+        self.shared.push(std::iter::once(entry).chain(before).collect());
     }
 
     /// The circuit of a frame; the packet in it is only looked at where circuits share a place.
@@ -108,7 +81,7 @@ impl Circuits {
                 let packet = ip::View::new(frame.payload()).ok()?;
                 let mut list = self.shared[list as usize].iter();
                 let (_, circuit) =
-                    list.find(|(select, _)| select.as_ref().is_none_or(|select| select.holds(&packet)))?;
+                    list.find(|(select, _)| select.as_ref().is_none_or(|select| holds(select, &packet)))?;
                 Some(*circuit)
             }
             Place::Empty | Place::Inner(_) => None,
@@ -145,27 +118,25 @@ impl Circuits {
     }
 }
 
-impl Selector {
-    /// Whether a packet is one of these. A later fragment has no ports, so it matches only
-    /// where none are asked for.
-    fn holds(&self, packet: &ip::View<'_>) -> bool {
-        let source = self.source.is_none_or(|prefix| prefix.holds(packet.source()));
-        if !source || !self.destination.is_none_or(|prefix| prefix.holds(packet.destination())) {
-            return false;
-        }
-        if self.protocol.is_none() && self.source_ports.is_none() && self.destination_ports.is_none() {
-            return true;
-        }
-        let Ok(transport) = packet.transport() else { return false };
-        if self.protocol.is_some_and(|protocol| protocol != transport.protocol) {
-            return false;
-        }
-        let Some((source, destination)) = transport.ports() else {
-            return self.source_ports.is_none() && self.destination_ports.is_none();
-        };
-        self.source_ports.as_ref().is_none_or(|ports| ports.contains(&source))
-            && self.destination_ports.as_ref().is_none_or(|ports| ports.contains(&destination))
+/// Whether a packet is one of these. A later fragment has no ports, so it matches only
+/// where none are asked for.
+fn holds(select: &Select, packet: &ip::View<'_>) -> bool {
+    let source = select.source.is_none_or(|prefix| prefix.holds(packet.source()));
+    if !source || !select.destination.is_none_or(|prefix| prefix.holds(packet.destination())) {
+        return false;
     }
+    if select.protocol.is_none() && select.source_ports.is_none() && select.destination_ports.is_none() {
+        return true;
+    }
+    let Ok(transport) = packet.transport() else { return false };
+    if select.protocol.is_some_and(|protocol| protocol != transport.protocol) {
+        return false;
+    }
+    let Some((source, destination)) = transport.ports() else {
+        return select.source_ports.is_none() && select.destination_ports.is_none();
+    };
+    select.source_ports.as_ref().is_none_or(|ports| ports.contains(&source))
+        && select.destination_ports.as_ref().is_none_or(|ports| ports.contains(&destination))
 }
 
 #[cfg(test)]
@@ -194,43 +165,30 @@ mod tests {
     #[test]
     fn circuits_are_told_apart_by_vlans() {
         let mut circuits = Circuits::new();
-        let places = [
-            (Attachment::Untagged, vec![]),
-            (Attachment::Tagged(7), vec![7]),
-            (Attachment::Stacked(9, 1), vec![9, 1]),
-            (Attachment::Stacked(9, 2), vec![9, 2]),
-        ];
-        for (number, (attachment, _)) in places.iter().enumerate() {
-            circuits.attach(*attachment, None, number as u32).unwrap();
-            assert_eq!(circuits.attach(*attachment, None, 99), Err(Occupied::By(number as u32)));
+        let places = [&[][..], &[7], &[9, 1], &[9, 2]];
+        for (number, vlans) in (0..).zip(places) {
+            circuits.attach(vlans, None, number);
         }
-        for (number, (_, vlans)) in places.iter().enumerate() {
-            assert_eq!(find(&circuits, &frame(vlans, [0; 4], 0, [0; 4])), Some(number as u32));
+        for (number, vlans) in (0..).zip(places) {
+            assert_eq!(find(&circuits, &frame(vlans, [0; 4], 0, [0; 4])), Some(number));
         }
         assert_eq!(find(&circuits, &frame(&[0], [0; 4], 0, [0; 4])), Some(0));
         for vlans in [&[8][..], &[9], &[9, 3], &[7, 1], &[9, 1, 1]] {
             assert_eq!(find(&circuits, &frame(vlans, [0; 4], 0, [0; 4])), None, "{vlans:?}");
         }
-        assert_eq!(circuits.attach(Attachment::Tagged(9), None, 9), Err(Occupied::Stacking));
-        assert_eq!(circuits.attach(Attachment::Stacked(7, 1), None, 9), Err(Occupied::Stacking));
     }
 
     #[test]
     fn circuits_that_share_a_vlan_are_told_apart_by_what_they_select() {
         let prefix = Prefix::new([10, 1, 0, 0].into(), 16).unwrap();
-        let web = Selector {
-            protocol: Some(protocol::TCP),
-            destination_ports: Some(80..=81),
-            ..Selector::default()
-        };
-        let site = Selector { source: Some(prefix), ..Selector::default() };
+        let web =
+            Select { protocol: Some(protocol::TCP), destination_ports: Some(80..=81), ..Select::default() };
+        let site = Select { source: Some(prefix), ..Select::default() };
         let mut circuits = Circuits::new();
-        // The one without a selector takes what is left, wherever it comes in the list.
-        circuits.attach(Attachment::Tagged(7), None, 0).unwrap();
-        circuits.attach(Attachment::Tagged(7), Some(&web), 1).unwrap();
-        circuits.attach(Attachment::Tagged(7), Some(&site), 2).unwrap();
-        assert_eq!(circuits.attach(Attachment::Tagged(7), Some(&site), 3), Err(Occupied::By(2)));
-        assert_eq!(circuits.attach(Attachment::Tagged(7), None, 3), Err(Occupied::By(0)));
+        // The one that selects nothing takes what is left, wherever it comes in the list.
+        for (number, select) in [(0, None), (1, Some(&web)), (2, Some(&site))] {
+            circuits.attach(&[7], select, number);
+        }
         for (source, kind, ports, expected) in [
             ([10, 1, 2, 3], protocol::TCP, [0, 9, 0, 80], 1),
             ([10, 1, 2, 3], protocol::UDP, [0, 9, 0, 80], 2),

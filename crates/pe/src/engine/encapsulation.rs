@@ -5,13 +5,36 @@
 //! packet's DSCP. All packets of a VPN flow have one UDP source port, so that routers that
 //! spread by it keep management packets with the data they count.
 
-use super::config::Encapsulation;
 use super::pool::{Buffered, HEADROOM};
 use super::{Counter, Departure, Flow, Refused, State};
 use netstage_wire::gach::{self, channel};
 use netstage_wire::ip::{Ecn, tunnel};
 use netstage_wire::mpls::{ENTRY, Entry, Label};
 use netstage_wire::mpls_in_udp::{Outer, source_port};
+use std::net::IpAddr;
+
+/// What is put around the VPN label: a peer's tunnel, both ends known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encapsulation {
+    /// A label stack on Ethernet.
+    Mpls {
+        /// Label of the path to the peer; none where the peer is the next hop, or the next hop
+        /// pops anyway.
+        push: Option<Label>,
+        /// Label above the VPN label in what the peer sends, where it arrives. Without it, and
+        /// with an explicit null, packets are taken in any case.
+        accept: Option<Label>,
+    },
+    /// MPLS in UDP (RFC 7510).
+    MplsInUdp {
+        /// This router's address.
+        local: IpAddr,
+        /// The peer's.
+        remote: IpAddr,
+        /// Compute the UDP checksum, and over IPv6 ask for it.
+        has_checksum: bool,
+    },
+}
 
 const LABEL_TTL: u8 = 255;
 const TUNNEL_TTL: u8 = 64;

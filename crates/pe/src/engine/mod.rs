@@ -1,7 +1,8 @@
 //! The provider edge router's engine: frames in, frames out, over any kind of [`Port`], with the
 //! time given to it.
 //!
-//! - [`config`]: what it is told; [`setup`] turns names into numbers and finds mistakes.
+//! - [`machine`]: what it knows of its machine; [`setup`] makes its state from that and the
+//!   configuration, [`netstage_scenario::pe`].
 //! - [`customer`]: a frame from a customer: circuit, VPN, route, queue.
 //! - [`network`]: a frame from the core: label, sender, count, circuit.
 //! - [`flows`]: the VPN flows a configuration describes.
@@ -11,7 +12,6 @@
 //! - [`references`]: flows that weights are relative to, published between routers.
 //! - [`replace`]: another configuration, without losing a packet.
 //! - [`leave`]: what the edge lets go, and what is handed to a circuit.
-//! - [`share`]: a router's part, where several engines forward side by side.
 //! - [`view`]: what is known of circuits and flows.
 //! - [`circuits`], [`pool`], [`counter`], [`keys`]: its parts.
 //!
@@ -19,7 +19,6 @@
 //! [`netstage_core::fair`]'s, as in the simulator.
 
 mod circuits;
-pub mod config;
 pub mod counter;
 mod customer;
 mod encapsulation;
@@ -27,6 +26,7 @@ pub(super) mod flows;
 mod keys;
 mod leave;
 mod local;
+pub mod machine;
 mod message;
 mod neighbours;
 mod network;
@@ -35,24 +35,26 @@ mod queues;
 mod references;
 mod replace;
 mod setup;
-mod share;
 mod view;
 
-pub use config::{Config, Error};
 pub use counter::{Counter, Counters, Severity};
 pub use keys::Keys;
+pub use machine::Machine;
 pub use references::{Counts, ReferenceView, Source};
 pub use replace::Prepared;
 pub use view::{CircuitView, FlowView, Traffic};
 
 use circuits::Circuits;
+use encapsulation::Encapsulation;
 use netstage_core::edge::{Event, Labels, Routes, Tape};
 use netstage_core::fair::wire::Querier;
 use netstage_core::fair::{Egress, Published};
 use netstage_core::neighbour::Neighbours;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
+use netstage_host::obstacle::Obstacle;
 use netstage_host::ports::Port;
+use netstage_scenario::pe;
 use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::Label;
 use pool::{Buffered, Pool};
@@ -96,12 +98,16 @@ pub struct Turn {
 }
 
 impl<P: Port> Engine<P> {
-    /// An engine over these ports, in the order of the configuration.
-    pub fn new(config: &Config, ports: Vec<P>) -> Result<Engine<P>, Error> {
-        if ports.len() != config.ports.len() {
-            return Err(Error::Ports { named: config.ports.len(), given: ports.len() });
-        }
-        let state = setup::state(config)?;
+    /// An engine over these ports, in the order of [`pe::Router::interfaces`]. Its peers are unreachable
+    /// until [`set_way`](Engine::set_way) gives their next hops.
+    ///
+    /// Where several engines share a router, each takes it without the flows and circuits of the others'
+    /// VPNs, and [`tell_reference`](Engine::tell_reference) passes on what the others' flows measure.
+    ///
+    /// Panics if ports are missing, or the configuration has not passed its checks.
+    pub fn new(router: &pe::Router, machine: &Machine, ports: Vec<P>) -> Result<Engine<P>, Obstacle> {
+        let state = setup::state(router, machine, router.buffers as usize)?;
+        assert_eq!(ports.len(), state.names.ports.len(), "every interface has a port");
         let ports = ports.into_iter().map(|port| Attached { port, failure: None }).collect();
         Ok(Engine { ports, state })
     }
@@ -410,7 +416,7 @@ struct Peer {
     port: u32,
     header: Header,
     is_reachable: bool,
-    encapsulation: config::Encapsulation,
+    encapsulation: Encapsulation,
     /// Bytes of the largest customers' packet the way there carries.
     mtu: u16,
     clamp_segment_size: bool,

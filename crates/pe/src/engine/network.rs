@@ -1,8 +1,8 @@
 //! A frame from the core: its label tells VPN and sender, if it came by the way the label was
 //! given for.
 
-use super::config::Encapsulation;
 use super::customer::Fault;
+use super::encapsulation::Encapsulation;
 use super::pool::{Buffered, HEADROOM};
 use super::{Counter, Next, Refused, Side, State};
 use netstage_core::time::Instant;

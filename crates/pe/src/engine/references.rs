@@ -9,14 +9,14 @@
 //! no VPN: the generic associated channel's label lies directly beneath the tunnel's, or alone in
 //! MPLS-in-UDP and where the last router has popped (RFC 5586 section 4.2.1).
 
-use super::config::{self, Config, Error, Origin};
 use super::network::Tunnel;
 use super::pool::{Buffered, HEADROOM};
-use super::{Counter, Keys, Refused, State};
+use super::{Counter, Keys, Refused, State, flows};
 use netstage_core::edge::Edge;
 use netstage_core::fair::publication::{self, Heard};
-use netstage_core::fair::{self, Control, Decrease, Published, REFERENCE_AGE};
+use netstage_core::fair::{Published, REFERENCE_AGE};
 use netstage_core::time::Instant;
+use netstage_scenario::pe::{self, Flow, ReferenceSource, Router};
 use netstage_wire::gach::{self, channel};
 use netstage_wire::mpls::{Entry, Label};
 use netstage_wire::reference::Reference as Message;
@@ -68,59 +68,37 @@ pub struct Counts {
 }
 
 impl References {
-    /// Finds the flows and peers of all references, and how many flows follow each.
-    pub fn new(
-        config: &Config,
-        peer: impl Fn(&str, &str) -> Result<u32, Error>,
-    ) -> Result<References, Error> {
-        let mut list: Vec<Reference> = Vec::with_capacity(config.references.len());
-        for reference in &config.references {
-            let (name, place) = (&reference.name, format!("reference {:?}", reference.name));
-            if list.iter().any(|other| other.name == *name) {
-                return Err(Error::Twice { kind: "reference", name: name.clone() });
+    /// All references, and how many flows follow each. One whose flow is not in this part of the
+    /// router is measured by another engine.
+    pub fn new(router: &Router) -> References {
+        let role = |source: &ReferenceSource| match source {
+            ReferenceSource::Peer(peer) => Role::Followed { peer: *peer as u32, heard: Heard::default() },
+            ReferenceSource::Flow { vpn, peer, publish_to } => {
+                let is_it = |(of, flow): (usize, &Flow)| of == *vpn && flow.peer == *peer;
+                flows::all(router).position(is_it).map_or(Role::Elsewhere, |flow| Role::Own {
+                    flow: flow as u32,
+                    peers: publish_to.iter().map(|peer| *peer as u32).collect(),
+                    sent_ns: 0,
+                    is_awake: false,
+                })
             }
-            if list.iter().any(|other| other.number == reference.number) {
-                return Err(Error::Twice { kind: "reference number", name: reference.number.to_string() });
-            }
-            let role = match &reference.origin {
-                Origin::Peer(name) => Role::Followed { peer: peer(name, &place)?, heard: Heard::default() },
-                Origin::Elsewhere => Role::Elsewhere,
-                Origin::Flow { vpn, peer: far, publish_to } => {
-                    let (flow, control) = flow(config, vpn, far).ok_or_else(|| Error::Unknown {
-                        place: place.clone(),
-                        kind: "VPN flow",
-                        name: format!("{vpn} with {far}"),
-                    })?;
-                    if !matches!(control, Control::I2vfc(fair::Config { decrease: Decrease::Fixed(_), .. })) {
-                        return Err(Error::NotAReference { name: name.clone() });
-                    }
-                    let peers = publish_to.iter().map(|name| peer(name, &place)).collect::<Result<_, _>>()?;
-                    Role::Own { flow, peers, sent_ns: 0, is_awake: false }
-                }
-            };
-            list.push(Reference {
-                name: name.clone(),
-                number: reference.number,
-                role,
-                followers: 0,
-                since: Instant::ZERO,
-                is_old: false,
-                counts: Counts::default(),
-            });
-        }
-        for flow in config.vpns.iter().flat_map(|vpn| &vpn.flows) {
-            if let Some(number) = config::followed(flow) {
-                let unknown = || Error::Unknown {
-                    place: format!("a flow with peer {:?}", flow.peer),
-                    kind: "reference",
-                    name: number.to_string(),
-                };
-                list.get_mut(number).ok_or_else(unknown)?.followers += 1;
-            }
+        };
+        let reference = |reference: &pe::Reference| Reference {
+            name: reference.name.clone(),
+            number: reference.number,
+            role: role(&reference.source),
+            followers: 0,
+            since: Instant::ZERO,
+            is_old: false,
+            counts: Counts::default(),
+        };
+        let mut list: Vec<Reference> = router.references.iter().map(reference).collect();
+        for number in flows::all(router).filter_map(|(_, flow)| flow.reference()) {
+            list[number].followers += 1;
         }
         let is_own = |reference: &Reference| matches!(reference.role, Role::Own { .. });
         let due = if list.iter().any(is_own) { Instant::ZERO } else { Instant::NEVER };
-        Ok(References { list, due })
+        References { list, due }
     }
 
     /// When to look at own ones at the latest.
@@ -142,13 +120,6 @@ impl References {
         });
         changed.collect()
     }
-}
-
-/// Number and control of a VPN's flow with a peer.
-fn flow<'a>(config: &'a Config, vpn: &str, peer: &str) -> Option<(u32, &'a Control)> {
-    let mut flows = config.vpns.iter().flat_map(|vpn| vpn.flows.iter().map(|flow| (&vpn.name, flow)));
-    let number = flows.clone().position(|(name, flow)| name == vpn && flow.peer == peer)?;
-    Some((number as u32, &flows.nth(number)?.1.settings.control))
 }
 
 impl State {

@@ -3,49 +3,34 @@
 //! be refused is refused before, when the new state is prepared, and packets wait in the
 //! ports meanwhile: none is lost.
 
-use super::config::{Config, Error};
-use super::{Attached, BATCH, Engine, Names, State, flows, setup};
+use super::machine::Machine;
+use super::{Attached, Engine, Names, State, flows, setup};
 use netstage_core::edge::Settings;
 use netstage_core::time::Instant;
-use netstage_host::clock::Epoch;
+use netstage_host::obstacle::Obstacle;
 use netstage_host::ports::Port;
+use netstage_scenario::pe::Router;
 use std::collections::HashMap;
 
-/// A checked configuration, ready to take over. Making it takes its time and needs no engine;
-/// taking over takes microseconds per VPN flow.
+/// A configuration, ready to take over. Making it takes its time and needs no engine; taking over
+/// takes microseconds per VPN flow.
 #[derive(Debug)]
 pub struct Prepared {
     state: State,
     /// Per flow, how it is controlled from now on.
     settings: Vec<Settings>,
     buffers: usize,
-    largest: usize,
-    ports: Vec<String>,
 }
 
 impl Prepared {
-    /// Checks a configuration. Its epochs must be those of the engine it is for.
-    pub fn new(config: &Config) -> Result<Prepared, Error> {
-        // Buffers are the running engine's.
-        let state = setup::state(&Config { buffers: 0, ..config.clone() })?;
-        let flows = config.vpns.iter().flat_map(|vpn| &vpn.flows);
+    /// Prepares a checked configuration. The machine's epochs must be those of the engine it is for.
+    pub fn new(router: &Router, machine: &Machine) -> Result<Prepared, Obstacle> {
         Ok(Prepared {
-            state,
-            settings: flows.map(|flow| flow.settings.clone()).collect(),
-            buffers: config.buffers,
-            largest: setup::largest(config),
-            ports: config.ports.iter().map(|port| port.name.clone()).collect(),
+            // Buffers are the running engine's.
+            state: setup::state(router, machine, 0)?,
+            settings: flows::all(router).map(|(_, flow)| flow.settings.clone()).collect(),
+            buffers: router.buffers as usize,
         })
-    }
-
-    /// The ports it needs, by name.
-    pub fn ports(&self) -> &[String] {
-        &self.ports
-    }
-
-    /// Where its time counts from.
-    pub fn epoch(&self) -> Epoch {
-        self.state.epoch
     }
 }
 
@@ -55,16 +40,17 @@ impl<P: Port> Engine<P> {
     ///
     /// Panics if a port is missing, or time counts from elsewhere.
     pub fn replace(&mut self, now: Instant, prepared: Prepared, opened: Vec<(String, P)>) -> Vec<P> {
-        let Prepared { state: mut new, settings, buffers, largest, ports } = prepared;
+        let Prepared { state: mut new, settings, buffers } = prepared;
         let old = &mut self.state;
         assert_eq!(new.epoch, old.epoch, "both count time alike");
         let names = old.names.ports.clone();
         let mut at_hand: HashMap<String, Attached<P>> = names.into_iter().zip(self.ports.drain(..)).collect();
         at_hand.extend(opened.into_iter().map(|(name, port)| (name, Attached { port, failure: None })));
-        let attached = ports.iter().map(|name| at_hand.remove(name).expect("every port is at hand"));
-        self.ports = attached.collect();
+        let ports = new.names.ports.iter();
+        self.ports = ports.map(|name| at_hand.remove(name).expect("every port is at hand")).collect();
+        let largest = new.pool.room();
         new.take_over(now, old, &settings);
-        new.pool.fit(buffers, 2 * BATCH * self.ports.len(), largest);
+        new.pool.fit(buffers, setup::reserve(self.ports.len()), largest);
         self.state = new;
         at_hand.into_values().map(|attached| attached.port).collect()
     }

@@ -1,19 +1,23 @@
-//! From names to numbers: everything a packet needs is found once, when the engine is made.
+//! The engine's state, from a checked configuration and the machine: everything a packet needs is
+//! found once, when the engine is made.
 
-use super::circuits::{Circuits, Occupied};
-use super::config::{self, Config, Destination, Encapsulation, Error};
+use super::circuits::Circuits;
 use super::counter::Counters;
+use super::encapsulation::Encapsulation;
+use super::machine::{self, Machine};
 use super::pool::Pool;
 use super::references::References;
 use super::{
     BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn, flows as vpn_flows,
 };
-use netstage_core::edge::{Labels, Prefix, Routes, Taken, Tape};
+use netstage_core::edge::{Labels, Prefix, Routes, Tape};
 use netstage_core::fair::Egress;
 use netstage_core::fair::wire::Querier;
 use netstage_core::neighbour::Neighbours;
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Instant;
+use netstage_host::obstacle::Obstacle;
+use netstage_scenario::pe::{self, Router, Tunnel};
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
 use netstage_wire::loss_delay::Session;
@@ -24,150 +28,24 @@ use std::net::IpAddr;
 /// The least an IPv6 link carries; IPv4 asks for less.
 const LEAST_MTU: usize = 1280;
 
-pub(super) fn state(config: &Config) -> Result<State, Error> {
-    let ports = Numbers::new("port", config.ports.iter().map(|port| &port.name))?;
-    let peer_numbers = Numbers::new("peer", config.peers.iter().map(|peer| &peer.name))?;
-    let vpn_numbers = Numbers::new("VPN", config.vpns.iter().map(|vpn| &vpn.name))?;
-    let circuit_numbers = Numbers::new("circuit", config.circuits.iter().map(|circuit| &circuit.name))?;
-
-    let peers =
-        config.peers.iter().map(|peer| self::peer(config, &ports, peer)).collect::<Result<Vec<_>, _>>()?;
-    let mut sides: Vec<Side> = config.ports.iter().map(side).collect();
-    let mut circuits = Vec::with_capacity(config.circuits.len());
-    for circuit in &config.circuits {
-        let place = || format!("circuit {:?}", circuit.name);
-        let vpn = vpn_numbers.of(&circuit.vpn, place)?;
-        let port = ports.of(&circuit.port, place)?;
-        attach(config, &mut sides[port as usize], circuit, circuits.len())?;
-        circuits.push(Circuit {
-            vpn,
-            port,
-            header: circuit_header(config, port, circuit),
-            mtu: circuit.mtu,
-            station: circuit.station,
-            addresses: circuit.addresses.clone(),
-            received: Traffic::default(),
-            sent: Traffic::default(),
-        });
-    }
-
-    let (mut labels, mut flows) = (Labels::default(), Vec::new());
-    let mut exits = Vec::new();
-    let mut class_tables: Vec<[u8; 64]> = Vec::new();
-    let mut vpns = Vec::with_capacity(config.vpns.len());
-    for (number, vpn) in config.vpns.iter().enumerate() {
-        let place = || format!("VPN {:?}", vpn.name);
-        // A VPN has few peers, so they are looked for one by one.
-        let mut own: Vec<(u32, u32)> = Vec::with_capacity(vpn.flows.len());
-        for flow in &vpn.flows {
-            let peer = peer_numbers.of(&flow.peer, place)?;
-            if own.iter().any(|(other, _)| *other == peer) {
-                return Err(Error::Flows { vpn: vpn.name.clone(), peer: flow.peer.clone(), count: 2 });
-            }
-            let key = flows.len();
-            if !flow.classes_are_right() {
-                return Err(Error::Classes { vpn: vpn.name.clone(), peer: flow.peer.clone() });
-            }
-            let classes = match &flow.settings.classes[..] {
-                [] => 0,
-                classes => {
-                    let table = TrafficClass::table(classes);
-                    let known = class_tables.iter().position(|known| *known == table);
-                    known.unwrap_or_else(|| {
-                        class_tables.push(table);
-                        class_tables.len() - 1
-                    }) as u16
-                        + 1
-                }
-            };
-            let name = || format!("VPN {:?} with peer {:?}", vpn.name, flow.peer);
-            if flow.send.is_reserved() {
-                return Err(Error::LabelReserved { place: name(), label: flow.send });
-            }
-            labels.give(flow.receive, key).map_err(|taken| match taken {
-                Taken::Reserved => Error::LabelReserved { place: name(), label: flow.receive },
-                Taken::By(other) => Error::LabelTaken {
-                    label: flow.receive,
-                    first: described(config, &flows, other),
-                    second: name(),
-                },
-            })?;
-            own.push((peer, key as u32));
-            // Labels carry no congestion marks.
-            let asks_for_marks =
-                matches!(peers[peer as usize].encapsulation, Encapsulation::MplsInUdp { .. });
-            let session = Session::from_bits(config.session_seed.wrapping_add(key as u32));
-            flows.push(Flow {
-                vpn: number as u32,
-                peer,
-                send: flow.send,
-                receive: flow.receive,
-                classes,
-                querier: Querier::new(session, config.epoch_unix_ns, asks_for_marks),
-                egress: Egress::default(),
-                counters: None,
-                is_silent: false,
-            });
-        }
-        let mut routes = Vec::with_capacity(vpn.routes.len());
-        let mut exit = |name: &str, via| {
-            let circuit = circuit_numbers.of(name, place)?;
-            if circuits[circuit as usize].vpn != number as u32 {
-                return Err(Error::ForeignCircuit { vpn: vpn.name.clone(), circuit: name.into() });
-            }
-            exits.push(Exit { circuit, via });
-            Ok(Next::Exit(exits.len() as u32 - 1))
-        };
-        for (prefix, destination) in &vpn.routes {
-            let next = match destination {
-                Destination::Circuit(name) => exit(name, None)?,
-                Destination::Router { circuit, via } => exit(circuit, Some(*via))?,
-                Destination::Peer(name) => {
-                    let peer = peer_numbers.of(name, place)?;
-                    let found = own.iter().find(|(other, _)| *other == peer);
-                    let Some((_, flow)) = found else {
-                        return Err(Error::Flows { vpn: vpn.name.clone(), peer: name.clone(), count: 0 });
-                    };
-                    Next::Flow(*flow)
-                }
-            };
-            routes.push((*prefix, next));
-        }
-        for (own, circuit) in circuits.iter().enumerate().filter(|(_, circuit)| circuit.vpn == number as u32)
-        {
-            let host = |address: &IpAddr| {
-                let length = if address.is_ipv4() { 32 } else { 128 };
-                Prefix::new(*address, length).expect("no bit is beyond the length")
-            };
-            let addresses = circuit.addresses.iter().map(|(address, _)| host(address));
-            // A link of one address has that prefix itself.
-            for address in addresses {
-                routes.retain(|(prefix, next)| *prefix != address || !matches!(next, Next::Exit(_)));
-                routes.push((address, Next::Local(own as u32)));
-            }
-        }
-        vpns.push(Vpn {
-            routes: Routes::new(&routes)
-                .map_err(|prefix| Error::PrefixTwice { vpn: vpn.name.clone(), prefix })?,
-            held: 0,
-            next_icmp: Instant::ZERO,
-            address_v4: vpn.address_v4,
-            address_v6: vpn.address_v6,
-        });
-    }
-
-    let references = References::new(config, |name, place| peer_numbers.of(name, || place.to_owned()))?;
-
-    // Beside those in which packets wait: what one turn reads of each port, answers, and sends.
-    let reserve = 2 * BATCH * config.ports.len();
+/// The initial state, with this many buffers in which packets may wait.
+pub(super) fn state(router: &Router, machine: &Machine, buffers: usize) -> Result<State, Obstacle> {
+    let ports = router.interfaces();
+    let peers = router.peers.iter().zip(&machine.peers);
+    let peers = peers.map(|(peer, known)| self::peer(router, machine, peer, known));
+    let peers = peers.collect::<Result<Vec<Peer>, Obstacle>>()?;
+    let (circuits, sides) = circuits(router, machine, &ports)?;
+    let (flows, labels, class_tables) = flows(router, machine, &peers);
+    let (vpns, exits) = vpns(router);
+    let names = |names: &mut dyn Iterator<Item = &String>| names.cloned().collect();
     Ok(State {
-        epoch: config.epoch,
-        epoch_unix_ns: config.epoch_unix_ns,
-        edge: Tape::new(vpn_flows::edge(&config.vpns, config.session_seed, config.tick)),
-        pool: Pool::new(config.buffers, reserve, largest(config)),
+        epoch: machine.epoch,
+        epoch_unix_ns: machine.epoch_unix_ns,
+        edge: Tape::new(vpn_flows::edge(router, machine.session_seed, machine.tick)),
+        pool: Pool::new(buffers, reserve(ports.len()), largest(router, machine, &circuits)),
         labels,
         flows,
-        references,
+        references: References::new(router),
         vpns,
         peers,
         circuits,
@@ -178,67 +56,66 @@ pub(super) fn state(config: &Config) -> Result<State, Error> {
         from_customers: Vec::with_capacity(BATCH),
         from_core: Vec::with_capacity(BATCH),
         totals: Counters::default(),
-        departures: config.ports.iter().map(|_| Vec::new()).collect(),
+        departures: ports.iter().map(|_| Vec::new()).collect(),
         names: Names {
-            vpns: config.vpns.iter().map(|vpn| vpn.name.clone()).collect(),
-            peers: config.peers.iter().map(|peer| peer.name.clone()).collect(),
-            circuits: config.circuits.iter().map(|circuit| circuit.name.clone()).collect(),
-            ports: config.ports.iter().map(|port| port.name.clone()).collect(),
+            vpns: names(&mut router.vpns.iter().map(|vpn| &vpn.name)),
+            peers: names(&mut router.peers.iter().map(|peer| &peer.name)),
+            circuits: names(&mut router.circuits.iter().map(|circuit| &circuit.name)),
+            ports: ports.iter().map(|port| (*port).to_owned()).collect(),
         },
     })
 }
 
+/// Buffers beside those in which packets wait: what one turn reads of each port, answers, and sends.
+pub(super) fn reserve(ports: usize) -> usize {
+    2 * BATCH * ports
+}
+
 /// Bytes of the largest packet there may be.
-pub(super) fn largest(config: &Config) -> usize {
-    let circuits = config.circuits.iter().map(|circuit| circuit.mtu);
-    let largest = circuits.chain(config.peers.iter().map(|peer| peer.mtu)).max().unwrap_or(0);
-    usize::from(largest).max(LEAST_MTU)
+fn largest(router: &Router, machine: &Machine, circuits: &[Circuit]) -> usize {
+    let peers = router.peers.iter().map(|peer| machine.peer_mtu(router, peer));
+    let largest = circuits.iter().map(|circuit| circuit.mtu).chain(peers).max();
+    usize::from(largest.unwrap_or(0)).max(LEAST_MTU)
 }
 
-/// Who has a label.
-fn described(config: &Config, flows: &[Flow], flow: usize) -> String {
-    let Flow { vpn, peer, .. } = flows[flow];
-    let (vpn, peer) = (&config.vpns[vpn as usize].name, &config.peers[peer as usize].name);
-    format!("VPN {vpn:?} with peer {peer:?}")
-}
-
-fn side(port: &config::Port) -> Side {
-    match port.side {
-        config::Side::Customer => Side::Customer { mac: port.mac, circuits: Circuits::new() },
-        config::Side::Core => Side::Core { mac: port.mac },
-    }
-}
-
-fn peer(config: &Config, ports: &Numbers<'_>, peer: &config::Peer) -> Result<Peer, Error> {
-    let place = || format!("peer {:?}", peer.name);
-    let port = ports.of(&peer.port, place)?;
-    let Some(config::Port { mac, side: config::Side::Core, .. }) = config.ports.get(port as usize) else {
-        return Err(Error::Side { place: place(), port: peer.port.clone(), wanted: config::Side::Core });
-    };
-    match peer.encapsulation {
-        Encapsulation::Mpls { push, accept } => {
-            if let Some(label) = [push, accept].into_iter().flatten().find(|label| label.is_reserved()) {
-                return Err(Error::LabelReserved { place: place(), label });
-            }
-        }
-        Encapsulation::MplsInUdp { local, remote, .. } => {
+/// A peer whose next hop is not known yet.
+fn peer(
+    router: &Router,
+    machine: &Machine,
+    peer: &pe::Peer,
+    known: &machine::Peer,
+) -> Result<Peer, Obstacle> {
+    let encapsulation = match peer.tunnel {
+        Tunnel::Mpls { push, accept, .. } => Encapsulation::Mpls { push, accept },
+        Tunnel::MplsInUdp { to: remote, from, checksum: has_checksum } => {
+            let local = from.or(known.source).expect("the machine knows what the file leaves out");
             if local.is_ipv4() != remote.is_ipv4() {
-                return Err(Error::MixedVersions { peer: peer.name.clone() });
+                let message = format!(
+                    "peer {}: the kernel sends to {remote} from {local}, of another IP version",
+                    peer.name
+                );
+                return Err(Obstacle::new(message, "set `from` of the tunnel"));
             }
+            Encapsulation::MplsInUdp { local, remote, has_checksum }
         }
-    }
-    let left = left(&peer.encapsulation, peer.mtu);
+    };
+    let mtu = machine.peer_mtu(router, peer);
+    let left = left(&encapsulation, mtu);
     if left < LEAST_MTU {
-        return Err(Error::Mtu { peer: peer.name.clone(), left });
+        let message = format!(
+            "peer {}: an MTU of {mtu} B in the core leaves {left} B for customers' packets, which need {LEAST_MTU} B",
+            peer.name
+        );
+        return Err(Obstacle::new(message, format!("raise the MTU of {}", router.core[0])));
     }
     Ok(Peer {
-        port,
-        header: core_header(&peer.encapsulation, peer.next_hop.unwrap_or_default(), *mac),
-        is_reachable: peer.next_hop.is_some(),
-        encapsulation: peer.encapsulation,
+        port: 0,
+        header: core_header(&encapsulation, Mac::default(), machine.interfaces[&router.core[0]].mac),
+        is_reachable: false,
+        encapsulation,
         mtu: left as u16,
         clamp_segment_size: peer.clamp_segment_size,
-        keys: peer.keys.clone(),
+        keys: known.keys.clone(),
     })
 }
 
@@ -262,23 +139,44 @@ pub(super) fn core_header(encapsulation: &Encapsulation, next_hop: Mac, own: Mac
     written(&ethernet::Header { destination: next_hop, source: own, tags: &[], kind })
 }
 
-fn attach(config: &Config, side: &mut Side, circuit: &config::Circuit, number: usize) -> Result<(), Error> {
-    let Side::Customer { circuits, .. } = side else {
-        let place = format!("circuit {:?}", circuit.name);
-        return Err(Error::Side { place, port: circuit.port.clone(), wanted: config::Side::Customer });
+/// The circuits, and the sides of the ports, to which they are attached.
+fn circuits(
+    router: &Router,
+    machine: &Machine,
+    ports: &[&str],
+) -> Result<(Vec<Circuit>, Vec<Side>), Obstacle> {
+    let side = |(number, port): (usize, &&str)| {
+        let mac = machine.interfaces[*port].mac;
+        match number < router.core.len() {
+            true => Side::Core { mac },
+            false => Side::Customer { mac, circuits: Circuits::new() },
+        }
     };
-    let attached = circuits.attach(circuit.attachment()?, circuit.select.as_ref(), number as u32);
-    attached.map_err(|occupied| match occupied {
-        Occupied::By(other) => Error::Overlap {
-            first: config.circuits[other as usize].name.clone(),
-            second: circuit.name.clone(),
-        },
-        Occupied::Stacking => Error::Vlans { circuit: circuit.name.clone() },
-    })
+    let mut sides: Vec<Side> = ports.iter().enumerate().map(side).collect();
+    let numbers: HashMap<&str, usize> = ports.iter().copied().zip(0..).collect();
+    let mut circuits = Vec::with_capacity(router.circuits.len());
+    for (number, circuit) in (0..).zip(&router.circuits) {
+        let port = numbers[circuit.interface.as_str()];
+        let Side::Customer { mac, circuits: attached } = &mut sides[port] else {
+            unreachable!("no circuit is on an interface of the core")
+        };
+        attached.attach(&circuit.vlans, circuit.select.as_ref(), number);
+        circuits.push(Circuit {
+            vpn: circuit.vpn as u32,
+            port: port as u32,
+            header: circuit_header(circuit, *mac),
+            mtu: machine.circuit_mtu(circuit)?,
+            station: circuit.station,
+            addresses: circuit.addresses.clone(),
+            received: Traffic::default(),
+            sent: Traffic::default(),
+        });
+    }
+    Ok((circuits, sides))
 }
 
 /// The header of what leaves by a circuit; its ethertype is IPv4's, and set for IPv6.
-fn circuit_header(config: &Config, port: u32, circuit: &config::Circuit) -> Header {
+fn circuit_header(circuit: &pe::Circuit, source: Mac) -> Header {
     let kinds: &[u16] = match circuit.vlans.len() {
         2 => &[ethertype::SERVICE_VLAN, ethertype::VLAN],
         _ => &[ethertype::VLAN],
@@ -289,7 +187,6 @@ fn circuit_header(config: &Config, port: u32, circuit: &config::Circuit) -> Head
         .zip(kinds)
         .map(|(vlan, kind)| Tag { kind: *kind, vlan: *vlan, ..Tag::default() })
         .collect();
-    let source = config.ports[port as usize].mac;
     let destination = circuit.station.unwrap_or_default();
     written(&ethernet::Header { destination, source, tags: &tags, kind: ethertype::IPV4 })
 }
@@ -300,28 +197,82 @@ fn written(header: &ethernet::Header<'_>) -> Header {
     Header { bytes, length }
 }
 
-/// Names of one kind of thing, each once.
-struct Numbers<'a> {
-    kind: &'static str,
-    numbers: HashMap<&'a str, u32>,
+/// The VPN flows, their labels, and the tables that tell the classes of their packets.
+fn flows(router: &Router, machine: &Machine, peers: &[Peer]) -> (Vec<Flow>, Labels, Vec<[u8; 64]>) {
+    let (mut flows, mut labels, mut tables) = (Vec::new(), Labels::default(), Vec::new());
+    for (key, (vpn, flow)) in vpn_flows::all(router).enumerate() {
+        labels.give(flow.receive, key).expect("no two flows have one label");
+        // Labels carry no congestion marks.
+        let asks_for_marks = matches!(peers[flow.peer].encapsulation, Encapsulation::MplsInUdp { .. });
+        let session = Session::from_bits(machine.session_seed.wrapping_add(key as u32));
+        flows.push(Flow {
+            vpn: vpn as u32,
+            peer: flow.peer as u32,
+            send: flow.send,
+            receive: flow.receive,
+            classes: class_table(&flow.settings.classes, &mut tables),
+            querier: Querier::new(session, machine.epoch_unix_ns, asks_for_marks),
+            egress: Egress::default(),
+            counters: None,
+            is_silent: false,
+        });
+    }
+    (flows, labels, tables)
 }
 
-impl<'a> Numbers<'a> {
-    fn new(kind: &'static str, names: impl Iterator<Item = &'a String>) -> Result<Numbers<'a>, Error> {
-        let mut numbers = HashMap::new();
-        for (number, name) in names.enumerate() {
-            if numbers.insert(name.as_str(), number as u32).is_some() {
-                return Err(Error::Twice { kind, name: name.clone() });
+/// The number of the table of these classes, from one; zero where there are none.
+fn class_table(classes: &[TrafficClass], tables: &mut Vec<[u8; 64]>) -> u16 {
+    if classes.is_empty() {
+        return 0;
+    }
+    let table = TrafficClass::table(classes);
+    let known = tables.iter().position(|known| *known == table);
+    let number = known.unwrap_or_else(|| {
+        tables.push(table);
+        tables.len() - 1
+    });
+    number as u16 + 1
+}
+
+/// The VPNs with their routes, and the exits that these lead to.
+fn vpns(router: &Router) -> (Vec<Vpn>, Vec<Exit>) {
+    let mut exits = Vec::new();
+    let mut routes: Vec<Vec<(Prefix, Next)>> = vec![Vec::new(); router.vpns.len()];
+    for (key, (vpn, flow)) in vpn_flows::all(router).enumerate() {
+        routes[vpn].extend(flow.routes.iter().map(|prefix| (*prefix, Next::Flow(key as u32))));
+    }
+    for (number, circuit) in (0..).zip(&router.circuits) {
+        let mut exit = |via| {
+            exits.push(Exit { circuit: number, via });
+            Next::Exit(exits.len() as u32 - 1)
+        };
+        let routes = &mut routes[circuit.vpn];
+        for ((address, _), link) in circuit.addresses.iter().zip(circuit.links()) {
+            let host = Prefix::host(*address);
+            // A link of one address has no other station.
+            if link != host {
+                routes.push((link, exit(None)));
+            }
+            routes.push((host, Next::Local(number)));
+        }
+        routes.extend(circuit.routes.iter().map(|(prefix, via)| (*prefix, exit(Some(*via)))));
+    }
+    let vpn = |routes: &Vec<(Prefix, Next)>| Vpn {
+        routes: Routes::new(routes).expect("a prefix leads one way"),
+        held: 0,
+        next_icmp: Instant::ZERO,
+        address_v4: None,
+        address_v6: None,
+    };
+    let mut vpns: Vec<Vpn> = routes.iter().map(vpn).collect();
+    for circuit in &router.circuits {
+        let vpn = &mut vpns[circuit.vpn];
+        for (address, _) in &circuit.addresses {
+            match *address {
+                IpAddr::V4(address) => vpn.address_v4 = vpn.address_v4.or(Some(address)),
+                IpAddr::V6(address) => vpn.address_v6 = vpn.address_v6.or(Some(address)),
             }
         }
-        Ok(Numbers { kind, numbers })
     }
-
-    fn of(&self, name: &str, place: impl Fn() -> String) -> Result<u32, Error> {
-        self.numbers.get(name).copied().ok_or_else(|| Error::Unknown {
-            place: place(),
-            kind: self.kind,
-            name: name.into(),
-        })
-    }
+    (vpns, exits)
 }

@@ -1,27 +1,21 @@
 //! The same once more, in virtual time.
 
-use crate::daemon::assemble;
-use crate::engine::{config, flows};
+use crate::engine::flows;
 use crate::trace::{Error, Reader};
 use netstage_core::edge::{Edge, Event, Sent, TICK};
 use netstage_core::fair::Published;
 use netstage_core::fair::parameters::Basis;
 use netstage_core::packet::{Ecn, Packet};
 use netstage_core::time::Instant;
-use netstage_scenario::{Errors, pe};
+use netstage_scenario::pe::{self, Router};
 use std::fmt;
 use std::io::BufRead;
-
-/// The VPNs of a configuration file's text.
-fn configured(text: &str) -> Result<Vec<config::Vpn>, Errors> {
-    pe::parse("the trace's configuration", text).map(|router| assemble::vpns(&router))
-}
 
 /// VPN flows that are told what others were.
 #[derive(Debug)]
 pub struct Replay {
     edge: Edge<Traced>,
-    vpns: Vec<config::Vpn>,
+    router: Router,
     session_seed: u32,
     now: Instant,
     totals: Vec<Totals>,
@@ -71,9 +65,10 @@ pub struct Outcome {
 /// Replays a trace.
 pub fn replay(from: impl BufRead) -> Result<Outcome, Error> {
     let (head, mut reader) = Reader::new(from)?;
-    let configured = |text: &str| configured(text).map_err(|errors| errors.to_string());
-    let vpns = configured(&head.configuration).map_err(|what| Error::Line { number: 1, what })?;
-    let mut replay = Replay::new(vpns, head.seed);
+    let configured =
+        |text: &str| pe::parse("the trace's configuration", text).map_err(|errors| errors.to_string());
+    let router = configured(&head.configuration).map_err(|what| Error::Line { number: 1, what })?;
+    let mut replay = Replay::new(router, head.seed);
     let (mut events, mut difference) = (0, None);
     while let Some(event) = reader.next_event()? {
         match replay.step(&event, configured) {
@@ -163,29 +158,29 @@ fn ecn(bits: u32) -> Ecn {
 
 impl Replay {
     /// VPN flows as configured, at the router's start.
-    pub fn new(vpns: Vec<config::Vpn>, session_seed: u32) -> Replay {
-        let (edge, totals) = (flows::edge(&vpns, session_seed, TICK), totals(&vpns));
-        Replay { edge, vpns, session_seed, now: Instant::ZERO, totals, decisions: 0 }
+    pub fn new(router: Router, session_seed: u32) -> Replay {
+        let (edge, totals) = (flows::edge(&router, session_seed, TICK), totals(&router));
+        Replay { edge, router, session_seed, now: Instant::ZERO, totals, decisions: 0 }
     }
 
     /// Another configuration.
-    fn reload(&mut self, vpns: Vec<config::Vpn>) {
-        let (mut edge, mut totals) = (flows::edge(&vpns, self.session_seed, TICK), totals(&vpns));
-        let known = flows::known(flows::names(&self.vpns), flows::names(&vpns));
-        for (own, (known, flow)) in known.iter().zip(vpns.iter().flat_map(|vpn| &vpn.flows)).enumerate() {
+    fn reload(&mut self, router: Router) {
+        let (mut edge, mut totals) = (flows::edge(&router, self.session_seed, TICK), totals(&router));
+        let known = flows::known(flows::names(&self.router), flows::names(&router));
+        for (own, (known, (_, flow))) in known.iter().zip(flows::all(&router)).enumerate() {
             let Some(known) = *known else { continue };
             let from = (&mut self.edge, known);
             edge.adopt(self.now, own, from, &flow.settings);
             totals[own] = std::mem::take(&mut self.totals[known]);
         }
-        (self.edge, self.vpns, self.totals) = (edge, vpns, totals);
+        (self.edge, self.router, self.totals) = (edge, router, totals);
     }
 
     /// Tells one event, whose configuration, if it is a reload, `read` understands.
     pub fn step(
         &mut self,
         event: &Event,
-        read: impl FnOnce(&str) -> Result<Vec<config::Vpn>, String>,
+        read: impl FnOnce(&str) -> Result<Router, String>,
     ) -> Result<(), Difference> {
         match event {
             Event::Packet { at, flow, size, class, inside, ecn, taken } => {
@@ -211,9 +206,8 @@ impl Replay {
             }
             Event::Reference { at, reference, weight, round_trip, loss, decrease } => {
                 let number = *reference as usize;
-                let follows = |flow: &config::Flow| config::followed(flow) == Some(number);
                 // What nobody follows decides nothing, and may be any number.
-                if self.vpns.iter().flat_map(|vpn| &vpn.flows).any(follows) {
+                if flows::all(&self.router).any(|(_, flow)| flow.reference() == Some(number)) {
                     let basis = Basis { weight: *weight, round_trip: *round_trip, loss: *loss };
                     let published = Published { at: Instant(*at), basis, decrease: *decrease };
                     self.edge.handle_reference(number, published);
@@ -326,8 +320,8 @@ fn impossible(why: &str) -> Difference {
     Difference::Impossible(why.into())
 }
 
-fn totals(vpns: &[config::Vpn]) -> Vec<Totals> {
-    flows::names(vpns)
+fn totals(router: &Router) -> Vec<Totals> {
+    flows::names(router)
         .map(|(vpn, peer)| Totals { vpn: vpn.into(), peer: peer.into(), ..Totals::default() })
         .collect()
 }

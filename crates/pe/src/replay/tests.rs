@@ -1,76 +1,83 @@
 use super::*;
-use crate::engine::config;
 use crate::trace::{FORMAT, Head, VERSION, Writer};
-use netstage_core::edge::{Settings, TICK, Tape};
-use netstage_core::fair::{Config, Control, Egress, Query, Reference, Silence, Transmit, WhenSilent};
+use netstage_core::edge::{TICK, Tape};
+use netstage_core::fair::{Egress, Query, Transmit};
 use netstage_core::packet::Ecn;
-use netstage_core::quantity::BitRate;
-use netstage_core::queue::{CodelConfig, FqCodelConfig, TrafficClass};
 use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
-use netstage_wire::mpls::Label;
 use std::collections::VecDeque;
 use std::io::Cursor;
 
-fn vpn(name: &str, control: Control, classes: Vec<TrafficClass>) -> config::Vpn {
-    let label = Label::new(100).unwrap();
-    let flow = config::Flow {
-        peer: "far".into(),
-        send: label,
-        receive: label,
-        settings: Settings {
-            weight: 1.5,
-            control,
-            minimum: None,
-            maximum: Some(BitRate(3_000_000)),
-            classes,
-        },
-    };
-    let (routes, address_v4, address_v6) = (Vec::new(), None, None);
-    config::Vpn { name: name.into(), routes, flows: vec![flow], address_v4, address_v6 }
-}
+const CONFIGURATION: &str = r#"
+[pe]
+core = ["core"]
 
-fn vpns() -> Vec<config::Vpn> {
-    let codel =
-        CodelConfig { target: Duration::from_millis(5), interval: Duration::from_millis(100), ecn: true };
-    let fq_codel = Some(FqCodelConfig { codel, flows: 16, quantum: 1514 });
-    let class = TrafficClass { codepoints: vec![46], priority: 0, weight: 1.0, packets: 20, fq_codel };
-    let closed = Silence { after: Duration::from_secs(3), then: WhenSilent::Closed };
-    vec![
-        vpn("red", Control::I2vfc(Config::default()), Vec::new()),
-        vpn(
-            "green",
-            Control::I2vfc(Config {
-                pacing: false,
-                silence: closed,
-                report_within: Duration::from_millis(10),
-                ..Config::default()
-            }),
-            Vec::new(),
-        ),
-        vpn(
-            "blue",
-            Control::I2vfc(Config { reference: Reference::Vpn(0), ..Config::default() }),
-            vec![class.clone(), class],
-        ),
-        vpn("grey", Control::None, Vec::new()),
-        vpn("slow", Control::FixedRate { rate: BitRate(1_000_000), queue: 30 }, Vec::new()),
-    ]
+[peer.far]
+tunnel = { kind = "mpls", next_hop = "192.0.2.2" }
+
+[reference.gold]
+number = 1
+flow = { vpn = "blue", peer = "far" }
+
+[vpn.blue.peer.far]
+send = 100
+receive = 100
+weight = 1.5
+maximum = "3 Mbit/s"
+control = { decrease = 0.5 }
+
+[vpn.green.peer.far]
+send = 101
+receive = 101
+weight = 1.5
+maximum = "3 Mbit/s"
+silent_after = "3 s"
+when_silent = "closed"
+control = { pacing = false, report_within = "10 ms" }
+
+[vpn.grey.peer.far]
+send = 102
+receive = 102
+weight = 1.5
+maximum = "3 Mbit/s"
+control = { reference = "gold" }
+classes = [
+  { dscp = [46], buffer = "20 packets", queue = { kind = "fq-codel", flows = 16 } },
+  { dscp = [46], buffer = "20 packets", queue = { kind = "fq-codel", flows = 16 } },
+]
+
+[vpn.red.peer.far]
+send = 103
+receive = 103
+weight = 1.5
+maximum = "3 Mbit/s"
+control = "none"
+
+[vpn.slow.peer.far]
+send = 104
+receive = 104
+weight = 1.5
+maximum = "3 Mbit/s"
+control = { kind = "fixed-rate", rate = "1 Mbit/s", queue = "30 packets" }
+"#;
+
+fn configured() -> Router {
+    pe::parse("pe.toml", CONFIGURATION).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// What flows are told and decide for 20 s behind a core that loses, delays and falls silent, with
 /// a driver that comes late, and another configuration in the middle.
 fn recorded(seed: u64) -> Vec<Event> {
     let mut rng = Stream::new(seed, "world");
-    let configured = vpns();
-    let mut tape = Tape::new(crate::engine::flows::edge(&configured, 7, TICK));
+    let configured = configured();
+    let mut tape = Tape::new(flows::edge(&configured, 7, TICK));
     tape.begin();
     let mut under_way: VecDeque<(Instant, usize, Query, u64)> = VecDeque::new();
-    let mut egress = vec![Egress::default(); configured.len()];
+    let mut egress = vec![Egress::default(); configured.vpns.len()];
     let (mut events, mut now) = (Vec::new(), Instant::ZERO);
     while now < Instant::ZERO + Duration::from_secs(20) {
         for _ in 0..rng.below(4) {
-            let flow = rng.below(configured.len() as u64) as usize;
+            let flow = rng.below(configured.vpns.len() as u64) as usize;
             let packet = Traced {
                 size: 40 + rng.below(1_460) as u32,
                 class: rng.below(2) as u16,
@@ -86,7 +93,7 @@ fn recorded(seed: u64) -> Vec<Event> {
             tape.handle_reply(at, flow, &reply);
         }
         if rng.below(500) == 0 {
-            tape.wake(now, rng.below(configured.len() as u64) as usize);
+            tape.wake(now, rng.below(configured.vpns.len() as u64) as usize);
         }
         if let Some(published) = tape.publish(now, 0).filter(|_| rng.below(200) == 0) {
             tape.handle_reference(0, published);
@@ -115,12 +122,12 @@ fn recorded(seed: u64) -> Vec<Event> {
     events
 }
 
-fn no_reload(_: &str) -> Result<Vec<config::Vpn>, String> {
+fn no_reload(_: &str) -> Result<Router, String> {
     Err("there is none".into())
 }
 
 fn replayed(events: &[Event]) -> Result<Replay, Difference> {
-    let mut replay = Replay::new(vpns(), 7);
+    let mut replay = Replay::new(configured(), 7);
     events.iter().try_for_each(|event| replay.step(event, no_reload))?;
     Ok(replay)
 }
@@ -193,7 +200,7 @@ fn another_decision_is_noticed() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let mut replay = Replay::new(vpns(), 7);
+    let mut replay = Replay::new(configured(), 7);
     let refused = |replay: &mut Replay, event| replay.step(&event, no_reload).unwrap_err().to_string();
     let told = refused(&mut replay, Event::Wake { at: 5, flow: 9 });
     assert_eq!(told, "there is no VPN flow 9 in the configuration");
@@ -207,7 +214,7 @@ fn what_cannot_be_is_refused() {
 
 #[test]
 fn another_configuration_keeps_what_both_have() {
-    let mut tape: Tape<Traced> = Tape::new(crate::engine::flows::edge(&vpns(), 7, TICK));
+    let mut tape: Tape<Traced> = Tape::new(flows::edge(&configured(), 7, TICK));
     tape.begin();
     let packet = Traced { size: 1500, class: 0, inside: 1, ecn: Ecn::NotCapable };
     for _ in 0..300 {
@@ -217,14 +224,16 @@ fn another_configuration_keeps_what_both_have() {
     while tape.poll_transmit(Instant(2)).is_some() {}
     let mut events = tape.take();
     events.push(Event::Reload { at: 3, configuration: "less".into() });
-    let mut replay = Replay::new(vpns(), 7);
+    let mut replay = Replay::new(configured(), 7);
     let fewer = |text: &str| {
         assert_eq!(text, "less");
-        Ok(vpns().into_iter().take(1).collect())
+        let mut router = configured();
+        router.vpns.truncate(1);
+        Ok(router)
     };
     events.iter().try_for_each(|event| replay.step(event, fewer)).unwrap();
-    let [red] = &replay.totals()[..] else { panic!("{:?}", replay.totals()) };
-    assert_eq!((red.vpn.as_str(), red.packets, red.refused), ("red", 300, 300 - 128));
+    let [blue] = &replay.totals()[..] else { panic!("{:?}", replay.totals()) };
+    assert_eq!((blue.vpn.as_str(), blue.packets, blue.refused), ("blue", 300, 300 - 128));
 }
 
 #[test]

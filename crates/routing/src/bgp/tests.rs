@@ -13,6 +13,7 @@ use netgauze_bgp_pkt::path_attribute::{self, MpReach, MpUnreach, PathAttributeVa
 use netgauze_bgp_pkt::wire::deserializer::BgpParsingContext;
 use netgauze_parse_utils::reader::SliceReader;
 use netgauze_parse_utils::traits::ParseFromWithOneInput;
+use netstage_harness::needs;
 use proptest::prelude::*;
 use std::net::IpAddr;
 
@@ -181,7 +182,7 @@ const INTERNAL: Encoding = Encoding { four_octet_as: true, prepend: None, local_
 const OLD: Encoding = Encoding { four_octet_as: false, prepend: Some(65_001), local_preference: None };
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(needs::cases(64)))]
 
     #[test]
     fn injected_messages_say_what_the_table_says(

@@ -3,18 +3,18 @@
 //! are [`references`]'s.
 
 use super::file::{self, File};
-use super::{Circuit, Flow, Peer, Router, Select, Tunnel, Vpn, network, references};
+use super::{Circuit, Flow, Peer, Router, Select, Tunnel, Vpn, references};
 use crate::error::{Place, Problems, did_you_mean};
 use crate::file::control::Control;
-use crate::scalar::{Count, InterfaceName};
-use crate::table::{At, Named};
+use crate::scalar::Count;
+use crate::table::Named;
 use netstage_core::edge::Prefix;
 use netstage_wire::mpls::Label;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
-    let core: Vec<String> = file.pe.core.0.iter().map(|name| name.value.0.clone()).collect();
+    let core = core(file, problems);
     let peers: Option<Vec<Peer>> = file.peer.0.iter().map(|peer| self::peer(peer, problems)).collect();
     let mut labels = BTreeMap::new();
     let mut prefixes = vec![BTreeMap::new(); file.vpn.0.len()];
@@ -52,6 +52,17 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
         references: references?,
         circuits,
     })
+}
+
+fn core(file: &File, problems: &mut Problems) -> Vec<String> {
+    let names = &file.pe.core.0;
+    for (number, name) in names.iter().enumerate() {
+        if names[..number].iter().any(|other| other.value.0 == name.value.0) {
+            let message = format!("interface `{}` is listed twice", name.value.0);
+            problems.push_help(name.place, message, "leave one out");
+        }
+    }
+    names.iter().map(|name| name.value.0.clone()).collect()
 }
 
 /// The index of a name, or a problem that names the nearest.
@@ -148,7 +159,7 @@ fn flow(
 fn once(prefixes: &mut BTreeMap<Prefix, Place>, prefix: Prefix, place: Place, problems: &mut Problems) {
     if prefixes.insert(prefix, place).is_some() {
         let message = format!("{prefix} leads two ways in this VPN");
-        problems.push_help(place, message, "leave one out, or make one of them longer");
+        problems.push_help(place, message, "leave one out, or change one of them");
     }
 }
 
@@ -174,13 +185,17 @@ fn circuit(
     let addresses: Vec<(IpAddr, u8)> = circuit.address.0.iter().map(|address| address.value.0).collect();
     for address in &circuit.address.0 {
         let (own, length) = address.value.0;
-        once(&mut prefixes[vpn], network(own, length), address.place, problems);
+        let (link, host) = (Prefix::around(own, length), Prefix::host(own));
+        once(&mut prefixes[vpn], link, address.place, problems);
+        if link != host {
+            once(&mut prefixes[vpn], host, address.place, problems);
+        }
     }
     let mut routes = Vec::with_capacity(circuit.routes.0.len());
     for route in &circuit.routes.0 {
         let (to, via) = (route.to.value.0, route.via.value.0);
         once(&mut prefixes[vpn], to, route.to.place, problems);
-        let is_on_link = addresses.iter().any(|(own, length)| network(*own, *length).holds(via));
+        let is_on_link = addresses.iter().any(|(own, length)| Prefix::around(*own, *length).holds(via));
         if !is_on_link || addresses.iter().any(|(own, _)| *own == via) {
             let message = format!("{via} is not on this circuit");
             let help = "`via` is a router's address within the prefix of one of the circuit's own addresses";
@@ -211,41 +226,40 @@ fn select(select: &file::Select) -> Select {
     }
 }
 
-/// Circuits of one place differ by what they select, and by their addresses, which alone tell
-/// whom a question for an address is for.
+/// Circuits of one interface and VLAN differ by what they select, and by their addresses, which
+/// alone say which VPN a request for an address belongs to. A VLAN is a circuit, or holds circuits.
 fn sharing(file: &File, circuits: &[Circuit], problems: &mut Problems) {
-    let places: Vec<&At<InterfaceName>> =
-        file.circuit.0.iter().filter_map(|member| Some(&member.value.as_ref()?.interface)).collect();
-    for (number, circuit) in circuits.iter().enumerate() {
-        let place = places[number].place;
-        for other in &circuits[..number] {
-            if other.interface != circuit.interface {
-                continue;
-            }
-            let stacks = |one: &Circuit, other: &Circuit| {
-                one.vlans.len() == 1 && other.vlans.len() == 2 && one.vlans[0] == other.vlans[0]
-            };
-            if stacks(circuit, other) || stacks(other, circuit) {
-                let message = format!("circuit `{}` has a VLAN inside that of this one", other.name);
+    let members = file.circuit.0.iter().filter_map(|member| member.value.as_ref());
+    let mut outer: BTreeMap<(&str, u16), [Option<usize>; 2]> = BTreeMap::new();
+    let mut shared: BTreeMap<(&str, &[u16]), Vec<&Circuit>> = BTreeMap::new();
+    for (number, (circuit, member)) in circuits.iter().zip(members).enumerate() {
+        let (interface, place) = (circuit.interface.as_str(), member.interface.place);
+        if let [vlan, inner @ ..] = &circuit.vlans[..] {
+            let depth = inner.len().min(1);
+            let first = outer.entry((interface, *vlan)).or_default();
+            first[depth].get_or_insert(number);
+            if let Some(other) = first[1 - depth].map(|other| &circuits[other].name) {
+                let message = match depth {
+                    0 => format!("circuit `{other}` has a VLAN inside that of this one"),
+                    _ => format!("this circuit has a VLAN inside that of circuit `{other}`"),
+                };
                 problems.push_help(place, message, "a VLAN is a circuit, or holds circuits");
             }
-            if other.vlans != circuit.vlans {
-                continue;
-            }
+        }
+        let others = shared.entry((interface, &circuit.vlans)).or_default();
+        for other in others.iter() {
             if other.select == circuit.select {
                 let message = format!("circuit `{}` takes the same packets", other.name);
                 let help = "give one another interface, VLAN or selection";
                 problems.push_help(place, message, help);
             }
-            let shared = circuit
-                .addresses
-                .iter()
-                .find(|(own, _)| other.addresses.iter().any(|(address, _)| address == own));
-            if let Some((own, _)) = shared {
+            let mut own = circuit.addresses.iter().map(|(own, _)| own);
+            if let Some(own) = own.find(|own| other.addresses.iter().any(|(address, _)| address == *own)) {
                 let message = format!("circuit `{}` has the address {own} at the same place", other.name);
                 let help = "circuits of one interface and VLAN need different addresses: who asks for one must mean one VPN";
                 problems.push_help(place, message, help);
             }
         }
+        others.push(circuit);
     }
 }

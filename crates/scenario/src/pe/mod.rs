@@ -15,6 +15,7 @@ use netstage_core::edge::{Prefix, Settings};
 use netstage_core::fair::{self, Config, Control, LossMeasure, Rule, WhenSilent};
 use netstage_core::time::Duration;
 use netstage_wire::mpls::Label;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,18 @@ pub struct Router {
     pub references: Vec<Reference>,
     /// The circuits, by name.
     pub circuits: Vec<Circuit>,
+}
+
+impl Router {
+    /// Interfaces of customers, each once, in order of name.
+    pub fn customer_interfaces(&self) -> BTreeSet<&str> {
+        self.circuits.iter().map(|circuit| circuit.interface.as_str()).collect()
+    }
+
+    /// All interfaces: the core's in the order of the file, then those of customers in order of name.
+    pub fn interfaces(&self) -> Vec<&str> {
+        self.core.iter().map(String::as_str).chain(self.customer_interfaces()).collect()
+    }
 }
 
 /// How interfaces are opened.
@@ -182,7 +195,7 @@ pub struct Circuit {
 impl Circuit {
     /// The prefixes whose addresses are on its link.
     pub fn links(&self) -> impl Iterator<Item = Prefix> + '_ {
-        self.addresses.iter().map(|(address, length)| network(*address, *length))
+        self.addresses.iter().map(|(address, length)| Prefix::around(*address, *length))
     }
 }
 
@@ -199,21 +212,6 @@ pub struct Select {
     pub source_ports: Option<RangeInclusive<u16>>,
     /// The receiver's ports.
     pub destination_ports: Option<RangeInclusive<u16>>,
-}
-
-/// The prefix of a link on which an address of ours is.
-fn network(address: IpAddr, length: u8) -> Prefix {
-    let masked: IpAddr = match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
-            std::net::Ipv4Addr::from(u32::from(address) & mask).into()
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0);
-            std::net::Ipv6Addr::from(u128::from(address) & mask).into()
-        }
-    };
-    Prefix::new(masked, length).expect("no bit is beyond the length")
 }
 
 /// The word of a configuration for a rule.

@@ -104,7 +104,53 @@ fn refusal_of(good: &str, from: &str, to: &str) -> String {
 #[test]
 fn mistakes_are_told_with_place_and_remedy() {
     let mut wrong = Vec::new();
+    let zone = |vlans: &str, more: &str| {
+        format!(
+            "mtu = \"1400 B\"\n{more}\n[circuit.zone]\nvpn = \"blue\"\ninterface = \"eth1\"\nvlan = {vlans}\n{more}"
+        )
+    };
+    let inside = zone("[100, 3]", "") + "address = \"10.5.0.1/24\"";
+    let same_packets = zone("[7, 9]", "select = { protocol = 6 }\n") + "address = \"10.5.0.1/24\"";
+    let same_address = zone("8", "") + "address = \"10.0.1.1/25\"";
+    let classes = format!("classes = [{}{{ dscp", "{ dscp = [] }, ".repeat(63));
     for (from, to, expected) in [
+        (
+            "mtu = \"1400 B\"",
+            &inside[..],
+            "48:13: this circuit has a VLAN inside that of circuit `red-lan`; a VLAN is",
+        ),
+        (
+            "mtu = \"1400 B\"",
+            &same_packets[..],
+            "circuit `blue-lan` takes the same packets; give one another",
+        ),
+        (
+            "mtu = \"1400 B\"",
+            &same_address[..],
+            "10.0.1.1/32 leads two ways in this VPN; leave one out, or change",
+        ),
+        ("classes = [{ dscp", &classes[..], "20:11: expected at most 64 in this list, found 65; "),
+        (
+            "core = [\"core0\"]",
+            "core = [\"core0\", \"core0\"]",
+            "3:18: interface `core0` is listed twice; leave one out",
+        ),
+        ("vlan = 100", "vlan = 7", "34:13: circuit `blue-lan` has a VLAN inside that of this one; a VLAN is"),
+        ("vlan = 100", "vlan = 4095", "35:8: expected a whole number from 1 to 4094"),
+        ("vlan = 100", "vlan = [1, 2, 3]", "35:8: a frame has at most two VLAN tags here"),
+        ("[vpn.blue.peer.west]", "[vpn.red.peer.west]", "27:15: `west` appears twice"),
+        (
+            "send = 2003",
+            "send = 13",
+            "28:8: expected a whole number from 16 to 1048575, found the number 13; ",
+        ),
+        ("dscp = [46]", "dscp = [46], weight = 0", "20:36: expected a number above 0, found the number 0; "),
+        ("dscp = [46]", "dscp = [46], weight = inf", "20:36: expected a number above 0"),
+        (
+            "routes = [\"10.0.2.0/24\"]",
+            "routes = [\"10.0.1.1/32\"]",
+            "30:11: 10.0.1.1/32 leads two ways in this VPN",
+        ),
         (
             "receive = 1003",
             "receive = 1001",
@@ -267,6 +313,8 @@ fn mistakes_about_references_are_told_with_place_and_remedy() {
             "peer = \"north\" }",
             "23:8: VPN `red` has no flow with peer `north`; give it one: [vpn.red.peer.north]",
         ),
+        ("[\"north\"]", "[\"nroth\"]", "24:15: there is no peer `nroth`; did you mean `north`?"),
+        ("[reference.silver]", "[reference.gold]", "26:12: `gold` appears twice"),
         ("[\"north\"]", "[\"north\", \"north\"]", "24:24: peer `north` is told twice; leave one out"),
         (
             "decrease = 0.1",

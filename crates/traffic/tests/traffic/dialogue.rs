@@ -4,6 +4,7 @@ use netstage_core::traffic::Traffic;
 use netstage_core::traffic::application::{
     Application, Codec, Dns, Fetching, Quality, Spread, Transfers, Voice, Way, Web,
 };
+use netstage_harness::needs;
 
 const VOICE: Voice = Voice {
     codec: Codec::G711,
@@ -25,6 +26,7 @@ fn noticed(flow: &FlowResult, field: impl Fn(&Quality) -> u64) -> u64 {
 }
 
 fn every_end_of_an_application_hears_what_the_other_says() {
+    needs::time(3);
     let udp = || Transport::Udp(UdpOptions::default());
     let tcp = || Transport::Tcp(TcpOptions::default());
     let dns = Dns {

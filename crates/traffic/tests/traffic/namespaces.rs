@@ -3,6 +3,7 @@
 use super::pair::Pair;
 use super::*;
 use netstage_agent_api::task::{OneEnded, TcpOptions, UdpOptions};
+use netstage_harness::needs;
 use netstage_host::netns::netlink::VethOptions;
 use std::thread;
 
@@ -86,6 +87,7 @@ fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
 }
 
 fn two_receivers_share_a_group() {
+    needs::time(2);
     let group = at("239.1.2.3", free_port("127.0.0.1").port());
     let transport = Transport::Multicast { source: None, ttl: 1, receiver: None };
     let task = FlowTask { source: at("127.0.0.1", 0), ..flow(1, transport, CBR, group) };

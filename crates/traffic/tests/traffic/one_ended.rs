@@ -1,9 +1,10 @@
 use super::*;
 use netstage_agent_api::task::OneEnded;
-use netstage_harness::skip;
+use netstage_harness::{needs, skip};
 use netstage_traffic::Problem;
 
 fn every_echo_request_is_answered_by_the_host_itself() {
+    needs::time(3);
     for ip in ["127.0.0.1", "::1"] {
         let host = SocketAddr::new(ip.parse().unwrap(), 0);
         let task = flow(3, Transport::IcmpEcho(OneEnded::default()), CBR, host);
@@ -27,6 +28,7 @@ fn every_echo_request_is_answered_by_the_host_itself() {
 
 // How many answers come is the kernel's limit (net.ipv4.icmp_ratelimit); none comes twice.
 fn closed_ports_answer_with_errors_that_are_matched() {
+    needs::time(3);
     for ip in ["127.0.0.1", "::1"] {
         let task = flow(4, Transport::UdpUnreachable(OneEnded::default()), CBR, free_port(ip));
         let report = run(prepare(vec![task]).unwrap_or_else(|error| panic!("{error}")));

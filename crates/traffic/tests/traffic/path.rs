@@ -3,7 +3,7 @@
 
 use super::*;
 use netstage_agent_api::task::UdpOptions;
-use netstage_harness::skip_busy;
+use netstage_harness::{needs, skip_busy};
 use std::thread;
 use std::time::Duration as StdDuration;
 
@@ -50,6 +50,7 @@ fn ending(digit: u64, sent: u64) -> u64 {
 }
 
 fn losses_duplicates_reordering_and_bit_errors_are_counted_exactly() {
+    needs::time(4);
     let between = UdpSocket::bind("127.0.0.1:0").unwrap();
     let options = UdpOptions { compare_payload: true, ..UdpOptions::default() };
     let task = flow(9, Transport::Udp(options), CBR, between.local_addr().unwrap());
@@ -75,6 +76,7 @@ fn losses_duplicates_reordering_and_bit_errors_are_counted_exactly() {
 
 /// Ends of gaps against the exponential distribution: Kolmogorov-Smirnov at 1 %.
 fn gaps_of_a_poisson_flow_are_exponential() {
+    needs::time(2);
     let pattern = Pattern::Poisson { rate: BitRate(1_600_000), packet: 100 };
     let task = flow(1, Transport::Udp(UdpOptions::default()), pattern, free_port("127.0.0.1"));
     let (sent, received, report) = run_both(&[task]);
@@ -101,6 +103,7 @@ fn gaps_of_a_poisson_flow_are_exponential() {
 }
 
 fn batches_of_the_kernel_arrive_as_single_packets() {
+    needs::time(2);
     let options = UdpOptions { batch: 16, ..UdpOptions::default() };
     let task = flow(1, Transport::Udp(options), CBR, free_port("127.0.0.1"));
     let (sent, received, report) = run_both(&[task]);

@@ -1,4 +1,5 @@
 use super::*;
+use netstage_harness::needs;
 
 fn a_stream_arrives_whole() {
     for ip in ["127.0.0.1", "::1"] {
@@ -11,6 +12,7 @@ fn a_stream_arrives_whole() {
 }
 
 fn a_receiver_that_is_not_there_is_an_error_of_its_flow() {
+    needs::time(3);
     let lonely = flow(1, Transport::Quic, CBR, free_port("127.0.0.1"));
     let task = flow(2, Transport::Quic, CBR, free_port("127.0.0.1"));
     let report =

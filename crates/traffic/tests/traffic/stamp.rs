@@ -1,4 +1,5 @@
 use super::*;
+use netstage_harness::needs;
 use netstage_traffic::Problem;
 use std::thread;
 
@@ -15,6 +16,7 @@ fn timed(buckets: &netstage_agent_api::results::Buckets) -> u64 {
 }
 
 fn every_packet_is_answered_and_timed_both_ways() {
+    needs::time(2);
     for (ip, bytes) in [("127.0.0.1", 44), ("::1", 1200)] {
         let (sent, reflected, report) = run_both(&[session(bytes, free_port(ip))]);
         let (sender, reflector) = (&sent[0], &reflected[0]);
@@ -64,6 +66,7 @@ fn path(between: UdpSocket, reflector: SocketAddr) -> thread::JoinHandle<()> {
 }
 
 fn what_is_lost_each_way_is_counted_exactly() {
+    needs::time(3);
     let between = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sending = session(100, between.local_addr().unwrap());
     let reflecting = FlowTask { destination: free_port("127.0.0.1"), ..receiving(&sending) };

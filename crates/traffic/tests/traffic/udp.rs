@@ -1,5 +1,6 @@
 use super::*;
 use netstage_agent_api::task::UdpOptions;
+use netstage_harness::needs;
 use netstage_traffic::Problem;
 
 fn udp() -> Transport {
@@ -7,6 +8,7 @@ fn udp() -> Transport {
 }
 
 fn every_packet_of_a_constant_rate_is_sent_and_counted() {
+    needs::time(3);
     for ip in ["127.0.0.1", "::1"] {
         let task = flow(7, udp(), CBR, free_port(ip));
         let (sent, received, report) = run_both(&[task]);

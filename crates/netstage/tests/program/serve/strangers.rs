@@ -1,6 +1,7 @@
 //! Who may ask, for what, and what cannot be asked.
 
 use super::*;
+use netstage_harness::needs;
 
 fn no_name_leads_out_of_the_folders() {
     let server = Server::start("serve-paths", &[]);
@@ -160,6 +161,7 @@ fn what_only_shows_starts_and_writes_nothing() {
 
 /// Properties of every request that the description allows, and of many it does not, by schemathesis.
 fn answers_are_those_the_description_promises() {
+    needs::time(6);
     let server = Server::start("serve-description", &[]);
     // There is a run and its record to ask for.
     assert_eq!(server.end(server.start_run("sub/two.toml", SCENARIO, "sim"))["phase"], "finished");

@@ -76,7 +76,7 @@ fn answers_are_few_and_need_an_address() {
     assert_eq!(later.len(), 1);
 
     let mut config = config(0, Way::Mpls, 1);
-    config.vpns[0].address_v4 = None;
+    config.router.circuits[0].addresses.retain(|(address, _)| address.is_ipv6());
     let mut router = super::router(&config);
     let [back, _] = router.pass(CUSTOMERS, Instant(1), &too_big);
     assert_eq!((back.len(), router.count(Counter::NotAnswered)), (0, 1));
@@ -128,8 +128,8 @@ fn what_may_be_divided_is_and_comes_whole() {
     // Once the core is too narrow, once the circuit at the far end, once both.
     for (core, circuit) in [(1312, 1500), (1500, 600), (1312, 600)] {
         let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
-        configs[0].peers[0].mtu = core;
-        configs[1].circuits[0].mtu = circuit;
+        configs[0].router.peers[0].mtu = Some(core);
+        configs[1].router.circuits[0].mtu = Some(circuit);
         let mut world = World::new(configs);
         world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
         world.run(Instant(1_000_000_000), &mut delay);
@@ -181,9 +181,9 @@ fn a_packet_without_a_route_is_answered_by_either_router() {
         assert_eq!((source, kind, rest[4..] == astray), (teller(0), if is_v6 { 1 } else { 3 }, true));
         assert_eq!(at_home.count(Counter::NoRoute), 1);
 
-        // The far router has lost the customer's prefixes; the answer takes the core back.
+        // The far router's link holds its own addresses alone; the answer takes the core back.
         let mut far = config(1, Way::Udp4, 1);
-        far.vpns[0].routes.retain(|(_, to)| matches!(to, Destination::Peer(_)));
+        far.router.circuits[0].addresses.iter_mut().for_each(|(_, length)| *length = 128);
         let mut world = World::new([config(0, Way::Udp4, 1), far]);
         world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
         world.run(Instant(1_000_000_000), &mut delay);

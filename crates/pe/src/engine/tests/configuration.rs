@@ -1,69 +1,43 @@
-//! Mistakes in a configuration are found and named.
+//! What a configuration asks of its machine, and what it costs.
 
-use super::super::{Error, setup};
 use super::*;
 use netstage_core::fair::Control;
 
-/// A change, and what the error says of it.
-type Mistake<'a> = (&'a dyn Fn(&mut Config), &'a str);
-
-fn mistake(change: impl FnOnce(&mut Config)) -> (Error, String) {
-    let mut config = config(0, Way::Mpls, 2);
+/// What is said of a machine on which the router cannot run.
+fn refused(change: impl FnOnce(&mut Config)) -> String {
+    let mut config = config(0, Way::Udp4, 2);
     change(&mut config);
-    let error = setup::state(&config).expect_err("it is refused");
-    let text = error.to_string();
-    (error, text)
+    Prepared::new(&config.router, &config.machine).map(drop).expect_err("it is refused").to_string()
 }
 
 #[test]
-fn mistakes_are_named() {
-    let taken = mistake(|config| config.vpns[1].flows[0].receive = label(1000));
+fn a_machine_that_does_not_fit_is_refused_with_place_and_remedy() {
+    let narrow = |config: &mut Config| config.machine.interfaces.get_mut("core").unwrap().mtu = 1311;
     assert_eq!(
-        taken.1,
-        "VPN \"vpn1\" with peer \"far\": label 1000 is VPN \"vpn0\" with peer \"far\"'s; each VPN flow needs a label \
-         of its own, so that the label alone tells VPN and sender"
+        refused(narrow),
+        "peer far: an MTU of 1311 B in the core leaves 1279 B for customers' packets, which need 1280 B; \
+         raise the MTU of core"
     );
-    let mistakes: [Mistake<'_>; 16] = [
-        (&|config| config.vpns[0].flows[0].peer = "nobody".into(), "no peer \"nobody\""),
-        (&|config| config.circuits[0].port = "core".into(), "not on the side of the customers"),
-        (&|config| config.peers[0].port = "customers".into(), "not on the side of the core"),
-        (&|config| config.circuits[1].name = "circuit0".into(), "two of circuit \"circuit0\""),
-        (&|config| config.circuits[1].vlans = vec![100], "\"circuit0\" and \"circuit1\" take the same"),
-        (&|config| config.circuits[1].vlans = vec![100, 1], "circuit \"circuit1\": up to two VLANs"),
-        (&|config| config.circuits[1].vlans = vec![4095], "up to two VLANs"),
-        (&|config| config.circuits[1].vlans = vec![1, 2, 3], "up to two VLANs"),
-        (
-            &|config| config.circuits[0].vpn = "vpn1".into(),
-            "\"circuit0\" of its routes belongs to another VPN",
-        ),
-        (&|config| config.vpns[0].flows.clear(), "with which it has no flow"),
-        (
-            &|config| {
-                config.vpns[0].flows = [config.vpns[0].flows.clone(), config.vpns[1].flows.clone()].concat()
-            },
-            "more than one flow",
-        ),
-        (&|config| config.vpns[0].routes.extend_from_within(..1), "two routes for 10.0.0.0/24"),
-        (&|config| config.vpns[0].flows[0].send = label(13), "label 13 is reserved"),
-        (&|config| config.vpns[0].flows[0].receive = label(3), "label 3 is reserved"),
-        (&|config| config.peers[0].mtu = 1287, "leaves 1279 bytes"),
-        (
-            &|config| {
-                config.peers[0].encapsulation = Encapsulation::MplsInUdp {
-                    local: tunnel_address(Way::Udp4, 1),
-                    remote: tunnel_address(Way::Udp6, 2),
-                    has_checksum: true,
-                };
-            },
-            "make them alike",
-        ),
-    ];
-    for (change, expected) in mistakes {
-        let (error, text) = mistake(change);
-        assert!(text.contains(expected), "{error:?}: {text}");
-    }
-    let ports = Engine::<End>::new(&config(0, Way::Mpls, 1), vec![]).err();
-    assert_eq!(ports, Some(Error::Ports { named: 2, given: 0 }));
+    assert_eq!(
+        refused(|config| config.router.circuits[1].mtu = Some(1501)),
+        "circuit circuit1: customers carries 1500 B, not 1501; leave `mtu` out, or: ip link set customers mtu 1501"
+    );
+    let mixed = |config: &mut Config| {
+        let pe::Tunnel::MplsInUdp { from, .. } = &mut config.router.peers[0].tunnel else { unreachable!() };
+        *from = None;
+        config.machine.peers[0].source = Some(tunnel_address(Way::Udp6, 1));
+    };
+    assert_eq!(
+        refused(mixed),
+        "peer far: the kernel sends to 192.0.2.2 from 2001:db8::1, of another IP version; set `from` of the tunnel"
+    );
+}
+
+#[test]
+#[should_panic(expected = "every interface has a port")]
+fn an_engine_needs_all_ports() {
+    let config = config(0, Way::Mpls, 1);
+    let _ = Engine::<End>::new(&config.router, &config.machine, vec![]);
 }
 
 #[test]
@@ -80,7 +54,7 @@ fn other_controls_pass_packets_too() {
         [Control::None, Control::FixedRate { rate: netstage_core::quantity::BitRate(10_000_000), queue: 64 }]
     {
         let mut config = config(0, Way::Udp4, 1);
-        config.vpns[0].flows[0].settings.control = control;
+        config.settings(0).control = control;
         let mut router = router(&config);
         let [_, out] = router.pass(CUSTOMERS, Instant(1), &frame(100, &packet(false, 0, 0, 1, 100)));
         assert_eq!(out.len(), 1);

@@ -78,8 +78,9 @@ fn the_wire_format_is_as_documented() {
 #[test]
 fn two_circuits_of_one_router_meet_without_the_core() {
     let mut config = config(0, Way::Mpls, 1);
-    config.circuits.push(Circuit { name: "other".into(), vlans: vec![7, 8], ..config.circuits[0].clone() });
-    config.vpns[0].routes.push((prefix("10.9.0.0/16"), Destination::Circuit("other".into())));
+    let first = config.router.circuits[0].clone();
+    let addresses = vec![([10, 9, 0, 254].into(), 16)];
+    config.router.circuits.push(pe::Circuit { name: "other".into(), vlans: vec![7, 8], addresses, ..first });
     let mut router = router(&config);
     let mut sent = packet(false, 0, 0, 1, 100);
     sent[16..20].copy_from_slice(&[10, 9, 1, 1]);
@@ -194,8 +195,9 @@ fn a_router_that_restarts_is_taken_up_again() {
         let before = offer(&mut world, 1, Duration::from_secs(2), &mut delay)[0];
         assert!(before > 3_900, "{before}");
         // Counts from zero, other sessions, and what was under way comes late.
-        world.routers[restarted] =
-            router(&Config { session_seed: 77, ..config(restarted as u8, Way::Udp4, 1) });
+        let mut config = config(restarted as u8, Way::Udp4, 1);
+        config.machine.session_seed = 77;
+        world.routers[restarted] = router(&config);
         let after = offer(&mut world, 1, Duration::from_secs(4), &mut delay)[0];
         assert!(after > 7_000, "{restarted}: {after}");
         let flow = world.routers[0].engine.flow(0);
@@ -211,7 +213,7 @@ fn a_router_that_restarts_is_taken_up_again() {
 fn a_vpn_that_fills_its_queues_leaves_room_for_others() {
     let mut configs = [config(0, Way::Udp4, 3), config(1, Way::Udp4, 3)];
     // Fewer buffers than one queue is promised.
-    configs[0].buffers = 100;
+    configs[0].router.buffers = 100;
     let mut world = World::new(configs);
     // VPNs 0 and 1 send into a hole, and their windows close.
     let mut hole = |now: Instant, from: usize, frame: &mut Vec<u8>| {

@@ -11,28 +11,30 @@ mod references;
 mod refusals;
 mod replaced;
 
-use super::config::{Circuit, Config, Destination, Encapsulation, Flow, Peer, Port, Side, Vpn};
-use super::{Counter, Engine, Keys};
+use super::machine::{self, Interface, Machine};
+use super::{Counter, Engine, Keys, Prepared};
 use netstage_core::edge::{Prefix, Settings, TICK};
 use netstage_core::fair::{self, Control};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_host::ports::Port as _;
 use netstage_host::ports::ring::{self, End};
+use netstage_scenario::pe;
 use netstage_wire::checksum::Sum;
 use netstage_wire::ethernet::{self, Tag, ethertype};
 use netstage_wire::ip::{self, Ecn, protocol, v4, v6};
 use netstage_wire::mpls::Label;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Range;
 
 /// The engine's address on the customers' side and on the core's, and the stations there.
 const CUSTOMER_PORT: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const CORE_PORT: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const CUSTOMER: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
-const CUSTOMERS: usize = 0;
-const CORE: usize = 1;
+const CORE: usize = 0;
+const CUSTOMERS: usize = 1;
 
 /// How frames cross the core.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,76 +63,70 @@ fn prefix(text: &str) -> Prefix {
     Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
 }
 
+/// What an engine is made from.
+#[derive(Clone)]
+struct Config {
+    router: pe::Router,
+    machine: Machine,
+}
+
 /// The router on side 0 or 1. VPN number v has VLAN 100 + v on both, addresses 10.0.SIDE.0/24 and
 /// fd00:SIDE::/32 as all others have, and the labels 1000 · (1 + side) + v.
 fn config(side: u8, way: Way, vpns: u16) -> Config {
-    let encapsulation = match way {
-        Way::Mpls => Encapsulation::Mpls {
-            push: Some(label(500 + u32::from(1 - side))),
-            accept: Some(label(500 + u32::from(side))),
-        },
-        Way::MplsNextHop => Encapsulation::Mpls { push: None, accept: None },
-        Way::Udp4 | Way::Udp6 => Encapsulation::MplsInUdp {
-            local: tunnel_address(way, 1 + side),
-            remote: tunnel_address(way, 2 - side),
-            has_checksum: way == Way::Udp6,
-        },
+    config_of(side, way, 0..vpns)
+}
+
+fn config_of(side: u8, way: Way, vpns: Range<u16>) -> Config {
+    let far = 1 - side;
+    let tunnel = match way {
+        Way::Mpls => format!("kind = \"mpls\", next_hop = \"192.0.2.9\", push = 50{far}, accept = 50{side}"),
+        Way::MplsNextHop => "kind = \"mpls\", next_hop = \"192.0.2.9\"".into(),
+        Way::Udp4 | Way::Udp6 => {
+            let (from, to, checksum) =
+                (tunnel_address(way, 1 + side), tunnel_address(way, 1 + far), way == Way::Udp6);
+            format!("kind = \"mpls-in-udp\", from = \"{from}\", to = \"{to}\", checksum = {checksum}")
+        }
     };
-    let peer = Peer {
-        name: "far".into(),
-        port: "core".into(),
-        next_hop: Some(CORE_PORT),
-        encapsulation,
-        mtu: 1500,
-        clamp_segment_size: true,
-        keys: None,
-    };
-    let vpn = |number: u16| Vpn {
-        name: format!("vpn{number}"),
-        routes: [(side, true), (1 - side, false)]
-            .into_iter()
-            .flat_map(|(side, is_here)| {
-                let to = match is_here {
-                    true => Destination::Circuit(format!("circuit{number}")),
-                    false => Destination::Peer("far".into()),
-                };
-                let prefixes = [format!("10.0.{side}.0/24"), format!("fd00:{side}::/32")];
-                prefixes.map(|text| (prefix(&text), to.clone()))
-            })
-            .collect(),
-        flows: vec![Flow {
-            peer: "far".into(),
-            send: label(1000 * u32::from(2 - side) + u32::from(number)),
-            receive: label(1000 * u32::from(1 + side) + u32::from(number)),
-            settings: Settings { control: Control::I2vfc(fair::Config::default()), ..Settings::default() },
-        }],
-        address_v4: Some([10, 0, side, 254].into()),
-        address_v6: Some(format!("fd00:{side}::fe").parse().unwrap()),
-    };
-    let circuit = |number: u16| Circuit {
-        name: format!("circuit{number}"),
-        vpn: format!("vpn{number}"),
-        port: "customers".into(),
-        vlans: vec![100 + number],
-        select: None,
-        station: Some(CUSTOMER),
-        addresses: Vec::new(),
-        mtu: 1500,
-    };
-    Config {
-        ports: vec![
-            Port { name: "customers".into(), mac: CUSTOMER_PORT, side: Side::Customer },
-            Port { name: "core".into(), mac: CORE_PORT, side: Side::Core },
-        ],
-        peers: vec![peer],
-        vpns: (0..vpns).map(vpn).collect(),
-        references: Vec::new(),
-        circuits: (0..vpns).map(circuit).collect(),
-        buffers: 4096,
+    let mut text =
+        format!("[pe]\ncore = [\"core\"]\nbuffers = \"4096 packets\"\n[peer.far]\ntunnel = {{ {tunnel} }}\n");
+    for number in vpns {
+        let label = |side: u8| 1000 * (1 + u16::from(side)) + number;
+        let (send, receive, vlan) = (label(far), label(side), 100 + number);
+        text += &format!(
+            r#"
+            [vpn.vpn{number}.peer.far]
+            send = {send}
+            receive = {receive}
+            routes = ["10.0.{far}.0/24", "fd00:{far}::/32"]
+            [circuit.circuit{number}]
+            vpn = "vpn{number}"
+            interface = "customers"
+            vlan = {vlan}
+            station = "02:00:00:00:00:03"
+            address = ["10.0.{side}.254/24", "fd00:{side}::fe/32"]
+            "#
+        );
+    }
+    let interfaces = [("core", CORE_PORT), ("customers", CUSTOMER_PORT)];
+    let machine = Machine {
+        interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1500 })).into(),
+        peers: vec![machine::Peer::default()],
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
         tick: TICK,
+    };
+    Config { router: pe::parse("pe.toml", &text).unwrap_or_else(|errors| panic!("{errors}")), machine }
+}
+
+impl Config {
+    /// How a VPN's flow is treated.
+    fn settings(&mut self, vpn: usize) -> &mut Settings {
+        &mut self.router.vpns[vpn].flows[0].settings
+    }
+
+    fn prepared(&self) -> Prepared {
+        Prepared::new(&self.router, &self.machine).unwrap()
     }
 }
 
@@ -145,7 +141,9 @@ struct Router {
 fn router(config: &Config) -> Router {
     let (customer_port, customers) = ring::pair(1 << 16).unwrap();
     let (core_port, core) = ring::pair(1 << 16).unwrap();
-    let engine = Engine::new(config, vec![customer_port, core_port]).unwrap();
+    let mut engine = Engine::new(&config.router, &config.machine, vec![core_port, customer_port]).unwrap();
+    let mtu = config.machine.peer_mtu(&config.router, &config.router.peers[0]);
+    engine.set_way(0, Some((CORE, CORE_PORT, mtu)));
     let buffers = engine.free_buffers();
     Router { engine, customers, core, buffers }
 }

@@ -13,13 +13,8 @@ const OTHER: Mac = [2, 0, 0, 0, 0, 0x12];
 /// behind 10.0.0.7.
 fn searching() -> Config {
     let mut config = config(0, Way::Udp4, 2);
-    for circuit in &mut config.circuits {
-        circuit.station = None;
-        circuit.addresses = vec![([10, 0, 0, 254].into(), 24), (address("fd00:0::fe").into(), 32)];
-    }
-    let via = [10, 0, 0, 7].into();
-    let router = Destination::Router { circuit: "circuit0".into(), via };
-    config.vpns[0].routes.push((prefix("10.7.0.0/16"), router));
+    config.router.circuits.iter_mut().for_each(|circuit| circuit.station = None);
+    config.router.circuits[0].routes.push((prefix("10.7.0.0/16"), [10, 0, 0, 7].into()));
     config
 }
 
@@ -151,7 +146,7 @@ fn what_is_behind_a_router_goes_to_that_router() {
     let checksum = Sum::ZERO.bytes(&sent[..20]).checksum();
     sent[10..12].copy_from_slice(&checksum.to_be_bytes());
     let mut config = config(1, Way::Udp4, 2);
-    config.vpns[0].routes.push((prefix("10.7.0.0/16"), Destination::Peer("far".into())));
+    config.router.vpns[0].flows[0].routes.push(prefix("10.7.0.0/16"));
     let mut far = super::router(&config);
     let [_, out] = far.pass(CUSTOMERS, Instant(1), &frame(100, &sent));
     let [out, _] = router.pass(CORE, seconds(1), out.iter().find(|frame| !is_management(frame)).unwrap());
@@ -221,7 +216,7 @@ fn the_router_answers_echo_requests_from_both_sides() {
         let own: IpAddr = if is_v6 { address("fd00:0::fe").into() } else { [10, 0, 0, 254].into() };
         for from in 0..2 {
             let mut config = searching();
-            config.circuits[0].station = Some(HOST);
+            config.router.circuits[0].station = Some(HOST);
             let mut router = router(&config);
             let request = echo(is_v6, from, own);
             let out = match from {

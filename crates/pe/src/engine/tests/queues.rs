@@ -41,8 +41,8 @@ struct Outcome {
 /// Flows inside a VPN that is sent at 8 Mbit/s.
 fn outcomes(classes: Vec<TrafficClass>, flows: &[Inner]) -> (Vec<Outcome>, World) {
     let mut near = config(0, Way::Udp4, 1);
-    near.vpns[0].flows[0].settings.control = Control::FixedRate { rate: BitRate(8_000_000), queue: 128 };
-    near.vpns[0].flows[0].settings.classes = classes;
+    near.settings(0).control = Control::FixedRate { rate: BitRate(8_000_000), queue: 128 };
+    near.settings(0).classes = classes;
     let mut world = World::new([near, config(1, Way::Udp4, 1)]);
     let mut outcomes: Vec<Outcome> = flows.iter().map(|_| Outcome::default()).collect();
     let end = Duration::from_secs(SECONDS).0;
@@ -132,16 +132,4 @@ fn a_flow_that_understands_marks_is_marked_and_its_marks_are_not_the_cores() {
     let (outcomes, world) = outcomes(vec![class(&[], 0, 1.0, true)], &[capable]);
     assert!(outcomes[0].marked > 10, "{outcomes:?}");
     assert_eq!(world.routers[1].engine.flow(0).received().marked, 0);
-}
-
-#[test]
-fn classes_that_cannot_be_are_refused() {
-    for classes in [vec![class(&[64], 0, 1.0, false)], vec![class(&[], 0, 0.0, false)]] {
-        let mut config = config(0, Way::Mpls, 1);
-        config.vpns[0].flows[0].settings.classes = classes;
-        let (port, _) = ring::pair(1).unwrap();
-        let (other, _) = ring::pair(1).unwrap();
-        let refused = Engine::new(&config, vec![port, other]).unwrap_err();
-        assert!(refused.to_string().contains("weights above zero"), "{refused}");
-    }
 }

@@ -1,29 +1,26 @@
 //! Flows that weights are relative to, told from one router to another.
 
-use super::super::config::{Error, Origin, Reference};
-use super::super::{Prepared, Source};
+use super::super::Source;
 use super::*;
 use netstage_core::fair::Decrease;
+use netstage_core::fair::parameters::Basis;
+use netstage_scenario::pe::{Reference, ReferenceSource};
 
 /// What a follower's b is relative to a reference of its own round trip and weight, and relative to
 /// the nominal flow, whose round trip is ten times as long.
 const FOLLOWING: f64 = 0.1;
 const NOMINAL: f64 = 0.5;
 
-fn reference(name: &str, number: u32, origin: Origin) -> Reference {
-    Reference { name: name.into(), number, origin }
+fn reference(name: &str, number: u32, source: ReferenceSource) -> Reference {
+    Reference { name: name.into(), number, source }
 }
 
-fn own(publish_to: &[&str]) -> Origin {
-    Origin::Flow {
-        vpn: "vpn0".into(),
-        peer: "far".into(),
-        publish_to: publish_to.iter().map(|name| (*name).into()).collect(),
-    }
+fn own(publish_to: &[usize]) -> ReferenceSource {
+    ReferenceSource::Flow { vpn: 0, peer: 0, publish_to: publish_to.into() }
 }
 
 fn control(config: &mut Config, vpn: usize, decrease: Decrease, reference: fair::Reference) {
-    config.vpns[vpn].flows[0].settings.control =
+    config.settings(vpn).control =
         Control::I2vfc(fair::Config { decrease, reference, ..fair::Config::default() });
 }
 
@@ -35,13 +32,13 @@ fn configs(way: Way, keys: &Option<Keys>) -> [Config; 2] {
     let mut configs = [config(0, way, 2), config(1, way, 2)];
     let nominal = fair::Config::default().reference;
     control(&mut configs[0], 0, Decrease::Fixed(0.1), nominal);
-    configs[0].references = vec![reference("gold", 7, own(&["far"]))];
-    configs[1].references = vec![
-        reference("another", 6, Origin::Peer("far".into())),
-        reference("ours", 7, Origin::Peer("far".into())),
+    configs[0].router.references = vec![reference("gold", 7, own(&[0]))];
+    configs[1].router.references = vec![
+        reference("another", 6, ReferenceSource::Peer(0)),
+        reference("ours", 7, ReferenceSource::Peer(0)),
     ];
     control(&mut configs[1], 1, Decrease::FromWeight, fair::Reference::Vpn(1));
-    configs.iter_mut().for_each(|config| config.peers[0].keys.clone_from(keys));
+    configs.iter_mut().for_each(|config| config.machine.peers[0].keys.clone_from(keys));
     configs
 }
 
@@ -210,7 +207,7 @@ fn flows_of_one_router_follow_without_a_message() {
     let mut configs = [config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)];
     control(&mut configs[1], 0, Decrease::Fixed(0.1), fair::Config::default().reference);
     control(&mut configs[1], 1, Decrease::FromWeight, HERE);
-    configs[1].references = vec![reference("gold", 7, own(&[]))];
+    configs[1].router.references = vec![reference("gold", 7, own(&[]))];
     let mut world = World::new(configs);
     run(&mut world, 3, &mut |now, _, frame| {
         assert!(!is_reference(frame));
@@ -251,13 +248,13 @@ fn a_reload_keeps_what_is_known() {
     for side in 0..2 {
         let mut config = configs(Way::Udp4, &None)[side].clone();
         // Another name and place of it, the same number.
-        config.references.last_mut().unwrap().name = "renamed".into();
+        config.router.references.last_mut().unwrap().name = "renamed".into();
         if side == 1 {
-            config.references.remove(0);
+            config.router.references.remove(0);
             control(&mut config, 1, Decrease::FromWeight, HERE);
         }
         let now = world.now;
-        world.routers[side].engine.replace(now, Prepared::new(&config).unwrap(), Vec::new());
+        world.routers[side].engine.replace(now, config.prepared(), Vec::new());
     }
     let view = world.routers[1].engine.references().next().unwrap();
     assert_eq!((view.name, view.published), ("renamed", known));
@@ -270,23 +267,17 @@ fn a_reload_keeps_what_is_known() {
 }
 
 #[test]
-fn references_that_cannot_be_are_refused() {
-    let refused = |change: &dyn Fn(&mut Config)| {
-        let mut config = configs(Way::Udp4, &None)[0].clone();
-        change(&mut config);
-        Prepared::new(&config).err().map(|error| error.to_string()).unwrap_or_default()
-    };
-    assert_eq!(refused(&|_| {}), "");
-    let again = |config: &mut Config| config.references.push(config.references[0].clone());
-    assert!(refused(&again).contains("two of reference \"gold\""));
-    let other = |config: &mut Config| config.references.push(reference("b", 7, Origin::Peer("far".into())));
-    assert!(refused(&other).contains("two of reference number \"7\""));
-    let stranger = |config: &mut Config| config.references[0].origin = Origin::Peer("near".into());
-    assert!(refused(&stranger).contains("reference \"gold\": there is no peer \"near\""));
-    let nowhere = |config: &mut Config| config.references[0].origin = own(&["near"]);
-    assert!(refused(&nowhere).contains("there is no peer \"near\""));
-    let missing = |config: &mut Config| control(config, 0, Decrease::Fixed(0.1), fair::Reference::Vpn(3));
-    assert!(refused(&missing).contains("there is no reference"));
-    let moving = |config: &mut Config| control(config, 0, Decrease::FromWeight, HERE);
-    assert_eq!(refused(&moving), Error::NotAReference { name: "gold".into() }.to_string());
+fn what_another_engine_measures_is_told_by_it() {
+    let [mut config, _] = configs(Way::Udp4, &None);
+    control(&mut config, 1, Decrease::FromWeight, HERE);
+    // This engine's part has the flows of VPN 1 alone.
+    config.router.vpns[0].flows.clear();
+    config.router.circuits.remove(0);
+    let mut router = router(&config);
+    let view = router.engine.references().next().unwrap();
+    assert_eq!((view.source, view.published, view.followers), (Source::Elsewhere, None, 1));
+    let basis = Basis { weight: 1.0, round_trip: 0.1, loss: None };
+    let published = fair::Published { at: Instant(1), basis, decrease: 0.1 };
+    router.engine.tell_reference(0, published);
+    assert_eq!(router.engine.reference(0), Some(published));
 }

@@ -7,7 +7,7 @@ use super::*;
 fn recorded(keys: Option<Keys>) -> (World, [Vec<u8>; 3]) {
     let mut configs = [config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)];
     for config in &mut configs {
-        config.peers[0].keys = keys.clone();
+        config.machine.peers[0].keys = keys.clone();
     }
     let mut world = World::new(configs);
     world.run(Instant(500_000_000), &mut delay);
@@ -74,8 +74,8 @@ fn replayed_and_forged_messages_are_refused() {
 #[test]
 fn keys_can_be_changed_without_a_gap() {
     let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
-    configs[0].peers[0].keys = keys(1);
-    configs[1].peers[0].keys = keys(2);
+    configs[0].machine.peers[0].keys = keys(1);
+    configs[1].machine.peers[0].keys = keys(2);
     let mut world = World::new(configs);
     world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &packet(false, 0, 0, 1, 100)));
     world.run(Instant(2_000_000_000), &mut delay);

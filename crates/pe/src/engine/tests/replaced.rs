@@ -1,12 +1,11 @@
 //! Another configuration while packets are under way.
 
-use super::super::Prepared;
 use super::*;
 use netstage_core::fair::{Silence, WhenSilent};
 
 fn replace(world: &mut World, side: usize, config: &Config) {
     let now = world.now;
-    let closed = world.routers[side].engine.replace(now, Prepared::new(config).unwrap(), Vec::new());
+    let closed = world.routers[side].engine.replace(now, config.prepared(), Vec::new());
     assert!(closed.is_empty());
 }
 
@@ -27,14 +26,10 @@ fn no_packet_is_lost_and_what_stays_is_kept() {
     let window = world.routers[0].engine.flow(1).window().unwrap().window();
     for (step, weight) in [(0, 2.0), (1, 3.0), (2, 1.0)] {
         // In the middle of what is under way: VPN 0 goes, comes again, and a third one joins.
-        let vpns = [3, 2, 4][step];
+        let vpns = [1..3, 0..2, 0..4][step].clone();
         for side in 0..2 {
-            let mut config = config(side as u8, Way::Udp4, vpns);
-            config.vpns[1].flows[0].settings.weight = weight;
-            if step == 0 {
-                config.vpns.remove(0);
-                config.circuits.remove(0);
-            }
+            let mut config = config_of(side as u8, Way::Udp4, vpns.clone());
+            config.settings(1 - usize::from(vpns.start)).weight = weight;
             replace(&mut world, side, &config);
         }
         offer(&mut world, 1, 200, &mut delay);
@@ -57,22 +52,19 @@ fn no_packet_is_lost_and_what_stays_is_kept() {
 
 #[test]
 fn what_waits_is_sent_after_a_change_of_control_and_given_up_with_its_flow() {
-    let slow = |kind: Control| {
-        let mut config = config(0, Way::Udp4, 2);
-        config.vpns.iter_mut().for_each(|vpn| vpn.flows[0].settings.control = kind.clone());
+    let slow = |vpns: Range<u16>, kind: Control| {
+        let mut config = config_of(0, Way::Udp4, vpns);
+        config.router.vpns.iter_mut().for_each(|vpn| vpn.flows[0].settings.control = kind.clone());
         config
     };
     let rate = |rate| Control::FixedRate { rate: netstage_core::quantity::BitRate(rate), queue: 50 };
-    let mut world = World::new([slow(rate(16_000)), config(1, Way::Udp4, 2)]);
+    let mut world = World::new([slow(0..2, rate(16_000)), config(1, Way::Udp4, 2)]);
     for vpn in [0, 1] {
         offer(&mut world, vpn, 30, &mut delay);
     }
     assert!(world.routers[0].engine.flows().all(|flow| flow.queue_len() > 25));
     // One flow is taken away with what it has waiting; the other now has a window.
-    let mut next = slow(Control::I2vfc(fair::Config::default()));
-    next.vpns.remove(0);
-    next.circuits.remove(0);
-    replace(&mut world, 0, &next);
+    replace(&mut world, 0, &slow(1..2, Control::I2vfc(fair::Config::default())));
     world.run(world.now + Duration::from_secs(3), &mut delay);
     let mut delivered = [0; 2];
     for frame in &world.delivered[1] {
@@ -94,7 +86,9 @@ fn a_peers_way_may_go_and_come() {
     // The far router would not take frames for another station.
     assert!(world.delivered[1].is_empty());
     world.routers[0].engine.set_way(0, Some((CORE, CORE_PORT, 1500)));
-    replace(&mut world, 0, &Config { buffers: 9_000, ..config(0, Way::Udp4, 1) });
+    let mut larger = config(0, Way::Udp4, 1);
+    larger.router.buffers = 9_000;
+    replace(&mut world, 0, &larger);
     offer(&mut world, 0, 5, &mut delay);
     world.run(world.now + Duration::from_millis(10), &mut delay);
     assert_eq!(world.delivered[1].len(), 5);
@@ -106,8 +100,7 @@ fn a_silent_peer_is_noticed_and_where_asked_for_nothing_more_is_taken() {
         let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
         let then = if stops { WhenSilent::Closed } else { WhenSilent::Shrink };
         let silence = Silence { after: Duration::from_secs(5), then };
-        configs[0].vpns[0].flows[0].settings.control =
-            Control::I2vfc(fair::Config { silence, ..fair::Config::default() });
+        configs[0].settings(0).control = Control::I2vfc(fair::Config { silence, ..fair::Config::default() });
         let mut world = World::new(configs);
         offer(&mut world, 0, 100, &mut delay);
         assert_eq!(world.routers[0].engine.watch(), []);
