@@ -208,7 +208,7 @@ fn start(
     Ok((crew, there_s))
 }
 
-/// What a run takes of processors and memory: of the commanding process and of the controller.
+/// Processor and memory use during a run: of the commanding process, then of the controller.
 struct Load {
     cores: [f64; 2],
     peak: [u64; 2],

@@ -15,7 +15,7 @@ pub const CORE: Mac = [2, 0, 0, 0, 0, 2];
 /// The port of the customers, after that of the core.
 pub const CUSTOMERS: usize = 1;
 
-/// What both sides, all flows and all circuits have in common.
+/// The configuration shared by both sides, all flows and all circuits.
 const CONFIGURATION: &str = r#"
 [pe]
 core = ["core"]

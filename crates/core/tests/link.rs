@@ -111,7 +111,7 @@ fn rate_is_exact_over_a_million_packets() {
     for number in 0..1_000_000 {
         link.handle_packet(Instant(100), packet(number, Instant(100), 1500));
     }
-    assert_eq!(link.queue_len(), 999_999);
+    assert_eq!((link.queue_len(), link.queue_bytes()), (999_999, 999_999 * 1500));
     let mut count = 0;
     drain(&mut link, |arrival| {
         assert_eq!(arrival.packet.number, count);

@@ -260,6 +260,11 @@ impl<P: Packet + Clone> Link<P> {
         self.queue.len()
     }
 
+    /// Bytes waiting, at the IP layer, without the packet being sent.
+    pub fn queue_bytes(&self) -> u64 {
+        self.queue.bytes()
+    }
+
     /// Packets the queue has marked for congestion.
     pub fn marks(&self) -> u64 {
         self.queue.marks()

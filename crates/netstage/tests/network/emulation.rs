@@ -68,7 +68,7 @@ impl Place {
         command
     }
 
-    /// What a run comes to.
+    /// The result of a run.
     fn run(&self, stage: &str) -> Value {
         json(&self.command(stage, stage).output().unwrap())
     }
@@ -86,7 +86,7 @@ fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
     mean_of(&result["record"], metric, subject)
 }
 
-/// Whether programs for a file transfer are there.
+/// Skips the test where the programs for a file transfer are missing.
 fn ftp() {
     needs::emulation();
     needs::program("vsftpd", "vsftpd");
@@ -521,42 +521,43 @@ rate = "20 Mbit/s"
 delay = "2 ms"
 buffer = "50 packets"
 ber = 4e-6
+[test.echo]
+kind = "loss"
+transport = "icmp-echo"
+from = "a"
+to = "b"
+rate = "8 Mbit/s"
+trial = "1500 ms"
+drain = "200 ms"
+frame_sizes = ["1018 B"]
+[test.unreachable]
+kind = "loss"
+transport = "udp-unreachable"
+from = "a"
+to = "b"
+rate = "8 Mbit/s"
+trial = "1500 ms"
+drain = "200 ms"
+frame_sizes = ["1018 B"]
+[test.bits]
+kind = "bit-error"
+by = "payload"
+from = "a"
+to = "b"
+rate = "16 Mbit/s"
+trial = "1500 ms"
+drain = "200 ms"
+frame_sizes = ["1018 B"]
+[test.udp]
+kind = "loss"
+from = "a"
+to = "b"
+rate = "8 Mbit/s"
+trial = "1500 ms"
+drain = "200 ms"
+frame_sizes = ["1018 B"]
 "#;
-    let test = |name: &str, more: &str| {
-        format!(
-            "[test.{name}]
-{more}
-from = \"a\"
-to = \"b\"
-trial = \"1500 ms\"
-drain = \"200 ms\"
-\
-             frame_sizes = [\"1018 B\"]
-"
-        )
-    };
-    let loss = |name: &str, more: &str| {
-        test(
-            name,
-            &format!(
-                "kind = \"loss\"
-rate = \"8 Mbit/s\"
-{more}"
-            ),
-        )
-    };
-    let tests = [
-        loss("echo", "transport = \"icmp-echo\""),
-        loss("unreachable", "transport = \"udp-unreachable\""),
-        test(
-            "bits",
-            "kind = \"bit-error\"
-by = \"payload\"
-rate = \"16 Mbit/s\"",
-        ),
-        loss("udp", ""),
-    ];
-    let result = Place::of("one-ended", &format!("{text}{}", tests.concat())).run("emu");
+    let result = Place::of("one-ended", text).run("emu");
     let tests = result["record"]["cells"][0]["tests"].as_array().unwrap();
     // Whether the machine was quiet enough for a trial to count is the machine's affair; what
     // came of those that counted is ours. 4,500 packets and more: five deviations each way.

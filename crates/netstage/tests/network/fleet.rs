@@ -67,7 +67,7 @@ metric = "flow.throughput"
 "#;
 
 const RUN: [&str; 6] = ["run", "three.toml", "--on", "live", "--out", "out"];
-/// What the first agent has counted of the first run.
+/// The journal of the first agent in the first run.
 const JOURNAL: &str = "ber-1/spool/a-1.bins";
 
 /// Three agents' hosts, with a network for traffic between them.

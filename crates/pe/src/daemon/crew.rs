@@ -105,7 +105,7 @@ impl Shares {
         Engine::new(&self.parts[core], &self.machine(core), ports)
     }
 
-    /// What a running core's engine is to take over.
+    /// The new state for the engine of a running core.
     pub fn prepared(&self, core: usize) -> Result<Prepared, Obstacle> {
         Prepared::new(&self.parts[core], &self.machine(core))
     }

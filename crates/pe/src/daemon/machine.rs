@@ -1,4 +1,4 @@
-//! What the engine needs to know of this machine, as the kernel tells it.
+//! The engine's [`Machine`], read from the kernel and from files of keys.
 
 use super::host::Host;
 use super::session::Beginning;

@@ -118,8 +118,8 @@ impl Circuits {
     }
 }
 
-/// Whether a packet is one of these. A later fragment has no ports, so it matches only
-/// where none are asked for.
+/// Matches a packet against a selection. A later fragment has no ports, so it matches only
+/// a selection without ports.
 fn holds(select: &Select, packet: &ip::View<'_>) -> bool {
     let source = select.source.is_none_or(|prefix| prefix.holds(packet.source()));
     if !source || !select.destination.is_none_or(|prefix| prefix.holds(packet.destination())) {

@@ -13,7 +13,7 @@ use netstage_wire::mpls::{ENTRY, Entry, Label};
 use netstage_wire::mpls_in_udp::{Outer, source_port};
 use std::net::IpAddr;
 
-/// What is put around the VPN label: a peer's tunnel, both ends known.
+/// Encapsulation around the VPN label: a peer's tunnel, both ends known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encapsulation {
     /// A label stack on Ethernet.

@@ -1,5 +1,5 @@
-//! What an engine needs to know of its machine, beside its configuration, and what the machine
-//! cannot carry.
+//! The properties of a machine that an engine depends on beside its configuration, and the limits
+//! they set.
 
 use super::keys::Keys;
 use netstage_core::time::Duration;
@@ -10,7 +10,7 @@ use netstage_wire::ethernet::Mac;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What the machine knows of a router's interfaces, peers and time.
+/// A router's interfaces, peers and clock on this machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The router's interfaces, by name.
@@ -36,7 +36,7 @@ pub struct Interface {
     pub mtu: u16,
 }
 
-/// What the machine knows of a peer.
+/// A peer's properties that the configuration leaves to the machine.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// This router's end of the tunnel, where the configuration leaves it to the kernel.

@@ -109,13 +109,13 @@ impl World {
         process
     }
 
-    /// What the near router says of a configuration that it does not begin with, and its exit code.
+    /// Exit code and output of the near router when it refuses a configuration.
     pub fn refused(&self, file: &Path) -> (Option<i32>, String) {
         let output = Process::spawn_in(&self.routers[0], router(file)).output();
         (output.status.code(), said(&output))
     }
 
-    /// Whether the kernel forwards what comes by the near router's edge: `1` or `0`.
+    /// The kernel's forwarding setting of the near router's edge interface: `1` or `0`.
     pub fn forwards(&self) -> String {
         self.routers[0].sysctl_value("net/ipv4/conf/edge0/forwarding").unwrap()
     }
