@@ -127,7 +127,7 @@ vm: build need-vm ## Run COMMAND in a virtual machine with Debian's kernel, whic
 	scripts/vm.sh $(OPTIONS) $(or $(COMMAND),$(PROGRAM) doctor)
 
 uml: need-build need-vm ## Test user-mode-linux, whose kernel has MPLS, as a router (root)
-	$(CARGO) test --release --locked -p netstage --test tester -- --ignored --nocapture another_kernel
+	$(CARGO) test --release --locked -p netstage --test network -- --ignored --nocapture another_kernel
 
 need-build:
 	@scripts/need-build.sh

@@ -13,7 +13,7 @@ mkdir -p "$report"
 export NETSTAGE_TESTS_REPORT=$report/skips
 failed=()
 
-# Runs a suite to its end, whatever becomes of it, and keeps what it says.
+# Runs a suite to its end, whatever its result, and keeps its output.
 suite() {
     local name=$1
     shift
@@ -22,9 +22,26 @@ suite() {
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed+=("$name")
 }
 
+# Runs two suites, one after the other, in the background: they use a processor while the tests of networks wait.
+beside() {
+    scripts/python.sh "test${full:+-full}" "$program" &>"$report/python.log" || touch "$report/python.failed"
+    scripts/web.sh test &>"$report/web.log" || touch "$report/web.failed"
+}
+
 options=()
 [ -z "$full" ] || options=(-- --include-ignored --skip measures_)
-suite rust "${CARGO:-cargo}" test --release --locked --workspace --no-fail-fast "${options[@]}"
-suite python scripts/python.sh "test${full:+-full}" "$program"
-suite web scripts/web.sh test
+tests=("${CARGO:-cargo}" test --release --locked --workspace)
+suite build "${tests[@]}" --no-run
+# A process group of its own, so that all of it ends with this script.
+set -m
+beside </dev/null &
+set +m
+trap 'kill -- -$! 2>/dev/null; exit 130' INT TERM
+suite rust "${tests[@]}" --no-fail-fast "${options[@]}"
+wait
+for name in python web; do
+    echo "== $name"
+    cat "$report/$name.log"
+    [ ! -e "$report/$name.failed" ] || failed+=("$name")
+done
 python3 scripts/skips.py "$report" --program "$program" --failed "${failed[*]}" ${full:+--full}

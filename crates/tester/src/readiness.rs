@@ -9,8 +9,10 @@ use netstage_scenario::tester::Operation;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Packets a second with which the tester sees whether the router is ready.
-const SLOWLY: f64 = 100_000.0;
+/// Min and max rate of the packets that show whether the router is ready, in packets a second.
+const READINESS_RATE: (f64, f64) = (1_000.0, 100_000.0);
+/// How long they take between these rates, in seconds.
+const READINESS_SECONDS: f64 = 0.1;
 
 impl Bench {
     /// Sees that the router does with a packet to each network what it is to do, before anything is measured.
@@ -42,7 +44,7 @@ impl Bench {
         let asked = Asked {
             operation,
             lengths: vec![length],
-            rate: (frames as f64).clamp(1_000.0, SLOWLY),
+            rate: (frames as f64 / READINESS_SECONDS).clamp(READINESS_RATE.0, READINESS_RATE.1),
             frames,
             drain: Duration::from_millis(200),
             number: 0,

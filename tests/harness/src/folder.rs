@@ -3,6 +3,7 @@
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,11 @@ use std::time::{Duration, Instant};
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// An empty one; no two tests of a binary may use the same name.
+    /// Creates an empty folder. The name tells people whose it is; two tests may use the same.
     pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("netstage-test-{}-{name}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("netstage-test-{}-{number}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Folder(path)

@@ -45,6 +45,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
+/// How many tests run at once, for each processor.
+const TESTS_PER_PROCESSOR: usize = 2;
+
 /// Why a test cannot tell anything here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -136,12 +139,31 @@ fn outcome(name: &str, run: fn(), report: &Report) -> Result<Completion, Failed>
     }
 }
 
-/// Runs the tests of these lists as the command line says.
+/// Runs the tests of these lists as the command line says, a test of each list in turn: those of one list often wait for
+/// the same thing.
 pub fn run(lists: impl IntoIterator<Item = Vec<Test>>) -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // These tests wait for sessions, timers and trials more than they compute.
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    arguments.test_threads.get_or_insert(TESTS_PER_PROCESSOR * processors);
     let report = Arc::new(Report::of_environment());
-    let tests = lists.into_iter().flatten().map(|test| test.trial(&arguments, &report));
+    let tests = in_turn(lists).into_iter().map(|test| test.trial(&arguments, &report));
     libtest_mimic::run(&arguments, tests.collect()).exit_code()
+}
+
+/// The first of each list, then the second of each, and so on.
+fn in_turn<T>(lists: impl IntoIterator<Item = Vec<T>>) -> Vec<T> {
+    let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
+    let mut all = Vec::new();
+    while !lists.is_empty() {
+        lists.retain_mut(|list| {
+            let next = list.next();
+            let is_left = next.is_some();
+            all.extend(next);
+            is_left
+        });
+    }
+    all
 }
 
 /// Lists a module's tests, as its function `tests`.
@@ -169,4 +191,14 @@ macro_rules! main {
             $crate::run([$($($module::)+ tests()),*])
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_take_turns_until_each_has_ended() {
+        assert_eq!(in_turn([vec![1, 4], vec![], vec![2, 5, 6], vec![3]]), [1, 2, 3, 4, 5, 6]);
+    }
 }

@@ -19,6 +19,7 @@ mod router;
 #[path = "../support/mod.rs"]
 mod support;
 mod tcp;
+mod tester;
 mod tune;
 mod vpn_page;
 
@@ -40,6 +41,16 @@ netstage_harness::main![
     router::limits,
     router::told,
     tcp,
+    tester,
+    tester::beside,
+    tester::convergence,
+    tester::faults,
+    tester::frr,
+    tester::gobgp,
+    tester::kernel,
+    tester::labels,
+    tester::ovs,
+    tester::uml,
     tune,
     vpn_page
 ];

@@ -27,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Longest time without progress until the LDP sessions of routers that lack an LSP are reset, doubled after each reset:
 /// in a new session a peer advertises all its labels.
 const STALLED: Duration = Duration::from_secs(15);
+/// Longest time vtysh may take, in seconds.
+const VTYSH_LIMIT: &str = "10";
 /// Longest wait for a process to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
@@ -136,7 +138,8 @@ impl Routing {
                     limit,
                     until_all(&routers, |routing, router| routing.unbound(router, &prefixes)),
                 )?;
-                routing.begin_sessions(&routers)?;
+                let mut starting: Vec<&RouterSpec> = routers.iter().collect();
+                routing.wait_until(limit, |routing| routing.start_discovery(&mut starting))?;
             }
             let mut all = until_all(&routers, |routing, router| routing.lacks(router, wave));
             let mut stall = Stall::new(Instant::now());
@@ -158,33 +161,31 @@ impl Routing {
         Ok(routing)
     }
 
-    /// Has all routers' ldpd look for peers, at once: a peer that is found long after the others makes its neighbors
-    /// wait longer from attempt to attempt, up to two minutes (RFC 5036, section 2.5.3).
-    fn begin_sessions(&self, routers: &[RouterSpec]) -> Result<(), Obstacle> {
-        thread::scope(|scope| {
-            let begin = |router| scope.spawn(move || self.find_label_peers(router));
-            let begun: Vec<_> = routers.iter().map(begin).collect();
-            begun.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
-        })
+    /// Starts LDP discovery on all routers at once, and leaves those whose ldpd does not accept its interfaces yet: a
+    /// peer that is found long after the others makes its neighbors wait longer from attempt to attempt, up to two
+    /// minutes (RFC 5036, section 2.5.3).
+    fn start_discovery(&self, routers: &mut Vec<&RouterSpec>) -> Vec<String> {
+        let start = |router| self.configure_interfaces(router).err().map(|failure| (router, failure));
+        let failed: Vec<(&RouterSpec, String)> = thread::scope(|scope| {
+            let started: Vec<_> = routers.iter().map(|router| scope.spawn(move || start(*router))).collect();
+            started.into_iter().filter_map(|thread| thread.join().expect("it does not panic")).collect()
+        });
+        let (remaining, failures) = failed.into_iter().unzip();
+        *routers = remaining;
+        failures
     }
 
-    /// Has a router's ldpd look for peers by its interfaces.
-    fn find_label_peers(&self, router: &RouterSpec) -> Result<(), Obstacle> {
+    /// Configures the interfaces of a router's ldpd.
+    fn configure_interfaces(&self, router: &RouterSpec) -> Result<(), String> {
         let node = &router.name;
         let output = self.vtysh(router, Daemon::Ldp, &configuration::label_peers(&router.label_interfaces));
-        let output = output.map_err(|error| {
-            let message = format!("node.{node}: vtysh, which tells ldpd of interfaces: {error}");
-            Obstacle::missing(message, "sudo apt-get install frr (Debian)")
-        })?;
-        match output.status.success() {
-            true => Ok(()),
-            false => {
-                let said = String::from_utf8_lossy(&output.stdout);
-                Err(Obstacle::broken(format!(
-                    "node.{node}: ldpd does not take its interfaces: {}",
-                    said.trim()
-                )))
+        match output {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => {
+                let printed = String::from_utf8_lossy(&output.stdout);
+                Err(format!("node.{node}: ldpd does not accept its interfaces: {}", printed.trim()))
             }
+            Err(error) => Err(format!("node.{node}: cannot run vtysh, which configures ldpd: {error}")),
         }
     }
 
@@ -201,9 +202,10 @@ impl Routing {
         Some(format!("node.{} has no label for {prefix}", router.name))
     }
 
-    /// What one of a router's daemons answers to commands.
+    /// Runs commands in one of a router's daemons. vtysh itself waits for a daemon forever.
     fn vtysh(&self, router: &RouterSpec, daemon: Daemon, commands: &[impl AsRef<str>]) -> io::Result<Output> {
-        let mut vtysh = Command::new("vtysh");
+        let mut vtysh = Command::new("timeout");
+        vtysh.args(["--kill-after=1", VTYSH_LIMIT, "vtysh"]);
         vtysh.arg("--vty_socket").arg(self.folder(router)).args(["-d", daemon.program()]);
         for command in commands {
             vtysh.arg("-c").arg(command.as_ref());

@@ -51,15 +51,17 @@ impl World {
         World { tester, router, folder: Folder::new(name), _alone: alone }
     }
 
-    /// Writes the tester's configuration; `head` goes into its first table.
+    /// Writes the tester's configuration, of short trials unless `head` says otherwise, which goes into its first table.
     pub fn configure(&self, head: &str, rest: &str) -> PathBuf {
-        let mut text = format!(
-            "[tester]\ntrial = \"500 ms\"\nsearch = \"200 ms\"\nstep = \"1 Mbit/s\"\nmax_rate = \"4 Mbit/s\"\n\
-             drain = \"200 ms\"\n{head}\n{rest}\n"
-        );
-        if !head.contains("ready_within") {
-            text = text.replacen('\n', "\nready_within = \"3 s\"\n", 1);
+        let mut text = String::from("[tester]\nstep = \"1 Mbit/s\"\ndrain = \"200 ms\"\n");
+        for (name, value) in
+            [("trial", "200 ms"), ("search", "100 ms"), ("max_rate", "2 Mbit/s"), ("ready_within", "3 s")]
+        {
+            if !head.contains(&format!("{name} =")) {
+                text += &format!("{name} = \"{value}\"\n");
+            }
         }
+        text += &format!("{head}\n{rest}\n");
         for (number, name) in PORTS.iter().enumerate() {
             let last = 4 * number + 1;
             text += &format!(

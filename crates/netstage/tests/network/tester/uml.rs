@@ -1,8 +1,8 @@
 //! Debian's user-mode-linux as the router under test: another Linux kernel, with MPLS, in a process of the
 //! router's namespace. Its interfaces are sockets of AF_PACKET on those of the namespace.
 
+use super::world::{PATIENCE, World, came_back_right, trials};
 use crate::support::{Process, within};
-use crate::world::{PATIENCE, World, came_back_right, trials};
 use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ fn another_kernel_pushes_and_swaps() {
     let world = World::new("tester-uml");
     // What comes is the other kernel's alone.
     for number in 0..3 {
-        crate::world::ip(&world.router, &format!("address flush dev eth{number}\n"));
+        super::world::ip(&world.router, &format!("address flush dev eth{number}\n"));
         world.router.sysctl(&format!("net/ipv4/conf/eth{number}/arp_ignore"), "8").unwrap();
     }
     for operations in ["\"push\"", "\"ip\", \"swap\", \"php\""] {

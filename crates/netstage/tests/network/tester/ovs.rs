@@ -1,7 +1,7 @@
 //! Open vSwitch as the router under test: MPLS by its data path in user space, told by what `--setup ovs` prints.
 
+use super::world::{PATIENCE, World, came_back_right, trials};
 use crate::support::{Process, within};
-use crate::world::{PATIENCE, World, came_back_right, trials};
 use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
 use std::path::Path;

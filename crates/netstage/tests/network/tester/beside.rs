@@ -1,7 +1,7 @@
 //! Tables told by BGP beside the networks that packets go to, to BIRD, by whose routes the kernel forwards.
 
+use super::world::{PATIENCE, World, all_came_back, bird, refusal, to_ipv6, trials};
 use crate::support::within;
-use crate::world::{PATIENCE, World, all_came_back, bird, refusal, to_ipv6, trials};
 use netstage_harness::needs;
 use netstage_host::netns::spawn_in;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! The Linux kernel's own MPLS as the router under test: independent of all that is tested elsewhere. Kernels
 //! without it have a virtual machine that does (scripts/vm.sh).
 
-use crate::world::{World, came_back_right, ip, ip_with, refusal, trials};
+use super::world::{World, came_back_right, ip, ip_with, refusal, trials};
 use netstage_harness::needs;
 use std::path::Path;
 use std::process::Command;

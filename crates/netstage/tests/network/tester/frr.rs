@@ -1,8 +1,8 @@
 //! FRR tells netstage's router what it and the tester have told each other by LDP and BGP: labels to swap and
 //! pop, and which to push towards the next hops of BGP's routes.
 
+use super::world::{World, all_came_back, ip, trials};
 use crate::support::{Process, netstage, within};
-use crate::world::{World, all_came_back, ip, trials};
 use netstage_harness::needs;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
 //! Routers that fail, and what the tester says of it.
 
-use crate::labels::{Distributor, transit};
+use super::labels::{Distributor, transit};
+use super::world::{PATIENCE, World, all_came_back, bird, bird_of, came_back_right, ip, refusal, trials};
 use crate::support::within;
-use crate::world::{PATIENCE, World, all_came_back, bird, bird_of, came_back_right, ip, refusal, trials};
 use netstage_harness::needs;
 use netstage_host::netns::Netlink;
 use netstage_host::ports::Port as _;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const HEAD: &str =
-    "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\noperations = [\"ip\"]\n";
+/// Trials that last long enough for something to happen in one.
+const HEAD: &str = "trial = \"500 ms\"\nsearch = \"200 ms\"\nmax_rate = \"4 Mbit/s\"\nrouter = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\noperations = [\"ip\"]\n";
 /// More packets than the tester sends before it measures.
 const BEFORE: u64 = 1_000;
 

@@ -1,6 +1,6 @@
 //! Labels that the router and the tester tell each other of.
 
-use crate::world::{World, all_came_back, refusal, trials};
+use super::world::{World, all_came_back, refusal, trials};
 use netstage_core::ldp::{Binding, Config, Null};
 use netstage_host::netns::Namespace;
 use netstage_routing::ldp::{self, Fec, Label};

@@ -1,6 +1,6 @@
 //! Routes that go and come while packets flow.
 
-use crate::world::{World, bird, found, trials};
+use super::world::{World, bird, found, trials};
 use netstage_harness::needs;
 
 fn packets_follow_routes_that_go_and_come() {

@@ -1,25 +1,22 @@
 //! The router tester around real routers, in namespaces: netstage's own and the Linux kernel, right and wrong.
 //! Rates are low: what is seen is that every packet is looked at, not how fast this machine is.
 
-#[path = "../support/mod.rs"]
-mod support;
-
-mod beside;
-mod convergence;
-mod faults;
-mod frr;
-mod gobgp;
-mod kernel;
-mod labels;
-mod ovs;
-mod uml;
+pub mod beside;
+pub mod convergence;
+pub mod faults;
+pub mod frr;
+pub mod gobgp;
+pub mod kernel;
+pub mod labels;
+pub mod ovs;
+pub mod uml;
 mod world;
 
+use self::world::{World, all_came_back, ip, refusal, to_ipv6, trials};
+use crate::support::{Folder, run_page};
 use netstage_harness::needs;
 use netstage_host::netns::Netlink;
 use serde_json::Value;
-use support::{Folder, run_page};
-use world::{World, all_came_back, ip, refusal, to_ipv6, trials};
 
 fn a_router_does_both_ways_what_labels_and_routes_say() {
     let world = World::new("tester-own");
@@ -154,4 +151,3 @@ netstage_harness::tests![
     #[ignore = "takes some minutes of measuring, and needs ethtool"]
     the_guide_does_what_it_says,
 ];
-netstage_harness::main![self, beside, convergence, faults, frr, gobgp, kernel, labels, ovs, uml];

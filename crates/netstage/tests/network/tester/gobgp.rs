@@ -1,7 +1,7 @@
 //! GoBGP gives its routes to FRR's zebra, zebra to the kernel, and netstage's router forwards by the kernel's.
 
-use crate::frr;
-use crate::world::{World, all_came_back, ip, trials};
+use super::frr;
+use super::world::{World, all_came_back, ip, trials};
 use netstage_harness::skip;
 use std::path::Path;
 use std::process::Command;
