@@ -19,7 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Trials that last long enough for something to happen in one.
-const HEAD: &str = "trial = \"500 ms\"\nsearch = \"200 ms\"\nmax_rate = \"4 Mbit/s\"\nrouter = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\noperations = [\"ip\"]\n";
+const HEAD: &str = "trial = \"500 ms\"\nsearch = \"200 ms\"\nmax_rate = \"4 Mbit/s\"\n\
+     router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\n\
+     sizes = [\"46 B\"]\noperations = [\"ip\"]\n";
 /// More packets than the tester sends before it measures.
 const BEFORE: u64 = 1_000;
 

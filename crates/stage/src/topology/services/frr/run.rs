@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// in a new session a peer advertises all its labels.
 const STALLED: Duration = Duration::from_secs(15);
 /// Longest time vtysh may take, in seconds.
-const VTYSH_LIMIT: &str = "10";
+const VTYSH_LIMIT: &str = "20";
 /// Longest wait for a process to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
@@ -138,8 +138,7 @@ impl Routing {
                     limit,
                     until_all(&routers, |routing, router| routing.unbound(router, &prefixes)),
                 )?;
-                let mut starting: Vec<&RouterSpec> = routers.iter().collect();
-                routing.wait_until(limit, |routing| routing.start_discovery(&mut starting))?;
+                routing.start_discovery(&routers)?;
             }
             let mut all = until_all(&routers, |routing, router| routing.lacks(router, wave));
             let mut stall = Stall::new(Instant::now());
@@ -161,31 +160,36 @@ impl Routing {
         Ok(routing)
     }
 
-    /// Starts LDP discovery on all routers at once, and leaves those whose ldpd does not accept its interfaces yet: a
-    /// peer that is found long after the others makes its neighbors wait longer from attempt to attempt, up to two
-    /// minutes (RFC 5036, section 2.5.3).
-    fn start_discovery(&self, routers: &mut Vec<&RouterSpec>) -> Vec<String> {
-        let start = |router| self.configure_interfaces(router).err().map(|failure| (router, failure));
-        let failed: Vec<(&RouterSpec, String)> = thread::scope(|scope| {
-            let started: Vec<_> = routers.iter().map(|router| scope.spawn(move || start(*router))).collect();
-            started.into_iter().filter_map(|thread| thread.join().expect("it does not panic")).collect()
-        });
-        let (remaining, failures) = failed.into_iter().unzip();
-        *routers = remaining;
-        failures
+    /// Starts LDP discovery on all routers at once: a peer that is found long after the others makes its neighbors wait
+    /// longer from attempt to attempt, up to two minutes (RFC 5036, section 2.5.3).
+    fn start_discovery(&self, routers: &[RouterSpec]) -> Result<(), Obstacle> {
+        thread::scope(|scope| {
+            let start = |router| scope.spawn(move || self.configure_interfaces(router));
+            let started: Vec<_> = routers.iter().map(start).collect();
+            started.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+        })
     }
 
     /// Configures the interfaces of a router's ldpd.
-    fn configure_interfaces(&self, router: &RouterSpec) -> Result<(), String> {
+    fn configure_interfaces(&self, router: &RouterSpec) -> Result<(), Obstacle> {
         let node = &router.name;
         let output = self.vtysh(router, Daemon::Ldp, &configuration::label_peers(&router.label_interfaces));
-        match output {
-            Ok(output) if output.status.success() => Ok(()),
-            Ok(output) => {
-                let printed = String::from_utf8_lossy(&output.stdout);
-                Err(format!("node.{node}: ldpd does not accept its interfaces: {}", printed.trim()))
+        let output = output.map_err(|error| {
+            let message = format!("node.{node}: cannot configure ldpd by vtysh: {error}");
+            match error.kind() {
+                io::ErrorKind::TimedOut => Obstacle::broken(message),
+                _ => Obstacle::missing(message, "sudo apt-get install frr (Debian)"),
             }
-            Err(error) => Err(format!("node.{node}: cannot run vtysh, which configures ldpd: {error}")),
+        })?;
+        match output.status.success() {
+            true => Ok(()),
+            false => {
+                let printed = String::from_utf8_lossy(&output.stdout);
+                Err(Obstacle::broken(format!(
+                    "node.{node}: ldpd does not accept its interfaces: {}",
+                    printed.trim()
+                )))
+            }
         }
     }
 
@@ -210,7 +214,16 @@ impl Routing {
         for command in commands {
             vtysh.arg("-c").arg(command.as_ref());
         }
-        vtysh.stdin(Stdio::null()).output()
+        let output = vtysh.stdin(Stdio::null()).output()?;
+        // As timeout(1) reports a time that is over, the same after SIGKILL, and a program that is missing.
+        match output.status.code() {
+            Some(124 | 137) | None => {
+                let message = format!("no answer within {VTYSH_LIMIT} s");
+                Err(io::Error::new(io::ErrorKind::TimedOut, message))
+            }
+            Some(127) => Err(io::ErrorKind::NotFound.into()),
+            Some(_) => Ok(output),
+        }
     }
 
     /// Waits until nothing is lacking any more.
