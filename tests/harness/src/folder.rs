@@ -1,8 +1,10 @@
 //! Folders that go when their test does, and waiting.
 
 use std::fs;
+use std::io::Write;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +22,20 @@ impl Folder {
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Folder(path)
+    }
+
+    /// Writes a program and returns its path.
+    ///
+    /// install(1) writes it: a file that this process had open for writing could still be open in a child that another
+    /// thread is starting, and would not be executed (ETXTBSY).
+    pub fn program(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.join(name);
+        let mut install = Command::new("install");
+        install.args(["-m", "755", "/dev/stdin"]).arg(&path).stdin(Stdio::piped());
+        let mut install = install.spawn().unwrap();
+        install.stdin.take().unwrap().write_all(content).unwrap();
+        assert!(install.wait().unwrap().success());
+        path
     }
 }
 

@@ -141,7 +141,6 @@ fn a_gateway_whose_program_is_missing_ends_the_run_before_it_begins() {
 
 /// One pair of gateways whose program is this script.
 fn with_script(name: &str, script: &str) -> (Option<i32>, String) {
-    use std::os::unix::fs::PermissionsExt as _;
     let folder = Folder::new(name);
     let text = r#"
 [scenario]
@@ -154,11 +153,8 @@ to = "b"
 transport = "udp"
 traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
 "#;
-    let programs = folder.join("programs");
-    fs::create_dir(&programs).unwrap();
-    let program = programs.join("openvpn");
-    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let programs = Folder::new("programs");
+    programs.program("openvpn", format!("#!/bin/sh\n{script}\n").as_bytes());
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let mut command = command(&folder, "emu");
     let network = network(&[("host", "a b"), ("openvpn", "west east")], "a:a,west line:west,east b:east,b");

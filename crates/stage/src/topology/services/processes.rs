@@ -23,6 +23,11 @@ impl Processes {
         self.0.push(Process { name, child, log });
     }
 
+    /// Ends a process.
+    pub fn end(&mut self, name: &str) {
+        drop(Processes(self.0.extract_if(.., |process| process.name == name).collect()));
+    }
+
     /// Who of them has ended by itself, and what it said last.
     pub fn ended(&mut self) -> Vec<String> {
         let ended = self.0.iter_mut().filter_map(|process| match process.child.try_wait() {

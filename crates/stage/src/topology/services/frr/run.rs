@@ -134,10 +134,21 @@ impl Routing {
             if distributes {
                 let prefixes = routers.iter().flat_map(|router| &router.waves[wave].expects);
                 let prefixes: BTreeSet<&String> = prefixes.map(|(prefix, _)| prefix).collect();
-                routing.wait_until(
-                    limit,
-                    until_all(&routers, |routing, router| routing.unbound(router, &prefixes)),
-                )?;
+                let unbound = |routing: &Routing, router: &RouterSpec| routing.unbound(router, &prefixes);
+                let mut all = until_all(&routers, unbound);
+                let mut stall = Stall::new(Instant::now());
+                routing.wait_until(limit, |routing| {
+                    let lacking = all(routing);
+                    if stall.is_due(Instant::now(), &lacking) {
+                        let stalled = routers.iter().filter(|router| unbound(routing, router).is_some());
+                        for router in stalled.collect::<Vec<_>>() {
+                            routing.end_daemon(router, Daemon::Ldp);
+                            let namespace = namespace(nodes, router);
+                            routing.start_daemon(router, Daemon::Ldp, namespace, netstage, &library)?;
+                        }
+                    }
+                    Ok(lacking)
+                })?;
                 routing.start_discovery(&routers)?;
             }
             let mut all = until_all(&routers, |routing, router| routing.lacks(router, wave));
@@ -152,11 +163,11 @@ impl Routing {
                         },
                     );
                 }
-                lacking
+                Ok(lacking)
             })?;
         }
         let mut probes = routing.spec.probes.clone();
-        routing.wait_until(limit, |_| reach::lacking(&mut probes, nodes))?;
+        routing.wait_until(limit, |_| Ok(reach::lacking(&mut probes, nodes)))?;
         Ok(routing)
     }
 
@@ -230,10 +241,10 @@ impl Routing {
     fn wait_until(
         &mut self,
         limit: Instant,
-        mut lacking: impl FnMut(&Routing) -> Vec<String>,
+        mut lacking: impl FnMut(&mut Routing) -> Result<Vec<String>, Obstacle>,
     ) -> Result<(), Obstacle> {
         loop {
-            let mut lacking = lacking(self);
+            let mut lacking = lacking(self)?;
             if lacking.is_empty() {
                 return Ok(());
             }
@@ -355,6 +366,10 @@ impl Routing {
         self.keep(router, program, child, log?)
     }
 
+    fn end_daemon(&mut self, router: &RouterSpec, daemon: Daemon) {
+        self.processes.end(&process_name(router, daemon.program()));
+    }
+
     fn log(&self, router: &RouterSpec, program: &str, command: &mut Command) -> Result<PathBuf, Obstacle> {
         processes::log_to(self.folder(router).join(format!("{program}.log")), command)
     }
@@ -366,7 +381,7 @@ impl Routing {
         child: io::Result<Child>,
         log: PathBuf,
     ) -> Result<(), Obstacle> {
-        let name = format!("node.{}: {program}", router.name);
+        let name = process_name(router, program);
         let child = child.map_err(|error| {
             Obstacle::broken(format!("service.{}: {name} cannot be started: {error}", self.spec.name))
         })?;
@@ -392,6 +407,10 @@ impl Routing {
 
 fn namespace<'a>(nodes: &'a [Option<Namespace>], router: &RouterSpec) -> &'a Namespace {
     nodes[router.node].as_ref().expect("a router that is driven is used")
+}
+
+fn process_name(router: &RouterSpec, program: &str) -> String {
+    format!("node.{}: {program}", router.name)
 }
 
 /// A socket is told by its whole path.
