@@ -4,51 +4,51 @@ use crate::bytes::{put, u16_at};
 use crate::ethernet::{Mac, Short, ethertype};
 use core::net::Ipv4Addr;
 
-/// A message; what pads the frame follows.
+/// Length of a message in bytes, without the frame's padding.
 pub const MESSAGE: usize = 28;
 
-/// Ethernet (IANA, ARP hardware types).
+/// ARP hardware type of Ethernet (IANA).
 const ETHERNET: u16 = 1;
 
-/// What a message is for.
+/// Operation of an ARP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Asks who has an address.
+    /// Query for the MAC address that belongs to an IPv4 address.
     Request,
-    /// Tells.
+    /// Answer to a request.
     Reply,
 }
 
-/// Why bytes are no message.
+/// Reasons why bytes are not a valid ARP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// They end early.
+    /// Fewer than [`MESSAGE`] bytes.
     Short,
-    /// Of other hardware or protocols than Ethernet and IPv4.
+    /// Hardware type other than Ethernet, or protocol type other than IPv4.
     OtherKind,
-    /// Neither request nor reply.
+    /// Operation other than request and reply.
     Operation(u16),
-    /// The sender's address is a group's, or zero.
+    /// Sender MAC address that is a group address or zero.
     Sender,
 }
 
-/// A message.
+/// ARP message for IPv4 on Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What it is for.
+    /// Operation code.
     pub operation: Operation,
-    /// The sender's station.
+    /// Sender's MAC address.
     pub sender_mac: Mac,
-    /// The sender's address; unspecified where it only asks whether one is free (RFC 5227).
+    /// Sender's IPv4 address; unspecified in an address probe (RFC 5227).
     pub sender: Ipv4Addr,
-    /// The station it is for; nothing in a request.
+    /// Target's MAC address; zero in a request.
     pub target_mac: Mac,
-    /// The address asked for, or that of the station it is for.
+    /// Queried address in a request; address of the receiver in a reply.
     pub target: Ipv4Addr,
 }
 
 impl Message {
-    /// Reads a message.
+    /// Parses a message.
     pub fn read(bytes: &[u8]) -> Result<Message, Error> {
         let bytes = bytes.first_chunk::<MESSAGE>().ok_or(Error::Short)?;
         if u16_at(bytes, 0) != ETHERNET || u16_at(bytes, 2) != ethertype::IPV4 || bytes[4..6] != [6, 4] {
@@ -68,7 +68,7 @@ impl Message {
         Ok(Message { operation, sender_mac, sender: address(14), target_mac: mac(18), target: address(24) })
     }
 
-    /// Writes it, and gives its length.
+    /// Writes the message and returns its length.
     pub fn write(&self, bytes: &mut [u8]) -> Result<usize, Short> {
         let bytes = bytes.get_mut(..MESSAGE).ok_or(Short)?;
         put(bytes, 0, &ETHERNET.to_be_bytes());
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A request as Linux sends it.
+    /// Request as sent by Linux.
     #[rustfmt::skip]
     const REQUEST: [u8; MESSAGE] = [
         0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 3, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 254,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_messages_are_rejected() {
         let with = |at: usize, byte: u8| {
             let mut bytes = REQUEST;
             bytes[at] = byte;
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn foreign_bytes_are_read_as_they_are_written(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn accepted_bytes_are_written_back_unchanged(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(message) = Message::read(&bytes) {
                 let mut written = [0; MESSAGE];
                 message.write(&mut written).unwrap();

@@ -1,5 +1,5 @@
-//! Big-endian fields at places whose length the caller has checked; they panic elsewhere, so
-//! nothing outside this crate sees them.
+//! Big-endian fields at offsets whose bounds the caller has checked. The functions panic on an offset out of
+//! bounds, so they are private to this crate.
 
 #[inline]
 pub(crate) fn put(bytes: &mut [u8], at: usize, field: &[u8]) {

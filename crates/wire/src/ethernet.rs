@@ -2,34 +2,34 @@
 
 use crate::bytes::{put, u16_at};
 
-/// Both addresses and the type.
+/// Length of an untagged header, bytes: both addresses and the EtherType.
 pub const HEADER: usize = 14;
-/// One VLAN tag.
+/// Length of a VLAN tag, bytes.
 pub const TAG: usize = 4;
-/// Tags a frame may have; more are a mistake or an attack.
+/// Limit on VLAN tags in a frame; more indicate a fault or an attack.
 pub const MAX_TAGS: usize = 4;
 
-/// A station's address.
+/// MAC address.
 pub type Mac = [u8; 6];
 
-/// All stations.
+/// Broadcast address.
 pub const BROADCAST: Mac = [0xff; 6];
 
-/// What follows the header. Values below 0x0600 are lengths (IEEE 802.3).
+/// EtherTypes. Smaller values than 0x0600 are lengths (IEEE 802.3).
 pub mod ethertype {
     /// IPv4.
     pub const IPV4: u16 = 0x0800;
-    /// Address resolution for IPv4.
+    /// ARP.
     pub const ARP: u16 = 0x0806;
-    /// A customer's VLAN tag (802.1Q).
+    /// Customer VLAN tag (802.1Q).
     pub const VLAN: u16 = 0x8100;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;
-    /// MPLS (RFC 5332: downstream-assigned label at the top).
+    /// MPLS (with a downstream-assigned label at the top, RFC 5332).
     pub const MPLS: u16 = 0x8847;
-    /// A provider's VLAN tag (802.1ad).
+    /// Service VLAN tag (802.1ad).
     pub const SERVICE_VLAN: u16 = 0x88a8;
-    /// A provider's VLAN tag as it was before 802.1ad.
+    /// Service VLAN tag as used before 802.1ad.
     pub const OLD_SERVICE_VLAN: u16 = 0x9100;
 }
 
@@ -37,29 +37,29 @@ const fn is_tag(kind: u16) -> bool {
     matches!(kind, ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_SERVICE_VLAN)
 }
 
-/// Why bytes are no frame.
+/// Reasons why bytes are not a valid Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// They end within the header or a tag.
+    /// Bytes end within the header or a tag.
     Short,
-    /// More than [`MAX_TAGS`] tags.
+    /// More than [`MAX_TAGS`] VLAN tags.
     TooManyTags,
 }
 
-/// The buffer is too short for what is to be written.
+/// Error for a buffer shorter than the bytes to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short;
 
-/// A VLAN tag.
+/// VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag {
-    /// What kind of tag it is: [`ethertype::VLAN`] or [`ethertype::SERVICE_VLAN`].
+    /// Tag protocol identifier: [`ethertype::VLAN`] or [`ethertype::SERVICE_VLAN`].
     pub kind: u16,
     /// Priority code point, 3 bits.
     pub priority: u8,
-    /// Drop eligible.
+    /// Drop eligible indicator.
     pub drop_eligible: bool,
-    /// VLAN, 12 bits; 0 is none, a tag of priority only.
+    /// VLAN ID, 12 bits; 0 in a priority tag.
     pub vlan: u16,
 }
 
@@ -78,7 +78,7 @@ impl Tag {
     }
 }
 
-/// A frame whose header and tags are whole.
+/// Ethernet frame with a complete header and complete tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
     bytes: &'a [u8],
@@ -86,7 +86,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the header and the tags.
+    /// Parses the header and the tags.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
         let mut payload = HEADER;
@@ -102,62 +102,62 @@ impl<'a> View<'a> {
         Err(Error::TooManyTags)
     }
 
-    /// To whom.
+    /// Returns the destination MAC address.
     pub fn destination(&self) -> Mac {
         self.bytes.first_chunk().copied().unwrap_or_default()
     }
 
-    /// From whom.
+    /// Returns the source MAC address.
     pub fn source(&self) -> Mac {
         self.bytes[6..].first_chunk().copied().unwrap_or_default()
     }
 
-    /// The tags, outermost first.
+    /// Returns the VLAN tags, outermost first.
     #[inline]
     pub fn tags(&self) -> impl Iterator<Item = Tag> + 'a {
         let (tags, _) = self.bytes[HEADER - 2..self.payload - 2].as_chunks::<TAG>();
         tags.iter().map(|tag| Tag::from_control(u16_at(tag, 0), u16_at(tag, 2)))
     }
 
-    /// What the payload is, of [`ethertype`].
+    /// Returns the EtherType of the payload, one of [`ethertype`].
     #[inline]
     pub fn kind(&self) -> u16 {
         u16_at(self.bytes, self.payload - 2)
     }
 
-    /// Where the payload begins.
+    /// Returns the offset of the payload in bytes.
     #[inline]
     pub fn payload_offset(&self) -> usize {
         self.payload
     }
 
-    /// The payload, with what pads a short frame.
+    /// Returns the payload, including any padding of a short frame.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.payload..]
     }
 }
 
-/// A header to be written.
+/// Ethernet header to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// To whom.
+    /// Destination MAC address.
     pub destination: Mac,
-    /// From whom.
+    /// Source MAC address.
     pub source: Mac,
-    /// Tags, outermost first.
+    /// VLAN tags, outermost first.
     pub tags: &'a [Tag],
-    /// What the payload is, of [`ethertype`].
+    /// EtherType of the payload, one of [`ethertype`].
     pub kind: u16,
 }
 
 impl Header<'_> {
-    /// Bytes it takes.
+    /// Returns the length of the header with its tags, bytes.
     pub const fn length(&self) -> usize {
         HEADER + self.tags.len() * TAG
     }
 
-    /// Writes it; the payload belongs at the length returned.
+    /// Writes the header and returns its length, which is the offset of the payload.
     pub fn write(&self, bytes: &mut [u8]) -> Result<usize, Short> {
         let length = self.length();
         let bytes = bytes.get_mut(..length).ok_or(Short)?;
@@ -184,7 +184,7 @@ mod tests {
     ];
 
     #[test]
-    fn tags_stand_between_addresses_and_type() {
+    fn tags_are_between_addresses_and_ethertype() {
         let header = Header { destination: [1; 6], source: [2; 6], tags: &TAGS, kind: ethertype::MPLS };
         let mut bytes = [0xee; 24];
         assert_eq!(header.write(&mut bytes), Ok(22));
@@ -208,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn tags_without_end_are_refused() {
+    fn excessive_tags_are_rejected() {
         let bytes = [0x81, 0x00].repeat(40);
         assert_eq!(View::new(&bytes), Err(Error::TooManyTags));
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn headers_round_trip(
             destination: Mac, source: Mac, count in 0..=MAX_TAGS, control: [u16; MAX_TAGS], kind in 0x0600_u16..0x8000,
         ) {
             let tags: Vec<Tag> =
@@ -230,7 +230,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(view) = View::new(&bytes) {
                 prop_assert_eq!(view.payload_offset() + view.payload().len(), bytes.len());
                 prop_assert_eq!(HEADER + view.tags().count() * TAG, view.payload_offset());

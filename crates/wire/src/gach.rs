@@ -1,33 +1,33 @@
-//! Generic associated channel header (RFC 5586): what follows the label stack of a packet that
-//! is about the path instead of travelling it.
+//! Generic associated channel header (RFC 5586). It follows the label stack in packets that manage an MPLS
+//! path rather than carry its traffic.
 
-/// Bytes of the header.
+/// Length of the header, bytes.
 pub const HEADER: usize = 4;
 
-/// Channel types, of the IANA registry "MPLS Generalized Associated Channel (G-ACh) Types".
+/// Channel types of the IANA registry "MPLS Generalized Associated Channel (G-ACh) Types".
 pub mod channel {
     /// Delay measurement (RFC 6374).
     pub const DELAY: u16 = 0x000c;
     /// Direct loss and delay measurement (RFC 6374).
     pub const DIRECT_LOSS_DELAY: u16 = 0x000d;
-    /// A reference flow between provider edge routers ([`crate::reference`]): one of the types
-    /// 0x7ff8 to 0x7fff, which are for experiments (RFC 5586 section 10).
+    /// Reference flow between provider edge routers ([`crate::reference`]): an experimental type, 0x7ff8 to
+    /// 0x7fff (RFC 5586 section 10).
     pub const REFERENCE: u16 = 0x7ffa;
 }
 
-/// Why bytes are no channel header.
+/// Reasons why bytes are not a channel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// They end within it.
+    /// Bytes end within the header.
     Short,
-    /// The first nibble is not 1, so this is a packet (RFC 4928) or a pseudowire's word.
+    /// First nibble other than 1: an IP packet (RFC 4928) or a pseudowire control word.
     NotAChannel(u8),
-    /// The version is not 0.
+    /// Version other than 0.
     Version(u8),
 }
 
-/// The channel a message belongs to, of [`channel`]. The reserved byte is ignored, as
-/// RFC 4385 section 5 asks.
+/// Parses the header and returns the channel type, one of [`channel`]. The reserved byte is ignored, as
+/// required by RFC 4385 section 5.
 #[inline]
 pub const fn read(bytes: &[u8]) -> Result<u16, Error> {
     let Some(&[first, _, high, low]) = bytes.first_chunk() else {
@@ -40,7 +40,7 @@ pub const fn read(bytes: &[u8]) -> Result<u16, Error> {
     }
 }
 
-/// The header of a channel.
+/// Returns the header of a channel type.
 #[inline]
 pub const fn header(channel: u16) -> [u8; HEADER] {
     let [high, low] = channel.to_be_bytes();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_stand_where_the_rfc_draws_them() {
+    fn fields_are_at_the_offsets_of_the_rfc() {
         assert_eq!(header(channel::DIRECT_LOSS_DELAY), [0x10, 0, 0, 0x0d]);
         assert_eq!(read(&[0x10, 0xff, 0x12, 0x34, 9]), Ok(0x1234));
         assert_eq!(read(&[0x10, 0, 0]), Err(Error::Short));

@@ -1,16 +1,18 @@
-//! Byte layouts that cross a process, kernel or machine.
+//! Wire formats of the protocols netstage sends and receives.
 //!
-//! Also the one place for header sizes: simulator and dataplane count with these.
+//! Simulator and dataplane take their header sizes from this crate.
 //!
 //! ```
-//! use netstage_wire::mpls::Entry;
+//! use netstage_wire::mpls::Stack;
 //!
-//! let entry = Entry::from_bytes([0, 0x12, 0xc1, 64]);
+//! let stack = Stack::new(&[0, 0x12, 0xc1, 64]).unwrap();
+//! let entry = stack.entries().next().unwrap();
 //! assert_eq!((entry.label.number(), entry.bottom, entry.ttl), (300, true, 64));
 //! assert_eq!(entry.to_bytes(), [0, 0x12, 0xc1, 64]);
 //! ```
 //!
-//! Invariant: no I/O, no allocation, no unsafe code; whatever the bytes, reading them gives a value or `None`.
+//! Invariant: no I/O, no allocation, no unsafe code; parsing any bytes returns a value or an error and never
+//! panics.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -40,45 +42,45 @@ pub mod udp;
 
 pub use protection::{Cipher, Protection};
 
-/// IPv4 header without options (RFC 791).
+/// Length of the IPv4 header without options, bytes (RFC 791).
 pub const IPV4_HEADER: u32 = 20;
-/// IPv6 header (RFC 8200).
+/// Length of the IPv6 header, bytes (RFC 8200).
 pub const IPV6_HEADER: u32 = 40;
-/// UDP header (RFC 768).
+/// Length of the UDP header, bytes (RFC 768).
 pub const UDP_HEADER: u32 = 8;
-/// TCP header without options (RFC 9293).
+/// Length of the TCP header without options, bytes (RFC 9293).
 pub const TCP_HEADER: u32 = 20;
-/// TCP timestamps option with its padding (RFC 7323 appendix A).
+/// Length of the TCP timestamps option with padding, bytes (RFC 7323 appendix A).
 pub const TCP_TIMESTAMPS: u32 = 12;
-/// TCP SACK option of `n` blocks with its padding is this plus 8 per block (RFC 2018).
+/// Length of the TCP SACK option without blocks, with padding, bytes (RFC 2018).
 pub const TCP_SACK_BASE: u32 = 4;
-/// One block of a TCP SACK option (RFC 2018).
+/// Length of one block of the TCP SACK option, bytes (RFC 2018).
 pub const TCP_SACK_BLOCK: u32 = 8;
-/// MPLS label stack entry (RFC 3032).
+/// Length of an MPLS label stack entry, bytes (RFC 3032).
 pub const MPLS_LABEL: u32 = 4;
-/// Associated channel header (RFC 5586).
+/// Length of the associated channel header, bytes (RFC 5586).
 pub const ACH_HEADER: u32 = 4;
-/// RFC 6374 combined loss and delay measurement message, without TLVs.
+/// Length of the combined loss and delay measurement message without TLVs, bytes (RFC 6374).
 pub const LOSS_DELAY_MESSAGE: u32 = 76;
-/// The TLV of a management message that tells how many packets came with a congestion mark.
+/// Length of the TLV in management messages that reports congestion-marked packets, bytes.
 pub const MARKS_TLV: u32 = loss_delay::tlv::MARKS as u32;
-/// A management packet from the VPN label down: label, GAL, channel header, message.
+/// Length of a management packet from the VPN label on, bytes: label, GAL, channel header, message.
 pub const MANAGEMENT_PACKET: u32 = 2 * MPLS_LABEL + ACH_HEADER + LOSS_DELAY_MESSAGE;
 
-/// What a VPN's packet has around it between two provider edge routers.
+/// Encapsulation of VPN packets between two provider edge routers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encapsulation {
-    /// Nothing that counts.
+    /// No overhead counted.
     #[default]
     None,
-    /// A label for the path and one for the VPN.
+    /// Two MPLS labels: path and VPN.
     Mpls,
-    /// The VPN's label in UDP over IPv4 (RFC 7510).
+    /// VPN label in UDP over IPv4 (RFC 7510).
     MplsInUdp,
 }
 
 impl Encapsulation {
-    /// Bytes around a customer's packet.
+    /// Returns the bytes added to a customer packet.
     pub const fn overhead(self) -> u32 {
         match self {
             Encapsulation::None => 0,
@@ -87,18 +89,19 @@ impl Encapsulation {
         }
     }
 
-    /// Bytes of a management packet.
+    /// Returns the length of a management packet, bytes.
     pub const fn management_packet(self) -> u32 {
         match self {
             Encapsulation::None => MANAGEMENT_PACKET,
             Encapsulation::Mpls => MANAGEMENT_PACKET + MPLS_LABEL,
-            // It also asks how many packets came with a congestion mark, which labels do not carry.
+            // Its query also asks for the count of congestion-marked packets; MPLS labels carry no such
+            // marks.
             Encapsulation::MplsInUdp => MANAGEMENT_PACKET + IPV4_HEADER + UDP_HEADER + MARKS_TLV,
         }
     }
 }
 
-// The codecs know the same sizes.
+// The codecs must agree with these sizes.
 const _: () = {
     assert!(IPV4_HEADER == ip::v4::HEADER as u32 && IPV6_HEADER == ip::v6::HEADER as u32);
     assert!(UDP_HEADER == udp::HEADER as u32 && TCP_HEADER == tcp::HEADER as u32);

@@ -1,4 +1,4 @@
-//! MPLS label stacks (RFC 3032; the traffic class was called EXP before RFC 5462).
+//! MPLS label stacks (RFC 3032). The traffic class was called EXP before RFC 5462.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -8,70 +8,70 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 
-/// Bytes of a label stack entry.
+/// Length of a label stack entry, bytes.
 pub const ENTRY: usize = 4;
-/// Entries a stack may have; more are a mistake or an attack.
+/// Limit on entries in a stack; more indicate a fault or an attack.
 pub const MAX_DEPTH: usize = 16;
 
-/// A label: 20 bits.
+/// MPLS label, 20 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(u32);
 
 impl Label {
-    /// Largest label.
+    /// Highest label.
     pub const MAX: Label = Label(0xf_ffff);
-    /// First label that is not for special purposes.
+    /// Lowest label outside the special-purpose range.
     pub const FIRST_UNRESERVED: Label = Label(16);
 
-    /// What is beneath is IPv4 (RFC 3032; not only at the bottom since RFC 4182).
+    /// IPv4 explicit null: the payload is IPv4 (RFC 3032; not only at the bottom since RFC 4182).
     pub const IPV4_EXPLICIT_NULL: Label = Label(0);
-    /// Every router looks at the packet (RFC 3032).
+    /// Router alert: every router on the path examines the packet (RFC 3032).
     pub const ROUTER_ALERT: Label = Label(1);
-    /// What is beneath is IPv6 (RFC 3032; not only at the bottom since RFC 4182).
+    /// IPv6 explicit null: the payload is IPv6 (RFC 3032; not only at the bottom since RFC 4182).
     pub const IPV6_EXPLICIT_NULL: Label = Label(2);
-    /// Asks the neighbour to pop; never in a packet (RFC 3032).
+    /// Implicit null: request to the neighbor to pop the label; never in a packet (RFC 3032).
     pub const IMPLICIT_NULL: Label = Label(3);
-    /// The next label is entropy (RFC 6790).
+    /// Entropy label indicator: the next label is an entropy label (RFC 6790).
     pub const ENTROPY_INDICATOR: Label = Label(7);
-    /// Beneath is a generic associated channel (GAL, RFC 5586).
+    /// Generic associated channel label (GAL): a channel header follows (RFC 5586).
     pub const GENERIC_CHANNEL: Label = Label(13);
     /// Operation and maintenance alert (RFC 3429).
     pub const OAM_ALERT: Label = Label(14);
 
-    /// A label of this number; none above 20 bits.
+    /// Returns the label with this number, or `None` above 20 bits.
     #[inline]
     pub const fn new(number: u32) -> Option<Label> {
         if number <= Label::MAX.0 { Some(Label(number)) } else { None }
     }
 
-    /// Its number.
+    /// Returns the label's number.
     #[inline]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// Reserved for special purposes (RFC 7274): below 16.
+    /// Returns `true` for special-purpose labels, below 16 (RFC 7274).
     #[inline]
     pub const fn is_reserved(self) -> bool {
         self.0 < Label::FIRST_UNRESERVED.0
     }
 }
 
-/// A label stack entry.
+/// MPLS label stack entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Label.
     pub label: Label,
     /// Traffic class, 3 bits.
     pub traffic_class: u8,
-    /// Bottom of stack.
+    /// Bottom-of-stack flag.
     pub bottom: bool,
     /// Time to live.
     pub ttl: u8,
 }
 
 impl Entry {
-    /// From its four bytes; none are wrong.
+    /// Decodes an entry; every value is valid.
     #[inline]
     pub const fn from_bytes(bytes: [u8; ENTRY]) -> Entry {
         let bits = u32::from_be_bytes(bytes);
@@ -83,21 +83,21 @@ impl Entry {
         }
     }
 
-    /// Its four bytes; excess bits of the traffic class are cut off.
+    /// Encodes the entry; excess bits of the traffic class are dropped.
     #[inline]
     pub const fn to_bytes(self) -> [u8; ENTRY] {
         let class = (self.traffic_class & 7) as u32;
         (self.label.0 << 12 | class << 9 | (self.bottom as u32) << 8 | self.ttl as u32).to_be_bytes()
     }
 
-    /// The entry these bytes begin with; none in fewer than four bytes. All a router needs
-    /// that swaps the top label.
+    /// Decodes the entry at the start of `bytes`, or returns `None` for fewer than four bytes. Label
+    /// swapping reads no other entry.
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Entry> {
         bytes.first_chunk().map(|bytes| Entry::from_bytes(*bytes))
     }
 
-    /// Writes over the entry these bytes begin with.
+    /// Writes the entry to the start of `bytes`.
     #[inline]
     pub fn write(self, bytes: &mut [u8]) -> Result<(), Short> {
         *bytes.first_chunk_mut().ok_or(Short)? = self.to_bytes();
@@ -105,35 +105,35 @@ impl Entry {
     }
 }
 
-/// The buffer is too short for what is to be written.
+/// Error for a buffer shorter than the entries to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short;
 
-/// Why bytes are no label stack.
+/// Reasons why bytes are not a valid label stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// They end before an entry says that it is the bottom.
+    /// No entry with the bottom-of-stack flag.
     NoBottom,
     /// More than [`MAX_DEPTH`] entries.
     TooDeep,
-    /// A reserved label where none may stand, or one without a meaning.
+    /// Special-purpose label at a position where it is not allowed, or without a defined meaning.
     Reserved {
-        /// Which label.
+        /// The label.
         label: Label,
-        /// How many entries are above it.
+        /// Number of entries above it.
         depth: usize,
     },
 }
 
-/// A label stack that has a bottom, is not too deep, and whose reserved labels stand where
-/// they may.
+/// Label stack with a bottom, at most [`MAX_DEPTH`] entries, and special-purpose labels only at allowed
+/// positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack<'a> {
     entries: &'a [[u8; ENTRY]],
 }
 
 impl<'a> Stack<'a> {
-    /// The stack these bytes begin with.
+    /// Parses the stack at the start of `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Stack<'a>, Error> {
         let (entries, _) = bytes.as_chunks::<ENTRY>();
@@ -143,7 +143,7 @@ impl<'a> Stack<'a> {
                 return Err(Error::TooDeep);
             }
             let entry = Entry::from_bytes(*entry);
-            if !may_stand(entry, above) {
+            if !is_allowed(entry, above) {
                 return Err(Error::Reserved { label: entry.label, depth });
             }
             if entry.bottom {
@@ -154,48 +154,48 @@ impl<'a> Stack<'a> {
         Err(Error::NoBottom)
     }
 
-    /// The entries, from the top.
+    /// Iterates over the entries from the top.
     #[inline]
     pub fn entries(&self) -> impl DoubleEndedIterator<Item = Entry> + ExactSizeIterator + 'a {
         self.entries.iter().map(|entry| Entry::from_bytes(*entry))
     }
 
-    /// How many entries there are, at least one.
+    /// Returns the number of entries, at least one.
     pub fn depth(&self) -> usize {
         self.entries.len()
     }
 
-    /// Where what it labels begins.
+    /// Returns the offset of the payload, bytes.
     #[inline]
     pub fn payload_offset(&self) -> usize {
         self.entries.len() * ENTRY
     }
 
-    /// Whether a generic associated channel header follows instead of a customer's packet.
+    /// Returns `true` if a generic associated channel header follows instead of a customer's packet.
     #[inline]
     pub fn carries_generic_channel(&self) -> bool {
         self.entries().next_back().is_some_and(|entry| entry.label == Label::GENERIC_CHANNEL)
     }
 }
 
-fn may_stand(entry: Entry, above: Option<Label>) -> bool {
+fn is_allowed(entry: Entry, above: Option<Label>) -> bool {
     if above == Some(Label::ENTROPY_INDICATOR) {
-        // RFC 6790 section 3: an entropy label is not a reserved one.
+        // RFC 6790 section 3: an entropy label is not a special-purpose label.
         return !entry.label.is_reserved();
     }
     match entry.label {
         label if !label.is_reserved() => true,
         Label::IPV4_EXPLICIT_NULL | Label::IPV6_EXPLICIT_NULL | Label::OAM_ALERT => true,
-        // Beneath each of these must be another label.
+        // These labels require another label below them.
         Label::ROUTER_ALERT | Label::ENTROPY_INDICATOR => !entry.bottom,
-        // RFC 5586 section 4.2; the flow labels RFC 6423 lets follow are pseudowires'.
+        // RFC 5586 section 4.2. RFC 6423 allows flow labels below the GAL only for pseudowires.
         Label::GENERIC_CHANNEL => entry.bottom,
         _ => false,
     }
 }
 
-/// Writes a stack from the top; the last entry becomes the bottom, and no other. What it
-/// labels belongs at the length returned.
+/// Writes a stack from the top and returns its length, which is the offset of the payload. Only the last
+/// entry gets the bottom-of-stack flag.
 #[inline]
 pub fn write_stack(entries: &[Entry], bytes: &mut [u8]) -> Result<usize, Short> {
     let length = entries.len() * ENTRY;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_where_the_rfc_draws_them() {
+    fn fields_are_at_the_offsets_of_the_rfc() {
         let entry = Entry { label: Label::new(0x12345).unwrap(), traffic_class: 5, bottom: true, ttl: 0xfe };
         assert_eq!(entry.to_bytes(), [0x12, 0x34, 0x5b, 0xfe]);
         assert_eq!(Entry::from_bytes([0x12, 0x34, 0x5b, 0xfe]), entry);
@@ -250,19 +250,19 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_bounded() {
+    fn depth_is_limited() {
         assert_eq!(Stack::new(&stack(&[16; MAX_DEPTH])).unwrap().depth(), MAX_DEPTH);
         assert_eq!(Stack::new(&stack(&[16; MAX_DEPTH + 1])), Err(Error::TooDeep));
     }
 
     #[test]
-    fn reserved_labels_stand_where_they_may() {
+    fn reserved_labels_are_accepted_only_where_allowed() {
         for labels in [&[100, 13][..], &[0], &[2], &[0, 100], &[1, 100], &[7, 100], &[100, 7, 16, 17], &[14]]
         {
             assert!(Stack::new(&stack(labels)).is_ok(), "{labels:?}");
         }
         assert!(Stack::new(&stack(&[100, 13])).unwrap().carries_generic_channel());
-        let refused: [(&[u32], usize); 10] = [
+        let rejected: [(&[u32], usize); 10] = [
             (&[3], 0),
             (&[100, 3], 1),
             (&[100, 1], 1),
@@ -274,7 +274,7 @@ mod tests {
             (&[15, 16], 0),
             (&[100, 7, 0], 2),
         ];
-        for (labels, depth) in refused {
+        for (labels, depth) in rejected {
             let label = Label::new(labels[depth]).unwrap();
             assert_eq!(Stack::new(&stack(labels)), Err(Error::Reserved { label, depth }), "{labels:?}");
         }
@@ -282,12 +282,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_entry_survives(bytes: [u8; ENTRY]) {
+        fn entries_round_trip(bytes: [u8; ENTRY]) {
             prop_assert_eq!(Entry::from_bytes(bytes).to_bytes(), bytes);
         }
 
         #[test]
-        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             if let Ok(stack) = Stack::new(&bytes) {
                 prop_assert!(stack.payload_offset() <= bytes.len());
                 let bottoms: Vec<usize> =

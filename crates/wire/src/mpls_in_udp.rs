@@ -1,56 +1,57 @@
-//! MPLS in UDP (RFC 7510): a label stack and what it labels as the payload of a datagram.
+//! MPLS in UDP (RFC 7510): a label stack and its payload in a UDP datagram.
 //!
-//! Congestion marks go through the tunnel by [`crate::ip::tunnel`]; the time to live of what
-//! is inside is the caller's.
+//! Congestion marks pass through the tunnel as described in [`crate::ip::tunnel`]. The caller handles the
+//! inner TTL.
 
 use crate::checksum::Sum;
 use crate::ip::{self, Ecn, Fragment, protocol, pseudo_header, v4, v6};
 use crate::udp::{self, ZeroChecksum};
 use core::net::IpAddr;
 
-/// UDP port of the receiver.
+/// Destination UDP port.
 pub const PORT: u16 = 6635;
 
-/// The port a flow is sent from: 14 bits of its hash above 49152, so that routers in between
-/// spread flows but keep each in order (section 3). The folded half makes every bit count.
+/// Returns the source port of a flow: 14 bits of its hash, from 49152 on, so that routers on the path can
+/// balance flows and still keep each flow in order (section 3). The hash is folded so that all of its bits
+/// affect the port.
 #[inline]
 pub const fn source_port(flow_hash: u32) -> u16 {
     let folded = flow_hash ^ flow_hash >> 14 ^ flow_hash >> 28;
     0xc000 | folded as u16 & 0x3fff
 }
 
-/// The header around a label stack.
+/// Outer headers of a tunnel packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// This end of the tunnel.
+    /// Source address: the local tunnel endpoint.
     pub source: IpAddr,
-    /// The other end; of the same version.
+    /// Destination address: the remote tunnel endpoint, of the same IP version.
     pub destination: IpAddr,
-    /// Port it is sent from, of [`source_port`].
+    /// Source port, from [`source_port`].
     pub source_port: u16,
     /// Differentiated services codepoint, 6 bits.
     pub dscp: u8,
     /// ECN codepoint.
     pub ecn: Ecn,
-    /// Time to live, or hop limit.
+    /// TTL or hop limit.
     pub ttl: u8,
-    /// Compute the UDP checksum. Recommended against over IPv4 unless the labels' integrity
-    /// matters; over IPv6 a checksum is the default, and leaving it out needs one of the
-    /// exceptions of section 3.1.
+    /// Computes the UDP checksum. Over IPv4 this is recommended only if the labels need integrity
+    /// protection. Over IPv6 the checksum is the default; omitting it requires one of the exceptions in
+    /// section 3.1.
     pub has_checksum: bool,
 }
 
-/// Why no header was written.
+/// Reasons why the headers cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwritable {
-    /// Source and destination are of different versions.
+    /// Source and destination of different IP versions.
     MixedVersions,
-    /// The buffer is shorter than the headers, or longer than a packet can be.
+    /// Buffer shorter than the headers, or longer than a packet can be.
     DoesNotFit,
 }
 
 impl Outer {
-    /// Bytes of the headers, which is where the label stack belongs.
+    /// Returns the length of the headers, which is the offset of the label stack, bytes.
     #[inline]
     pub const fn length(&self) -> usize {
         match self.source {
@@ -59,8 +60,8 @@ impl Outer {
         }
     }
 
-    /// Writes the headers of a packet that fills the buffer, with label stack and all that
-    /// follows in place behind [`Outer::length`]. Routers may not divide it.
+    /// Writes the headers of a packet that fills the buffer. Label stack and payload must already be in
+    /// place at [`TunnelHeader::length`]. Over IPv4 the packet gets the Don't Fragment bit.
     #[inline]
     pub fn write(&self, packet: &mut [u8]) -> Result<(), Unwritable> {
         let header = self.length() - udp::HEADER;
@@ -80,7 +81,7 @@ impl Outer {
             (IpAddr::V6(source), IpAddr::V6(destination)) => v6::Header {
                 dscp: self.dscp,
                 ecn: self.ecn,
-                // Some routers spread by this instead of the port (RFC 6438).
+                // Some routers balance flows by the flow label instead of the port (RFC 6438).
                 flow_label: self.source_port as u32,
                 next_header: protocol::UDP,
                 hop_limit: self.ttl,
@@ -98,47 +99,47 @@ impl Outer {
     }
 }
 
-/// What came out of a tunnel.
+/// Packet received through a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
-    /// The other end of the tunnel.
+    /// Source address: the remote tunnel endpoint.
     pub source: IpAddr,
-    /// This end.
+    /// Destination address: the local tunnel endpoint.
     pub destination: IpAddr,
-    /// Port it was sent from.
+    /// Source port.
     pub source_port: u16,
-    /// Differentiated services codepoint of the outer header.
+    /// DSCP of the outer header, 6 bits.
     pub dscp: u8,
     /// ECN codepoint of the outer header.
     pub ecn: Ecn,
-    /// Time to live, or hop limit, of the outer header.
+    /// TTL or hop limit of the outer header.
     pub ttl: u8,
-    /// Whether the UDP checksum was computed, and is right.
+    /// UDP checksum present (and verified).
     pub has_checksum: bool,
-    /// Label stack and what it labels.
+    /// Label stack and its payload.
     pub payload: &'a [u8],
 }
 
-/// Why a packet is not one of a tunnel.
+/// Reasons why bytes are not a valid tunnel packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The IP header is malformed.
+    /// Malformed IP header.
     Ip(ip::Error),
-    /// The checksum of the IPv4 header is wrong.
+    /// Invalid IPv4 header checksum.
     HeaderChecksum,
-    /// It is a fragment; a tunnel's packets are not divided.
+    /// Fragment; tunnel packets must not be fragmented.
     Fragment,
-    /// It is not UDP, or for another port.
+    /// Protocol other than UDP, or a different destination port.
     Other,
-    /// The UDP header is malformed.
+    /// Malformed UDP header.
     Udp(udp::Error),
-    /// The UDP checksum is wrong, or zero over IPv6 where that is refused.
+    /// Invalid UDP checksum, or zero over IPv6 where that is rejected.
     Checksum,
 }
 
 impl<'a> View<'a> {
-    /// Checks a packet. `zero_over_ipv6` is taken only by a receiver that has been told so and
-    /// compares both addresses with those of a tunnel (RFC 7510 section 3.1 d, RFC 6936).
+    /// Parses and checks a packet. Pass [`ZeroChecksum::Accepted`] for `zero_over_ipv6` only if the operator
+    /// enabled it and both addresses are compared with those of a tunnel (RFC 7510 section 3.1 d, RFC 6936).
     #[inline]
     pub fn new(packet: &'a [u8], zero_over_ipv6: ZeroChecksum) -> Result<View<'a>, Error> {
         let ip = ip::View::new(packet).map_err(Error::Ip)?;
@@ -199,18 +200,18 @@ mod tests {
     }
 
     #[test]
-    fn ports_stay_in_their_range_and_use_all_of_it() {
+    fn source_ports_cover_exactly_their_range() {
         let ports: BTreeSet<u16> = (0..1 << 14).map(source_port).collect();
         assert_eq!((ports.first(), ports.last()), (Some(&49_152), Some(&65_535)));
         assert_eq!(ports.len(), 1 << 14);
-        // Every bit of the hash counts.
+        // Every bit of the hash affects the port.
         for bit in 0..32 {
             assert_ne!(source_port(1 << bit), source_port(0), "bit {bit}");
         }
     }
 
     #[test]
-    fn checksums_are_left_out_over_ipv6_only_by_agreement() {
+    fn zero_checksums_over_ipv6_need_consent() {
         let label = [0, 1, 1, 64];
         for (is_v6, has_checksum) in [(false, false), (false, true), (true, false), (true, true)] {
             let outer = outer(is_v6, has_checksum);
@@ -227,10 +228,10 @@ mod tests {
                 payload: &label,
             };
             assert_eq!(View::new(&packet, ZeroChecksum::Taken), Ok(expected));
-            let refused = is_v6 && !has_checksum;
+            let is_rejected = is_v6 && !has_checksum;
             let strict = View::new(&packet, ZeroChecksum::Refused);
-            assert_eq!(strict, if refused { Err(Error::Checksum) } else { Ok(expected) });
-            // A damaged label is seen where there is a checksum.
+            assert_eq!(strict, if is_rejected { Err(Error::Checksum) } else { Ok(expected) });
+            // A damaged label is detected only with a checksum.
             let mut damaged = packet.clone();
             *damaged.last_mut().unwrap() ^= 1;
             assert_eq!(View::new(&damaged, ZeroChecksum::Taken).is_err(), has_checksum);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tunnel_packet_is_refused() {
+    fn other_packets_are_rejected() {
         let outer = outer(false, true);
         let mut packet = [0; 32];
         outer.write(&mut packet).unwrap();
@@ -272,7 +273,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out(
+        fn packets_round_trip(
             is_v6: bool, has_checksum: bool, hash: u32, payload in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             let outer = Outer { source_port: source_port(hash), ..outer(is_v6, has_checksum) };
@@ -284,7 +285,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_never_panics(is_v6: bool, at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
+        fn damaged_packets_never_panic(is_v6: bool, at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
             let outer = outer(is_v6, true);
             let mut packet = std::vec![0; outer.length() + 12];
             outer.write(&mut packet).unwrap();

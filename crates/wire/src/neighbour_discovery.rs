@@ -1,70 +1,70 @@
-//! Neighbour discovery for IPv6: solicitations and advertisements of neighbours (RFC 4861
-//! sections 4.3, 4.4 and 7). Routers' and redirects are not read here.
+//! Neighbor Discovery for IPv6: neighbor solicitations and advertisements (RFC 4861 sections 4.3, 4.4 and
+//! 7). Router messages and redirects are not supported.
 
 use crate::bytes::put;
 use crate::ethernet::Mac;
-use crate::ip::{Error as IpError, Fragment, protocol, pseudo_header, v6};
+use crate::ip::{self, Fragment, protocol, pseudo_header, v6};
 use core::net::Ipv6Addr;
 
-/// A solicitation or advertisement with its option and IPv6 header.
+/// Length of a solicitation or advertisement with its option and IPv6 header, bytes.
 pub const PACKET: usize = v6::HEADER + MESSAGE;
 
 const MESSAGE: usize = 24 + 8;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Options with a link-layer address.
+/// Option types with a link-layer address.
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
-/// Of no less has a packet come that passed no router.
+/// Hop limit of every message; a lower one means that a router forwarded the packet.
 const HOP_LIMIT: u8 = 255;
 
 const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// What a neighbour says.
+/// Neighbor Discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Asks who has an address.
+    /// Query for the MAC address that belongs to an IPv6 address.
     Solicitation {
-        /// The address.
+        /// Queried address.
         target: Ipv6Addr,
-        /// Who asks.
+        /// MAC address of the sender.
         link: Option<Mac>,
     },
-    /// Tells.
+    /// Announcement of the MAC address of an IPv6 address.
     Advertisement {
-        /// The address.
+        /// Announced address.
         target: Ipv6Addr,
-        /// Who has it; may be left out in an answer to one station.
+        /// MAC address of the target; may be missing in the answer to a unicast solicitation.
         link: Option<Mac>,
-        /// It answers a solicitation.
+        /// S flag: answer to a solicitation.
         is_solicited: bool,
-        /// It replaces what was known.
+        /// O flag: replaces an existing cache entry.
         overrides: bool,
     },
 }
 
-/// Why a packet holds none of these messages.
+/// Reasons why a packet is not a valid neighbor message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The packet is none.
-    Malformed(IpError),
-    /// It is something else.
+    /// Malformed IPv6 packet.
+    Malformed(ip::Error),
+    /// Different kind of packet.
     Other,
-    /// It passed a router, its checksum or an option is wrong, or it contradicts itself: to be
-    /// ignored (RFC 4861 section 7.1).
+    /// Message to be ignored (RFC 4861 section 7.1): forwarded by a router, invalid checksum or option, or
+    /// contradictory fields.
     Invalid,
 }
 
-/// Whether it may be one of these messages at all, at little cost.
+/// Returns `true` if the packet may be one of these messages. Cheap check before [`read`].
 #[inline]
 pub fn may_be(packet: &v6::View<'_>) -> bool {
     packet.next_header() == protocol::ICMPV6
         && matches!(packet.packet().get(v6::HEADER), Some(&(SOLICITATION | ADVERTISEMENT)))
 }
 
-/// Reads a message, and who sent it.
+/// Parses a message and returns it with its source address.
 pub fn read(packet: &[u8]) -> Result<(Ipv6Addr, Message), Error> {
     let view = v6::View::new(packet).map_err(Error::Malformed)?;
     let transport = view.transport().map_err(Error::Malformed)?;
@@ -87,9 +87,10 @@ pub fn read(packet: &[u8]) -> Result<(Ipv6Addr, Message), Error> {
     let wanted = if kind == SOLICITATION { SOURCE_LINK } else { TARGET_LINK };
     let link = option(&bytes[24..], wanted)?;
     let message = if kind == SOLICITATION {
-        // One who has no address yet only asks whether this one is free.
-        let asks_if_free = source.is_unspecified();
-        if asks_if_free && (link.is_some() || destination != solicited_node(target)) {
+        // The sender has no address yet and checks whether the target is in use (duplicate address
+        // detection).
+        let is_duplicate_detection = source.is_unspecified();
+        if is_duplicate_detection && (link.is_some() || destination != solicited_node(target)) {
             return Err(Error::Invalid);
         }
         Message::Solicitation { target, link }
@@ -103,7 +104,7 @@ pub fn read(packet: &[u8]) -> Result<(Ipv6Addr, Message), Error> {
     Ok((source, message))
 }
 
-/// The link-layer address in an option of this type, if there is one.
+/// Returns the link-layer address in the last option of a type, or `None` without such an option.
 fn option(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Error> {
     let mut found = None;
     while let [kind, length, rest @ ..] = options {
@@ -119,7 +120,7 @@ fn option(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Error> {
     if options.is_empty() { Ok(found.filter(|mac| mac[0] & 1 == 0)) } else { Err(Error::Invalid) }
 }
 
-/// Writes the question who has an address, to its group, or to one station's own address.
+/// Writes a solicitation to the target's solicited-node group, or to the target itself.
 pub fn write_solicitation(
     source: Ipv6Addr,
     link: Mac,
@@ -131,11 +132,11 @@ pub fn write_solicitation(
     write(source, destination, [SOLICITATION, 0], target, (SOURCE_LINK, link), bytes);
 }
 
-/// Writes the answer to somebody who asked for the address of this router. One who has no
-/// address yet is answered before all (RFC 4861 section 7.2.4).
-pub fn write_advertisement(asked_by: Ipv6Addr, target: Ipv6Addr, link: Mac, bytes: &mut [u8; PACKET]) {
-    let is_anonymous = asked_by.is_unspecified();
-    let destination = if is_anonymous { ALL_NODES } else { asked_by };
+/// Writes the router's advertisement in answer to a solicitation from `asked_by`. If that is unspecified,
+/// the advertisement is sent to all nodes (RFC 4861 section 7.2.4).
+pub fn write_advertisement(solicitor: Ipv6Addr, target: Ipv6Addr, link: Mac, bytes: &mut [u8; PACKET]) {
+    let is_anonymous = solicitor.is_unspecified();
+    let destination = if is_anonymous { ALL_NODES } else { solicitor };
     let flags = ROUTER | OVERRIDE | if is_anonymous { 0 } else { SOLICITED };
     write(target, destination, [ADVERTISEMENT, flags], target, (TARGET_LINK, link), bytes);
 }
@@ -157,7 +158,7 @@ fn write(
         ..v6::Header::default()
     };
     let written = header.write(bytes, MESSAGE);
-    debug_assert!(written.is_ok(), "the buffer is of its size");
+    debug_assert!(written.is_ok(), "the buffer has the length of the packet");
     let message = &mut bytes[v6::HEADER..];
     put(message, 0, &[kind, 0, 0, 0, flags]);
     put(message, 8, &target.octets());
@@ -168,16 +169,16 @@ fn write(
     put(message, 2, &sum.to_be_bytes());
 }
 
-/// All stations of a link.
+/// All-nodes multicast address of a link.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group in which the holder of an address listens (RFC 4291 section 2.7.1).
+/// Returns the solicited-node multicast address of an address (RFC 4291 section 2.7.1).
 pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let segments = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | segments[6] & 0xff, segments[7])
 }
 
-/// The Ethernet address of an IPv6 group (RFC 2464 section 7).
+/// Returns the Ethernet address of an IPv6 multicast group (RFC 2464 section 7).
 pub const fn group_mac(group: Ipv6Addr) -> Mac {
     let octets = group.octets();
     [0x33, 0x33, octets[12], octets[13], octets[14], octets[15]]
@@ -188,12 +189,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const US: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x12, 0x34fe);
+    const ROUTER_ADDRESS: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x12, 0x34fe);
     const HOST: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
     const MAC: Mac = [2, 0, 0, 0, 0, 7];
 
     #[test]
-    fn groups_are_those_of_the_rfcs() {
+    fn group_addresses_match_the_rfc_examples() {
         // RFC 4291 section 2.7.1.
         let address = "4037::1:800:200e:8c6c".parse().unwrap();
         assert_eq!(solicited_node(address), "ff02::1:ff0e:8c6c".parse::<Ipv6Addr>().unwrap());
@@ -201,26 +202,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn messages_round_trip() {
         let mut bytes = [0xee; PACKET];
         for to_group in [true, false] {
-            write_solicitation(US, MAC, HOST, to_group, &mut bytes);
-            assert_eq!(read(&bytes), Ok((US, Message::Solicitation { target: HOST, link: Some(MAC) })));
+            write_solicitation(ROUTER_ADDRESS, MAC, HOST, to_group, &mut bytes);
+            assert_eq!(
+                read(&bytes),
+                Ok((ROUTER_ADDRESS, Message::Solicitation { target: HOST, link: Some(MAC) }))
+            );
             assert!(may_be(&v6::View::new(&bytes).unwrap()));
         }
-        write_advertisement(HOST, US, MAC, &mut bytes);
-        let told =
-            Message::Advertisement { target: US, link: Some(MAC), is_solicited: true, overrides: true };
-        assert_eq!(read(&bytes), Ok((US, told)));
-        write_advertisement(Ipv6Addr::UNSPECIFIED, US, MAC, &mut bytes);
+        write_advertisement(HOST, ROUTER_ADDRESS, MAC, &mut bytes);
+        let advertisement = Message::Advertisement {
+            target: ROUTER_ADDRESS,
+            link: Some(MAC),
+            is_solicited: true,
+            overrides: true,
+        };
+        assert_eq!(read(&bytes), Ok((ROUTER_ADDRESS, advertisement)));
+        write_advertisement(Ipv6Addr::UNSPECIFIED, ROUTER_ADDRESS, MAC, &mut bytes);
         assert_eq!(v6::View::new(&bytes).unwrap().destination(), ALL_NODES);
         assert!(matches!(read(&bytes), Ok((_, Message::Advertisement { is_solicited: false, .. }))));
     }
 
     #[test]
-    fn what_may_come_from_beyond_the_link_is_ignored() {
+    fn invalid_messages_are_ignored() {
         let mut good = [0; PACKET];
-        write_solicitation(US, MAC, HOST, true, &mut good);
+        write_solicitation(ROUTER_ADDRESS, MAC, HOST, true, &mut good);
         let with = |at: usize, byte: u8| {
             let mut bytes = good;
             bytes[at] = byte;
@@ -230,16 +238,16 @@ mod tests {
             assert_eq!(with(at, byte), Err(Error::Invalid), "{at}");
         }
         assert_eq!(with(40, 128), Err(Error::Other));
-        // Without an address, and yet with a station.
+        // A source link-layer address although the source is unspecified.
         write_solicitation(Ipv6Addr::UNSPECIFIED, MAC, HOST, true, &mut good);
         assert_eq!(read(&good), Err(Error::Invalid));
     }
 
     proptest! {
         #[test]
-        fn foreign_bytes_never_panic(at in 0..PACKET, byte: u8, length in 0..PACKET) {
+        fn arbitrary_bytes_never_panic(at in 0..PACKET, byte: u8, length in 0..PACKET) {
             let mut bytes = [0; PACKET];
-            write_advertisement(HOST, US, MAC, &mut bytes);
+            write_advertisement(HOST, ROUTER_ADDRESS, MAC, &mut bytes);
             bytes[at] = byte;
             let _ = read(&bytes[..length]);
             let _ = read(&bytes);

@@ -1,5 +1,5 @@
-//! The payload of the traffic engine's packets: a header that numbers and dates them, and
-//! behind it nothing in particular or a bit sequence the receiver can compare.
+//! Payload of the traffic engine's packets: a header with sequence number and send time, then padding or a
+//! pseudorandom bit sequence that the receiver can check.
 //!
 //! ```text
 //!  0        1                 4                              10                       18
@@ -8,35 +8,35 @@
 //! +--------+-----------------+------------------------------+------------------------+----
 //! ```
 //!
-//! Big endian. `kind` is 0xA0 plus the version. `number` counts the packets of the flow from
-//! zero; at a million packets per second 48 bits last nine years. `time` is in nanoseconds of the
-//! sender's clock since the start of the run, which both ends were told. The header is 18 bytes since that is the UDP payload of
-//! the smallest Ethernet frame over IPv4, which RFC 2544 asks for.
+//! Fields are big endian. `kind` is 0xA0 plus the version. `number` counts the packets of the flow from
+//! zero; at a million packets per second 48 bits last nine years. `time` is in nanoseconds of the sender's
+//! clock since the start of the run, which both ends know. The header has 18 bytes because that is the UDP
+//! payload of the smallest Ethernet frame over IPv4, as required by RFC 2544.
 
-/// Version of the layout.
+/// Version of the header layout.
 pub const VERSION: u8 = 1;
-/// Size of the header, bytes.
+/// Length of the header, bytes.
 pub const HEADER: usize = 18;
-/// Flows are numbered below this.
+/// Limit on flow numbers (exclusive).
 pub const FLOW_LIMIT: u32 = 1 << 24;
 
 const KIND: u8 = 0xa0 + VERSION;
 const NUMBER_LIMIT: u64 = 1 << 48;
 
-/// The header's fields.
+/// Fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Number of the flow, below [`FLOW_LIMIT`].
+    /// Flow number, below [`FLOW_LIMIT`].
     pub flow: u32,
-    /// Number of the packet within its flow, below 2⁴⁸.
+    /// Sequence number within the flow, below 2⁴⁸.
     pub number: u64,
-    /// When it was sent, nanoseconds since the start of the run.
+    /// Send time, nanoseconds since the start of the run.
     pub time_ns: u64,
 }
 
 impl Header {
-    /// Writes the header. Panics where `payload` is shorter than [`HEADER`]; excess bits of
-    /// the fields are cut off.
+    /// Writes the header. Excess bits of the fields are dropped. Panics if `payload` is shorter than
+    /// [`HEADER`].
     #[inline]
     pub fn write(&self, payload: &mut [u8]) {
         let head = (u32::from(KIND) << 24) | (self.flow & (FLOW_LIMIT - 1));
@@ -45,7 +45,7 @@ impl Header {
         payload[10..18].copy_from_slice(&self.time_ns.to_be_bytes());
     }
 
-    /// Reads a header; `None` where the bytes are too few or of another kind or version.
+    /// Parses a header. Returns `None` if the payload is too short or of another kind or version.
     #[inline]
     pub fn read(payload: &[u8]) -> Option<Header> {
         let header = payload.first_chunk::<HEADER>()?;
@@ -60,8 +60,8 @@ impl Header {
     }
 }
 
-/// Writes the bit sequence of one packet behind the header: SplitMix64 (Steele, Lea, Flood
-/// 2014) seeded by flow and number, so every packet can be checked by itself.
+/// Writes the bit sequence of a packet behind the header: SplitMix64 (Steele, Lea, Flood 2014), seeded with
+/// flow and number, so that each packet can be checked on its own.
 pub fn fill(payload: &mut [u8], flow: u32, number: u64) {
     let Some(body) = payload.get_mut(HEADER..) else { return };
     let mut words = Words::new(flow, number);
@@ -70,21 +70,21 @@ pub fn fill(payload: &mut [u8], flow: u32, number: u64) {
     }
 }
 
-/// What comparing a received packet told.
+/// Result of comparing a received packet with the sent one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// Number of the packet: of its header, or as its fill betrays it.
+    /// Number of the packet, from its header or recovered from its fill.
     pub number: u64,
-    /// Bits that differ from what was sent, those of the time left out: nobody knows it.
+    /// Number of wrong bits, without those of the time field, whose sent value is unknown.
     pub bit_errors: u64,
 }
 
-/// Compares a packet of a flow with what was sent, errors in its own header included; `expected` is a
-/// number it could have. `None` where it is no packet of this flow.
+/// Compares a received packet of `flow` with the sent one, including the header. `expected` is a number the
+/// packet is likely to have. Returns `None` if it is not a packet of this flow.
 ///
-/// A fill that is right tells the number: the header's own, one that differs from it by one
-/// bit, or the expected one. A fill is right where less than a quarter of its bits differ.
-/// Packets without a fill of eight bytes are taken by their header.
+/// The candidates for the packet's number are the header's number, `expected`, and the header's number with
+/// one bit flipped. The first candidate whose fill differs in less than a quarter of the bits is chosen.
+/// Without a fill of at least eight bytes the header's number is used.
 pub fn compare(payload: &[u8], flow: u32, expected: u64) -> Option<Comparison> {
     let header = payload.first_chunk::<HEADER>()?;
     let claimed = Header::fields(header);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_as_drawn() {
+    fn the_header_has_the_documented_layout() {
         let golden = [0xa1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
         assert_eq!(packet::<HEADER>(), golden);
         assert_eq!(Header::read(&golden), Some(SENT));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_but_those_of_the_time_is_counted() {
+    fn flipped_bits_are_counted_except_in_the_time_field() {
         let sent = packet::<61>();
         let clean = Comparison { number: SENT.number, bit_errors: 0 };
         assert_eq!(compare(&sent, SENT.flow, SENT.number), Some(clean));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_number_is_found_where_it_was_expected() {
+    fn a_corrupted_number_is_replaced_by_the_expected_one() {
         let mut received = packet::<100>();
         received[4..10].fill(0xff);
         let found = compare(&received, SENT.flow, SENT.number).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_packets_are_refused() {
+    fn foreign_packets_are_rejected() {
         assert_eq!(compare(&[0; 100], 1, 0), None);
         assert_eq!(compare(&packet::<100>(), SENT.flow + 1, SENT.number), None);
         assert_eq!(compare(&[0; 17], 1, 0), None);

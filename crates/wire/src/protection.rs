@@ -1,20 +1,20 @@
-//! What gateways put around a packet to protect it on its way through a network that is not theirs: sizes only,
-//! since other people's programs do it.
+//! Per-packet overhead of the VPN protocols used between gateways across a foreign network. Encryption
+//! itself is done by other programs.
 
 use crate::{IPV4_HEADER, UDP_HEADER};
 
-/// How a tunnel protects packets. All of it travels in UDP over IPv4.
+/// Tunnel protocol that protects packets. All run over UDP and IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// ESP in tunnel mode (RFC 4303) in UDP (RFC 3948).
     Esp(Cipher),
-    /// WireGuard's transport data message.
+    /// WireGuard transport data message.
     WireGuard,
-    /// OpenVPN's data packet, version 2.
+    /// OpenVPN data packet, version 2.
     OpenVpn(Cipher),
 }
 
-/// What encrypts and authenticates.
+/// Cipher and authentication algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-GCM with a key of 128 bits (RFC 4106).
@@ -27,18 +27,18 @@ pub enum Cipher {
     TripleDesSha1,
 }
 
-/// Security parameters index and sequence number, and behind the payload the length of the padding and the
-/// next header.
+/// ESP fields of fixed size: SPI and sequence number before the payload, pad length and next header after
+/// it.
 const ESP: u32 = 8 + 2;
-/// Type, receiver and counter.
+/// WireGuard message header: type, receiver index and counter.
 const WIREGUARD: u32 = 16;
-/// Operation code with the peer's number, and the packet's.
+/// OpenVPN data header: opcode with peer ID, and packet ID.
 const OPENVPN: u32 = 4 + 4;
-/// Tag of GCM and Poly1305.
+/// Authentication tag of AES-GCM and Poly1305.
 const TAG: u32 = 16;
 
 impl Protection {
-    /// Bytes around a packet of so many, the padding that one of this size needs included.
+    /// Returns the bytes added to a packet of `packet` bytes, including its padding.
     pub const fn overhead(self, packet: u32) -> u32 {
         let protected = match self {
             Protection::Esp(Cipher::TripleDesSha1) => ESP + padding(packet + 2, 8) + 8 + 12,
@@ -50,7 +50,7 @@ impl Protection {
     }
 }
 
-/// Up to the next whole block.
+/// Returns the bytes that pad `bytes` to a multiple of `block`.
 const fn padding(bytes: u32, block: u32) -> u32 {
     bytes.next_multiple_of(block) - bytes
 }
@@ -60,8 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_packets_on_the_wire() {
-        // By hand: 20 + 8, SPI and number 8, vector 8, trailer 2, tag 16; 1402 + 2 bytes fill blocks of four.
+    fn overhead_matches_packets_on_the_wire() {
+        // Calculated by hand: 20 + 8, SPI and sequence number 8, IV 8, trailer 2, tag 16; 1402 + 2 bytes are
+        // a multiple of four.
         assert_eq!(Protection::Esp(Cipher::Aes128Gcm).overhead(1402), 62);
         assert_eq!(Protection::Esp(Cipher::Aes256Gcm).overhead(1400), 64);
         assert_eq!(Protection::Esp(Cipher::TripleDesSha1).overhead(1400), 64);

@@ -1,5 +1,6 @@
-//! What a reference flow's provider edge router tells the others it measures: a message of our
-//! own behind a channel header ([`crate::gach`]), of the path between two of them and of no VPN.
+//! Message in which the PE of a reference flow publishes its measurements to the other PEs. It is a message
+//! of netstage's own behind a channel header ([`crate::gach`]) and belongs to the path between two PEs, not
+//! to a VPN.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -7,22 +8,22 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! |Version|0 0 0 0|   Reserved    |        Message length         |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |                     Number of the reference                   |
+//! |                        Reference number                       |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |              Sent, nanoseconds since 1970, 64 bits            |
+//! |          Send time, nanoseconds since 1970, 64 bits           |
 //! |              Weight, binary64                                 |
-//! |              Round trip, seconds, binary64                    |
+//! |              Round-trip time, seconds, binary64               |
 //! |              Loss, binary64                                   |
 //! |              Loss events, 64 bits                             |
 //! |              Multiplicative decrease, binary64                |
-//! ~         TLV block, as that of RFC 6374 ([`tlv`])              ~
+//! ~         TLV block as in RFC 6374 ([`tlv`])                    ~
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! The version is 0. Real numbers are those of IEEE 754, so that a follower computes with the
-//! very numbers the publisher has. Without loss events there is no loss yet, and both fields are
-//! zero. Times sent grow strictly; a follower compares them with each other only, so
-//! clocks may differ.
+//! The version is 0. Real numbers use the IEEE 754 binary64 format, so that followers compute with exactly
+//! the publisher's values. Before the first loss event, loss and loss events are both zero. Sent times
+//! increase strictly; a follower compares them only with each other, so the clocks of the two PEs may
+//! differ.
 //!
 //! Reading and writing never panic, whatever the bytes.
 
@@ -31,54 +32,54 @@ pub use crate::loss_delay::{DoesNotFit, Error, tlv};
 use crate::bytes::{put, u16_at, u32_at, u64_at};
 use core::ops::RangeInclusive;
 
-/// Bytes of a message without TLVs.
+/// Length of a message without TLVs, bytes.
 pub const MESSAGE: usize = 56;
 
-/// What a weight may be.
+/// Valid weights.
 pub const WEIGHT: RangeInclusive<f64> = 1e-9..=1e9;
-/// What a round trip may be, seconds.
+/// Valid round-trip times, seconds.
 pub const ROUND_TRIP: RangeInclusive<f64> = 1e-9..=1e4;
-/// What a loss may be where there were loss events.
+/// Valid loss probabilities after the first loss event.
 pub const LOSS: RangeInclusive<f64> = 1e-18..=1.0;
-/// What a multiplicative decrease may be.
+/// Valid multiplicative decreases.
 pub const DECREASE: RangeInclusive<f64> = 1e-9..=(1.0 - 1e-9);
 
-/// The fields of a message.
+/// Fields of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reference {
-    /// Which reference it is about.
+    /// Number of the reference flow.
     pub number: u32,
-    /// When it was sent, nanoseconds since 1970 by the publisher's clock.
+    /// Send time by the publisher's clock, nanoseconds since 1970.
     pub sent_ns: u64,
-    /// Its weight.
+    /// Weight of the flow.
     pub weight: f64,
-    /// Its round trip, seconds.
+    /// Round-trip time, seconds.
     pub round_trip: f64,
-    /// Its loss; zero before the first loss event.
+    /// Loss probability; zero before the first loss event.
     pub loss: f64,
-    /// The loss events that rests on.
+    /// Number of loss events `loss` is based on.
     pub loss_events: u64,
-    /// Its multiplicative decrease b.
+    /// Multiplicative decrease b.
     pub decrease: f64,
 }
 
-/// A field of a number that cannot be.
+/// Field with a value out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Impossible {
-    /// Not in [`WEIGHT`].
+    /// Weight outside [`WEIGHT`].
     Weight,
-    /// Not in [`ROUND_TRIP`].
+    /// Round-trip time outside [`ROUND_TRIP`].
     RoundTrip,
-    /// Not in [`LOSS`], or not zero without loss events.
+    /// Loss outside [`LOSS`], or nonzero without loss events.
     Loss,
-    /// Not in [`DECREASE`].
+    /// Multiplicative decrease outside [`DECREASE`].
     Decrease,
 }
 
 impl Reference {
-    /// Reads the fields of the message these bytes begin with, and gives its length with TLVs;
-    /// what follows is padding of the frame. Reserved bits are ignored. The numbers may be
-    /// any: see [`check`](Reference::check).
+    /// Parses the fields of the message at the start of `bytes` and returns them with the message's length
+    /// including TLVs. Later bytes are frame padding. Reserved bits are ignored. The values are not checked:
+    /// see [`check`](ReferenceMessage::check).
     pub fn read(bytes: &[u8]) -> Result<(Reference, usize), Error> {
         let fields = bytes.first_chunk::<MESSAGE>().ok_or(Error::Short)?;
         if fields[0] >> 4 != 0 {
@@ -101,7 +102,7 @@ impl Reference {
         Ok((reference, claimed))
     }
 
-    /// Whether its numbers can be.
+    /// Checks that all values are in range.
     pub fn check(&self) -> Result<(), Impossible> {
         let is_loss = if self.loss_events == 0 { self.loss == 0.0 } else { LOSS.contains(&self.loss) };
         for (is_right, field) in [
@@ -110,7 +111,7 @@ impl Reference {
             (is_loss, Impossible::Loss),
             (DECREASE.contains(&self.decrease), Impossible::Decrease),
         ] {
-            // Not a number is in no range.
+            // NaN is in no range.
             if !is_right {
                 return Err(field);
             }
@@ -118,8 +119,8 @@ impl Reference {
         Ok(())
     }
 
-    /// Writes the fields of a message that fills the buffer, TLVs included; those are for the
-    /// caller to write behind [`MESSAGE`].
+    /// Writes the fields of a message that fills the buffer, TLVs included. The caller writes the TLVs after
+    /// [`MESSAGE`] bytes.
     pub fn write(&self, message: &mut [u8]) -> Result<(), DoesNotFit> {
         let length = u16::try_from(message.len()).map_err(|_| DoesNotFit)?;
         let fields = message.first_chunk_mut::<MESSAGE>().ok_or(DoesNotFit)?;
@@ -152,7 +153,7 @@ mod tests {
     };
 
     #[test]
-    fn fields_stand_where_they_are_drawn() {
+    fn fields_are_at_the_documented_offsets() {
         let mut bytes = [0xff; MESSAGE + 4];
         REFERENCE.write(&mut bytes).unwrap();
         let mut expected = [0; MESSAGE + 4];
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_messages_are_rejected() {
         let mut bytes = [0; MESSAGE];
         REFERENCE.write(&mut bytes).unwrap();
         for length in 0..MESSAGE {
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_told() {
+    fn out_of_range_values_are_reported() {
         assert_eq!(REFERENCE.check(), Ok(()));
         assert_eq!(Reference { loss: 0.0, loss_events: 0, ..REFERENCE }.check(), Ok(()));
         for wrong in [f64::NAN, f64::INFINITY, -1.0, -0.0, 0.0, 1e12] {
@@ -204,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_message_survives(bytes in prop::collection::vec(any::<u8>(), MESSAGE..200)) {
+        fn messages_round_trip(bytes in prop::collection::vec(any::<u8>(), MESSAGE..200)) {
             let mut bytes = bytes;
             let length = bytes.len() as u16;
             bytes[..4].copy_from_slice(&[0, 0, (length >> 8) as u8, length as u8]);
@@ -216,7 +217,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             if let Ok((reference, length)) = Reference::read(&bytes) {
                 prop_assert!((MESSAGE..=bytes.len()).contains(&length));
                 let _ = reference.check();

@@ -1,8 +1,8 @@
-//! Super-packets: what a host hands to its interface as one, to be cut into the packets that a wire
-//! carries, and checksums it leaves to be finished (segmentation and checksum offload).
+//! Segmentation and checksum offload: super-packets that a host passes to its interface as one, to be cut
+//! into packets for the wire, and checksums that the host leaves unfinished.
 //!
-//! The header in front of such a frame is that of the virtio network device (Virtual I/O Device
-//! version 1.2, section 5.1.6), which the kernel's packet sockets and TAP devices have too.
+//! The header before each frame is that of the virtio network device (Virtual I/O Device version 1.2,
+//! section 5.1.6). The kernel's packet sockets and TAP devices use it too.
 
 use crate::bytes::{put, u16_at, u32_at};
 use crate::checksum::Sum;
@@ -11,41 +11,41 @@ use crate::ip::{self, Fragment, protocol, pseudo_header, v4, v6};
 use crate::tcp::{self, flag};
 use core::net::IpAddr;
 
-/// Bytes of the header.
+/// Length of the header, bytes.
 pub const HEADER: usize = 10;
 
-/// The checksum is to be finished.
+/// Flag: the checksum is unfinished.
 const NEEDS_CHECKSUM: u8 = 1;
-/// Kinds of super-packets, and a bit that goes with them.
+/// Segmentation types, and a flag that may accompany them.
 const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
 const UDP: u8 = 5;
 const ECN: u8 = 0x80;
 
-/// What is left to be done for a frame.
+/// Work left to be done for a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// A checksum to be finished.
+    /// Unfinished checksum.
     pub checksum: Option<Checksum>,
-    /// Bytes of payload for each packet it is to be cut into.
+    /// Segment size for a super-packet: payload bytes of each packet.
     pub segment: Option<u16>,
 }
 
-/// A checksum whose field holds the sum over the pseudo-header.
+/// Unfinished checksum: its field contains the sum over the pseudo-header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum {
-    /// Where in the frame the bytes it covers begin.
+    /// Offset of the covered bytes in the frame.
     pub start: u16,
-    /// Where the field is, from there.
+    /// Offset of the checksum field from `start`.
     pub offset: u16,
 }
 
-/// What is left to be done is nothing that is known, or the frame is none for which it could be.
+/// Error for an unsupported offload, or for a frame that does not match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
 
 impl Offload {
-    /// Reads a header whose fields are in the machine's byte order.
+    /// Decodes a header with fields in native byte order.
     #[inline]
     pub fn from_bytes(bytes: [u8; HEADER]) -> Result<Offload, Unknown> {
         let [flags, kind, _, _, s0, s1, c0, c1, o0, o1] = bytes;
@@ -61,8 +61,8 @@ impl Offload {
 }
 
 impl Checksum {
-    /// Finishes it. `moved` says how much further back everything is than when the header was
-    /// written, as where a VLAN tag was put in since.
+    /// Computes the checksum and writes it into the frame. `moved` is the number of bytes inserted before
+    /// `start` since the header was written, such as a VLAN tag.
     pub fn finish(self, frame: &mut [u8], moved: usize) -> Result<(), Unknown> {
         let start = usize::from(self.start) + moved;
         let field = start + usize::from(self.offset);
@@ -70,31 +70,31 @@ impl Checksum {
             return Err(Unknown);
         }
         let checksum = Sum::ZERO.bytes(&frame[start..]).checksum();
-        // Zero would say that there is none (RFC 768); for TCP both are the same.
+        // In UDP, zero means "no checksum" (RFC 768); in TCP both values are equivalent.
         put(frame, field, &if checksum == 0 { 0xffff } else { checksum }.to_be_bytes());
         Ok(())
     }
 }
 
-/// The packets of a super-packet of TCP segments or UDP datagrams, one after the other.
+/// Iterator over the packets of a super-packet with TCP or UDP.
 #[derive(Clone, Debug)]
 pub struct Segments<'a> {
     frame: &'a [u8],
-    /// Where the IP packet, its transport's header and its payload begin.
+    /// Offsets of the IP packet, the transport header and the payload in the frame.
     network: usize,
     transport: usize,
     payload: usize,
     is_tcp: bool,
     addresses: (IpAddr, IpAddr),
-    /// Payload of each packet.
+    /// Payload bytes of each packet.
     size: usize,
-    /// How much is in packets already, and in how many.
+    /// Payload bytes and packets already written.
     done: usize,
     count: u16,
 }
 
 impl<'a> Segments<'a> {
-    /// Cuts a frame of TCP over IP, or UDP over IP, into packets with `size` bytes of payload each.
+    /// Starts to cut a frame with TCP or UDP over IP into packets with `size` bytes of payload each.
     pub fn new(frame: &'a [u8], size: u16) -> Result<Segments<'a>, Unknown> {
         let ethernet = ethernet::View::new(frame).map_err(|_| Unknown)?;
         let packet = match ethernet.kind() {
@@ -124,13 +124,13 @@ impl<'a> Segments<'a> {
         })
     }
 
-    /// Bytes of the longest frame.
+    /// Returns the length of the longest frame, bytes.
     pub fn longest(&self) -> usize {
         (self.payload + self.size).min(self.frame.len())
     }
 
-    /// Writes the next frame at the beginning of a buffer, and gives its length; `None` after the
-    /// last one, and where the buffer is shorter than [`longest`](Segments::longest).
+    /// Writes the next frame to the start of `buffer` and returns its length. Returns `None` after the last
+    /// frame, or if the buffer is shorter than [`max_frame_length`](Segments::max_frame_length).
     pub fn write(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let left = &self.frame[self.payload + self.done..];
         if left.is_empty() && self.count > 0 || buffer.len() < self.longest() {
@@ -146,10 +146,10 @@ impl<'a> Segments<'a> {
         if self.is_tcp {
             let sequence = u32_at(segment, 4).wrapping_add(self.done as u32);
             put(segment, 4, &sequence.to_be_bytes());
-            // What is said once is said by the first, what ends by the last.
-            let not_again = if is_first { 0 } else { flag::CWR };
-            let not_yet = if is_last { 0 } else { flag::FIN | flag::PSH };
-            segment[13] &= !(not_again | not_yet);
+            // Only the first segment keeps CWR, only the last keeps FIN and PSH.
+            let first_only = if is_first { 0 } else { flag::CWR };
+            let last_only = if is_last { 0 } else { flag::FIN | flag::PSH };
+            segment[13] &= !(first_only | last_only);
         } else {
             let length = segment.len() as u16;
             put(segment, 4, &length.to_be_bytes());
@@ -173,7 +173,7 @@ impl<'a> Segments<'a> {
         let header = usize::from(packet[0] & 0xf) * 4;
         let checksum = Sum::ZERO.bytes(&packet[..header]).checksum();
         put(packet, 10, &checksum.to_be_bytes());
-        debug_assert!(header >= v4::HEADER, "the view was checked");
+        debug_assert!(header >= v4::HEADER, "the header length was checked");
     }
 
     fn write_checksum(&self, segment: &mut [u8]) {
@@ -196,7 +196,7 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    /// A frame of so many tags, with TCP or UDP over IPv4 or IPv6.
+    /// Frame with `tags` VLAN tags and TCP or UDP over IPv4 or IPv6.
     fn frame(tags: usize, is_v6: bool, is_tcp: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
         let mut transport = if is_tcp {
             let mut header =
@@ -241,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn segments_hold_the_payload_in_order_and_are_right(
+        fn segments_are_valid_and_carry_the_payload_in_order(
             tags in 0_usize..3,
             is_v6: bool,
             is_tcp: bool,
@@ -283,7 +283,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(bytes: Vec<u8>, header: [u8; HEADER], size: u16, moved in 0_usize..9) {
+        fn arbitrary_input_never_panics(bytes: Vec<u8>, header: [u8; HEADER], size: u16, moved in 0_usize..9) {
             if let Ok(offload) = Offload::from_bytes(header)
                 && let Some(checksum) = offload.checksum
             {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_finished_where_it_was_left() {
+    fn an_unfinished_checksum_is_completed() {
         for (is_v6, is_tcp, moved) in [(false, true, 0), (true, false, 4)] {
             let mut frame = frame(moved / 4, is_v6, is_tcp, flag::SYN, b"odd");
             let start = 14 + if is_v6 { v6::HEADER } else { v4::HEADER };
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_the_kernels() {
+    fn the_header_matches_the_kernel() {
         let mut bytes = [0; HEADER];
         assert_eq!(Offload::from_bytes(bytes), Ok(Offload::default()));
         (bytes[0], bytes[1]) = (NEEDS_CHECKSUM, TCP_V4 | ECN);
@@ -330,6 +330,6 @@ mod tests {
         let expected = Offload { checksum: Some(Checksum { start: 34, offset: 16 }), segment: Some(1448) };
         assert_eq!(Offload::from_bytes(bytes), Ok(expected));
         bytes[1] = 3;
-        assert_eq!(Offload::from_bytes(bytes), Err(Unknown), "fragments for UDP are of the past");
+        assert_eq!(Offload::from_bytes(bytes), Err(Unknown), "UDP fragmentation offload is obsolete");
     }
 }

@@ -1,48 +1,47 @@
-//! TCP segments (RFC 9293), as far as a router looks at them: ports, flags, and the maximum
-//! segment size a tunnel lowers.
+//! TCP segments (RFC 9293): the fields a router reads, and MSS clamping for tunnels.
 
 use crate::bytes::{put, u16_at, u32_at};
 use crate::checksum::updated;
 
-/// Bytes of a header without options.
+/// Length of a header without options, bytes.
 pub const HEADER: usize = 20;
 
-/// Bits of the flags.
+/// Flag bits.
 pub mod flag {
-    /// The sender is done.
+    /// End of the sender's data.
     pub const FIN: u8 = 0x01;
-    /// Opens a connection.
+    /// Start of a connection.
     pub const SYN: u8 = 0x02;
-    /// Breaks a connection off.
+    /// Reset of a connection.
     pub const RST: u8 = 0x04;
-    /// To be handed on at once.
+    /// Push: immediate delivery to the application.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgement number counts.
+    /// Valid acknowledgment number.
     pub const ACK: u8 = 0x10;
-    /// The congestion window was reduced (RFC 3168).
+    /// Congestion window reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
 }
 
-/// Kinds of options.
+/// Option kinds.
 pub mod option {
-    /// No more options.
+    /// End of options.
     pub const END: u8 = 0;
-    /// Padding of one byte.
+    /// No-operation, one byte of padding.
     pub const NO_OPERATION: u8 = 1;
-    /// Maximum segment size, 4 bytes with its head.
+    /// Maximum segment size, 4 bytes with kind and length.
     pub const MAXIMUM_SEGMENT_SIZE: u8 = 2;
 }
 
-/// Why bytes are no segment.
+/// Reasons why bytes are not a valid TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// They end within the header.
+    /// Bytes end within the header.
     Short,
-    /// The data offset is below five words, or beyond the bytes there are.
+    /// Data offset below five words, or beyond the bytes available.
     DataOffset(u8),
 }
 
-/// A segment whose header is whole.
+/// TCP segment with a complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
     fixed: &'a [u8; HEADER],
@@ -50,7 +49,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The segment these bytes are.
+    /// Parses a segment that fills `segment`.
     #[inline]
     pub fn new(segment: &'a [u8]) -> Result<View<'a>, Error> {
         let fixed = segment.first_chunk::<HEADER>().ok_or(Error::Short)?;
@@ -61,52 +60,53 @@ impl<'a> View<'a> {
         Ok(View { fixed, segment })
     }
 
-    /// Port of the sender.
+    /// Returns the source port.
     #[inline]
     pub fn source(&self) -> u16 {
         u16_at(self.fixed, 0)
     }
 
-    /// Port of the receiver.
+    /// Returns the destination port.
     #[inline]
     pub fn destination(&self) -> u16 {
         u16_at(self.fixed, 2)
     }
 
-    /// Number of the first byte.
+    /// Returns the sequence number of the first byte.
     pub fn sequence(&self) -> u32 {
         u32_at(self.fixed, 4)
     }
 
-    /// Bits of [`flag`].
+    /// Returns the flags, bits of [`flag`].
     #[inline]
     pub fn flags(&self) -> u8 {
         self.fixed[13]
     }
 
-    /// Window as it stands, unscaled.
+    /// Returns the window field, not scaled.
     pub fn window(&self) -> u16 {
         u16_at(self.fixed, 14)
     }
 
-    /// The checksum as it stands.
+    /// Returns the checksum field.
     pub fn checksum(&self) -> u16 {
         u16_at(self.fixed, 16)
     }
 
-    /// Bytes of the header, its options included.
+    /// Returns the header length with options, bytes.
     #[inline]
     pub fn header_length(&self) -> usize {
         usize::from(self.fixed[12] >> 4) * 4
     }
 
-    /// The options: kind and value. Ends at the first that is malformed.
+    /// Iterates over the options as pairs of kind and value; ends at the first malformed one.
     pub fn options(&self) -> impl Iterator<Item = (u8, &'a [u8])> + 'a {
         let (header, length) = (self.segment, self.header_length());
-        places(header, length).map(|(kind, start, end)| (kind, &header[start..end]))
+        option_ranges(header, length).map(|(kind, start, end)| (kind, &header[start..end]))
     }
 
-    /// The maximum segment size it offers; only SYN segments do.
+    /// Returns the value of the maximum segment size option, or `None` if the segment is not a SYN or has no
+    /// such option.
     pub fn maximum_segment_size(&self) -> Option<u16> {
         self.maximum_segment_size_at().map(|at| u16_at(self.segment, at))
     }
@@ -115,20 +115,20 @@ impl<'a> View<'a> {
         if self.flags() & flag::SYN == 0 {
             return None;
         }
-        let mut places = places(self.segment, self.header_length());
+        let mut ranges = option_ranges(self.segment, self.header_length());
         let (_, start, _) =
-            places.find(|&(kind, start, end)| kind == option::MAXIMUM_SEGMENT_SIZE && end - start == 2)?;
+            ranges.find(|&(kind, start, end)| kind == option::MAXIMUM_SEGMENT_SIZE && end - start == 2)?;
         Some(start)
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub fn payload(&self) -> &'a [u8] {
         &self.segment[self.header_length()..]
     }
 }
 
-/// Kind of each option, and where its value begins and ends.
-fn places(segment: &[u8], length: usize) -> impl Iterator<Item = (u8, usize, usize)> + '_ {
+/// Iterates over the options as triples of kind, start and end of the value.
+fn option_ranges(segment: &[u8], length: usize) -> impl Iterator<Item = (u8, usize, usize)> + '_ {
     let options = segment.get(..length).unwrap_or_default();
     let mut at = HEADER;
     core::iter::from_fn(move || {
@@ -145,9 +145,9 @@ fn places(segment: &[u8], length: usize) -> impl Iterator<Item = (u8, usize, usi
     })
 }
 
-/// Lowers the maximum segment size a SYN offers to `limit`, and gives what it was; `None`, and
-/// no change, where it is no higher, is not offered, or this is no SYN. A right checksum stays
-/// right.
+/// Lowers the maximum segment size option of a SYN to `limit` and returns the old value. Returns `None` and
+/// changes nothing if the value is not above `limit`, the option is missing, or the segment is not a SYN. A
+/// valid checksum stays valid.
 pub fn clamp_maximum_segment_size(segment: &mut [u8], limit: u16) -> Option<u16> {
     let view = View::new(segment).ok()?;
     let at = view.maximum_segment_size_at()?;
@@ -157,7 +157,8 @@ pub fn clamp_maximum_segment_size(segment: &mut [u8], limit: u16) -> Option<u16>
     }
     let mut change = (before, limit);
     if !at.is_multiple_of(2) {
-        // The value lies across two words of the sum, which is the same as its bytes swapped.
+        // The value straddles two words of the checksum. That is equivalent to a word with its bytes
+        // swapped.
         change = (before.swap_bytes(), limit.swap_bytes());
     }
     let checksum = updated(view.checksum(), change.0, change.1);
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_where_the_rfc_draws_them() {
+    fn fields_are_at_the_offsets_of_the_rfc() {
         let bytes = segment(flag::SYN | flag::ACK, &[2, 4, 0x05, 0xb4, 1, 3, 3, 7]);
         let view = View::new(&bytes).unwrap();
         assert_eq!((view.source(), view.destination()), (0x1234, 80));
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_segment_size_is_only_lowered_and_only_in_a_syn() {
+    fn mss_is_only_lowered_and_only_in_a_syn() {
         let mss = [2, 4, 0x05, 0xb4];
         let mut bytes = segment(flag::SYN, &mss);
         assert_eq!(clamp_maximum_segment_size(&mut bytes, 1400), Some(1460));
@@ -227,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_clamp_keeps_the_checksum_right(padding in 0_usize..8, offered: u16, limit: u16) {
+        fn mss_clamping_keeps_the_checksum_valid(padding in 0_usize..8, offered: u16, limit: u16) {
             let [high, low] = offered.to_be_bytes();
             let options = [&[option::NO_OPERATION; 8][..padding], &[2, 4, high, low]].concat();
             let mut bytes = segment(flag::SYN, &options);
@@ -238,7 +239,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..80), limit: u16) {
+        fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..80), limit: u16) {
             if let Some(flags) = bytes.get_mut(13) {
                 *flags |= flag::SYN;
             }

@@ -1,12 +1,12 @@
-//! 64 bits of time as STAMP (RFC 8762, RFC 8972) and MPLS loss and delay measurement
-//! (RFC 6374 section 3.4) carry them.
+//! 64-bit timestamps of STAMP (RFC 8762, RFC 8972) and MPLS loss and delay measurement (RFC 6374 section
+//! 3.4).
 
-/// How a timestamp's 64 bits are meant: 32 bits of seconds, then a fraction.
+/// Interpretation of a timestamp: 32 bits of seconds, then a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimestampFormat {
-    /// Seconds since 1900 and 2⁻³² seconds (RFC 5905 section 6).
+    /// Seconds since 1900 and units of 2⁻³² seconds (RFC 5905 section 6).
     Ntp,
-    /// Seconds of the clock's own epoch and nanoseconds (PTP truncated, RFC 8186).
+    /// Seconds since the clock's epoch and nanoseconds (truncated PTP, RFC 8186).
     Ptp,
 }
 
@@ -14,17 +14,17 @@ pub enum TimestampFormat {
 const NTP_TO_UNIX: u64 = 2_208_988_800;
 pub(crate) const NANOSECONDS: u64 = 1_000_000_000;
 
-/// 64 bits of time as they stand in a packet.
+/// 64-bit timestamp as carried in a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// From nanoseconds since 1970, rounded to the format's nearest step below a second.
+    /// Converts nanoseconds since 1970. The fraction of NTP is rounded up.
     pub const fn from_unix(nanoseconds: u64, format: TimestampFormat) -> Timestamp {
         let (seconds, rest) = (nanoseconds / NANOSECONDS, nanoseconds % NANOSECONDS);
         Timestamp(match format {
             TimestampFormat::Ntp => {
-                // Rounded up, so that a nanosecond survives the way there and back.
+                // Rounded up, so that a nanosecond survives the conversion in both directions.
                 let fraction = (rest << 32).div_ceil(NANOSECONDS);
                 (seconds + NTP_TO_UNIX) << 32 | fraction
             }
@@ -32,9 +32,9 @@ impl Timestamp {
         })
     }
 
-    /// Nanoseconds from an earlier timestamp of the same format to this one; negative if that
-    /// one is in fact later. Right if they lie less than 68 years apart, also where the seconds
-    /// begin anew (NTP's in 2036).
+    /// Returns the nanoseconds from `earlier` to this timestamp of the same format; negative if `earlier` is
+    /// in fact later. The result is valid for differences below 68 years, also across a wraparound of the
+    /// seconds (in 2036 for NTP).
     pub const fn since(self, earlier: Timestamp, format: TimestampFormat) -> i64 {
         match format {
             TimestampFormat::Ntp => {
@@ -67,7 +67,7 @@ mod tests {
         }
         // RFC 5905 figure 4: 1 January 1970 is 2,208,988,800.
         assert_eq!(Timestamp::from_unix(0, TimestampFormat::Ntp).0 >> 32, 2_208_988_800);
-        // The seconds of NTP begin anew in February 2036.
+        // The NTP seconds wrap around in February 2036.
         let before = Timestamp(0xffff_ffff << 32);
         assert_eq!(Timestamp(1 << 32).since(before, TimestampFormat::Ntp), 2_000_000_000);
     }

@@ -1,35 +1,35 @@
-//! UDP (RFC 768), and when a checksum of zero is taken (RFC 6935, RFC 6936).
+//! UDP datagrams (RFC 768) and the handling of zero checksums (RFC 6935, RFC 6936).
 
 use crate::bytes::{put, u16_at};
 use crate::checksum::Sum;
 
-/// Bytes of the header.
+/// Length of the header, bytes.
 pub const HEADER: usize = 8;
 
-/// Why bytes are no datagram.
+/// Reasons why bytes are not a valid UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// They end within the header.
+    /// Bytes end within the header.
     Short,
-    /// The length is below eight, or beyond the bytes there are.
+    /// Length field below eight, or above the bytes available.
     Length {
-        /// What it says.
+        /// Length in the header.
         claimed: usize,
-        /// What there is.
+        /// Bytes available.
         present: usize,
     },
 }
 
-/// Whether a checksum of zero, which says that none was computed, is taken.
+/// Handling of datagrams with a checksum of zero (no checksum computed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroChecksum {
-    /// As over IPv4, and on a tunnel's port over IPv6 where the tunnel meets RFC 6936.
+    /// Accepted: over IPv4, and over IPv6 for tunnels that meet RFC 6936.
     Taken,
-    /// As over IPv6 otherwise (RFC 8200 section 8.1).
+    /// Rejected: over IPv6 in all other cases (RFC 8200 section 8.1).
     Refused,
 }
 
-/// A datagram whose length agrees with the bytes there are.
+/// UDP datagram with a valid length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
     header: &'a [u8; HEADER],
@@ -37,7 +37,8 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The datagram these bytes begin with; a first fragment is none, since its length says more.
+    /// Parses the datagram at the start of `bytes`. Fails for a first fragment, since the length field
+    /// exceeds the fragment.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
         let header = bytes.first_chunk::<HEADER>().ok_or(Error::Short)?;
@@ -49,30 +50,31 @@ impl<'a> View<'a> {
         Ok(View { header, datagram })
     }
 
-    /// Port of the sender.
+    /// Returns the source port.
     #[inline]
     pub fn source(&self) -> u16 {
         u16_at(self.header, 0)
     }
 
-    /// Port of the receiver.
+    /// Returns the destination port.
     #[inline]
     pub fn destination(&self) -> u16 {
         u16_at(self.header, 2)
     }
 
-    /// Header and payload, bytes.
+    /// Returns the length of header and payload, bytes.
     #[inline]
     pub fn length(&self) -> u16 {
         u16_at(self.header, 4)
     }
 
-    /// The checksum as it stands.
+    /// Returns the checksum field.
     pub fn checksum(&self) -> u16 {
         u16_at(self.header, 6)
     }
 
-    /// Whether the checksum is right; `pseudo_header` is of this datagram's [`View::length`].
+    /// Returns `true` if the checksum is valid. `pseudo_header` must be the sum for this datagram's
+    /// [`length`](UdpDatagram::length).
     #[inline]
     pub fn checksum_is_right(&self, pseudo_header: Sum, zero: ZeroChecksum) -> bool {
         match self.checksum() {
@@ -81,20 +83,20 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The payload.
+    /// Returns the payload.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.datagram[HEADER..]
     }
 }
 
-/// The buffer is shorter than the header, or longer than a datagram can be.
+/// Error for a buffer shorter than the header, or longer than a datagram can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoesNotFit;
 
-/// Writes the header of a datagram that fills the buffer and whose payload is in place. Without
-/// a `pseudo_header`, of the buffer's length, the checksum is zero; a computed zero is written
-/// as ones (RFC 768).
+/// Writes the header of a datagram that fills the buffer, with the payload already in place. Without a
+/// `pseudo_header` (for the buffer's length) the checksum is zero. A computed checksum of zero is written as
+/// 0xffff (RFC 768).
 #[inline]
 pub fn write(
     datagram: &mut [u8],
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_where_the_rfc_draws_them() {
+    fn fields_are_at_the_offsets_of_the_rfc() {
         let mut bytes = [0xaa; 12];
         write(&mut bytes[..11], 0x0102, 0x0304, None).unwrap();
         assert_eq!(bytes, [1, 2, 3, 4, 0, 11, 0, 0, 0xaa, 0xaa, 0xaa, 0xaa]);
@@ -147,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_taken_only_where_allowed_and_never_computed() {
+    fn zero_checksums_are_accepted_only_where_allowed_and_never_computed() {
         let mut bytes = [0; 10];
         write(&mut bytes, 1, 2, None).unwrap();
         let view = View::new(&bytes).unwrap();
         assert!(view.checksum_is_right(sum(10), ZeroChecksum::Taken));
         assert!(!view.checksum_is_right(sum(10), ZeroChecksum::Refused));
-        // A payload chosen so that the sum is all ones, and its complement zero.
+        // A payload chosen such that the sum is all ones and its complement zero.
         write(&mut bytes, 1, 2, Some(sum(10))).unwrap();
         let checksum = View::new(&bytes).unwrap().checksum();
         bytes[8..].copy_from_slice(&checksum.to_be_bytes());
@@ -165,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_flipped_bit_is_seen(
+        fn every_flipped_bit_is_detected(
             mut bytes in prop::collection::vec(any::<u8>(), HEADER..80), source: u16, destination: u16, bit: prop::sample::Index,
         ) {
             let sum = sum(bytes.len());
@@ -181,7 +183,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(view) = View::new(&bytes) {
                 prop_assert_eq!(view.payload().len() + HEADER, usize::from(view.length()));
                 view.checksum_is_right(Sum::ZERO, ZeroChecksum::Taken);

@@ -1,4 +1,4 @@
-//! The labels a packet had, told to its sender behind the part of it that is quoted (RFC 4884, RFC 4950).
+//! ICMP extension with the MPLS label stack of the packet an error refers to (RFC 4884, RFC 4950).
 
 use super::HEADER;
 use crate::bytes::put;
@@ -6,24 +6,25 @@ use crate::checksum::checksum;
 use crate::ip::{self, View, protocol, pseudo_header, v4, v6};
 use crate::mpls::ENTRY;
 
-/// So much is quoted where something follows (RFC 4884 section 4).
+/// Length of the quoted packet when an extension follows, in bytes (RFC 4884 section 4).
 const QUOTED: usize = 128;
-/// Version and checksum; length, class and type of the object.
+/// Sizes of the extension header (version, checksum) and the object header (length, class, type).
 const STRUCTURE: usize = 4;
 const OBJECT: usize = 4;
 const VERSION: u8 = 2 << 4;
 const LABEL_STACK: [u8; 2] = [1, 1];
 
-/// Why an answer stays without.
+/// Reasons why an extension cannot be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is no destination unreachable or time exceeded, which alone have a place for it.
+    /// Not a destination unreachable or time exceeded message (the only types that take the extension), or a
+    /// malformed stack.
     NoPlace,
-    /// The buffer is too short.
+    /// Buffer too short.
     Buffer,
 }
 
-/// Puts a label stack behind an answer of so many bytes, and gives its new length.
+/// Appends a label stack to the ICMP message of `length` bytes in `answer` and returns its new length.
 pub fn append_label_stack(answer: &mut [u8], length: usize, stack: &[u8]) -> Result<usize, Refused> {
     let view = ip::View::new(answer.get(..length).ok_or(Refused::Buffer)?).map_err(|_| Refused::NoPlace)?;
     let is_v6 = matches!(view, View::V6(_));
@@ -42,7 +43,7 @@ pub fn append_label_stack(answer: &mut [u8], length: usize, stack: &[u8]) -> Res
     let answer = answer.get_mut(..end).ok_or(Refused::Buffer)?;
     answer[length.min(quote + QUOTED)..].fill(0);
     let message = &mut answer[header..];
-    // The length of what is quoted, in words of four bytes or of eight.
+    // Length of the quoted packet: 32-bit words in ICMPv4, 64-bit words in ICMPv6 (RFC 4884 section 4).
     if is_v6 {
         message[4] = (QUOTED / 8) as u8;
     } else {
@@ -84,7 +85,7 @@ mod tests {
     const STACK: [u8; 8] = [0, 1, 0x40, 7, 0, 1, 0x51, 1];
 
     #[test]
-    fn an_answer_over_ipv4_tells_the_labels() {
+    fn an_icmpv4_error_carries_the_label_stack() {
         let mut packet = vec![0; 60];
         (packet[0], packet[3], packet[8], packet[9]) = (0x45, 60, 1, protocol::UDP);
         packet[12..16].copy_from_slice(&[192, 0, 2, 1]);
@@ -97,8 +98,8 @@ mod tests {
         assert!(view.checksum_is_right());
         assert_eq!(view.packet().len(), longer);
         let message = view.transport().payload;
-        assert_eq!(checksum(message), 0, "the sum over a right message");
-        assert_eq!(message[5], 32, "words that are quoted");
+        assert_eq!(checksum(message), 0, "checksum over a valid message");
+        assert_eq!(message[5], 32, "quoted 32-bit words");
         assert_eq!(message[8..68], packet);
         assert!(message[68..136].iter().all(|byte| *byte == 0));
         assert_eq!(checksum(&message[136..]), 0);
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn so_does_one_over_ipv6_that_quoted_more() {
+    fn a_longer_quote_over_icmpv6_is_cut_to_128_bytes() {
         let mut packet = vec![7; 400];
         packet[..8].copy_from_slice(&[0x60, 0, 0, 0, 1, 0x68, protocol::UDP, 1]);
         packet[8..40].fill(0);
@@ -123,13 +124,13 @@ mod tests {
         let message = view.transport().unwrap().payload;
         let sum = pseudo_header(view.source().into(), view.destination().into(), 58, message.len() as u32);
         assert_eq!(sum.bytes(message).folded(), 0xffff);
-        assert_eq!(message[4], 16, "double words that are quoted");
+        assert_eq!(message[4], 16, "quoted 64-bit words");
         assert_eq!(message[8..136], packet[..128]);
         assert_eq!(message[144..], STACK);
     }
 
     #[test]
-    fn others_have_no_place_for_it() {
+    fn other_messages_take_no_extension() {
         let mut answer = vec![0; 600];
         assert_eq!(append_label_stack(&mut answer, 100, &STACK), Err(Refused::NoPlace));
         (answer[0], answer[3], answer[9], answer[20]) = (0x45, 100, protocol::ICMP, 8);

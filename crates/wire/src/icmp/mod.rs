@@ -1,12 +1,14 @@
-//! What a router answers to a packet too large for the next hop, "fragmentation needed"
-//! (RFC 792, RFC 1191) and "packet too big" (RFC 4443, RFC 8201), too long under way, "time
-//! exceeded", or without a route, "destination unreachable", and when it may not (RFC 1122 section 3.2.2, RFC 1812 section 4.3.2, RFC 4443
-//! section 2.4 e).
+//! ICMP errors a router sends, and the cases in which it must not send one (RFC 1122 section 3.2.2, RFC 1812
+//! section 4.3.2, RFC 4443 section 2.4 e):
 //!
-//! Whether a frame came as a link-layer broadcast, and how often to answer at all, is the
-//! caller's to know.
+//! - "fragmentation needed" (RFC 792, RFC 1191) and "packet too big" (RFC 4443, RFC 8201) for a packet above
+//!   the MTU of the next hop,
+//! - "time exceeded" for a packet that has run out of hops,
+//! - "destination unreachable" for a packet without a route.
 //!
-//! - [`extension`]: the labels an answered packet had.
+//! The caller must not answer frames received as link-layer broadcasts, and it limits the rate of errors.
+//!
+//! - [`extension`]: label stack of the packet an error refers to.
 
 pub mod extension;
 
@@ -15,39 +17,39 @@ use crate::checksum::{Sum, checksum};
 use crate::ip::{self, Fragment, protocol, pseudo_header, v4, v6};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Type, code, checksum, and four bytes that depend on them.
+/// Length of the ICMP header, bytes: type, code, checksum, and four bytes that depend on the type.
 pub const HEADER: usize = 8;
-/// An answer over IPv4 is no longer (RFC 1812 section 4.3.2.3).
+/// Longest ICMPv4 error, bytes (RFC 1812 section 4.3.2.3).
 pub const MAX_V4: usize = 576;
-/// An answer over IPv6 is no longer: the least every link carries (RFC 4443 section 2.4 c).
+/// Longest ICMPv6 error, bytes: the minimum IPv6 MTU (RFC 4443 section 2.4 c).
 pub const MAX_V6: usize = 1280;
 
-/// Internetwork control, which RFC 1812 section 4.3.2.5 asks for: class selector 6.
+/// Internetwork control (class selector 6), as recommended by RFC 1812 section 4.3.2.5.
 const DSCP: u8 = 48;
 
-/// Why no answer may be, or can be, sent.
+/// Reasons why no error is sent for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The packet is none.
+    /// Malformed packet.
     Malformed(ip::Error),
-    /// It is itself an ICMP error, or could be.
+    /// ICMP error, or a packet that may be one.
     IcmpError,
-    /// It is a later fragment.
+    /// Fragment other than the first.
     LaterFragment,
-    /// It went to several receivers.
+    /// Multicast or broadcast destination.
     ManyReceivers,
-    /// Its source is not one host.
+    /// Source address that does not identify a single host.
     NoSingleSource,
-    /// A router may divide it instead.
+    /// Packet that may be fragmented instead.
     MayFragment,
-    /// The next hop carries less than IP asks of every link (68 bytes of IPv4, 1280 of IPv6):
-    /// a tunnel then divides and reassembles by itself.
+    /// MTU of the next hop below the minimum (68 bytes for IPv4, 1280 for IPv6): a tunnel with such an MTU
+    /// must fragment and reassemble by itself.
     MtuTooSmall,
-    /// The buffer does not hold the answer: [`MAX_V4`] or [`MAX_V6`] bytes do.
+    /// Buffer too short for the error; [`MAX_V4`] or [`MAX_V6`] bytes are enough.
     Buffer,
 }
 
-/// Writes the answer to an IPv4 packet larger than the next hop's `mtu`, and gives its length.
+/// Writes "fragmentation needed" for an IPv4 packet larger than the next hop's `mtu` and returns its length.
 /// `source` is the router's address.
 pub fn fragmentation_needed(
     offending: &[u8],
@@ -60,30 +62,31 @@ pub fn fragmentation_needed(
         return Err(Refused::MayFragment);
     }
     let [high, low] = mtu.to_be_bytes();
-    let may_be = if mtu < 68 { Err(Refused::MtuTooSmall) } else { Ok(()) };
-    answer_v4(&view, source, [3, 4, 0, 0, 0, 0, high, low], may_be, answer)
+    let precondition = if mtu < 68 { Err(Refused::MtuTooSmall) } else { Ok(()) };
+    answer_v4(&view, source, [3, 4, 0, 0, 0, 0, high, low], precondition, answer)
 }
 
-/// Writes the answer to an IPv4 packet whose time to live ended here, and gives its length.
-/// `source` is the router's address.
+/// Writes "time exceeded" for an IPv4 packet whose TTL expired and returns its length. `source` is the
+/// router's address.
 pub fn time_exceeded_v4(offending: &[u8], source: Ipv4Addr, answer: &mut [u8]) -> Result<usize, Refused> {
     let view = v4::View::new(offending).map_err(Refused::Malformed)?;
     answer_v4(&view, source, [11, 0, 0, 0, 0, 0, 0, 0], Ok(()), answer)
 }
 
-/// Writes the answer to an IPv4 packet for which there is no route (net unreachable, RFC 1812
-/// section 5.2.7.1), and gives its length. `source` is the router's address.
+/// Writes "net unreachable" for an IPv4 packet without a route (RFC 1812 section 5.2.7.1) and returns its
+/// length. `source` is the router's address.
 pub fn no_route_v4(offending: &[u8], source: Ipv4Addr, answer: &mut [u8]) -> Result<usize, Refused> {
     let view = v4::View::new(offending).map_err(Refused::Malformed)?;
     answer_v4(&view, source, [3, 0, 0, 0, 0, 0, 0, 0], Ok(()), answer)
 }
 
-/// An error with this header, if one may be sent, and then if the last condition holds.
+/// Writes an error with this header if the packet may be answered and `precondition` is `Ok`. Its error is
+/// reported only if no other reason applies.
 fn answer_v4(
     view: &v4::View<'_>,
     source: Ipv4Addr,
     message_header: [u8; HEADER],
-    may_be: Result<(), Refused>,
+    precondition: Result<(), Refused>,
     answer: &mut [u8],
 ) -> Result<usize, Refused> {
     if view.fragment() == Fragment::Later {
@@ -99,7 +102,7 @@ fn answer_v4(
     if transport.protocol == protocol::ICMP && !is_query_v4(transport.payload) {
         return Err(Refused::IcmpError);
     }
-    may_be?;
+    precondition?;
     let quoted = view.packet().len().min(MAX_V4 - v4::HEADER - HEADER);
     let length = v4::HEADER + HEADER + quoted;
     let answer = answer.get_mut(..length).ok_or(Refused::Buffer)?;
@@ -119,9 +122,9 @@ fn answer_v4(
     Ok(length)
 }
 
-/// Writes the answer to an IPv6 packet larger than the next hop's `mtu`, and gives its length.
-/// `source` is the router's address. A packet to many receivers is answered too, since that is
-/// how its source finds the MTU (RFC 4443 section 2.4 e.3).
+/// Writes "packet too big" for an IPv6 packet larger than the next hop's `mtu` and returns its length.
+/// `source` is the router's address. Multicast packets are answered too, for path MTU discovery (RFC 4443
+/// section 2.4 e.3).
 pub fn packet_too_big(
     offending: &[u8],
     source: Ipv6Addr,
@@ -130,23 +133,23 @@ pub fn packet_too_big(
 ) -> Result<usize, Refused> {
     let view = v6::View::new(offending).map_err(Refused::Malformed)?;
     let [a, b, c, d] = mtu.to_be_bytes();
-    let may_be = if mtu < MAX_V6 as u32 { Err(Refused::MtuTooSmall) } else { Ok(()) };
-    answer_v6(&view, source, [2, 0, 0, 0, a, b, c, d], may_be, answer)
+    let precondition = if mtu < MAX_V6 as u32 { Err(Refused::MtuTooSmall) } else { Ok(()) };
+    answer_v6(&view, source, [2, 0, 0, 0, a, b, c, d], precondition, answer)
 }
 
-/// Writes the answer to an IPv6 packet whose hop limit ended here, and gives its length.
-/// `source` is the router's address.
+/// Writes "time exceeded" for an IPv6 packet whose hop limit expired and returns its length. `source` is the
+/// router's address.
 pub fn time_exceeded_v6(offending: &[u8], source: Ipv6Addr, answer: &mut [u8]) -> Result<usize, Refused> {
     answer_v6_to_one(offending, source, [3, 0, 0, 0, 0, 0, 0, 0], answer)
 }
 
-/// Writes the answer to an IPv6 packet for which there is no route (RFC 4443 section 3.1), and
-/// gives its length. `source` is the router's address.
+/// Writes "no route to destination" for an IPv6 packet (RFC 4443 section 3.1) and returns its length.
+/// `source` is the router's address.
 pub fn no_route_v6(offending: &[u8], source: Ipv6Addr, answer: &mut [u8]) -> Result<usize, Refused> {
     answer_v6_to_one(offending, source, [1, 0, 0, 0, 0, 0, 0, 0], answer)
 }
 
-/// Unlike "packet too big", it may not be about a packet to a group.
+/// Writes an error other than "packet too big", which must not answer a multicast packet.
 fn answer_v6_to_one(
     offending: &[u8],
     source: Ipv6Addr,
@@ -154,15 +157,15 @@ fn answer_v6_to_one(
     answer: &mut [u8],
 ) -> Result<usize, Refused> {
     let view = v6::View::new(offending).map_err(Refused::Malformed)?;
-    let may_be = if view.destination().is_multicast() { Err(Refused::ManyReceivers) } else { Ok(()) };
-    answer_v6(&view, source, message_header, may_be, answer)
+    let precondition = if view.destination().is_multicast() { Err(Refused::ManyReceivers) } else { Ok(()) };
+    answer_v6(&view, source, message_header, precondition, answer)
 }
 
 fn answer_v6(
     view: &v6::View<'_>,
     source: Ipv6Addr,
     message_header: [u8; HEADER],
-    may_be: Result<(), Refused>,
+    precondition: Result<(), Refused>,
     answer: &mut [u8],
 ) -> Result<usize, Refused> {
     if view.source().is_unspecified() || view.source().is_multicast() {
@@ -172,7 +175,7 @@ fn answer_v6(
     if transport.protocol == protocol::ICMPV6 && !is_informational_v6(&transport) {
         return Err(Refused::IcmpError);
     }
-    may_be?;
+    precondition?;
     let quoted = view.packet().len().min(MAX_V6 - v6::HEADER - HEADER);
     let length = v6::HEADER + HEADER + quoted;
     let answer = answer.get_mut(..length).ok_or(Refused::Buffer)?;
@@ -199,12 +202,12 @@ fn is_one_host_v4(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
-/// Types known not to be errors; of others nobody knows.
+/// Known query types; an unknown type may be an error.
 fn is_query_v4(message: &[u8]) -> bool {
     matches!(message.first(), Some(0 | 8..=10 | 13..=18 | 42 | 43))
 }
 
-/// Errors are below 128, and a redirect counts as one; what a later fragment holds nobody knows.
+/// Types from 128 on are informational, except redirects. The type in a later fragment is unknown.
 fn is_informational_v6(transport: &ip::Transport) -> bool {
     const REDIRECT: u8 = 137;
     transport.fragment != Fragment::Later
@@ -265,7 +268,7 @@ mod tests {
     const OTHER: [u8; 4] = [10, 0, 0, 2];
 
     #[test]
-    fn an_answer_tells_the_mtu_and_quotes_what_fits() {
+    fn an_error_carries_the_mtu_and_quotes_what_fits() {
         for (size, expected) in [(8, 20 + 8 + 28), (1480, MAX_V4)] {
             let offending = packet_v4(HOST, OTHER, protocol::UDP, &std::vec![7; size]);
             let answer = answer_v4(&offending).unwrap();
@@ -280,7 +283,7 @@ mod tests {
             );
             assert_eq!(checksum(message), 0);
             assert_eq!(message[8..], offending[..message.len() - 8]);
-            // The answer is itself an error, about which nothing is said.
+            // An ICMP error is not answered with another.
             assert_eq!(answer_v4(&answer), Err(Refused::IcmpError));
             assert_eq!(
                 fragmentation_needed(&offending, ROUTER_V4, 1400, &mut std::vec![0; expected - 1]),
@@ -313,9 +316,9 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_answered_is_not() {
+    fn packets_that_must_not_be_answered_are_not() {
         let udp = |source, destination| packet_v4(source, destination, protocol::UDP, &[0; 8]);
-        for (source, destination, refused) in [
+        for (source, destination, reason) in [
             (HOST, [224, 0, 0, 1], Refused::ManyReceivers),
             (HOST, [255; 4], Refused::ManyReceivers),
             ([0; 4], OTHER, Refused::NoSingleSource),
@@ -323,7 +326,7 @@ mod tests {
             ([224, 0, 0, 1], OTHER, Refused::NoSingleSource),
             ([255; 4], OTHER, Refused::NoSingleSource),
         ] {
-            assert_eq!(answer_v4(&udp(source, destination)), Err(refused));
+            assert_eq!(answer_v4(&udp(source, destination)), Err(reason));
         }
         let mut later = udp(HOST, OTHER);
         later[7] = 1;
@@ -340,9 +343,9 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_answered_over_ipv6_is_not() {
+    fn ipv6_packets_that_must_not_be_answered_are_not() {
         let udp = |source, destination| packet_v6(source, destination, protocol::UDP, &[0; 8]);
-        // Multicast is answered, as RFC 4443 section 2.4 e.3 makes an exception for it.
+        // Multicast is answered: an exception by RFC 4443 section 2.4 e.3.
         assert!(answer_v6(&udp(0xfd00, 0xff0e)).is_ok());
         assert_eq!(answer_v6(&udp(0xff0e, 0xfd00)), Err(Refused::NoSingleSource));
         assert_eq!(answer_v6(&udp(0, 0xfd00)), Err(Refused::NoSingleSource));
@@ -363,30 +366,30 @@ mod tests {
         assert_eq!(small, Err(Refused::MtuTooSmall));
     }
 
-    type Tell<A> = fn(&[u8], A, &mut [u8]) -> Result<usize, Refused>;
+    type WriteError<A> = fn(&[u8], A, &mut [u8]) -> Result<usize, Refused>;
 
     #[test]
-    fn what_needs_no_number_is_told_without_one() {
+    fn time_exceeded_and_no_route_carry_no_mtu() {
         let mut answer = [0xee; MAX_V6];
-        let ways: [(Tell<Ipv4Addr>, u8); 2] = [(time_exceeded_v4, 11), (no_route_v4, 3)];
-        for (tell, kind) in ways {
-            // May be divided, and is answered all the same.
+        let cases: [(WriteError<Ipv4Addr>, u8); 2] = [(time_exceeded_v4, 11), (no_route_v4, 3)];
+        for (write_error, kind) in cases {
+            // Answered although it may be fragmented.
             let mut offending = packet_v4(HOST, OTHER, protocol::UDP, &[7; 8]);
             offending[6] = 0;
-            let length = tell(&offending, ROUTER_V4, &mut answer).unwrap();
+            let length = write_error(&offending, ROUTER_V4, &mut answer).unwrap();
             let view = v4::View::new(&answer[..length]).unwrap();
             assert!(view.checksum_is_right());
             let message = view.transport().payload;
             assert_eq!((message[..2].to_vec(), &message[4..8]), ([kind, 0].to_vec(), &[0; 4][..]));
             assert_eq!((checksum(message), &message[8..]), (0, &offending[..]));
-            assert_eq!(tell(view.packet(), ROUTER_V4, &mut [0; MAX_V4]), Err(Refused::IcmpError));
+            assert_eq!(write_error(view.packet(), ROUTER_V4, &mut [0; MAX_V4]), Err(Refused::IcmpError));
             let to_group = packet_v4(HOST, [224, 0, 0, 1], protocol::UDP, &[7; 8]);
-            assert_eq!(tell(&to_group, ROUTER_V4, &mut answer), Err(Refused::ManyReceivers));
+            assert_eq!(write_error(&to_group, ROUTER_V4, &mut answer), Err(Refused::ManyReceivers));
         }
-        let ways: [(Tell<Ipv6Addr>, u8); 2] = [(time_exceeded_v6, 3), (no_route_v6, 1)];
-        for (tell, kind) in ways {
+        let cases: [(WriteError<Ipv6Addr>, u8); 2] = [(time_exceeded_v6, 3), (no_route_v6, 1)];
+        for (write_error, kind) in cases {
             let offending = packet_v6(0xfd00, 0xfd01, protocol::UDP, &[7; 8]);
-            let length = tell(&offending, ROUTER_V6, &mut answer).unwrap();
+            let length = write_error(&offending, ROUTER_V6, &mut answer).unwrap();
             let view = v6::View::new(&answer[..length]).unwrap();
             let message = view.transport().unwrap().payload;
             assert_eq!((message[..2].to_vec(), &message[4..8]), ([kind, 0].to_vec(), &[0; 4][..]));
@@ -394,13 +397,13 @@ mod tests {
             let pseudo = pseudo_header(source, destination, protocol::ICMPV6, message.len() as u32);
             assert_eq!((pseudo.bytes(message).folded(), &message[8..]), (0xffff, &offending[..]));
             let to_group = packet_v6(0xfd00, 0xff0e, protocol::UDP, &[7; 8]);
-            assert_eq!(tell(&to_group, ROUTER_V6, &mut answer), Err(Refused::ManyReceivers));
+            assert_eq!(write_error(&to_group, ROUTER_V6, &mut answer), Err(Refused::ManyReceivers));
         }
     }
 
     proptest! {
         #[test]
-        fn foreign_bytes_never_panic(
+        fn arbitrary_bytes_never_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..100), first: bool, mtu: u16, room in 0..MAX_V6,
         ) {
             let mut bytes = bytes;

@@ -1,38 +1,38 @@
-//! Dividing an IPv4 packet that the way ahead does not carry whole (RFC 791 section 3.2,
-//! RFC 1812 section 4.2.2.7). Its receiver puts it together again.
+//! IPv4 fragmentation (RFC 791 section 3.2, RFC 1812 section 4.2.2.7).
 
 use super::v4::{self, DONT_FRAGMENT, MORE_FRAGMENTS};
 use crate::bytes::{put, u16_at};
 use crate::checksum::checksum;
 
-/// What IPv4 asks of every link.
+/// Minimum MTU of an IPv4 link, bytes (RFC 791).
 pub const LEAST_MTU: u16 = 68;
-/// Bytes of a header with all the options it can have.
+/// Longest IPv4 header with options, bytes.
 const LONGEST_HEADER: usize = 60;
 
-/// Why a packet is not divided.
+/// Reasons why a packet is not fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Its sender forbids it.
+    /// The packet has the Don't Fragment bit.
     DontFragment,
-    /// The link carries less than IP asks of every link.
+    /// The MTU is below [`MIN_MTU`].
     MtuTooSmall,
 }
 
-/// The fragments of a packet, one after the other.
+/// Iterator over the fragments of a packet.
 #[derive(Clone, Debug)]
 pub struct Fragments<'a> {
     packet: v4::View<'a>,
     mtu: usize,
-    /// How much of the payload is in fragments already.
+    /// Payload bytes already written.
     done: usize,
-    /// Header of all but the first: options that are not to be copied are left out.
+    /// Header of every fragment but the first, without the options that are not copied.
     later: [u8; LONGEST_HEADER],
     later_length: usize,
 }
 
 impl<'a> Fragments<'a> {
-    /// Fragments of at most `mtu` bytes. A packet that fits is one of them.
+    /// Starts to fragment `packet` into fragments of at most `mtu` bytes. A packet that fits yields one
+    /// fragment.
     pub fn new(packet: v4::View<'a>, mtu: u16) -> Result<Fragments<'a>, Refused> {
         if packet.dont_fragment() {
             return Err(Refused::DontFragment);
@@ -47,14 +47,14 @@ impl<'a> Fragments<'a> {
             put(&mut later, length, option);
             length += option.len();
         }
-        // Zeros behind the last option are its end.
+        // Zeros after the last option act as "end of options".
         let later_length = length.next_multiple_of(4);
         later[0] = 0x40 | (later_length / 4) as u8;
         Ok(Fragments { packet, mtu: mtu.into(), done: 0, later, later_length })
     }
 
-    /// Writes the next fragment at the beginning of a buffer, and gives its length; `None` after
-    /// the last one, and where the buffer holds no `mtu` bytes.
+    /// Writes the next fragment to the start of `buffer` and returns its length. Returns `None` after the
+    /// last fragment, or if the buffer is shorter than `mtu`.
     pub fn write(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let payload = &self.packet.packet()[self.packet.header_length()..];
         if self.done >= payload.len() || buffer.len() < self.mtu {
@@ -66,26 +66,26 @@ impl<'a> Fragments<'a> {
         };
         let room = self.mtu - header.len();
         let left = payload.len() - self.done;
-        // All but the last are whole units of eight bytes.
-        let taken = if left > room { room & !7 } else { left };
-        let length = header.len() + taken;
-        let is_last = taken == left;
+        // All fragments but the last carry a multiple of eight bytes.
+        let part_length = if left > room { room & !7 } else { left };
+        let length = header.len() + part_length;
+        let is_last = part_length == left;
         let flags = u16_at(self.packet.packet(), 6);
         let offset = (flags & 0x1fff) + (self.done / 8) as u16;
         let more = if is_last { flags & MORE_FRAGMENTS } else { MORE_FRAGMENTS };
         put(buffer, 0, header);
-        put(buffer, header.len(), &payload[self.done..self.done + taken]);
+        put(buffer, header.len(), &payload[self.done..self.done + part_length]);
         put(buffer, 2, &(length as u16).to_be_bytes());
         put(buffer, 6, &(flags & !(DONT_FRAGMENT | MORE_FRAGMENTS | 0x1fff) | more | offset).to_be_bytes());
         put(buffer, 10, &[0, 0]);
         let sum = checksum(&buffer[..header.len()]);
         put(buffer, 10, &sum.to_be_bytes());
-        self.done += taken;
+        self.done += part_length;
         Some(length)
     }
 }
 
-/// The options every fragment has to have: those with the first bit of their type set.
+/// Options copied into every fragment: those with the top bit of their type set.
 fn copied_options(options: &[u8]) -> impl Iterator<Item = &[u8]> {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forbids_it_is_obeyed() {
+    fn dont_fragment_is_obeyed() {
         let mut bytes = packet(&[], &[0; 100]);
         assert_eq!(Fragments::new(v4::View::new(&bytes).unwrap(), 67).unwrap_err(), Refused::MtuTooSmall);
         bytes[6] |= 0x40;
@@ -146,21 +146,21 @@ mod tests {
     }
 
     #[test]
-    fn options_are_copied_as_their_types_ask() {
-        // A record of the route stays with the first; a source route and a router alert go along.
+    fn options_are_copied_by_their_copied_flag() {
+        // Record route stays in the first fragment; source route and router alert are copied.
         let options = [1, 7, 7, 4, 0, 0, 0, 0, 131, 3, 4, 148, 4, 0, 0, 0];
         let all = fragments(&packet(&options, &[5; 60]), 68);
         let headers: Vec<&[u8]> =
             all.iter().map(|fragment| v4::View::new(fragment).unwrap().options()).collect();
         let later = &[131, 3, 4, 148, 4, 0, 0, 0][..];
         assert_eq!(headers, [&options[..], later]);
-        // Options that end early are not read beyond their end.
+        // Truncated options are not read past their end.
         assert_eq!(copied_options(&[131, 9, 4, 0]).count(), 0);
         assert_eq!(copied_options(&[0, 0, 131, 3]).count(), 0);
     }
 
     #[test]
-    fn a_fragment_is_divided_again() {
+    fn a_fragment_is_fragmented_again() {
         let whole: Vec<u8> = (0..=255).cycle().take(3000).collect();
         let first = fragments(&packet(&[], &whole), 1500);
         let again: Vec<Vec<u8>> = first.iter().flat_map(|fragment| fragments(fragment, 576)).collect();
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(reassembled(&again), whole);
     }
 
-    /// The payload, which the fragments must cover once, in order.
+    /// Payload of the fragments, which must be contiguous and in order.
     fn reassembled(fragments: &[Vec<u8>]) -> Vec<u8> {
         let mut payload = Vec::new();
         for (number, fragment) in fragments.iter().enumerate() {
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fragments_fit_and_hold_all_of_it(
+        fn fragments_fit_the_mtu_and_cover_the_payload(
             payload in prop::collection::vec(any::<u8>(), 1..4000),
             options in prop::collection::vec(any::<u8>(), 0..=10),
             mtu in LEAST_MTU..1500,

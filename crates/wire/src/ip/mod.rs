@@ -1,5 +1,5 @@
-//! IP packets: checked views over IPv4 ([`v4`]) and IPv6 ([`v6`]), what both have in common,
-//! and headers to be written. Jumbograms (RFC 2675) are refused.
+//! IP packets: checked views of IPv4 ([`v4`]) and IPv6 ([`v6`]) packets, their common interface, and headers
+//! to be written. Jumbograms (RFC 2675) are rejected.
 
 pub mod fragment;
 pub mod tunnel;
@@ -9,31 +9,31 @@ pub mod v6;
 use crate::checksum::Sum;
 use core::net::IpAddr;
 
-/// Numbers of protocols and of IPv6 extension headers.
+/// IP protocol numbers and types of IPv6 extension headers.
 pub mod protocol {
-    /// Hop-by-hop options of IPv6.
+    /// IPv6 hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
-    /// ICMP for IPv4.
+    /// ICMPv4.
     pub const ICMP: u8 = 1;
-    /// Group membership for IPv4.
+    /// IGMP.
     pub const IGMP: u8 = 2;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
-    /// Routing header of IPv6.
+    /// IPv6 routing header.
     pub const ROUTING: u8 = 43;
-    /// Fragment header of IPv6.
+    /// IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
-    /// Encapsulating security payload; nothing behind it can be read.
+    /// Encapsulating security payload; the headers after it are encrypted.
     pub const ESP: u8 = 50;
     /// Authentication header (RFC 4302).
     pub const AUTHENTICATION: u8 = 51;
-    /// ICMP for IPv6.
+    /// ICMPv6.
     pub const ICMPV6: u8 = 58;
-    /// Nothing follows.
+    /// No next header.
     pub const NO_NEXT_HEADER: u8 = 59;
-    /// Destination options of IPv6.
+    /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
     /// Mobility header (RFC 6275).
     pub const MOBILITY: u8 = 135;
@@ -43,78 +43,78 @@ pub mod protocol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The transport does not understand ECN.
+    /// Transport without ECN support (Not-ECT).
     #[default]
     NotCapable = 0,
-    /// ECN-capable, ECT(1): L4S where that is used (RFC 9331).
+    /// ECN-capable transport, ECT(1); L4S where deployed (RFC 9331).
     Capable1 = 1,
-    /// ECN-capable, ECT(0).
+    /// ECN-capable transport, ECT(0).
     Capable0 = 2,
-    /// A queue on the path saw congestion.
+    /// Congestion experienced by a queue on the path (CE).
     CongestionExperienced = 3,
 }
 
 impl Ecn {
-    /// All of them, in the order of their bits.
+    /// All codepoints, in numeric order.
     pub const ALL: [Ecn; 4] = [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::CongestionExperienced];
 
-    /// From the low two bits of a traffic class.
+    /// Returns the codepoint in the low two bits of a traffic class.
     #[inline]
     pub const fn from_bits(bits: u8) -> Ecn {
         Ecn::ALL[(bits & 3) as usize]
     }
 }
 
-/// Why bytes are no IP packet.
+/// Reasons why bytes are not a valid IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// They end within the header.
+    /// Bytes end within the header.
     Short,
-    /// The version is another.
+    /// Unexpected IP version.
     Version(u8),
-    /// An IPv4 header says it is shorter than 20 bytes, or longer than its packet.
+    /// IPv4 header length below 20 bytes or above the packet length, in words of 4 bytes.
     HeaderLength(u8),
-    /// The packet says it is longer than its bytes.
+    /// Packet length above the bytes available.
     TotalLength {
-        /// What it says.
+        /// Length in the header.
         claimed: usize,
-        /// What there is.
+        /// Bytes available.
         present: usize,
     },
     /// More IPv6 extension headers than [`v6::MAX_EXTENSIONS`].
     TooManyExtensions,
 }
 
-/// How much of its datagram a packet holds.
+/// Part of its datagram that a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// All of it.
+    /// Whole datagram.
     Whole,
-    /// Its beginning.
+    /// First fragment.
     First,
-    /// A later part, without the transport's header.
+    /// Later fragment, without the transport header.
     Later,
 }
 
-/// What an IP packet carries behind its headers.
+/// Payload of an IP packet behind all IP headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport<'a> {
-    /// Protocol, of [`protocol`].
+    /// Transport protocol, one of [`protocol`].
     pub protocol: u8,
-    /// How much of the datagram is here.
+    /// Part of the datagram in this packet.
     pub fragment: Fragment,
-    /// Where it begins in the packet.
+    /// Offset of the payload in the packet, bytes.
     pub offset: usize,
-    /// The bytes; those of a later fragment begin within the datagram.
+    /// Payload bytes; in a later fragment they start within the datagram.
     pub payload: &'a [u8],
 }
 
 impl Transport<'_> {
-    /// Source and destination port of TCP and UDP, and of what has them in the same place;
-    /// none for later fragments and other protocols.
+    /// Returns the source and destination ports of TCP, UDP, and protocols with ports in the same place.
+    /// Returns `None` for later fragments and other protocols.
     #[inline]
     pub fn ports(&self) -> Option<(u16, u16)> {
-        // DCCP, SCTP and UDP-Lite begin with their ports too.
+        // DCCP (33), SCTP (132) and UDP-Lite (136) begin with their ports too.
         if self.fragment == Fragment::Later
             || !matches!(self.protocol, protocol::TCP | protocol::UDP | 33 | 132 | 136)
         {
@@ -125,7 +125,7 @@ impl Transport<'_> {
     }
 }
 
-/// An IP packet of either version.
+/// IP packet of either version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View<'a> {
     /// IPv4.
@@ -135,8 +135,8 @@ pub enum View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Takes the version from the first byte, as a PE does that finds no ethertype beneath a
-    /// label, and checks the header.
+    /// Parses a packet and checks its header. The version comes from the first byte, since a PE finds no
+    /// EtherType below a label.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
         match bytes.first().ok_or(Error::Short)? >> 4 {
@@ -146,7 +146,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Sender.
+    /// Returns the source address.
     pub fn source(&self) -> IpAddr {
         match self {
             View::V4(view) => view.source().into(),
@@ -154,7 +154,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Receiver.
+    /// Returns the destination address.
     pub fn destination(&self) -> IpAddr {
         match self {
             View::V4(view) => view.destination().into(),
@@ -162,7 +162,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// DSCP and ECN in one byte.
+    /// Returns the traffic class: DSCP and ECN.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         match self {
@@ -171,19 +171,19 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Differentiated services codepoint, 6 bits (RFC 2474).
+    /// Returns the differentiated services codepoint, 6 bits (RFC 2474).
     #[inline]
     pub fn dscp(&self) -> u8 {
         self.traffic_class() >> 2
     }
 
-    /// ECN codepoint.
+    /// Returns the ECN codepoint.
     #[inline]
     pub fn ecn(&self) -> Ecn {
         Ecn::from_bits(self.traffic_class())
     }
 
-    /// Time to live, or hop limit.
+    /// Returns the TTL or hop limit.
     #[inline]
     pub fn ttl(&self) -> u8 {
         match self {
@@ -192,7 +192,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The packet, without what may have followed it in the buffer.
+    /// Returns the packet without any bytes after it in the buffer.
     #[inline]
     pub fn packet(&self) -> &'a [u8] {
         match self {
@@ -201,7 +201,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What it carries.
+    /// Returns the transport payload.
     #[inline]
     pub fn transport(&self) -> Result<Transport<'a>, Error> {
         match self {
@@ -210,9 +210,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A number that is equal for the packets of one flow: addresses, protocol and ports, and
-    /// without the ports for all fragments of a datagram. `seed` keeps routers in a row from
-    /// choosing alike.
+    /// Returns a hash over addresses, protocol and ports, equal for all packets of a flow. Ports are left
+    /// out for fragments, so that all fragments of a datagram have the same hash. A different `seed` in each
+    /// router keeps consecutive routers from making the same choice.
     #[inline]
     pub fn flow_hash(&self, seed: u64) -> u32 {
         let mut hash = match self {
@@ -236,7 +236,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// One step of SplitMix64's finalizer (Steele, Lea, Flood 2014) over what was and what comes.
+/// Mixes `word` into `state` with the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 #[inline]
 const fn mixed(state: u64, word: u64) -> u64 {
     let z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -245,9 +245,8 @@ const fn mixed(state: u64, word: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Sum over the pseudo-header TCP and UDP include in their checksum (RFC 9293 section 3.1,
-/// RFC 8200 section 8.1). Addresses of different versions give the sum of an IPv6 header
-/// that never was.
+/// Returns the sum over the pseudo-header of TCP and UDP (RFC 9293 section 3.1, RFC 8200 section 8.1). Both
+/// addresses must be of the same version; the sum is meaningless otherwise.
 #[inline]
 pub fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: u32) -> Sum {
     let address = |sum: Sum, address: IpAddr| match address {
@@ -265,7 +264,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn the_first_byte_tells_the_version() {
+    fn the_first_byte_selects_the_version() {
         assert_eq!(View::new(&[]), Err(Error::Short));
         assert_eq!(View::new(&[0x50; 60]), Err(Error::Version(5)));
         assert_eq!(View::new(&[0x45; 19]), Err(Error::Short));
@@ -287,23 +286,23 @@ mod tests {
     }
 
     #[test]
-    fn the_packets_of_a_flow_have_one_hash_and_so_have_fragments() {
+    fn packets_of_a_flow_and_fragments_of_a_datagram_share_a_hash() {
         let hash = |packet: &[u8]| View::new(packet).unwrap().flow_hash(7);
         assert_eq!(hash(&packet(1, 0)), hash(&packet(1, 0)));
         assert_ne!(hash(&packet(1, 0)), hash(&packet(2, 0)));
-        // More fragments; then one at offset 8.
+        // Packets with "more fragments" set and with fragment offset 8.
         assert_eq!(hash(&packet(1, 0x2000)), hash(&packet(2, 1)));
         assert_ne!(hash(&packet(1, 0)), View::new(&packet(1, 0)).unwrap().flow_hash(8));
     }
 
     proptest! {
         #[test]
-        fn foreign_bytes_never_panic(
+        fn arbitrary_bytes_never_panic(
             first in prop::sample::select(std::vec![0x45_u8, 0x46, 0x4f, 0x60, 0x6f]),
             mut bytes in prop::collection::vec(any::<u8>(), 1..200),
         ) {
             bytes[0] = first;
-            // Lengths that fit more often than chance would have it.
+            // A random length rarely matches the buffer, so that every third case sets a valid one.
             let length = bytes.len();
             if length > 6 && length.is_multiple_of(3) {
                 let (at, length) = if first < 0x60 { (2, length) } else { (4, length.saturating_sub(40)) };

@@ -1,33 +1,33 @@
-//! What a tunnel does with congestion marks (RFC 6040, normal mode).
+//! ECN in tunnels (RFC 6040, normal mode).
 
 use super::Ecn;
 
-/// The outer header's codepoint at the tunnel's beginning (section 4.1): the inner one's.
+/// Returns the ECN codepoint of the outer header at the tunnel ingress: the inner one (section 4.1).
 #[inline]
 pub const fn encapsulated_ecn(inner: Ecn) -> Ecn {
     inner
 }
 
-/// How worrying a combination is that no tunnel of today should bring forth.
+/// Severity of an ECN combination that no standard tunnel ingress produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
-    /// Not used at present; to be counted.
+    /// Currently unused combination, to be counted.
     Unused,
-    /// Marks were lost or made up on the way; to be counted and looked into.
+    /// Congestion marks were lost or forged in the tunnel; to be counted and investigated.
     Dangerous,
 }
 
-/// What to do with a packet at the tunnel's end.
+/// ECN handling of a packet at the tunnel egress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decapsulated {
-    /// The codepoint it goes on with; none where it must be dropped, since its transport would
-    /// not understand the mark.
+    /// Codepoint of the forwarded packet. `None` if the packet must be dropped because its transport does
+    /// not support ECN.
     pub ecn: Option<Ecn>,
-    /// Whether the combination is worth an alarm.
+    /// Severity of an invalid combination.
     pub alarm: Option<Alarm>,
 }
 
-/// What to do at the tunnel's end (section 4.2, figure 4).
+/// Returns the ECN handling at the tunnel egress (section 4.2, figure 4).
 #[inline]
 pub const fn decapsulated_ecn(inner: Ecn, outer: Ecn) -> Decapsulated {
     use Ecn::{Capable0, Capable1, CongestionExperienced, NotCapable};
@@ -50,7 +50,7 @@ mod tests {
     use Ecn::{Capable0, Capable1, CongestionExperienced as Ce, NotCapable as Not};
 
     #[test]
-    fn every_cell_of_the_tables() {
+    fn ecn_matches_every_cell_of_figure_4() {
         for inner in Ecn::ALL {
             assert_eq!(encapsulated_ecn(inner), inner);
         }

@@ -5,14 +5,14 @@ use crate::bytes::{put, u16_at};
 use crate::checksum::{Sum, checksum, updated};
 use core::net::Ipv4Addr;
 
-/// Bytes of a header without options.
+/// Length of a header without options, bytes.
 pub const HEADER: usize = 20;
 
 pub(super) const DONT_FRAGMENT: u16 = 1 << 14;
 pub(super) const MORE_FRAGMENTS: u16 = 1 << 13;
 
-/// A packet whose header is whole and whose lengths agree with the bytes there are. The
-/// header's checksum is for the caller to look at.
+/// IPv4 packet with a complete header and lengths within the buffer. The caller verifies the header
+/// checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
     fixed: &'a [u8; HEADER],
@@ -20,7 +20,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The packet these bytes begin with.
+    /// Parses the packet at the start of `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
         let fixed = bytes.first_chunk::<HEADER>().ok_or(Error::Short)?;
@@ -36,57 +36,57 @@ impl<'a> View<'a> {
         Ok(View { fixed, packet })
     }
 
-    /// The packet, without what may have followed it in the buffer.
+    /// Returns the packet without any bytes after it in the buffer.
     #[inline]
     pub fn packet(&self) -> &'a [u8] {
         self.packet
     }
 
-    /// Bytes of the header, its options included.
+    /// Returns the header length with options, bytes.
     #[inline]
     pub fn header_length(&self) -> usize {
         header_length(self.fixed)
     }
 
-    /// The options; empty in nearly every packet.
+    /// Returns the options; nearly always empty.
     pub fn options(&self) -> &'a [u8] {
         &self.packet[HEADER..self.header_length()]
     }
 
-    /// Whether the header's checksum is right.
+    /// Returns `true` if the header checksum is valid.
     #[inline(always)]
     pub fn checksum_is_right(&self) -> bool {
-        // Nearly every header has no options: its sum is five additions.
+        // Nearly every header is without options; its sum takes five additions.
         let sum = match self.header_length() {
             HEADER => Sum::ZERO.bytes(self.fixed),
-            length => of_all(&self.packet[..length]),
+            length => sum_with_options(&self.packet[..length]),
         };
         sum.folded() == 0xffff
     }
 
-    /// DSCP and ECN in one byte.
+    /// Returns the traffic class: DSCP and ECN.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         self.fixed[1]
     }
 
-    /// Number that fragments of one datagram share.
+    /// Returns the identification, shared by all fragments of a datagram.
     pub fn identification(&self) -> u16 {
         u16_at(self.fixed, 4)
     }
 
-    /// Routers may not divide it.
+    /// Returns the Don't Fragment bit.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
         u16_at(self.fixed, 6) & DONT_FRAGMENT != 0
     }
 
-    /// Where in its datagram the payload belongs, bytes.
+    /// Returns the offset of the payload within the datagram, bytes.
     pub fn fragment_offset(&self) -> usize {
         usize::from(u16_at(self.fixed, 6) & 0x1fff) * 8
     }
 
-    /// How much of its datagram it holds.
+    /// Returns the part of the datagram that the packet carries.
     #[inline]
     pub fn fragment(&self) -> Fragment {
         match u16_at(self.fixed, 6) & (MORE_FRAGMENTS | 0x1fff) {
@@ -96,31 +96,31 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Time to live.
+    /// Returns the time to live.
     #[inline]
     pub fn ttl(&self) -> u8 {
         self.fixed[8]
     }
 
-    /// Protocol of the payload, of [`super::protocol`].
+    /// Returns the protocol of the payload, one of [`super::protocol`].
     #[inline]
     pub fn protocol(&self) -> u8 {
         self.fixed[9]
     }
 
-    /// Sender.
+    /// Returns the source address.
     #[inline]
     pub fn source(&self) -> Ipv4Addr {
         address(self.fixed, 12)
     }
 
-    /// Receiver.
+    /// Returns the destination address.
     #[inline]
     pub fn destination(&self) -> Ipv4Addr {
         address(self.fixed, 16)
     }
 
-    /// What it carries.
+    /// Returns the transport payload.
     #[inline]
     pub fn transport(&self) -> Transport<'a> {
         let offset = self.header_length();
@@ -133,10 +133,10 @@ impl<'a> View<'a> {
     }
 }
 
-/// Out of the way of the headers that have none.
+/// Sum over a header with options, out of line to keep the common case small.
 #[cold]
 #[inline(never)]
-fn of_all(header: &[u8]) -> Sum {
+fn sum_with_options(header: &[u8]) -> Sum {
     Sum::ZERO.bytes(header)
 }
 
@@ -150,13 +150,13 @@ fn address(fixed: &[u8; HEADER], at: usize) -> Ipv4Addr {
     Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3])
 }
 
-/// The part of a header a router changes. A right checksum stays right, and a wrong one
-/// stays wrong, so that no damage is covered up.
+/// Mutable IPv4 header, for the fields a router changes. The checksum is updated incrementally: a valid one
+/// stays valid and an invalid one invalid, so that corruption is not hidden.
 #[derive(Debug)]
 pub struct HeaderMut<'a>(&'a mut [u8; HEADER]);
 
 impl<'a> HeaderMut<'a> {
-    /// The header these bytes begin with; lengths are not looked at.
+    /// Checks the version in the header at the start of `bytes`. Lengths are not checked.
     #[inline]
     pub fn new(bytes: &'a mut [u8]) -> Result<HeaderMut<'a>, Error> {
         let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(Error::Short)?;
@@ -197,7 +197,8 @@ impl<'a> HeaderMut<'a> {
         self.set_word(8, u16::from_be_bytes([ttl, self.0[9]]));
     }
 
-    /// Counts a hop and gives what is left; `None`, and no change, where this was the last.
+    /// Decrements the TTL and returns the new value. Returns `None` and changes nothing if it would become
+    /// zero.
     #[inline]
     pub fn decrement_ttl(&mut self) -> Option<u8> {
         let left = self.0[8].checked_sub(1).filter(|left| *left > 0)?;
@@ -206,29 +207,29 @@ impl<'a> HeaderMut<'a> {
     }
 }
 
-/// A header without options to be written.
+/// IPv4 header without options, to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Differentiated services codepoint, 6 bits.
     pub dscp: u8,
     /// ECN codepoint.
     pub ecn: Ecn,
-    /// Zero will do where routers may not fragment (RFC 6864).
+    /// Identification; may be zero if the packet must not be fragmented (RFC 6864).
     pub identification: u16,
-    /// Routers may not divide it.
+    /// Don't Fragment bit.
     pub dont_fragment: bool,
     /// Time to live.
     pub ttl: u8,
-    /// Protocol of the payload, of [`super::protocol`].
+    /// Protocol of the payload, one of [`super::protocol`].
     pub protocol: u8,
-    /// Sender.
+    /// Source address.
     pub source: Ipv4Addr,
-    /// Receiver.
+    /// Destination address.
     pub destination: Ipv4Addr,
 }
 
 impl Default for Header {
-    /// An atomic datagram of nobody.
+    /// Header of an atomic datagram with unspecified addresses and a TTL of 64.
     fn default() -> Header {
         Header {
             dscp: 0,
@@ -243,12 +244,12 @@ impl Default for Header {
     }
 }
 
-/// The buffer is too short for the header, or the payload too long for its length field.
+/// Error for a buffer shorter than the header, or a payload too long for the length field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoesNotFit;
 
 impl Header {
-    /// Writes it before a payload of so many bytes.
+    /// Writes the header of a packet with `payload` bytes after the header.
     #[inline]
     pub fn write(&self, bytes: &mut [u8], payload: usize) -> Result<(), DoesNotFit> {
         let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(DoesNotFit)?;
@@ -274,7 +275,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A header often used as an example of the checksum: UDP from 192.168.0.1 to .199.
+    /// Common textbook example of the checksum: UDP from 192.168.0.1 to 192.168.0.199.
     const EXAMPLE: [u8; 20] = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00, 0x01, 0xc0,
         0xa8, 0x00, 0xc7,
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_held_against_the_bytes() {
+    fn lengths_are_checked_against_the_buffer() {
         let mut bytes = [0; 0x74];
         bytes[..20].copy_from_slice(&EXAMPLE);
         assert_eq!(View::new(&bytes).unwrap().packet().len(), 0x73);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_told_apart() {
+    fn fragments_are_classified() {
         for (field, expected) in [
             (0_u16, Fragment::Whole),
             (0x4000, Fragment::Whole),
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_hop_is_told() {
+    fn ttl_does_not_reach_zero() {
         let mut bytes = EXAMPLE;
         let mut header = HeaderMut::new(&mut bytes).unwrap();
         header.set_ttl(2);
@@ -353,7 +354,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changes_keep_the_checksum_right(mut header: [u8; 20], dscp in 0_u8..64, ecn in 0_u8..4) {
+        fn changes_keep_the_checksum_valid(mut header: [u8; 20], dscp in 0_u8..64, ecn in 0_u8..4) {
             (header[0], header[10], header[11]) = (0x45, 0, 0);
             let right = checksum(&header);
             header[10..12].copy_from_slice(&right.to_be_bytes());
@@ -370,7 +371,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_not_covered_up(mut header: [u8; 20]) {
+        fn changes_do_not_hide_corruption(mut header: [u8; 20]) {
             header[0] = 0x45;
             prop_assume!(Sum::ZERO.bytes(&header).folded() != 0xffff);
             HeaderMut::new(&mut header).unwrap().set_ecn(Ecn::CongestionExperienced);

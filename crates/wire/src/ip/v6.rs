@@ -1,16 +1,16 @@
-//! IPv6 headers (RFC 8200) and the way past extension headers.
+//! IPv6 headers (RFC 8200) and the parsing of extension headers.
 
 use super::{Ecn, Error, Fragment, Transport, protocol};
 use crate::bytes::{put, u16_at, u32_at};
 use core::net::Ipv6Addr;
 
-/// Bytes of the fixed header.
+/// Length of the fixed header, bytes.
 pub const HEADER: usize = 40;
-/// Extension headers a packet may have; each of the standard's kinds once, and destination
-/// options twice, are seven.
+/// Limit on extension headers in a packet. RFC 8200 section 4.1 allows seven: each kind once, and
+/// destination options twice.
 pub const MAX_EXTENSIONS: usize = 8;
 
-/// A packet whose fixed header is whole and whose length agrees with the bytes there are.
+/// IPv6 packet with a complete fixed header and a payload length within the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
     fixed: &'a [u8; HEADER],
@@ -18,7 +18,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The packet these bytes begin with.
+    /// Parses the packet at the start of `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
         let fixed = bytes.first_chunk::<HEADER>().ok_or(Error::Short)?;
@@ -30,49 +30,49 @@ impl<'a> View<'a> {
         Ok(View { fixed, packet })
     }
 
-    /// The packet, without what may have followed it in the buffer.
+    /// Returns the packet without any bytes after it in the buffer.
     #[inline]
     pub fn packet(&self) -> &'a [u8] {
         self.packet
     }
 
-    /// DSCP and ECN in one byte.
+    /// Returns the traffic class: DSCP and ECN.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         self.fixed[0] << 4 | self.fixed[1] >> 4
     }
 
-    /// Flow label, 20 bits (RFC 6437).
+    /// Returns the flow label, 20 bits (RFC 6437).
     #[inline]
     pub fn flow_label(&self) -> u32 {
         u32_at(self.fixed, 0) & 0xf_ffff
     }
 
-    /// Kind of the header behind the fixed one, of [`protocol`].
+    /// Returns the next-header field of the fixed header, one of [`protocol`].
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.fixed[6]
     }
 
-    /// Hop limit.
+    /// Returns the hop limit.
     #[inline]
     pub fn hop_limit(&self) -> u8 {
         self.fixed[7]
     }
 
-    /// Sender.
+    /// Returns the source address.
     #[inline]
     pub fn source(&self) -> Ipv6Addr {
         address(self.fixed, 8)
     }
 
-    /// Receiver.
+    /// Returns the destination address.
     #[inline]
     pub fn destination(&self) -> Ipv6Addr {
         address(self.fixed, 24)
     }
 
-    /// What it carries behind its extension headers.
+    /// Returns the transport payload after the extension headers.
     #[inline]
     pub fn transport(&self) -> Result<Transport<'a>, Error> {
         let mut kind = self.next_header();
@@ -96,11 +96,12 @@ impl<'a> View<'a> {
                 }
             };
             let &[next, length, high, low] = self.packet[offset..].first_chunk::<4>().ok_or(Error::Short)?;
-            // RFC 8200 section 4 counts in eight bytes beyond the first eight, RFC 4302 in four.
+            // Length unit: 8 bytes beyond the first 8 (RFC 8200 section 4), 4 bytes in the authentication
+            // header (RFC 4302).
             offset += 8 + usize::from(length) * units;
             if units == 0 {
                 fragment = match u16::from_be_bytes([high, low]) & 0xfff9 {
-                    // An atomic fragment (RFC 6946).
+                    // Atomic fragment (RFC 6946).
                     0 => fragment,
                     1 => Fragment::First,
                     _ => Fragment::Later,
@@ -111,7 +112,7 @@ impl<'a> View<'a> {
             }
             kind = next;
             if fragment == Fragment::Later {
-                // What follows is the datagram's middle, whatever kind of header it began with.
+                // The rest is data from the middle of the datagram, not another header.
                 return Ok(Transport { protocol: kind, fragment, offset, payload: &self.packet[offset..] });
             }
         }
@@ -126,12 +127,12 @@ fn address(fixed: &[u8; HEADER], at: usize) -> Ipv6Addr {
     octets.into()
 }
 
-/// The part of a header a router changes.
+/// Mutable fixed header, for the fields a router changes.
 #[derive(Debug)]
 pub struct HeaderMut<'a>(&'a mut [u8; HEADER]);
 
 impl<'a> HeaderMut<'a> {
-    /// The header these bytes begin with; the length is not looked at.
+    /// Checks the version in the header at the start of `bytes`. The payload length is not checked.
     #[inline]
     pub fn new(bytes: &'a mut [u8]) -> Result<HeaderMut<'a>, Error> {
         let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(Error::Short)?;
@@ -166,7 +167,8 @@ impl<'a> HeaderMut<'a> {
         self.0[7] = hop_limit;
     }
 
-    /// Counts a hop and gives what is left; `None`, and no change, where this was the last.
+    /// Decrements the hop limit and returns the new value. Returns `None` and changes nothing if it would
+    /// become zero.
     #[inline]
     pub fn decrement_hop_limit(&mut self) -> Option<u8> {
         let left = self.0[7].checked_sub(1).filter(|left| *left > 0)?;
@@ -175,7 +177,7 @@ impl<'a> HeaderMut<'a> {
     }
 }
 
-/// A fixed header to be written.
+/// IPv6 fixed header to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Differentiated services codepoint, 6 bits.
@@ -184,18 +186,18 @@ pub struct Header {
     pub ecn: Ecn,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// What follows, of [`protocol`].
+    /// Next-header field, one of [`protocol`].
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Sender.
+    /// Source address.
     pub source: Ipv6Addr,
-    /// Receiver.
+    /// Destination address.
     pub destination: Ipv6Addr,
 }
 
 impl Default for Header {
-    /// A packet of nobody.
+    /// Header with unspecified addresses, no payload protocol and a hop limit of 64.
     fn default() -> Header {
         Header {
             dscp: 0,
@@ -212,7 +214,7 @@ impl Default for Header {
 pub use super::v4::DoesNotFit;
 
 impl Header {
-    /// Writes it before a payload of so many bytes.
+    /// Writes the header of a packet with `payload` bytes after the fixed header.
     #[inline]
     pub fn write(&self, bytes: &mut [u8], payload: usize) -> Result<(), DoesNotFit> {
         let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(DoesNotFit)?;
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_where_the_rfc_draws_them() {
+    fn fields_are_at_the_offsets_of_the_rfc() {
         let header = Header {
             dscp: 0b10_1110,
             ecn: Ecn::Capable1,
@@ -265,10 +267,10 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_are_passed() {
+    fn extension_headers_are_skipped() {
         let options = [protocol::ROUTING, 0, 0, 0, 0, 0, 0, 0];
         let routing = [protocol::AUTHENTICATION, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        // RFC 4302: length 4 is six words of four bytes.
+        // RFC 4302: a length of 4 is six 4-byte words.
         let authentication: Vec<u8> = [&[protocol::UDP, 4][..], &[0; 22]].concat();
         let datagram = [0, 1, 0, 2, 0, 8, 0, 0];
         let chain = [&options[..], &routing, &authentication, &datagram].concat();
@@ -283,15 +285,15 @@ mod tests {
         let endless = [protocol::DESTINATION_OPTIONS, 0, 0, 0, 0, 0, 0, 0].repeat(20);
         let bytes = packet(protocol::DESTINATION_OPTIONS, &endless);
         assert_eq!(View::new(&bytes).unwrap().transport(), Err(Error::TooManyExtensions));
-        // As many as allowed.
-        let mut most = [protocol::DESTINATION_OPTIONS, 0, 0, 0, 0, 0, 0, 0].repeat(MAX_EXTENSIONS);
-        most[8 * (MAX_EXTENSIONS - 1)] = protocol::TCP;
-        let bytes = packet(protocol::DESTINATION_OPTIONS, &most);
+        // Exactly the limit.
+        let mut longest = [protocol::DESTINATION_OPTIONS, 0, 0, 0, 0, 0, 0, 0].repeat(MAX_EXTENSIONS);
+        longest[8 * (MAX_EXTENSIONS - 1)] = protocol::TCP;
+        let bytes = packet(protocol::DESTINATION_OPTIONS, &longest);
         assert_eq!(View::new(&bytes).unwrap().transport().unwrap().protocol, protocol::TCP);
     }
 
     #[test]
-    fn fragments_are_told_apart() {
+    fn fragments_are_classified() {
         for (field, expected) in
             [(0_u16, Fragment::Whole), (1, Fragment::First), (9, Fragment::Later), (8, Fragment::Later)]
         {

@@ -1,11 +1,11 @@
-//! What each message says (RFC 5036 section 3.5), where it says it right.
+//! LDP messages (RFC 5036 section 3.5), parsed and checked.
 
 use super::{Raw, Status, Tlv, tlvs};
 use crate::bytes::{u16_at, u32_at};
 use crate::mpls::Label;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Types of messages.
+/// Message types.
 #[allow(missing_docs)]
 pub mod kind {
     pub const NOTIFICATION: u16 = 0x0001;
@@ -21,7 +21,7 @@ pub mod kind {
     pub const LABEL_ABORT_REQUEST: u16 = 0x0404;
 }
 
-/// Types of TLVs.
+/// TLV types.
 #[allow(missing_docs)]
 pub mod tlv {
     pub const FEC: u16 = 0x0100;
@@ -43,145 +43,145 @@ const FEC_PREFIX: u8 = 2;
 const FAMILY_IPV4: u16 = 1;
 const FAMILY_IPV6: u16 = 2;
 
-/// A message.
+/// LDP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Something is told, or wrong.
+    /// Notification of an error or event.
     Notification(Notification),
-    /// Somebody is there.
+    /// Discovery hello.
     Hello(Hello),
-    /// How a session is to be.
+    /// Parameters of a new session.
     Initialization(Initialization),
-    /// The session lives.
+    /// Keepalive of a session.
     KeepAlive,
-    /// These addresses are the sender's.
+    /// Addresses of the sender's interfaces.
     Address(Addresses<'a>),
-    /// These are no more.
+    /// Addresses the sender no longer has.
     AddressWithdraw(Addresses<'a>),
-    /// A label for something.
+    /// Label bound to a FEC.
     LabelMapping(Mapping<'a>),
-    /// A label is asked for.
+    /// Request for a label.
     LabelRequest(Request<'a>),
-    /// A label is no more, or all for something.
+    /// Withdrawal of a label, or of all labels of a FEC.
     LabelWithdraw(Removal<'a>),
-    /// A label is used no more.
+    /// Release of a label by its receiver.
     LabelRelease(Removal<'a>),
-    /// A label is not asked for any more.
+    /// Cancellation of a label request.
     LabelAbortRequest(Abort<'a>),
 }
 
-/// What is told.
+/// Notification of an error or event (section 3.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// What.
+    /// Status code.
     pub status: Status,
-    /// About the message of this number; zero is none.
+    /// ID of the message the status refers to; zero if none.
     pub message_id: u32,
-    /// And this type.
+    /// Type of that message; zero if none.
     pub message_kind: u16,
-    /// The message that asked for a label, where its answer is this (section 3.5.1).
+    /// ID of the label request that the notification answers (section 3.5.1).
     pub request_id: Option<u32>,
 }
 
-/// Discovery.
+/// Discovery hello (section 3.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Seconds it holds; zero is the default, 0xffff for ever.
+    /// Hold time, seconds; zero selects the default, 0xffff is infinite.
     pub hold_seconds: u16,
-    /// Sent to this router, not to all on the link.
+    /// Targeted hello, sent to this router instead of all routers on the link.
     pub is_targeted: bool,
-    /// Hellos back are asked for.
+    /// Request for targeted hellos in return.
     pub asks_for_targeted: bool,
-    /// Where the session is to be; left out, the address it comes from.
+    /// Transport address for the session; `None` selects the hello's source address.
     pub transport: Option<IpAddr>,
-    /// Another one when the sender's configuration has changed.
+    /// Configuration sequence number; changes with the sender's configuration.
     pub configuration: Option<u32>,
 }
 
-/// How a session is to be.
+/// Session parameters (section 3.5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initialization {
-    /// Seconds until silence ends it; the lesser of both counts.
+    /// Keepalive time, seconds; the session uses the smaller of both peers' values.
     pub keepalive_seconds: u16,
-    /// Labels are given when they are asked for, not before.
+    /// Downstream-on-demand label advertisement instead of downstream unsolicited.
     pub on_demand: bool,
-    /// Loops are looked for.
+    /// Loop detection.
     pub detects_loops: bool,
-    /// Hops a message may have made.
+    /// Path vector limit: the maximum number of hops with loop detection.
     pub path_limit: u8,
-    /// Longest PDU; 255 and less is 4096.
+    /// Maximum PDU length, bytes; values up to 255 stand for 4096.
     pub most_bytes: u16,
-    /// Whom it is for.
+    /// Identifier of the receiving router.
     pub receiver: super::Identifier,
 }
 
-/// A label for something.
+/// Label mapping (section 3.5.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping<'a> {
-    /// For what.
+    /// FECs of the label.
     pub fecs: Fecs<'a>,
-    /// The label.
+    /// Label bound to the FECs.
     pub label: Label,
-    /// The message that asked for it.
+    /// ID of the label request that this mapping answers.
     pub request_id: Option<u32>,
-    /// Hops to the end of the LSP; zero is unknown.
+    /// Hops to the egress of the LSP; zero if unknown.
     pub hops: Option<u8>,
-    /// Routers it has passed, the end of the LSP first; none told is an empty list.
+    /// Routers the mapping has passed, starting at the egress of the LSP; empty without a path vector.
     pub path: Routers<'a>,
 }
 
-/// A label is asked for.
+/// Label request (section 3.5.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// For what.
+    /// FECs to bind a label to.
     pub fecs: Fecs<'a>,
-    /// Hops it has made; zero is unknown.
+    /// Hops the request has made; zero if unknown.
     pub hops: Option<u8>,
-    /// Routers it has passed; none told is an empty list.
+    /// Routers the request has passed; empty without a path vector.
     pub path: Routers<'a>,
 }
 
-/// A label is not asked for any more.
+/// Cancellation of a label request (section 3.5.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort<'a> {
-    /// For what.
+    /// FECs of the canceled request.
     pub fecs: Fecs<'a>,
-    /// The message that asked for it.
+    /// ID of the canceled request.
     pub request_id: u32,
 }
 
-/// Labels that end.
+/// Label withdrawal or release (sections 3.5.10 and 3.5.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removal<'a> {
-    /// For what.
+    /// FECs of the labels.
     pub fecs: Fecs<'a>,
-    /// Only this one; none is all.
+    /// Label to remove; `None` for all labels of the FECs.
     pub label: Option<Label>,
 }
 
-/// What a label may be for.
+/// Forwarding equivalence class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fec {
-    /// Everything; to withdraw or release.
+    /// All FECs; only in withdrawals and releases.
     Wildcard,
     /// Packets to a prefix.
     Prefix {
-        /// Its first address; bits beyond the length are zero.
+        /// First address of the prefix; bits beyond the length are zero.
         address: IpAddr,
-        /// Its length.
+        /// Prefix length, bits.
         length: u8,
     },
 }
 
-/// A list of them, each right.
+/// List of validated FECs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fecs<'a>(&'a [u8]);
 
-/// A list of routers, by their identifiers.
+/// List of routers by LSR ID (path vector).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routers<'a>(&'a [u8]);
 
-/// A list of addresses, of one family.
+/// List of addresses of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses<'a> {
     family: u16,
@@ -189,9 +189,9 @@ pub struct Addresses<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// What a message says. None: it is of a kind that is not known and may be ignored.
+    /// Parses a message. Returns `None` for an unknown type that may be ignored.
     pub fn new(raw: &Raw<'a>) -> Result<Option<Message<'a>>, Status> {
-        let parameters = Parameters::of(raw)?;
+        let parameters = Parameters::from_message(raw)?;
         Ok(Some(match raw.kind {
             kind::NOTIFICATION => Message::Notification(notification(&parameters)?),
             kind::HELLO => Message::Hello(hello(&parameters)?),
@@ -227,13 +227,13 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The TLVs of a message that mean something here, by type.
+/// Known TLVs of a message, by type.
 #[derive(Default)]
 struct Parameters<'a> {
     found: [Option<Tlv<'a>>; 12],
 }
 
-const KNOWN: [u16; 12] = [
+const KNOWN_TLVS: [u16; 12] = [
     tlv::FEC,
     tlv::ADDRESS_LIST,
     tlv::HOP_COUNT,
@@ -249,13 +249,13 @@ const KNOWN: [u16; 12] = [
 ];
 
 impl<'a> Parameters<'a> {
-    fn of(raw: &Raw<'a>) -> Result<Parameters<'a>, Status> {
+    fn from_message(raw: &Raw<'a>) -> Result<Parameters<'a>, Status> {
         let mut parameters = Parameters::default();
         for tlv in tlvs(raw.tlvs) {
             let tlv = tlv?;
-            match KNOWN.iter().position(|kind| *kind == tlv.kind) {
-                // The first counts.
-                Some(place) => _ = parameters.found[place].get_or_insert(tlv),
+            match KNOWN_TLVS.iter().position(|kind| *kind == tlv.kind) {
+                // Only the first of several TLVs of a type is used.
+                Some(index) => _ = parameters.found[index].get_or_insert(tlv),
                 None if tlv.is_optional => {}
                 None => return Err(Status::UNKNOWN_TLV),
             }
@@ -264,11 +264,11 @@ impl<'a> Parameters<'a> {
     }
 
     fn get(&self, kind: u16) -> Option<&'a [u8]> {
-        let place = KNOWN.iter().position(|known| *known == kind)?;
-        self.found[place].map(|tlv| tlv.value)
+        let index = KNOWN_TLVS.iter().position(|known| *known == kind)?;
+        self.found[index].map(|tlv| tlv.value)
     }
 
-    /// A value of this many bytes, if there is one.
+    /// Returns the value of a TLV of exactly `N` bytes, or `None` if the TLV is missing.
     fn sized<const N: usize>(&self, kind: u16) -> Result<Option<&'a [u8; N]>, Status> {
         let value = self.get(kind);
         value.map(|value| value.try_into().map_err(|_| Status::BAD_TLV_LENGTH)).transpose()
@@ -281,12 +281,12 @@ impl<'a> Parameters<'a> {
             return Err(Status::MALFORMED_TLV);
         }
         while !rest.is_empty() {
-            let (fec, behind) = first_fec(rest)?;
-            // Everything stands alone (section 3.4.1).
+            let (fec, rest_of_list) = first_fec(rest)?;
+            // The wildcard must be the only FEC (section 3.4.1).
             if fec == Fec::Wildcard && fecs.0.len() > 1 {
                 return Err(Status::MALFORMED_TLV);
             }
-            rest = behind;
+            rest = rest_of_list;
         }
         Ok(fecs)
     }
@@ -359,7 +359,7 @@ fn initialization(parameters: &Parameters<'_>) -> Result<Initialization, Status>
     })
 }
 
-/// Bytes of an address.
+/// Returns the length of an address, bytes.
 fn width(family: u16) -> Result<usize, Status> {
     match family {
         FAMILY_IPV4 => Ok(4),
@@ -377,11 +377,13 @@ fn first_fec(bytes: &[u8]) -> Result<(Fec, &[u8]), Status> {
             if usize::from(*length) > 8 * width {
                 return Err(Status::MALFORMED_TLV);
             }
-            let taken = usize::from(*length).div_ceil(8);
-            let (prefix, rest) = rest.split_at_checked(taken).ok_or(Status::MALFORMED_TLV)?;
+            let byte_count = usize::from(*length).div_ceil(8);
+            let (prefix, rest) = rest.split_at_checked(byte_count).ok_or(Status::MALFORMED_TLV)?;
             let mut bits = [0; 16];
-            bits[..taken].copy_from_slice(prefix);
-            if let (Some(last), beyond @ 1..) = (taken.checked_sub(1), taken * 8 - usize::from(*length)) {
+            bits[..byte_count].copy_from_slice(prefix);
+            if let (Some(last), beyond @ 1..) =
+                (byte_count.checked_sub(1), byte_count * 8 - usize::from(*length))
+            {
                 bits[last] &= 0xff << beyond;
             }
             Ok((Fec::Prefix { address: address(family, &bits), length: *length }, rest))
@@ -391,7 +393,7 @@ fn first_fec(bytes: &[u8]) -> Result<(Fec, &[u8]), Status> {
     }
 }
 
-/// An address that these bytes begin with.
+/// Returns the address at the start of `bytes`.
 fn address(family: u16, bytes: &[u8]) -> IpAddr {
     if family == FAMILY_IPV4 {
         let bits: [u8; 4] = core::array::from_fn(|byte| bytes[byte]);
@@ -402,7 +404,7 @@ fn address(family: u16, bytes: &[u8]) -> IpAddr {
 }
 
 impl Fec {
-    /// The prefix that an address lies in; none if it is longer than addresses are.
+    /// Returns the prefix of an address, or `None` if `length` exceeds the address length.
     pub fn prefix(address: IpAddr, length: u8) -> Option<Fec> {
         let address = match address {
             IpAddr::V4(address) => {
@@ -421,26 +423,26 @@ impl Fec {
 }
 
 impl<'a> Fecs<'a> {
-    /// Each of them.
+    /// Iterates over the FECs.
     pub fn iter(&self) -> impl Iterator<Item = Fec> + use<'a> {
         let mut rest = self.0;
         core::iter::from_fn(move || {
-            let (fec, behind) = first_fec(rest).ok()?;
-            rest = behind;
+            let (fec, after) = first_fec(rest).ok()?;
+            rest = after;
             Some(fec)
         })
     }
 }
 
 impl<'a> Routers<'a> {
-    /// Each of them.
+    /// Iterates over the LSR IDs.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Ipv4Addr> + use<'a> {
         self.0.chunks_exact(4).map(|bytes| u32_at(bytes, 0).into())
     }
 }
 
 impl<'a> Addresses<'a> {
-    /// Each of them.
+    /// Iterates over the addresses.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + use<'a> {
         let family = self.family;
         let width = if family == FAMILY_IPV4 { 4 } else { 16 };

@@ -1,27 +1,27 @@
-//! The label distribution protocol (RFC 5036): PDUs, messages and their TLVs.
+//! Label distribution protocol (RFC 5036): PDUs, messages and their TLVs.
 //!
 //! ```text
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |          Version 1            |  Length of what follows       |
+//! |          Version 1            |  PDU length                   |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |                       Router of the sender                    |
+//! |                       LSR ID of the sender                    |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! |        Label space            |U|  Message type               |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |  Length of what follows       |  Message ID …
+//! |  Message length               |  Message ID …
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! |  … Message ID                 |U|F|  TLV type                 |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |  Length of the value          |  Value …
+//! |  Value length                 |  Value …
 //! ```
 //!
-//! - [`Pdu`]: the frame, and where it ends in a stream; [`Raw`]: a message's TLVs.
-//! - [`message`]: what each message says.
-//! - [`write`]: the same written.
+//! - [`Pdu`]: framing of PDUs in a stream; [`RawMessage`]: TLVs of a message.
+//! - [`message`]: parsed messages.
+//! - [`write`]: messages to be written.
 //!
-//! What is wrong is a [`Status`], which is what the sender is told (RFC 5036 section 3.5.1).
+//! Errors are [`LdpStatus`] codes to be sent to the peer (RFC 5036 section 3.5.1).
 
 pub mod message;
 pub mod write;
@@ -30,21 +30,22 @@ use crate::bytes::{u16_at, u32_at};
 use core::fmt;
 use core::net::Ipv4Addr;
 
-/// UDP port of discovery and TCP port of sessions.
+/// UDP port for discovery and TCP port for sessions.
 pub const PORT: u16 = 646;
-/// Group of discovery: all routers on this link.
+/// Multicast group for discovery: all routers on the link.
 pub const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
-/// Bytes of a PDU up to its first message.
+/// Length of the PDU header, bytes.
 pub const HEADER: usize = 10;
-/// Longest PDU before an initialization says otherwise (section 3.1).
+/// Maximum PDU length until an initialization message changes it, bytes (section 3.1).
 pub const MOST_BYTES: usize = 4096;
-/// Bytes of a message up to its first TLV, and of a TLV up to its value.
+/// Lengths of the message header and the TLV header, bytes.
 const MESSAGE: usize = 8;
 const TLV: usize = 4;
-/// Version and length do not count into a PDU's length, type and length not into a message's.
+/// The length fields of PDUs and messages do not count these first bytes: version and length, type and
+/// length.
 const BEFORE_LENGTH: usize = 4;
 
-/// What a peer is told, and why a session ends (section 3.9).
+/// Status code sent to a peer, and reason for the end of a session (section 3.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u32);
 
@@ -72,16 +73,16 @@ impl Status {
     pub const BAD_KEEPALIVE: Status = Status(0x8000_0018);
     pub const INTERNAL_ERROR: Status = Status(0x8000_0019);
 
-    /// The session ends with it.
+    /// Returns `true` if the status ends the session.
     pub const fn is_fatal(self) -> bool {
         self.0 & 0x8000_0000 != 0
     }
 }
 
 impl fmt::Display for Status {
-    /// Its name (section 4.4).
+    /// Writes the name of the status (section 4.4).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Who sends it says whether the session ends with it.
+        // The E (fatal) and F (forward) bits are not part of the name.
         let name = match self.0 & 0x3fff_ffff {
             0x0 => "success",
             0x1 => "bad LDP identifier",
@@ -115,41 +116,41 @@ impl fmt::Display for Status {
     }
 }
 
-/// Who sends: a router, and one of its label spaces; zero is that of the whole router.
+/// LDP identifier: a router and one of its label spaces; label space zero is platform-wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identifier {
-    /// The router.
+    /// LSR ID of the router.
     pub router: Ipv4Addr,
-    /// Its label space.
+    /// Label space.
     pub space: u16,
 }
 
-/// A PDU whose frame is right.
+/// PDU with a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pdu<'a> {
-    /// Its sender.
+    /// Identifier of the sender.
     pub sender: Identifier,
     messages: &'a [u8],
 }
 
 impl<'a> Pdu<'a> {
-    /// How many bytes of a stream that begins so belong to its first PDU; none while too few have come to
-    /// say. `most` is what both ends have agreed on.
-    pub fn length(stream: &[u8], most: usize) -> Result<Option<usize>, Status> {
+    /// Returns the length of the first PDU of a stream that starts with these bytes, or `None` if they are
+    /// too few. `max_length` is the limit negotiated with the peer.
+    pub fn length(stream: &[u8], max_length: usize) -> Result<Option<usize>, Status> {
         let Some(head) = stream.first_chunk::<BEFORE_LENGTH>() else { return Ok(None) };
         if u16_at(head, 0) != 1 {
             return Err(Status::BAD_VERSION);
         }
         let length = BEFORE_LENGTH + usize::from(u16_at(head, 2));
-        if length < HEADER + MESSAGE || length > most {
+        if length < HEADER + MESSAGE || length > max_length {
             return Err(Status::BAD_PDU_LENGTH);
         }
         Ok(Some(length))
     }
 
-    /// The PDU these bytes are, as [`Pdu::length`] has cut them, or a datagram.
-    pub fn new(bytes: &'a [u8], most: usize) -> Result<Pdu<'a>, Status> {
-        let length = Pdu::length(bytes, most)?.ok_or(Status::BAD_PDU_LENGTH)?;
+    /// Parses a datagram or a PDU cut out of a stream by [`Pdu::length`].
+    pub fn new(bytes: &'a [u8], max_length: usize) -> Result<Pdu<'a>, Status> {
+        let length = Pdu::length(bytes, max_length)?.ok_or(Status::BAD_PDU_LENGTH)?;
         let bytes = bytes.get(..length).ok_or(Status::BAD_PDU_LENGTH)?;
         let sender = Identifier { router: u32_at(bytes, 4).into(), space: u16_at(bytes, 8) };
         if sender.router.is_unspecified() {
@@ -158,7 +159,7 @@ impl<'a> Pdu<'a> {
         Ok(Pdu { sender, messages: &bytes[HEADER..] })
     }
 
-    /// Its messages; after one whose length is wrong there is no other.
+    /// Iterates over the messages; ends after the first one with an invalid length.
     pub fn messages(&self) -> impl Iterator<Item = Result<Raw<'a>, Status>> + use<'a> {
         let mut rest = self.messages;
         core::iter::from_fn(move || {
@@ -172,14 +173,14 @@ impl<'a> Pdu<'a> {
     }
 }
 
-/// A message, its TLVs not looked into.
+/// Message with unparsed TLVs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raw<'a> {
-    /// Its type, without the bit that says what to do if it is unknown.
+    /// Message type without the U bit.
     pub kind: u16,
-    /// Who does not know it ignores it, and tells nobody.
+    /// U bit: receivers that do not know the type ignore the message silently.
     pub is_optional: bool,
-    /// What its sender numbered it.
+    /// Message ID.
     pub id: u32,
     tlvs: &'a [u8],
 }
@@ -195,22 +196,22 @@ impl<'a> Raw<'a> {
         Ok((Raw { kind, is_optional, id: u32_at(head, 4), tlvs }, rest))
     }
 
-    /// Its TLVs; after one whose length is wrong there is no other.
+    /// Iterates over the TLVs; ends after the first one with an invalid length.
     pub fn tlvs(&self) -> impl Iterator<Item = Result<Tlv<'a>, Status>> + use<'a> {
         tlvs(self.tlvs)
     }
 }
 
-/// A parameter of a message.
+/// Parameter of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tlv<'a> {
-    /// Its type, without the bits that say what to do if it is unknown.
+    /// TLV type without the U and F bits.
     pub kind: u16,
-    /// Who does not know it ignores it, and tells nobody.
+    /// U bit: receivers that do not know the type ignore the TLV silently.
     pub is_optional: bool,
-    /// Who does not know it passes it on with the message.
+    /// F bit: receivers that do not know the type forward the TLV with the message.
     pub is_forwarded: bool,
-    /// Its value.
+    /// TLV value.
     pub value: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! Messages by hand as the RFC draws them, there and back, and bytes that are none.
+//! LDP messages against bytes written by hand from the RFC, round trips, and malformed bytes.
 
 use super::message::{Fec, Hello, Initialization, Message, Notification, tlv};
 use super::write::{Outgoing, OutgoingMapping, Short, Writer};
@@ -25,14 +25,14 @@ fn prefix(text: &str) -> Fec {
     Fec::Prefix { address: address.parse().unwrap(), length: length.parse().unwrap() }
 }
 
-/// What comes out of a PDU, as text that can be compared.
+/// Contents of a PDU as text that can be compared.
 fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, Status> {
     let pdu = Pdu::new(bytes, MOST_BYTES)?;
     assert_eq!(pdu.sender, SENDER);
-    let mut told = Vec::new();
+    let mut parsed = Vec::new();
     for raw in pdu.messages() {
         let raw = raw?;
-        told.push(match Message::new(&raw)? {
+        parsed.push(match Message::new(&raw)? {
             Some(Message::LabelMapping(m)) => {
                 format!(
                     "{} map {:?} {:?} {:?} {:?} {:?}",
@@ -53,11 +53,11 @@ fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, Status> {
             other => format!("{} {other:?}", raw.id),
         });
     }
-    Ok(told)
+    Ok(parsed)
 }
 
 #[test]
-fn a_mapping_stands_as_the_rfc_draws_it() {
+fn a_mapping_has_the_layout_of_the_rfc() {
     let label = Label::new(0x12345).unwrap();
     let bytes = written(&[Outgoing::LabelMapping(OutgoingMapping::new(prefix("192.0.2.128/25"), label))]);
     let expected = [
@@ -71,7 +71,7 @@ fn a_mapping_stands_as_the_rfc_draws_it() {
 }
 
 #[test]
-fn every_message_is_read_as_it_was_written() {
+fn messages_round_trip() {
     let label = Label::new(17).unwrap();
     let hello = Hello {
         hold_seconds: 15,
@@ -93,7 +93,7 @@ fn every_message_is_read_as_it_was_written() {
     let addresses: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.1.1".parse().unwrap()];
     let routers = [Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(10, 0, 0, 8)];
     let six: [IpAddr; 1] = [Ipv6Addr::LOCALHOST.into()];
-    let told = read(&written(&[
+    let parsed = read(&written(&[
         Outgoing::Hello(hello),
         Outgoing::Initialization(initialization),
         Outgoing::KeepAlive,
@@ -117,22 +117,25 @@ fn every_message_is_read_as_it_was_written() {
         }),
     ]))
     .unwrap();
-    assert_eq!(told[0], format!("1 {:?}", Some(Message::Hello(hello))));
-    assert_eq!(told[1], format!("2 {:?}", Some(Message::Initialization(initialization))));
-    assert_eq!(told[3], format!("4 {:?}", Some(Message::Notification(notification))));
-    assert_eq!(told[4], format!("5 addresses {addresses:?}"));
-    assert_eq!(told[5], format!("6 addresses {six:?}"));
-    assert_eq!(told[6], format!("7 map {:?} {label:?} Some(77) Some(3) {routers:?}", [prefix("0.0.0.0/0")]));
-    assert_eq!(told[7], "8 withdraw [Wildcard] None");
-    assert_eq!(told[8], format!("9 withdraw {:?} {:?}", [prefix("2001:db8::/33")], Some(label)));
-    assert!(told[2] == "3 Some(KeepAlive)" && told[9].starts_with("10 Some(LabelRequest("));
-    assert!(told[10].starts_with("11 Some(LabelAbortRequest(") && told[10].contains("request_id: 10"));
-    assert!(told[11].contains("Status(21)") && told[11].contains("request_id: Some(10)"));
+    assert_eq!(parsed[0], format!("1 {:?}", Some(Message::Hello(hello))));
+    assert_eq!(parsed[1], format!("2 {:?}", Some(Message::Initialization(initialization))));
+    assert_eq!(parsed[3], format!("4 {:?}", Some(Message::Notification(notification))));
+    assert_eq!(parsed[4], format!("5 addresses {addresses:?}"));
+    assert_eq!(parsed[5], format!("6 addresses {six:?}"));
+    assert_eq!(
+        parsed[6],
+        format!("7 map {:?} {label:?} Some(77) Some(3) {routers:?}", [prefix("0.0.0.0/0")])
+    );
+    assert_eq!(parsed[7], "8 withdraw [Wildcard] None");
+    assert_eq!(parsed[8], format!("9 withdraw {:?} {:?}", [prefix("2001:db8::/33")], Some(label)));
+    assert!(parsed[2] == "3 Some(KeepAlive)" && parsed[9].starts_with("10 Some(LabelRequest("));
+    assert!(parsed[10].starts_with("11 Some(LabelAbortRequest(") && parsed[10].contains("request_id: 10"));
+    assert!(parsed[11].contains("Status(21)") && parsed[11].contains("request_id: Some(10)"));
     assert!(Status::SHUTDOWN.is_fatal() && !Status::NO_ROUTE.is_fatal());
 }
 
 #[test]
-fn a_stream_is_cut_where_pdus_end() {
+fn a_stream_is_split_into_pdus() {
     let two = [written(&[Outgoing::KeepAlive]), written(&[Outgoing::LabelRequest(Fec::Wildcard)])];
     let stream = two.concat();
     assert_eq!(Pdu::length(&stream[..3], MOST_BYTES), Ok(None));
@@ -143,7 +146,7 @@ fn a_stream_is_cut_where_pdus_end() {
 }
 
 #[test]
-fn what_is_wrong_has_its_status() {
+fn each_error_has_its_status() {
     let good = written(&[Outgoing::LabelMapping(OutgoingMapping::new(
         prefix("10.0.0.0/8"),
         Label::new(99).unwrap(),
@@ -154,7 +157,7 @@ fn what_is_wrong_has_its_status() {
         read(&bytes).unwrap_err()
     };
     let at = |place: usize, value: u8| move |bytes: &mut Vec<u8>| bytes[place] = value;
-    // The message begins at 10, the prefix's TLV at 18, the label's at 27.
+    // Offsets: message 10, FEC TLV 18, label TLV 27.
     for (change, expected) in [
         (&at(11, 0x99) as &dyn Fn(&mut Vec<u8>), Status::UNKNOWN_MESSAGE),
         (&at(13, 0xff), Status::BAD_MESSAGE_LENGTH),
@@ -170,11 +173,11 @@ fn what_is_wrong_has_its_status() {
         assert_eq!(status(change), expected);
     }
     assert_eq!(status(&|bytes| bytes[4..8].fill(0)), Status::BAD_IDENTIFIER);
-    // Everything stands alone.
+    // The wildcard must be the only FEC.
     let mut bytes = written(&[Outgoing::LabelWithdraw(prefix("1.0.0.0/8"), None)]);
     bytes[22] = 1;
     assert_eq!(read(&bytes), Err(Status::MALFORMED_TLV));
-    // An unknown TLV and an unknown message that may be ignored are.
+    // Unknown TLVs and unknown messages with the U bit are ignored.
     let mut bytes = good.clone();
     bytes[10] |= 0x80;
     bytes[11] = 0x99;
@@ -185,7 +188,7 @@ fn what_is_wrong_has_its_status() {
 }
 
 #[test]
-fn what_does_not_fit_is_left_out_whole() {
+fn a_message_that_does_not_fit_is_left_out_entirely() {
     let mut bytes = [0; 40];
     let mut writer = Writer::new(&mut bytes, SENDER).unwrap();
     assert!(writer.is_empty());
@@ -199,7 +202,7 @@ fn what_does_not_fit_is_left_out_whole() {
 
 proptest! {
     #[test]
-    fn no_bytes_are_too_strange(
+    fn arbitrary_bytes_never_panic(
         mut bytes in prop::collection::vec(any::<u8>(), 0..80),
         kind in prop_oneof![Just(0x100u16), Just(0x200), 0x300u16..0x302, 0x400u16..0x405, any::<u16>()],
     ) {
@@ -219,7 +222,7 @@ proptest! {
     }
 
     #[test]
-    fn prefixes_come_back(bits in any::<u128>(), length in 0u8..=128, is_v4 in any::<bool>()) {
+    fn prefixes_round_trip(bits in any::<u128>(), length in 0u8..=128, is_v4 in any::<bool>()) {
         let length = if is_v4 { length.min(32) } else { length };
         let width = if is_v4 { 32 } else { 128 };
         let address: IpAddr = if is_v4 {
@@ -230,7 +233,7 @@ proptest! {
         let fec = Fec::Prefix { address, length };
         prop_assert_eq!(Fec::prefix(address, length), Some(fec));
         prop_assert_eq!(Fec::prefix(address, if is_v4 { 33 } else { 129 }), None);
-        let told = read(&written(&[Outgoing::LabelWithdraw(fec, None)])).unwrap();
-        prop_assert_eq!(&told[0], &format!("1 withdraw {:?} None", [fec]));
+        let parsed = read(&written(&[Outgoing::LabelWithdraw(fec, None)])).unwrap();
+        prop_assert_eq!(&parsed[0], &format!("1 withdraw {:?} None", [fec]));
     }
 }

@@ -1,64 +1,64 @@
-//! Messages written into PDUs.
+//! Writing of LDP messages into PDUs.
 
 use super::message::{Fec, Hello, Initialization, Notification, kind, tlv};
 use super::{BEFORE_LENGTH, HEADER, Identifier};
 use crate::mpls::Label;
 use core::net::{IpAddr, Ipv4Addr};
 
-/// A message to be sent.
+/// LDP message to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outgoing<'a> {
-    /// Something is told, or wrong.
+    /// Notification of an error or event.
     Notification(Notification),
-    /// Somebody is there.
+    /// Discovery hello.
     Hello(Hello),
-    /// How a session is to be.
+    /// Parameters of a new session.
     Initialization(Initialization),
-    /// The session lives.
+    /// Keepalive of a session.
     KeepAlive,
-    /// These addresses, of one family, are the sender's.
+    /// Addresses of the sender's interfaces, all of one family.
     Address(&'a [IpAddr]),
-    /// These are no more.
+    /// Addresses the sender no longer has, all of one family.
     AddressWithdraw(&'a [IpAddr]),
-    /// A label for something.
+    /// Label bound to a FEC.
     LabelMapping(OutgoingMapping<'a>),
-    /// A label is asked for.
+    /// Request for a label.
     LabelRequest(Fec),
-    /// A label is no more; none is all.
+    /// Withdrawal of a label; `None` for all labels of the FEC.
     LabelWithdraw(Fec, Option<Label>),
-    /// A label is used no more; none is all.
+    /// Release of a label; `None` for all labels of the FEC.
     LabelRelease(Fec, Option<Label>),
-    /// A label is not asked for any more, as it was by this message.
+    /// Cancellation of the label request with this message ID.
     LabelAbortRequest(Fec, u32),
 }
 
-/// A label for something.
+/// Label mapping to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutgoingMapping<'a> {
-    /// For what.
+    /// FEC of the label.
     pub fec: Fec,
-    /// The label.
+    /// Label bound to the FEC.
     pub label: Label,
-    /// The message that asked for it.
+    /// ID of the label request that this mapping answers.
     pub request_id: Option<u32>,
-    /// Hops to the end of the LSP; zero is unknown.
+    /// Hops to the egress of the LSP; zero if unknown.
     pub hops: Option<u8>,
-    /// Routers it has passed, the end of the LSP first; left out if there are none.
+    /// Path vector: routers the mapping has passed, starting at the egress of the LSP; not written if empty.
     pub path: &'a [Ipv4Addr],
 }
 
 impl OutgoingMapping<'_> {
-    /// A label, and no more.
+    /// Returns a mapping of a label to a FEC without optional parameters.
     pub const fn new(fec: Fec, label: Label) -> Self {
         OutgoingMapping { fec, label, request_id: None, hops: None, path: &[] }
     }
 }
 
-/// There is no room for a message.
+/// Error for a message that does not fit into the rest of the PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short;
 
-/// A PDU that is being written. It is one once it has a message.
+/// PDU under construction; valid once it has a message.
 #[derive(Debug)]
 pub struct Writer<'a> {
     bytes: &'a mut [u8],
@@ -66,7 +66,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A PDU in a buffer as long as PDUs may be.
+    /// Starts a PDU. The length of `bytes` limits the length of the PDU.
     pub fn new(bytes: &'a mut [u8], sender: Identifier) -> Result<Writer<'a>, Short> {
         let mut writer = Writer { bytes, length: 0 };
         writer.put(&[0, 1, 0, 0])?;
@@ -75,19 +75,19 @@ impl<'a> Writer<'a> {
         Ok(writer)
     }
 
-    /// Whether it has a message.
+    /// Returns `true` if the PDU has no message yet.
     pub fn is_empty(&self) -> bool {
         self.length == HEADER
     }
 
-    /// The bytes so far.
+    /// Returns the PDU written up to now.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    /// Adds a message with a number of its sender's; without room for all of it, nothing.
+    /// Adds a message with the message ID `id`. If it does not fit, the PDU is unchanged.
     ///
-    /// Panics if addresses are of two families.
+    /// Panics if the addresses of a message are of two families.
     pub fn message(&mut self, id: u32, message: &Outgoing<'_>) -> Result<(), Short> {
         let start = self.length;
         let written = self.write(start, id, message);
@@ -148,15 +148,15 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn initialization(&mut self, how: &Initialization) -> Result<(), Short> {
-        let flags = u8::from(how.on_demand) << 7 | u8::from(how.detects_loops) << 6;
+    fn initialization(&mut self, parameters: &Initialization) -> Result<(), Short> {
+        let flags = u8::from(parameters.on_demand) << 7 | u8::from(parameters.detects_loops) << 6;
         let parts = [
             &[0, 1][..],
-            &how.keepalive_seconds.to_be_bytes(),
-            &[flags, how.path_limit],
-            &how.most_bytes.to_be_bytes(),
-            &how.receiver.router.octets(),
-            &how.receiver.space.to_be_bytes(),
+            &parameters.keepalive_seconds.to_be_bytes(),
+            &[flags, parameters.path_limit],
+            &parameters.most_bytes.to_be_bytes(),
+            &parameters.receiver.router.octets(),
+            &parameters.receiver.space.to_be_bytes(),
         ];
         self.tlv(tlv::SESSION_PARAMETERS, &parts)
     }
@@ -189,12 +189,12 @@ impl<'a> Writer<'a> {
 
     fn fec(&mut self, fec: Fec) -> Result<(), Short> {
         let Fec::Prefix { address, length } = fec else { return self.tlv(tlv::FEC, &[&[1]]) };
-        let taken = usize::from(length).div_ceil(8);
+        let byte_count = usize::from(length).div_ceil(8);
         let family = if address.is_ipv4() { 1 } else { 2 };
         let head = [2, 0, family, length];
         match address {
-            IpAddr::V4(address) => self.tlv(tlv::FEC, &[&head, &address.octets()[..taken.min(4)]]),
-            IpAddr::V6(address) => self.tlv(tlv::FEC, &[&head, &address.octets()[..taken.min(16)]]),
+            IpAddr::V4(address) => self.tlv(tlv::FEC, &[&head, &address.octets()[..byte_count.min(4)]]),
+            IpAddr::V6(address) => self.tlv(tlv::FEC, &[&head, &address.octets()[..byte_count.min(16)]]),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Combined loss and delay measurement messages (RFC 6374 section 3.3), behind a channel
-//! header ([`crate::gach`]).
+//! Combined loss and delay measurement messages (RFC 6374 section 3.3), carried behind a channel header
+//! ([`crate::gach`]).
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -17,17 +17,17 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! The fields have the same meanings as in the messages that measure only one of the two, so
-//! the way of the counters is that of section 3.1: "when a query is sent from A, Counter 1 is
-//! set to A_TxP and the other counter fields are set to 0. When the query is received at B,
-//! Counter 2 is set to B_RxP. At this point, B copies Counter 1 to Counter 3 and Counter 2 to
-//! Counter 4, and re-initializes Counter 1 and Counter 2 to 0. When B transmits the response,
-//! Counter 1 is set to B_TxP." The timestamps T1 to T4 go the same way (section 3.2).
+//! The fields have the same meanings as in the separate loss and delay messages. Counters are used as
+//! described in section 3.1: "when a query is sent from A, Counter 1 is set to A_TxP and the other counter
+//! fields are set to 0. When the query is received at B, Counter 2 is set to B_RxP. At this point, B copies
+//! Counter 1 to Counter 3 and Counter 2 to Counter 4, and re-initializes Counter 1 and Counter 2 to 0. When
+//! B transmits the response, Counter 1 is set to B_TxP." The timestamps T1 to T4 are used in the same way
+//! (section 3.2).
 //!
-//! Two channel types carry the message. In *direct* measurement the counters are of the data
-//! packets themselves, without those of any associated channel (section 4.2.8); in *inferred*
-//! measurement they are of test packets sent for the purpose. A PE counts its customers'
-//! packets, so its channel is [`DIRECT_LOSS_DELAY`](crate::gach::channel::DIRECT_LOSS_DELAY).
+//! Two channel types carry the message. In *direct* measurement the counters count data packets, without
+//! those of any associated channel (section 4.2.8); in *inferred* measurement they count test packets. A PE
+//! counts its customers' packets, so its channel is
+//! [`DIRECT_LOSS_DELAY`](crate::gach::channel::DIRECT_LOSS_DELAY).
 //!
 //! Reading and writing never panic, whatever the bytes.
 
@@ -37,57 +37,57 @@ pub use crate::timestamp::{Timestamp, TimestampFormat};
 
 use crate::bytes::{put, u16_at, u32_at, u64_at};
 
-/// Length of a message without TLVs.
+/// Length of a message without TLVs, bytes.
 pub const MESSAGE: usize = 76;
 
-/// What a query asks for.
+/// Control codes of queries.
 pub mod query_code {
-    /// A response on the way back of the same channel.
+    /// In-band response requested, on the reverse direction of the same channel.
     pub const IN_BAND: u8 = 0x00;
-    /// No response.
+    /// No response requested.
     pub const NO_RESPONSE: u8 = 0x02;
 }
 
-/// What became of a query. Notifications pass; after an error the session ends.
+/// Control codes of responses. Notifications (below 0x10) are informational; an error ends the session.
 pub mod response_code {
-    /// All is well, and nothing else says that the fields mean anything.
+    /// Success. The fields of the response are valid only with this code.
     pub const SUCCESS: u8 = 0x01;
-    /// The responder's counters began anew.
+    /// Notification: the responder's counters were reset.
     pub const DATA_RESET: u8 = 0x04;
-    /// An error without a name.
+    /// Unspecified error.
     pub const UNSPECIFIED: u8 = 0x10;
-    /// Another version.
+    /// Unsupported version.
     pub const UNSUPPORTED_VERSION: u8 = 0x11;
-    /// A control code nobody knows.
+    /// Unsupported control code.
     pub const UNSUPPORTED_CONTROL_CODE: u8 = 0x12;
-    /// A data format nobody knows.
+    /// Unsupported data format.
     pub const UNSUPPORTED_DATA_FORMAT: u8 = 0x13;
-    /// A TLV of a type below 128 that is not known.
+    /// Unsupported mandatory TLV (a type below 128).
     pub const UNSUPPORTED_MANDATORY_TLV: u8 = 0x17;
-    /// The query is malformed.
+    /// Malformed query.
     pub const INVALID_MESSAGE: u8 = 0x1c;
 }
 
-/// Format of a timestamp, 4 bits (section 3.4).
+/// Timestamp format code, 4 bits (section 3.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Format(u8);
 
 impl Format {
-    /// No meaning.
+    /// Null format: no timestamp.
     pub const NULL: Format = Format(0);
-    /// A number that grows.
+    /// Sequence number.
     pub const SEQUENCE: Format = Format(1);
-    /// NTP's 64 bits.
+    /// NTP 64-bit format.
     pub const NTP: Format = Format(2);
-    /// Seconds and nanoseconds of IEEE 1588, which everyone must support.
+    /// Truncated IEEE 1588 format: seconds and nanoseconds, mandatory for all implementations.
     pub const PTP: Format = Format(3);
 
-    /// From its 4 bits; higher ones are cut off.
+    /// Returns the format in the low 4 bits.
     pub const fn from_bits(bits: u8) -> Format {
         Format(bits & 0xf)
     }
 
-    /// How its timestamps are read as times; not at all where they are none.
+    /// Returns the format of time values, or `None` if the timestamps are not times.
     pub const fn time(self) -> Option<TimestampFormat> {
         match self {
             Format::NTP => Some(TimestampFormat::Ntp),
@@ -97,7 +97,7 @@ impl Format {
     }
 }
 
-/// Identifies a session at its querier: 26 bits, set as it likes.
+/// Session identifier, 26 bits, chosen by the querier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(u32);
 
@@ -105,57 +105,57 @@ impl Session {
     /// Largest session identifier.
     pub const MAX: Session = Session((1 << 26) - 1);
 
-    /// The low 26 bits of a number.
+    /// Returns the session identifier in the low 26 bits.
     pub const fn from_bits(bits: u32) -> Session {
         Session(bits & Session::MAX.0)
     }
 
-    /// Its number.
+    /// Returns the number of the session.
     pub const fn number(self) -> u32 {
         self.0
     }
 }
 
-/// Why bytes are no message.
+/// Reasons why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// They end within the fields.
+    /// Bytes end within the fixed fields.
     Short,
-    /// The version is not 0.
+    /// Version other than 0.
     Version(u8),
-    /// The message says it is shorter than its fields, or longer than its bytes.
+    /// Message length below the length of the fixed fields, or above the bytes available.
     Length {
-        /// What it says.
+        /// Length in the message.
         claimed: usize,
-        /// What there is.
+        /// Bytes available.
         present: usize,
     },
 }
 
-/// The fields of a message.
+/// Fields of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// R: this is a response.
+    /// R flag: response.
     pub is_response: bool,
-    /// T: the measurement is of the traffic class that `ds` names.
+    /// T flag: measurement restricted to the traffic class in `ds`.
     pub of_traffic_class: bool,
-    /// Of [`query_code`] or [`response_code`].
+    /// Control code, one of [`query_code`] or [`response_code`].
     pub code: u8,
-    /// X: every counter so far has 64 bits; otherwise the low 32 count (section 4.2.6).
+    /// X flag: all counters have 64 bits; otherwise only the low 32 bits are valid (section 4.2.6).
     pub has_wide_counters: bool,
-    /// B: the counters are of bytes; otherwise of packets.
+    /// B flag: counters of bytes instead of packets.
     pub counts_bytes: bool,
-    /// Format of the querier's timestamps (QTF).
+    /// Querier's timestamp format (QTF).
     pub querier_format: Format,
-    /// Format of the responder's (RTF); null in a query.
+    /// Responder's timestamp format (RTF); null in a query.
     pub responder_format: Format,
-    /// Format the responder likes best (RPTF); null in a query.
+    /// Responder's preferred timestamp format (RPTF); null in a query.
     pub preferred_format: Format,
-    /// Session.
+    /// Session identifier.
     pub session: Session,
-    /// DSCP of the traffic class, 6 bits; without T it may be anything.
+    /// DSCP of the traffic class, 6 bits; not used without the T flag.
     pub ds: u8,
-    /// Timestamps 1 to 4.
+    /// Timestamps T1 to T4.
     pub timestamps: [Timestamp; 4],
     /// Counters 1 to 4.
     pub counters: [u64; 4],
@@ -167,8 +167,8 @@ const WIDE: u8 = 0x80;
 const BYTES: u8 = 0x40;
 
 impl Message {
-    /// Reads the fields of the message these bytes begin with, and gives its length with TLVs;
-    /// what follows is padding of the frame. Reserved bits are ignored.
+    /// Parses the fields of the message at the start of `bytes` and returns them with the message's length
+    /// including TLVs. Later bytes are frame padding. Reserved bits are ignored.
     #[inline]
     pub fn read(bytes: &[u8]) -> Result<(Message, usize), Error> {
         let fields = bytes.first_chunk::<MESSAGE>().ok_or(Error::Short)?;
@@ -198,14 +198,14 @@ impl Message {
         Ok((message, claimed))
     }
 
-    /// Whether these bytes, if they are a message, are a response; the others are queries.
+    /// Returns `true` if the R flag of a message is set. The rest of the message is not checked.
     #[inline]
     pub fn is_response(bytes: &[u8]) -> bool {
         bytes.first().is_some_and(|flags| flags & RESPONSE != 0)
     }
 
-    /// Writes the fields of a message that fills the buffer, TLVs included; those are for the
-    /// caller to write behind [`MESSAGE`].
+    /// Writes the fields of a message that fills the buffer, TLVs included. The caller writes the TLVs after
+    /// [`MESSAGE`] bytes.
     #[inline]
     pub fn write(&self, message: &mut [u8]) -> Result<(), DoesNotFit> {
         let length = u16::try_from(message.len()).map_err(|_| DoesNotFit)?;
@@ -228,7 +228,7 @@ impl Message {
         Ok(())
     }
 
-    /// A query for an in-band response, with 64-bit counters of packets of every class.
+    /// Returns a query for an in-band response, with 64-bit packet counters over all traffic classes.
     pub const fn query(session: Session, format: Format, sent_at: Timestamp, sent: u64) -> Message {
         Message {
             is_response: false,
@@ -246,9 +246,9 @@ impl Message {
         }
     }
 
-    /// The response to this query, which came at T2 when `received` units had, and is answered
-    /// at T3 when `sent` units had been sent the other way. `format` is that of both times; R, T,
-    /// X, B, session and DS are the query's (section 4.2.4).
+    /// Returns the response to this query. `arrived` holds T2 and the units received until then, `departs`
+    /// holds T3 and the units sent in the reverse direction until then; `format` applies to both times. The
+    /// flags R (set), T, X, B, the session and DS follow section 4.2.4.
     pub const fn response(
         &self,
         code: u8,
@@ -268,7 +268,7 @@ impl Message {
     }
 }
 
-/// The buffer is shorter than a message, or longer than one can be.
+/// Error for a buffer shorter than the fixed fields, or longer than the length field can express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoesNotFit;
 
@@ -285,7 +285,7 @@ mod tests {
     );
 
     #[test]
-    fn fields_stand_where_the_rfc_draws_them() {
+    fn fields_are_at_the_offsets_of_the_rfc() {
         let mut bytes = [0xff; MESSAGE + 4];
         let query = Message { of_traffic_class: true, ds: 0x2e, ..QUERY };
         query.write(&mut bytes).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_shifts_what_the_query_brought() {
+    fn a_response_moves_the_fields_of_the_query() {
         let response =
             QUERY.response(response_code::SUCCESS, Format::NTP, (Timestamp(2), 22), (Timestamp(3), 33));
         assert_eq!(response.timestamps, [Timestamp(3), Timestamp(0), QUERY.timestamps[0], Timestamp(2)]);
@@ -328,8 +328,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn foreign_bytes_are_read_and_written_alike(mut bytes: [u8; MESSAGE], tail in 0_usize..20) {
-            // Reserved bits are not kept, and most lengths would be refused.
+        fn arbitrary_fields_round_trip(mut bytes: [u8; MESSAGE], tail in 0_usize..20) {
+            // Clear the reserved bits and set a valid length; reserved bits are not preserved.
             bytes[0] &= 0x0c;
             bytes[2..4].copy_from_slice(&[0, MESSAGE as u8]);
             bytes[4] &= 0xcf;

@@ -1,8 +1,8 @@
-//! The TLV block behind a message (RFC 6374 section 3.5): type and length of 8 bits each, value.
+//! TLV block of a message (RFC 6374 section 3.5): type and length of 8 bits each, then the value.
 //!
-//! A responder must refuse a query with a type below 128 that it does not know, and ignores
-//! others. Two types are for experiments; ours begin with [`EXPERIMENT`], so that they are not
-//! mistaken for somebody else's:
+//! A responder must reject a query with an unknown type below 128 and ignores unknown types from 128 on. Two
+//! types are reserved for experiments. Their values in netstage begin with [`EXPERIMENT`] to distinguish
+//! them from other experiments:
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -14,48 +14,48 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! - *Authentication* (127, so that a responder without it says so; purpose 1): HMAC-SHA-256 of
-//!   the message from its first byte to the digest, cut to 16 bytes. It is the last TLV. The key's
-//!   number lets keys change while messages are under way. Digests are the caller's.
-//! - *Marks* (255; purpose 2): how many of the packets received carried a congestion mark. A query
-//!   asks with zero, and a responder that does not know it leaves it out.
+//! - *Authentication* (type 127, so that a responder without support reports an error; purpose 1):
+//!   HMAC-SHA-256 over the message from its first byte to the digest, truncated to 16 bytes. It is the last
+//!   TLV. The key number allows key changes while messages are in flight. The caller computes the digests.
+//! - *Marks* (type 255; purpose 2): number of received packets with a congestion mark. A query contains
+//!   zero; a responder without support leaves the TLV out.
 
 use crate::bytes::{u16_at, u32_at, u64_at};
 use core::ops::Range;
 
-/// Bytes of type and length.
+/// Length of type and length, bytes.
 pub const HEADER: usize = 2;
-/// What the values of our own TLVs begin with.
+/// First two value bytes of netstage's experimental TLVs.
 pub const EXPERIMENT: [u8; 2] = *b"nS";
-/// Bytes of a digest.
+/// Length of a digest, bytes.
 pub const DIGEST: usize = 16;
-/// Bytes of an authentication TLV.
+/// Length of an authentication TLV, bytes.
 pub const AUTHENTICATION: usize = HEADER + 4 + DIGEST;
-/// Bytes of a TLV of marks.
+/// Length of a marks TLV, bytes.
 pub const MARKS: usize = HEADER + 4 + 8;
 
-/// Types of TLVs.
+/// TLV types.
 pub mod kind {
-    /// Bytes of no meaning, to be in the response too.
+    /// Padding, to be copied into the response.
     pub const PADDING_COPIED: u8 = 0;
-    /// Where to send the response; not in a response.
+    /// Address to send the response to; only in queries.
     pub const RETURN_ADDRESS: u8 = 1;
-    /// How often queries come, or may come.
+    /// Current or requested interval between queries.
     pub const SESSION_QUERY_INTERVAL: u8 = 2;
-    /// Asks for the query itself back.
+    /// Request to return the query itself.
     pub const LOOPBACK: u8 = 3;
-    /// For experiments; unknown ones are refused.
+    /// Experimental type; unknown experiments are rejected.
     pub const EXPERIMENT_MANDATORY: u8 = 127;
-    /// Bytes of no meaning, not to be in the response.
+    /// Padding, not to be copied into the response.
     pub const PADDING_DROPPED: u8 = 128;
-    /// For whom the message is.
+    /// Address of the intended receiver.
     pub const DESTINATION_ADDRESS: u8 = 129;
-    /// Who sends it.
+    /// Address of the sender.
     pub const SOURCE_ADDRESS: u8 = 130;
-    /// For experiments; unknown ones are ignored.
+    /// Experimental type; unknown experiments are ignored.
     pub const EXPERIMENT_OPTIONAL: u8 = 255;
 
-    /// A responder that does not know this type must refuse the query.
+    /// Returns `true` if a responder that does not know the type must reject the query.
     pub const fn is_mandatory(kind: u8) -> bool {
         kind < 128
     }
@@ -64,24 +64,24 @@ pub mod kind {
 const PURPOSE_AUTHENTICATION: u8 = 1;
 const PURPOSE_MARKS: u8 = 2;
 
-/// A TLV and where it stands.
+/// TLV and its offset in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tlv<'a> {
-    /// Offset of its type.
+    /// Offset of the type field.
     pub start: usize,
-    /// Its type, of [`kind`].
+    /// Type, one of [`kind`].
     pub kind: u8,
-    /// Its value.
+    /// Value.
     pub value: &'a [u8],
 }
 
 impl<'a> Tlv<'a> {
-    /// Offset behind its value.
+    /// Returns the offset after the value.
     pub const fn end(&self) -> usize {
         self.start + HEADER + self.value.len()
     }
 
-    /// What the value says; an error where it cannot have the length its type asks for.
+    /// Parses the value. Fails if the length does not match the type.
     pub fn content(&self) -> Result<Content<'a>, WrongLength> {
         let value = self.value;
         Ok(match self.kind {
@@ -114,53 +114,53 @@ fn is_ours(value: &[u8], purpose: u8) -> bool {
     matches!(value, [first, second, found, _, ..] if [*first, *second] == EXPERIMENT && *found == purpose)
 }
 
-/// What a TLV says.
+/// Parsed TLV value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// Nothing.
+    /// Padding.
     Padding,
-    /// Where to send the response, for whom the message is or who sends it, as the type tells.
+    /// Return, destination or source address, depending on the TLV type.
     Address {
-        /// Of the IANA registry "Address Family Numbers": 1 is IPv4, 2 is IPv6.
+        /// Number of the IANA registry "Address Family Numbers": 1 is IPv4, 2 is IPv6.
         family: u16,
-        /// The address.
+        /// Address.
         address: &'a [u8],
     },
-    /// How often queries come, or may come.
+    /// Current or requested interval between queries.
     SessionQueryInterval {
-        /// Zero asks.
+        /// Interval, milliseconds; zero requests the responder's value.
         milliseconds: u32,
     },
-    /// Asks for the query itself back.
+    /// Request to return the query itself.
     Loopback,
-    /// A digest.
+    /// Digest of the message.
     Authentication {
-        /// Number of the key.
+        /// Key number.
         key: u8,
-        /// HMAC-SHA-256, cut.
+        /// Truncated HMAC-SHA-256.
         digest: [u8; DIGEST],
     },
-    /// How many packets carried a congestion mark.
+    /// Count of packets with a congestion mark.
     Marks {
-        /// So many.
+        /// Number of packets.
         packets: u64,
     },
-    /// Of a type, or an experiment, that is not known.
+    /// Unknown type or experiment.
     Unknown,
 }
 
-/// A value does not have the length its type asks for.
+/// Error for a value length that does not match the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongLength;
 
-/// From here on the bytes are no TLVs: a length reaches past the end, or a header does not fit.
+/// Error for a truncated TLV: its header or value reaches past the end of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Offset of the bytes in question.
+    /// Offset of the truncated TLV.
     pub start: usize,
 }
 
-/// The TLV at an offset; `None` at the end of the bytes.
+/// Returns the TLV at an offset, or `None` at the end of the bytes.
 #[inline]
 pub fn at(bytes: &[u8], start: usize) -> Option<Result<Tlv<'_>, Malformed>> {
     let rest = bytes.get(start..).filter(|rest| !rest.is_empty())?;
@@ -171,12 +171,12 @@ pub fn at(bytes: &[u8], start: usize) -> Option<Result<Tlv<'_>, Malformed>> {
     Some(value.map(|value| Tlv { start, kind, value }))
 }
 
-/// All TLVs of a message, whose bytes end where it does; ends after the first that is malformed.
+/// Iterates over the TLVs of a loss and delay message that fills `message`; ends after a truncated one.
 pub fn of_message(message: &[u8]) -> impl Iterator<Item = Result<Tlv<'_>, Malformed>> + '_ {
     behind(message, super::MESSAGE)
 }
 
-/// The same of a message with other fields, which are so long.
+/// Iterates over the TLVs after `fields` bytes of any message; ends after a truncated one.
 pub fn behind(message: &[u8], fields: usize) -> impl Iterator<Item = Result<Tlv<'_>, Malformed>> + '_ {
     let mut next = Some(fields);
     core::iter::from_fn(move || {
@@ -186,11 +186,11 @@ pub fn behind(message: &[u8], fields: usize) -> impl Iterator<Item = Result<Tlv<
     })
 }
 
-/// The buffer is too short for what is to be written.
+/// Error for a buffer shorter than the TLV to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short;
 
-/// Writes an authentication TLV with a digest of zero at an offset.
+/// Writes an authentication TLV with a zero digest at an offset.
 pub fn write_authentication(bytes: &mut [u8], start: usize, key: u8) -> Result<(), Short> {
     let [first, second] = EXPERIMENT;
     let place = bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<AUTHENTICATION>).ok_or(Short)?;
@@ -207,7 +207,7 @@ pub fn write_authentication(bytes: &mut [u8], start: usize, key: u8) -> Result<(
     Ok(())
 }
 
-/// Writes a TLV of marks at an offset.
+/// Writes a marks TLV at an offset.
 pub fn write_marks(bytes: &mut [u8], start: usize, packets: u64) -> Result<(), Short> {
     let [first, second] = EXPERIMENT;
     let place = bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<MARKS>).ok_or(Short)?;
@@ -217,8 +217,8 @@ pub fn write_marks(bytes: &mut [u8], start: usize, packets: u64) -> Result<(), S
     Ok(())
 }
 
-/// Which bytes of a message that ends with an authentication TLV the digest covers, and which
-/// it is; none for other messages. Its fields are `fields` bytes long.
+/// Returns the byte ranges covered by the digest and of the digest itself, or `None` if the message does not
+/// end with an authentication TLV. `fields` is the length of the message's fixed fields, bytes.
 pub fn authenticated(message: &[u8], fields: usize) -> Option<(Range<usize>, Range<usize>)> {
     let digest = message.len().checked_sub(DIGEST)?;
     let last = behind(message, fields).last()?.ok()?;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn tlvs_are_found_one_after_the_other() {
+    fn tlvs_are_found_in_order() {
         let bytes =
             message(&[0, 3, 7, 7, 7, 1, 6, 0, 1, 10, 0, 0, 1, 2, 4, 0, 0, 1, 0, 3, 0, 200, 1, 9, 128, 5, 0]);
         let found: Vec<_> = of_message(&bytes).collect();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_held_against_types() {
+    fn lengths_are_checked_against_types() {
         for (kind, length) in [(1, 1), (2, 3), (2, 5), (3, 1), (129, 0)] {
             let tlv = Tlv { start: 0, kind, value: &[0; 8][..length] };
             assert_eq!(tlv.content(), Err(WrongLength), "type {kind}");
@@ -272,13 +272,13 @@ mod tests {
             let tlv = Tlv { start: 0, kind: kind::EXPERIMENT_MANDATORY, value: &value[..length] };
             assert_eq!(tlv.content(), Err(WrongLength));
         }
-        // Somebody else's experiment.
+        // Experiment of another implementation.
         let tlv = Tlv { start: 0, kind: kind::EXPERIMENT_MANDATORY, value: b"XX\x01\x00" };
         assert_eq!(tlv.content(), Ok(Content::Unknown));
     }
 
     #[test]
-    fn our_own_are_written_as_drawn() {
+    fn experimental_tlvs_have_the_documented_layout() {
         let mut bytes = message(&[0xff; MARKS + AUTHENTICATION]);
         write_marks(&mut bytes, MESSAGE, 0x0102).unwrap();
         write_authentication(&mut bytes, MESSAGE + MARKS, 9).unwrap();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(authenticated(&bytes[..end - 1], MESSAGE), None);
         assert_eq!(authenticated(&bytes[..MESSAGE + MARKS], MESSAGE), None);
         assert_eq!(authenticated(&[], MESSAGE), None);
-        // Behind the digest nothing may follow that it does not cover.
+        // The digest must cover everything before it, so that nothing may follow it.
         bytes.extend([128, 0]);
         assert_eq!(authenticated(&bytes, MESSAGE), None);
         assert_eq!(write_marks(&mut bytes, end, 0), Err(Short));
@@ -301,7 +301,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut end = MESSAGE;
             for tlv in of_message(&bytes).flatten() {
                 prop_assert_eq!(tlv.start, end);

@@ -1,9 +1,9 @@
-//! Test packets of STAMP, the Simple Two-Way Active Measurement Protocol (RFC 8762), with the
-//! session identifier and TLVs of RFC 8972.
+//! Test packets of STAMP, the Simple Two-Way Active Measurement Protocol (RFC 8762), with the session
+//! identifier and TLVs of RFC 8972.
 //!
-//! Each packet is a fixed base, unauthenticated or authenticated, and TLVs after it
-//! ([`tlv`]). Reading and writing never panic, whatever the bytes. Digests are the caller's:
-//! HMAC-SHA-256 cut to 16 bytes, over [`AUTHENTICATED_PART`] bytes of the base.
+//! A packet is an unauthenticated or authenticated base of fixed length, followed by TLVs ([`tlv`]). Reading
+//! and writing never panic, whatever the bytes. The caller computes the digests: HMAC-SHA-256 truncated to
+//! 16 bytes, over [`AUTHENTICATED_PART`] bytes of the base.
 
 pub mod tlv;
 
@@ -12,28 +12,28 @@ pub use crate::timestamp::{Timestamp, TimestampFormat};
 use crate::bytes::{put, u16_at, u32_at, u64_at};
 use crate::timestamp::NANOSECONDS;
 
-/// UDP port a reflector listens on.
+/// UDP port of a session-reflector.
 pub const PORT: u16 = 862;
-/// Length of both unauthenticated bases.
+/// Length of both unauthenticated bases, bytes.
 pub const UNAUTHENTICATED: usize = 44;
-/// Length of both authenticated bases.
+/// Length of both authenticated bases, bytes.
 pub const AUTHENTICATED: usize = 112;
-/// Bytes of an authenticated base that its digest covers (RFC 8762 section 4.4).
+/// Length of the part of an authenticated base that its digest covers, bytes (RFC 8762 section 4.4).
 pub const AUTHENTICATED_PART: usize = 96;
-/// Length of a digest.
+/// Length of a digest, bytes.
 pub const DIGEST: usize = 16;
 
-/// Which layout a session uses; both ends are told.
+/// Packet format of a session; configured at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Without digest.
+    /// Base without digest.
     Unauthenticated,
-    /// With digest.
+    /// Base with digest.
     Authenticated,
 }
 
 impl Mode {
-    /// Length of the base, which is where TLVs begin.
+    /// Returns the length of the base, which is the offset of the TLVs, bytes.
     pub const fn base(self) -> usize {
         match self {
             Mode::Unauthenticated => UNAUTHENTICATED,
@@ -42,11 +42,11 @@ impl Mode {
     }
 }
 
-/// The bytes end before the base does.
+/// Error for a buffer shorter than the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short;
 
-/// How good a timestamp is (RFC 4656 section 4.1.2, RFC 8186 section 2.3).
+/// Error estimate of a timestamp (RFC 4656 section 4.1.2, RFC 8186 section 2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ErrorEstimate(pub u16);
 
@@ -54,7 +54,7 @@ impl ErrorEstimate {
     const SYNCHRONIZED: u16 = 1 << 15;
     const PTP: u16 = 1 << 14;
 
-    /// The smallest estimate not below so many nanoseconds.
+    /// Returns the smallest estimate of at least `nanoseconds`.
     pub const fn new(nanoseconds: u64, synchronized: bool, format: TimestampFormat) -> ErrorEstimate {
         let mut units = ((nanoseconds as u128) << 32).div_ceil(NANOSECONDS as u128);
         let mut scale = 0;
@@ -62,25 +62,25 @@ impl ErrorEstimate {
             units = units.div_ceil(2);
             scale += 1;
         }
-        // A multiplier of zero is not allowed.
+        // The multiplier must not be zero.
         let multiplier = if units == 0 { 1 } else { units as u16 };
         let synchronized = if synchronized { Self::SYNCHRONIZED } else { 0 };
         let ptp = if matches!(format, TimestampFormat::Ptp) { Self::PTP } else { 0 };
         ErrorEstimate(synchronized | ptp | scale << 8 | multiplier)
     }
 
-    /// The clock is synchronized to UTC by an external source.
+    /// Returns `true` if the clock is synchronized to UTC by an external source.
     pub const fn is_synchronized(self) -> bool {
         self.0 & Self::SYNCHRONIZED != 0
     }
 
-    /// Format of the timestamp it belongs to.
+    /// Returns the format of the timestamp.
     pub const fn format(self) -> TimestampFormat {
         if self.0 & Self::PTP == 0 { TimestampFormat::Ntp } else { TimestampFormat::Ptp }
     }
 
-    /// The error in nanoseconds, rounded up: multiplier · 2^(scale − 32) seconds. Zero means
-    /// that the field is not valid.
+    /// Returns the error in nanoseconds, rounded up: multiplier · 2^(scale − 32) seconds. Zero means that
+    /// the field is invalid.
     pub const fn nanoseconds(self) -> u64 {
         let (multiplier, scale) = (self.0 & 0xff, self.0 >> 8 & 0x3f);
         let nanoseconds = (multiplier as u128 * NANOSECONDS as u128) << scale;
@@ -89,40 +89,40 @@ impl ErrorEstimate {
     }
 }
 
-/// What a session-sender writes.
+/// Base of a session-sender packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderPacket {
-    /// Counts the packets of the session, from 0.
+    /// Sequence number, from 0.
     pub sequence: u32,
-    /// When it was sent.
+    /// Send time.
     pub timestamp: Timestamp,
-    /// How good that is.
+    /// Error estimate of the send time.
     pub error_estimate: ErrorEstimate,
-    /// STAMP session identifier (SSID); 0 for senders of RFC 8762.
+    /// STAMP session identifier (SSID); 0 from senders without RFC 8972.
     pub session: u16,
 }
 
-/// What a session-reflector writes.
+/// Base of a session-reflector packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReflectorPacket {
-    /// A stateful reflector counts the packets it reflects in the session, from 0; a stateless
-    /// one repeats the sender's number.
+    /// Sequence number. A stateful reflector counts the packets it sends in the session, from 0; a stateless
+    /// one copies the sender's number.
     pub sequence: u32,
-    /// When it was sent back.
+    /// Send time of the reflector.
     pub timestamp: Timestamp,
-    /// How good the reflector's timestamps are.
+    /// Error estimate of the reflector's timestamps.
     pub error_estimate: ErrorEstimate,
-    /// The sender's session identifier.
+    /// Session identifier copied from the sender.
     pub session: u16,
-    /// When the sender's packet was received.
+    /// Receive time of the sender's packet.
     pub received: Timestamp,
-    /// The sender's packet as received.
+    /// Fields of the sender's packet as received.
     pub sender: SenderPacket,
-    /// Its TTL or hop limit on arrival.
+    /// TTL or hop limit of the sender's packet on arrival.
     pub sender_ttl: u8,
 }
 
-/// Where fields stand in a layout.
+/// Field offsets of a packet format.
 struct Layout {
     timestamp: usize,
     received: usize,
@@ -153,7 +153,7 @@ impl Mode {
 }
 
 impl SenderPacket {
-    /// Read the base.
+    /// Parses the base.
     pub fn read(bytes: &[u8], mode: Mode) -> Result<SenderPacket, Short> {
         if bytes.len() < mode.base() {
             return Err(Short);
@@ -167,7 +167,7 @@ impl SenderPacket {
         })
     }
 
-    /// Write the base, zeros where nothing stands; the digest is left zero.
+    /// Writes the base with zeros in reserved fields and in the digest.
     pub fn write(&self, bytes: &mut [u8], mode: Mode) -> Result<(), Short> {
         let base = bytes.get_mut(..mode.base()).ok_or(Short)?;
         base.fill(0);
@@ -181,7 +181,7 @@ impl SenderPacket {
 }
 
 impl ReflectorPacket {
-    /// Read the base.
+    /// Parses the base.
     pub fn read(bytes: &[u8], mode: Mode) -> Result<ReflectorPacket, Short> {
         let SenderPacket { sequence, timestamp, error_estimate, session } = SenderPacket::read(bytes, mode)?;
         let layout = mode.layout();
@@ -201,7 +201,7 @@ impl ReflectorPacket {
         })
     }
 
-    /// Write the base, zeros where nothing stands; the digest is left zero.
+    /// Writes the base with zeros in reserved fields and in the digest.
     pub fn write(&self, bytes: &mut [u8], mode: Mode) -> Result<(), Short> {
         let ReflectorPacket { sequence, timestamp, error_estimate, session, .. } = *self;
         SenderPacket { sequence, timestamp, error_estimate, session }.write(bytes, mode)?;
@@ -215,14 +215,14 @@ impl ReflectorPacket {
     }
 }
 
-/// The part of an authenticated packet its digest covers, and the digest.
+/// Returns the part of an authenticated packet that the digest covers, and the digest.
 pub fn authenticated(bytes: &[u8]) -> Result<(&[u8], [u8; DIGEST]), Short> {
     let covered = bytes.get(..AUTHENTICATED_PART).ok_or(Short)?;
     let digest = bytes.get(AUTHENTICATED_PART..AUTHENTICATED).ok_or(Short)?;
     Ok((covered, digest.try_into().map_err(|_| Short)?))
 }
 
-/// Put a digest into an authenticated packet.
+/// Writes the digest of an authenticated packet.
 pub fn set_digest(bytes: &mut [u8], digest: [u8; DIGEST]) -> Result<(), Short> {
     bytes.get_mut(AUTHENTICATED_PART..AUTHENTICATED).ok_or(Short)?.copy_from_slice(&digest);
     Ok(())
@@ -248,8 +248,8 @@ mod tests {
     };
 
     #[test]
-    fn fields_stand_where_the_rfc_draws_them() {
-        // RFC 8762 figure 5 with RFC 8972 figure 2, octet by octet.
+    fn fields_are_at_the_offsets_of_the_rfc() {
+        // RFC 8762 figure 5 and RFC 8972 figure 2.
         let mut bytes = [0xff; UNAUTHENTICATED];
         REFLECTED.write(&mut bytes, Mode::Unauthenticated).unwrap();
         #[rustfmt::skip]
@@ -259,7 +259,7 @@ mod tests {
             0x55, 0x56, 0x57, 0x58, 0x40, 0x02, 0, 0, 61, 0, 0, 0,
         ];
         assert_eq!(bytes, expected);
-        // Figure 6: the same fields in the first of each 16 octets.
+        // Figure 6: the same fields, each at the start of a block of 16 octets.
         let mut bytes = [0xff; AUTHENTICATED];
         REFLECTED.write(&mut bytes, Mode::Authenticated).unwrap();
         assert_eq!(bytes[..4], [1, 2, 3, 4]);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn packets_round_trip() {
         for mode in [Mode::Unauthenticated, Mode::Authenticated] {
             let mut bytes = [0; 200];
             REFLECTED.write(&mut bytes, mode).unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn error_estimates_are_not_below_the_error() {
+    fn error_estimates_are_rounded_up() {
         for error in [0, 1, 50, 999, 1_000_000, 3_600_000_000_000, u64::MAX / 2] {
             let estimate = ErrorEstimate::new(error, true, TimestampFormat::Ptp);
             assert!(estimate.nanoseconds() >= error, "{error}");

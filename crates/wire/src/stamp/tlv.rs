@@ -1,59 +1,59 @@
-//! Optional extensions of STAMP test packets (RFC 8972 section 4): type, length, value, and
-//! flags by which the reflector tells what it made of them.
+//! STAMP TLVs (RFC 8972 section 4): flags, type, length and value. The reflector reports in the flags how it
+//! processed a TLV.
 
 use super::{Timestamp, u16_at, u32_at, u64_at};
 
-/// Length of flags, type and length.
+/// Length of flags, type and length, bytes.
 pub const HEADER: usize = 4;
 
-/// Set by the sender in every TLV; the reflector leaves it if it does not know the type.
+/// U flag: set by the sender in every TLV, and cleared by a reflector that knows the type.
 pub const UNRECOGNIZED: u8 = 0x80;
-/// Set by the reflector: the length is wrong.
+/// M flag: set by the reflector if the length is invalid.
 pub const MALFORMED: u8 = 0x40;
-/// Set by the reflector: the digest over the TLVs is wrong.
+/// I flag: set by the reflector if the digest over the TLVs is invalid.
 pub const INTEGRITY_FAILED: u8 = 0x20;
 
-/// Types of TLVs.
+/// TLV types.
 pub mod kind {
-    /// Bytes of no meaning.
+    /// Padding.
     pub const EXTRA_PADDING: u8 = 1;
-    /// Addresses and ports as the reflector saw them.
+    /// Addresses and ports as received by the reflector.
     pub const LOCATION: u8 = 2;
-    /// Sources of synchronization and of timestamps.
+    /// Sources of clock synchronization and of timestamps.
     pub const TIMESTAMP_INFORMATION: u8 = 3;
-    /// DSCP and ECN both ways.
+    /// DSCP and ECN in both directions.
     pub const CLASS_OF_SERVICE: u8 = 4;
-    /// Counters of packets.
+    /// Packet counters.
     pub const DIRECT_MEASUREMENT: u8 = 5;
-    /// When the packet before was in fact sent back.
+    /// Actual send time of the reflector's previous packet.
     pub const FOLLOW_UP_TELEMETRY: u8 = 7;
-    /// Digest over the TLVs before it; the last one.
+    /// Digest over the preceding TLVs; always last.
     pub const HMAC: u8 = 8;
 }
 
-/// Types of a Location's sub-TLVs: a sender asks with the first of each three, and the
+/// Sub-TLV types of a Location TLV. The sender requests with the first type of each group of three; the
 /// reflector answers with one of the other two (section 4.2.1).
 pub mod location {
-    /// Asks for the source MAC address; 8 bytes.
+    /// Request for the source MAC address; 8 bytes.
     pub const SOURCE_MAC: u8 = 1;
-    /// Source EUI-48 and two bytes of zero.
+    /// Source EUI-48 and two zero bytes.
     pub const SOURCE_EUI_48: u8 = 2;
     /// Source EUI-64.
     pub const SOURCE_EUI_64: u8 = 3;
-    /// Asks for the destination address; 16 bytes.
+    /// Request for the destination address; 16 bytes.
     pub const DESTINATION_IP: u8 = 4;
-    /// Destination IPv4 address and 12 bytes of zero.
+    /// Destination IPv4 address and 12 zero bytes.
     pub const DESTINATION_IPV4: u8 = 5;
     /// Destination IPv6 address.
     pub const DESTINATION_IPV6: u8 = 6;
-    /// Asks for the source address; 16 bytes.
+    /// Request for the source address; 16 bytes.
     pub const SOURCE_IP: u8 = 7;
-    /// Source IPv4 address and 12 bytes of zero.
+    /// Source IPv4 address and 12 zero bytes.
     pub const SOURCE_IPV4: u8 = 8;
     /// Source IPv6 address.
     pub const SOURCE_IPV6: u8 = 9;
 
-    /// Length a sub-TLV's value must have; `None` for types unknown.
+    /// Returns the required value length of a sub-TLV, or `None` for an unknown type.
     pub const fn value_length(kind: u8) -> Option<usize> {
         match kind {
             SOURCE_MAC..=SOURCE_EUI_64 => Some(8),
@@ -63,34 +63,34 @@ pub mod location {
     }
 }
 
-/// Where a TLV stands.
+/// TLV and its position in the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Offset of its flags.
+    /// Offset of the flags.
     pub start: usize,
-    /// Offset after its value.
+    /// Offset after the value.
     pub end: usize,
-    /// Its flags.
+    /// Flags.
     pub flags: u8,
-    /// Its type.
+    /// Type, one of [`kind`].
     pub kind: u8,
 }
 
 impl Place {
-    /// Where its value stands.
+    /// Returns the range of the value.
     pub const fn value(&self) -> core::ops::Range<usize> {
         self.start + HEADER..self.end
     }
 }
 
-/// From here on the bytes are no TLVs: a length reaches past the end, or a header does not fit.
+/// Error for a truncated TLV: its header or value reaches past the end of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Offset of the bytes in question.
+    /// Offset of the truncated TLV.
     pub start: usize,
 }
 
-/// The TLV at an offset; `None` at the end of the bytes.
+/// Returns the TLV at an offset, or `None` at the end of the bytes.
 pub fn at(bytes: &[u8], start: usize) -> Option<Result<Place, Malformed>> {
     let rest = bytes.get(start..).filter(|rest| !rest.is_empty())?;
     let &[flags, kind, high, low, ..] = rest else {
@@ -103,7 +103,7 @@ pub fn at(bytes: &[u8], start: usize) -> Option<Result<Place, Malformed>> {
     Some(Ok(Place { start, end, flags, kind }))
 }
 
-/// All TLVs from an offset on; ends after the first that is malformed.
+/// Iterates over the TLVs from an offset on; ends after a truncated one.
 pub fn places(bytes: &[u8], start: usize) -> impl Iterator<Item = Result<Place, Malformed>> + '_ {
     let mut next = Some(start);
     core::iter::from_fn(move || {
@@ -113,86 +113,86 @@ pub fn places(bytes: &[u8], start: usize) -> impl Iterator<Item = Result<Place, 
     })
 }
 
-/// A value does not have the length its type asks for.
+/// Error for a value length that does not match the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongLength;
 
-/// Sources of synchronization and of timestamps, in and out (section 4.3); values of
-/// [`sync_source`] and [`timestamp_method`], zero in what the sender asks.
+/// Sources of clock synchronization and timestamps at ingress and egress (section 4.3): values of
+/// [`sync_source`] and [`timestamp_method`], zero in the sender's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimestampInformation {
-    /// Synchronization at the ingress.
+    /// Synchronization source at the ingress.
     pub sync_in: u8,
-    /// Timestamps at the ingress.
+    /// Timestamp method at the ingress.
     pub method_in: u8,
-    /// Synchronization at the egress.
+    /// Synchronization source at the egress.
     pub sync_out: u8,
-    /// Timestamps at the egress.
+    /// Timestamp method at the egress.
     pub method_out: u8,
 }
 
-/// What synchronizes a clock.
+/// Synchronization sources of a clock.
 pub mod sync_source {
     /// NTP.
     pub const NTP: u8 = 1;
     /// PTP.
     pub const PTP: u8 = 2;
-    /// Nothing.
+    /// Not synchronized (free-running local clock).
     pub const FREE_RUNNING: u8 = 5;
 }
 
-/// Who takes timestamps.
+/// Timestamp methods.
 pub mod timestamp_method {
-    /// Software near the interface.
+    /// Software timestamps near the interface.
     pub const SOFTWARE: u8 = 2;
 }
 
-/// Class of service both ways (section 4.4).
+/// Class of service in both directions (section 4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassOfService {
-    /// DSCP the reflector is asked to send with.
+    /// DSCP requested for the reflector's packet.
     pub asked_dscp: u8,
-    /// DSCP with which the packet reached the reflector.
+    /// DSCP of the packet on arrival at the reflector.
     pub received_dscp: u8,
-    /// ECN with which it did.
+    /// ECN of the packet on arrival at the reflector.
     pub received_ecn: u8,
-    /// 1 if the reflector may not use the DSCP asked for.
+    /// 1 if the reflector may not use the requested DSCP, otherwise 0.
     pub reverse_path: u8,
 }
 
-/// Counters (section 4.5).
+/// Packet counters (section 4.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectMeasurement {
-    /// Packets the sender sent.
+    /// Packets sent by the sender.
     pub sender_sent: u32,
-    /// Packets the reflector received.
+    /// Packets received by the reflector.
     pub reflector_received: u32,
-    /// Packets the reflector sent.
+    /// Packets sent by the reflector.
     pub reflector_sent: u32,
 }
 
-/// When the packet before was sent back (section 4.7).
+/// Actual send time of the reflector's previous packet (section 4.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowUpTelemetry {
-    /// Its sequence number.
+    /// Sequence number of that packet.
     pub sequence: u32,
-    /// When it left.
+    /// Send time of that packet.
     pub timestamp: Timestamp,
-    /// Who took the timestamp, of [`timestamp_method`].
+    /// Source of the timestamp, one of [`timestamp_method`].
     pub method: u8,
 }
 
-/// A value of fixed length.
+/// TLV value of fixed length.
 pub trait Fixed: Sized {
-    /// Type of the TLV.
+    /// TLV type.
     const KIND: u8;
-    /// Length of the value.
+    /// Length of the value, bytes.
     const LENGTH: usize;
 
-    /// Read a value of exactly [`Fixed::LENGTH`] bytes.
+    /// Parses a value of exactly [`FixedTlv::LENGTH`] bytes.
     fn read(value: &[u8]) -> Result<Self, WrongLength>;
 
-    /// Write a value of exactly [`Fixed::LENGTH`] bytes.
+    /// Writes a value of exactly [`FixedTlv::LENGTH`] bytes.
     fn write(&self, value: &mut [u8]) -> Result<(), WrongLength>;
 }
 
@@ -288,8 +288,8 @@ impl Fixed for FollowUpTelemetry {
     }
 }
 
-/// Ports as the reflector saw them: the first four bytes of a Location's value, before its
-/// sub-TLVs (section 4.2).
+/// Ports as received by the reflector: the first four bytes of a Location TLV's value, before its sub-TLVs
+/// (section 4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocationPorts {
     /// Destination port on arrival.
@@ -299,16 +299,16 @@ pub struct LocationPorts {
 }
 
 impl LocationPorts {
-    /// Length of both.
+    /// Length of both ports, bytes.
     pub const LENGTH: usize = 4;
 
-    /// Read the first bytes of a Location's value.
+    /// Parses the first bytes of a Location TLV's value.
     pub fn read(value: &[u8]) -> Result<LocationPorts, WrongLength> {
         let value = value.get(..Self::LENGTH).ok_or(WrongLength)?;
         Ok(LocationPorts { destination: u16_at(value, 0), source: u16_at(value, 2) })
     }
 
-    /// Write the first bytes of a Location's value.
+    /// Writes the first bytes of a Location TLV's value.
     pub fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
         let value = value.get_mut(..Self::LENGTH).ok_or(WrongLength)?;
         value[..2].copy_from_slice(&self.destination.to_be_bytes());
@@ -317,7 +317,7 @@ impl LocationPorts {
     }
 }
 
-/// Write a header.
+/// Writes a TLV header.
 pub fn write_header(bytes: &mut [u8], flags: u8, kind: u8, length: u16) -> Result<(), WrongLength> {
     let [high, low] = length.to_be_bytes();
     fill(bytes.get_mut(..HEADER).ok_or(WrongLength)?, [flags, kind, high, low])
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tlvs_are_found_one_after_the_other() {
+    fn tlvs_are_found_in_order() {
         let bytes = [0x80, 1, 0, 2, 0xaa, 0xbb, 0x80, 9, 0, 0, 0x80, 4, 0, 9, 1];
         let found: [_; 3] = {
             let mut places = places(&bytes, 0);
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!((places(&bytes, 15).next(), places(&bytes, 99).next()), (None, None));
     }
 
-    fn survives<T: Fixed + PartialEq + core::fmt::Debug>(value: T, expected: &[u8]) {
+    fn assert_round_trip<T: Fixed + PartialEq + core::fmt::Debug>(value: T, expected: &[u8]) {
         let mut bytes = [0xff; 16];
         value.write(&mut bytes[..T::LENGTH]).unwrap();
         assert_eq!(&bytes[..T::LENGTH], expected);
@@ -353,19 +353,19 @@ mod tests {
     }
 
     #[test]
-    fn values_stand_where_the_rfc_draws_them() {
-        survives(
+    fn values_have_the_layout_of_the_rfc() {
+        assert_round_trip(
             TimestampInformation { sync_in: 1, method_in: 2, sync_out: 5, method_out: 3 },
             &[1, 2, 5, 3],
         );
         let class = ClassOfService { asked_dscp: 46, received_dscp: 10, received_ecn: 3, reverse_path: 1 };
-        survives(class, &[0b1011_1000, 0b1010_1101, 0, 0]);
+        assert_round_trip(class, &[0b1011_1000, 0b1010_1101, 0, 0]);
         let counters =
             DirectMeasurement { sender_sent: 1, reflector_received: 2, reflector_sent: 0x0304_0506 };
-        survives(counters, &[0, 0, 0, 1, 0, 0, 0, 2, 3, 4, 5, 6]);
+        assert_round_trip(counters, &[0, 0, 0, 1, 0, 0, 0, 2, 3, 4, 5, 6]);
         let follow_up =
             FollowUpTelemetry { sequence: 7, timestamp: Timestamp(0x0102_0304_0506_0708), method: 2 };
-        survives(follow_up, &[0, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8, 2, 0, 0, 0]);
+        assert_round_trip(follow_up, &[0, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8, 2, 0, 0, 0]);
         let mut value = [0; 8];
         let ports = LocationPorts { destination: 862, source: 0x1234 };
         ports.write(&mut value).unwrap();
