@@ -1,8 +1,9 @@
-//! Decisions, sans-IO: every queue, window, pattern and estimator of netstage.
+//! The sans-I/O core of netstage: queues, congestion windows, traffic patterns, estimators and protocol
+//! state machines.
 //!
-//! Nothing here reads a clock, a socket or a file. A driver feeds packets and the
-//! time; the code returns what to send and when to call again. The simulator drives it
-//! in virtual time, the tools in real time.
+//! The code reads no clock, socket or file. A driver passes in packets and the time; the code returns the
+//! packets to send and the time of the next call. The simulator drives it in virtual time, the tools in
+//! real time.
 //!
 //! ```
 //! use netstage_core::time::{Duration, Instant};
@@ -11,7 +12,8 @@
 //! assert_eq!(now.since(Instant::ZERO), Duration::from_micros(5_000));
 //! ```
 //!
-//! Invariant: no clock, no I/O, no std; the same inputs give the same decisions, to the last bit, on any machine.
+//! Invariant: no clock, no I/O, no std; the same inputs give the same decisions, to the last bit, on any
+//! machine.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! Which station has an address on a link: address resolution for IPv4 (RFC 826, RFC 1122
-//! section 2.3.2) and IPv6 (RFC 4861 section 7) as one state machine, for many links.
+//! Address resolution for IPv4 (RFC 826, RFC 1122 section 2.3.2) and IPv6 (RFC 4861 section 7) as one state
+//! machine for many links.
 //!
-//! An address that is needed is asked for three times, a second apart; one packet waits
-//! meanwhile, the latest. What was found holds for a while, and is then asked for again, of
-//! the station alone, if it is still used. Packets flow until that has failed.
+//! An unresolved address is solicited three times, one second apart; meanwhile the latest packet waits. A
+//! resolved address is valid for 30 seconds. If it was used during that time, it is then confirmed with
+//! unicast solicitations. Packets continue to use the MAC address until that fails.
 //!
-//! Call [`lookup`](Neighbours::lookup), [`wait`](Neighbours::wait) where it finds nothing,
-//! [`handle_claim`](Neighbours::handle_claim) for what stations say of themselves, then
-//! [`poll`](Neighbours::poll) until it returns `None`, and again at
+//! Call [`lookup`](Neighbours::lookup) for each packet, [`enqueue`](Neighbours::enqueue) if it finds no MAC
+//! address, and [`handle_announcement`](Neighbours::handle_announcement) for the addresses that neighbors
+//! announce. Then call [`poll`](Neighbours::poll) until it returns `None`, and again at
 //! [`poll_timeout`](Neighbours::poll_timeout).
 
 use crate::time::{Duration, Instant};
@@ -15,28 +15,28 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 use netstage_wire::ethernet::Mac;
 
-/// Between two questions (RFC 4861 section 10, RETRANS_TIMER).
+/// Time between two solicitations (RFC 4861 section 10, RETRANS_TIMER).
 const RETRANSMIT: Duration = Duration::from_secs(1);
-/// Questions until an address is given up (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
+/// Solicitations before resolution fails (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
 const ATTEMPTS: u8 = 3;
-/// How long an answer holds.
+/// Time for which a resolved address is valid without confirmation.
 const HOLDS: Duration = Duration::from_secs(30);
-/// Addresses of one link asked for at a time: somebody who sends to many that are not there
-/// must not fill the link with questions.
+/// Limit on unresolved addresses per link, so that a host that sends to many absent addresses cannot fill
+/// the link with solicitations.
 const MOST_ASKED: u32 = 64;
-/// Addresses known on one link.
+/// Limit on entries per link.
 const MOST_KNOWN: u32 = 4096;
 
-/// The stations of some links, with packets `H` that wait for them.
+/// The neighbors on a set of links, and the packets `H` that wait for address resolution.
 #[derive(Debug)]
 pub struct Neighbours<H> {
     entries: BTreeMap<Key, Entry<H>>,
     timers: BTreeSet<(Instant, Key)>,
-    /// Addresses asked for, and all, per link.
+    /// Number of unresolved addresses and of all entries, per link.
     counts: BTreeMap<u32, (u32, u32)>,
 }
 
-/// Link and address.
+/// Link number and IP address.
 type Key = (u32, IpAddr);
 
 #[derive(Debug)]
@@ -61,25 +61,25 @@ impl<H> State<H> {
     }
 }
 
-/// What is to be done.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<H> {
-    /// Ask who has an address: all stations, or the one that had it.
+    /// Send a solicitation: to all hosts on the link, or only to the MAC address known so far.
     Ask {
         /// The link.
         link: u32,
         /// The address.
         address: IpAddr,
-        /// Who had it.
+        /// MAC address known so far; `None` for a multicast or broadcast solicitation.
         mac: Option<Mac>,
     },
-    /// Nobody has it: this packet goes nowhere.
+    /// Report that the address could not be resolved and the packet is undeliverable.
     GiveUp {
         /// The link.
         link: u32,
         /// The address.
         address: IpAddr,
-        /// The packet that waited.
+        /// The packet that waited for the address.
         waiting: Option<H>,
     },
 }
@@ -91,12 +91,12 @@ impl<H> Default for Neighbours<H> {
 }
 
 impl<H> Neighbours<H> {
-    /// Nobody is known.
+    /// Creates an empty table.
     pub fn new() -> Neighbours<H> {
         Neighbours { entries: BTreeMap::new(), timers: BTreeSet::new(), counts: BTreeMap::new() }
     }
 
-    /// The station that has an address, if it is known; the address counts as used.
+    /// Returns the MAC address of a neighbor if it is resolved, and marks the entry as used.
     #[inline]
     pub fn lookup(&mut self, link: u32, address: IpAddr) -> Option<Mac> {
         match &mut self.entries.get_mut(&(link, address))?.state {
@@ -108,8 +108,8 @@ impl<H> Neighbours<H> {
         }
     }
 
-    /// Lets a packet wait for an address that is not known. Gives back what waited before, or
-    /// the packet itself where too many addresses are asked for.
+    /// Holds a packet until its address is resolved. Returns the packet held before, or `packet` itself if
+    /// the link has too many unresolved addresses.
     pub fn wait(&mut self, now: Instant, link: u32, address: IpAddr, packet: H) -> Option<H> {
         let key = (link, address);
         match self.entries.get_mut(&key) {
@@ -126,8 +126,9 @@ impl<H> Neighbours<H> {
         }
     }
 
-    /// A station says that it has an address. One that nobody has used is only noted if
-    /// `is_wanted`, as where it asks for this router's own. Gives the packet that waited.
+    /// Handles a neighbor's announcement of its own address. For an unknown address, an entry is created
+    /// only if `is_wanted`, for example because the neighbor solicits this router's address. Returns the
+    /// packet that waited.
     pub fn handle_claim(
         &mut self,
         now: Instant,
@@ -155,7 +156,7 @@ impl<H> Neighbours<H> {
         }
     }
 
-    /// What is to be done by now.
+    /// Returns the next action that is due.
     pub fn poll(&mut self, now: Instant) -> Option<Action<H>> {
         loop {
             let (due, key) = *self.timers.first()?;
@@ -165,7 +166,7 @@ impl<H> Neighbours<H> {
             let (link, address) = key;
             let state = match self.remove(key)? {
                 State::Asked { waiting, left: 0 } => return Some(Action::GiveUp { link, address, waiting }),
-                // The next packet asks anew, of all.
+                // The next packet starts a new resolution, by multicast or broadcast.
                 State::Probed { left: 0, .. } | State::Known { is_used: false, .. } => continue,
                 State::Asked { waiting, left } => State::Asked { waiting, left: left - 1 },
                 State::Probed { mac, left } => State::Probed { mac, left: left - 1 },
@@ -177,17 +178,17 @@ impl<H> Neighbours<H> {
         }
     }
 
-    /// When to poll again.
+    /// Returns the time of the next call of [`poll`](Neighbours::poll).
     pub fn poll_timeout(&self) -> Instant {
         self.timers.first().map_or(Instant::NEVER, |(due, _)| *due)
     }
 
-    /// Who is known, and who is asked for.
+    /// Iterates over all entries; the MAC address is `None` while an address is unresolved.
     pub fn iter(&self) -> impl Iterator<Item = (u32, IpAddr, Option<Mac>)> + '_ {
         self.entries.iter().map(|((link, address), entry)| (*link, *address, entry.state.mac()))
     }
 
-    /// Forgets everybody; gives the packets that waited.
+    /// Removes all entries and returns the packets that waited.
     pub fn clear(&mut self) -> impl Iterator<Item = H> + use<H> {
         self.timers.clear();
         self.counts.clear();
@@ -197,7 +198,7 @@ impl<H> Neighbours<H> {
         })
     }
 
-    /// Takes over what another table knows of a link, under a number of this one.
+    /// Moves all entries of link `from` of another table to link `to` of this one.
     pub fn adopt(&mut self, other: &mut Neighbours<H>, from: u32, to: u32) {
         let range = (from, IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED))
             ..=(from, IpAddr::V6(core::net::Ipv6Addr::from(u128::MAX)));
@@ -216,7 +217,7 @@ impl<H> Neighbours<H> {
         *all += 1;
         self.timers.insert((due, key));
         let before = self.entries.insert(key, Entry { state, due });
-        debug_assert!(before.is_none(), "it was removed");
+        debug_assert!(before.is_none(), "the caller removed the old entry");
     }
 
     fn remove(&mut self, key: Key) -> Option<State<H>> {
@@ -248,31 +249,31 @@ mod tests {
         core::iter::from_fn(|| neighbours.poll(now)).collect()
     }
 
-    fn ask<H>(mac: Option<Mac>) -> Action<H> {
+    fn solicitation<H>(mac: Option<Mac>) -> Action<H> {
         Action::Ask { link: 1, address: HOST, mac }
     }
 
     #[test]
-    fn the_latest_packet_waits_for_an_answer() {
+    fn the_latest_packet_waits_for_resolution() {
         let mut neighbours = Neighbours::new();
         assert_eq!((neighbours.lookup(1, HOST), neighbours.wait(seconds(5), 1, HOST, 'a')), (None, None));
         assert_eq!(neighbours.poll_timeout(), seconds(5));
-        assert_eq!(all(&mut neighbours, seconds(5)), [ask(None)]);
+        assert_eq!(all(&mut neighbours, seconds(5)), [solicitation(None)]);
         assert_eq!(neighbours.wait(seconds(5), 1, HOST, 'b'), Some('a'));
-        assert_eq!(all(&mut neighbours, seconds(6)), [ask(None)]);
-        // Another link's station is another one.
+        assert_eq!(all(&mut neighbours, seconds(6)), [solicitation(None)]);
+        // An announcement on one link does not resolve the address on another.
         assert_eq!(neighbours.handle_claim(seconds(6), (2, HOST), MAC, false), None);
         assert_eq!(neighbours.handle_claim(seconds(6), (1, HOST), MAC, false), Some('b'));
         assert_eq!((neighbours.lookup(1, HOST), neighbours.lookup(2, HOST)), (Some(MAC), None));
     }
 
     #[test]
-    fn an_address_nobody_has_is_given_up_and_may_be_asked_for_again() {
+    fn resolution_of_an_absent_address_fails_and_can_be_repeated() {
         let mut neighbours = Neighbours::new();
         for start in [0, 100] {
             assert_eq!(neighbours.wait(seconds(start), 1, HOST, start), None);
             for second in 0..3 {
-                assert_eq!(all(&mut neighbours, seconds(start + second)), [ask(None)]);
+                assert_eq!(all(&mut neighbours, seconds(start + second)), [solicitation(None)]);
             }
             let given_up = Action::GiveUp { link: 1, address: HOST, waiting: Some(start) };
             assert_eq!(all(&mut neighbours, seconds(start + 3)), [given_up]);
@@ -281,18 +282,18 @@ mod tests {
     }
 
     #[test]
-    fn who_is_used_is_asked_again_and_who_is_not_is_forgotten() {
+    fn used_entries_are_confirmed_and_unused_entries_expire() {
         let mut neighbours: Neighbours<()> = Neighbours::new();
         neighbours.handle_claim(seconds(0), (1, HOST), MAC, true);
         assert_eq!(neighbours.lookup(1, HOST), Some(MAC));
         assert_eq!(neighbours.poll_timeout(), seconds(30));
-        assert_eq!(all(&mut neighbours, seconds(30)), [ask(Some(MAC))]);
-        // Packets go on flowing meanwhile, and then to another station.
+        assert_eq!(all(&mut neighbours, seconds(30)), [solicitation(Some(MAC))]);
+        // Packets continue to flow during confirmation, also when the MAC address changes.
         assert_eq!(neighbours.lookup(1, HOST), Some(MAC));
         neighbours.handle_claim(seconds(31), (1, HOST), [4; 6], false);
         assert_eq!(neighbours.lookup(1, HOST), Some([4; 6]));
         for second in 61..64 {
-            assert_eq!(all(&mut neighbours, seconds(second)), [ask(Some([4; 6]))]);
+            assert_eq!(all(&mut neighbours, seconds(second)), [solicitation(Some([4; 6]))]);
         }
         assert_eq!((all(&mut neighbours, seconds(64)), neighbours.lookup(1, HOST)), (Vec::new(), None));
         neighbours.handle_claim(seconds(70), (1, HOST), MAC, true);
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn one_link_cannot_ask_for_more_than_a_few_at_a_time() {
+    fn unresolved_addresses_are_limited_per_link() {
         let mut neighbours = Neighbours::new();
         let host = |number: u32| IpAddr::V4(Ipv4Addr::from(number));
         for number in 0..MOST_ASKED {
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_taken_over_under_another_number() {
+    fn entries_move_to_another_table_under_a_new_link_number() {
         let (mut old, mut new) = (Neighbours::new(), Neighbours::new());
         old.wait(seconds(0), 1, HOST, 'a');
         old.handle_claim(seconds(0), (7, HOST), MAC, true);
@@ -324,9 +325,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, a packet comes out once, and timers are those of what is there.
+        /// Every packet leaves the table exactly once, and each entry has one timer.
         #[test]
-        fn no_packet_is_lost_or_doubled(
+        fn no_packet_is_lost_or_duplicated(
             steps in prop::collection::vec((0..4_u8, 0..3_u32, 0..4_u8, 0..3_000_u64), 1..200),
         ) {
             let mut neighbours = Neighbours::new();
@@ -335,7 +336,7 @@ mod tests {
             for (number, (step, link, host, ahead)) in steps.into_iter().enumerate() {
                 now += Duration::from_millis(ahead);
                 let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
-                let came = match step {
+                let released = match step {
                     0 | 1 => match neighbours.lookup(link, address) {
                         Some(_) => Vec::new(),
                         None => {
@@ -349,7 +350,7 @@ mod tests {
                         Action::Ask { .. } => None,
                     }).collect(),
                 };
-                for packet in came {
+                for packet in released {
                     prop_assert!(out.insert(packet));
                 }
                 prop_assert_eq!(neighbours.timers.len(), neighbours.entries.len());

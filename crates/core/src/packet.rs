@@ -1,29 +1,29 @@
-//! What queues, links and fairness need to know of a packet, whoever stores it.
+//! The properties of a packet that queues, links and fair sharing use, independent of its representation.
 
 /// Explicit congestion notification codepoint (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The transport does not understand ECN.
+    /// Not-ECT: the transport does not support ECN.
     #[default]
     NotCapable = 0,
-    /// ECN-capable, ECT(0).
+    /// ECT(0): the transport supports ECN.
     Capable = 2,
-    /// A queue on the path saw congestion.
+    /// CE: a queue on the path experienced congestion.
     CongestionExperienced = 3,
 }
 
-/// A packet as the decisions see it. The simulator's is a small descriptor, the live
-/// driver's a handle to a frame.
+/// A packet as queues and controllers see it: a small descriptor in the simulator, a handle to a frame in a
+/// live driver.
 pub trait Packet {
-    /// Length in bytes at the IP layer.
+    /// Returns the length in bytes at the IP layer.
     fn size(&self) -> u32;
-    /// Class for schedulers that keep classes apart (the VPN, or a traffic class).
+    /// Returns the class for schedulers with classes: the VPN, or a traffic class.
     fn class(&self) -> u16;
-    /// The ECN codepoint.
+    /// Returns the ECN codepoint.
     fn ecn(&self) -> Ecn;
-    /// Set the codepoint to "congestion experienced".
+    /// Sets the codepoint to CE ("congestion experienced").
     fn mark_congestion(&mut self);
-    /// Equal for packets of one flow, as a hash of its 5-tuple would be.
+    /// Returns a key that is equal for all packets of a flow, such as a hash of the 5-tuple.
     fn flow_key(&self) -> u64;
 }

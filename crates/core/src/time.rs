@@ -1,4 +1,4 @@
-//! The project's own clock: integer nanoseconds, so that equal inputs give equal bytes.
+//! The clock of the project: integer nanoseconds, so that equal inputs give equal bytes.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -17,47 +17,47 @@ pub struct Duration(pub u64);
 impl Instant {
     /// The start of the run.
     pub const ZERO: Instant = Instant(0);
-    /// Later than everything: "never" for a timer.
+    /// The far future: the value of a timer that is not armed.
     pub const NEVER: Instant = Instant(u64::MAX);
 
-    /// Time since `earlier`; zero if `earlier` is in fact later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later than `self`.
     #[inline]
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
 
-    /// Seconds since the start of the run.
+    /// Returns the seconds since the start of the run.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 }
 
 impl Duration {
-    /// No time at all.
+    /// A duration of zero.
     pub const ZERO: Duration = Duration(0);
 
-    /// Whole seconds.
+    /// Creates a duration of whole seconds.
     pub const fn from_secs(seconds: u64) -> Duration {
         Duration(seconds * 1_000_000_000)
     }
 
-    /// Whole milliseconds.
+    /// Creates a duration of whole milliseconds.
     pub const fn from_millis(milliseconds: u64) -> Duration {
         Duration(milliseconds * 1_000_000)
     }
 
-    /// Whole microseconds.
+    /// Creates a duration of whole microseconds.
     pub const fn from_micros(microseconds: u64) -> Duration {
         Duration(microseconds * 1_000)
     }
 
-    /// Rounded to the nearest nanosecond; negative and NaN become zero.
+    /// Creates a duration rounded to the nearest nanosecond; negative values and NaN become zero.
     #[inline]
     pub fn from_secs_f64(seconds: f64) -> Duration {
         Duration((seconds * 1e9 + 0.5) as u64)
     }
 
-    /// Length in seconds.
+    /// Returns the duration in seconds.
     #[inline]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9

@@ -1,27 +1,27 @@
-//! Timers without granularity: which of a fixed set of sources acts next, to the nanosecond.
+//! Exact timers for a fixed set of sources: finds the source that acts next, to the nanosecond.
 //!
-//! A tree holds the earliest time of each subtree of four; setting a timer costs up to log₄ n
-//! steps, and so does finding whose the earliest one is. Equal times go to the lower index,
-//! whatever was set first. For a hundred thousand timers of a real clock [`crate::wheel`] is cheaper.
+//! A tree holds the earliest time of each subtree of four nodes. Setting a timer and finding the earliest
+//! one both take up to log₄ n steps. Equal times go to the lower index, regardless of the order in which
+//! they were set. For a hundred thousand timers of a real clock, [`crate::wheel`] is cheaper.
 
 use crate::time::Instant;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The root's place. From there on siblings lie together, at a multiple of four.
+/// Index of the root. After it, siblings are adjacent and start at a multiple of four.
 const ROOT: usize = 3;
 
-/// The earliest of `n` times.
+/// A tournament tree over the times of `n` sources.
 #[derive(Clone, Debug)]
 pub struct Tournament {
     /// Earliest time of each subtree, from the root to the leaves.
     nodes: Vec<u64>,
-    /// Where the leaves start.
+    /// Index of the first leaf.
     leaves: usize,
 }
 
 impl Tournament {
-    /// `n` sources, none of which has anything to do.
+    /// Creates a tree of `n` sources, none of which is scheduled.
     pub fn new(n: usize) -> Tournament {
         let (mut leaves, mut width) = (ROOT + 1, 4);
         while width < n {
@@ -31,7 +31,7 @@ impl Tournament {
         Tournament { nodes: vec![Instant::NEVER.0; leaves + width], leaves }
     }
 
-    /// Room for `n` sources; those that were there keep their times.
+    /// Grows the tree to `n` sources; existing sources keep their times.
     pub fn grow(&mut self, n: usize) {
         if self.leaves + n <= self.nodes.len() {
             return;
@@ -43,13 +43,13 @@ impl Tournament {
         *self = larger;
     }
 
-    /// The time of the earliest source; [`Instant::NEVER`] if none has anything to do.
+    /// Returns the time of the earliest source, or [`Instant::NEVER`] if none is scheduled.
     #[inline]
     pub fn first_time(&self) -> Instant {
         Instant(self.nodes[ROOT])
     }
 
-    /// The earliest source.
+    /// Returns the index of the earliest source.
     #[inline]
     pub fn first(&self) -> u32 {
         let (at, mut node) = (self.nodes[ROOT], ROOT);
@@ -63,7 +63,7 @@ impl Tournament {
         (node - self.leaves) as u32
     }
 
-    /// Source `index` acts at `at`; [`Instant::NEVER`] takes it out.
+    /// Schedules source `index` for `at`; [`Instant::NEVER`] removes it.
     #[inline]
     pub fn set(&mut self, index: u32, at: Instant) {
         let mut node = self.leaves + index as usize;

@@ -1,42 +1,41 @@
-//! Timers by the hundred thousand: a hierarchical timing wheel (Varghese and Lauck, SOSP
-//! 1987, scheme 7) with a bitmap over its slots, so that the next timer is found without
-//! turning through empty ones.
+//! A hierarchical timing wheel for hundreds of thousands of timers (Varghese and Lauck, SOSP 1987, scheme
+//! 7). A bitmap over the slots finds the next timer without visiting empty slots.
 //!
-//! One timer per key. Timers are due in steps of a tick and never early; arming, moving
-//! and cancelling one takes constant time. Memory is 16 bytes a key, whether armed or not.
+//! Each key has one timer. Expiry times are rounded up to a tick, so a timer never expires early. Arming,
+//! moving and canceling a timer take constant time. Memory is 16 bytes per key, armed or not.
 
 use crate::time::{Duration, Instant};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Slots of a level: one per value of 8 bits of the tick.
+/// Bits of the tick count that index the slots of one level.
 const BITS: u32 = 8;
 const SLOTS: usize = 1 << BITS;
-/// Four levels of 8 bits: at 50 µs a tick, two and a half days. What is due later waits in
-/// the last slot and is put in again from there.
+/// Four levels of 8 bits cover two and a half days at 50 µs per tick. A timer beyond that waits in the last
+/// slot and is reinserted from there.
 const LEVELS: usize = 4;
 const NONE: u32 = u32::MAX;
 
-/// Timers, one per key from 0 up.
+/// Timers for keys 0 to n - 1, one per key.
 #[derive(Clone, Debug)]
 pub struct Wheel {
     tick_ns: u64,
-    /// Ticks that are over: timers up to here have been handed out.
+    /// Last tick processed: all timers due up to it have expired.
     passed: u64,
-    /// First timer of each slot of each level.
+    /// First timer of each slot, level by level.
     first: Vec<u32>,
     occupied: [[u64; SLOTS / 64]; LEVELS],
     timers: Vec<Timer>,
     armed: usize,
 }
 
-/// A timer, in the list of its slot.
+/// One timer, linked into the list of its slot.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
-    /// Tick at which it is due; `u64::MAX` if it is not armed.
+    /// Tick at which the timer is due; `u64::MAX` if it is not armed.
     due: u64,
     next: u32,
-    /// The timer before it, or where it is the first: the slot, with the top bit set.
+    /// Previous timer in the list; for the first timer the slot, with the top bit set.
     previous: u32,
 }
 
@@ -44,11 +43,11 @@ const SLOT: u32 = 1 << 31;
 const IDLE: Timer = Timer { due: u64::MAX, next: NONE, previous: NONE };
 
 impl Wheel {
-    /// For this many keys.
+    /// Creates a wheel for this many keys.
     ///
     /// # Panics
     ///
-    /// If the tick is zero, or there are more than 2³¹ - 1 keys.
+    /// Panics if the tick is zero or there are more than 2³¹ - 1 keys.
     pub fn new(tick: Duration, keys: usize) -> Wheel {
         assert!(tick > Duration::ZERO && keys < SLOT as usize, "{tick:?}, {keys} keys");
         Wheel {
@@ -61,20 +60,20 @@ impl Wheel {
         }
     }
 
-    /// Room for more keys.
+    /// Grows the wheel to at least this many keys.
     pub fn grow(&mut self, keys: usize) {
         assert!(keys < SLOT as usize);
         self.timers.resize(self.timers.len().max(keys), IDLE);
     }
 
-    /// Arms the timer of a key, or moves it. [`Instant::NEVER`] cancels it.
+    /// Arms or moves the timer of a key. [`Instant::NEVER`] cancels it.
     #[inline]
     pub fn arm(&mut self, key: usize, at: Instant) {
         if at == Instant::NEVER {
             self.cancel(key);
             return;
         }
-        // Rounded up: never early. What is due already is due at the next tick.
+        // Rounded up, so that no timer expires early. An overdue timer expires at the next tick.
         let due = at.0.div_ceil(self.tick_ns).max(self.passed + 1);
         if self.timers[key].due == due {
             return;
@@ -84,13 +83,13 @@ impl Wheel {
         self.insert(key as u32, due);
     }
 
-    /// Brings the timer of a key to a cache.
+    /// Loads the timer of a key into the CPU cache.
     #[inline]
     pub fn load(&self, key: usize) {
         core::hint::black_box(self.timers[key].due);
     }
 
-    /// Disarms the timer of a key.
+    /// Cancels the timer of a key.
     #[inline]
     pub fn cancel(&mut self, key: usize) {
         if self.timers[key].due != u64::MAX {
@@ -99,8 +98,8 @@ impl Wheel {
         }
     }
 
-    /// Hands out the keys whose timers are due, in order of their ticks, and disarms them.
-    /// `expired` may arm any timer again through the wheel it is given.
+    /// Calls `expired` for each key whose timer is due, in the order of ticks, after disarming the timer.
+    /// `expired` may arm any timer of the wheel it receives.
     pub fn expire(&mut self, now: Instant, mut expired: impl FnMut(&mut Wheel, usize)) {
         let end = now.0 / self.tick_ns;
         while let Some(tick) = self.next_tick().filter(|tick| *tick <= end) {
@@ -118,23 +117,23 @@ impl Wheel {
         }
     }
 
-    /// When to call [`expire`](Wheel::expire) again at the latest; [`Instant::NEVER`] if no
-    /// timer is armed. It may be early for a timer that is far off.
+    /// Returns the latest time for the next call of [`expire`](TimerWheel::expire), or [`Instant::NEVER`]
+    /// if no timer is armed. The time may be early if the next timer is far in the future.
     pub fn poll_timeout(&self) -> Instant {
         self.next_tick().map_or(Instant::NEVER, |tick| Instant(tick.saturating_mul(self.tick_ns)))
     }
 
-    /// Timers that are armed.
+    /// Returns the number of armed timers.
     pub fn len(&self) -> usize {
         self.armed
     }
 
-    /// No timer is armed.
+    /// Returns whether no timer is armed.
     pub fn is_empty(&self) -> bool {
         self.armed == 0
     }
 
-    /// The next tick at which something is due, or has to move down a level.
+    /// Returns the next tick at which a timer is due or has to move down a level.
     fn next_tick(&self) -> Option<u64> {
         if self.armed == 0 {
             return None;
@@ -142,7 +141,7 @@ impl Wheel {
         (0..LEVELS).filter_map(|level| self.next_of_level(level)).min()
     }
 
-    /// When the next occupied slot of a level begins.
+    /// Returns the first tick of the next occupied slot of a level.
     fn next_of_level(&self, level: usize) -> Option<u64> {
         let shift = BITS * level as u32;
         let position = self.passed >> shift;
@@ -150,8 +149,8 @@ impl Wheel {
         Some((position + 1 + ahead as u64) << shift)
     }
 
-    /// Lets time pass up to a tick, before which nothing is due: what the slots of higher
-    /// levels that begin there hold moves down.
+    /// Advances to `tick`, before which no timer is due, and moves the timers of higher-level slots that
+    /// begin at that tick down a level.
     fn turn(&mut self, tick: u64) {
         let before = core::mem::replace(&mut self.passed, tick);
         for level in 1..LEVELS {
@@ -170,12 +169,12 @@ impl Wheel {
         }
     }
 
-    /// Puts a timer into the slot of the highest level in which it differs from now.
+    /// Links a timer into the slot of the highest level at which its tick differs from the current one.
     fn insert(&mut self, key: u32, due: u64) {
         const LAST: usize = LEVELS - 1;
         let level = (due ^ self.passed).checked_ilog2().unwrap_or(0) / BITS;
         let beyond = due - self.passed >= 1 << (BITS * LEVELS as u32);
-        // The last level is a ring: the slot that began last is the one that comes last.
+        // The last level is a ring: the slot that began most recently is reached last.
         let slot = if beyond { slot_of(self.passed, LAST) } else { slot_of(due, LAST.min(level as usize)) };
         let next = core::mem::replace(&mut self.first[slot], key);
         self.timers[key as usize] = Timer { due, next, previous: SLOT | slot as u32 };
@@ -206,7 +205,7 @@ fn slot_of(tick: u64, level: usize) -> usize {
     level * SLOTS + (tick >> (BITS * level as u32)) as usize % SLOTS
 }
 
-/// Distance from a position to the next bit that is set, around the end.
+/// Returns the distance from a position to the next set bit, wrapping around at the end.
 fn next_bit(bits: &[u64; SLOTS / 64], from: usize) -> Option<usize> {
     let (word, bit) = (from / 64, from % 64);
     let words = bits.len();
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_come_at_their_tick_and_never_early() {
+    fn timers_expire_at_their_tick_and_never_early() {
         let mut wheel = wheel(4);
         wheel.arm(0, Instant(TICK * 3 + 1));
         wheel.arm(1, Instant(TICK * 3));
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_comes_at_the_next_tick_and_not_in_the_same_call() {
+    fn an_overdue_timer_expires_at_the_next_tick_and_not_in_the_same_call() {
         let mut wheel = wheel(1);
         assert_eq!(due(&mut wheel, TICK * 1000), [0; 0]);
         wheel.arm(0, Instant::ZERO);
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_beyond_the_horizon_comes_in_time() {
+    fn a_timer_beyond_the_horizon_expires_in_time() {
         let mut wheel = wheel(2);
         let far = TICK << (BITS * LEVELS as u32 + 1);
         wheel.arm(0, Instant(far));
@@ -275,9 +274,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted set, over all levels.
+        /// Compares the wheel with a sorted set, over all levels.
         #[test]
-        fn it_is_a_sorted_set(
+        fn it_behaves_like_a_sorted_set(
             steps in prop::collection::vec((0..20usize, 0..40u32, any::<u64>(), any::<bool>()), 1..200),
         ) {
             let (mut wheel, mut model) = (wheel(20), BTreeSet::new());
@@ -294,7 +293,7 @@ mod tests {
                         dues[key] = u64::MAX;
                         expected.push(key);
                     }
-                    // In order of ticks; within one in any.
+                    // Keys expire in the order of ticks; within a tick the order is arbitrary.
                     got.sort_unstable();
                     expected.sort_unstable();
                     prop_assert_eq!(got, expected);

@@ -1,11 +1,11 @@
-//! Properties of the measures, over random samples.
+//! Property tests of the statistics over random samples.
 
 use netstage_core::measure::{Bound, Summary, converged_from, jain, weighted_fairness};
 use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn fairness_lies_between_one_over_n_and_one(
+    fn fairness_is_between_one_over_n_and_one(
         shares in prop::collection::vec((0.0..1e9_f64, 0.01..100.0_f64), 1..50)
     ) {
         let (throughputs, weights): (Vec<f64>, Vec<f64>) = shares.into_iter().unzip();
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn convergence_is_the_earliest_such_bin(series in prop::collection::vec(0.0..1.0_f64, 0..60)) {
+    fn convergence_is_the_earliest_bin_within_the_bound(series in prop::collection::vec(0.0..1.0_f64, 0..60)) {
         let bound = Bound::AtLeast(0.3);
         let settled = |from: usize| series[from..].iter().all(|&value| bound.holds(value));
         let earliest = (0..series.len()).find(|&from| settled(from));
@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn summaries_move_and_stretch_with_the_samples(
+    fn summaries_shift_and_scale_with_the_samples(
         samples in prop::collection::vec(-100.0..100.0_f64, 2..60), shift in -100.0..100.0_f64
     ) {
         let moved: Vec<f64> = samples.iter().map(|sample| 2.0 * sample + shift).collect();
@@ -54,7 +54,7 @@ proptest! {
 }
 
 #[test]
-fn the_interval_covers_the_mean_as_often_as_it_says() {
+fn confidence_interval_has_the_stated_coverage() {
     let mut rng = netstage_core::rng::Stream::new(5, "coverage");
     let experiments = 20_000;
     let covered = (0..experiments)
@@ -64,7 +64,7 @@ fn the_interval_covers_the_mean_as_often_as_it_says() {
             (summary.mean - 3.0).abs() <= summary.half_width
         })
         .count();
-    // Four standard deviations of a binomial count around 95 %.
+    // Tolerance: four standard deviations of a binomial count around 95 %.
     let share = covered as f64 / f64::from(experiments);
     assert!((share - 0.95).abs() < 4.0 * (0.95 * 0.05 / f64::from(experiments)).sqrt(), "{share}");
 }

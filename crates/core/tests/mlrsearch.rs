@@ -32,7 +32,7 @@ fn search(device: &mut Device, goals: Vec<Goal>) -> MlrResult {
 }
 
 #[test]
-fn a_steady_device_gives_its_capacity() {
+fn search_finds_the_capacity_of_a_steady_device() {
     for capacity in [150.0, 5_432.1, 333_333.0, 999_000.0] {
         let found = search(&mut Device::new(capacity), vec![Goal::rfc2544(0.005)]);
         let [goal] = found.goals[..] else { panic!("{found:?}") };
@@ -44,23 +44,23 @@ fn a_steady_device_gives_its_capacity() {
 }
 
 #[test]
-fn short_trials_save_time_over_bisection() {
+fn short_trials_are_faster_than_bisection() {
     let mut bisected = Device::new(333_333.0);
     let throughput = ThroughputConfig { resolution: 0.001, ..ThroughputConfig::rfc2544(FRAME, LINE) };
     run(&mut Throughput::new(throughput), |trial| bisected.perform(trial));
     let mut searched = Device::new(333_333.0);
     search(&mut searched, vec![Goal::rfc2544(0.003)]);
-    assert!(searched.spent < 0.6 * bisected.spent, "{} s against {} s", searched.spent, bisected.spent);
+    assert!(searched.spent < 0.6 * bisected.spent, "{} s, bisection {} s", searched.spent, bisected.spent);
 }
 
 #[test]
-fn goals_of_different_loss_share_the_trials() {
+fn goals_with_different_loss_ratios_share_trials() {
     let zero = Goal::majority(0.0, SECOND, 5, 0.005);
     let half_percent = Goal { loss_ratio: 0.005, ..zero };
     let found = search(&mut Device::new(200_000.0), vec![zero, half_percent]);
     let [ndr, pdr] = found.goals[..] else { panic!("{found:?}") };
     assert!(ndr.irregular.is_none() && pdr.irregular.is_none());
-    // With 0.5 % allowed the device may be offered 1/0.995 of what it carries.
+    // With 0.5 % loss allowed, a device may be offered 1/0.995 of its capacity.
     assert!((ndr.lower.unwrap().0 / 200_000.0 - 1.0).abs() < 0.006, "{ndr:?}");
     let pdr_lower = pdr.lower.unwrap().0;
     assert!(pdr_lower <= 200_000.0 / 0.995 * 1.0001 && pdr_lower > 200_000.0 * 0.994, "{pdr:?}");
@@ -68,13 +68,13 @@ fn goals_of_different_loss_share_the_trials() {
     let mut alone = Device::new(200_000.0);
     let mut other = Device::new(200_000.0);
     let one = search(&mut alone, vec![zero]).trials + search(&mut other, vec![half_percent]).trials;
-    assert!(found.trials < one, "{} trials together, {one} apart", found.trials);
+    assert!(found.trials < one, "{} trials together, {one} separately", found.trials);
 }
 
-// Stalls that lose packets come every 40 s on average: bisection with 10 s trials takes a stall
-// for the end of the device's capacity, and where it does is chance.
+// Stalls with packet loss occur every 40 s on average. Bisection with 10 s trials mistakes a stall for the
+// capacity of the device, at a random load.
 #[test]
-fn noise_scatters_bisection_but_not_mlrsearch() {
+fn mlrsearch_is_repeatable_on_a_noisy_device_unlike_bisection() {
     let noisy = |seed| {
         let stalls =
             Device { stall_rate: 0.025, stall_packets: 60_000.0, noise: 0.002, ..Device::new(300_000.0) };
@@ -101,7 +101,7 @@ fn noise_scatters_bisection_but_not_mlrsearch() {
 }
 
 #[test]
-fn a_device_faster_than_the_line_is_irregular() {
+fn device_faster_than_the_line_gives_an_irregular_result() {
     let found = search(&mut Device::new(2e6), vec![Goal::rfc2544(0.005)]);
     let [goal] = found.goals[..] else { panic!("{found:?}") };
     assert_eq!((goal.irregular, goal.upper, goal.lower), (Some(Irregular::AtMaximum), None, Some(LINE)));
@@ -109,7 +109,7 @@ fn a_device_faster_than_the_line_is_irregular() {
 }
 
 #[test]
-fn a_device_that_passes_nothing_is_irregular() {
+fn device_that_forwards_nothing_gives_an_irregular_result() {
     let found = search(&mut Device { loss: 1.0, ..Device::new(2e6) }, vec![Goal::rfc2544(0.005)]);
     let [goal] = found.goals[..] else { panic!("{found:?}") };
     assert_eq!((goal.irregular, goal.lower), (Some(Irregular::AtMinimum), None));
@@ -117,7 +117,7 @@ fn a_device_that_passes_nothing_is_irregular() {
 }
 
 #[test]
-fn a_weak_tester_is_named_and_not_held_against_the_device() {
+fn tester_limit_is_reported_and_not_attributed_to_the_device() {
     let mut device = Device { generator: 150_000.0, ..Device::new(300_000.0) };
     let found = search(&mut device, vec![Goal::rfc2544(0.005), Goal::majority(0.01, SECOND, 3, 0.01)]);
     for goal in &found.goals {

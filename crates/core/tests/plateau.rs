@@ -18,11 +18,11 @@ fn search(device: &mut Device) -> PlateauResult {
 }
 
 #[test]
-fn the_plateau_is_the_capacity() {
+fn plateau_matches_the_capacity() {
     for capacity in [80.0, 250.0, 12_345.0, 60_000.0] {
         let found = search(&mut Device { buffer: 20.0, ..Device::new(capacity) });
         let mean = found.capacity.unwrap().mean;
-        // What waits in the buffer when the trial ends is received after it.
+        // Packets in the buffer at the end of the trial are received after it.
         assert!((mean - capacity).abs() < 0.01 * capacity + 4.0, "{capacity}: {mean}");
         let (carried, full) = found.knee.unwrap();
         assert!(carried.0 <= capacity * 1.1 && full.0 >= capacity && full.0 - carried.0 <= 0.02 * full.0);
@@ -31,9 +31,9 @@ fn the_plateau_is_the_capacity() {
     }
 }
 
-// Where RFC 2544's throughput collapses (Figure 4 of the STAGE paper), the plateau stands.
+// The throughput of RFC 2544 collapses here (Figure 4 of the STAGE paper); the plateau does not.
 #[test]
-fn a_line_that_loses_by_itself_has_its_plateau() {
+fn lossy_line_has_a_plateau() {
     let line = FRAME.maximum_load(BitRate(2_000_000)).0;
     for seed in 0..20 {
         let found = search(&mut Device { loss: 0.008, ..Device::new(line) }.seeded(seed));
@@ -44,7 +44,7 @@ fn a_line_that_loses_by_itself_has_its_plateau() {
 }
 
 #[test]
-fn a_noisy_path_has_an_interval() {
+fn noisy_path_has_a_confidence_interval() {
     let found = search(&mut Device { noise: 0.005, ..Device::new(1000.0) });
     let capacity = found.capacity.unwrap();
     assert!(capacity.count == 3 && capacity.half_width > 0.0);
@@ -52,13 +52,13 @@ fn a_noisy_path_has_an_interval() {
 }
 
 #[test]
-fn without_a_plateau_it_says_why() {
+fn missing_plateau_has_a_reason() {
     assert_eq!(search(&mut Device::new(1e6)).capacity, Err(NoPlateau::AboveMaximum));
     let weak = &mut Device { generator: 700.0, ..Device::new(1e6) };
     assert_eq!(search(weak).capacity, Err(NoPlateau::TesterLimit));
     let dead = &mut Device { loss: 1.0, ..Device::new(1e6) };
     assert_eq!(search(dead).capacity, Err(NoPlateau::NothingReceived));
-    // A generator that just exceeds the capacity still finds it.
+    // A generator slightly faster than the capacity is sufficient.
     let found = search(&mut Device { generator: 600.0, ..Device::new(500.0) });
     assert!((found.capacity.unwrap().mean - 500.0).abs() < 5.0);
 }

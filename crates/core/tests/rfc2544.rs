@@ -16,39 +16,40 @@ fn throughput(device: &mut Device, config: ThroughputConfig) -> ThroughputResult
 }
 
 #[test]
-fn throughput_is_the_capacity_to_the_resolution() {
+fn throughput_matches_the_capacity_within_the_resolution() {
     for capacity in [150.0, 1_000.0, 33_333.0, 99_950.0] {
         let mut device = Device::new(capacity);
         let found = throughput(&mut device, ThroughputConfig::rfc2544(FRAME, LINE));
         let (low, high) = (found.throughput.unwrap().0, found.lossy.unwrap().0);
-        // A trial of 60 s sees a loss of one packet: it tells loads 1/60 packet per second apart.
+        // A trial of 60 s detects the loss of one packet, so it distinguishes loads that differ by 1/60
+        // packet per second.
         assert!(low <= capacity + 0.1 && high > capacity, "{found:?}");
         assert!(high - low <= 100.0 && found.deviations.is_empty() && found.trials <= 11);
     }
 }
 
 #[test]
-fn a_device_at_line_rate_takes_one_trial() {
+fn device_at_line_rate_needs_one_trial() {
     let found = throughput(&mut Device::new(2e5), ThroughputConfig::rfc2544(FRAME, LINE));
     assert_eq!((found.throughput, found.lossy, found.trials), (Some(LINE), None, 1));
 }
 
 #[test]
-fn a_device_that_passes_nothing_has_no_throughput() {
+fn device_that_forwards_nothing_has_no_throughput() {
     let found = throughput(&mut Device::new(1e-3), ThroughputConfig::rfc2544(FRAME, LINE));
     assert_eq!(found.throughput, None);
     assert!(found.lossy.unwrap().0 <= 100.0);
 }
 
 #[test]
-fn a_weak_generator_is_not_the_devices_loss() {
+fn generator_limit_is_not_counted_as_loss() {
     let mut device = Device { generator: 40_000.0, ..Device::new(60_000.0) };
     let found = throughput(&mut device, ThroughputConfig::rfc2544(FRAME, LINE));
     assert!((found.throughput.unwrap().0 - 40_000.0).abs() < 1.0, "{found:?}");
     assert_eq!(found.lossy, None);
     assert!(found.tester_limit.is_some());
     assert!(found.faults.iter().all(|fault| matches!(fault, Fault::GeneratorShort { .. })));
-    // Above what the device carries, a weak generator does not matter.
+    // A generator limit above the capacity of the device does not matter.
     let mut device = Device { generator: 80_000.0, ..Device::new(60_000.0) };
     let found = throughput(&mut device, ThroughputConfig::rfc2544(FRAME, LINE));
     assert!((found.throughput.unwrap().0 - 60_000.0).abs() <= 100.0, "{found:?}");
@@ -56,7 +57,7 @@ fn a_weak_generator_is_not_the_devices_loss() {
 }
 
 #[test]
-fn a_receiver_that_drops_is_not_the_devices_loss() {
+fn receiver_drops_are_not_counted_as_loss() {
     let mut device = Device { receiver: 50_000.0, ..Device::new(60_000.0) };
     let found = throughput(&mut device, ThroughputConfig::rfc2544(FRAME, LINE));
     let limit = found.throughput.unwrap().0;
@@ -65,16 +66,16 @@ fn a_receiver_that_drops_is_not_the_devices_loss() {
 }
 
 #[test]
-fn a_dead_generator_ends_the_search() {
+fn dead_generator_ends_the_search() {
     let mut search = Throughput::new(ThroughputConfig::rfc2544(FRAME, LINE));
     let found = run(&mut search, |_| Default::default());
     assert_eq!((found.throughput, found.lossy, found.faults.len()), (None, None, 3));
 }
 
-// The STAGE paper's Figure 4: on a line that loses packets by itself, the RFC's throughput
-// says nothing of the capacity, and less the longer its trials are.
+// Figure 4 of the STAGE paper: on a line with random loss, the throughput of RFC 2544 does not show the
+// capacity, and drops further with longer trials.
 #[test]
-fn throughput_collapses_on_a_line_that_loses_by_itself() {
+fn throughput_collapses_on_a_lossy_line() {
     let frame = FrameSize::bare_udp(1000);
     let line = frame.maximum_load(BitRate(2_000_000));
     let found = |loss: f64, seconds: u64| {
@@ -93,7 +94,7 @@ fn throughput_collapses_on_a_line_that_loses_by_itself() {
 }
 
 #[test]
-fn short_trials_are_stated() {
+fn short_trials_are_reported_as_deviation() {
     let config =
         ThroughputConfig { duration: Duration::from_secs(5), ..ThroughputConfig::rfc2544(FRAME, LINE) };
     let found = throughput(&mut Device::new(5e4), config);
@@ -102,7 +103,7 @@ fn short_trials_are_stated() {
 }
 
 #[test]
-fn latency_averages_the_tagged_frames() {
+fn latency_is_the_mean_of_tagged_frames() {
     let config = LatencyConfig::rfc2544(FRAME, Load(5e4));
     let mut device = Device::new(6e4);
     let found = run(&mut Latency::new(config), |trial| {
@@ -114,35 +115,35 @@ fn latency_averages_the_tagged_frames() {
 }
 
 #[test]
-fn frame_loss_ends_after_two_loads_without() {
+fn frame_loss_ends_after_two_lossless_loads() {
     let mut device = Device::new(65_000.0);
     let config = FrameLossConfig::rfc2544(FRAME, LINE);
     let found = run(&mut FrameLoss::new(config), |trial| device.perform(trial));
     let loads: Vec<u64> = found.points.iter().map(|point| point.load.0.round() as u64).collect();
     assert_eq!(loads, [100_000, 90_000, 80_000, 70_000, 60_000, 50_000]);
     assert!((found.points[0].ratio() - 0.35).abs() < 1e-5);
-    // A device that always loses is followed down to the last step above zero.
+    // With a device that always loses, the test ends at the last step above zero.
     let mut device = Device { loss: 0.5, ..Device::new(1e6) };
     let found = run(&mut FrameLoss::new(config), |trial| device.perform(trial));
     assert_eq!(found.points.len(), 10);
 }
 
 #[test]
-fn bursts_measure_the_buffer() {
-    // 1000 packets at a line of 100,000 served at 60,000: a burst of n leaves 0.4 n queued.
+fn bursts_reveal_the_buffer_size() {
+    // Buffer of 1000 packets, line rate 100,000, service rate 60,000: a burst of n leaves 0.4 n queued.
     let mut device = Device { buffer: 1000.0, ..Device::new(60_000.0) };
     let config = BackToBackConfig::rfc9004(FRAME, LINE, Some(Load(60_000.0)));
     let found = run(&mut BackToBack::new(config), |trial| device.perform(trial));
     assert_eq!((found.bursts.len(), found.unbounded), (50, false));
     assert!(found.bursts.iter().all(|&burst| (2499..=2501).contains(&burst)), "{found:?}");
-    // Implied 2500 / 100,000 s, corrected by 60 %: the 1000 packets' 10 ms at line rate.
+    // Implied 2500 / 100,000 s, corrected by 60 %: 10 ms, the time of 1000 packets at line rate.
     assert!((found.implied_buffer_time().unwrap().as_secs_f64() - 0.025).abs() < 2e-5);
     assert!((found.corrected_buffer_time().unwrap().as_secs_f64() - 0.010).abs() < 1e-5);
     assert!(found.deviations.is_empty());
 }
 
 #[test]
-fn noisy_bursts_have_a_spread() {
+fn bursts_on_a_noisy_device_vary() {
     let mut device = Device { buffer: 1000.0, noise: 0.02, ..Device::new(60_000.0) };
     let config = BackToBackConfig::rfc9004(FRAME, LINE, None);
     let found = run(&mut BackToBack::new(config), |trial| device.perform(trial));
@@ -152,7 +153,7 @@ fn noisy_bursts_have_a_spread() {
 }
 
 #[test]
-fn a_device_that_keeps_up_has_no_burst_to_measure() {
+fn device_at_line_rate_has_no_burst_limit() {
     let config = BackToBackConfig { repeats: 2, ..BackToBackConfig::rfc9004(FRAME, LINE, None) };
     let mut device = Device::new(2e5);
     let found = run(&mut BackToBack::new(config), |trial| device.perform(trial));

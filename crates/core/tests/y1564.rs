@@ -25,7 +25,7 @@ fn service(name: &str, committed: u64, excess: u64) -> Service {
     }
 }
 
-/// A policer that lets this many bits per second through.
+/// Returns a policer with this rate, bits per second.
 fn policer(rate: u64) -> Device {
     Device::new(Load::of_bits(BitRate(rate), Layer::Link, FRAME).0)
 }
@@ -41,18 +41,18 @@ fn activate(services: Vec<Service>, devices: &mut [Device]) -> Activation {
 }
 
 #[test]
-fn services_that_keep_their_promise_are_accepted() {
+fn conforming_services_are_accepted() {
     let services = vec![service("voice", 10_000_000, 0), service("data", 50_000_000, 20_000_000)];
     let test = activate(services, &mut [policer(10_000_000), policer(70_000_000)]);
     assert_eq!(test.accepted(), Some(true));
     let offered: Vec<u64> =
         test.results().iter().map(|result| (result.offered / 1e4).round() as u64).collect();
-    // Voice: steps of CIR and 125 % CIR; data: steps, CIR + EIR, CIR + 125 % EIR; both at CIR.
+    // Voice: steps of CIR, then 125 % CIR. Data: steps of CIR, CIR + EIR, CIR + 125 % EIR. Both at CIR.
     assert_eq!(offered, [250, 500, 750, 1000, 1250, 1250, 2500, 3750, 5000, 7000, 7500, 1000, 5000]);
 }
 
 #[test]
-fn a_missing_policer_is_told() {
+fn missing_policer_is_reported() {
     let test = activate(vec![service("data", 50_000_000, 0)], &mut [policer(100_000_000)]);
     assert_eq!(test.accepted(), Some(false));
     let last = test.results().last().unwrap();
@@ -60,7 +60,7 @@ fn a_missing_policer_is_told() {
 }
 
 #[test]
-fn a_service_that_breaks_below_its_rate_is_not_pushed_further() {
+fn service_that_fails_below_cir_is_not_tested_above() {
     let services = vec![service("weak", 50_000_000, 10_000_000), service("good", 10_000_000, 0)];
     let test = activate(services, &mut [policer(30_000_000), policer(10_000_000)]);
     assert_eq!(test.accepted(), Some(false));
@@ -68,7 +68,7 @@ fn a_service_that_breaks_below_its_rate_is_not_pushed_further() {
         test.results().iter().map(|result| (result.service, result.step)).collect();
     assert_eq!(steps[2], (0, Step::Committed(75)));
     assert_eq!(test.results()[2].broken, Some(Broken::Loss));
-    // The other is still configured; the performance test of all is not run.
+    // The other service is still tested; the performance test is not run.
     assert_eq!(
         steps[3..],
         [25, 50, 75, 100]
@@ -80,7 +80,7 @@ fn a_service_that_breaks_below_its_rate_is_not_pushed_further() {
 }
 
 #[test]
-fn delay_and_its_absence_are_judged() {
+fn excessive_and_unmeasured_delays_fail() {
     // A queue of 100 frames at 10 Mbit/s holds 80 ms, and fills within the step.
     let slow = Device { buffer: 100.0, ..policer(9_980_000) };
     let test = activate(vec![service("slow", 10_000_000, 0)], &mut [slow]);
@@ -93,7 +93,7 @@ fn delay_and_its_absence_are_judged() {
 }
 
 #[test]
-fn the_testers_fault_is_not_the_services() {
+fn tester_fault_is_reported_apart_from_the_service() {
     let weak = Device { generator: 100.0, ..policer(10_000_000) };
     let test = activate(vec![service("data", 10_000_000, 0)], &mut [weak]);
     let only = test.results().last().unwrap();

@@ -1,4 +1,4 @@
-//! What flows are told and decide, as typed events: drivers record them, and tests compare them.
+//! Inputs and decisions of VPN flows as typed events, recorded by drivers and compared by tests.
 
 use crate::fair::parameters::Basis;
 use crate::fair::{Published, Query, Reply, Transmit};
@@ -8,97 +8,97 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// One thing that happened. Times are nanoseconds since the router began; VPN flows have the numbers of
-/// their [`Edge`](super::Edge), in the order of the configuration.
+/// An event. Times are nanoseconds since the start of the router; VPN flows are numbered as in their
+/// [`ProviderEdge`](super::ProviderEdge), in the order of the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
-    /// A customer's packet for a VPN flow's queue.
+    /// A customer packet arrived for the queue of a VPN flow.
     Packet {
-        /// When.
+        /// Time of arrival.
         at: u64,
-        /// Which VPN flow's.
+        /// VPN flow.
         flow: u32,
-        /// Bytes at the IP layer.
+        /// Size in bytes at the IP layer.
         size: u32,
-        /// Its class, where the flow has classes.
+        /// Class of the packet, if the flow has classes.
         #[serde(default, skip_serializing_if = "is_zero")]
         class: u32,
-        /// Equal for packets of one flow inside, where that counts.
+        /// Key that is equal for packets of one inner flow, if the queue distinguishes inner flows.
         #[serde(default, skip_serializing_if = "is_zero")]
         inside: u32,
-        /// Its ECN field (RFC 3168): 0, 2 (can be marked) or 3 (marked).
+        /// ECN field (RFC 3168): 0, 2 (ECN-capable) or 3 (marked).
         #[serde(default, skip_serializing_if = "is_zero")]
         ecn: u32,
-        /// Decided: it found room.
+        /// Decision: whether the queue accepted the packet.
         taken: bool,
     },
-    /// An answer of the egress PE.
+    /// A reply of the egress PE arrived.
     Reply {
-        /// When it arrived.
+        /// Time of arrival.
         at: u64,
-        /// Of which VPN flow.
+        /// VPN flow.
         flow: u32,
-        /// The query it answers.
+        /// Sequence number of the query.
         sequence: u32,
-        /// When that was sent.
+        /// Time at which the query was sent.
         asked_at: u64,
-        /// Data packets sent before it.
+        /// Data packets sent before the query.
         packets_sent: u64,
         /// Data packets the egress PE had received by then.
         received: u64,
-        /// Of these, marked.
+        /// Received data packets with a congestion mark.
         marked: u64,
-        /// How long the egress PE held the query, nanoseconds.
+        /// Time for which the egress PE held the query, in nanoseconds.
         held: u64,
-        /// Decided: the window, packets.
+        /// Decision: the new window in packets.
         window: f64,
     },
-    /// What a flow that weights are relative to measures, as it was published.
+    /// The measurements of a reference flow were published.
     Reference {
-        /// When it was measured here, or arrived.
+        /// Time of the local measurement, or of arrival.
         at: u64,
         /// Number of the reference, in the order of the configuration.
         reference: u32,
-        /// Its weight.
+        /// Weight.
         weight: f64,
-        /// Its round trip, seconds.
+        /// Round trip in seconds.
         round_trip: f64,
-        /// Its loss, and the loss events that rests on; none before the first.
+        /// Loss rate, and the number of loss events it is based on; `None` before the first event.
         loss: Option<(f64, u64)>,
-        /// Its multiplicative decrease.
+        /// Multiplicative decrease.
         decrease: f64,
     },
-    /// Somebody wants to send, and may not.
+    /// A customer wants to send, but the flow is suspended.
     Wake {
-        /// When.
+        /// Time of the event.
         at: u64,
-        /// Which VPN flow.
+        /// VPN flow.
         flow: u32,
     },
-    /// Timers, and what left.
+    /// Timers were handled and packets sent.
     Turn {
-        /// When.
+        /// Time of the turn.
         at: u64,
-        /// Decided: what left, in order.
+        /// Decision: the packets sent, in order.
         sent: Vec<Sent>,
-        /// Decided: nothing more may leave now. Otherwise the router had done enough in one turn.
+        /// Decision: whether no more packets may leave now. Otherwise the router reached its limit per turn.
         drained: bool,
     },
-    /// Another configuration.
+    /// The configuration was changed.
     Reload {
-        /// When.
+        /// Time of the change.
         at: u64,
-        /// The file's text.
+        /// Text of the configuration file.
         configuration: String,
     },
 }
 
-/// What leaves.
+/// A packet that left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sent {
-    /// A customer's packet: VPN flow, and bytes at the IP layer.
+    /// A customer packet: VPN flow, and size in bytes at the IP layer.
     Data(u32, u32),
     /// A management packet: VPN flow, and sequence number.
     Query(u32, u32),
@@ -109,7 +109,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl Event {
-    /// An answer, and the window it led to.
+    /// Creates the event of a reply and of the resulting window.
     pub fn reply(at: Instant, flow: usize, reply: &Reply, window: f64) -> Event {
         Event::Reply {
             at: at.0,
@@ -124,13 +124,13 @@ impl Event {
         }
     }
 
-    /// A published reference.
+    /// Creates the event of a publication.
     pub fn reference(reference: usize, published: &Published) -> Event {
         let Published { at, basis: Basis { weight, round_trip, loss }, decrease } = *published;
         Event::Reference { at: at.0, reference: reference as u32, weight, round_trip, loss, decrease }
     }
 
-    /// The answer in it.
+    /// Returns the reply, if this is the event of one.
     pub fn as_reply(&self) -> Option<Reply> {
         let Event::Reply { sequence, asked_at, packets_sent, received, marked, held, .. } = *self else {
             return None;
@@ -145,7 +145,7 @@ impl Event {
 }
 
 impl Sent {
-    /// What leaves, of which flow.
+    /// Creates the record of a packet that leaves from a flow.
     pub fn new<H: Packet>(flow: usize, transmit: &Transmit<H>) -> Sent {
         match transmit {
             Transmit::Data(packet) => Sent::Data(flow as u32, packet.size()),

@@ -1,4 +1,4 @@
-//! One VPN flow at its ingress: its control, its maximum rate, and when to look at it again.
+//! A VPN flow at its ingress: its control, its queue, its maximum rate and its timer.
 
 use super::Settings;
 use crate::fair::{Config, Control, Ingress, Published, Reference, Reply, Shaper, Transmit};
@@ -9,69 +9,69 @@ use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-/// Packets a flow without control may have waiting for its turn.
+/// Capacity in packets of the queue of a flow without control.
 const UNCONTROLLED_QUEUE: usize = 128;
 
-/// How much lateness of its driver a paced flow makes up for, by sending in a row what should
-/// have left meanwhile. Without it a flow could send one packet per wake-up, and a paced window
-/// would never be the limit, and never grow.
+/// Maximum lateness of the driver that a paced flow catches up on, by sending the overdue packets in a row.
+/// Without it a flow could send only one packet per wake-up, and a paced window would never be the limit
+/// and never grow.
 const CATCH_UP: Duration = Duration::from_millis(1);
 
-/// An idle flow first asks after this long, as [`Ingress`] does, and then ever more rarely: a
-/// hundred thousand of them must not cost a core.
+/// Time after which an idle flow probes first, as in [`Ingress`]. Later probes are ever more rare, because
+/// a hundred thousand idle flows must not saturate a CPU core.
 const FIRST_IDLE_PROBE: Duration = Duration::from_secs(1);
 
-/// Flows that have never sent ask for the first time this far apart, so that with few flows each
-/// knows its round trip soon, and many do not ask together.
+/// Time between the first probes of flows that have never sent. With few flows, each knows its round trip
+/// soon; with many, the probes are spread.
 const FIRST_PROBES_APART: Duration = Duration::from_millis(15);
 
-/// When a flow that has nothing to send asks for the first time: within the longest interval
-/// between probes, which its later ones keep.
+/// Returns the time until the first probe of a flow that has nothing to send. It is within the longest
+/// probe interval, and later probes keep the offset.
 fn first_probe(key: usize, longest: Duration) -> Duration {
-    // Multiples of the golden ratio's fraction lie evenly, however many there are.
+    // Multiples of the fractional part of the golden ratio are evenly distributed, however many there are.
     let fraction = u64::from((key as u32).wrapping_mul(0x9e37_79b9));
     let apart = FIRST_PROBES_APART.0 * key as u64 + ((FIRST_PROBES_APART.0 * fraction) >> 32);
     FIRST_IDLE_PROBE + Duration(apart % longest.0.max(1))
 }
 
-/// How long an idle flow waits after so many probes.
+/// Returns the idle time of a flow after this many probes.
 fn idle_interval(config: &Config, probes: u8) -> Duration {
     let interval = FIRST_IDLE_PROBE.0.saturating_mul(1 << probes.min(MOST_IDLE_PROBES));
     Duration(interval.min(config.idle_probe.0))
 }
 
-/// Probes after which their interval has doubled often enough for any limit.
+/// Maximum count of idle probes; the interval has then doubled often enough to reach any limit.
 const MOST_IDLE_PROBES: u8 = 32;
 const UNUSED: u8 = u8::MAX;
 
-/// Packets over which their mean size is taken, and what it is at first: on the small side, so
-/// that a minimum rate is rather exceeded than missed.
+/// Number of packets over which the mean size is smoothed. The initial mean is small, so that a minimum
+/// rate is exceeded rather than missed.
 const MEAN_OVER: f32 = 64.0;
 const FIRST_MEAN_SIZE: f32 = 200.0;
 
 #[derive(Debug)]
 pub(super) struct Flow<H> {
     state: State<H>,
-    /// What waits in other order than it came in. The one that is next waits in the control, so
-    /// that what the control knows of waiting holds.
+    /// Scheduler for the waiting packets, if they are not sent in the order of arrival. The next packet to
+    /// send waits in the control, so that the control knows that one waits.
     scheduled: Option<Box<Queue<H>>>,
     minimum: Option<BitRate>,
     maximum: Option<BitRate>,
-    /// Of packets sent of late, bytes: what a minimum rate is in packets.
+    /// Mean size of recent packets in bytes, which converts the minimum rate into packets.
     mean_size: f32,
-    /// When its maximum rate lets the next packet go.
+    /// Time from which the maximum rate permits the next packet.
     free_at: Instant,
-    /// Since when nothing but the clock has kept its next packet waiting.
+    /// Time since which only the clock has kept the next packet waiting.
     waits_since: Instant,
-    /// When the wheel wakes it.
+    /// Time for which the timer is armed.
     pub armed: Instant,
     pub packets_sent: u64,
     pub bytes_sent: u64,
-    /// When it asks for the first time, if nothing is sent before.
+    /// Time of the first probe, if nothing is sent before.
     first_probe: Instant,
-    /// Probes sent since it became idle; [`UNUSED`] before there was anything else.
+    /// Probes sent since the flow became idle; [`UNUSED`] if it has never sent.
     pub idle_probes: u8,
-    /// It is in the list of those that may have something to send.
+    /// Whether the flow is in the list of those that may have packets to send.
     pub is_ready: bool,
 }
 
@@ -120,8 +120,8 @@ impl<H: Packet> Flow<H> {
         }
     }
 
-    /// Another control: of the same kind, what it has learned stays; of another kind, it
-    /// begins anew. Gives back the packets its new queue has no room for.
+    /// Changes the settings. If the kind of control stays the same, its state is kept; otherwise the
+    /// control starts afresh. Returns the packets that do not fit the new queue.
     pub fn change(
         &mut self,
         configs: &[Config],
@@ -151,7 +151,7 @@ impl<H: Packet> Flow<H> {
         VecDeque::new()
     }
 
-    /// Takes out what waits.
+    /// Removes and returns all waiting packets.
     pub fn take_all(&mut self, now: Instant) -> VecDeque<H> {
         let mut waiting = self.take_queue();
         if let Some(queue) = &mut self.scheduled {
@@ -160,7 +160,7 @@ impl<H: Packet> Flow<H> {
         waiting
     }
 
-    /// Takes out what waits in its control.
+    /// Removes and returns the packets that wait in the control.
     fn take_queue(&mut self) -> VecDeque<H> {
         match &mut self.state {
             State::Uncontrolled(queue) => core::mem::take(queue),
@@ -169,7 +169,7 @@ impl<H: Packet> Flow<H> {
         }
     }
 
-    /// Another order for what waits; what does so already moves over. None is first in, first out.
+    /// Replaces the scheduler and moves the waiting packets to the new one. `None` means first in, first out.
     pub fn set_queue(&mut self, now: Instant, queue: Option<Box<Queue<H>>>, dropped: &mut impl FnMut(H)) {
         let mut queue = queue;
         let Some(mut before) = self.scheduled.take() else {
@@ -183,19 +183,20 @@ impl<H: Packet> Flow<H> {
         self.scheduled = queue;
     }
 
-    /// Takes out its order, and what waits in it.
+    /// Removes and returns the scheduler, with the packets waiting in it.
     pub fn take_scheduled(&mut self) -> Option<Box<Queue<H>>> {
         self.scheduled.take()
     }
 
-    /// A packet comes to a flow with an order of its own. What is dropped may be another.
+    /// Enqueues a packet in the scheduler, which may drop another one. Returns the packet if there is no
+    /// scheduler.
     fn schedule(&mut self, now: Instant, packet: H, dropped: &mut impl FnMut(H)) -> Option<H> {
         let Some(queue) = &mut self.scheduled else { return Some(packet) };
         queue.enqueue(now, packet, dropped);
         None
     }
 
-    /// Moves the packet that is next to where the control looks for it.
+    /// Moves the next packet from the scheduler to the control, if the control holds none.
     fn choose(&mut self, configs: &[Config], now: Instant, dropped: &mut impl FnMut(H)) {
         if self.control_len() > 0 {
             return;
@@ -206,7 +207,7 @@ impl<H: Packet> Flow<H> {
         }
     }
 
-    /// Reads from each of its cache lines.
+    /// Loads the flow into the CPU cache.
     #[inline]
     pub fn load(&self) {
         let own = [self.armed.0, self.free_at.0, self.packets_sent];
@@ -216,7 +217,7 @@ impl<H: Packet> Flow<H> {
         }
     }
 
-    /// A packet comes. Says whether it is the first that waits.
+    /// Enqueues a packet and returns whether it is the only waiting one.
     #[inline]
     pub fn handle_packet(
         &mut self,
@@ -259,7 +260,7 @@ impl<H: Packet> Flow<H> {
         let State::Window { config, ingress } = &mut self.state else { return };
         let config = &configs[*config as usize];
         if ingress.in_flight() as f64 + 1.0 > ingress.window() {
-            // The window was closed: it, and not the pace, has kept packets waiting.
+            // The window was closed, so the window and not the pacing has kept packets waiting.
             self.waits_since = now;
         }
         if let Some(minimum) = self.minimum {
@@ -291,7 +292,7 @@ impl<H: Packet> Flow<H> {
         if self.maximum.is_some() && self.free_at > now && self.queue_len() > 0 {
             return None;
         }
-        // What was due before now leaves as if the driver had been in time.
+        // Packets due before now leave as if the driver had been on time.
         let earliest = self.waits_since.max(Instant(now.0.saturating_sub(CATCH_UP.0)));
         let in_time = |due: Instant| due.max(earliest).min(now);
         match &mut self.state {
@@ -328,7 +329,7 @@ impl<H: Packet> Flow<H> {
         Transmit::Data(packet)
     }
 
-    /// When to look at it again, once it has nothing to send.
+    /// Returns the time of the next event of a flow that has nothing to send now.
     #[inline]
     pub fn due(&self, configs: &[Config]) -> Instant {
         let due = match &self.state {

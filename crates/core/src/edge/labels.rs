@@ -1,22 +1,22 @@
-//! Which label was given to what: one load per packet.
+//! Assignment of labels, with one memory access per lookup.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use netstage_wire::mpls::Label;
 
-/// A table of all labels there are: 4 MB, which the system only hands out as it is written.
+/// A table of all possible labels: 4 MB, of which the operating system allocates only the pages written.
 #[derive(Clone, Debug)]
 pub struct Labels {
-    /// What each was given to, plus one; zero is nothing.
+    /// Number each label is assigned to, plus one; zero if it is free.
     given: Vec<u32>,
 }
 
-/// Why a label cannot be given.
+/// Reason for refusing a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is below 16, and has a meaning of its own (RFC 7274).
+    /// The label is below 16 and has a reserved meaning (RFC 7274).
     Reserved,
-    /// It was given to this before.
+    /// The label is already assigned to this number.
     By(usize),
 }
 
@@ -27,28 +27,28 @@ impl Default for Labels {
 }
 
 impl Labels {
-    /// Gives a label, to be taken by no other.
+    /// Assigns a label to a number, exclusively.
     pub fn give(&mut self, label: Label, to: usize) -> Result<(), Taken> {
         if label.is_reserved() {
             return Err(Taken::Reserved);
         }
-        let place = &mut self.given[label.number() as usize];
-        match *place {
+        let slot = &mut self.given[label.number() as usize];
+        match *slot {
             0 => {
-                *place = to as u32 + 1;
+                *slot = to as u32 + 1;
                 Ok(())
             }
             before => Err(Taken::By(before as usize - 1)),
         }
     }
 
-    /// Takes a label back, and tells what had it.
+    /// Releases a label and returns the number it was assigned to.
     pub fn take_back(&mut self, label: Label) -> Option<usize> {
         let before = core::mem::take(&mut self.given[label.number() as usize]);
         (before as usize).checked_sub(1)
     }
 
-    /// What a label was given to.
+    /// Returns the number a label is assigned to.
     #[inline]
     pub fn get(&self, label: Label) -> Option<usize> {
         (self.given[label.number() as usize] as usize).checked_sub(1)
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_has_one_holder() {
+    fn a_label_is_assigned_once() {
         let label = |number| Label::new(number).unwrap();
         let mut labels = Labels::default();
         assert_eq!(labels.give(label(16), 7), Ok(()));

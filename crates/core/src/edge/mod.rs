@@ -1,13 +1,13 @@
-//! A provider edge's many VPN flows under one roof: who may send when, and fairly in turn.
+//! The ingress of a provider edge with many VPN flows: queues, timers and fair turns.
 //!
-//! - [`Edge`]: the flows at their ingress, with one set of timers and one list of those that
-//!   have something to send.
-//! - [`Labels`]: from a VPN label to what it was given to.
-//! - [`Routes`]: a VPN's own addresses, longest prefix first.
+//! - [`ProviderEdge`]: the flows at their ingress, with common timers and a common list of the flows that
+//!   have packets to send.
+//! - [`LabelTable`]: maps a VPN label to what it is assigned to.
+//! - [`VpnRoutes`]: maps the addresses of a VPN, by longest prefix.
 //!
-//! Each flow's control is [`crate::fair`]'s. What is added here is what many flows and a real
-//! clock ask for: idle flows probe ever more rarely, and a flow that was waiting for its pace is
-//! not slowed by how late its driver comes. The simulator drives the same code in virtual time.
+//! The control of each flow is in [`crate::fair`]. This module adds what many flows and a real clock
+//! require: idle flows probe ever more rarely, and a late driver does not slow down a paced flow. The
+//! simulator drives the same code in virtual time.
 
 mod event;
 mod flow;
@@ -32,36 +32,37 @@ use alloc::vec::Vec;
 use flow::Flow;
 use timers::Timers;
 
-/// The tick of a driver in real time: timers are at most this late.
+/// Tick for a driver in real time, and the maximum lateness of its timers.
 pub const TICK: Duration = Duration::from_micros(50);
-/// What a flow may send before the next has its turn.
+/// Number of packets a flow may send before it is the next flow's turn.
 const TURN: u32 = 16;
 
-/// VPN flows at their ingress, numbered in the order they were added.
+/// VPN flows at their ingress, numbered in the order of addition.
 ///
-/// Call [`handle_packet`](Edge::handle_packet), [`handle_reply`](Edge::handle_reply) or
-/// [`handle_timeout`](Edge::handle_timeout), then [`poll_transmit`](Edge::poll_transmit) until it
-/// returns `None` or the driver has enough, then sleep until
-/// [`poll_timeout`](Edge::poll_timeout). Time starts at [`Instant::ZERO`] with the `Edge`.
+/// Call [`handle_packet`](ProviderEdge::handle_packet), [`handle_reply`](ProviderEdge::handle_reply) or
+/// [`handle_timeout`](ProviderEdge::handle_timeout). Then call
+/// [`poll_transmit`](ProviderEdge::poll_transmit) until it returns `None` or the driver's limit is reached,
+/// and sleep until [`poll_timeout`](ProviderEdge::poll_timeout). Time starts at [`Instant::ZERO`] with the
+/// creation of the `ProviderEdge`.
 #[derive(Debug)]
 pub struct Edge<H> {
-    /// Shared by the flows: there are few different ones.
+    /// Distinct window configurations, shared by the flows.
     configs: Vec<Config>,
-    /// What was last published of each reference; many flows follow one.
+    /// Latest publication for each reference, shared by the flows that follow it.
     references: Vec<Option<Published>>,
     flows: Vec<Flow<H>>,
     timers: Timers,
-    /// Flows that may have something to send, each once.
+    /// Flows that may have packets to send, each listed once.
     ready: VecDeque<u32>,
-    /// What the first of them has sent in its turn.
+    /// Packets sent by the first of them in its current turn.
     sent_in_turn: u32,
-    /// What queues gave up, until it is asked for.
+    /// Packets dropped by queues and not yet polled, with their flows.
     dropped: Vec<(u32, H)>,
 }
 
 impl<H: Packet> Edge<H> {
-    /// No flows yet. Timers are due in steps of `tick`, rounded up, which suits many flows and a
-    /// real clock ([`TICK`]); without a tick, for virtual time, they are exact.
+    /// Creates an edge without flows. Timers are rounded up to multiples of `tick`, which suits many flows
+    /// and a real clock ([`TICK`]). With a tick of zero, for virtual time, they are exact.
     pub fn new(tick: Duration) -> Edge<H> {
         Edge {
             configs: Vec::new(),
@@ -74,7 +75,7 @@ impl<H: Packet> Edge<H> {
         }
     }
 
-    /// Adds a flow and gives its number. `rng` salts the hashes of its classes' queues.
+    /// Adds a flow and returns its number. `rng` salts the hashes of its class queues.
     pub fn add(&mut self, now: Instant, settings: &Settings, rng: Stream) -> usize {
         let key = self.flows.len();
         let config = self.shared(&settings.control);
@@ -87,9 +88,9 @@ impl<H: Packet> Edge<H> {
         key
     }
 
-    /// Takes a flow over from another `Edge` in place of one of its own, with its queue, its
-    /// counters and what it has learned; only what a change of control leaves no room for is
-    /// given back. Both count time alike.
+    /// Moves a flow from another edge to flow `own` of this one, with its queue, its counters and its
+    /// estimates. Returns the packets that do not fit after a change of control. Both edges must use the
+    /// same clock.
     pub fn adopt(
         &mut self,
         now: Instant,
@@ -101,37 +102,37 @@ impl<H: Packet> Edge<H> {
         let placeholder = Flow::new((key, now), &Settings::default(), 0);
         let mut flow = core::mem::replace(&mut other.flows[key], placeholder);
         let mut refused = flow.change(&self.configs, now, settings, config);
-        // What waits in an order of its own moves to the order it is to have.
+        // Packets in the old scheduler move to the new one.
         let queue = self.flows[own].take_scheduled();
         flow.set_queue(now, queue, &mut |packet| refused.push_back(packet));
         (flow.armed, flow.is_ready) = (Instant::NEVER, false);
         self.flows[own] = flow;
-        // It is looked at at once, and armed for what it waits for then.
+        // The flow is polled at once and armed for its next event afterwards.
         self.make_ready(own);
         refused
     }
 
-    /// Somebody wants to send: a flow that has been idle for long asks as soon as one that has
-    /// just fallen idle.
+    /// Wakes up a flow through which a customer wants to send: its next probe is due as soon as if it had
+    /// just become idle.
     pub fn wake(&mut self, now: Instant, flow: usize) {
         self.flows[flow].idle_probes = 0;
         let due = self.flows[flow].due(&self.configs).max(now);
         self.arm(flow, due);
     }
 
-    /// Takes out the packets of a flow that wait.
+    /// Removes and returns the waiting packets of a flow.
     pub fn take_queue(&mut self, now: Instant, flow: usize) -> VecDeque<H> {
         self.flows[flow].take_all(now)
     }
 
-    /// What queues have dropped, and of which flow, since this returned `None`. Packets may be
-    /// dropped by all that takes or gives packets here.
+    /// Returns the next packet that a queue has dropped, and its flow. Every method that accepts or returns
+    /// packets may drop some.
     #[inline]
     pub fn poll_dropped(&mut self) -> Option<(usize, H)> {
         self.dropped.pop().map(|(flow, packet)| (flow as usize, packet))
     }
 
-    /// The number of a control's configuration, where it has one.
+    /// Returns the index of a control's window configuration; zero if it has none.
     fn shared(&mut self, control: &Control) -> u32 {
         let Control::I2vfc(config) = control else { return 0 };
         let known = self.configs.iter().position(|known| known == config);
@@ -141,44 +142,44 @@ impl<H: Packet> Edge<H> {
         }) as u32
     }
 
-    /// How many flows there are.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.flows.len()
     }
 
-    /// There are none.
+    /// Returns whether there are no flows.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// A customer's packet arrives; it is given back if its flow's queue is full.
+    /// Enqueues a customer packet, or returns it if the queue of its flow is full.
     #[inline]
     pub fn handle_packet(&mut self, now: Instant, flow: usize, packet: H) -> Result<(), H> {
         let Edge { configs, flows, dropped, .. } = self;
         let dropped = &mut |packet| dropped.push((flow as u32, packet));
-        // Where one waits already, what it waits for is known, and a further one changes nothing.
+        // If other packets wait already, the timer of the flow is set, and one more packet does not change it.
         if flows[flow].handle_packet(configs, now, packet, dropped)? {
             self.make_ready(flow);
         }
         Ok(())
     }
 
-    /// Brings a flow to a cache. Called for the flows of several packets in a row, before those
-    /// are handed in, it makes them wait for memory together.
+    /// Loads a flow into the CPU cache. Calling this for the flows of several packets before handling those
+    /// packets overlaps the memory accesses.
     #[inline]
     pub fn load(&self, flow: usize) {
         self.flows[flow].load();
         self.timers.load(flow);
     }
 
-    /// A reply arrives for a flow. One that cannot be true is counted by it and ignored.
+    /// Handles a reply for a flow. An impossible reply is counted and ignored.
     pub fn handle_reply(&mut self, now: Instant, flow: usize, reply: &Reply) {
         self.flows[flow].handle_reply(&self.configs, &self.references, now, reply);
         self.make_ready(flow);
     }
 
-    /// The ingress PE of a reference flow published what it measures: it holds for all flows
-    /// whose [`Config::reference`] has this number, from their next reply on.
+    /// Stores the measurements published by the ingress PE of a reference flow. They apply to all flows
+    /// whose [`I2vfcConfig::reference`] has this number, from their next reply on.
     pub fn handle_reference(&mut self, reference: usize, published: Published) {
         if self.references.len() <= reference {
             self.references.resize(reference + 1, None);
@@ -186,17 +187,18 @@ impl<H: Packet> Edge<H> {
         self.references[reference] = Some(published);
     }
 
-    /// What was last published of a reference.
+    /// Returns the latest publication for a reference.
     pub fn reference(&self, reference: usize) -> Option<&Published> {
         self.references.get(reference)?.as_ref()
     }
 
-    /// The time of [`poll_timeout`](Edge::poll_timeout) has come; harmless at any other.
+    /// Handles the expiry of [`poll_timeout`](ProviderEdge::poll_timeout); calling it at any other time has
+    /// no effect.
     pub fn handle_timeout(&mut self, now: Instant) {
         let Edge { configs, flows, timers, ready, .. } = self;
         timers.expire(now, |key| {
             let flow = &mut flows[key];
-            // Timers are not moved back each time a flow has sent: most come too early.
+            // Timers are not postponed each time a flow sends, so most of them expire too early.
             let due = flow.due(configs);
             if due > now {
                 flow.armed = due;
@@ -211,7 +213,7 @@ impl<H: Packet> Edge<H> {
         });
     }
 
-    /// What to send now, and of which flow. Flows take turns.
+    /// Returns the next packet to send now, and its flow. Flows take turns.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(usize, Transmit<H>)> {
         loop {
             let key = *self.ready.front()? as usize;
@@ -234,8 +236,8 @@ impl<H: Packet> Edge<H> {
         }
     }
 
-    /// When to call [`handle_timeout`](Edge::handle_timeout) and poll again, at the latest;
-    /// [`Instant::ZERO`] if there is something to poll already.
+    /// Returns the latest time for the next [`handle_timeout`](ProviderEdge::handle_timeout) and poll;
+    /// [`Instant::ZERO`] if a flow is ready now.
     pub fn poll_timeout(&self) -> Instant {
         if self.ready.is_empty() { self.timers.poll_timeout() } else { Instant::ZERO }
     }
@@ -247,7 +249,7 @@ impl<H: Packet> Edge<H> {
         }
     }
 
-    /// Sees to it that the flow is looked at by then.
+    /// Arms the timer of a flow, unless it already expires earlier.
     #[inline]
     fn arm(&mut self, key: usize, due: Instant) {
         let flow = &mut self.flows[key];
@@ -257,42 +259,42 @@ impl<H: Packet> Edge<H> {
         }
     }
 
-    /// A flow's window, where it has one.
+    /// Returns the window of a flow, if it has one.
     pub fn window(&self, flow: usize) -> Option<&Ingress<H>> {
         self.flows[flow].window()
     }
 
-    /// Packets of a flow that wait.
+    /// Returns the number of waiting packets of a flow.
     #[inline]
     pub fn queue_len(&self, flow: usize) -> usize {
         self.flows[flow].queue_len()
     }
 
-    /// Data packets a flow has sent.
+    /// Returns the number of data packets a flow has sent.
     #[inline]
     pub fn packets_sent(&self, flow: usize) -> u64 {
         self.flows[flow].packets_sent
     }
 
-    /// Bytes a flow has sent, at the IP layer.
+    /// Returns the number of bytes a flow has sent, at the IP layer.
     pub fn bytes_sent(&self, flow: usize) -> u64 {
         self.flows[flow].bytes_sent
     }
 
-    /// Since when a flow's egress PE has been silent; see
-    /// [`Silence`](crate::fair::Silence) for what the flow does.
+    /// Returns the time since which the egress PE of a flow has been silent;
+    /// [`Silence`](crate::fair::Silence) describes the reaction of the flow.
     pub fn silent_since(&self, flow: usize) -> Option<Instant> {
         self.flows[flow].silent_since(&self.configs)
     }
 
-    /// Whether a flow sends nothing because its egress PE is silent
-    /// ([`WhenSilent::Closed`](crate::fair::WhenSilent)).
+    /// Returns whether a flow is suspended because its egress PE is silent
+    /// ([`SilenceAction::Closed`](crate::fair::SilenceAction)).
     #[inline]
     pub fn is_stopped(&self, flow: usize) -> bool {
         self.flows[flow].is_stopped(&self.configs)
     }
 
-    /// What a flow would publish as a reference; `None` before its first round trip.
+    /// Returns the values that a flow publishes if it is a reference; `None` before its first round trip.
     pub fn publish(&self, now: Instant, flow: usize) -> Option<Published> {
         self.window(flow)?.publish(now)
     }

@@ -1,35 +1,36 @@
-//! A VPN's addresses: the longest prefix that holds one.
+//! Longest-prefix lookup of a VPN's addresses.
 //!
-//! Prefixes nest or are apart, so they cut the addresses into at most twice as many ranges, of
-//! which each has one longest prefix. A lookup is a binary search over where ranges begin:
-//! a few comparisons for the handful of prefixes most VPNs have, 17 for fifty thousand, in
-//! one piece of memory. A change builds the table anew.
+//! Two prefixes are nested or disjoint, so n prefixes divide the addresses into at most 2n + 1 ranges, each
+//! with one longest prefix. A lookup is a binary search over the first addresses of the ranges, in
+//! contiguous memory: a few comparisons for the handful of prefixes of most VPNs, 17 for fifty thousand
+//! prefixes. A change rebuilds the table.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
 
-/// An address prefix.
+/// An IP address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     address: IpAddr,
     length: u8,
 }
 
-/// The length is beyond the address, or the address has bits beyond the length.
+/// Error for a prefix length beyond that of the address, or an address with nonzero host bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAPrefix;
 
 impl Prefix {
-    /// A prefix of so many bits; those of the address beyond them must be zero.
+    /// Creates a prefix of this length in bits; the host bits of the address must be zero.
     pub fn new(address: IpAddr, length: u8) -> Result<Prefix, NotAPrefix> {
         let prefix = Prefix { address, length };
         let within = length <= prefix.width() && prefix.first() & prefix.host_bits() == 0;
         within.then_some(prefix).ok_or(NotAPrefix)
     }
 
-    /// The prefix of so many bits that holds an address; of all of its bits, where it has no more.
+    /// Returns the prefix of this length that contains an address; the length is limited to that of the
+    /// address.
     pub fn around(address: IpAddr, length: u8) -> Prefix {
         let length = length.min(if address.is_ipv4() { 32 } else { 128 });
         let beyond = Prefix { address, length }.host_bits();
@@ -40,12 +41,12 @@ impl Prefix {
         Prefix { address, length }
     }
 
-    /// The prefix of one address.
+    /// Returns the prefix that contains only this address.
     pub fn host(address: IpAddr) -> Prefix {
         Prefix::around(address, u8::MAX)
     }
 
-    /// Whether it holds an address.
+    /// Returns whether the prefix contains an address.
     pub fn holds(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && bits(address) & !self.host_bits() == self.first()
     }
@@ -83,14 +84,14 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// What the addresses of a VPN lead to.
+/// The routes of a VPN, from prefixes to targets of type `T`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routes<T> {
     v4: Ranges<u32, T>,
     v6: Ranges<u128, T>,
 }
 
-/// Where each range begins, sorted, and what it leads to.
+/// Sorted ranges: the first address of each, and its target.
 type Ranges<A, T> = Box<[(A, Option<T>)]>;
 
 #[inline]
@@ -100,29 +101,29 @@ fn get<A: Ord + Copy, T: Copy>(ranges: &[(A, Option<T>)], address: A) -> Option<
 }
 
 impl<T: Copy + PartialEq> Routes<T> {
-    /// A table of these prefixes; of two that are equal the error names one.
+    /// Creates a table of routes. The error is a prefix that occurs twice.
     pub fn new(routes: &[(Prefix, T)]) -> Result<Routes<T>, Prefix> {
-        let of = |is_v4| {
+        let table_of = |is_v4| {
             let mut sorted: Vec<(Prefix, T)> =
                 routes.iter().filter(|(prefix, _)| prefix.address.is_ipv4() == is_v4).copied().collect();
-            // Where two begin alike, the shorter comes first: it holds the other.
+            // Of two prefixes with the same address, the shorter one contains the other and has to come first.
             sorted.sort_by_key(|(prefix, _)| (prefix.first(), prefix.length));
             match sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
                 Some(pair) => Err(pair[0].0),
                 None => Ok(ranges(&sorted)),
             }
         };
-        let (v4, v6) = (of(true)?, of(false)?);
+        let (v4, v6) = (table_of(true)?, table_of(false)?);
         Ok(Routes { v4: v4.into_iter().map(|(first, to)| (first as u32, to)).collect(), v6: v6.into() })
     }
 
-    /// Brings the table to a cache.
+    /// Loads the beginning of the table into the CPU cache.
     #[inline]
     pub fn load(&self) {
         core::hint::black_box((self.v4.first().map(|first| first.0), self.v6.first().map(|first| first.0)));
     }
 
-    /// What the longest prefix leads to that holds this address.
+    /// Returns the target of the longest prefix that contains the address.
     #[inline]
     pub fn get(&self, address: IpAddr) -> Option<T> {
         match address {
@@ -132,12 +133,13 @@ impl<T: Copy + PartialEq> Routes<T> {
     }
 }
 
-/// The ranges of sorted prefixes, walking over them with those that are open on a stack.
+/// Computes the ranges of sorted prefixes, with a stack of the prefixes that contain the current address.
 fn ranges<T: Copy + PartialEq>(sorted: &[(Prefix, T)]) -> Vec<(u128, Option<T>)> {
     let mut ranges: Vec<(u128, Option<T>)> = Vec::new();
     let mut open: Vec<(Prefix, T)> = Vec::new();
     let mut begin = |first: u128, to: Option<T>| {
-        // A range begins anew where a longer prefix begins with it, or another ends before.
+        // Another range already begins here if a longer prefix has the same address or an earlier prefix
+        // just ended.
         if ranges.last().is_some_and(|last| last.0 == first) {
             ranges.pop();
         }
@@ -211,9 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_named_once_and_whole() {
-        let twice = [(prefix("10.0.0.0/8"), 1), (prefix("10.0.0.0/8"), 2)];
-        assert_eq!(Routes::new(&twice), Err(prefix("10.0.0.0/8")));
+    fn duplicate_and_invalid_prefixes_are_rejected() {
+        let duplicates = [(prefix("10.0.0.0/8"), 1), (prefix("10.0.0.0/8"), 2)];
+        assert_eq!(Routes::new(&duplicates), Err(prefix("10.0.0.0/8")));
         assert_eq!(Prefix::new([10, 0, 0, 1].into(), 8), Err(NotAPrefix));
         assert_eq!(Prefix::new([10, 0, 0, 0].into(), 33), Err(NotAPrefix));
         assert!(Prefix::new(IpAddr::from([0; 16]), 0).is_ok());
@@ -221,11 +223,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_list_of_prefixes(
+        fn it_behaves_like_a_list_of_prefixes(
             mut list in prop::collection::vec((any::<bool>(), 0..8u128, 0..=8u8, 0..4u32), 0..30), address in 0..=255u8,
         ) {
             list.dedup();
-            // Few bits at the top and the bottom of the address, so that prefixes meet.
+            // Addresses vary only in a few bits at the top and the bottom, so that prefixes overlap.
             let routes: Vec<(Prefix, u32)> = list.iter().enumerate().map(|(number, &(is_v4, bits, cut, same))| {
                 let width: u32 = if is_v4 { 32 } else { 128 };
                 let length = if cut < 4 { u32::from(cut) } else { width - 8 + u32::from(cut) };

@@ -1,4 +1,4 @@
-//! How a VPN flow is treated at its ingress: all of it that can be configured.
+//! Configuration of a VPN flow at its ingress.
 
 use crate::fair::Control;
 use crate::packet::Packet;
@@ -8,20 +8,20 @@ use crate::rng::Stream;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// A VPN flow, as configured.
+/// Configuration of a VPN flow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Its share of the core, relative to other flows'.
+    /// Share of the core relative to other flows.
     pub weight: f64,
-    /// How it is controlled.
+    /// Control of the flow.
     pub control: Control,
-    /// Rate at the IP layer its window never falls short of. It says nothing where there is no
-    /// window, and the sum of all on a link is the operator's business.
+    /// Minimum rate at the IP layer that the window always permits. Without a window it has no effect. The
+    /// operator has to make sure that each link can carry the sum of its minimum rates.
     pub minimum: Option<BitRate>,
-    /// Rate at the IP layer it never exceeds, with one packet of burst, whatever its window allows.
+    /// Maximum rate at the IP layer, with a burst of one packet, regardless of the window.
     pub maximum: Option<BitRate>,
-    /// Classes in which its packets wait; what no class lists belongs to the last. None: first in,
-    /// first out, in the control's queue.
+    /// Traffic classes of the flow's packets; packets that match no class belong to the last one. If empty,
+    /// the control's first-in, first-out queue is used.
     pub classes: Vec<TrafficClass>,
 }
 
@@ -33,12 +33,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Packets may have to wait at the ingress.
+    /// Returns whether packets may have to wait at the ingress.
     pub fn may_wait(&self) -> bool {
         self.control != Control::None || self.maximum.is_some()
     }
 
-    /// A queue of its classes, if it has any.
+    /// Creates the queue for the classes, if there are any.
     pub(super) fn queue<P: Packet>(&self, rng: Stream) -> Option<Box<Queue<P>>> {
         (!self.classes.is_empty()).then(|| {
             let discipline = TrafficClass::discipline(&self.classes);

@@ -1,4 +1,4 @@
-//! VPN flows with a tape beside them, which can be switched on.
+//! VPN flows whose inputs and decisions can be recorded.
 
 use super::Edge;
 use super::event::{Event, Sent};
@@ -8,13 +8,13 @@ use crate::time::Instant;
 use alloc::vec::Vec;
 use core::ops::Deref;
 
-/// An [`Edge`] whose decisions can be recorded. What only reads it, reads the `Edge`.
+/// A [`ProviderEdge`] with optional recording. It dereferences to the `ProviderEdge` for read access.
 #[derive(Debug)]
 pub struct Tape<H> {
     edge: Edge<H>,
-    /// What was recorded and not taken yet; none: nothing is recorded.
+    /// Events recorded and not yet taken; `None` if recording is off.
     events: Option<Vec<Event>>,
-    /// The last of them is a turn at which nothing was due.
+    /// Whether the last event is a turn at which no timer was due.
     is_idle: bool,
 }
 
@@ -28,44 +28,44 @@ impl<H> Deref for Tape<H> {
 }
 
 impl<H: Packet> Tape<H> {
-    /// Flows that have decided nothing yet; nothing is recorded.
+    /// Wraps an edge that has not made any decision yet; recording is off.
     pub fn new(edge: Edge<H>) -> Tape<H> {
         Tape { edge, events: None, is_idle: false }
     }
 
-    /// Begins to record. Flows that have decided something before cannot be replayed.
+    /// Starts recording. A recording can only be replayed if the flows have not made any decision before.
     pub fn begin(&mut self) {
         self.events = Some(Vec::new());
     }
 
-    /// What was recorded since this was last asked.
+    /// Removes and returns the events recorded so far.
     pub fn take(&mut self) -> Vec<Event> {
         self.is_idle = false;
         self.events.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
-    /// Events recorded and not taken.
+    /// Returns the number of events recorded and not yet taken.
     #[inline]
     pub fn recorded(&self) -> usize {
         self.events.as_ref().map_or(0, Vec::len)
     }
 
-    /// Records no more.
+    /// Stops recording.
     pub fn stop(&mut self) {
         self.events = None;
     }
 
-    /// The flows, for another configuration.
+    /// Returns the flows for a change of configuration.
     pub fn edge_mut(&mut self) -> &mut Edge<H> {
         &mut self.edge
     }
 
-    /// The tape goes on here instead of there.
+    /// Continues the recording of another instance here.
     pub fn go_on_from(&mut self, other: &mut Tape<H>) {
         (self.events, self.is_idle) = (other.events.take(), false);
     }
 
-    /// See [`Edge::handle_packet`].
+    /// Records and calls [`ProviderEdge::handle_packet`].
     #[inline]
     pub fn handle_packet(&mut self, now: Instant, flow: usize, packet: H) -> Result<(), H> {
         if self.events.is_none() {
@@ -88,7 +88,7 @@ impl<H: Packet> Tape<H> {
         handled
     }
 
-    /// See [`Edge::handle_reply`].
+    /// Records and calls [`ProviderEdge::handle_reply`].
     #[inline]
     pub fn handle_reply(&mut self, at: Instant, flow: usize, reply: &Reply) {
         self.edge.handle_reply(at, flow, reply);
@@ -98,23 +98,23 @@ impl<H: Packet> Tape<H> {
         }
     }
 
-    /// See [`Edge::handle_reference`].
+    /// Records and calls [`ProviderEdge::handle_reference`].
     pub fn handle_reference(&mut self, reference: usize, published: Published) {
         self.edge.handle_reference(reference, published);
         self.push(Event::reference(reference, &published));
     }
 
-    /// See [`Edge::wake`].
+    /// Records and calls [`ProviderEdge::wake`].
     pub fn wake(&mut self, now: Instant, flow: usize) {
         self.edge.wake(now, flow);
         self.push(Event::Wake { at: now.0, flow: flow as u32 });
     }
 
-    /// See [`Edge::handle_timeout`]. A turn begins.
+    /// Records the beginning of a turn and calls [`ProviderEdge::handle_timeout`].
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Some(events) = &mut self.events {
-            // All that turns change at which nothing is due is how far time has come.
+            // Consecutive turns at which no timer is due change only the time, so one of them is enough.
             let is_idle = self.edge.poll_timeout() > now;
             if is_idle && self.is_idle {
                 events.pop();
@@ -125,7 +125,7 @@ impl<H: Packet> Tape<H> {
         self.edge.handle_timeout(now);
     }
 
-    /// See [`Edge::poll_transmit`].
+    /// Calls [`ProviderEdge::poll_transmit`] and records the packet in the current turn.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(usize, Transmit<H>)> {
         let transmit = self.edge.poll_transmit(now);
@@ -140,7 +140,7 @@ impl<H: Packet> Tape<H> {
         transmit
     }
 
-    /// See [`Edge::poll_dropped`].
+    /// Calls [`ProviderEdge::poll_dropped`].
     #[inline]
     pub fn poll_dropped(&mut self) -> Option<(usize, H)> {
         self.edge.poll_dropped()

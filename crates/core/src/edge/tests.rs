@@ -25,7 +25,7 @@ fn edge(control: &Control, flows: usize, maximum: Option<BitRate>) -> Edge<Numbe
     edge
 }
 
-/// What comes out at one moment.
+/// Returns the packets sent at one point in time.
 fn sent(edge: &mut Edge<Numbered>, now: Instant) -> Vec<(usize, Transmit<Numbered>)> {
     edge.handle_timeout(now);
     core::iter::from_fn(|| edge.poll_transmit(now)).collect()
@@ -33,12 +33,12 @@ fn sent(edge: &mut Edge<Numbered>, now: Instant) -> Vec<(usize, Transmit<Numbere
 
 #[test]
 fn an_idle_flow_costs_little() {
-    // The wheel's timer and a place in the list of those ready come on top.
+    // The timer and the entry in the list of ready flows are not included.
     assert!(size_of::<Flow<Numbered>>() <= 512, "{}", size_of::<Flow<Numbered>>());
 }
 
 #[test]
-fn idle_flows_probe_rarely_and_not_together() {
+fn idle_flows_probe_rarely_and_at_different_times() {
     let mut edge = edge(&I2VFC(), 1000, None);
     let mut now = Instant::ZERO;
     let mut seconds = vec![0; 120];
@@ -58,7 +58,7 @@ fn idle_flows_probe_rarely_and_not_together() {
 }
 
 #[test]
-fn a_flow_that_falls_idle_backs_off_and_one_that_wakes_asks_at_once() {
+fn an_idle_flow_backs_off_and_an_active_one_sends_at_once() {
     let mut edge = edge(&I2VFC(), 1, None);
     let egress = Egress { packets: 1, ..Egress::default() };
     let mut now = Instant(100_000_000_000);
@@ -69,13 +69,13 @@ fn a_flow_that_falls_idle_backs_off_and_one_that_wakes_asks_at_once() {
     while probes.len() < 9 {
         now = edge.poll_timeout().max(now);
         for (_, transmit) in sent(&mut edge, now) {
-            let Transmit::Query(query) = transmit else { panic!("no data is left") };
+            let Transmit::Query(query) = transmit else { panic!("no data is waiting") };
             edge.handle_reply(now, 0, &egress.handle_query(query));
             probes.push(now.since(last).0);
             last = now;
         }
     }
-    // The first confirms the packet.
+    // The first probe confirms the packet.
     let seconds: Vec<u64> = probes[1..].iter().map(|ns| (ns + 500_000_000) / 1_000_000_000).collect();
     assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30, 30]);
     edge.handle_packet(now, 0, Numbered::new(1, 100)).unwrap();
@@ -102,9 +102,9 @@ fn flows_take_turns() {
 
 const UNCONTROLLED: u64 = 128;
 
-/// Packets a greedy flow gets through in a second, its driver coming every so often, over a path
-/// of 10 ms without loss.
-fn carried(control: &Control, maximum: Option<BitRate>, every: Duration) -> (u64, f64) {
+/// Returns the packets a greedy flow delivers in one second over a lossless path with a round trip of 10
+/// ms, and its final window. The driver runs at the interval `every`.
+fn delivered(control: &Control, maximum: Option<BitRate>, every: Duration) -> (u64, f64) {
     let mut edge = edge(control, 1, maximum);
     let mut egress = Egress::default();
     let mut replies: VecDeque<(Instant, Query, Egress)> = VecDeque::new();
@@ -129,7 +129,7 @@ fn carried(control: &Control, maximum: Option<BitRate>, every: Duration) -> (u64
 }
 
 #[test]
-fn a_driver_that_comes_late_slows_no_flow() {
+fn a_late_driver_does_not_slow_down_flows() {
     let rate = BitRate(40_000_000);
     for (control, maximum, packets) in [
         (Control::FixedRate { rate, queue: 128 }, None, 5_000),
@@ -137,19 +137,19 @@ fn a_driver_that_comes_late_slows_no_flow() {
         (I2VFC(), Some(rate), 5_000),
     ] {
         for every in [10, 200, 900].map(Duration::from_micros) {
-            let (carried, _) = carried(&control, maximum, every);
-            assert!(carried.abs_diff(packets) <= packets / 100, "{control:?} {every:?}: {carried}");
+            let (delivered, _) = delivered(&control, maximum, every);
+            assert!(delivered.abs_diff(packets) <= packets / 100, "{control:?} {every:?}: {delivered}");
         }
     }
-    // A window that is never the limit does not grow: lateness must not make it so.
-    let (exact, grown) = carried(&I2VFC(), None, Duration::from_micros(10));
-    let (late, late_grown) = carried(&I2VFC(), None, Duration::from_micros(500));
+    // A window that is never the limit does not grow, and a late driver must not cause that.
+    let (exact, grown) = delivered(&I2VFC(), None, Duration::from_micros(10));
+    let (late, late_grown) = delivered(&I2VFC(), None, Duration::from_micros(500));
     assert!(grown > 200.0 && late_grown > 200.0, "{grown} {late_grown}");
     assert!(late > exact / 3, "{exact} {late}");
 }
 
 #[test]
-fn an_idle_flow_saves_up_nothing() {
+fn an_idle_flow_accumulates_no_credit() {
     let mut edge = edge(&Control::FixedRate { rate: BitRate(8_000_000), queue: 128 }, 1, None);
     let now = Instant(5_000_000_000);
     for number in 0..10 {
@@ -159,9 +159,9 @@ fn an_idle_flow_saves_up_nothing() {
     assert_eq!(edge.poll_timeout(), now + Duration::from_millis(1));
 }
 
-/// A greedy flow over a path of `delay` there and back, that loses what `loses` says of a packet's
-/// number and answers nothing between the two moments of `silence`. Gives data and queries sent in
-/// each second, and since when its peer was silent at the end of it.
+/// Runs a greedy flow over a path with round trip `delay` that loses the packet numbers selected by `loses`
+/// and answers no query between the two seconds of `silence`. Returns the data packets and the queries sent
+/// in each second, and the time since which the peer was silent at its end.
 fn seconds(
     control: &Control,
     [minimum, maximum]: [Option<BitRate>; 2],
@@ -209,22 +209,22 @@ fn seconds(
 }
 
 #[test]
-fn a_minimum_is_kept_whatever_is_lost() {
+fn a_minimum_rate_holds_despite_losses() {
     let delay = Duration::from_millis(100);
     let minimum = Some(BitRate(4_000_000));
-    let carried = |minimum| {
+    let delivered = |minimum| {
         let rates = [minimum, Some(BitRate(40_000_000))];
         let seconds = seconds(&I2VFC(), rates, delay, |number| number % 7 == 0, [0, 0], 20);
         seconds[10..].iter().map(|(data, ..)| data).sum::<u64>() / 10
     };
-    let (without, with) = (carried(None), carried(minimum));
-    assert!(without < 100, "{without} packets a second");
+    let (without, with) = (delivered(None), delivered(minimum));
+    assert!(without < 100, "{without} packets per second");
     // 500 packets of 1,000 bytes.
-    assert!((495..550).contains(&with), "{with} packets a second");
+    assert!((495..550).contains(&with), "{with} packets per second");
 }
 
 #[test]
-fn marks_of_the_core_shrink_a_window_that_heeds_them_once_a_round_trip() {
+fn congestion_marks_shrink_a_window_once_per_round_trip_if_configured() {
     for marks_count in [false, true] {
         let config = Config { marks_count, initial_window: 100.0, ..Config::default() };
         let mut edge = edge(&Control::I2vfc(config), 1, None);
@@ -244,25 +244,25 @@ fn marks_of_the_core_shrink_a_window_that_heeds_them_once_a_round_trip() {
             windows.push(edge.window(0).unwrap().window());
         }
         assert!(egress.marked >= 4 && windows.len() >= 8, "{windows:?}");
-        let least = windows.iter().copied().fold(f64::INFINITY, f64::min);
-        // All were sent before the first decrease: one event, at the nominal flow's b.
-        assert_eq!(least, if marks_count { 90.0 } else { 100.0 }, "{windows:?}");
+        let smallest = windows.iter().copied().fold(f64::INFINITY, f64::min);
+        // All packets were sent before the first decrease: one event, with the b of the nominal flow.
+        assert_eq!(smallest, if marks_count { 90.0 } else { 100.0 }, "{windows:?}");
     }
 }
 
 #[test]
-fn a_silent_peer_is_an_alarm_and_the_flow_does_as_told() {
+fn a_silent_peer_is_reported_and_the_flow_reacts_as_configured() {
     let delay = Duration::from_millis(10);
     let rates = [None, Some(BitRate(8_000_000))];
     for then in [WhenSilent::Shrink, WhenSilent::Open, WhenSilent::Closed] {
         let silence = Silence { after: Duration::from_secs(3), then };
         let control = Control::I2vfc(Config { silence, ..Config::default() });
         let seconds = seconds(&control, rates, delay, |_| false, [5, 15], 20);
-        let (heard, silent, again) = (&seconds[1..5], &seconds[9..15], &seconds[16..]);
-        for (data, queries, since) in heard.iter().chain(again) {
+        let (before, silent, after) = (&seconds[1..5], &seconds[9..15], &seconds[16..]);
+        for (data, queries, since) in before.iter().chain(after) {
             // A window that has shrunk grows slowly.
-            let least = [90, 990, 750][then as usize];
-            assert!((least..=1010).contains(data) && *queries >= 90, "{then:?} {seconds:?}");
+            let min_packets = [90, 990, 750][then as usize];
+            assert!((min_packets..=1010).contains(data) && *queries >= 90, "{then:?} {seconds:?}");
             assert_eq!(*since, None);
         }
         for (data, queries, since) in silent {
@@ -281,9 +281,9 @@ fn a_silent_peer_is_an_alarm_and_the_flow_does_as_told() {
 }
 
 proptest! {
-    /// Whatever happens, what was taken comes out once and in order, and nothing is forgotten.
+    /// Accepted packets leave exactly once and in order, for any sequence of operations.
     #[test]
-    fn what_is_taken_comes_out_in_order(
+    fn accepted_packets_leave_in_order(
         steps in prop::collection::vec((0..6u8, 0..4usize, 0..3_000_000u64), 1..200), limited: bool,
     ) {
         let mut edge: Edge<Numbered> = Edge::new(TICK);
@@ -295,7 +295,7 @@ proptest! {
             let maximum = limited.then_some(BitRate(50_000_000));
             add(&mut edge, control, None, maximum);
         }
-        let (mut taken, mut given) = ([0; 4], [0; 4]);
+        let (mut accepted, mut sent_packets) = ([0; 4], [0; 4]);
         let mut egress = [Egress::default(); 4];
         let mut now = Instant::ZERO;
         let mut drain = |edge: &mut Edge<Numbered>, now: Instant, replies: bool, limit: usize| {
@@ -304,8 +304,8 @@ proptest! {
                 let Some((flow, transmit)) = edge.poll_transmit(now) else { break };
                 match transmit {
                     Transmit::Data(packet) => {
-                        assert_eq!(packet.number, given[flow]);
-                        given[flow] += 1;
+                        assert_eq!(packet.number, sent_packets[flow]);
+                        sent_packets[flow] += 1;
                         egress[flow].handle_packet(packet.size, false);
                     }
                     Transmit::Query(query) if replies => {
@@ -314,29 +314,29 @@ proptest! {
                     Transmit::Query(_) => {}
                 }
             }
-            given
+            sent_packets
         };
         for (step, flow, ahead) in steps {
             now += Duration(ahead);
             match step {
                 0..=3 => for _ in 0..=step {
-                    taken[flow] += u64::from(edge.handle_packet(now, flow, Numbered::new(taken[flow], 500)).is_ok());
+                    accepted[flow] += u64::from(edge.handle_packet(now, flow, Numbered::new(accepted[flow], 500)).is_ok());
                 },
                 _ => { drain(&mut edge, now, step == 4, 10); }
             }
         }
-        // In the end all of it, with nothing but timers to go by.
+        // Finally, timers alone must drain the queues.
         for _ in 0..100_000 {
-            let given = drain(&mut edge, now, true, usize::MAX);
-            if given == taken {
+            let sent_packets = drain(&mut edge, now, true, usize::MAX);
+            if sent_packets == accepted {
                 break;
             }
             prop_assert_ne!(edge.poll_timeout(), Instant::NEVER);
             now = edge.poll_timeout().max(now);
         }
-        prop_assert_eq!(drain(&mut edge, now, true, usize::MAX), taken);
-        for (flow, taken) in taken.into_iter().enumerate() {
-            prop_assert_eq!((edge.packets_sent(flow), edge.queue_len(flow)), (taken, 0));
+        prop_assert_eq!(drain(&mut edge, now, true, usize::MAX), accepted);
+        for (flow, accepted) in accepted.into_iter().enumerate() {
+            prop_assert_eq!((edge.packets_sent(flow), edge.queue_len(flow)), (accepted, 0));
         }
     }
 }

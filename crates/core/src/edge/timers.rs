@@ -1,4 +1,4 @@
-//! One timer per flow: in steps of a tick for many flows and a real clock, exact for virtual time.
+//! One timer per flow: rounded up to a tick for many flows and a real clock, or exact for virtual time.
 
 use crate::time::{Duration, Instant};
 use crate::tournament::Tournament;
@@ -11,7 +11,7 @@ pub(super) enum Timers {
 }
 
 impl Timers {
-    /// Without a tick they are exact.
+    /// Creates timers with this tick; with a tick of zero they are exact.
     pub fn new(tick: Duration) -> Timers {
         match tick {
             Duration::ZERO => Timers::Exact(Tournament::new(0)),
@@ -19,7 +19,7 @@ impl Timers {
         }
     }
 
-    /// Room for so many flows.
+    /// Grows the set to this many flows.
     pub fn grow(&mut self, flows: usize) {
         match self {
             Timers::Ticks(wheel) => wheel.grow(flows),
@@ -27,7 +27,7 @@ impl Timers {
         }
     }
 
-    /// Brings a timer to a cache.
+    /// Loads the timer of a flow into the CPU cache.
     #[inline]
     pub fn load(&self, flow: usize) {
         if let Timers::Ticks(wheel) = self {
@@ -35,7 +35,7 @@ impl Timers {
         }
     }
 
-    /// Arms a timer, or moves it.
+    /// Arms or moves the timer of a flow.
     #[inline]
     pub fn arm(&mut self, flow: usize, at: Instant) {
         match self {
@@ -44,7 +44,8 @@ impl Timers {
         }
     }
 
-    /// Hands out the flows whose timers are due; each says when its timer is due again, later than now.
+    /// Calls `expired` for each flow whose timer is due; its result, which must be later than `now`, rearms
+    /// the timer.
     #[inline]
     pub fn expire(&mut self, now: Instant, mut expired: impl FnMut(usize) -> Option<Instant>) {
         match self {
@@ -62,7 +63,7 @@ impl Timers {
         }
     }
 
-    /// When to call [`expire`](Timers::expire) again, at the latest.
+    /// Returns the latest time for the next call of [`expire`](Timers::expire).
     #[inline]
     pub fn poll_timeout(&self) -> Instant {
         match self {

@@ -1,18 +1,20 @@
-//! Shares computed from the topology: what each flow of a network would get under weighted
-//! max-min fairness, and under proportional fairness (Kelly, Maulloo and Tan 1998).
+//! Reference allocations computed from the topology: the rate of each flow under weighted max-min fairness
+//! and under proportional fairness (Kelly, Maulloo and Tan 1998).
 //!
-//! A path lists the links a flow crosses, as indices into the capacities.
+//! A path is the list of links a flow crosses, as indices into the capacities.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Weighted max-min fair rates: no flow's rate per weight can grow but at the cost of one
-/// that has no more (progressive filling, Bertsekas and Gallager, section 6.5.2).
+/// Computes weighted max-min fair rates: the rate of a flow can increase only at the expense of a flow
+/// whose rate per weight is no larger (progressive filling, Bertsekas and Gallager, section 6.5.2).
 ///
-/// Rates are in the capacities' unit. A flow that crosses no link gets infinity.
+/// Rates have the unit of the capacities. A flow that crosses no link gets infinity.
 ///
-/// Panics unless there is one weight for each path, all above zero, and every path's links
-/// have capacities that are not negative.
+/// # Panics
+///
+/// Panics unless there is one weight per path, all weights are positive and no link on a path has a
+/// negative capacity.
 pub fn weighted_max_min(paths: &[Vec<usize>], capacities: &[f64], weights: &[f64]) -> Vec<f64> {
     check(paths, capacities, weights);
     let mut rates = vec![f64::INFINITY; paths.len()];
@@ -44,13 +46,15 @@ pub fn weighted_max_min(paths: &[Vec<usize>], capacities: &[f64], weights: &[f64
     rates
 }
 
-/// Weighted proportionally fair rates: they maximise Σ wᵢ·log xᵢ within the capacities.
+/// Computes weighted proportionally fair rates: the rates that maximize Σ wᵢ·log xᵢ within the capacities.
 ///
-/// Found by Newton's method on a logarithmic barrier, to about seven digits. Work grows
-/// with the cube of the number of flows. A flow that crosses no link gets infinity.
+/// Newton's method on a logarithmic barrier gives about seven digits. The cost grows with the cube of the
+/// number of flows. A flow that crosses no link gets infinity.
 ///
-/// Panics unless there is one weight for each path, all above zero, and every path's links
-/// have capacities above zero.
+/// # Panics
+///
+/// Panics unless there is one weight per path, all weights are positive and all links on paths have
+/// positive capacities.
 pub fn proportional_fair(paths: &[Vec<usize>], capacities: &[f64], weights: &[f64]) -> Vec<f64> {
     check(paths, capacities, weights);
     let flows: Vec<usize> = (0..paths.len()).filter(|flow| !paths[*flow].is_empty()).collect();
@@ -66,11 +70,11 @@ pub fn proportional_fair(paths: &[Vec<usize>], capacities: &[f64], weights: &[f6
     }
     crossing.retain(|(_, members)| !members.is_empty());
     assert!(crossing.iter().all(|(capacity, _)| *capacity > 0.0), "a link in use has no capacity");
-    // In units of the largest capacity and the smallest weight, the barrier is self-concordant.
+    // The barrier is self-concordant in units of the largest capacity and the smallest weight.
     let unit = crossing.iter().map(|(capacity, _)| *capacity).fold(0.0, f64::max);
     crossing.iter_mut().for_each(|(capacity, _)| *capacity /= unit);
-    let least = flows.iter().map(|flow| weights[*flow]).fold(f64::INFINITY, f64::min);
-    let weights: Vec<f64> = flows.iter().map(|flow| weights[*flow] / least).collect();
+    let smallest = flows.iter().map(|flow| weights[*flow]).fold(f64::INFINITY, f64::min);
+    let weights: Vec<f64> = flows.iter().map(|flow| weights[*flow] / smallest).collect();
     let solved = maximise(&crossing, &weights);
     for (index, &flow) in flows.iter().enumerate() {
         rates[flow] = solved[index] * unit;
@@ -79,12 +83,12 @@ pub fn proportional_fair(paths: &[Vec<usize>], capacities: &[f64], weights: &[f6
 }
 
 fn check(paths: &[Vec<usize>], capacities: &[f64], weights: &[f64]) {
-    assert_eq!(paths.len(), weights.len(), "one weight for each path");
-    assert!(weights.iter().all(|w| *w > 0.0 && w.is_finite()), "weights are above zero");
+    assert_eq!(paths.len(), weights.len(), "there is one weight per path");
+    assert!(weights.iter().all(|w| *w > 0.0 && w.is_finite()), "weights are positive");
     assert!(paths.iter().flatten().all(|link| capacities[*link] >= 0.0), "capacities are not negative");
 }
 
-/// Follows the maxima of Σ wᵢ/μ·log xᵢ + Σ log(slack) as μ falls.
+/// Follows the maxima of Σ wᵢ/μ·log xᵢ + Σ log(slack) as μ decreases.
 fn maximise(links: &[(f64, Vec<usize>)], weights: &[f64]) -> Vec<f64> {
     let count = weights.len();
     let mut rates = vec![f64::INFINITY; count];
@@ -137,7 +141,7 @@ fn maximise(links: &[(f64, Vec<usize>)], weights: &[f64]) -> Vec<f64> {
     rates
 }
 
-/// Solves H·x = g for a positive definite H, which becomes its Cholesky factor.
+/// Solves H·x = g for a positive definite H, and replaces H by its Cholesky factor.
 fn solve(hessian: &mut [f64], gradient: &[f64], count: usize) -> Vec<f64> {
     for row in 0..count {
         for column in 0..=row {
@@ -199,7 +203,7 @@ mod tests {
     fn proportional_fairness_on_two_links_gives_the_long_flow_a_third() {
         let paths = [vec![0, 1], vec![0], vec![1]];
         assert_near(&proportional_fair(&paths, &[3e7, 3e7], &[1.0; 3]), &[1e7, 2e7, 2e7]);
-        // x₀ = w₀ / (λ₀ + λ₁): with links of equal capacity, w₀/(w₀ + w₁ + w₂).
+        // x₀ = w₀ / (λ₀ + λ₁), which is w₀/(w₀ + w₁ + w₂) for links of equal capacity.
         assert_near(&proportional_fair(&paths, &[1.0, 1.0], &[2.0, 1.0, 1.0]), &[0.5, 0.5, 0.5]);
     }
 
@@ -210,10 +214,10 @@ mod tests {
         assert_eq!(proportional_fair(&paths, &[5.0], &[1.0, 1.0])[0], f64::INFINITY);
     }
 
-    /// The optimality condition of proportional fairness: no other feasible rates have a
-    /// greater sum of wᵢ·(yᵢ − xᵢ)/xᵢ. Max-min's bottleneck condition is checked beside it.
+    /// Checks the optimality condition of proportional fairness, that no feasible rates yᵢ have a positive
+    /// sum of wᵢ·(yᵢ − xᵢ)/xᵢ, and the bottleneck condition of max-min fairness.
     #[test]
-    fn random_networks_meet_the_conditions_of_optimality() {
+    fn allocations_of_random_networks_are_optimal() {
         let mut state = 1u64;
         let mut random = |below: usize| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -245,18 +249,17 @@ mod tests {
             for (flow, path) in paths.iter().enumerate() {
                 let bottleneck = path.iter().any(|&link| {
                     let full = load(&max_min, link) >= capacities[link] * (1.0 - 1e-9);
-                    let most = (0..flows)
+                    let is_max = (0..flows)
                         .filter(|f| paths[*f].contains(&link))
                         .all(|f| max_min[f] / weights[f] <= max_min[flow] / weights[flow] * (1.0 + 1e-9));
-                    full && most
+                    full && is_max
                 });
                 assert!(bottleneck, "flow {flow} has no bottleneck");
             }
             let gain: f64 = (0..flows).map(|f| weights[f] * (max_min[f] - fair[f]) / fair[f]).sum();
             assert!(gain <= 1e-4, "max-min would gain {gain}");
             for (flow, path) in paths.iter().enumerate() {
-                // Prices of the links, from slack and barrier, are not kept; instead: no flow
-                // can grow alone.
+                // The solver does not return link prices, so check that no flow can grow alone.
                 let full = path.iter().any(|&l| load(&fair, l) >= capacities[l] * (1.0 - 1e-6));
                 assert!(full, "flow {flow} could grow");
             }

@@ -1,9 +1,9 @@
-//! What a VPN flow knows of its path: round trip and loss.
+//! Round-trip and loss estimators of a VPN flow.
 
 use super::LossMeasure;
 use crate::time::Duration;
 
-/// Smoothed round trip between two PEs (RFC 6298's filter).
+/// Smoothed round trip between two PEs (the filter of RFC 6298).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RoundTrip {
     smoothed: f64,
@@ -11,7 +11,7 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Takes one sample.
+    /// Adds a sample.
     #[inline]
     pub fn sample(&mut self, round_trip: Duration) {
         let sample = round_trip.as_secs_f64();
@@ -24,26 +24,26 @@ impl RoundTrip {
         }
     }
 
-    /// Seconds; zero before the first sample.
+    /// Returns the smoothed round trip in seconds; zero before the first sample.
     #[inline]
     pub fn seconds(&self) -> f64 {
         self.smoothed
     }
 
-    /// A reply later than this is overdue.
+    /// Returns the time after which a reply is overdue.
     #[inline]
     pub fn overdue(&self) -> Duration {
         Duration::from_secs_f64(self.smoothed + 4.0 * self.variation)
     }
 }
 
-/// Number of loss intervals averaged, and their weights, newest first (RFC 5348 section 5.4).
+/// Weights of the averaged loss intervals, newest first (RFC 5348 section 5.4).
 const INTERVAL_WEIGHTS: [f64; 8] = [1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2];
 
-/// Packets over which a drop ratio forgets.
+/// Number of packets over which the drop ratio is smoothed.
 const DROP_RATIO_HORIZON: f64 = 5_000.0;
 
-/// Loss of a VPN flow, by the measure its configuration names.
+/// Loss of a VPN flow, by the configured measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
     measure: LossMeasure,
@@ -53,18 +53,18 @@ pub struct Loss {
     open: f64,
     /// Loss events so far.
     events: u64,
-    /// Packets and drops, both fading over `DROP_RATIO_HORIZON` packets.
+    /// Packets and drops, both decaying over `DROP_RATIO_HORIZON` packets.
     faded_packets: f64,
     faded_drops: f64,
 }
 
 impl Loss {
-    /// Nothing seen yet.
+    /// Creates an estimator without samples.
     pub fn new(measure: LossMeasure) -> Loss {
         Loss { measure, intervals: [0.0; 8], open: 0.0, events: 0, faded_packets: 0.0, faded_drops: 0.0 }
     }
 
-    /// `packets` more left the ingress and `dropped` of them did not arrive.
+    /// Adds a report: `packets` more packets left the ingress, `dropped` of them were lost.
     #[inline]
     pub fn sample(&mut self, packets: u64, dropped: u64) {
         self.open += packets as f64;
@@ -73,7 +73,7 @@ impl Loss {
         self.faded_drops = self.faded_drops * keep + dropped as f64;
     }
 
-    /// The window was reduced: one loss event, however many packets it cost.
+    /// Records a loss event: a reduction of the window, regardless of the number of packets lost.
     pub fn event(&mut self) {
         self.intervals.copy_within(0..7, 1);
         self.intervals[0] = self.open.max(1.0);
@@ -81,12 +81,12 @@ impl Loss {
         self.events += 1;
     }
 
-    /// Loss events so far.
+    /// Returns the number of loss events so far.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// Loss, or `None` before the first loss event.
+    /// Returns the loss rate, or `None` before the first loss event.
     pub fn rate(&self) -> Option<f64> {
         if self.events == 0 {
             return None;
@@ -97,7 +97,8 @@ impl Loss {
         }
     }
 
-    /// RFC 5348 section 5.4: the open interval counts only where it makes the mean longer.
+    /// Returns the mean loss interval; the open interval counts only if it increases the mean (RFC 5348
+    /// section 5.4).
     fn mean_interval(&self) -> f64 {
         let known = (self.events as usize).min(INTERVAL_WEIGHTS.len());
         let weighted = |values: &[f64]| {

@@ -1,4 +1,4 @@
-//! A VPN flow at its ingress PE: a queue, a window, and what is known of the path.
+//! A VPN flow at its ingress PE: its queue, its window and its path estimates.
 
 use super::estimator::{Loss, RoundTrip};
 use super::management::{Query, Reply};
@@ -7,38 +7,39 @@ use super::{Config, Decrease, Reference, WhenSilent};
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
-/// Without a reply for this long (or four round trips) with packets under way, the window shrinks.
+/// Time without a reply, with packets in flight, after which the window shrinks; at least four round trips.
 const SILENCE: Duration = Duration::from_secs(1);
-/// An idle VPN flow asks this often, to keep its round trip fresh.
+/// Interval between queries of an idle VPN flow, which keep its round trip up to date.
 const IDLE_PROBE: Duration = Duration::from_secs(1);
-/// However short the round trip, what is under way is asked for no sooner.
+/// Minimum interval between probes for packets in flight, regardless of the round trip.
 const SHORTEST_PROBE: Duration = Duration::from_millis(10);
-/// A published reference older than this is not used.
+/// Maximum age of a published reference; an older one is not used.
 pub const REFERENCE_AGE: Duration = Duration::from_secs(5);
 
-/// Until its first loss, a window that is the limit grows by this share of what is confirmed.
+/// Growth of the window per confirmed packet before the first loss, while the window is the limit.
 const PROBING_INCREASE: f64 = 0.5;
 
-/// After this many replies in a row with an impossible count, the far end has restarted.
+/// Number of consecutive replies with an impossible count after which the egress PE is assumed to have
+/// restarted.
 const RESTARTED_AFTER: u8 = 3;
 
-/// What a VPN flow hands to the line.
+/// A packet that a VPN flow sends to the core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Transmit<P> {
-    /// A customer's packet.
+    /// A data packet of the customer.
     Data(P),
     /// A management packet.
     Query(Query),
 }
 
-/// What a reference flow's ingress PE publishes to the others.
+/// The measurements that the ingress PE of a reference flow publishes to the other PEs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
-    /// When.
+    /// Time of the measurement; for a received reference, its time of arrival.
     pub at: Instant,
-    /// What its parameters rest on.
+    /// The inputs of its parameters.
     pub basis: Basis,
-    /// Its decrease b.
+    /// Its multiplicative decrease b.
     pub decrease: f64,
 }
 
@@ -49,15 +50,15 @@ pub struct Counters {
     pub sent: u64,
     /// Data packets confirmed by the egress PE.
     pub received: u64,
-    /// Data packets lost in the core, as the reports tell.
+    /// Data packets lost in the core, according to the replies.
     pub lost: u64,
-    /// Data packets that did not fit the queue.
+    /// Data packets dropped because the queue was full.
     pub queue_drops: u64,
     /// Management packets sent.
     pub queries: u64,
-    /// Replies that were replayed, or impossible; ignored.
+    /// Replies ignored because they were replayed or impossible.
     pub bad_replies: u64,
-    /// Times the far end was silent for too long.
+    /// Number of times the egress PE was silent for too long.
     pub silences: u64,
 }
 
@@ -70,47 +71,47 @@ pub struct Counters {
 pub struct Ingress<P> {
     queue: VecDeque<P>,
     window: f64,
-    /// No loss yet.
+    /// Whether the flow is before its first loss.
     probing: bool,
     parameters: Parameters,
     weight: f64,
-    /// Packets per second below which the window never holds it; zero is no such promise.
+    /// Minimum rate in packets per second that the window always permits; zero if there is none.
     minimum: f64,
     round_trip: RoundTrip,
     loss: Loss,
     counters: Counters,
-    /// Packets confirmed or given up by the newest reply: those sent before its query.
+    /// Packets confirmed or given up by the newest reply, which are those sent before its query.
     settled: u64,
-    /// Where the window was before the far end fell silent, less one loss; zero once a loss has
-    /// shown that the path carries less. Up to there it grows as it did before its first loss.
+    /// Window before the egress PE fell silent, minus one decrease; zero after a loss has shown that the
+    /// path carries less. Up to this value the window grows as fast as before its first loss.
     regain: f64,
-    /// The far end was silent, and nothing has been heard of it since.
+    /// Whether the egress PE fell silent and has not answered since.
     is_lapsed: bool,
     /// Packets sent when the window last shrank; losses before that belong to the same event.
     recovery: u64,
-    /// The window kept a packet waiting since the last reply. Waiting for the pace is no
-    /// reason to grow: docs/i2vfc.md tells what was measured.
+    /// Whether the window has kept a packet waiting since the last reply. Waiting because of pacing does
+    /// not let the window grow; docs/i2vfc.md has the measurements.
     blocked: bool,
-    /// Data packets since the last query.
+    /// Data packets sent since the last query.
     since_query: u32,
-    /// Sequence of the next query, and of the newest one answered.
+    /// Sequence number of the next query, and the one after the newest answered query.
     next_sequence: u32,
     answered: u32,
-    /// Marked packets, as the newest reply counts them.
+    /// Marked packets according to the newest reply.
     marked: u64,
-    /// What a restarted egress PE's count lacks.
+    /// Packets missing from the count of a restarted egress PE.
     received_offset: u64,
-    /// Replies in a row whose count cannot be.
+    /// Consecutive replies with an impossible count.
     impossible: u8,
     last_query: Instant,
-    /// The first query since anything was heard; `NEVER` if there was none.
+    /// Time of the first query since the last reply; `NEVER` if there was none.
     asked_since: Instant,
     last_progress: Instant,
     next_paced: Instant,
 }
 
 impl<P> Ingress<P> {
-    /// A flow that has sent nothing yet.
+    /// Creates a flow that has not sent anything yet.
     pub fn new(config: &Config, weight: f64) -> Ingress<P> {
         let decrease = match (config.decrease, config.reference) {
             (Decrease::Fixed(decrease), _) => decrease,
@@ -145,21 +146,22 @@ impl<P> Ingress<P> {
         }
     }
 
-    /// Reads from each of its cache lines that a packet or reply needs, so that they are in a cache.
+    /// Loads the cache lines that the handling of a packet or a reply needs.
     #[inline]
     pub fn load(&self) {
         let lines = [self.counters.sent, self.last_query.0, self.next_paced.0, self.loss.events()];
         core::hint::black_box((lines, self.window, self.weight, self.queue.front().is_some()));
     }
 
-    /// Promises so many packets per second: the window is never less than they need at the round
-    /// trip measured. What is promised in all has to fit the core; nobody here can know.
+    /// Guarantees a minimum rate: the window never falls below what this rate needs at the measured round
+    /// trip. The core must have the capacity for the sum of all minimum rates, which cannot be checked
+    /// here.
     pub fn set_minimum(&mut self, config: &Config, packets_per_second: f64) {
         self.minimum = packets_per_second;
         self.window = self.window.max(self.least_window(config));
     }
 
-    /// A customer's packet arrives; it is given back if the queue is full.
+    /// Enqueues a customer packet, or returns it if the queue is full.
     #[inline]
     pub fn handle_packet(&mut self, config: &Config, packet: P) -> Result<(), P> {
         if self.queue.len() >= config.queue as usize {
@@ -170,10 +172,10 @@ impl<P> Ingress<P> {
         Ok(())
     }
 
-    /// A reply arrives. One that cannot be true, or was seen before, is counted and ignored.
+    /// Handles a reply. An impossible or replayed reply is counted and ignored.
     ///
-    /// `reference` is what the ingress PE of the reference flow published last, where there is
-    /// such a flow. It is given and not kept, since many flows follow one.
+    /// `reference` is the latest publication for the reference flow, if there is such a flow. It is a
+    /// parameter because many flows share one reference.
     pub fn handle_reply(
         &mut self,
         config: &Config,
@@ -195,8 +197,8 @@ impl<P> Ingress<P> {
             if self.impossible < RESTARTED_AFTER {
                 return;
             }
-            // One such reply is an error or a lie; several in a row are a PE that has
-            // restarted and counts anew. Nothing is known to be lost since.
+            // A single such reply is an error or an attack; several in a row come from a PE that restarted
+            // and counts from zero. No loss is known since the restart.
             received = query.packets_sent.saturating_sub(self.counters.lost).max(self.counters.received);
             self.received_offset = received.wrapping_sub(reply.packets_received);
         }
@@ -208,18 +210,18 @@ impl<P> Ingress<P> {
 
         let confirmed = received - self.counters.received;
         let settled = query.packets_sent.saturating_sub(self.settled);
-        // A restarted PE may answer a query older than what is known to have come.
+        // A restarted PE may answer a query that is older than the packets already known to be received.
         let lost = query.packets_sent.saturating_sub(received).saturating_sub(self.counters.lost);
         self.counters.received = received;
         self.counters.lost += lost;
         self.settled = self.settled.max(query.packets_sent);
         self.loss.sample(settled, lost);
-        // A restarted egress PE counts marks anew, too.
+        // A restarted egress PE also counts marks from zero.
         let marked = reply.packets_marked.saturating_sub(self.marked);
         self.marked = reply.packets_marked;
 
         if core::mem::take(&mut self.is_lapsed) {
-            // All that was lost meanwhile belongs to the silence, which has shrunk the window.
+            // All losses during the silence belong to it, and the silence has already shrunk the window.
             self.recovery = self.counters.sent;
         }
         if lost > 0 || (marked > 0 && config.marks_count) {
@@ -235,30 +237,30 @@ impl<P> Ingress<P> {
             };
         }
         self.blocked = false;
-        // The round trip may have grown, and with it what a promised rate needs.
+        // The round trip may have grown, and with it the window that the minimum rate needs.
         self.window = self.window.max(self.least_window(config));
         self.update_parameters(config, reference, now);
     }
 
-    /// Another weight, and settings given with what is called next: they hold from the next
-    /// reply on. Window and counters stay.
+    /// Changes the weight. The new weight, and a new configuration passed to later calls, apply from the
+    /// next reply on. Window and counters stay.
     pub fn set_weight(&mut self, weight: f64) {
         self.weight = weight;
     }
 
-    /// Takes out what waits.
+    /// Removes and returns the waiting packets.
     pub fn take_queue(&mut self) -> VecDeque<P> {
         core::mem::take(&mut self.queue)
     }
 
-    /// The time of [`poll_timeout`](Ingress::poll_timeout) has come.
+    /// Handles the expiry of [`poll_timeout`](Ingress::poll_timeout).
     pub fn handle_timeout(&mut self, config: &Config, now: Instant) {
         let silence = SILENCE.max(Duration::from_secs_f64(4.0 * self.round_trip.seconds()));
         if self.in_flight() > 0 && now.since(self.last_progress) >= silence {
-            // Nothing is heard of what is under way: count it as lost, once, and go on.
+            // No reply for the packets in flight: count them as lost, once, and continue.
             self.counters.silences += 1;
             self.settled = self.counters.sent;
-            // What is to be sent openly keeps its window; losses are told when replies come again.
+            // With fail-open the window stays; losses are counted when replies arrive again.
             if config.silence.then != WhenSilent::Open {
                 self.regain = self.regain.max(self.window * (1.0 - self.parameters.decrease));
                 self.shrink(config);
@@ -268,14 +270,14 @@ impl<P> Ingress<P> {
         }
     }
 
-    /// What to send now.
+    /// Returns the next packet to send now.
     #[inline]
     pub fn poll_transmit(&mut self, config: &Config, now: Instant) -> Option<Transmit<P>> {
         self.poll_transmit_late(config, now, now)
     }
 
-    /// The same for a driver that comes late: its pace goes on as if it had come in time, but for
-    /// what lies before `earliest`.
+    /// Returns the next packet to send for a driver that calls late: pacing continues as if the driver had
+    /// been on time, but not from before `earliest`.
     #[inline]
     pub fn poll_transmit_late(
         &mut self,
@@ -309,7 +311,7 @@ impl<P> Ingress<P> {
         Some(Transmit::Data(packet))
     }
 
-    /// When to call [`handle_timeout`](Ingress::handle_timeout) and poll again.
+    /// Returns the time of the next [`handle_timeout`](Ingress::handle_timeout) and poll.
     #[inline]
     pub fn poll_timeout(&self, config: &Config) -> Instant {
         let probe = self.last_query + self.probe_interval(config);
@@ -318,18 +320,19 @@ impl<P> Ingress<P> {
         if waits_for_pace { self.next_paced.min(probe) } else { probe }
     }
 
-    /// One packet more would be more than the window's whole packets.
+    /// Returns whether another packet would exceed the window.
     #[inline]
     fn is_closed(&self, config: &Config) -> bool {
         self.window < (self.in_flight() + 1) as f64 && !self.runs_open(config)
     }
 
-    /// Nothing confirms what is sent, so that only the pace holds it to the window's rate.
+    /// Returns whether the flow runs without confirmation, so that only pacing limits it to the rate of the
+    /// window.
     fn runs_open(&self, config: &Config) -> bool {
         config.silence.then == WhenSilent::Open && config.pacing && self.is_silent(config)
     }
 
-    /// Nothing is sent until the egress PE answers again.
+    /// Returns whether sending is suspended until the egress PE answers again.
     #[inline]
     pub fn is_stopped(&self, config: &Config) -> bool {
         config.silence.then == WhenSilent::Closed && self.is_silent(config)
@@ -340,13 +343,13 @@ impl<P> Ingress<P> {
         self.last_query.since(self.asked_since) >= config.silence.after
     }
 
-    /// Since when the egress PE has been asked in vain, once that is longer than
+    /// Returns the time of the first unanswered query, if the egress PE has been silent for longer than
     /// [`Silence::after`](super::Silence::after).
     pub fn silent_since(&self, config: &Config) -> Option<Instant> {
         self.is_silent(config).then_some(self.asked_since)
     }
 
-    /// What a promised rate has under way in a round trip, and what is not reported on yet.
+    /// Returns the minimum window: the packets in flight at the minimum rate, plus those not yet reported on.
     fn least_window(&self, config: &Config) -> f64 {
         if self.minimum == 0.0 {
             return 1.0;
@@ -354,12 +357,13 @@ impl<P> Ingress<P> {
         self.minimum * self.round_trip.seconds() + f64::from(config.report_every) + 1.0
     }
 
-    /// A window must never stall for want of a report: ask early when it closes with no
-    /// query under way, again when the answer is overdue, and now and then when idle.
+    /// Returns whether a query must be sent early, so that the window never stalls for lack of a report:
+    /// when the window closes with no query in flight, when the reply is overdue, and from time to time
+    /// when idle.
     #[inline]
     fn must_probe(&self, config: &Config, now: Instant) -> bool {
         let since = now.since(self.last_query);
-        // Most are asked in time, by count: what the interval is then need not be known.
+        // Most queries are sent in time because of the packet count, so the probe interval is computed last.
         (self.is_closed(config) && self.since_query > 0 && self.next_sequence == self.answered)
             || (since >= SHORTEST_PROBE && since >= self.probe_interval(config))
     }
@@ -371,7 +375,7 @@ impl<P> Ingress<P> {
         }
         match self.round_trip.overdue() {
             Duration::ZERO => IDLE_PROBE / 4,
-            // A closed window waits for the report; an open one can do without for a while.
+            // A closed window needs the report; an open one can wait longer.
             overdue if self.is_closed(config) => overdue.max(SHORTEST_PROBE),
             overdue => overdue.max(config.report_within).max(SHORTEST_PROBE),
         }
@@ -408,7 +412,7 @@ impl<P> Ingress<P> {
         );
     }
 
-    /// What this flow would publish as a reference; `None` before its first round trip.
+    /// Returns the values to publish if this flow is a reference; `None` before its first round trip.
     pub fn publish(&self, now: Instant) -> Option<Published> {
         (self.round_trip.seconds() > 0.0).then(|| Published {
             at: now,
@@ -425,45 +429,45 @@ impl<P> Ingress<P> {
         }
     }
 
-    /// Packets sent and neither confirmed nor given up.
+    /// Returns the number of packets sent and neither confirmed nor given up.
     #[inline]
     pub fn in_flight(&self) -> u64 {
         self.counters.sent - self.settled
     }
 
-    /// Window in packets.
+    /// Returns the window in packets.
     pub fn window(&self) -> f64 {
         self.window
     }
 
-    /// Increase and decrease in force.
+    /// Returns the current increase and decrease.
     pub fn parameters(&self) -> Parameters {
         self.parameters
     }
 
-    /// Smoothed round trip, seconds; zero before the first reply.
+    /// Returns the smoothed round trip in seconds; zero before the first reply.
     pub fn round_trip(&self) -> f64 {
         self.round_trip.seconds()
     }
 
-    /// Loss by the configured measure.
+    /// Returns the loss rate by the configured measure.
     pub fn loss(&self) -> Option<f64> {
         self.loss.rate()
     }
 
-    /// Packets waiting.
+    /// Returns the number of waiting packets.
     #[inline]
     pub fn queue_len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Counters so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 }
 
-/// The reference and its decrease b: what was published of late, or the nominal flow.
+/// Returns the reference and its decrease b: the published one if it is recent, otherwise the nominal flow.
 fn reference_basis(config: &Config, published: Option<&Published>, now: Instant) -> (Basis, f64) {
     let nominal = match (published, config.reference) {
         (Some(published), _) if now.since(published.at) <= REFERENCE_AGE => {

@@ -1,37 +1,37 @@
-//! Management packets between ingress and egress PE (RFC 6374 combined loss and delay).
+//! Management packets between ingress and egress PE (RFC 6374 combined loss and delay measurement).
 
 use crate::time::{Duration, Instant};
 
-/// Sent by the ingress PE in line with the data.
+/// A query, sent by the ingress PE in line with the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Counts queries of this VPN flow.
+    /// Sequence number of the query within its VPN flow.
     pub sequence: u32,
-    /// When the ingress PE sent it, by its own clock.
+    /// Time of sending, by the clock of the ingress PE.
     pub sent_at: Instant,
-    /// Data packets the ingress PE has sent in all, before this query.
+    /// Data packets the ingress PE had sent in total before this query.
     pub packets_sent: u64,
 }
 
-/// The egress PE's answer.
+/// The reply of the egress PE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The query it answers.
+    /// The query being answered.
     pub query: Query,
-    /// Data packets the egress PE had received in all when the query passed.
+    /// Data packets the egress PE had received in total when the query arrived.
     pub packets_received: u64,
-    /// Of these, how many carried a congestion mark.
+    /// Received data packets that carried a congestion mark.
     pub packets_marked: u64,
-    /// How long the egress PE held the query.
+    /// Time between the arrival of the query and the departure of the reply.
     pub held: Duration,
 }
 
-/// What an egress PE keeps of a VPN flow: counters, nothing that grows with traffic.
+/// State of a VPN flow at its egress PE: only counters, so its size is independent of the traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Egress {
     /// Data packets received.
     pub packets: u64,
-    /// Bytes received, IP layer.
+    /// Bytes received, at the IP layer.
     pub bytes: u64,
     /// Packets received with a congestion mark.
     pub marked: u64,
@@ -46,7 +46,7 @@ impl Egress {
         self.marked += u64::from(marked);
     }
 
-    /// Answers a query at once.
+    /// Returns the immediate reply to a query.
     pub fn handle_query(&self, query: Query) -> Reply {
         Reply { query, packets_received: self.packets, packets_marked: self.marked, held: Duration::ZERO }
     }

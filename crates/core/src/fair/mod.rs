@@ -1,7 +1,7 @@
-//! Sharing a best-effort core fairly among VPNs: the I2VFC controller and its rivals.
+//! Fair sharing of a best-effort core among VPNs: the I2VFC controller and the alternatives it is compared
+//! with.
 //!
-//! One implementation serves the simulator and the PE router. The mechanism is
-//! described in docs/i2vfc.md.
+//! The simulator and the PE router use the same implementation. The mechanism is described in docs/i2vfc.md.
 
 pub mod allocation;
 pub mod estimator;
@@ -19,57 +19,57 @@ pub use shaper::Shaper;
 use crate::quantity::BitRate;
 use crate::time::Duration;
 
-/// How a VPN flow is controlled at its ingress PE.
+/// Control of a VPN flow at its ingress PE.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// Not at all: packets pass.
+    /// No control: packets pass unchanged.
     None,
-    /// One AIMD window per VPN flow.
+    /// An AIMD window per VPN flow.
     I2vfc(Config),
-    /// A fixed rate (a shaper with one packet of burst) and a queue.
+    /// A fixed rate (a shaper with a burst of one packet) and a queue.
     FixedRate {
         /// Rate at the IP layer.
         rate: BitRate,
-        /// Packets that may wait.
+        /// Capacity of the queue in packets.
         queue: u32,
     },
 }
 
-/// Parameters of one VPN flow's window.
+/// Configuration of a VPN flow's window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Additive increase a, packets per round trip.
+    /// Additive increase a, in packets per round trip.
     pub increase: f64,
     /// Multiplicative decrease b.
     pub decrease: Decrease,
-    /// What the weights are relative to.
+    /// Reference for the weights.
     pub reference: Reference,
-    /// Which of a and b carries the weight.
+    /// Rule that selects which of a and b is set from the weight.
     pub rule: Rule,
-    /// Initial window, packets.
+    /// Initial window in packets.
     pub initial_window: f64,
-    /// Packets that may wait at the ingress PE.
+    /// Capacity of the queue at the ingress PE in packets.
     pub queue: u32,
     /// Data packets per management packet (Δ).
     pub report_every: u32,
-    /// Data packets under way are asked for at the latest so long after the query before, where
-    /// the window is open and fewer than Δ have followed; never before a reply would be overdue.
-    /// At most half a second, after which silence is a loss.
+    /// Longest time between two queries while data packets are in flight, the window is open and fewer than
+    /// Δ packets follow the previous query. A query is never sent before the reply to the previous one is
+    /// overdue. At most half a second, because a longer silence counts as a loss.
     pub report_within: Duration,
-    /// Longest time between two probes of an idle flow, from one second up. They come ever more
-    /// rarely: a second after the last packet, then after twice as long each time.
+    /// Longest interval between probes of an idle flow, at least one second. The first probe is sent one
+    /// second after the last packet; each further interval is twice as long, up to this limit.
     pub idle_probe: Duration,
-    /// Spread packets over the round trip instead of sending them as the window opens.
+    /// Whether packets are spread over the round trip instead of leaving as soon as the window opens.
     pub pacing: bool,
-    /// How loss is measured.
+    /// Method of loss measurement.
     pub loss_measure: LossMeasure,
-    /// A congestion mark of the core counts as a lost packet does.
+    /// Whether a congestion mark from the core counts as a lost packet.
     pub marks_count: bool,
-    /// What to do while nothing is heard of the egress PE.
+    /// Reaction to a silent egress PE.
     pub silence: Silence,
 }
 
-/// The one default set, for every figure and every user; docs/i2vfc.md says how it was chosen.
+/// The single set of defaults, used for every figure; docs/i2vfc.md explains the choices.
 impl Default for Config {
     fn default() -> Config {
         Config {
@@ -90,12 +90,13 @@ impl Default for Config {
     }
 }
 
-/// When an egress PE counts as silent, and what its ingress PE does then. It goes on asking.
+/// The time after which an egress PE counts as silent, and the reaction of the ingress PE. Queries continue
+/// during the silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// Two queries this far apart, or more, have gone unanswered, and all between them.
+    /// Minimum time between the first and the latest of a series of unanswered queries.
     pub after: Duration,
-    /// What becomes of the data.
+    /// Treatment of the data.
     pub then: WhenSilent,
 }
 
@@ -105,46 +106,46 @@ impl Default for Silence {
     }
 }
 
-/// What becomes of data for an egress PE that is silent.
+/// Treatment of data to an egress PE that is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenSilent {
-    /// It is sent, and each second of silence is a loss: the window goes towards its least.
+    /// Send the data, and count each second of silence as a loss: the window shrinks towards its minimum.
     Shrink,
-    /// It is sent at the rate of the last window ("fail open"): for a peer that cannot answer, or
-    /// a way back that is broken. Until the peer counts as silent a window's packets leave
-    /// each second, and without pacing after that as well.
+    /// Send the data at the rate of the last window ("fail open"), for a peer that cannot answer or a
+    /// broken return path. One window of packets per second is sent until the peer counts as silent, and
+    /// afterwards as well if pacing is off.
     Open,
-    /// It waits, and what finds no room in the queue is lost ("fail closed").
+    /// Hold the data; packets that do not fit the queue are dropped ("fail closed").
     Closed,
 }
 
 /// Multiplicative decrease of a VPN flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decrease {
-    /// Given.
+    /// A configured value.
     Fixed(f64),
-    /// Computed from the weight, measured loss and round trip.
+    /// A value computed from the weight, the measured loss and the round trip.
     FromWeight,
 }
 
-/// What a VPN flow's weight is relative to.
+/// Reference for the weight of a VPN flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reference {
-    /// Another VPN flow (by index in the plan, or among the references of an
-    /// [`Edge`](crate::edge::Edge)), whose ingress PE publishes what it measures.
+    /// Another VPN flow whose ingress PE publishes its measurements: an index into the plan, or into the
+    /// references of a [`ProviderEdge`](crate::edge::ProviderEdge).
     Vpn(usize),
-    /// A flow that exists only as shared constants; the ratio of losses is taken as 1.
+    /// A nominal flow that exists only as shared constants; the loss ratio to it is taken as 1.
     Nominal(Nominal),
 }
 
-/// The constants of a nominal flow.
+/// Constants of a nominal flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Nominal {
-    /// Its weight.
+    /// Weight.
     pub weight: f64,
-    /// Its multiplicative decrease.
+    /// Multiplicative decrease.
     pub decrease: f64,
-    /// Its round trip.
+    /// Round trip.
     pub round_trip: Duration,
 }
 
@@ -160,22 +161,22 @@ impl Nominal {
     }
 }
 
-/// Which parameter carries the weight.
+/// The window parameter that is set from the weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Move b while it is feasible, and a beyond that.
+    /// Adjust b within its feasible range, and a beyond it.
     DecreaseThenIncrease,
-    /// Move b only; an infeasible weight is reported.
+    /// Adjust b only; an infeasible weight is reported.
     Decrease,
-    /// Keep b, scale a.
+    /// Keep b and scale a.
     Increase,
 }
 
-/// How a VPN flow measures its loss.
+/// Loss measure of a VPN flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossMeasure {
-    /// Loss events per packet over the last eight intervals (as RFC 5348).
+    /// Loss events per packet over the last eight intervals, as in RFC 5348.
     LossEvents,
-    /// Dropped packets per packet sent, smoothed (the paper's measure).
+    /// Dropped packets per packet sent, smoothed (the measure of the I2VFC paper).
     DropRatio,
 }

@@ -1,61 +1,60 @@
-//! From weights to the increase a and decrease b of each VPN flow's window.
+//! Computation of the increase a and the decrease b of each VPN flow's window from the weights.
 //!
-//! AIMD(a, b) at loss p and round trip R carries x = (1/R)·√(a(2 − b)/(2bp)) packets/s
-//! (Floyd, Handley, Padhye 2000). With g = (2 − b)/b, equal normalised shares need
-//! a·g ∝ (r·R)²·p.
+//! AIMD(a, b) at loss p and round trip R carries x = (1/R)·√(a(2 − b)/(2bp)) packets/s (Floyd, Handley,
+//! Padhye 2000). With g = (2 − b)/b, equal normalized shares need a·g ∝ (r·R)²·p.
 
 use super::{Decrease, Rule};
 
-/// Beyond these, b is left where it is and a carries the rest.
+/// Range of b. Beyond it, b stays at the limit and a is adjusted instead.
 ///
-/// Above 0.5 a VPN flow yields more than the TCP inside it; below 0.002 a window forgets
-/// a wrong start too slowly to be called controlled.
+/// Above 0.5 a VPN flow reduces its rate more than the TCP flows inside it; below 0.002 a window recovers
+/// too slowly from a wrong initial value.
 pub const DECREASE_RANGE: (f64, f64) = (0.002, 0.5);
 
-/// What a VPN flow's parameters are computed from: its own state, or its reference's.
+/// The inputs for the parameters of a VPN flow: its own state, or that of its reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Basis {
     /// Weight r.
     pub weight: f64,
-    /// Round trip R, seconds.
+    /// Round trip R in seconds.
     pub round_trip: f64,
-    /// Loss p, and the loss events it rests on; `None` before the first.
+    /// Loss p and the number of loss events it is based on; `None` before the first event.
     pub loss: Option<(f64, u64)>,
 }
 
-/// Increase and decrease in force.
+/// Current increase and decrease.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// Additive increase a, packets per round trip.
+    /// Additive increase a, in packets per round trip.
     pub increase: f64,
     /// Multiplicative decrease b.
     pub decrease: f64,
-    /// The weight asks for more than the rule can give; the share falls short.
+    /// Whether the weight is beyond the range of the rule; the flow then gets less than its share.
     pub infeasible: bool,
 }
 
-/// g = (2 − b)/b.
+/// Returns the gain g = (2 − b)/b of a decrease b.
 pub fn gain(decrease: f64) -> f64 {
     (2.0 - decrease) / decrease
 }
 
-/// b = 2/(1 + g).
+/// Returns the decrease b = 2/(1 + g) for a gain g.
 pub fn decrease_for(gain: f64) -> f64 {
     2.0 / (1.0 + gain)
 }
 
-/// Loss events at which measured and assumed loss ratio weigh the same.
+/// Number of loss events at which the measured and the assumed loss ratio have equal influence.
 const EVIDENCE: f64 = 4.0;
 
-/// pᵢ/p₁, starting at 1 and moving to what was measured as loss events accumulate.
+/// Returns the loss ratio pᵢ/p₁: 1 at first, approaching the measured ratio as loss events accumulate.
 fn loss_ratio(own: &Basis, reference: &Basis) -> f64 {
     let (Some((p, events)), Some((p_ref, events_ref))) = (own.loss, reference.loss) else { return 1.0 };
     let evidence = events.min(events_ref) as f64;
     libm::exp(libm::log(p / p_ref) * evidence / (evidence + EVIDENCE))
 }
 
-/// The parameters that give `own` its weight relative to `reference`, which runs
-/// AIMD(`increase`, `reference_decrease`).
+/// Computes the parameters that give `own` its weight relative to `reference`, which runs AIMD(`increase`,
+/// `reference_decrease`).
 pub fn from_weight(
     own: &Basis,
     reference: &Basis,
@@ -98,20 +97,20 @@ mod tests {
         Basis { weight, round_trip, loss: None }
     }
 
-    /// Throughput by the law, at a common loss.
-    fn law(parameters: &Parameters, round_trip: f64) -> f64 {
+    /// Relative throughput according to the AIMD law, at equal loss.
+    fn aimd_throughput(parameters: &Parameters, round_trip: f64) -> f64 {
         libm::sqrt(parameters.increase * gain(parameters.decrease)) / round_trip
     }
 
     #[test]
-    fn every_rule_gives_the_weights_by_the_law() {
+    fn every_rule_achieves_the_weights_of_the_aimd_law() {
         let reference = basis(1.0, 0.1);
         let base = Parameters { increase: 0.1, decrease: 0.1, infeasible: false };
         for rule in [Rule::Decrease, Rule::Increase, Rule::DecreaseThenIncrease] {
             for (weight, round_trip) in [(2.0, 0.05), (2.0, 0.15), (3.0, 0.1), (4.0, 0.05), (0.5, 0.2)] {
                 let own = basis(weight, round_trip);
                 let got = from_weight(&own, &reference, 0.1, 0.1, Decrease::FromWeight, rule);
-                let ratio = law(&got, round_trip) / law(&base, 0.1);
+                let ratio = aimd_throughput(&got, round_trip) / aimd_throughput(&base, 0.1);
                 assert!((ratio - weight).abs() < 1e-9, "{rule:?} {weight} {round_trip}: {ratio}");
                 assert!(!got.infeasible);
             }
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_that_b_cannot_carry_is_reported() {
+    fn a_weight_beyond_the_range_of_b_is_reported() {
         let reference = basis(1.0, 0.1);
         let own = basis(0.1, 0.05);
         let got = from_weight(&own, &reference, 0.25, 0.1, Decrease::FromWeight, Rule::Decrease);
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_ratio_moves_with_evidence() {
+    fn the_loss_ratio_approaches_the_measurement_with_more_loss_events() {
         let with = |p, events| Basis { loss: Some((p, events)), ..basis(1.0, 0.1) };
         assert_eq!(loss_ratio(&basis(1.0, 0.1), &with(0.01, 5)), 1.0);
         let early = loss_ratio(&with(0.02, 1), &with(0.01, 100));

@@ -1,15 +1,16 @@
-//! A published reference as a message between provider edge routers
-//! ([`netstage_wire::reference`]), without the labels and the channel header around it.
+//! Encoding of a published reference as a message between provider edge routers
+//! ([`netstage_wire::reference`]), without labels and channel header.
 //!
-//! The publisher sends nothing but what [`Ingress::publish`](super::Ingress::publish) gives. A
-//! follower believes a message that is newer than those before, signed where there is a key, and
-//! of numbers that can be. [`Published::at`] becomes the follower's own time of arrival: what
-//! counts is for how long nothing was heard.
+//! The publisher sends only the result of [`Ingress::publish`](super::Ingress::publish). A follower accepts
+//! a message if it is newer than the previous ones, has a valid digest (if keys are configured) and
+//! contains plausible numbers. The follower sets [`PublishedReference::at`] to the time of arrival, because
+//! only the time since the last message matters.
 //!
-//! Messages are told apart by their times of sending, which grow strictly. A publisher whose clock
-//! was set back at a restart would not be heard until it has caught up. Where there is
-//! no key that protects from nobody who can send, so after [`REFERENCE_AGE`] without news any
-//! time is taken; with a key an old message could be replayed then, so no earlier time ever is.
+//! The sending times of messages are strictly increasing and identify them. A publisher whose clock was set
+//! back at a restart would therefore be ignored until its clock catches up. Without a key, the check does
+//! not stop an attacker who can send packets anyway, so after [`REFERENCE_AGE`] without a message any
+//! sending time is accepted. With a key, an old message could be replayed in that case, so an earlier
+//! sending time is never accepted.
 
 use super::parameters::Basis;
 use super::wire::Authentication;
@@ -18,30 +19,30 @@ use crate::time::{Duration, Instant};
 use netstage_wire::loss_delay::tlv::{self, Content, kind};
 use netstage_wire::reference::{DoesNotFit, Impossible, LOSS, MESSAGE, Reference};
 
-/// A reference's ingress PE publishes what it measures this often, whether it has changed or not. A
-/// follower's parameters lag by a few round trips of a long path, which is little against what a
-/// window needs to move, and half of the messages may be lost: that twenty in a row are, after
-/// which the reference is too old, then happens once in six days. A follower costs four packets a
-/// second, of 92 bytes in UDP.
+/// Interval at which the ingress PE of a reference publishes its measurements, changed or not. The
+/// parameters of a follower lag by a few round trips of a long path, which is short compared to the time in
+/// which a window adapts. With a loss rate of one half, twenty consecutive messages are lost, and the
+/// reference becomes too old, once in six days. The cost per follower is four packets per second of 92
+/// bytes each (in UDP).
 pub const EVERY: Duration = Duration::from_millis(250);
 
-/// Bytes of a message.
+/// Returns the length of a message in bytes.
 pub const fn length(is_authenticated: bool) -> usize {
     MESSAGE + if is_authenticated { tlv::AUTHENTICATION } else { 0 }
 }
 
-/// The message that tells a reference of this number; `sent_ns` is when, in nanoseconds
-/// since 1970. None where its numbers cannot be told.
+/// Creates the message for reference `number`, sent at `sent_ns` (nanoseconds since 1970). Returns `None`
+/// if a value is out of range.
 pub fn message(number: u32, published: &Published, sent_ns: u64) -> Option<Reference> {
     let Basis { weight, round_trip, loss } = published.basis;
-    // An interval between losses that holds no whole packet is a loss above one.
+    // If the mean loss interval is shorter than a packet, the loss rate exceeds one.
     let (loss, loss_events) = loss.map_or((0.0, 0), |(loss, events)| (loss.min(*LOSS.end()), events));
     let message =
         Reference { number, sent_ns, weight, round_trip, loss, loss_events, decrease: published.decrease };
     message.check().is_ok().then_some(message)
 }
 
-/// Writes a message, and gives its length.
+/// Writes a message into `bytes` and returns its length.
 pub fn write(
     message: &Reference,
     authentication: Option<Authentication<'_>>,
@@ -57,28 +58,28 @@ pub fn write(
     Ok(length)
 }
 
-/// Why a message is not believed.
+/// Reason for rejecting a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Its TLVs are malformed, or one that must be known is not.
+    /// A TLV is malformed, or a mandatory TLV is unknown.
     Tlv,
-    /// The digest is wrong, missing, or by a key that is not here.
+    /// The digest is wrong or missing, or its key is unknown.
     Digest,
-    /// It is no newer than one before: replayed, doubled or overtaken.
+    /// The message is not newer than the last one: replayed, duplicated or reordered.
     Earlier,
-    /// A number of it cannot be.
+    /// A field has an impossible value.
     Impossible(Impossible),
 }
 
-/// What a follower remembers of a reference's messages.
+/// The state a follower keeps about the messages of a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// Time of sending of the newest message believed, and when it came.
+    /// Sending time of the newest accepted message, and its time of arrival.
     newest: Option<(u64, Instant)>,
 }
 
 impl Heard {
-    /// Takes a message, which [`Reference::read`] has found in these bytes and no more.
+    /// Checks a message that [`Reference::read`] decoded from exactly these bytes.
     pub fn take(
         &mut self,
         now: Instant,
@@ -145,13 +146,13 @@ mod tests {
     }
 
     fn take(
-        heard: &mut Heard,
+        receiver: &mut Heard,
         now: Instant,
         bytes: &[u8],
         authentication: Option<Authentication<'_>>,
     ) -> Result<Published, Refused> {
         let (message, length) = Reference::read(bytes).unwrap();
-        heard.take(now, &message, &bytes[..length], authentication)
+        receiver.take(now, &message, &bytes[..length], authentication)
     }
 
     #[test]
@@ -175,17 +176,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forged_or_impossible_is_refused() {
+    fn forged_and_impossible_messages_are_rejected() {
         let (bytes, length) = written(&published(), SENT, SIGNED);
-        let mut heard = Heard::default();
+        let mut receiver = Heard::default();
         for at in 4..length {
             let mut forged = bytes;
             forged[at] ^= 1;
-            assert_eq!(take(&mut heard, NOW, &forged, SIGNED), Err(Refused::Digest), "byte {at}");
+            assert_eq!(take(&mut receiver, NOW, &forged, SIGNED), Err(Refused::Digest), "byte {at}");
         }
-        assert_eq!(take(&mut heard, NOW, &written(&published(), SENT, None).0, SIGNED), Err(Refused::Digest));
-        assert_eq!(take(&mut heard, NOW, &bytes, None), Err(Refused::Digest), "no key is here");
-        assert_eq!(heard, Heard::default(), "what is refused leaves no trace");
+        assert_eq!(
+            take(&mut receiver, NOW, &written(&published(), SENT, None).0, SIGNED),
+            Err(Refused::Digest)
+        );
+        assert_eq!(take(&mut receiver, NOW, &bytes, None), Err(Refused::Digest), "no key is configured");
+        assert_eq!(receiver, Heard::default(), "rejected messages do not change the state");
         for (at, value, field) in [
             (16, 0.0, Impossible::Weight),
             (24, f64::NAN, Impossible::RoundTrip),
@@ -194,30 +198,32 @@ mod tests {
         ] {
             let (mut bytes, _) = written(&published(), SENT, None);
             bytes[at..at + 8].copy_from_slice(&f64::to_bits(value).to_be_bytes());
-            assert_eq!(take(&mut heard, NOW, &bytes, None), Err(Refused::Impossible(field)));
+            assert_eq!(take(&mut receiver, NOW, &bytes, None), Err(Refused::Impossible(field)));
         }
-        // Behind the fields: a length past the end, and a type that must be known.
+        // TLVs after the fields: a length beyond the end, an unknown mandatory type and an unknown optional
+        // type.
         for (tlv, expected) in
             [([128, 9], Err(Refused::Tlv)), ([9, 0], Err(Refused::Tlv)), ([200, 0], Ok(()))]
         {
             let mut bytes = [0; MESSAGE + 2];
             message(7, &published(), SENT).unwrap().write(&mut bytes).unwrap();
             bytes[MESSAGE..].copy_from_slice(&tlv);
-            assert_eq!(take(&mut heard, NOW, &bytes, None).map(|_| ()), expected, "{tlv:?}");
+            assert_eq!(take(&mut receiver, NOW, &bytes, None).map(|_| ()), expected, "{tlv:?}");
         }
     }
 
     #[test]
-    fn nothing_is_heard_twice() {
+    fn replayed_messages_are_rejected() {
         for authentication in [None, SIGNED] {
             let message = |sent_ns| written(&published(), sent_ns, authentication).0;
-            let mut heard = Heard::default();
-            let mut at = |now, sent_ns| take(&mut heard, now, &message(sent_ns), authentication).map(|_| ());
+            let mut receiver = Heard::default();
+            let mut at =
+                |now, sent_ns| take(&mut receiver, now, &message(sent_ns), authentication).map(|_| ());
             assert_eq!(at(NOW, SENT), Ok(()));
             assert_eq!(at(NOW, SENT), Err(Refused::Earlier));
             assert_eq!(at(NOW, SENT + 2), Ok(()));
             assert_eq!(at(NOW, SENT + 1), Err(Refused::Earlier));
-            // A publisher that has restarted with its clock set back.
+            // A publisher that restarted with its clock set back.
             assert_eq!(at(NOW + REFERENCE_AGE, 5), Err(Refused::Earlier));
             let late = NOW + REFERENCE_AGE + Duration(1);
             let expected = if authentication.is_some() { Err(Refused::Earlier) } else { Ok(()) };
@@ -227,9 +233,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, what is believed can be computed with.
+        /// Every accepted message has values that can be computed with.
         #[test]
-        fn what_is_believed_is_possible(bytes in proptest::collection::vec(any::<u8>(), MESSAGE..90)) {
+        fn accepted_messages_are_plausible(bytes in proptest::collection::vec(any::<u8>(), MESSAGE..90)) {
             let mut bytes = bytes;
             let length = bytes.len() as u8;
             bytes[..4].copy_from_slice(&[0, 0, 0, length]);

@@ -1,11 +1,11 @@
-//! A fixed rate per VPN flow: what a provider sells without feedback from the core.
+//! A fixed rate per VPN flow: the static alternative without feedback from the core.
 
 use crate::packet::Packet;
 use crate::quantity::BitRate;
 use crate::time::Instant;
 use alloc::collections::VecDeque;
 
-/// A queue and a rate; one packet of burst.
+/// A queue and a rate, with a burst of one packet.
 #[derive(Clone, Debug)]
 pub struct Shaper<P> {
     rate: BitRate,
@@ -16,22 +16,22 @@ pub struct Shaper<P> {
 }
 
 impl<P: Packet> Shaper<P> {
-    /// An empty queue before a line of this rate.
+    /// Creates an empty shaper with this rate in bits per second and this queue limit in packets.
     pub fn new(rate: BitRate, limit: u32) -> Shaper<P> {
         Shaper { rate, limit: limit as usize, queue: VecDeque::new(), free_at: Instant::ZERO, queue_drops: 0 }
     }
 
-    /// Another rate and limit; what waits stays.
+    /// Changes the rate and the queue limit; waiting packets stay.
     pub fn set(&mut self, rate: BitRate, limit: u32) {
         (self.rate, self.limit) = (rate, limit as usize);
     }
 
-    /// Takes out what waits.
+    /// Removes and returns the waiting packets.
     pub fn take_queue(&mut self) -> VecDeque<P> {
         core::mem::take(&mut self.queue)
     }
 
-    /// A customer's packet arrives; it is given back if the queue is full.
+    /// Enqueues a customer packet, or returns it if the queue is full.
     pub fn handle_packet(&mut self, packet: P) -> Result<(), P> {
         if self.queue.len() >= self.limit {
             self.queue_drops += 1;
@@ -41,7 +41,7 @@ impl<P: Packet> Shaper<P> {
         Ok(())
     }
 
-    /// The next packet that may leave.
+    /// Returns the next packet if it may leave now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<P> {
         if now < self.free_at {
             return None;
@@ -51,17 +51,17 @@ impl<P: Packet> Shaper<P> {
         Some(packet)
     }
 
-    /// When to poll again.
+    /// Returns the time of the next call of [`poll_transmit`](Shaper::poll_transmit).
     pub fn poll_timeout(&self) -> Instant {
         if self.queue.is_empty() { Instant::NEVER } else { self.free_at }
     }
 
-    /// Packets waiting.
+    /// Returns the number of waiting packets.
     pub fn queue_len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Packets that did not fit.
+    /// Returns the number of packets dropped because the queue was full.
     pub fn queue_drops(&self) -> u64 {
         self.queue_drops
     }

@@ -1,31 +1,31 @@
-//! Management packets as RFC 6374 messages: a query and its reply are one combined direct loss
-//! and delay measurement ([`netstage_wire::loss_delay`]), without the labels and the channel
-//! header around it.
+//! Encoding of management packets as RFC 6374 messages. A query and its reply are one combined direct loss
+//! and delay measurement ([`netstage_wire::loss_delay`]), without labels and channel header.
 //!
-//! | here | in the message |
+//! | Field | Place in the message |
 //! |---|---|
 //! | [`Query::packets_sent`] | counter 1 of the query, counter 3 of the response |
-//! | [`Query::sent_at`] | timestamp 1 of the query, timestamp 3 of the response, PTP format |
+//! | [`Query::sent_at`] | timestamp 1 of the query, timestamp 3 of the response, in PTP format |
 //! | [`Reply::packets_received`] | counter 4 of the response |
 //! | [`Reply::held`] | timestamp 1 minus timestamp 4 of the response, in the responder's format |
-//! | [`Reply::packets_marked`] | a TLV of ours, where the query asked for it; else zero |
-//! | [`Query::sequence`] | not there: the querier keeps it under timestamp 1 |
+//! | [`Reply::packets_marked`] | a private TLV if the query requested it, otherwise zero |
+//! | [`Query::sequence`] | not encoded: the querier stores it under timestamp 1 |
 //!
-//! The message has no sequence number. A session's timestamps 1 grow strictly, and a responder
-//! must return them unchanged, so they are the key under which the querier remembers what it
-//! asked. Why not a TLV: many responders, those in hardware above all, answer with the fields
-//! alone, and 88 bytes stay 88 bytes. What follows from it:
+//! The message has no sequence number. Within a session, timestamp 1 is strictly increasing and a responder
+//! must return it unchanged, so the querier uses it as the key of its pending queries. A TLV with a
+//! sequence number would not work with the many responders, hardware above all, that return only the fixed
+//! fields; it would also increase the size of 88 bytes. The consequences are:
 //!
-//! - Nothing a response says of its query is believed: sequence, time and count are those kept. A
-//!   response to a query never sent, answered before, older than one answered, or of an
-//!   earlier life of this PE (another session, other times) is refused.
-//! - Counters have 64 bits. Where a responder has 32 (the X flag is off), the value is the one
-//!   of those 32 bits that is nearest to the packets sent.
-//! - A responder that restarts counts anew; [`Ingress`](super::Ingress) sees that in the counts.
+//! - The querier trusts nothing in a response about its query; sequence number, time and count are the
+//!   stored ones. It rejects a response to a query that was never sent or is already answered, that is
+//!   older than an answered one, or that was sent before a restart of this PE (with another session or
+//!   other times).
+//! - Counters have 64 bits. If a responder has 32-bit counters (X flag clear), the value is the one with
+//!   these low 32 bits that is nearest to the packets sent.
+//! - A responder that restarts counts from zero; [`Ingress`](super::Ingress) detects this from the counts.
 //!
-//! With a key, both ways carry a digest. Then a message without one, or with a wrong one, is
-//! refused before anything else in it counts, an error code too: whoever can forge an error
-//! could end a session.
+//! With a key, messages in both directions carry a digest. A message with a missing or wrong digest is then
+//! rejected before any other field is used. This includes error codes: an attacker who can forge an error
+//! could otherwise end a session.
 
 use super::management::{Egress, Query, Reply};
 use crate::time::Duration;
@@ -36,33 +36,34 @@ use netstage_wire::loss_delay::{
     response_code,
 };
 
-/// Queries remembered at most; the oldest is forgotten first, and its response refused.
+/// Maximum number of pending queries. The oldest is dropped first, and its response is rejected.
 const PENDING: usize = 4096;
-/// A query is forgotten when another goes out this much later, so that flows whose peers are
-/// silent do not come to remember thousands.
+/// Time after which a newer query expires a pending one, so that flows with silent peers do not accumulate
+/// thousands of queries.
 const FORGOTTEN_AFTER_NS: u64 = 60_000_000_000;
 
-/// HMAC-SHA-256 of a message's bytes, cut, by the key of a number; none where there is no such
-/// key. Both ends may put in front what ties a message to its channel.
+/// Function that returns the truncated HMAC-SHA-256 of a message for a key number, or `None` if the key is
+/// unknown. Both ends may prepend data that binds a message to its channel.
 pub type Digest<'a> = &'a dyn Fn(u8, &[u8]) -> Option<[u8; tlv::DIGEST]>;
 
-/// How messages are authenticated.
+/// Authentication of messages.
 #[derive(Clone, Copy)]
 pub struct Authentication<'a> {
-    /// Number of the key for what is sent.
+    /// Number of the key for sent messages.
     pub key: u8,
-    /// The digest by each key.
+    /// Function that computes the digest for a key.
     pub digest: Digest<'a>,
 }
 
 impl Authentication<'_> {
-    /// The key that signed a message, whose fields are so long, if one did.
+    /// Returns the number of the key that signed a message whose fields take `fields` bytes, if the digest
+    /// is valid.
     pub(super) fn verify(&self, message: &[u8], fields: usize) -> Option<u8> {
         let (covered, place) = tlv::authenticated(message, fields)?;
-        // The key's number stands right before the digest.
+        // The key number is the byte before the digest.
         let key = message[place.start - 1];
         let expected = (self.digest)(key, &message[covered])?;
-        // Every byte is compared, so that the time taken tells nothing.
+        // All bytes are compared, so that the time of the comparison reveals nothing.
         let difference = expected.iter().zip(&message[place]).fold(0, |sum, (a, b)| sum | (a ^ b));
         (difference == 0).then_some(key)
     }
@@ -76,75 +77,75 @@ impl Authentication<'_> {
     }
 }
 
-/// Why a response gives no reply.
+/// Reason for rejecting a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is no message.
+    /// The bytes are not a valid message.
     Malformed(loss_delay::Error),
-    /// Its TLVs are malformed.
+    /// A TLV is malformed.
     Tlv,
-    /// It is a query.
+    /// The message is a query.
     NotAResponse,
-    /// It belongs to another session, or to an earlier life of this PE.
+    /// The message belongs to another session, for example to one before a restart of this PE.
     OtherSession,
     /// The digest is wrong or missing.
     Digest,
-    /// The responder did not succeed, for the reason of this code; after an error, 0x10 and
-    /// above (RFC 6374 section 3.1), the session must end.
+    /// The responder returned this code instead of success. After an error, 0x10 and above (RFC 6374
+    /// section 3.1), the session must end.
     Code(u8),
-    /// Its counters are of bytes or of one traffic class, which was not asked for.
+    /// The counters count bytes or a single traffic class, which was not requested.
     DataFormat,
-    /// No query waits for it: replayed, late, or invented.
+    /// No pending query matches: the response is replayed, late or forged.
     Unasked,
-    /// The responder did not return the count it was sent.
+    /// The responder returned a packet count other than the one sent.
     Altered,
 }
 
-/// Why a query is not answered.
+/// Reason for not answering a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// It is no message.
+    /// The bytes are not a valid message.
     Malformed(loss_delay::Error),
-    /// It is a response.
+    /// The message is a response.
     NotAQuery,
     /// The digest is wrong or missing.
     Digest,
-    /// It wants no answer.
+    /// The query requests no response.
     NotAsked,
 }
 
-/// The ingress PE's side of a VPN flow: writes queries and reads the responses.
+/// The ingress PE's side of a VPN flow: writes queries and reads responses.
 #[derive(Clone, Debug)]
 pub struct Querier {
     session: Session,
     epoch_unix_ns: u64,
     asks_for_marks: bool,
-    /// Nanoseconds since 1970 that the newest query carries.
+    /// Timestamp of the newest query, in nanoseconds since 1970.
     newest: u64,
-    /// Oldest first.
+    /// Pending queries by timestamp, oldest first.
     pending: VecDeque<(u64, Query)>,
 }
 
 impl Querier {
-    /// A querier that has asked nothing yet. `session` should differ after each restart;
-    /// `epoch_unix_ns` is what
-    /// [`Instant::ZERO`](crate::time::Instant::ZERO) is in nanoseconds since 1970.
+    /// Creates a querier without pending queries. `session` should change with each restart;
+    /// `epoch_unix_ns` is the time of [`Instant::ZERO`](crate::time::Instant::ZERO) in nanoseconds since
+    /// 1970.
     pub fn new(session: Session, epoch_unix_ns: u64, asks_for_marks: bool) -> Querier {
         Querier { session, epoch_unix_ns, asks_for_marks, newest: 0, pending: VecDeque::new() }
     }
 
-    /// Whether its queries ask for the number of congestion marks.
+    /// Returns whether queries request the number of congestion marks.
     pub fn asks_for_marks(&self) -> bool {
         self.asks_for_marks
     }
 
-    /// Bytes of a query.
+    /// Returns the length of a query in bytes.
     pub fn query_length(&self, is_authenticated: bool) -> usize {
         let marks = if self.asks_for_marks { tlv::MARKS } else { 0 };
         MESSAGE + marks + if is_authenticated { tlv::AUTHENTICATION } else { 0 }
     }
 
-    /// Writes a query, remembers it, and gives its length.
+    /// Writes a query into `bytes`, adds it to the pending ones and returns its length.
     pub fn write(
         &mut self,
         query: Query,
@@ -153,7 +154,7 @@ impl Querier {
     ) -> Result<usize, DoesNotFit> {
         let length = self.query_length(authentication.is_some());
         let bytes = bytes.get_mut(..length).ok_or(DoesNotFit)?;
-        // Two queries of one nanosecond, or a clock set back, must not share a key.
+        // Two queries in the same nanosecond, or a clock that was set back, must not give equal keys.
         let sent_ns = (self.epoch_unix_ns + query.sent_at.0).max(self.newest + 1);
         let timestamp = Timestamp::from_unix(sent_ns, TimestampFormat::Ptp);
         Message::query(self.session, Format::PTP, timestamp, query.packets_sent).write(bytes)?;
@@ -176,7 +177,7 @@ impl Querier {
         Ok(length)
     }
 
-    /// Reads a response; it and what is older can then not be read again.
+    /// Reads a response. Afterwards this response and all older ones are rejected.
     pub fn read(
         &mut self,
         bytes: &[u8],
@@ -220,7 +221,7 @@ impl Querier {
     }
 }
 
-/// What a response says of marks; an error where its TLVs are malformed.
+/// Returns the number of marks in a response, or an error if its TLVs are malformed.
 fn marks(message: &[u8]) -> Result<Option<u64>, Refused> {
     let mut marks = None;
     for found in tlv::of_message(message) {
@@ -233,26 +234,26 @@ fn marks(message: &[u8]) -> Result<Option<u64>, Refused> {
     Ok(marks)
 }
 
-/// How long the responder held a query; zero where its times mean nothing, or its clock was set
-/// back.
+/// Returns the time for which the responder held a query; zero if its timestamps are unusable or its clock
+/// was set back.
 fn held(response: &Message) -> Duration {
     let [departed, _, _, arrived] = response.timestamps;
     let held = response.responder_format.time().map_or(0, |format| departed.since(arrived, format));
     Duration(u64::try_from(held).unwrap_or(0))
 }
 
-/// When a query came and its response goes, nanoseconds since 1970 by the responder's clock.
+/// Times at the responder, in nanoseconds since 1970 by its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// When the query came.
+    /// Arrival of the query.
     pub arrived_ns: u64,
-    /// When the response goes.
+    /// Departure of the response.
     pub departs_ns: u64,
 }
 
-/// Turns a query into its response in place, and gives the response's length, which is no
-/// greater. `sent_back` is how many data packets this PE has sent the other way. What the query asks
-/// that cannot be given is answered by the code for it.
+/// Turns a query into its response in place and returns the length of the response, which is never greater.
+/// `sent_back` is the number of data packets this PE has sent in the other direction. An unsupported
+/// request is answered with the corresponding response code.
 pub fn answer(
     bytes: &mut [u8],
     egress: &Egress,
@@ -275,7 +276,7 @@ pub fn answer(
     let code = if query.code != query_code::IN_BAND {
         response_code::UNSUPPORTED_CONTROL_CODE
     } else if query.counts_bytes || query.of_traffic_class {
-        // An egress PE counts packets, of all classes together.
+        // An egress PE counts packets of all traffic classes together.
         response_code::UNSUPPORTED_DATA_FORMAT
     } else {
         code_of_tlvs(bytes, key.is_some())
@@ -290,7 +291,7 @@ pub fn answer(
     );
     let length = answer_tlvs(bytes, egress, key);
     let bytes = &mut bytes[..length];
-    // It held a message before, which is enough for one now.
+    // The buffer held a message before, so it is long enough.
     let written = Message { preferred_format: Format::PTP, ..response }.write(bytes);
     debug_assert!(written.is_ok());
     if let Some(authentication) = authentication {
@@ -299,7 +300,7 @@ pub fn answer(
     Ok(length)
 }
 
-/// Whether a query's TLVs can be done justice.
+/// Returns the response code for the TLVs of a query.
 fn code_of_tlvs(message: &[u8], may_be_signed: bool) -> u8 {
     for found in tlv::of_message(message) {
         let Ok(found) = found else { return response_code::INVALID_MESSAGE };
@@ -307,7 +308,7 @@ fn code_of_tlvs(message: &[u8], may_be_signed: bool) -> u8 {
             Err(_) => return response_code::INVALID_MESSAGE,
             Ok(Content::Padding | Content::SessionQueryInterval { .. }) => {}
             Ok(Content::Authentication { .. }) if may_be_signed => {}
-            // Responses go back by the channel, and never to another address.
+            // Responses always return through the channel, never to another address.
             Ok(_) if kind::is_mandatory(found.kind) => return response_code::UNSUPPORTED_MANDATORY_TLV,
             Ok(_) => {}
         }
@@ -315,8 +316,8 @@ fn code_of_tlvs(message: &[u8], may_be_signed: bool) -> u8 {
     response_code::SUCCESS
 }
 
-/// Puts the TLVs of the response in the place of the query's, and gives the message's length.
-/// Each is as long as what it answers, so none is overwritten before it is read.
+/// Replaces the TLVs of the query by those of the response and returns the length of the message. Each
+/// response TLV is as long as the query TLV it answers, so no TLV is overwritten before it is read.
 fn answer_tlvs(bytes: &mut [u8], egress: &Egress, key: Option<u8>) -> usize {
     let (mut next, mut end) = (MESSAGE, MESSAGE);
     while let Some(Ok(found)) = tlv::at(bytes, next) {
@@ -328,7 +329,7 @@ fn answer_tlvs(bytes: &mut [u8], egress: &Egress, key: Option<u8>) -> usize {
                 bytes.copy_within(start..next, end);
                 true
             }
-            // There is no least interval: zero, as it may have come, says so.
+            // There is no minimum interval, which is reported as zero.
             Ok(Content::SessionQueryInterval { .. }) => {
                 bytes.copy_within(start..next, end);
                 bytes[end + tlv::HEADER..end + length].fill(0);
@@ -361,7 +362,7 @@ mod tests {
     const TIMES: Times = Times { arrived_ns: EPOCH + 5_000_000, departs_ns: EPOCH + 5_030_000 };
     const QUERY: Query = Query { sequence: 3, sent_at: Instant(1_234_567_891), packets_sent: 100 };
 
-    /// No digest, but one that every byte and the key change.
+    /// A stand-in for a digest that depends on every byte and on the key.
     fn digest(key: u8, bytes: &[u8]) -> Option<[u8; 16]> {
         let sum = bytes
             .iter()
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_tells_what_the_egress_pe_would() {
+    fn an_encoded_reply_equals_that_of_the_egress_pe() {
         for asks_for_marks in [false, true] {
             for authentication in [None, key(9)] {
                 let mut querier = Querier::new(SESSION, EPOCH, asks_for_marks);
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_of_one_moment_are_told_apart_and_older_ones_forgotten() {
+    fn queries_of_the_same_time_are_distinguished_and_old_ones_expire() {
         let mut querier = Querier::new(SESSION, EPOCH, false);
         let queries = [0, 1, 2].map(|sequence| Query { sequence, ..QUERY });
         let sent = queries.map(|asked| query(&mut querier, asked, None));
@@ -432,20 +433,20 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_life_is_not_heard() {
+    fn responses_from_before_a_restart_are_rejected() {
         let mut earlier = Querier::new(SESSION, EPOCH, false);
         let late = response(query(&mut earlier, QUERY, None), None);
         let mut querier = Querier::new(Session::from_bits(1), EPOCH, false);
         query(&mut querier, QUERY, None);
         assert_eq!(querier.read(&late, None), Err(Refused::OtherSession));
-        // Even of the same session number, the time is another.
+        // With the same session number, the timestamp still differs.
         let mut querier = Querier::new(SESSION, EPOCH + 60_000_000_000, false);
         query(&mut querier, QUERY, None);
         assert_eq!(querier.read(&late, None), Err(Refused::Unasked));
     }
 
     #[test]
-    fn responders_with_32_bits_ntp_or_no_clock_are_understood() {
+    fn responders_with_32_bit_counters_ntp_or_no_clock_are_supported() {
         let packets_sent = (5 << 32) + 10;
         let asked = Query { packets_sent, ..QUERY };
         let read = |change: &dyn Fn(&mut Message)| {
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_digest_is_refused_whatever_else_is_right() {
+    fn messages_with_a_wrong_digest_are_rejected() {
         let mut querier = Querier::new(SESSION, EPOCH, true);
         let sent = query(&mut querier, QUERY, key(9));
         let bare = query(&mut querier, QUERY, None);
@@ -506,16 +507,16 @@ mod tests {
         for mut wrong in [bare.clone(), unknown] {
             assert_eq!(answer(&mut wrong, &EGRESS, 0, TIMES, key(9)), Err(Unanswered::Digest));
         }
-        // The key is the query's, not the responder's own.
+        // The response uses the key of the query, not a key of the responder's choice.
         assert_eq!(answered[answered.len() - 17], 9);
         assert_eq!(querier.read(&response(bare, None), key(9)), Err(Refused::Digest));
         assert!(querier.read(&answered, key(9)).is_ok());
-        // A responder without keys cannot do what is asked.
+        // A responder without keys cannot verify the query.
         assert_eq!(code(sent), response_code::UNSUPPORTED_MANDATORY_TLV);
     }
 
     #[test]
-    fn what_a_foreign_querier_asks_is_answered_by_its_code() {
+    fn unsupported_requests_are_answered_with_the_matching_code() {
         let asked = |change: &dyn Fn(&mut Message), tlvs: &[u8]| {
             let mut message = Message::query(SESSION, Format::PTP, Timestamp(5 << 32), 1);
             change(&mut message);
@@ -552,7 +553,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_query_and_count_survives(
+        fn every_query_and_count_round_trips(
             sequence: u32, sent_at in 0..u64::MAX / 8, packets_sent: u64, packets: u64, marked: u64, held in 0..1_u64 << 40,
         ) {
             let asked = Query { sequence, sent_at: Instant(sent_at), packets_sent };
@@ -566,7 +567,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), MESSAGE..200), signed: bool) {
+        fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), MESSAGE..200), signed: bool) {
             bytes[0] = 0;
             bytes[1] &= 3;
             let length = bytes.len() as u16;

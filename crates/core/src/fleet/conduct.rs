@@ -1,32 +1,31 @@
-//! How a run goes at its agents, from the start until each is over, lost or given up.
+//! Progress of a run at its agents, from the start until each agent has completed, is lost or has timed out.
 
 use super::Phase;
 use crate::time::{Duration, Instant};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// How long an agent may go on after the end of a run, or after it was told to stop.
+/// Time an agent may take to end after the end of a run or an order to stop.
 pub const SETTLE: Duration = Duration::from_secs(10);
 
-/// Where one agent is in the run.
+/// State of a run at one agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It has not said that it is over.
+    /// The agent has not reported completion.
     UnderWay,
-    /// It is over, its result at hand there.
+    /// The run is complete, and its result is available at the agent.
     Over,
-    /// It was lost on the way.
+    /// The agent was lost during the run.
     Lost,
-    /// It still went on long after the end, in this phase: nothing more is expected of it.
+    /// The agent was still in this phase when the timeout after the end of the run expired.
     GivenUp(Phase),
 }
 
-/// A run that has a start, seen from its controller.
+/// A started run, as seen by its controller.
 ///
-/// What agents tell goes into [`handle_progress`](Conduct::handle_progress) and
-/// [`handle_lost`](Conduct::handle_lost), in any order and any number of times, true or not;
-/// [`handle_timeout`](Conduct::handle_timeout) is to be called from
-/// [`poll_timeout`](Conduct::poll_timeout) on.
+/// Reports of agents go to [`handle_progress`](RunMonitor::handle_progress) and
+/// [`handle_lost`](RunMonitor::handle_lost), in any order; repeated and false reports are tolerated. Call
+/// [`handle_timeout`](RunMonitor::handle_timeout) at [`poll_timeout`](RunMonitor::poll_timeout).
 #[derive(Clone, Debug)]
 pub struct Conduct {
     run: u64,
@@ -36,13 +35,13 @@ pub struct Conduct {
 }
 
 impl Conduct {
-    /// The run of this number, of so many agents, which ends then.
+    /// Creates the state of run number `run`, with this many agents, that ends at `end`.
     pub fn new(run: u64, agents: usize, end: Instant) -> Conduct {
         let agents = vec![(Standing::UnderWay, Phase::Running); agents];
         Conduct { run, agents, deadline: end + SETTLE, stopped: false }
     }
 
-    /// An agent tells of the phase of a run. Of another run than this it means nothing.
+    /// Handles an agent's report of the phase of a run; a report on another run is ignored.
     pub fn handle_progress(&mut self, agent: usize, run: u64, phase: Phase) {
         let Some((standing, last)) = self.agents.get_mut(agent) else { return };
         if run == self.run {
@@ -53,14 +52,14 @@ impl Conduct {
         }
     }
 
-    /// An agent was lost. A result that was at hand stays with it.
+    /// Handles the loss of an agent. A result that was available stays at the agent.
     pub fn handle_lost(&mut self, agent: usize) {
         if let Some((standing @ (Standing::UnderWay | Standing::Over), _)) = self.agents.get_mut(agent) {
             *standing = Standing::Lost;
         }
     }
 
-    /// The run is to end early: true the first time, when agents have to be told.
+    /// Stops the run early. Returns true on the first call, when the agents have to be notified.
     pub fn stop(&mut self, now: Instant) -> bool {
         let first = !self.stopped;
         if first {
@@ -70,12 +69,12 @@ impl Conduct {
         first
     }
 
-    /// When those that are still under way are given up; none once all are over.
+    /// Returns the time at which the remaining agents time out; `None` once no agent is running.
     pub fn poll_timeout(&self) -> Option<Instant> {
         (self.under_way() > 0).then_some(self.deadline)
     }
 
-    /// Gives up who is still under way when the time for it has come.
+    /// Marks the agents that are still running as timed out, if the deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now < self.deadline {
             return;
@@ -87,12 +86,12 @@ impl Conduct {
         }
     }
 
-    /// How many agents are under way.
+    /// Returns the number of agents that are still running.
     pub fn under_way(&self) -> usize {
         self.agents.iter().filter(|(standing, _)| *standing == Standing::UnderWay).count()
     }
 
-    /// Where an agent is in the run.
+    /// Returns the state of the run at an agent.
     pub fn standing(&self, agent: usize) -> Option<Standing> {
         self.agents.get(agent).map(|(standing, _)| *standing)
     }
@@ -107,11 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn each_agent_is_over_lost_or_given_up() {
+    fn each_agent_completes_is_lost_or_times_out() {
         let mut conduct = Conduct::new(7, 3, at(5));
         conduct.handle_progress(0, 6, Phase::Done);
         conduct.handle_progress(9, 7, Phase::Done);
-        assert_eq!(conduct.under_way(), 3, "another run's end, and a stranger's, mean nothing");
+        assert_eq!(conduct.under_way(), 3, "reports on another run and from an unknown agent are ignored");
         conduct.handle_progress(0, 7, Phase::Done);
         conduct.handle_progress(0, 7, Phase::Running);
         conduct.handle_lost(1);
@@ -119,13 +118,13 @@ mod tests {
         conduct.handle_timeout(at(14));
         assert_eq!((conduct.under_way(), conduct.poll_timeout()), (1, Some(at(15))));
         conduct.handle_timeout(at(15));
-        let standings = [Standing::Over, Standing::Lost, Standing::GivenUp(Phase::Ready)].map(Some);
-        assert_eq!([0, 1, 2].map(|agent| conduct.standing(agent)), standings);
+        let states = [Standing::Over, Standing::Lost, Standing::GivenUp(Phase::Ready)].map(Some);
+        assert_eq!([0, 1, 2].map(|agent| conduct.standing(agent)), states);
         assert_eq!((conduct.under_way(), conduct.poll_timeout()), (0, None));
     }
 
     #[test]
-    fn stopped_early_they_have_as_long_from_then_on() {
+    fn an_early_stop_restarts_the_timeout() {
         let mut conduct = Conduct::new(1, 1, at(1000));
         assert!(conduct.stop(at(3)) && !conduct.stop(at(9)));
         assert_eq!(conduct.poll_timeout(), Some(at(13)));

@@ -1,61 +1,65 @@
-//! When a run starts at many agents, so that every one of them has heard of it before.
+//! Agreement of many agents on a start time that every one of them learns in time.
 
 use crate::time::{Duration, Instant};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// So long before its start a run begins for good: until then an agent may be told a later one.
+/// Time before the start at which an agent commits to it; until then it accepts a later start.
 pub const COMMITTED: Duration = Duration::from_millis(200);
-/// What an order needs beside its way: threads of this machine that are about to wake.
+/// Allowance for the wake-up of threads on this machine, in addition to the network delay.
 const SPARE: Duration = Duration::from_millis(100);
-/// So many starts are told before the last has to do.
+/// Maximum number of proposed starts.
 const ATTEMPTS: u32 = 6;
-/// How long after the last start answers are waited for.
+/// Time after the last proposed start for which the controller waits for answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long before a start the order for it goes out, so that every agent hears of it in time.
+/// Returns the lead time with which the order for a start has to be sent, so that every agent receives it
+/// in time.
 ///
-/// `slowest` is how long the slowest took to answer a question put to all of them at once, as the
-/// order will be; a second order of that kind can follow where it does not arrive, and has twice as long:
-/// agents that were slow once are slow again. `clock_error` bounds what the start is off in an agent's own time.
+/// `slowest` is the longest response time of the agents to a request sent to all of them at once, as the
+/// order will be. If an agent does not answer in that time, a second order can follow and has twice as
+/// long, because agents that were slow once may be slow again. `clock_error` bounds the error of the start
+/// time in an agent's own clock.
 pub fn start_lead(slowest: Duration, clock_error: Duration) -> Duration {
     COMMITTED + SPARE + slowest + slowest + slowest + clock_error
 }
 
-/// What a controller does next about the start it has told.
+/// The next step of a controller that has proposed a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It waits for answers, until this moment at most.
+    /// Wait for answers until this time.
     Wait(Instant),
-    /// Every agent has heard of it in time: the start stands.
+    /// Proceed: every agent has agreed to the start in time.
     Stands,
-    /// Some may not: all are to be told a later one.
+    /// Propose a later start, because some agents may not have received this one.
     Move,
-    /// Some did not, and others have begun, or it was moved too often: the run is to be called off.
+    /// Cancel the run: some agents did not agree, and others have begun or the start was moved too often.
     GiveUp,
 }
 
-/// One start at many agents.
+/// The negotiation of one start time with many agents.
 ///
-/// [`propose`](Kickoff::propose) gives a start to tell all of them; their answers go into
-/// [`handle_agreed`](Kickoff::handle_agreed) and [`handle_late`](Kickoff::handle_late), and
-/// [`poll`](Kickoff::poll) says what follows. A third of the lead is for the order, the rest for taking it back.
+/// [`propose`](StartNegotiation::propose) returns a start time to send to all agents; their answers go to
+/// [`handle_agreed`](StartNegotiation::handle_agreed) and [`handle_late`](StartNegotiation::handle_late),
+/// and [`poll`](StartNegotiation::poll) returns the next step. A third of the lead time is for the order,
+/// the rest for replacing it.
 #[derive(Clone, Debug)]
 pub struct Kickoff {
     agreed: Vec<bool>,
     missing: usize,
     clock_error: Duration,
-    /// How long telling everybody takes, as far as is known.
+    /// Current estimate of the time until the slowest agent has answered.
     slowest: Duration,
     attempts: u32,
     told: Instant,
     start: Instant,
-    /// Some agent heard of this start when it was over.
+    /// Whether an agent received this start after its time.
     late: bool,
 }
 
 impl Kickoff {
-    /// For so many agents, of which the slowest took so long to answer when all were asked at once.
+    /// Creates a negotiation with this many agents, of which the slowest took `slowest` to answer a request
+    /// to all agents.
     pub fn new(agents: usize, slowest: Duration, clock_error: Duration) -> Kickoff {
         Kickoff {
             agreed: vec![false; agents],
@@ -69,10 +73,10 @@ impl Kickoff {
         }
     }
 
-    /// The start to tell all agents now; later than any before.
+    /// Returns the start time to send to all agents now, later than any previous one.
     pub fn propose(&mut self, now: Instant) -> Instant {
         if self.attempts > 0 {
-            // It took longer than was thought, and nobody knows yet by how much.
+            // The answers took longer than estimated, by an unknown amount.
             self.slowest = (self.slowest + self.slowest).max(now.since(self.told));
         }
         self.attempts += 1;
@@ -83,7 +87,7 @@ impl Kickoff {
         self.start
     }
 
-    /// An agent will start then.
+    /// Handles an agent's agreement to a start.
     pub fn handle_agreed(&mut self, agent: usize, start: Instant) {
         if let Some(agreed @ false) = self.agreed.get_mut(agent)
             && start == self.start
@@ -93,15 +97,15 @@ impl Kickoff {
         }
     }
 
-    /// An agent heard of this start when it was over.
+    /// Handles an agent's report that it received this start too late.
     pub fn handle_late(&mut self, start: Instant) {
         self.late |= start == self.start;
     }
 
-    /// What to do.
+    /// Returns the next step.
     pub fn poll(&self, now: Instant) -> Step {
         let decision = self.told + self.slowest + Duration(SPARE.0 / 2);
-        // Later, another order would find agents that have begun.
+        // Any later, another order would reach agents that have begun.
         let can_move = self.attempts < ATTEMPTS && now + self.slowest + COMMITTED <= self.start;
         let end = self.start + PATIENCE;
         match self.late {
@@ -113,17 +117,17 @@ impl Kickoff {
         }
     }
 
-    /// How often the start was moved.
+    /// Returns the number of times the start was moved.
     pub fn moves(&self) -> u32 {
         self.attempts.saturating_sub(1)
     }
 
-    /// How long telling everybody takes, as far as is known.
+    /// Returns the current estimate of the time until the slowest agent has answered.
     pub fn slowest(&self) -> Duration {
         self.slowest
     }
 
-    /// How far ahead of the start it was told.
+    /// Returns the lead time of the last proposal.
     pub fn lead(&self) -> Duration {
         self.start.since(self.told)
     }
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_all_have_heard_of_stands() {
+    fn a_start_is_final_once_all_agents_agree() {
         let mut kickoff = Kickoff::new(2, Duration::from_millis(20), Duration::ZERO);
         let start = kickoff.propose(at(0));
         assert_eq!((start, kickoff.poll(at(1))), (at(360), Step::Wait(at(70))));
@@ -147,21 +151,25 @@ mod tests {
         kickoff.handle_agreed(7, start);
         assert_eq!(kickoff.poll(at(69)), Step::Wait(at(70)));
         kickoff.handle_agreed(1, start);
-        // The controller itself may be late to see it.
+        // The controller itself may poll late.
         assert_eq!((kickoff.poll(at(69)), kickoff.poll(at(900))), (Step::Stands, Step::Stands));
         assert_eq!(kickoff.moves(), 0);
     }
 
     #[test]
-    fn one_that_somebody_has_not_answered_is_moved_while_nobody_has_begun() {
+    fn an_unanswered_start_is_moved_while_no_agent_has_begun() {
         let mut kickoff = Kickoff::new(2, Duration::from_millis(20), Duration::ZERO);
         let first = kickoff.propose(at(0));
         kickoff.handle_agreed(0, first);
         assert_eq!(kickoff.poll(at(70)), Step::Move);
-        assert_eq!(kickoff.poll(at(141)), Step::Wait(first + PATIENCE), "the first may begin any moment");
+        assert_eq!(
+            kickoff.poll(at(141)),
+            Step::Wait(first + PATIENCE),
+            "the first agent may begin at any moment"
+        );
         let second = kickoff.propose(at(70));
         assert_eq!(second, at(70 + 300 + 3 * 70));
-        // An answer to the first says nothing of the second.
+        // Answers to the first start do not count for the second.
         kickoff.handle_agreed(1, first);
         kickoff.handle_late(first);
         kickoff.handle_agreed(0, second);
@@ -171,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn once_some_have_begun_without_another_it_is_given_up() {
+    fn a_start_is_canceled_if_some_agents_miss_it_after_others_have_begun() {
         let mut kickoff = Kickoff::new(2, Duration::ZERO, Duration::ZERO);
         let start = kickoff.propose(at(0));
         kickoff.handle_agreed(0, start);

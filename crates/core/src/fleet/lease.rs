@@ -1,9 +1,9 @@
-//! How long one side bears the other's silence.
+//! Timeout of the peer by missed heartbeats.
 
-/// A lease that signs of life renew and ticks use up.
+/// A lease that heartbeats renew and ticks use up.
 ///
-/// Silence is counted in the holder's own ticks, not in time: who was itself held up could
-/// not have heard anything, and its first tick afterwards counts once.
+/// Silence is counted in the holder's own ticks, not in time: a holder that was itself suspended could not
+/// receive anything, and its first tick afterwards counts only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     beats: u32,
@@ -11,17 +11,17 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease that ends with the tick after so many silent ones.
+    /// Creates a lease that survives `beats` ticks without a heartbeat and expires with the next one.
     pub fn new(beats: u32) -> Lease {
         Lease { beats, silent: 0 }
     }
 
-    /// The other side gave a sign of life.
+    /// Renews the lease on a heartbeat of the peer.
     pub fn renew(&mut self) {
         self.silent = 0;
     }
 
-    /// A tick has passed; false where the lease is over.
+    /// Counts a tick; returns false once the lease has expired.
     #[must_use]
     pub fn tick(&mut self) -> bool {
         self.silent = self.silent.saturating_add(1);
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_ends_it_and_a_sign_of_life_renews_it() {
+    fn silence_ends_a_lease_and_a_heartbeat_renews_it() {
         let mut lease = Lease::new(2);
         assert!(lease.tick() && lease.tick());
         lease.renew();

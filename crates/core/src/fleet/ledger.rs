@@ -1,49 +1,49 @@
-//! Which results of which runs the controller has, and which are still with agents.
+//! The controller's record of the results it has received and of those still at agents.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 
-/// What becomes of a result that came in.
+/// Classification of a received result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receipt {
-    /// It is the first of this agent and run: it counts. The agent may forget it.
+    /// The first result of this agent for the run: it counts, and the agent may delete it.
     New,
-    /// It came before: it does not count again. The agent may forget it.
+    /// A duplicate: it does not count again, and the agent may delete it.
     Again,
-    /// Its run is closed: it does not count. The agent may forget it.
+    /// The run is closed: the result does not count, and the agent may delete it.
     Late,
-    /// No run of this controller's expects it: it stays with the agent.
+    /// No run of this controller expects the result: it stays at the agent.
     Unexpected,
 }
 
-/// A controller's open runs, and whose results it has.
+/// The open runs of a controller, and the agents whose results it has received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// By number: its agents, and whether their results are here.
+    /// Agents of each run, and whether their results were received.
     runs: BTreeMap<u64, BTreeMap<String, bool>>,
     last: u64,
 }
 
 impl Ledger {
-    /// Opens a run of these agents under a number no run had before.
+    /// Opens a run of these agents under a new number.
     pub fn open(&mut self, agents: impl IntoIterator<Item = String>) -> u64 {
         let run = self.last + 1;
         self.restore(run, agents.into_iter().map(|agent| (agent, false)));
         run
     }
 
-    /// Takes up a run that was opened before the controller's last restart.
+    /// Restores a run that was opened before the controller's last restart.
     pub fn restore(&mut self, run: u64, agents: impl IntoIterator<Item = (String, bool)>) {
         self.last = self.last.max(run);
         self.runs.insert(run, agents.into_iter().collect());
     }
 
-    /// Numbers up to this one are never given again, whatever became of their runs.
+    /// Excludes the run numbers up to `last` from reuse.
     pub fn skip(&mut self, last: u64) {
         self.last = self.last.max(last);
     }
 
-    /// A result came in and is safely kept, unless it does not count.
+    /// Records a result that is durably stored (unless it does not count), and classifies it.
     pub fn receive(&mut self, run: u64, agent: &str) -> Receipt {
         let Some(agents) = self.runs.get_mut(&run) else {
             return if (1..=self.last).contains(&run) { Receipt::Late } else { Receipt::Unexpected };
@@ -51,25 +51,25 @@ impl Ledger {
         match agents.get_mut(agent) {
             None => Receipt::Unexpected,
             Some(true) => Receipt::Again,
-            Some(had) => {
-                *had = true;
+            Some(is_received) => {
+                *is_received = true;
                 Receipt::New
             }
         }
     }
 
-    /// Agents whose results of this run are not here.
+    /// Returns the agents whose results for this run are missing.
     pub fn missing(&self, run: u64) -> impl Iterator<Item = &str> {
         let agents = self.runs.get(&run).into_iter().flatten();
-        agents.filter(|(_, had)| !**had).map(|(agent, _)| agent.as_str())
+        agents.filter(|(_, is_received)| !**is_received).map(|(agent, _)| agent.as_str())
     }
 
-    /// Nothing more is expected of this run.
+    /// Closes a run, for which no more results are expected.
     pub fn close(&mut self, run: u64) {
         self.runs.remove(&run);
     }
 
-    /// Numbers of the open runs.
+    /// Returns the numbers of the open runs.
     pub fn open_runs(&self) -> impl Iterator<Item = u64> {
         self.runs.keys().copied()
     }
@@ -81,7 +81,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn a_result_counts_once_and_numbers_are_never_given_again() {
+    fn a_result_counts_once_and_run_numbers_are_never_reused() {
         let mut ledger = Ledger::default();
         let run = ledger.open(["a".into(), "b".into()]);
         assert_eq!(ledger.receive(run, "a"), Receipt::New);

@@ -1,11 +1,11 @@
-//! Many agents under one controller: whose an agent is and how far its run
-//! ([`Session`]), how long silence is borne ([`Lease`]), what an agent may be asked
-//! ([`Policy`]), whom a controller asks next ([`Round`]), when its run begins ([`Kickoff`]) and how it
-//! goes ([`Conduct`]), and which results are still with agents ([`Ledger`]).
+//! Coordination of many agents under one controller: ownership and run state of an agent
+//! ([`AgentSession`]), timeouts by heartbeat ([`Lease`]), limits on what an agent does ([`Policy`]),
+//! requests to many agents ([`RequestRound`]), the common start of a run ([`StartNegotiation`]), its
+//! progress ([`RunMonitor`]), and results not yet fetched from agents ([`ResultLedger`]).
 //!
-//! Runs have numbers that only grow, and an agent never takes one up to its last again:
-//! whoever was told an older number, commands nobody any more. A result stays with its
-//! agent until the controller says that it has it; asked for twice, it counts once.
+//! Run numbers only increase, and an agent never accepts a run number up to its last one again, so orders
+//! with an old number have no effect. An agent keeps a result until the controller confirms its receipt; a
+//! result that is fetched twice counts once.
 
 mod conduct;
 mod kickoff;
@@ -27,66 +27,65 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// Why an agent does not do what it was asked: said so that a program can act on it and a
-/// person knows what to change.
+/// The refusal of an order by an agent, with a kind for programs and a reason and a remedy for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What sort of reason.
+    /// Kind of the reason.
     pub kind: RefusalKind,
-    /// What it concerns: `flow NAME` or `service NAME`; empty where it is the whole run.
+    /// Subject of the refusal: `flow NAME` or `service NAME`; empty if it concerns the whole run.
     pub subject: String,
     /// The reason.
     pub reason: String,
-    /// What would help; empty where nothing is known.
+    /// Suggested remedy; empty if none is known.
     pub remedy: String,
 }
 
-/// What sort of reason.
+/// Kind of the reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// The assignment cannot be read or makes no sense.
+    /// The assignment is malformed or inconsistent.
     Assignment,
-    /// An address or port is in use.
+    /// An address or port is already in use.
     InUse,
     /// A privilege or kernel feature is missing.
     Missing,
-    /// Another controller has the agent.
+    /// The agent is locked by another controller.
     Busy,
-    /// Not possible in this phase.
+    /// The order is not possible in the current phase.
     Order,
-    /// Anything else the system refused.
+    /// Another error of the operating system.
     System,
-    /// The versions do not meet.
+    /// The protocol versions are incompatible.
     Version,
-    /// The agent does not do this for this controller.
+    /// The agent's policy does not allow it.
     Policy,
-    /// What it was asked for was to happen before it heard of it.
+    /// The order arrived after the time at which it had to be carried out.
     Late,
 }
 
 impl Refusal {
-    /// A refusal of the whole run, without remedy.
+    /// Creates a refusal of the whole run, without a remedy.
     pub fn new(kind: RefusalKind, reason: impl Into<String>) -> Refusal {
         Refusal { kind, subject: String::new(), reason: reason.into(), remedy: String::new() }
     }
 
-    /// Of this alone.
+    /// Sets the subject.
     pub fn of(mut self, subject: impl Into<String>) -> Refusal {
         self.subject = subject.into();
         self
     }
 
-    /// Of this flow.
+    /// Sets a flow as the subject.
     pub fn flow(self, name: impl fmt::Display) -> Refusal {
         self.of(format!("flow {name}"))
     }
 
-    /// Of this service.
+    /// Sets a service as the subject.
     pub fn service(self, name: impl fmt::Display) -> Refusal {
         self.of(format!("service {name}"))
     }
 
-    /// With what would help.
+    /// Sets the remedy.
     pub fn remedy(mut self, remedy: impl Into<String>) -> Refusal {
         self.remedy = remedy.into();
         self

@@ -1,4 +1,4 @@
-//! What an agent may be asked to do, whoever asks.
+//! Limits on what an agent does, regardless of the controller.
 
 use super::{Refusal, RefusalKind};
 use crate::edge::Prefix;
@@ -9,128 +9,129 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// What an agent does at most. What is left out, is not limited.
+/// The limits of an agent. A missing limit means unlimited.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
-    /// Names of the controllers that may command.
+    /// Names of the controllers that may command the agent.
     pub controllers: Option<Vec<String>>,
-    /// Most payload bits per second it sends, all flows together.
+    /// Maximum total payload rate of all flows it sends, in bits per second.
     pub rate: Option<BitRate>,
-    /// Longest run.
+    /// Maximum duration of a run.
     pub longest: Option<Duration>,
-    /// Where it sends to.
+    /// Prefixes it may send to.
     pub destinations: Option<Vec<Prefix>>,
-    /// Interfaces it sends and receives by.
+    /// Interfaces it may send and receive on.
     pub interfaces: Option<Vec<String>>,
-    /// It sends to hosts that have not agreed, too: the one-ended transports.
+    /// Whether it may also send to hosts without their consent, as the one-ended transports do.
     pub one_ended: bool,
-    /// It is a router of a provider's edge, too.
+    /// Whether it may act as a provider edge router.
     pub routers: bool,
-    /// It tells what happens to the windows of TCP flows.
+    /// Whether it may record TCP events of the kernel.
     pub tcp_events: bool,
-    /// Kinds of services whose programs it starts, at either end: `ftp`.
+    /// Kinds of services whose programs it may start, as client or server: `ftp`.
     pub services: Vec<String>,
 }
 
-/// What is asked of an agent.
+/// A request to an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request<'a> {
-    /// The controller.
+    /// Name of the controller.
     pub controller: &'a str,
-    /// Length of the run.
+    /// Duration of the run.
     pub duration: Duration,
-    /// To be a router.
+    /// The router the agent is to run, if any.
     pub router: Option<RouterRequest<'a>>,
-    /// To tell what happens to the windows of the TCP flows it sends.
+    /// Whether the agent is to record TCP events of the flows it sends.
     pub tcp_events: bool,
-    /// Flows.
+    /// Flows that end at the agent.
     pub flows: Vec<FlowRequest<'a>>,
-    /// Services.
+    /// Services that end at the agent.
     pub services: Vec<ServiceRequest<'a>>,
 }
 
-/// A router.
+/// A router to be run by an agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouterRequest<'a> {
-    /// Interfaces it takes packets from, and sends them by.
+    /// Interfaces on which it receives and sends packets.
     pub interfaces: Vec<&'a str>,
-    /// Routers it sends to.
+    /// Addresses of the routers it sends to.
     pub peers: Vec<IpAddr>,
 }
 
-/// One end of a service: programs of others, which send as fast as they can.
+/// One end of a service, whose client and server are external programs that send as fast as they can.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceRequest<'a> {
-    /// Its name.
+    /// Name of the service.
     pub name: &'a str,
-    /// Its kind.
+    /// Kind of the service.
     pub kind: &'a str,
-    /// It is the server, which sends what is asked for; else the client.
+    /// Whether this end is the server, which sends the requested data, or the client.
     pub serves: bool,
-    /// Whether the other end has agreed.
+    /// Whether the peer has given its consent.
     pub agreed: bool,
-    /// The other end.
+    /// Address of the peer.
     pub other: IpAddr,
-    /// The interface of its address at this end, where it is known.
+    /// Interface that has this end's address, if known.
     pub interface: Option<&'a str>,
-    /// The interface that packets to the other end leave by, where routes name one.
+    /// Interface through which packets to the peer leave, if the routes determine one.
     pub leaves_by: Option<&'a str>,
 }
 
-/// One side of a flow.
+/// One end of a flow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowRequest<'a> {
-    /// Its name.
+    /// Name of the flow.
     pub name: &'a str,
-    /// What is done.
+    /// Role of this end.
     pub means: Means,
-    /// The other end.
+    /// Address of the peer.
     pub other: IpAddr,
-    /// The interface of its address at this end, where it is known.
+    /// Interface that has this end's address, if known.
     pub interface: Option<&'a str>,
-    /// The interface that packets to the other end leave by, where routes name one.
+    /// Interface through which packets to the peer leave, if the routes determine one.
     pub leaves_by: Option<&'a str>,
 }
 
-/// What is done at one end of a flow.
+/// Role of an agent in a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Means {
-    /// It receives.
+    /// The agent receives.
     Receive,
-    /// It sends at this mean rate, bits per second; without one, as fast as it can.
+    /// The agent sends.
     Send {
-        /// The rate.
+        /// Mean rate in bits per second; `None` to send as fast as possible.
         rate: Option<f64>,
-        /// Whether the receiver has agreed.
+        /// Whether the receiver has given its consent.
         agreed: bool,
-        /// Whether the transport has a receiver that could.
+        /// Whether the transport has no receiver that could give its consent.
         one_ended: bool,
     },
 }
 
 impl Policy {
-    /// Agrees, or says what is beyond the policy, and of what: `flow NAME`, `service NAME`, or the run.
+    /// Checks a request. The error is the refusal and its subject: `flow NAME`, `service NAME`, or `None`
+    /// for the whole run.
     pub fn check(&self, request: &Request) -> Result<(), (Option<String>, Refusal)> {
-        let beyond = |reason: String, remedy: &str| Err((None, refuse(reason, remedy)));
+        let refuse_run = |reason: String, remedy: &str| Err((None, refuse(reason, remedy)));
         if let Some(allowed) = &self.controllers
             && !allowed.iter().any(|name| name == request.controller)
         {
             let reason = format!("controller {} may not command this agent", request.controller);
-            return beyond(reason, "name it under `controllers` of the agent's policy");
+            return refuse_run(reason, "add it to `controllers` in the agent's policy");
         }
         if let Some(longest) = self.longest.filter(|longest| request.duration > *longest) {
             let (asked, allowed) = (request.duration.as_secs_f64(), longest.as_secs_f64());
-            let reason = format!("the run would take {asked} s, and this agent's policy allows {allowed} s");
-            return beyond(reason, "a shorter `duration`, or a longer `longest` in the policy");
+            let reason = format!("the run takes {asked} s; this agent's policy allows {allowed} s");
+            return refuse_run(reason, "reduce `duration`, or raise `longest` in the policy");
         }
         if let Some(router) = &request.router {
             self.router(router).map_err(|refusal| (None, refusal))?;
         }
         if request.tcp_events && !self.tcp_events {
-            let reason = "this agent's policy does not let it watch the kernel's TCP";
-            return beyond(
+            let reason = "this agent's policy does not allow recording TCP events";
+            return refuse_run(
                 reason.into(),
-                "`tcp_events = true` in the policy, or take `tcp` out of [measure]",
+                "set `tcp_events = true` in the policy, or remove `tcp` from [measure]",
             );
         }
         let mut sent = 0.0;
@@ -142,18 +143,18 @@ impl Policy {
         }
         if let Some(rate) = self.rate.filter(|rate| sent > rate.as_f64()) {
             let reason = format!(
-                "{} are asked for, and this agent's policy allows {rate} of payload, all flows together",
+                "the flows send {} in total; this agent's policy allows {rate} of payload",
                 BitRate(sent as u64)
             );
-            return beyond(reason, "ask for less, or raise `rate` in the policy");
+            return refuse_run(reason, "reduce the rates, or raise `rate` in the policy");
         }
         Ok(())
     }
 
     fn router(&self, router: &RouterRequest) -> Result<(), Refusal> {
         if !self.routers {
-            let reason = "this agent's policy does not let it be a router";
-            return Err(refuse(reason, "`routers = true` in the policy"));
+            let reason = "this agent's policy does not allow it to act as a router";
+            return Err(refuse(reason, "set `routers = true` in the policy"));
         }
         router.interfaces.iter().try_for_each(|name| self.interface(Some(name)))?;
         router.peers.iter().try_for_each(|peer| self.destination(*peer))
@@ -162,18 +163,22 @@ impl Policy {
     fn service(&self, service: &ServiceRequest) -> Result<(), Refusal> {
         let kind = service.kind;
         if !self.services.iter().any(|allowed| allowed == kind) {
-            let reason = format!("this agent's policy does not let it start the programs of {kind}");
-            return Err(refuse(reason, &format!("name \"{kind}\" under `services` of the policy")));
+            let reason =
+                format!("this agent's policy does not allow starting programs of service kind {kind}");
+            return Err(refuse(reason, &format!("add \"{kind}\" to `services` in the policy")));
         }
         self.interface(service.interface)?;
         self.leaves_by(service.leaves_by, service.other)?;
         self.destination(service.other)?;
         if !service.agreed {
-            return Err(not_agreed(service.other));
+            return Err(no_consent(service.other));
         }
         if service.serves && self.rate.is_some() {
-            let reason = "a server sends as fast as it can, and this agent's policy limits the rate";
-            return Err(refuse(reason, "place the server elsewhere, or take `rate` out of the policy"));
+            let reason = "a server sends as fast as it can; this agent's policy limits the rate";
+            return Err(refuse(
+                reason,
+                "place the server on another agent, or remove `rate` from the policy",
+            ));
         }
         Ok(())
     }
@@ -184,24 +189,27 @@ impl Policy {
             Some(name) if allowed.iter().any(|one| one == name) => Ok(()),
             Some(name) => {
                 let reason = format!("this agent's policy does not allow interface {name}");
-                Err(refuse(reason, "use another one, or name it under `interfaces`"))
+                Err(refuse(reason, "use another interface, or add it to `interfaces` in the policy"))
             }
             None => {
-                let reason = "its address here is of no interface of this host, and the policy names some";
-                Err(refuse(reason, "give the node an address of this host in [place]"))
+                let reason = "the address of the node belongs to no interface of this host; the policy limits `interfaces`";
+                Err(refuse(reason, "set an address of this host for the node in [place]"))
             }
         }
     }
 
-    /// An address of one interface does not keep packets from leaving by another.
+    /// Checks the outgoing interface: binding to an address does not determine the interface packets leave by.
     fn leaves_by(&self, interface: Option<&str>, other: IpAddr) -> Result<(), Refusal> {
         match (&self.interfaces, interface) {
             (Some(allowed), Some(name)) if !allowed.iter().any(|one| one == name) => {
                 let reason = format!(
-                    "packets to {} would leave by interface {name}, which this agent's policy does not allow",
+                    "packets to {} would leave through interface {name}, which this agent's policy does not allow",
                     other.to_canonical()
                 );
-                Err(refuse(reason, "have them routed by another one, or name it under `interfaces`"))
+                Err(refuse(
+                    reason,
+                    "route them through another interface, or add it to `interfaces` in the policy",
+                ))
             }
             _ => Ok(()),
         }
@@ -212,39 +220,40 @@ impl Policy {
         match &self.destinations {
             Some(allowed) if !allowed.iter().any(|prefix| prefix.holds(other)) => {
                 let reason = format!("this agent's policy does not allow sending to {other}");
-                Err(refuse(reason, "add a prefix that holds it to `destinations`"))
+                Err(refuse(reason, "add a prefix that contains it to `destinations` in the policy"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Checks one flow; gives the rate it sends at, where it is known.
+    /// Checks one flow and returns its sending rate in bits per second; zero if it is unknown or the agent
+    /// receives.
     fn flow(&self, flow: &FlowRequest) -> Result<f64, Refusal> {
         self.interface(flow.interface)?;
         self.leaves_by(flow.leaves_by, flow.other)?;
         let Means::Send { rate, agreed, one_ended } = flow.means else { return Ok(0.0) };
         self.destination(flow.other)?;
         if one_ended && !self.one_ended {
-            let reason = "this agent's policy does not allow sending to a host that has not agreed";
+            let reason = "this agent's policy does not allow sending without the consent of the receiver";
             return Err(refuse(
                 reason,
-                "use a transport with a receiver, or `one_ended = true` in the policy",
+                "use a transport with a receiver, or set `one_ended = true` in the policy",
             ));
         }
         if !one_ended && !agreed {
-            return Err(not_agreed(flow.other));
+            return Err(no_consent(flow.other));
         }
         if self.rate.is_some() && rate.is_none() {
-            let reason = "it sends as fast as it can, and this agent's policy limits the rate";
-            return Err(refuse(reason, "give it traffic with a rate, or take `rate` out of the policy"));
+            let reason = "the flow sends as fast as it can; this agent's policy limits the rate";
+            return Err(refuse(reason, "set a rate for its traffic, or remove `rate` from the policy"));
         }
         Ok(rate.unwrap_or(0.0))
     }
 }
 
-fn not_agreed(other: IpAddr) -> Refusal {
-    let reason = format!("the receiver at {} has not agreed to be sent to", other.to_canonical());
-    refuse(reason, "place an agent there")
+fn no_consent(other: IpAddr) -> Refusal {
+    let reason = format!("the receiver at {} has not given its consent", other.to_canonical());
+    refuse(reason, "run an agent on that host")
 }
 
 fn refuse(reason: impl Into<String>, remedy: &str) -> Refusal {
@@ -308,59 +317,59 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_is_agreed_to() {
+    fn requests_within_the_policy_are_accepted() {
         assert_eq!(policy().check(&request(vec![sends("10.1.2.3"), sends("::ffff:10.1.2.3")])), Ok(()));
         let receives = FlowRequest { means: Means::Receive, ..sends("192.0.2.1") };
         assert_eq!(policy().check(&request(vec![receives])), Ok(()));
     }
 
     #[test]
-    fn a_router_keeps_to_interfaces_and_destinations() {
+    fn a_router_is_limited_to_interfaces_and_destinations() {
         let policy = Policy { routers: true, ..policy() };
         let asked = |interfaces: Vec<&'static str>, peer: &str| {
             let peers = vec![peer.parse().unwrap()];
             policy.check(&Request { router: Some(RouterRequest { interfaces, peers }), ..request(vec![]) })
         };
         assert_eq!(asked(vec!["eth1"], "10.0.0.6"), Ok(()));
-        for (result, told) in [
+        for (result, expected) in [
             (asked(vec!["eth1", "eth0"], "10.0.0.6"), "interface eth0"),
             (asked(vec!["eth1"], "192.0.2.6"), "destinations"),
         ] {
             let (_, refusal) = result.unwrap_err();
-            assert!(refusal.to_string().contains(told), "{refusal}");
+            assert!(refusal.to_string().contains(expected), "{refusal}");
         }
     }
 
     #[test]
-    fn services_are_those_it_names() {
+    fn only_listed_service_kinds_are_allowed() {
         let asked = |service| policy().check(&Request { services: vec![service], ..request(vec![]) });
         assert_eq!(asked(gets("10.0.0.1")), Ok(()));
         let unlimited = Policy { rate: None, ..policy() };
         let serves = ServiceRequest { serves: true, ..gets("10.0.0.1") };
         let served = Request { services: vec![serves.clone()], ..request(vec![]) };
         assert_eq!(unlimited.check(&served), Ok(()));
-        for (service, told) in [
+        for (service, expected) in [
             (ServiceRequest { kind: "iscsi", ..gets("10.0.0.1") }, "`services`"),
             (gets("192.0.2.1"), "destinations"),
             (ServiceRequest { interface: Some("eth0"), ..gets("10.0.0.1") }, "interfaces"),
-            (ServiceRequest { leaves_by: Some("eth0"), ..gets("10.0.0.1") }, "leave by interface eth0"),
-            (ServiceRequest { agreed: false, ..gets("10.0.0.1") }, "has not agreed"),
+            (ServiceRequest { leaves_by: Some("eth0"), ..gets("10.0.0.1") }, "leave through interface eth0"),
+            (ServiceRequest { agreed: false, ..gets("10.0.0.1") }, "consent"),
             (serves, "`rate`"),
         ] {
             let (name, refusal) = asked(service).unwrap_err();
             assert_eq!((name.as_deref(), refusal.kind), (Some("service s"), RefusalKind::Policy));
-            assert!(refusal.to_string().contains(told), "{refusal}");
+            assert!(refusal.to_string().contains(expected), "{refusal}");
         }
         let (_, refusal) = Policy::default().check(&served).unwrap_err();
-        assert!(refusal.to_string().contains("`services`"), "nothing by default: {refusal}");
+        assert!(refusal.to_string().contains("`services`"), "no service is allowed by default: {refusal}");
     }
 
     #[test]
-    fn each_limit_is_named_with_what_would_help() {
+    fn each_refusal_contains_the_limit_and_a_remedy() {
         let means = |rate, agreed, one_ended| Means::Send { rate, agreed, one_ended };
         let flow = sends("10.0.0.1");
         let with = |means| FlowRequest { means, ..flow.clone() };
-        for (request, told) in [
+        for (request, expected) in [
             (Request { controller: "other", ..request(vec![]) }, "controllers"),
             (Request { duration: Duration::from_secs(61), ..request(vec![]) }, "longest"),
             (Request { router: Some(RouterRequest::default()), ..request(vec![]) }, "routers"),
@@ -370,16 +379,16 @@ mod tests {
             (request(vec![FlowRequest { interface: Some("eth0"), ..flow.clone() }]), "interfaces"),
             (
                 request(vec![FlowRequest { leaves_by: Some("eth0"), ..flow.clone() }]),
-                "leave by interface eth0",
+                "leave through interface eth0",
             ),
             (request(vec![FlowRequest { interface: None, ..flow.clone() }]), "[place]"),
             (request(vec![with(means(None, true, false))]), "`rate`"),
-            (request(vec![with(means(Some(1.0), false, false))]), "has not agreed"),
+            (request(vec![with(means(Some(1.0), false, false))]), "has not given its consent"),
             (request(vec![with(means(Some(1.0), false, true))]), "one_ended"),
         ] {
             let (_, refusal) = policy().check(&request).unwrap_err();
             assert_eq!(refusal.kind, RefusalKind::Policy);
-            assert!(refusal.to_string().contains(told), "{refusal}");
+            assert!(refusal.to_string().contains(expected), "{refusal}");
         }
     }
 }

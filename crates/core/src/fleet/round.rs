@@ -1,25 +1,25 @@
-//! One round of questions to many agents: whom to ask next, and how long the slowest took.
+//! A round of requests to many agents, with a limit on concurrent ones and the longest response time.
 
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 
-/// A question to each of many agents, put to so many of them at a time: what all of them did at
-/// once would hold up the signs of life that each of them waits for.
+/// A request to each of many agents, with a limit on those in progress: if all agents worked at once, their
+/// heartbeats could be delayed.
 ///
-/// [`poll_ask`](Round::poll_ask) names one after the other until it names nobody;
-/// [`handle_answer`](Round::handle_answer) makes room for the next.
+/// Call [`poll_request`](RequestRound::poll_request) until it returns `None`;
+/// [`handle_response`](RequestRound::handle_response) makes room for the next request.
 #[derive(Clone, Debug)]
 pub struct Round {
     agents: usize,
     at_a_time: usize,
     next: usize,
-    /// Who has been asked and when, and has not answered.
+    /// Agents with a request in progress, and its time of sending.
     asked: BTreeMap<usize, Instant>,
     slowest: Duration,
 }
 
 impl Round {
-    /// A round of so many agents, at least one at a time.
+    /// Creates a round of requests to this many agents, at most `at_a_time` (at least one) concurrently.
     pub fn new(agents: usize, at_a_time: usize) -> Round {
         Round {
             agents,
@@ -30,7 +30,8 @@ impl Round {
         }
     }
 
-    /// Whom to ask now; none while enough others have not answered, and after the last.
+    /// Returns the next agent to send the request to; `None` at the limit of concurrent requests, and after
+    /// the last agent.
     pub fn poll_ask(&mut self, now: Instant) -> Option<usize> {
         if self.next >= self.agents || self.asked.len() >= self.at_a_time {
             return None;
@@ -41,24 +42,25 @@ impl Round {
         Some(agent)
     }
 
-    /// An agent has answered, or will not any more. One that was not asked changes nothing.
+    /// Handles the response of an agent, or its failure to respond. An agent without a request in progress
+    /// has no effect.
     pub fn handle_answer(&mut self, agent: usize, now: Instant) {
         if let Some(asked) = self.asked.remove(&agent) {
             self.slowest = self.slowest.max(now.since(asked));
         }
     }
 
-    /// Asks nobody any more.
+    /// Cancels the round: no further requests are sent.
     pub fn call_off(&mut self) {
         self.agents = self.next;
     }
 
-    /// Whether everybody who was to be asked has answered.
+    /// Returns whether all requests were sent and answered.
     pub fn is_over(&self) -> bool {
         self.next >= self.agents && self.asked.is_empty()
     }
 
-    /// How long the slowest answer took so far.
+    /// Returns the longest response time so far.
     pub fn slowest(&self) -> Duration {
         self.slowest
     }
@@ -69,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_at_a_time_and_everybody_once() {
+    fn every_agent_gets_one_request_within_the_limit() {
         let mut round = Round::new(3, 2);
         let at = |ms| Instant::ZERO + Duration::from_millis(ms);
         assert_eq!(
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn called_off_nobody_else_is_asked() {
+    fn a_canceled_round_sends_no_more_requests() {
         let mut round = Round::new(9, 1);
         assert_eq!(round.poll_ask(Instant::ZERO), Some(0));
         round.call_off();

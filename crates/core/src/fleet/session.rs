@@ -1,64 +1,67 @@
-//! What may happen to an agent, and in which order: whose it is, which run it is in, and
-//! how far that run is. No clock, socket or thread.
+//! The state machine of an agent: its owner, its run and the phase of that run. It uses no clock, socket or
+//! thread.
 
 use super::{Refusal, RefusalKind};
 use alloc::format;
 use alloc::string::String;
 
-/// How far a run is.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// There is none.
+    /// There is no run.
     #[default]
     Idle,
-    /// What it needs is being opened.
+    /// The resources of the run are being set up.
     Preparing,
-    /// Only the start is missing.
+    /// The run is prepared and waits for its start.
     Ready,
-    /// It has a start, which may still be to come.
+    /// The run has a start time, which may be in the future.
     Running,
-    /// It is over, and its result at hand.
+    /// The run is complete, and its result is available.
     Done,
 }
 
 impl Phase {
-    /// In words.
+    /// Returns the name of the phase for messages.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Idle => "idle",
-            Phase::Preparing => "being prepared",
+            Phase::Preparing => "preparing",
             Phase::Ready => "ready",
             Phase::Running => "running",
-            Phase::Done => "over",
+            Phase::Done => "done",
         }
     }
 }
 
-/// The state of an agent towards its controller.
+/// The state of an agent with respect to its controller.
 ///
-/// [`attend`](Session::attend) gives it to a controller for good. A run then goes
-/// [`prepare`](Session::prepare) → [`prepared`](Session::prepared) → [`start`](Session::start)
-/// → [`begin`](Session::begin) → [`ended`](Session::ended) → [`collect`](Session::collect) → [`release`](Session::release).
-/// A later run may be prepared whenever none is being prepared or running.
+/// [`attend`](AgentSession::attend) gives the agent to a controller for the rest of the session. A run then
+/// goes through [`prepare`](AgentSession::prepare) → [`finish_preparing`](AgentSession::finish_preparing) →
+/// [`start`](AgentSession::start) → [`begin`](AgentSession::begin) →
+/// [`finish_run`](AgentSession::finish_run) → [`collect`](AgentSession::collect) →
+/// [`release`](AgentSession::release). The next run may be prepared at any time except while a run is being
+/// prepared or running.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     controller: Option<u64>,
     run: u64,
     phase: Phase,
-    /// The start of a running run, and whether it stands.
+    /// Start time of a running run, and whether it is final.
     start: (u64, bool),
 }
 
 impl Session {
-    /// That of an agent that nobody has, and whose last run was this: none up to it is taken again.
+    /// Creates the state of an agent without a controller whose last run was `run`; run numbers up to it
+    /// are not accepted again.
     pub fn after(run: u64) -> Session {
         Session { run, ..Session::default() }
     }
 
-    /// A controller takes the agent.
+    /// Locks the agent for a controller.
     pub fn attend(&mut self, controller: u64) -> Result<(), Refusal> {
         if controller == 0 {
-            return Err(order("a controller's number is not zero"));
+            return Err(order("the controller number must not be zero"));
         }
         if self.controller.is_some() {
             return Err(busy());
@@ -67,15 +70,15 @@ impl Session {
         Ok(())
     }
 
-    /// A run is to be prepared; the one before is forgotten.
+    /// Begins to prepare a run and drops the previous one.
     pub fn prepare(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
         self.belongs(controller)?;
         if run <= self.run {
-            return Err(order(format!("run {run} is asked for after run {}", self.run)));
+            return Err(order(format!("run {run} is not newer than run {}", self.run)));
         }
         match self.phase {
             Phase::Preparing | Phase::Running => {
-                return Err(order(format!("run {} is under way", self.run)));
+                return Err(order(format!("run {} is in progress", self.run)));
             }
             Phase::Idle | Phase::Ready | Phase::Done => {}
         }
@@ -84,21 +87,21 @@ impl Session {
         Ok(())
     }
 
-    /// Preparing that run has come to an end.
+    /// Records the end of the preparation of a run.
     pub fn prepared(&mut self, run: u64, ready: bool) {
         debug_assert_eq!((self.run, self.phase), (run, Phase::Preparing));
         self.phase = if ready { Phase::Ready } else { Phase::Idle };
     }
 
-    /// The prepared run is to start at `at_ns`, and it is `now_ns`. Until it begins, it may be told a later
-    /// start; an order for an earlier one was overtaken.
+    /// Schedules the prepared run to start at `at_ns`; the current time is `now_ns`. The start may be moved
+    /// to a later time until the run begins; an order for an earlier start is outdated and is refused.
     pub fn start(&mut self, controller: u64, run: u64, at_ns: u64, now_ns: u64) -> Result<(), Refusal> {
         self.belongs(controller)?;
         if (run, self.phase) == (self.run, Phase::Running) {
             return match self.start {
                 (start_ns, _) if at_ns == start_ns => Ok(()),
-                (start_ns, _) if at_ns < start_ns => Err(order("it was told a later start")),
-                (_, true) => Err(order(format!("run {run} begins already"))),
+                (start_ns, _) if at_ns < start_ns => Err(order("the run already has a later start")),
+                (_, true) => Err(order(format!("run {run} has already begun"))),
                 _ => {
                     self.start = (at_ns, false);
                     Ok(())
@@ -108,15 +111,15 @@ impl Session {
         self.expect(run, Phase::Ready)?;
         if at_ns < now_ns {
             let late = (now_ns - at_ns).div_ceil(1_000_000);
-            let reason = format!("the start was {late} ms ago when it was asked for");
+            let reason = format!("the start order arrived {late} ms late");
             return Err(Refusal::new(RefusalKind::Late, reason)
-                .remedy("this machine is overloaded, or the start was set too soon"));
+                .remedy("this machine is overloaded, or the start was too soon"));
         }
         (self.phase, self.start) = (Phase::Running, (at_ns, false));
         Ok(())
     }
 
-    /// The run begins for this start, which stands from now on; false where it has a later one.
+    /// Begins the run for this start, which is final from now on; returns false if a later start is set.
     pub fn begin(&mut self, at_ns: u64) -> bool {
         debug_assert_eq!(self.phase, Phase::Running);
         if self.start.0 != at_ns {
@@ -126,16 +129,16 @@ impl Session {
         true
     }
 
-    /// The run is to end early.
+    /// Checks that a controller may stop a run early.
     pub fn stop(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
         self.belongs(controller)?;
         if run != self.run() {
-            return Err(order(format!("run {run} is not under way")));
+            return Err(order(format!("run {run} is not in progress")));
         }
         Ok(())
     }
 
-    /// Forgets a run that has not started; false where there is none.
+    /// Drops a run that has not started; returns false if there is none.
     pub fn forget(&mut self) -> bool {
         let ready = self.phase == Phase::Ready;
         if ready {
@@ -144,19 +147,19 @@ impl Session {
         ready
     }
 
-    /// The run is over, its report at hand.
+    /// Records the end of the run; its report is available.
     pub fn ended(&mut self) {
         debug_assert_eq!(self.phase, Phase::Running);
         self.phase = Phase::Done;
     }
 
-    /// The report is asked for.
+    /// Checks that a controller may fetch the report.
     pub fn collect(&self, controller: u64, run: u64) -> Result<(), Refusal> {
         self.belongs(controller)?;
         self.expect(run, Phase::Done)
     }
 
-    /// The report has been received.
+    /// Drops the run after the controller has received its report.
     pub fn release(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
         self.belongs(controller)?;
         self.expect(run, Phase::Done)?;
@@ -164,35 +167,35 @@ impl Session {
         Ok(())
     }
 
-    /// The agent is to end.
+    /// Checks that a controller may shut down the agent.
     pub fn finish(&self, controller: u64) -> Result<(), Refusal> {
         self.belongs(controller)
     }
 
-    /// Whether a controller has the agent.
+    /// Returns whether the agent is locked by a controller.
     pub fn is_attended(&self) -> bool {
         self.controller.is_some()
     }
 
-    /// The last run that was asked for; zero before the first.
+    /// Returns the number of the last run requested; zero before the first.
     pub fn last_run(&self) -> u64 {
         self.run
     }
 
-    /// How far the run is.
+    /// Returns the phase of the run.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The run the phase is of; zero when idle.
+    /// Returns the number of the current run; zero when idle.
     pub fn run(&self) -> u64 {
         if self.phase == Phase::Idle { 0 } else { self.run }
     }
 
-    /// Whether the agent is this controller's.
+    /// Checks that the agent is locked by this controller.
     pub fn belongs(&self, controller: u64) -> Result<(), Refusal> {
         match self.controller {
-            None => Err(order("nobody attends this agent: open an Attend stream first")),
+            None => Err(order("no controller has locked this agent: open an Attend stream first")),
             Some(owner) if owner != controller => Err(busy()),
             Some(_) => Ok(()),
         }
@@ -204,15 +207,15 @@ impl Session {
         }
         let want = phase.name();
         Err(match self.run() {
-            0 => order(format!("run {run} is not {want}: there is none")),
+            0 => order(format!("run {run} is not {want}: the agent has no run")),
             now => order(format!("run {run} is not {want}: run {now} is {}", self.phase.name())),
         })
     }
 }
 
 fn busy() -> Refusal {
-    Refusal::new(RefusalKind::Busy, "another controller has this agent")
-        .remedy("wait until it has finished, or start another agent")
+    Refusal::new(RefusalKind::Busy, "this agent is locked by another controller")
+        .remedy("wait until it disconnects, or start another agent")
 }
 
 fn order(reason: impl Into<String>) -> Refusal {
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_follow_one_another() {
+    fn several_runs_complete_in_sequence() {
         let mut session = attended();
         for run in 1..4 {
             session.prepare(ME, run).unwrap();
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_before_is_never_taken_again() {
+    fn a_previous_run_number_is_never_accepted_again() {
         let mut session = Session::after(5);
         session.attend(ME).unwrap();
         for run in [0, 4, 5] {
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_out_of_order() {
+    fn orders_in_the_wrong_phase_are_refused() {
         let mut session = Session::default();
         assert_eq!(kind(session.prepare(ME, 1)), RefusalKind::Order);
         assert_eq!(kind(session.attend(0)), RefusalKind::Order);
@@ -296,7 +299,7 @@ mod tests {
         assert_eq!(kind(session.prepare(ME, 7)), RefusalKind::Order);
         session.stop(ME, 6).unwrap();
         assert!(!session.forget());
-        assert_eq!(session.phase(), Phase::Running, "the worker says when it has stopped");
+        assert_eq!(session.phase(), Phase::Running, "the run ends when the worker has stopped");
         assert_eq!(kind(session.stop(ME, 5)), RefusalKind::Order);
     }
 
@@ -308,7 +311,7 @@ mod tests {
         session.start(ME, 1, 100, 10).unwrap();
         session.start(ME, 1, 100, 20).unwrap();
         session.start(ME, 1, 300, 30).unwrap();
-        assert_eq!(kind(session.start(ME, 1, 100, 40)), RefusalKind::Order, "overtaken by the later one");
+        assert_eq!(kind(session.start(ME, 1, 100, 40)), RefusalKind::Order, "the later start replaced it");
         assert_eq!(kind(session.start(OTHER, 1, 500, 40)), RefusalKind::Busy);
         assert!(!session.begin(100));
         assert!(session.begin(300));

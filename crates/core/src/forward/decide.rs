@@ -1,9 +1,9 @@
-//! What is done with a packet: labels are worked on until one is swapped or none is left, addresses are
-//! looked up, what leaves gets the labels of its hop.
+//! The forwarding decision: label operations until a label is swapped or the stack is empty, then the
+//! address lookup, then the labels of the hop.
 //!
-//! Times to live and traffic classes follow RFC 3443 and RFC 3270 in the model of the label: in the
-//! uniform one they are one hop after another through the LSP, in the pipe the LSP is one hop and
-//! what is beneath keeps its own. Nothing here sends, waits or allocates for a packet.
+//! TTLs and traffic classes follow RFC 3443 and RFC 3270. In the uniform model, the TTL decreases at each
+//! hop of the LSP; in the pipe model, the LSP counts as one hop and the payload keeps its own TTL. The code
+//! neither sends nor waits, and does not allocate memory per packet.
 
 use super::lpm::Memory;
 use super::{Action, Fault, Incoming, Kind, Model, NO_HOP, Packet, Reason, Router, Target, Verdict};
@@ -11,8 +11,8 @@ use netstage_wire::ip::{self, v4, v6};
 use netstage_wire::mpls::{ENTRY, Entry, Label, MAX_DEPTH, Stack};
 
 impl<M: Memory> Router<M> {
-    /// Decides about a packet that came by an interface, and changes it as it is to leave. One that is
-    /// refused is as it came.
+    /// Decides about a packet from an interface and modifies it for its departure. A rejected packet is
+    /// unchanged.
     pub fn forward(&self, packet: &mut Packet<'_>, interface: u32) -> Verdict {
         let (start, kind) = (packet.start, packet.kind);
         let table = self.interfaces[interface as usize];
@@ -27,9 +27,9 @@ impl<M: Memory> Router<M> {
         verdict
     }
 
-    /// Works on labels until one is swapped, or none is left.
+    /// Processes labels until one is swapped or none is left.
     fn switch(&self, packet: &mut Packet<'_>, interface: u32, mut table: u32) -> Verdict {
-        // What was popped in the uniform model allows what is beneath no more than it had: a loop must not
+        // In the uniform model, the TTL of a popped label limits that of the payload, so that a loop cannot
         // renew it (RFC 3443 section 3.3).
         let mut limit = u8::MAX;
         for _ in 0..MAX_DEPTH {
@@ -44,7 +44,7 @@ impl<M: Memory> Router<M> {
                     (Incoming { action, model: Model::Uniform, expected: u64::MAX }, Some(kind))
                 }
                 Meaning::Entropy => {
-                    // It has done its service, and so has the label beneath, which stands for nothing.
+                    // The entropy label indicator and the entropy label below it are not needed here.
                     packet.start += ENTRY;
                     match Entry::read(&packet.bytes[packet.start..]) {
                         Some(entropy) if !entropy.bottom => packet.start += ENTRY,
@@ -68,11 +68,11 @@ impl<M: Memory> Router<M> {
                         continue;
                     }
                     let beneath = version(&packet.bytes[packet.start..]);
-                    // Routers that put no label of its own on IPv6 in an LSP of IPv4 (RFC 4798 section 3)
-                    // send it under the explicit null of IPv4, if that is what the LSP ends with.
+                    // Routers that send IPv6 over an LSP for IPv4 without a separate label (RFC 4798
+                    // section 3) use the explicit null label of IPv4 if the LSP ends with one.
                     let kind = match kind {
                         Some(Kind::V4) if beneath == Some(Kind::V6) => beneath,
-                        told => told.or(beneath),
+                        declared => declared.or(beneath),
                     };
                     let Some(kind) = kind else { return Verdict::Drop(Reason::Malformed) };
                     packet.kind = kind;
@@ -104,7 +104,7 @@ impl<M: Memory> Router<M> {
         }
     }
 
-    /// The labels of a hop take the place of the top one, whose time to live is as it counts here.
+    /// Replaces the top label, whose TTL is already limited, by the labels of a hop.
     #[inline(always)]
     fn swap(&self, packet: &mut Packet<'_>, top: Entry, model: Model, target: u32) -> Verdict {
         let number = match self.choose(target, || label_hash(&packet.bytes[packet.start..], self.seed)) {
@@ -130,7 +130,7 @@ impl<M: Memory> Router<M> {
         self.push(packet, number, outer, ttl, top.traffic_class)
     }
 
-    /// The next router wants what is beneath the top label (penultimate hop popping).
+    /// Pops the top label for the next router (penultimate hop popping).
     fn uncover(&self, packet: &mut Packet<'_>, hop: u32, top: Entry, model: Model) -> Verdict {
         packet.start += ENTRY;
         let bytes = &mut packet.bytes[packet.start..];
@@ -176,7 +176,7 @@ impl<M: Memory> Router<M> {
         self.leave(packet, Kind::V6, &ip)
     }
 
-    /// An IP packet leaves, with the labels of its hop.
+    /// Sends an IP packet, with the labels of its hop.
     #[inline(always)]
     fn leave(&self, packet: &mut Packet<'_>, kind: Kind, ip: &Ip) -> Verdict {
         if ip.target == 0 {
@@ -208,7 +208,8 @@ impl<M: Memory> Router<M> {
             return Verdict::Send { hop: number, start: packet.start, kind };
         };
         let ttl = if hop.model == Model::Uniform { ip.ttl - 1 } else { 255 };
-        // The class selector, the upper half of the DSCP (RFC 3270 section 4.2.1 lets it be mapped so).
+        // The traffic class is the class selector, the upper three bits of the DSCP (as RFC 3270 section
+        // 4.2.1 permits).
         let class = ip.class >> 5;
         let bottom = Entry { label: *innermost, traffic_class: class, bottom: true, ttl };
         let Some(start) = packet.start.checked_sub(ENTRY) else { return Verdict::Drop(Reason::NoRoom) };
@@ -218,7 +219,7 @@ impl<M: Memory> Router<M> {
         self.push(packet, number, outer, ttl, class)
     }
 
-    /// Puts further labels on top.
+    /// Pushes the outer labels.
     #[inline(always)]
     fn push(&self, packet: &mut Packet<'_>, hop: u32, outer: &[Label], ttl: u8, class: u8) -> Verdict {
         for label in outer.iter().rev() {
@@ -231,7 +232,7 @@ impl<M: Memory> Router<M> {
         Verdict::Send { hop, start: packet.start, kind: Kind::Mpls }
     }
 
-    /// The hop of a target, which is numbered from one on.
+    /// Selects a hop of a target, which is numbered from one.
     #[inline(always)]
     fn choose(&self, target: u32, hash: impl FnOnce() -> u32) -> Result<u32, Chosen> {
         let leading = &self.targets[target as usize - 1];
@@ -247,7 +248,7 @@ impl<M: Memory> Router<M> {
     }
 }
 
-/// What a label is to this router.
+/// Meaning of a label at this router.
 enum Meaning {
     Given(Incoming),
     Null(Kind),
@@ -256,23 +257,23 @@ enum Meaning {
     None(Reason),
 }
 
-/// No hop is chosen.
+/// Outcome for a target without a hop.
 enum Chosen {
     Local,
     Drop(Reason),
 }
 
-/// What matters of an IP packet.
+/// The fields of an IP packet that the decision uses.
 struct Ip {
     length: usize,
     may_divide: bool,
-    /// As it counts here.
+    /// TTL, limited by that of the removed labels.
     ttl: u8,
     class: u8,
     target: u32,
 }
 
-/// What IP packet these bytes begin.
+/// Returns the IP version of a packet.
 #[inline]
 fn version(bytes: &[u8]) -> Option<Kind> {
     match bytes.first()? >> 4 {
@@ -282,7 +283,7 @@ fn version(bytes: &[u8]) -> Option<Kind> {
     }
 }
 
-/// The time to live of what begins here becomes this, unless it is less already.
+/// Lowers the TTL of a packet to this value, unless it is already lower.
 #[inline(always)]
 fn lower_hops(kind: Kind, bytes: &mut [u8], ttl: u8) {
     let at = match kind {
@@ -293,7 +294,7 @@ fn lower_hops(kind: Kind, bytes: &mut [u8], ttl: u8) {
     let Some(now) = bytes.get_mut(at).filter(|now| **now > ttl) else { return };
     match kind {
         Kind::Mpls | Kind::V6 => *now = ttl,
-        // The checksum covers it.
+        // Changing the TTL requires an update of the checksum.
         Kind::V4 => {
             if let Ok(mut header) = v4::HeaderMut::new(bytes) {
                 header.set_ttl(ttl);
@@ -302,8 +303,8 @@ fn lower_hops(kind: Kind, bytes: &mut [u8], ttl: u8) {
     }
 }
 
-/// What is equal for the packets of a flow in an LSP: its entropy label (RFC 6790), or else the IP packet
-/// beneath, as far as there is one to be seen.
+/// Computes a hash that is equal for the packets of a flow in an LSP, from the entropy label (RFC 6790) or,
+/// without one, from the IP packet below the labels as far as it is readable.
 fn label_hash(bytes: &[u8], seed: u64) -> u32 {
     let (entries, _) = bytes.as_chunks::<ENTRY>();
     let mut above = None;
@@ -321,7 +322,7 @@ fn label_hash(bytes: &[u8], seed: u64) -> u32 {
     0
 }
 
-/// Spreads 20 bits over 32 (the finalizer of MurmurHash3).
+/// Spreads 20 bits over 32 bits (the finalizer of MurmurHash3).
 fn spread(mut bits: u32) -> u32 {
     bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
     bits = (bits ^ bits >> 13).wrapping_mul(0xc2b2_ae35);

@@ -1,14 +1,14 @@
-//! Longest-prefix match in a table that is read while it changes.
+//! Longest-prefix match in a table that can be read while it changes.
 //!
-//! The first 16 or 24 bits of an address index a row of words, each further eight bits a row of 256
-//! (Gupta, Lin and McKeown 1998 for IPv4, with as many rows below each other as IPv6 takes). A word is
-//! what the longest prefix leads to, or the number of a row below. With 24 bits first a lookup is one load
-//! for the prefixes most tables of IPv4 are made of, and a program in the kernel finds its way in the
-//! same memory.
+//! The first 16 or 24 bits of an address index a row of words, and each further eight bits index a row of
+//! 256 words (Gupta, Lin and McKeown 1998 for IPv4, extended by as many levels of rows as IPv6 needs). A
+//! word contains the value of the longest prefix or the number of a row on the next level. With 24 bits for
+//! the first row, a lookup takes one memory access for most prefixes of IPv4 tables. A program in the
+//! kernel can use the same memory.
 //!
-//! A prefix stands in all words it covers; beside each word the length of the prefix it is from, as
-//! DPDK's rte_lpm has it. A change writes words one by one, each of them whole, and a row before the word
-//! that leads to it: whoever reads meanwhile finds what was or what will be.
+//! A prefix is stored in all words it covers, and the length of the prefix is stored for each word, as in
+//! DPDK's rte_lpm. A change writes the words one by one, each atomically, and fills a row before the word
+//! that refers to it, so a concurrent reader finds either the old or the new value.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -16,44 +16,44 @@ use core::fmt;
 use core::ops::Bound;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Bits that index a row below the first.
+/// Number of bits that index a row below the first one.
 const BELOW: u32 = 8;
-/// Words of such a row.
+/// Number of words in such a row.
 const ROW: usize = 1 << BELOW;
-/// In a word: the rest is the number of a row below.
+/// Flag of a word that contains the number of a row instead of a value.
 const LEADS_ON: u32 = 1 << 31;
 
-/// The largest number a prefix may lead to; zero is nothing.
+/// Maximum value of a prefix; zero means no route.
 pub const MOST: u32 = LEADS_ON - 1;
 
-/// How large a table is.
+/// Size of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Bits that index the first row.
+    /// Number of bits that index the first row.
     pub first: u32,
-    /// Rows below it.
+    /// Number of rows below the first one.
     pub rows: usize,
 }
 
 impl Shape {
-    /// Words of memory it takes.
+    /// Returns the number of words of memory the table takes.
     pub fn words(self) -> usize {
         (1 << self.first) + self.rows * ROW
     }
 
-    /// Where a row below begins.
+    /// Returns the index of the first word of a row below the first one.
     fn row(self, number: u32) -> usize {
         (1 << self.first) + number as usize * ROW
     }
 }
 
-/// Words in memory that others may read.
+/// Words of memory that other readers may share.
 pub trait Memory {
-    /// As many as the table's shape says, all zero at first.
+    /// Returns the words: as many as the table's shape requires, initially zero.
     fn words(&self) -> &[AtomicU32];
 }
 
-/// Memory of the process's own.
+/// Memory of the process.
 impl Memory for Vec<AtomicU32> {
     #[inline]
     fn words(&self) -> &[AtomicU32] {
@@ -61,56 +61,59 @@ impl Memory for Vec<AtomicU32> {
     }
 }
 
-/// Zeros for a table of this shape.
+/// Allocates zeroed memory for a table of this shape.
 pub fn own_memory(shape: Shape) -> Vec<AtomicU32> {
     (0..shape.words()).map(|_| AtomicU32::new(0)).collect()
 }
 
-/// No row is left; the table is as it was.
+/// Error for a table without free rows; the table is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("there is no room for a prefix this long")
+        f.write_str("the table has no free row for a prefix of this length")
     }
 }
 
 impl core::error::Error for Full {}
 
-/// What stands in a word: where the longest prefix leads to, and its length.
+/// Contents of a word: the value of the longest prefix, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leaf {
     to: u32,
     length: u8,
 }
 
-/// Words of one row that a prefix covers, and how many bits lead to the row.
+/// The words of a row that a prefix covers.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: usize,
     words: usize,
 }
 
-/// Prefixes of addresses of up to 128 bits, which stand at the top of a `u128`.
+/// A table of prefixes of up to 128 bits, in the upper bits of a `u128`.
 #[derive(Debug)]
 pub struct Lpm<M> {
     shape: Shape,
     memory: M,
-    /// Of each word that leads on nowhere; of one that does, the prefix that was there before.
+    /// Length of the prefix in each word; for a word that refers to a row, of the prefix that it would
+    /// contain without the row.
     lengths: Vec<u8>,
     routes: BTreeMap<(u8, u128), u32>,
-    /// Rows nobody leads to any more. Somebody may still read them, so the one that waits longest is
-    /// taken first, and only when none is left that was never used.
+    /// Unused rows. Concurrent readers may still read them, so the one unused for the longest time is
+    /// reused first, and only when no row is left that was never used.
     free: VecDeque<u32>,
     used: u32,
 }
 
 impl<M: Memory> Lpm<M> {
-    /// An empty table.
+    /// Creates an empty table.
     ///
-    /// Panics if the memory has not the words of its shape, or the first row fewer than 8 bits or more
-    /// than 24.
+    /// # Panics
+    ///
+    /// Panics if the size of the memory does not match the shape, or the first row has fewer than 8 or more
+    /// than 24 bits.
     pub fn new(shape: Shape, memory: M) -> Lpm<M> {
         assert!((8..=24).contains(&shape.first) && shape.rows <= MOST as usize, "{shape:?}");
         assert_eq!(memory.words().len(), shape.words(), "{shape:?}");
@@ -118,45 +121,45 @@ impl<M: Memory> Lpm<M> {
         Lpm { shape, memory, lengths, routes: BTreeMap::new(), free: VecDeque::new(), used: 0 }
     }
 
-    /// How many prefixes there are.
+    /// Returns the number of prefixes.
     pub fn len(&self) -> usize {
         self.routes.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no prefixes.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
     }
 
-    /// The prefixes, by length and address, and what each leads to.
+    /// Iterates over address, length and value of the prefixes, ordered by length and address.
     pub fn routes(&self) -> impl Iterator<Item = (u128, u8, u32)> {
         self.routes.iter().map(|(&(length, address), &to)| (address, length, to))
     }
 
-    /// The same from the one behind this one on, which need not be there any more.
+    /// Iterates over the prefixes after the given one, which need not exist any more.
     pub fn routes_after(&self, address: u128, length: u8) -> impl Iterator<Item = (u128, u8, u32)> {
         let behind = (Bound::Excluded((length, address)), Bound::Unbounded);
         self.routes.range(behind).map(|(&(length, address), &to)| (address, length, to))
     }
 
-    /// What exactly this prefix leads to.
+    /// Returns the value of exactly this prefix.
     pub fn route(&self, address: u128, length: u8) -> Option<u32> {
         self.routes.get(&(length, address)).copied()
     }
 
-    /// Where the longest prefix leads to that holds an address; zero is nowhere.
+    /// Returns the value of the longest prefix that contains an address; zero if there is none.
     #[inline]
     pub fn get(&self, address: u128) -> u32 {
         self.find(128, |shift| (address >> shift) as usize)
     }
 
-    /// The same for an address of IPv4.
+    /// Returns the value of the longest prefix that contains an IPv4 address; zero if there is none.
     #[inline]
     pub fn get_v4(&self, address: u32) -> u32 {
         self.find(32, |shift| (address >> shift) as usize)
     }
 
-    /// Follows an address of so many bits, given without its last ones.
+    /// Looks up an address of `width` bits; `without_last` returns it shifted right by a number of bits.
     #[inline]
     fn find(&self, width: u32, without_last: impl Fn(u32) -> usize) -> u32 {
         let words = self.memory.words();
@@ -170,9 +173,11 @@ impl<M: Memory> Lpm<M> {
         word
     }
 
-    /// Has a prefix lead somewhere; what it led to before.
+    /// Sets the value of a prefix and returns its previous value.
     ///
-    /// Panics if the number is zero or beyond [`MOST`], the length is beyond 128, or the address has bits
+    /// # Panics
+    ///
+    /// Panics if the value is zero or above [`MAX_VALUE`], the length is above 128, or the address has bits
     /// beyond the length.
     pub fn insert(&mut self, address: u128, length: u8, to: u32) -> Result<Option<u32>, Full> {
         assert!((1..=MOST).contains(&to) && address & !mask(length) == 0, "{address:x}/{length} to {to}");
@@ -184,7 +189,7 @@ impl<M: Memory> Lpm<M> {
         Ok(self.routes.insert((length, address), to))
     }
 
-    /// Takes a prefix away; what it led to.
+    /// Removes a prefix and returns its value.
     pub fn remove(&mut self, address: u128, length: u8) -> Option<u32> {
         let before = self.routes.remove(&(length, address))?;
         let below = (0..length).rev().find_map(|shorter| {
@@ -197,7 +202,8 @@ impl<M: Memory> Lpm<M> {
         Some(before)
     }
 
-    /// Places of an address in the rows it leads through, from the first row on, as far as rows go.
+    /// Iterates over the word indices on the path of an address, from the first row down to the last
+    /// existing one.
     fn walk(&self, address: u128) -> impl Iterator<Item = usize> {
         let words = self.memory.words();
         let mut shift = 128 - self.shape.first;
@@ -213,7 +219,7 @@ impl<M: Memory> Lpm<M> {
         })
     }
 
-    /// Rows a prefix of this length lies below the first.
+    /// Returns the number of row levels below the first one that a prefix of this length needs.
     fn depth(&self, length: u8) -> usize {
         u32::from(length).saturating_sub(self.shape.first).div_ceil(BELOW) as usize
     }
@@ -222,7 +228,7 @@ impl<M: Memory> Lpm<M> {
         self.depth(length).saturating_sub(self.walk(address).count() - 1)
     }
 
-    /// The words a prefix covers in its row, which is made where it is not there yet.
+    /// Returns the words that a prefix covers in its row, and creates missing rows.
     fn span(&mut self, address: u128, length: u8) -> Span {
         let mut shift = 128 - self.shape.first;
         let mut place = (address >> shift) as usize;
@@ -235,7 +241,7 @@ impl<M: Memory> Lpm<M> {
         Span { start: place, words: 1 << (free_bits - shift) }
     }
 
-    /// The row a word leads to; a new one has what the word had.
+    /// Returns the row to which a word refers. A new row is filled with the previous contents of the word.
     fn row_below(&mut self, place: usize) -> u32 {
         let word = self.memory.words()[place].load(Ordering::Relaxed);
         if word & LEADS_ON != 0 {
@@ -246,7 +252,7 @@ impl<M: Memory> Lpm<M> {
                 self.used += 1;
                 self.used - 1
             }
-            false => self.free.pop_front().expect("there is one: it was counted before"),
+            false => self.free.pop_front().expect("the caller checked the number of free rows"),
         };
         let leaf = Leaf { to: word, length: self.lengths[place] };
         let start = self.shape.row(row);
@@ -255,7 +261,7 @@ impl<M: Memory> Lpm<M> {
         row
     }
 
-    /// Writes a leaf to all words of a span whose prefix has such a length, and below them.
+    /// Writes a leaf to all words of a span, and of the rows below, whose prefix length satisfies `is_due`.
     fn write(&mut self, span: Span, leaf: Leaf, is_due: impl Fn(u8) -> bool + Copy) {
         for place in span.start..span.start + span.words {
             let word = self.memory.words()[place].load(Ordering::Relaxed);
@@ -277,24 +283,24 @@ impl<M: Memory> Lpm<M> {
         self.memory.words()[place].store(leaf.to, Ordering::Release);
     }
 
-    /// Gives up the rows on an address's way that say nothing the word above them could not.
+    /// Frees the rows on the path of an address whose contents the word above can represent.
     fn prune(&mut self, address: u128, length: u8) {
         for depth in (1..=self.depth(length)).rev() {
-            let ways: Vec<usize> = self.walk(address).take(depth + 1).collect();
-            let &[.., above, within] = &ways[..] else { continue };
-            if ways.len() <= depth {
+            let path: Vec<usize> = self.walk(address).take(depth + 1).collect();
+            let &[.., above, within] = &path[..] else { continue };
+            if path.len() <= depth {
                 continue;
             }
             let start = within - (within - (1 << self.shape.first)) % ROW;
             let words = &self.memory.words()[start..start + ROW];
             let first = words[0].load(Ordering::Relaxed);
             let bits_above = self.shape.first as usize + BELOW as usize * (depth - 1);
-            let is_plain = first & LEADS_ON == 0
+            let is_uniform = first & LEADS_ON == 0
                 && words.iter().all(|word| word.load(Ordering::Relaxed) == first)
                 && self.lengths[start..start + ROW]
                     .iter()
                     .all(|length| usize::from(*length) <= bits_above && *length == self.lengths[start]);
-            if !is_plain {
+            if !is_uniform {
                 return;
             }
             let row = self.memory.words()[above].load(Ordering::Relaxed) & MOST;
@@ -304,9 +310,9 @@ impl<M: Memory> Lpm<M> {
     }
 }
 
-/// Ones where a prefix of this length has its bits.
+/// Returns the mask of the bits of a prefix of this length.
 fn mask(length: u8) -> u128 {
-    assert!(length <= 128, "a prefix has 128 bits at most");
+    assert!(length <= 128, "a prefix has at most 128 bits");
     u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
@@ -355,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_changes_nothing_and_rows_come_back() {
+    fn a_full_table_is_unchanged_and_freed_rows_are_reused() {
         let mut table = table(Shape { first: 16, rows: 2 });
         assert_eq!(table.insert(v4(10, 0, 0, 0), 16, 1), Ok(None));
         assert_eq!(table.insert(v4(10, 0, 0, 1), 32, 2), Ok(None));
@@ -371,7 +377,7 @@ mod tests {
         assert_eq!(table.get(v4(10, 0, 0, 1)), 2);
     }
 
-    /// Lengths and addresses close enough to each other to nest often.
+    /// Prefixes of lengths and addresses that often nest.
     fn prefixes() -> impl Strategy<Value = (u128, u8)> {
         (prop_oneof![0u8..=33, 120u8..=128], any::<[u8; 5]>()).prop_map(|(length, bits)| {
             let [a, b, c, d, e] = bits.map(|byte| u128::from(byte & 0x83));
@@ -382,9 +388,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_answers_as_a_list_would(
+        fn it_behaves_like_a_list_of_prefixes(
             steps in prop::collection::vec((prefixes(), any::<bool>(), 1u32..1000), 1..120),
-            asked in prop::collection::vec(prefixes(), 20),
+            queries in prop::collection::vec(prefixes(), 20),
         ) {
             let mut table = table(Shape { first: SMALL.first, rows: 4_000 });
             let mut list: Vec<(u128, u8, u32)> = Vec::new();
@@ -399,7 +405,7 @@ mod tests {
                 }
             }
             let around = list.iter().flat_map(|route| [route.0, route.0 | !mask(route.1), route.0.wrapping_sub(1)]);
-            for address in around.clone().chain(asked.iter().map(|(address, _)| *address)) {
+            for address in around.clone().chain(queries.iter().map(|(address, _)| *address)) {
                 let holding = list.iter().filter(|route| address & mask(route.1) == route.0);
                 let longest = holding.max_by_key(|route| route.1).map_or(0, |route| route.2);
                 prop_assert_eq!(table.get(address), longest, "{:x}", address);
@@ -407,7 +413,7 @@ mod tests {
             for (address, length, _) in core::mem::take(&mut list) {
                 table.remove(address, length);
             }
-            prop_assert!(table.is_empty() && table.free.len() == table.used as usize, "rows are given up");
+            prop_assert!(table.is_empty() && table.free.len() == table.used as usize, "all rows are freed");
             prop_assert!(table.memory.words()[..1 << 8].iter().all(|word| word.load(Ordering::Relaxed) == 0));
         }
     }

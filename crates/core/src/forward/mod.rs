@@ -1,8 +1,9 @@
-//! What an MPLS and IP router does with a packet: where it goes, and what is changed in it.
+//! The forwarding plane of an MPLS and IP router.
 //!
-//! - [`lpm`]: the longest prefix that holds an address.
-//! - [`Router`]: labels (RFC 3031, RFC 3032, RFC 4182, RFC 7274), next hops and tables of routes.
-//! - [`Router::forward`]: IP is routed or put into an LSP, a label swapped or popped; a [`Verdict`] is left.
+//! - [`lpm`]: longest-prefix match.
+//! - [`Forwarder`]: tables of labels (RFC 3031, RFC 3032, RFC 4182, RFC 7274), hops and routes.
+//! - [`Forwarder::forward`]: routes an IP packet or puts it into an LSP, swaps or pops labels, and returns
+//!   a [`ForwardingVerdict`].
 
 mod decide;
 pub mod lpm;
@@ -14,66 +15,67 @@ use lpm::{Lpm, Memory};
 use netstage_wire::mpls::Label;
 pub use verdict::{Fault, Kind, Packet, Reason, Verdict};
 
-/// Labels a router pushes at most.
+/// Maximum number of labels that a hop pushes.
 pub const MOST_LABELS: usize = 3;
 
-/// How an LSP's time to live and traffic class belong to those of what it carries.
+/// Model for the TTL and the traffic class of an LSP with respect to its payload (RFC 3443).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Model {
-    /// They are the same.
+    /// The LSP and its payload share the values.
     #[default]
     Uniform,
-    /// They are the LSP's own, from 255 on.
+    /// The LSP has its own values, and its TTL starts at 255.
     Pipe,
 }
 
-/// A neighbour by an interface, and the labels it is to find on top.
+/// A neighbor on an interface, and the labels to push for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The interface.
+    /// Interface of the neighbor.
     pub interface: u32,
-    /// Bytes of the largest packet the link takes, labels included.
+    /// MTU of the link in bytes, labels included.
     pub mtu: u16,
-    /// How what is pushed here belongs to what it is pushed on.
+    /// Tunnel model for the labels pushed here.
     pub model: Model,
     labels: [Label; MOST_LABELS],
     depth: u8,
 }
 
 impl Hop {
-    /// A hop; the outermost label comes first. None where there are more than [`MOST_LABELS`].
+    /// Creates a hop with these labels, outermost first. Returns `None` if there are more than [`MAX_LABELS`].
     pub fn new(interface: u32, mtu: u16, labels: &[Label], model: Model) -> Option<Hop> {
         let mut own = [Label::IPV4_EXPLICIT_NULL; MOST_LABELS];
         own.get_mut(..labels.len())?.copy_from_slice(labels);
         Some(Hop { interface, mtu, model, labels: own, depth: labels.len() as u8 })
     }
 
-    /// Its labels, the outermost first.
+    /// Returns the labels, outermost first.
     #[inline]
     pub fn labels(&self) -> &[Label] {
         &self.labels[..usize::from(self.depth)]
     }
 }
 
-/// What addresses or labels lead to.
+/// Target of addresses or labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// One of these hops, by number; the flow decides which.
+    /// One of these hops, by number, selected by a hash of the flow.
     Hops(Vec<u32>),
-    /// This router itself.
+    /// This router.
     Local,
-    /// Nothing, and nobody is told.
+    /// Silent discard.
     Discard,
 }
 
-/// A target, with its hop beside it where there is only one: a load less for nearly every packet.
+/// A target and, if it has exactly one hop, the number of that hop, which saves a memory access for nearly
+/// every packet.
 #[derive(Debug)]
 struct Leading {
     only: u32,
     target: Target,
 }
 
-/// No hop has this number.
+/// Marker for a target without a single hop.
 const NO_HOP: u32 = u32::MAX;
 
 impl Leading {
@@ -86,42 +88,42 @@ impl Leading {
     }
 }
 
-/// What is done with a label.
+/// Operation for a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The labels of a hop take its place; a hop without any pops it (penultimate hop popping).
+    /// Replace the label by the labels of a hop; a hop without labels pops it (penultimate hop popping).
     Swap {
-        /// The target, by number.
+        /// Number of the target.
         target: u32,
     },
-    /// It is taken off, and what is beneath is looked at: a label, or an address in a table.
+    /// Remove the label and continue with the next one, or look up the address in a table.
     Pop {
-        /// The table.
+        /// Number of the table.
         table: u32,
     },
 }
 
-/// A label this router has given out.
+/// A label that this router has assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// What is done with it.
+    /// Operation for the label.
     pub action: Action,
-    /// How the LSP that ends here belongs to what it carried.
+    /// Tunnel model of the LSP that ends here.
     pub model: Model,
-    /// Interfaces it may come by, a bit for each of the first 64.
+    /// Interfaces on which the label may arrive, one bit for each of the first 64.
     pub expected: u64,
 }
 
-/// Routes of one address space.
+/// Routes of one routing table.
 #[derive(Debug)]
 pub struct Table<M> {
-    /// Addresses of IPv4, at the top of the number; they lead to targets, from one on.
+    /// IPv4 routes, with addresses in the upper bits of the key; values are target numbers from one.
     pub v4: Lpm<M>,
-    /// Those of IPv6.
+    /// IPv6 routes.
     pub v6: Lpm<M>,
 }
 
-/// The label has a meaning of its own (RFC 7274).
+/// Error for a label with a reserved meaning (RFC 7274).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved;
 
@@ -130,23 +132,28 @@ pub struct Reserved;
 pub struct Router<M> {
     given: Labels,
     incoming: Vec<Incoming>,
-    /// Places there that no label has any more.
+    /// Free entries of `incoming`.
     free: Vec<usize>,
     targets: Vec<Leading>,
     hops: Vec<Hop>,
     tables: Vec<Table<M>>,
-    /// The table of each interface.
+    /// Number of the routing table of each interface.
     interfaces: Vec<u32>,
     seed: u64,
 }
 
 impl<M: Memory> Router<M> {
-    /// A router whose interfaces have these tables. The seed keeps routers in a row from dividing flows
-    /// alike.
+    /// Creates a forwarder with these routing tables and the table number of each interface. The seed makes
+    /// consecutive routers distribute flows over their hops differently.
     ///
-    /// Panics if there is no such table.
+    /// # Panics
+    ///
+    /// Panics if an interface refers to a missing table.
     pub fn new(tables: Vec<Table<M>>, interfaces: Vec<u32>, seed: u64) -> Router<M> {
-        assert!(interfaces.iter().all(|table| (*table as usize) < tables.len()), "every table is there");
+        assert!(
+            interfaces.iter().all(|table| (*table as usize) < tables.len()),
+            "each interface refers to an existing table"
+        );
         Router {
             given: Labels::default(),
             incoming: Vec::new(),
@@ -159,39 +166,43 @@ impl<M: Memory> Router<M> {
         }
     }
 
-    /// Adds a hop; its number.
+    /// Adds a hop and returns its number.
     pub fn add_hop(&mut self, hop: Hop) -> u32 {
         self.hops.push(hop);
         self.hops.len() as u32 - 1
     }
 
-    /// A hop.
+    /// Returns a hop.
     pub fn hop(&self, number: u32) -> &Hop {
         &self.hops[number as usize]
     }
 
-    /// Another hop in the place of one: all that led there leads on.
+    /// Replaces a hop; targets that refer to its number use the new one.
     pub fn set_hop(&mut self, number: u32, hop: Hop) {
         self.hops[number as usize] = hop;
     }
 
-    /// Adds a target; its number, from one on, as routes lead to it.
+    /// Adds a target and returns its number, counted from one as in the routes.
     ///
-    /// Panics if it names a hop that is not there.
+    /// # Panics
+    ///
+    /// Panics if the target contains the number of a missing hop.
     pub fn add_target(&mut self, target: Target) -> u32 {
         self.check(&target);
         self.targets.push(Leading::new(target));
         self.targets.len() as u32
     }
 
-    /// A target.
+    /// Returns a target.
     pub fn target(&self, number: u32) -> &Target {
         &self.targets[number as usize - 1].target
     }
 
-    /// Another target in the place of one: all that led there leads on.
+    /// Replaces a target; routes and labels that refer to its number use the new one.
     ///
-    /// Panics if it names a hop that is not there.
+    /// # Panics
+    ///
+    /// Panics if the target contains the number of a missing hop.
     pub fn set_target(&mut self, number: u32, target: Target) {
         self.check(&target);
         self.targets[number as usize - 1] = Leading::new(target);
@@ -199,35 +210,42 @@ impl<M: Memory> Router<M> {
 
     fn check(&self, target: &Target) {
         if let Target::Hops(hops) = target {
-            assert!(hops.iter().all(|hop| (*hop as usize) < self.hops.len()), "every hop is there");
+            assert!(hops.iter().all(|hop| (*hop as usize) < self.hops.len()), "each hop exists");
         }
     }
 
-    /// A table.
+    /// Returns a routing table.
     pub fn table(&self, number: u32) -> &Table<M> {
         &self.tables[number as usize]
     }
 
-    /// A table, to change its routes.
+    /// Returns a routing table for changes.
     pub fn table_mut(&mut self, number: u32) -> &mut Table<M> {
         &mut self.tables[number as usize]
     }
 
-    /// Has what comes by an interface looked up in a table. One more than there are is a new one.
+    /// Sets the routing table for packets from an interface. The next unused interface number adds an
+    /// interface.
     ///
-    /// Panics if there is no such table, or the interface is further beyond.
+    /// # Panics
+    ///
+    /// Panics if the table does not exist or the interface number is beyond the next unused one.
     pub fn set_interface(&mut self, interface: u32, table: u32) {
-        assert!((table as usize) < self.tables.len(), "the table is there");
+        assert!((table as usize) < self.tables.len(), "the table exists");
         match self.interfaces.get_mut(interface as usize) {
-            Some(place) => *place = table,
+            Some(slot) => *slot = table,
             None => {
-                assert_eq!(interface as usize, self.interfaces.len(), "it is the next one");
+                assert_eq!(
+                    interface as usize,
+                    self.interfaces.len(),
+                    "interfaces are numbered consecutively"
+                );
                 self.interfaces.push(table);
             }
         }
     }
 
-    /// Gives a label a meaning, in the place of what it meant; none of the reserved ones.
+    /// Assigns a label and returns its previous assignment; fails for reserved labels.
     pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<Option<Incoming>, Reserved> {
         if label.is_reserved() {
             return Err(Reserved);
@@ -237,14 +255,14 @@ impl<M: Memory> Router<M> {
         }
         let number = self.free.pop().unwrap_or(self.incoming.len());
         match self.incoming.get_mut(number) {
-            Some(place) => *place = incoming,
+            Some(slot) => *slot = incoming,
             None => self.incoming.push(incoming),
         }
         self.given.give(label, number).map_err(|_| Reserved)?;
         Ok(None)
     }
 
-    /// Takes a label back; what it meant.
+    /// Releases a label and returns its assignment.
     pub fn take_back(&mut self, label: Label) -> Option<Incoming> {
         let number = self.given.take_back(label)?;
         self.free.push(number);

@@ -1,4 +1,4 @@
-//! Packets through a router of two interfaces, by every operation.
+//! Packets through a router with two interfaces, for every operation.
 
 use super::lpm::{Shape, own_memory};
 use super::*;
@@ -59,8 +59,8 @@ fn labelled(entries: &[Entry], beneath: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Networks 10.N.0.0/16 and 2001:db8:N::/48 lead to target N; so do labels 100 + N, which are swapped, and
-/// 200 + N in the pipe. Labels 300 and 301 end here, in tables 0 and 1.
+/// Networks 10.N.0.0/16 and 2001:db8:N::/48 have target N, and so have the labels 100 + N (uniform model)
+/// and 200 + N (pipe model), which are swapped. Labels 300 (uniform) and 301 (pipe) are popped into table 0.
 struct Setup {
     router: Router<Vec<AtomicU32>>,
 }
@@ -94,13 +94,13 @@ impl Setup {
         let mut packet = Packet { bytes: &mut buffer, start: ROOM, kind };
         let verdict = self.router.forward(&mut packet, 0);
         let start = packet.start;
-        if let Verdict::Send { start: told, kind, .. } = verdict {
-            assert_eq!((told, kind), (start, packet.kind));
+        if let Verdict::Send { start: reported_start, kind, .. } = verdict {
+            assert_eq!((reported_start, kind), (start, packet.kind));
         }
         (verdict, buffer.split_off(start))
     }
 
-    /// What leaves, and by which hop.
+    /// Returns the hop, the protocol and the bytes of the packet that leaves.
     fn sent(&self, kind: Kind, bytes: &[u8]) -> (u32, Kind, Vec<u8>) {
         match self.forward(kind, bytes) {
             (Verdict::Send { hop, kind, .. }, bytes) => (hop, kind, bytes),
@@ -109,7 +109,7 @@ impl Setup {
     }
 }
 
-/// The labels, their times to live and classes, and the packet beneath.
+/// Returns the labels with their TTLs and traffic classes, and the packet below them.
 fn read(bytes: &[u8]) -> (Vec<(u32, u8, u8)>, &[u8]) {
     let stack = Stack::new(bytes).unwrap();
     let entries = stack.entries().map(|entry| (entry.label.number(), entry.ttl, entry.traffic_class));
@@ -139,7 +139,7 @@ fn ip_is_routed() {
         (v4([10, 2, 3, 4], 1, 1), Verdict::Refuse(Fault::TtlExceeded)),
         (v4([10, 9, 0, 0], 64, 1), Verdict::Refuse(Fault::NoRoute)),
     ] {
-        assert_eq!(refused(&bytes), (verdict, bytes.clone()), "it is as it came");
+        assert_eq!(refused(&bytes), (verdict, bytes.clone()), "a rejected packet is unchanged");
     }
     let mut broken = v4([10, 2, 3, 4], 64, 1);
     broken[15] ^= 1;
@@ -147,13 +147,13 @@ fn ip_is_routed() {
 }
 
 #[test]
-fn push_swap_and_pop_keep_times_to_live_in_both_models() {
+fn push_swap_and_pop_set_the_ttl_in_both_models() {
     for (model, outer) in [(Model::Uniform, 63), (Model::Pipe, 255)] {
         let setup = Setup::new(&[&[1001], &[1002, 1003, 1004], &[]], model);
         for (to, labels) in [(1, vec![1001]), (2, vec![1002, 1003, 1004])] {
             let (_, kind, bytes) = setup.sent(Kind::V4, &v4([10, to, 0, 1], 64, 1));
             let (entries, beneath) = read(&bytes);
-            // EF, 46, has the class selector 5.
+            // DSCP 46 (EF) has class selector 5.
             assert_eq!(entries, labels.iter().map(|number| (*number, outer, 5)).collect::<Vec<_>>());
             assert_eq!(kind, Kind::Mpls);
             is_whole(beneath, 63);
@@ -165,7 +165,7 @@ fn push_swap_and_pop_keep_times_to_live_in_both_models() {
     assert_eq!(read(&bytes), (vec![(1001, 39, 3), (77, 50, 3)], &inner[..]));
     let (_, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(102, 40)], &inner));
     assert_eq!(read(&bytes), (vec![(1002, 39, 3), (1003, 39, 3)], &inner[..]));
-    // The penultimate router: what is beneath leaves, its time to live lowered in the uniform model only.
+    // At the penultimate router the payload leaves, with a lower TTL only in the uniform model.
     for (number, ttl) in [(103, 39), (203, 64)] {
         let (_, kind, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(number, 40)], &inner));
         assert_eq!(kind, Kind::V4);
@@ -176,7 +176,7 @@ fn push_swap_and_pop_keep_times_to_live_in_both_models() {
 }
 
 #[test]
-fn a_label_that_ends_here_is_looked_beneath() {
+fn the_payload_of_a_popped_label_is_forwarded() {
     let setup = Setup::new(&[&[], &[1002]], Model::Uniform);
     let inner = v4([10, 1, 0, 1], 64, 1);
     for (labels, ttl) in [
@@ -184,7 +184,7 @@ fn a_label_that_ends_here_is_looked_beneath() {
         (vec![entry(301, 40)], 63),
         (vec![entry(0, 40)], 39),
         (vec![entry(300, 40), entry(0, 70)], 39),
-        // A pipe in a pipe; a label of more time than the one around it.
+        // A pipe in a pipe, where the inner label has a higher TTL than the outer one.
         (vec![entry(301, 40), entry(301, 50)], 63),
         (vec![entry(7, 40), entry(99_999, 40), entry(300, 30)], 29),
     ] {
@@ -196,7 +196,8 @@ fn a_label_that_ends_here_is_looked_beneath() {
     let (hop, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(300, 40), entry(2, 50)], &six));
     assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 39, 0)]));
     is_whole(read(&bytes).1, 39);
-    // IPv6 with no label of its own, in an LSP that ends with the explicit null of IPv4; not the other way.
+    // IPv6 without a separate label in an LSP that ends with the explicit null of IPv4; the reverse is an
+    // error.
     let (hop, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(0, 50)], &six));
     assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 49, 0)]));
     let (verdict, _) = setup.forward(Kind::Mpls, &labelled(&[entry(2, 40)], &inner));
@@ -204,7 +205,7 @@ fn a_label_that_ends_here_is_looked_beneath() {
 }
 
 #[test]
-fn what_cannot_go_on_says_why() {
+fn discarded_packets_have_a_reason() {
     let setup = Setup::new(&[&[1001], &[]], Model::Uniform);
     let inner = v4([10, 1, 0, 1], 64, 1);
     for (labels, verdict) in [
@@ -216,22 +217,22 @@ fn what_cannot_go_on_says_why() {
         (vec![entry(0, 40); 17], Verdict::Drop(Reason::TooDeep)),
     ] {
         let bytes = labelled(&labels, &inner);
-        let (found, after) = setup.forward(Kind::Mpls, &bytes);
-        assert_eq!(found, verdict, "{labels:?}");
-        assert!(!matches!(found, Verdict::Refuse(_)) || after == bytes);
+        let (actual, after) = setup.forward(Kind::Mpls, &bytes);
+        assert_eq!(actual, verdict, "{labels:?}");
+        assert!(!matches!(actual, Verdict::Refuse(_)) || after == bytes);
     }
-    // By another interface the label was given to nobody.
+    // The label was not advertised on the other interface.
     let mut buffer = labelled(&[entry(101, 40)], &inner);
     let mut packet = Packet { bytes: &mut buffer, start: 0, kind: Kind::Mpls };
     assert_eq!(setup.router.forward(&mut packet, 1), Verdict::Drop(Reason::Unexpected));
-    // Without room nothing is pushed.
+    // Without room before the packet, no label is pushed.
     let mut buffer = inner.clone();
     let mut packet = Packet { bytes: &mut buffer, start: 0, kind: Kind::V4 };
     assert_eq!(setup.router.forward(&mut packet, 0), Verdict::Drop(Reason::NoRoom));
 }
 
 #[test]
-fn what_is_too_large_is_divided_or_its_sender_told() {
+fn packets_above_the_mtu_are_fragmented_or_rejected() {
     let mut setup = Setup::new(&[&[1001]], Model::Uniform);
     let hop = *setup.router.hop(0);
     setup.router.set_hop(0, Hop { mtu: 100, ..hop });
@@ -244,7 +245,7 @@ fn what_is_too_large_is_divided_or_its_sender_told() {
 }
 
 #[test]
-fn flows_stay_on_their_way_and_spread_over_all() {
+fn each_flow_keeps_its_hop_and_flows_spread_over_all_hops() {
     let mut setup = Setup::new(&[&[], &[], &[]], Model::Uniform);
     let target = setup.router.add_target(Target::Hops(vec![0, 1, 2]));
     setup.router.table_mut(0).v4.insert(v4_bits([10, 99, 0, 0]), 16, target).unwrap();
@@ -264,7 +265,7 @@ fn flows_stay_on_their_way_and_spread_over_all() {
 
 proptest! {
     #[test]
-    fn no_bytes_are_too_strange(
+    fn arbitrary_bytes_never_panic(
         labels in prop::collection::vec((prop_oneof![0u32..16, 99u32..304, any::<u32>()], any::<u8>()), 0..6),
         tail in prop::collection::vec(any::<u8>(), 0..60),
         ip in any::<bool>(),

@@ -1,80 +1,80 @@
-//! A packet that is decided about, and what is to happen with it.
+//! A packet to forward, and the decision about it.
 
 use core::fmt;
 
-/// What a packet is, without its link's header.
+/// Protocol of a packet, without its link-layer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// IPv4.
     V4,
     /// IPv6.
     V6,
-    /// A label stack.
+    /// MPLS label stack.
     Mpls,
 }
 
-/// What is to happen with a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It leaves by this hop; it begins there in the buffer now, and is of this kind.
+    /// Send the packet to a hop.
     Send {
-        /// The hop, by number.
+        /// Number of the hop.
         hop: u32,
-        /// Where it begins.
+        /// Offset of the packet in the buffer after its modification.
         start: usize,
-        /// What it is.
+        /// Protocol of the packet after its modification.
         kind: Kind,
     },
-    /// It is for this router: what is left of it begins there.
+    /// Deliver the packet to this router.
     Local {
-        /// Where it begins.
+        /// Offset of the rest of the packet in the buffer.
         start: usize,
-        /// What it is.
+        /// Protocol of the rest.
         kind: Kind,
     },
-    /// It does not fit the hop's link, and may be divided: what is to be divided begins there, each piece
-    /// to be forwarded by itself.
+    /// Fragment the packet and forward each fragment: it exceeds the MTU of the hop and fragmentation is
+    /// allowed.
     Divide {
-        /// Bytes of the largest piece.
+        /// Maximum size of a fragment in bytes.
         mtu: u16,
-        /// Where it begins.
+        /// Offset of the packet to fragment in the buffer.
         start: usize,
     },
-    /// It goes no further, and its sender may be told. Nothing of it is changed.
+    /// Discard the packet, and possibly send an ICMP error to its sender. The packet is unchanged.
     Refuse(Fault),
-    /// It goes no further, and nobody is told.
+    /// Discard the packet silently.
     Drop(Reason),
 }
 
-/// Of what a sender is told.
+/// Reason for discarding a packet that can be reported to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No time to live is left.
+    /// The time to live is exhausted.
     TtlExceeded,
-    /// The link takes so many bytes of it, without its labels.
+    /// The packet exceeds the MTU of the link, which is this many bytes without labels.
     TooBig(u16),
-    /// No route holds its destination.
+    /// No route matches the destination.
     NoRoute,
 }
 
-/// Why a packet goes no further.
+/// Reason for discarding a packet silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It is no packet of its kind, or its checksum is wrong.
+    /// The packet is malformed or its checksum is wrong.
     Malformed,
-    /// No such label was given out.
+    /// The label is not assigned.
     UnknownLabel,
-    /// The label was not given to who is behind that interface.
+    /// The label was not advertised to the neighbors on the receiving interface.
     Unexpected,
-    /// A reserved label stands where it may not, or has no meaning here.
+    /// A reserved label is misplaced or not supported.
     Reserved,
-    /// More labels than a stack may have.
+    /// The label stack is too deep.
     TooDeep,
-    /// What it leads to has no hop.
+    /// The target has no hop.
     NoHop,
-    /// It is to be dropped.
+    /// A route discards the packet.
     Discarded,
-    /// There is no room before it for its labels.
+    /// The buffer has no room for labels before the packet.
     NoRoom,
 }
 
@@ -93,13 +93,13 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A packet in a buffer, with room before it.
+/// A packet in a buffer, with room for headers before it.
 #[derive(Debug)]
 pub struct Packet<'a> {
-    /// The buffer, to the packet's end.
+    /// The buffer, up to the end of the packet.
     pub bytes: &'a mut [u8],
-    /// Where the packet begins.
+    /// Offset of the packet.
     pub start: usize,
-    /// What it is.
+    /// Protocol of the packet.
     pub kind: Kind,
 }

@@ -1,16 +1,16 @@
-//! A speaker of the label distribution protocol (RFC 5036): whom it finds on its links or afar, the sessions it
-//! has with them, and the labels that both ends tell each other of.
+//! A speaker of the Label Distribution Protocol (RFC 5036): discovery of peers on links and of remote
+//! peers, sessions with them, and the exchange of labels.
 //!
-//! Labels are of the whole router, told without being asked for (downstream unsolicited), and kept whoever
-//! tells them (liberal retention). Which labels there are, where packets go and what they become is the
-//! caller's: it binds prefixes, and hears what peers have bound.
+//! The label space is per platform, labels are advertised without request (downstream unsolicited), and all
+//! received labels are kept (liberal retention). The caller binds labels to prefixes and learns the
+//! bindings of peers; allocation of labels and forwarding are its responsibility.
 //!
-//! - `discovery`: hellos, who may be connected to and when.
-//! - `session`: from a connection to a session that is up, and its end.
-//! - `receive`: what a session's bytes are, and what is wrong with them.
-//! - `labels`: what a peer tells of addresses and labels, and what follows.
-//! - `distribution`: what each peer is yet to be told, packed into PDUs.
-//! - `table`: what is bound to what.
+//! - `discovery`: hellos, and the time at which to connect to a peer.
+//! - `session`: a session from connection to end.
+//! - `receive`: decoding of a session's bytes, and error handling.
+//! - `labels`: received addresses and labels, and their consequences.
+//! - `distribution`: pending advertisements to each peer, packed into PDUs.
+//! - `table`: the bindings of this router and its peers.
 
 mod discovery;
 mod distribution;
@@ -37,59 +37,60 @@ pub use session::Phase;
 /// Longest path vector that fits into the shortest PDU, of 256 bytes.
 const MOST_HOPS: u8 = 32;
 
-/// A TCP connection, as the driver numbers them; numbers are not used again.
+/// Number of a TCP connection, assigned by the driver and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Connection(pub u64);
 
-/// When peers are told of a label (section 2.6.1).
+/// Time at which a label is advertised to peers (section 2.6.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Control {
-    /// As soon as it is bound.
+    /// As soon as the label is bound.
     #[default]
     Independent,
-    /// Once the next hop has told of one, or at the end of the LSP.
+    /// After the next hop has advertised a label; at once at the end of the LSP.
     Ordered,
 }
 
-/// What peers are told where an LSP ends here and has no label of its own.
+/// Advertisement for a prefix whose LSP ends here without a label of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Null {
-    /// To pop the label (penultimate-hop popping, RFC 3031 section 3.16).
+    /// Implicit null: the previous router pops the label (penultimate-hop popping, RFC 3031 section 3.16).
     #[default]
     Implicit,
-    /// To send the null label of the address family, whose traffic class arrives.
+    /// Explicit null of the address family, which preserves the traffic class up to this router.
     Explicit,
 }
 
-/// How a speaker is to be.
+/// Configuration of a speaker.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The router it speaks for.
+    /// Router ID.
     pub router: Ipv4Addr,
-    /// Where its sessions are.
+    /// Transport address: the local address of the sessions.
     pub transport: Ipv4Addr,
-    /// How long its hellos on interfaces hold, in whole seconds; three are sent in that time, and the lesser of
-    /// both ends' counts (section 3.5.2).
+    /// Hold time of link hellos in whole seconds. The lower value of both ends applies, and three hellos
+    /// are sent in that time (section 3.5.2).
     pub link_hold: Duration,
-    /// The same of hellos to single routers.
+    /// Hold time of targeted hellos in whole seconds.
     pub targeted_hold: Duration,
-    /// Whether it answers the targeted hellos of routers it does not look for itself (section 2.4.2).
+    /// Whether targeted hellos of routers that are not configured as targets are answered (section 2.4.2).
     pub accepts_targeted: bool,
-    /// Silence that ends a session, in whole seconds; the lesser of both ends' counts.
+    /// Keepalive time in whole seconds: silence after which a session ends. The lower value of both ends
+    /// applies.
     pub keepalive: Duration,
-    /// When peers are told of a label.
+    /// Time at which labels are advertised to peers.
     pub control: Control,
-    /// What they are told at the end of an LSP.
+    /// Advertisement at the end of an LSP.
     pub null: Null,
-    /// Most hops of an LSP where loops are looked for by hop counts and path vectors (section 2.8); up to
-    /// 32, so that a path fits into the shortest PDU.
+    /// Maximum number of hops of an LSP if loop detection by hop counts and path vectors is enabled
+    /// (section 2.8); at most 32, so that a path vector fits into the shortest PDU.
     pub loop_detection: Option<u8>,
-    /// Bindings kept of one peer; what it tells beyond is released at once.
+    /// Maximum number of mappings kept per peer; further ones are released at once.
     pub most_bindings: usize,
 }
 
 impl Config {
-    /// The defaults for a router whose sessions are at an address.
+    /// Creates the default configuration for a router ID and a transport address.
     pub fn new(router: Ipv4Addr, transport: Ipv4Addr) -> Config {
         Config {
             router,
@@ -106,36 +107,36 @@ impl Config {
     }
 }
 
-/// What a prefix is bound to.
+/// Binding of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// The LSP ends here.
+    /// The LSP ends at this router.
     Egress {
-        /// What packets are to come with; none is [`Config::null`].
+        /// Label of incoming packets; `None` for the null label of [`LdpConfig::null`].
         label: Option<Label>,
     },
-    /// Packets come with a label and go on.
+    /// Packets arrive with a label and are forwarded.
     Transit {
-        /// The label.
+        /// Label of incoming packets.
         label: Label,
-        /// To these addresses of neighbours, each as good as the others.
+        /// Addresses of the next hops, all of equal cost.
         next_hops: Vec<IpAddr>,
     },
 }
 
-/// Where packets of a bound prefix go: to a peer, with the label it has told of.
+/// A next hop of a bound prefix whose peer has advertised a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The next hop of the binding.
+    /// Address of the next hop in the binding.
     pub address: IpAddr,
     /// The peer that has this address.
     pub peer: Identifier,
-    /// Its label.
+    /// The label advertised by the peer.
     pub label: Label,
 }
 
 impl Binding {
-    /// The label that was allocated for it.
+    /// Returns the label allocated for the binding.
     pub fn label(&self) -> Option<Label> {
         match self {
             Binding::Egress { label } => *label,
@@ -144,151 +145,152 @@ impl Binding {
     }
 }
 
-/// Why something cannot be bound.
+/// Reason for rejecting a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is everything, or a length that addresses do not have.
+    /// The FEC is the wildcard, or its prefix length is invalid for the address family.
     NotAPrefix,
-    /// Labels below 16 have meanings of their own (RFC 7274).
+    /// The label is below 16 and has a reserved meaning (RFC 7274).
     ReservedLabel,
 }
 
-/// What the driver is to do.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transmit {
-    /// Send a datagram from the port of discovery to the same port: from an interface to
-    /// [`ALL_ROUTERS`](netstage_wire::ldp::ALL_ROUTERS), or from the own transport address to a router.
+    /// Send a datagram between the discovery ports: from an interface to
+    /// [`ALL_ROUTERS`](netstage_wire::ldp::ALL_ROUTERS), or from the local transport address to a router.
     Discovery {
-        /// The interface, or the router.
+        /// The interface or the router.
         scope: Scope,
         /// The datagram.
         bytes: Vec<u8>,
     },
-    /// Send bytes by a connection.
+    /// Send bytes on a connection.
     Stream {
         /// The connection.
         connection: Connection,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// Connect to a peer from the own transport address, and tell by [`Speaker::handle_connected`] or
-    /// [`Speaker::handle_refused`].
+    /// Connect to a peer from the local transport address, and report the result with
+    /// [`LdpSpeaker::handle_connected`] or [`LdpSpeaker::handle_connect_failed`].
     Connect {
         /// The peer.
         peer: Identifier,
-        /// Its transport address.
+        /// The transport address of the peer.
         address: Ipv4Addr,
     },
-    /// Close a connection, once what was sent before has left.
+    /// Close a connection after sending the pending bytes.
     Close {
         /// The connection.
         connection: Connection,
     },
 }
 
-/// Why a session ended, or never was.
+/// Reason for the end of a session, or for the failure to establish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The peer was told this.
+    /// This router sent this fatal notification.
     Sent(Status),
-    /// The peer told this.
+    /// The peer sent this fatal notification.
     Received(Status),
-    /// The connection is lost.
+    /// The connection was lost.
     Lost,
 }
 
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            End::Sent(status) => write!(f, "the peer was told: {status}"),
-            End::Received(status) => write!(f, "the peer says: {status}"),
-            End::Lost => f.write_str("the connection is lost"),
+            End::Sent(status) => write!(f, "notification sent: {status}"),
+            End::Received(status) => write!(f, "notification received: {status}"),
+            End::Lost => f.write_str("connection lost"),
         }
     }
 }
 
-/// What has happened.
+/// An event for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A session is up.
+    /// A session is operational.
     Up {
-        /// With whom.
+        /// The peer.
         peer: Identifier,
     },
-    /// A session is no more, and nothing that was told in it counts any longer.
+    /// A session has ended, and everything received in it is void.
     Down {
-        /// With whom.
+        /// The peer.
         peer: Identifier,
-        /// Why.
+        /// The reason.
         why: End,
     },
-    /// A session has not come up; it is tried again later and later.
+    /// A session could not be established; it is retried after increasing delays.
     Refused {
-        /// With whom.
+        /// The peer.
         peer: Identifier,
-        /// Why.
+        /// The reason.
         why: End,
     },
-    /// A peer has bound a label.
+    /// A peer has advertised a label.
     Mapping {
         /// The peer.
         peer: Identifier,
-        /// For what.
+        /// The prefix.
         fec: Fec,
         /// The label.
         label: Label,
     },
-    /// A peer has withdrawn it.
+    /// A peer has withdrawn a label.
     Withdrawn {
         /// The peer.
         peer: Identifier,
-        /// For what.
+        /// The prefix.
         fec: Fec,
         /// The label.
         label: Label,
     },
-    /// An address is a peer's, or is no more.
+    /// A peer has advertised or withdrawn an address.
     Address {
         /// The peer.
         peer: Identifier,
         /// The address.
         address: IpAddr,
-        /// It is.
+        /// Whether the address was advertised.
         is_there: bool,
     },
-    /// Packets of a bound prefix go elsewhere from now on: what an entry of a label table is made of.
+    /// The outgoing labels of a bound prefix have changed; the label table has to be updated.
     Outgoing {
         /// The prefix.
         fec: Fec,
-        /// Those of its next hops that have told of a label, in their order; none: nobody has.
+        /// The next hops whose peers have advertised a label, in the order of the binding; may be empty.
         to: Vec<NextHop>,
     },
-    /// No peer uses a label any more that is bound to nothing: it may be bound again.
+    /// No peer uses a label any more that is not bound to a prefix: it may be bound again.
     Free {
         /// The label.
         label: Label,
     },
-    /// A peer has told of more than [`Config::most_bindings`] or more addresses than anybody has, and some
-    /// of it is not kept.
+    /// A peer has exceeded [`LdpConfig::max_bindings`] or the limit on addresses, and some of its
+    /// advertisements are not kept.
     Full {
         /// The peer.
         peer: Identifier,
     },
-    /// A peer told something that ends no session.
+    /// A peer sent a notification that does not end the session.
     Notified {
         /// The peer.
         peer: Identifier,
-        /// What.
+        /// The status.
         status: Status,
     },
 }
 
-/// A speaker.
+/// An LDP speaker.
 ///
-/// Call [`handle_hello`](Speaker::handle_hello), [`handle_bytes`](Speaker::handle_bytes) and the others as
-/// things happen and [`handle_timeout`](Speaker::handle_timeout) at
-/// [`poll_timeout`](Speaker::poll_timeout); after each, [`poll_transmit`](Speaker::poll_transmit) and
-/// [`poll_event`](Speaker::poll_event) until they return `None`.
+/// Call [`handle_hello`](LdpSpeaker::handle_hello), [`handle_bytes`](LdpSpeaker::handle_bytes) and the
+/// other handlers for each input, and [`handle_timeout`](LdpSpeaker::handle_timeout) at
+/// [`poll_timeout`](LdpSpeaker::poll_timeout). After each call, call
+/// [`poll_transmit`](LdpSpeaker::poll_transmit) and [`poll_event`](LdpSpeaker::poll_event) until they
+/// return `None`.
 #[derive(Debug)]
 pub struct Speaker {
     config: Config,
@@ -298,14 +300,14 @@ pub struct Speaker {
     sessions: BTreeMap<Connection, Session>,
     addresses: BTreeSet<IpAddr>,
     table: Table,
-    /// What the last message of this speaker was numbered.
+    /// ID of the last message sent.
     message_id: u32,
     transmits: VecDeque<Transmit>,
     events: VecDeque<Event>,
 }
 
 impl Speaker {
-    /// A speaker that has no interface, address or binding yet.
+    /// Creates a speaker without interfaces, addresses and bindings.
     pub fn new(config: Config) -> Speaker {
         let loop_detection = config.loop_detection.map(|hops| hops.clamp(1, MOST_HOPS));
         Speaker {
@@ -322,12 +324,12 @@ impl Speaker {
         }
     }
 
-    /// Who it is.
+    /// Returns the LDP identifier of this router.
     pub fn identifier(&self) -> Identifier {
         Identifier { router: self.config.router, space: 0 }
     }
 
-    /// Says which addresses are this router's, so that peers find it as a next hop.
+    /// Sets the addresses of this router, which are advertised so that peers recognize it as a next hop.
     pub fn set_addresses(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.addresses = addresses.into_iter().collect();
         for session in self.sessions.values_mut().filter(|session| session.is_up()) {
@@ -335,8 +337,8 @@ impl Speaker {
         }
     }
 
-    /// Binds a prefix, in place of what it was bound to. A label that it no longer has is not to be used for
-    /// anything else before [`Event::Free`].
+    /// Binds a prefix and replaces its previous binding. A label that is no longer bound must not be reused
+    /// before [`LdpEvent::Free`].
     pub fn bind(&mut self, fec: Fec, binding: Binding) -> Result<(), Refused> {
         let fec = match fec {
             Fec::Prefix { address, length } => Fec::prefix(address, length).ok_or(Refused::NotAPrefix)?,
@@ -348,7 +350,7 @@ impl Speaker {
         Ok(())
     }
 
-    /// Binds a prefix to nothing.
+    /// Removes the binding of a prefix.
     pub fn unbind(&mut self, fec: Fec) {
         let Some((freed, outgoing)) = self.table.unbind(fec) else { return };
         self.events.extend(freed.map(|label| Event::Free { label }));
@@ -357,7 +359,7 @@ impl Speaker {
         self.refresh(fec);
     }
 
-    /// Looks up where a prefix's packets go, and sees to it that peers are told what follows.
+    /// Updates the outgoing labels of a prefix and schedules the advertisements that follow from them.
     fn refresh(&mut self, fec: Fec) {
         self.events.extend(self.table.refresh(fec).map(|to| Event::Outgoing { fec, to }));
         for session in self.sessions.values_mut().filter(|session| session.is_up()) {
@@ -365,13 +367,13 @@ impl Speaker {
         }
     }
 
-    /// What has happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// What the driver is to do. What a connection is to carry waits here while it is not
-    /// [writable](Speaker::set_writable).
+    /// Returns the next action for the driver. Bytes for a connection that is not
+    /// [writable](LdpSpeaker::set_writable) stay pending.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         if let Some(transmit) = self.transmits.pop_front() {
             return Some(transmit);
@@ -384,7 +386,7 @@ impl Speaker {
         })
     }
 
-    /// When to call [`handle_timeout`](Speaker::handle_timeout).
+    /// Returns the time of the next call of [`handle_timeout`](LdpSpeaker::handle_timeout).
     pub fn poll_timeout(&self) -> Instant {
         let hellos = self.hellos.values().map(|sending| sending.next);
         let adjacencies = self.adjacencies.values().map(|adjacency| adjacency.expires);
@@ -393,7 +395,8 @@ impl Speaker {
         hellos.chain(adjacencies).chain(sessions).chain(attempts).min().unwrap_or(Instant::NEVER)
     }
 
-    /// The time of [`poll_timeout`](Speaker::poll_timeout) has come; harmless at any other.
+    /// Handles the expiry of [`poll_timeout`](LdpSpeaker::poll_timeout); calling it at any other time has
+    /// no effect.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.expire_adjacencies(now);
         self.expire_sessions(now);
@@ -401,32 +404,32 @@ impl Speaker {
         self.connect(now);
     }
 
-    /// Peers with which a session is up.
+    /// Iterates over the peers with an operational session.
     pub fn peers(&self) -> impl Iterator<Item = Identifier> + '_ {
         self.sessions.values().filter(|session| session.is_up()).filter_map(|session| session.peer)
     }
 
-    /// What a prefix is bound to.
+    /// Returns the binding of a prefix.
     pub fn binding(&self, fec: Fec) -> Option<&Binding> {
         self.table.binding(fec)
     }
 
-    /// To whom packets of a bound prefix go, and with which labels.
+    /// Returns the next hops of a bound prefix and their labels.
     pub fn outgoing(&self, fec: Fec) -> &[NextHop] {
         self.table.outgoing(fec)
     }
 
-    /// All labels that peers have told of for a prefix.
+    /// Iterates over the labels that peers have advertised for a prefix.
     pub fn mappings_for(&self, fec: Fec) -> impl Iterator<Item = (Identifier, Label)> + '_ {
         self.table.mappings_for(fec)
     }
 
-    /// All that a peer has told of.
+    /// Iterates over the mappings that a peer has advertised.
     pub fn mappings_of(&self, peer: Identifier) -> impl Iterator<Item = (Fec, Label)> + '_ {
         self.table.mappings_of(peer)
     }
 
-    /// The peer that has an address.
+    /// Returns the peer that has an address.
     pub fn owner(&self, address: IpAddr) -> Option<Identifier> {
         self.table.owner(address)
     }

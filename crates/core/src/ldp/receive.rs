@@ -1,5 +1,5 @@
-//! What a peer's bytes are (RFC 5036 sections 3.1 and 3.5): PDUs are cut out of the stream, their messages
-//! read, and what is wrong answered, or the session ended, as section 3.5.1 has it.
+//! Receiving from a session (RFC 5036 sections 3.1 and 3.5): splits the byte stream into PDUs, decodes
+//! their messages, and answers errors or ends the session according to section 3.5.1.
 
 use super::{Connection, End, Event, Speaker};
 use crate::time::Instant;
@@ -7,11 +7,11 @@ use netstage_wire::ldp::message::{Message, Notification, kind};
 use netstage_wire::ldp::write::Outgoing;
 use netstage_wire::ldp::{Identifier, Pdu, Raw, Status};
 
-/// Answers that a peer may leave unread.
+/// Maximum number of replies pending for a peer that does not read them.
 const MOST_REPLIES: usize = 65_536;
 
 impl Speaker {
-    /// Bytes of a connection arrived.
+    /// Handles received bytes of a connection.
     pub fn handle_bytes(&mut self, now: Instant, connection: Connection, bytes: &[u8]) {
         let Some(session) = self.sessions.get_mut(&connection) else { return };
         let mut input = core::mem::take(&mut session.input);
@@ -30,8 +30,8 @@ impl Speaker {
         }
     }
 
-    /// Takes a PDU that a stream begins with, and tells how many bytes it is; none: it has not all come, or
-    /// waits for a hello.
+    /// Processes the PDU at the beginning of a stream and returns its length; zero if it is incomplete or
+    /// the hello of the peer is still missing.
     fn take_pdu(
         &mut self,
         now: Instant,
@@ -64,7 +64,7 @@ impl Speaker {
         Ok(length)
     }
 
-    /// Does what a message says; one that is wrong but ends no session is answered.
+    /// Processes a message. An error that does not end the session is answered with a notification.
     fn take_message(
         &mut self,
         now: Instant,
@@ -79,7 +79,7 @@ impl Speaker {
             }
             message => message,
         };
-        let done = message.and_then(|message| match message {
+        let result = message.and_then(|message| match message {
             None => Ok(()),
             Some(Message::Initialization(theirs)) => self.take_initialization(now, connection, &theirs),
             Some(Message::KeepAlive) => self.take_keepalive(now, connection),
@@ -87,13 +87,13 @@ impl Speaker {
                 self.events.extend(is_up.then_some(Event::Notified { peer, status: notification.status }));
                 Ok(())
             }
-            // Until a session is up, whatever else is said refuses it (section 2.5.4).
+            // Before the session is operational, any other message terminates it (section 2.5.4).
             Some(_) if !is_up => Err(Status::SHUTDOWN),
             Some(message) => self.take_told(connection, peer, raw.id, &message),
         });
-        match done {
+        match result {
             Err(status) if status.is_fatal() || !is_up => return Err(End::Sent(status)),
-            // What is wrong with a notification is not worth another one.
+            // An invalid notification is not answered.
             Err(status) if raw.kind != kind::NOTIFICATION => {
                 self.reply(connection, Outgoing::Notification(about(status, raw.id, raw.kind)));
             }
@@ -110,7 +110,7 @@ impl Speaker {
     }
 }
 
-/// A notification about a message.
+/// Creates a notification about a message.
 pub(super) fn about(status: Status, message_id: u32, message_kind: u16) -> Notification {
     Notification { status, message_id, message_kind, request_id: None }
 }

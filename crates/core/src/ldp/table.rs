@@ -1,5 +1,6 @@
-//! What is bound to what: this router's labels, those that peers told of (all are kept, section 2.6.2.2),
-//! and which peer has an address. It decides where a prefix's packets go, and not what anybody is told.
+//! The label information base: the bindings of this router, the mappings of its peers (all are kept,
+//! section 2.6.2.2), and the owners of addresses. It determines the outgoing labels of prefixes, but not
+//! the advertisements.
 
 use super::{Binding, NextHop, Refused};
 use alloc::boxed::Box;
@@ -10,7 +11,7 @@ use netstage_wire::ldp::Identifier;
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::mpls::Label;
 
-/// What a peer told of a prefix.
+/// A label mapping received from a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remote {
     pub label: Label,
@@ -33,17 +34,17 @@ struct Peer {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     own: BTreeMap<Fec, Own>,
-    /// Prefixes by their next hops.
+    /// Bound prefixes by next hop.
     via: BTreeMap<IpAddr, BTreeSet<Fec>>,
     peers: BTreeMap<Identifier, Peer>,
-    /// Peers that say an address is theirs; the first who said so is believed.
+    /// Peers that have advertised an address; the first one counts as its owner.
     owners: BTreeMap<IpAddr, Vec<Identifier>>,
-    /// How many own bindings and peers hold a label that was allocated.
+    /// Reference counts of allocated labels, held by local bindings and by peers.
     holders: BTreeMap<Label, u32>,
 }
 
 impl Table {
-    /// Binds a prefix, and tells which label nobody holds any more.
+    /// Binds a prefix and returns the previous label if it is free now.
     pub fn bind(&mut self, fec: Fec, binding: Binding) -> Result<Option<Label>, Refused> {
         if fec == Fec::Wildcard {
             return Err(Refused::NotAPrefix);
@@ -51,7 +52,7 @@ impl Table {
         if binding.label().is_some_and(Label::is_reserved) {
             return Err(Refused::ReservedLabel);
         }
-        // It is held before it is given up, for it may be the same label.
+        // The new label is held before the old one is released, because they may be equal.
         if let Some(label) = binding.label() {
             self.hold(label);
         }
@@ -59,13 +60,13 @@ impl Table {
         for next_hop in next_hops(&binding) {
             self.via.entry(*next_hop).or_default().insert(fec);
         }
-        // Where its packets went is compared when the caller refreshes it.
+        // The old outgoing labels are kept for the comparison in `refresh`.
         let (label, outgoing) = freed.unwrap_or_default();
         self.own.insert(fec, Own { binding, outgoing });
         Ok(label)
     }
 
-    /// Takes a binding away, if there is one: the label that nobody holds any more, and where packets went.
+    /// Removes a binding; returns its label if it is free now, and its outgoing labels.
     pub fn unbind(&mut self, fec: Fec) -> Option<(Option<Label>, Vec<NextHop>)> {
         let own = self.own.remove(&fec)?;
         for next_hop in next_hops(&own.binding) {
@@ -80,14 +81,14 @@ impl Table {
         Some((freed, own.outgoing))
     }
 
-    /// Somebody holds a label.
+    /// Adds a holder of a label.
     pub fn hold(&mut self, label: Label) {
         if !label.is_reserved() {
             *self.holders.entry(label).or_default() += 1;
         }
     }
 
-    /// Somebody holds it no more; given back if nobody does.
+    /// Removes a holder of a label; returns the label if it is free now.
     pub fn let_go(&mut self, label: Label) -> Option<Label> {
         let holders = self.holders.get_mut(&label)?;
         *holders -= 1;
@@ -98,7 +99,7 @@ impl Table {
         Some(label)
     }
 
-    /// Labels that somebody holds.
+    /// Iterates over the labels with holders.
     #[cfg(test)]
     pub fn holders(&self) -> impl Iterator<Item = Label> + '_ {
         self.holders.keys().copied()
@@ -112,7 +113,7 @@ impl Table {
         self.own.keys().copied()
     }
 
-    /// What the peers at a prefix's next hops told of it.
+    /// Iterates over the mappings that the peers at a prefix's next hops have advertised.
     pub fn downstream(&self, fec: Fec) -> impl Iterator<Item = (NextHop, &Remote)> {
         let next_hops = self.own.get(&fec).map_or(&[][..], |own| next_hops(&own.binding));
         next_hops.iter().filter_map(move |address| {
@@ -122,18 +123,18 @@ impl Table {
         })
     }
 
-    /// Whether packets of a bound prefix go to a peer if it tells of a label.
+    /// Returns whether a peer is a next hop of a bound prefix.
     pub fn is_via(&self, fec: Fec, peer: Identifier) -> bool {
         let next_hops = self.binding(fec).map_or(&[][..], next_hops);
         next_hops.iter().any(|next_hop| self.owner(*next_hop) == Some(peer))
     }
 
-    /// Where a prefix's packets go, as it was last refreshed.
+    /// Returns the outgoing labels of a prefix, as of the last refresh.
     pub fn outgoing(&self, fec: Fec) -> &[NextHop] {
         self.own.get(&fec).map_or(&[], |own| &own.outgoing)
     }
 
-    /// Looks up anew where a prefix's packets go, and tells if that has changed.
+    /// Updates the outgoing labels of a prefix and returns them if they have changed.
     pub fn refresh(&mut self, fec: Fec) -> Option<Vec<NextHop>> {
         let outgoing: Vec<NextHop> = self.downstream(fec).map(|(next_hop, _)| next_hop).collect();
         let own = self.own.get_mut(&fec)?;
@@ -144,7 +145,7 @@ impl Table {
         Some(outgoing)
     }
 
-    /// The peer that has an address.
+    /// Returns the peer that has an address.
     pub fn owner(&self, address: IpAddr) -> Option<Identifier> {
         self.owners.get(&address)?.first().copied()
     }
@@ -170,17 +171,17 @@ impl Table {
         self.peers.get(&peer).map_or(0, |peer| peer.addresses.len())
     }
 
-    /// A peer told of a prefix; what it told before is given back.
+    /// Stores a mapping of a peer and returns the one it replaces.
     pub fn insert(&mut self, peer: Identifier, fec: Fec, remote: Remote) -> Option<Remote> {
         self.peers.entry(peer).or_default().mappings.insert(fec, remote)
     }
 
-    /// Takes away what a peer told of a prefix.
+    /// Removes and returns a mapping of a peer.
     pub fn remove(&mut self, peer: Identifier, fec: Fec) -> Option<Remote> {
         self.peers.get_mut(&peer)?.mappings.remove(&fec)
     }
 
-    /// An address is a peer's; tells whether that is new.
+    /// Adds an address of a peer; returns whether it is new.
     pub fn add_address(&mut self, peer: Identifier, address: IpAddr) -> bool {
         let is_new = self.peers.entry(peer).or_default().addresses.insert(address);
         if is_new {
@@ -189,13 +190,13 @@ impl Table {
         is_new
     }
 
-    /// An address is a peer's no more; tells whether it was.
+    /// Removes an address of a peer; returns whether it was present.
     pub fn remove_address(&mut self, peer: Identifier, address: IpAddr) -> bool {
-        let was_there = self.peers.get_mut(&peer).is_some_and(|peer| peer.addresses.remove(&address));
-        if was_there {
+        let was_present = self.peers.get_mut(&peer).is_some_and(|peer| peer.addresses.remove(&address));
+        if was_present {
             self.disown(peer, address);
         }
-        was_there
+        was_present
     }
 
     fn disown(&mut self, peer: Identifier, address: IpAddr) {
@@ -206,12 +207,12 @@ impl Table {
         }
     }
 
-    /// Bound prefixes whose next hop is an address.
+    /// Returns the bound prefixes that have this next hop.
     pub fn via(&self, address: IpAddr) -> Vec<Fec> {
         self.via.get(&address).map_or_else(Vec::new, |fecs| fecs.iter().copied().collect())
     }
 
-    /// Forgets all a peer told; gives the bound prefixes whose packets went to it.
+    /// Removes all addresses and mappings of a peer; returns the bound prefixes for which it was a next hop.
     pub fn forget(&mut self, peer: Identifier) -> BTreeSet<Fec> {
         let known = self.peers.remove(&peer).unwrap_or_default();
         let mut fecs = BTreeSet::new();
@@ -223,7 +224,7 @@ impl Table {
     }
 }
 
-/// Where packets of a binding go on.
+/// Returns the next hops of a binding.
 fn next_hops(binding: &Binding) -> &[IpAddr] {
     match binding {
         Binding::Egress { .. } => &[],

@@ -1,24 +1,23 @@
-//! Exact intervals of a probability from counts (Clopper and Pearson 1934), and the tails of
-//! the chi-square distribution they and the fits need.
+//! Exact confidence intervals of a probability from counts (Clopper and Pearson 1934), and the tails of the
+//! chi-square distribution used by the fits.
 
 use serde::{Deserialize, Serialize};
 
-/// An estimate and the interval that holds the true value with the confidence asked for.
+/// An estimate and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The most likely value.
+    /// Most likely value.
     pub estimate: f64,
-    /// Its lower end.
+    /// Lower end of the interval.
     pub lower: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub upper: f64,
 }
 
-/// The exact two-sided interval of a probability after `events` in `trials`: each end leaves
-/// (1 − confidence) / 2. With no events, the upper end is that of "at most so many", which
-/// for 95 % is 3.69 / trials.
+/// Returns the exact two-sided interval of a probability after `events` in `trials`; each tail holds (1 −
+/// confidence) / 2. Without events, the upper end at 95 % is 3.69 / trials.
 ///
-/// Panics unless `events` ≤ `trials`, `trials` > 0 and confidence lies in (0, 1).
+/// Panics unless `events` ≤ `trials`, `trials` > 0 and `confidence` is in (0, 1).
 pub fn clopper_pearson(events: u64, trials: u64, confidence: f64) -> Interval {
     assert!(trials > 0 && events <= trials && confidence > 0.0 && confidence < 1.0);
     let (k, n) = (events as f64, trials as f64);
@@ -28,8 +27,8 @@ pub fn clopper_pearson(events: u64, trials: u64, confidence: f64) -> Interval {
     Interval { estimate: k / n, lower, upper }
 }
 
-/// The regularised incomplete beta function Iₓ(a, b): the probability that a beta-distributed
-/// variable is at most x. Continued fraction of Abramowitz and Stegun 26.5.8, by Lentz.
+/// Returns the regularized incomplete beta function Iₓ(a, b): the probability that a beta-distributed
+/// variable is at most x. Continued fraction of Abramowitz and Stegun 26.5.8, evaluated by Lentz's method.
 pub fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -38,7 +37,7 @@ pub fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
         return 1.0;
     }
     let front = libm::exp(a * libm::log(x) + b * libm::log1p(-x) - ln_beta(a, b));
-    // The fraction converges fast below the mean; above it the symmetric one does.
+    // The fraction converges fast below the mean; above it, the fraction of the mirrored function does.
     if x < (a + 1.0) / (a + b + 2.0) {
         front * beta_fraction(a, b, x) / a
     } else {
@@ -46,7 +45,7 @@ pub fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     }
 }
 
-/// ln B(a, b), without the cancellation that gamma functions of large arguments bring.
+/// Returns ln B(a, b) without the cancellation that gamma functions of large arguments cause.
 fn ln_beta(a: f64, b: f64) -> f64 {
     let (p, q) = (a.min(b), a.max(b));
     let share = p / (p + q);
@@ -65,7 +64,7 @@ fn ln_beta(a: f64, b: f64) -> f64 {
         + q * libm::log1p(-share)
 }
 
-/// ln Γ(x) − ((x − ½) ln x − x + ½ ln 2π), for x from 10 (Abramowitz and Stegun 6.1.41).
+/// Returns ln Γ(x) − ((x − ½) ln x − x + ½ ln 2π) for x ≥ 10 (Abramowitz and Stegun 6.1.41).
 fn stirling_remainder(x: f64) -> f64 {
     let inverse_square = 1.0 / (x * x);
     let terms = [1.0 / 12.0, -1.0 / 360.0, 1.0 / 1260.0, -1.0 / 1680.0, 1.0 / 1188.0, -691.0 / 360_360.0];
@@ -95,8 +94,8 @@ fn beta_fraction(a: f64, b: f64, x: f64) -> f64 {
     fraction
 }
 
-/// The x with Iₓ(a, b) = probability, by bisection on the logarithm below 1/2 (errors per
-/// bit are small, and relative precision is what counts).
+/// Returns the x with Iₓ(a, b) = probability. Bisects the logarithm below 1/2: bit error ratios are small, so
+/// relative precision matters.
 fn beta_quantile(a: f64, b: f64, probability: f64) -> f64 {
     if incomplete_beta(a, b, 0.5) < probability {
         return 1.0 - beta_quantile_below(b, a, 1.0 - probability);
@@ -117,9 +116,9 @@ fn beta_quantile_below(a: f64, b: f64, probability: f64) -> f64 {
     libm::exp(f64::midpoint(low, high))
 }
 
-/// The probability that a chi-square variable exceeds `value`: the p-value of a goodness of
-/// fit. The regularised incomplete gamma function Q(k/2, x/2), by series and continued
-/// fraction (Abramowitz and Stegun 6.5.29 and 6.5.31).
+/// Returns the probability that a chi-square variable exceeds `value`, the p-value of a goodness-of-fit test.
+/// Regularized incomplete gamma function Q(k/2, x/2), by series and continued fraction (Abramowitz and Stegun
+/// 6.5.29 and 6.5.31).
 pub fn chi_square_tail(value: f64, degrees_of_freedom: f64) -> f64 {
     let (a, x) = (degrees_of_freedom / 2.0, value / 2.0);
     if x <= 0.0 {
@@ -157,12 +156,12 @@ mod tests {
     use super::*;
 
     fn close(one: f64, other: f64, relative: f64) {
-        assert!((one - other).abs() <= relative * other.abs(), "{one} is not {other}");
+        assert!((one - other).abs() <= relative * other.abs(), "{one} differs from {other}");
     }
 
     #[test]
-    fn intervals_are_the_published_ones() {
-        // R's binom.test, and the tables of Geigy for 95 %.
+    fn intervals_match_published_values() {
+        // Values of R's binom.test and of the Geigy tables for 95 %.
         let known = [
             (0, 10, 0.0, 0.308_497_1),
             (1, 10, 0.002_528_579, 0.445_016_1),
@@ -179,8 +178,8 @@ mod tests {
 
     #[test]
     fn rare_events_keep_their_precision() {
-        // For p → 0 the ends are chi-square quantiles over 2n: 0.95 two-sided, 3 events:
-        // 1.237344 / 2 and 17.53455 / 2.
+        // For p → 0 the ends are chi-square quantiles over 2n. Two-sided 95 % interval of 3 events: 1.237344
+        // / 2 and 17.53455 / 2.
         let found = clopper_pearson(3, 1_000_000_000_000, 0.95);
         close(found.lower, 0.618_672e-12, 1e-5);
         close(found.upper, 8.767_273e-12, 1e-5);
@@ -192,7 +191,7 @@ mod tests {
         close(incomplete_beta(2.0, 3.0, 0.5), 0.6875, 1e-13);
         close(incomplete_beta(0.5, 0.5, 0.25), 1.0 / 3.0, 1e-13);
         close(incomplete_beta(1.0, 7.0, 0.3), 1.0 - 0.7_f64.powi(7), 1e-13);
-        // Symmetric, with arguments on each side of where the logarithm's form changes.
+        // Symmetric cases on both sides of the argument at which `ln_beta` changes its formula.
         for a in [3.0, 9.9, 10.1, 1e4] {
             close(incomplete_beta(a, a, 0.5), 0.5, 1e-10);
         }
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn chi_square_tails_are_those_of_the_tables() {
+    fn chi_square_tails_match_published_tables() {
         let known = [
             (3.841_459, 1.0, 0.05),
             (18.307_04, 10.0, 0.05),

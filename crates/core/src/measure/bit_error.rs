@@ -1,23 +1,21 @@
-//! Bit error ratio of a path, from how loss grows with the size of packets.
+//! Bit error ratio of a path, estimated from the growth of loss with packet size.
 //!
-//! Maximum likelihood fit of loss against packet size: a packet of n bits survives with
-//! probability (1 − base) · (1 − BER)ⁿ, where `base` is the loss that does not depend on size
-//! (full queues, routing).
+//! Maximum likelihood fit of loss over packet size: a packet of n bits survives with probability (1 − base) ·
+//! (1 − BER)ⁿ, with `base` being the loss independent of size (full queues, routing).
 //!
-//! With η = a + b·n, a = −ln(1 − base) and b = −ln(1 − BER), the logarithm of the likelihood
-//! Σ lost·ln(1 − e^−η) − received·η is concave in (a, b), so bisection on its derivatives
-//! finds the maximum and the intervals, whatever the data.
+//! With η = a + b·n, a = −ln(1 − base) and b = −ln(1 − BER), the log-likelihood Σ lost·ln(1 − e^−η) −
+//! received·η is concave in (a, b), so bisection on its derivatives finds the maximum and the intervals for
+//! any data.
 
 use crate::measure::binomial::{Interval, chi_square_tail};
 use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// What was lost of packets of one size.
+/// Loss of packets of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossOfSize {
-    /// Bits of a packet in which an error loses it: the whole frame where a frame check
-    /// sequence guards it.
+    /// Bits in which one error loses the packet: the whole frame if it has a frame check sequence.
     pub bits: u64,
     /// Packets sent.
     pub sent: u64,
@@ -25,50 +23,50 @@ pub struct LossOfSize {
     pub lost: u64,
 }
 
-/// The fit.
+/// Result of the fit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossFit {
-    /// Bit error ratio with the interval of its profile likelihood.
+    /// Bit error ratio, with its profile likelihood interval.
     pub bit_error_ratio: Interval,
-    /// Loss that does not depend on size, likewise. Zero by assumption, without interval
-    /// (its ends equal), if only one size was sent.
+    /// Loss independent of packet size, with its profile likelihood interval. With only one size sent, it is
+    /// assumed to be zero and both ends of the interval are zero.
     pub base_loss: Interval,
-    /// Whether the two could be told apart: at least two sizes were sent.
+    /// True if bit errors and base loss could be separated, which needs at least two sizes.
     pub separated: bool,
-    /// Deviance of the fit (likelihood ratio against a loss of its own for every size).
+    /// Deviance of the fit: likelihood ratio against a model with a separate loss for every size.
     pub deviance: f64,
-    /// How likely a deviance as large is if the model holds; small means that loss does not
-    /// grow with size as independent bit errors make it. `None` without degrees of freedom.
+    /// Probability of a deviance at least this large if the model holds. A small value means that loss does
+    /// not grow with size as independent bit errors would make it. `None` without degrees of freedom.
     pub goodness: Option<f64>,
 }
 
-/// Why there is no fit.
+/// Reason no fit is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossFitError {
-    /// Nothing was sent, or packets without bits.
+    /// No packets sent, or packets of zero bits.
     NoData,
-    /// More packets were lost than sent.
+    /// More packets lost than sent.
     MoreLostThanSent(LossOfSize),
-    /// Every packet was lost: the ratio could be anything above a bound.
+    /// All packets lost: the ratio has a lower bound only.
     AllLost,
 }
 
 impl fmt::Display for LossFitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LossFitError::NoData => write!(f, "no packets were sent: nothing to fit"),
+            LossFitError::NoData => write!(f, "no packets sent; nothing to fit"),
             LossFitError::MoreLostThanSent(LossOfSize { bits, sent, lost }) => {
-                write!(f, "{lost} of {sent} packets of {bits} bits lost: more than were sent")
+                write!(f, "{lost} of {sent} packets of {bits} bits lost: more than sent")
             }
-            LossFitError::AllLost => write!(f, "every packet was lost: send smaller packets"),
+            LossFitError::AllLost => write!(f, "every packet was lost; send smaller packets"),
         }
     }
 }
 
 impl core::error::Error for LossFitError {}
 
-/// Fit loss against size; intervals hold with 95 % confidence (a likelihood ratio of 3.841,
-/// the chi-square quantile).
+/// Fits loss over packet size. Intervals have 95 % confidence (log-likelihood ratio of 3.841, the chi-square
+/// quantile).
 pub fn fit_loss(points: &[LossOfSize]) -> Result<LossFit, LossFitError> {
     let used: Vec<LossOfSize> = points.iter().copied().filter(|point| point.sent > 0).collect();
     if let Some(&wrong) = used.iter().find(|point| point.lost > point.sent) {
@@ -98,7 +96,7 @@ pub fn fit_loss(points: &[LossOfSize]) -> Result<LossFit, LossFitError> {
     Ok(LossFit { bit_error_ratio, base_loss, separated, deviance, goodness })
 }
 
-/// Which of the two parameters [a, b].
+/// One of the two parameters [a, b].
 #[derive(Clone, Copy, PartialEq)]
 enum Axis {
     Base,
@@ -112,7 +110,7 @@ struct Model<'a> {
 
 impl Model<'_> {
     fn log_likelihood(&self, [a, b]: [f64; 2]) -> f64 {
-        let of = |point: &LossOfSize| {
+        let contribution = |point: &LossOfSize| {
             let exponent = a + b * point.bits as f64;
             let received = (point.sent - point.lost) as f64;
             let lost = match point.lost {
@@ -121,10 +119,10 @@ impl Model<'_> {
             };
             lost - received * exponent
         };
-        self.points.iter().map(of).sum()
+        self.points.iter().map(contribution).sum()
     }
 
-    /// The log-likelihood when every size has the loss it had.
+    /// Returns the log-likelihood of a model with the observed loss for every size.
     fn saturated_log_likelihood(&self) -> f64 {
         let term = |count: u64, of: u64| match count {
             0 => 0.0,
@@ -136,9 +134,9 @@ impl Model<'_> {
             .sum()
     }
 
-    /// Derivative of the log-likelihood along an axis.
+    /// Returns the derivative of the log-likelihood along an axis.
     fn slope(&self, axis: Axis, [a, b]: [f64; 2]) -> f64 {
-        let of = |point: &LossOfSize| {
+        let contribution = |point: &LossOfSize| {
             let bits = point.bits as f64;
             let pull = match point.lost {
                 0 => 0.0,
@@ -147,10 +145,10 @@ impl Model<'_> {
             let along = if axis == Axis::Bits { bits } else { 1.0 };
             along * (pull - (point.sent - point.lost) as f64)
         };
-        self.points.iter().map(of).sum()
+        self.points.iter().map(contribution).sum()
     }
 
-    /// The point of highest likelihood where the parameter of `axis` has this value.
+    /// Returns the point of maximum likelihood for a fixed value of the parameter of `axis`.
     fn best_other(&self, axis: Axis, value: f64) -> [f64; 2] {
         let point = |other: f64| if axis == Axis::Bits { [other, value] } else { [value, other] };
         if !self.separated {
@@ -166,12 +164,12 @@ impl Model<'_> {
         self.best_other(axis, value)
     }
 
-    /// Where the profile likelihood has fallen by half the chi-square quantile on both sides.
+    /// Returns the two points at which the profile likelihood has fallen by half the chi-square quantile.
     fn profile_interval(&self, axis: Axis, at: f64, top: f64) -> [f64; 2] {
         const HALF_QUANTILE: f64 = 3.841_458_820_694_124 / 2.0;
         let above = |value: f64| {
             let profile = self.log_likelihood(self.best_other(axis, value));
-            // Minus infinity at zero, where something was lost.
+            // The profile is minus infinity at zero if any packet was lost.
             if profile.is_finite() { profile - (top - HALF_QUANTILE) } else { -1.0 }
         };
         let lower =
@@ -184,10 +182,10 @@ impl Model<'_> {
     }
 }
 
-/// The root of a function that falls, where it is not negative; 0 if it is negative throughout.
+/// Returns the root of a falling function; 0 if the function is negative for all positive values.
 fn positive_root(slope: impl Fn(f64) -> f64) -> f64 {
     const SMALLEST: f64 = 1e-18;
-    // Written so that a slope that is not a number (0/0 at the origin) counts as positive.
+    // This form counts a NaN slope (0/0 at the origin) as positive.
     if slope(SMALLEST) < 0.0 {
         return 0.0;
     }
@@ -198,7 +196,7 @@ fn positive_root(slope: impl Fn(f64) -> f64) -> f64 {
     bisect(far / 4.0, far, |value| slope(value) > 0.0)
 }
 
-/// The end of the part of [low, high] in which `inside` holds, which begins at `low`.
+/// Returns the end of the part of [low, high] in which `inside` holds; that part starts at `low`.
 fn bisect(mut low: f64, mut high: f64, inside: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..60 {
         let middle = f64::midpoint(low, high);
@@ -218,17 +216,17 @@ mod tests {
 
     const SIZES: [u64; 4] = [800, 4_000, 8_000, 12_000];
 
-    /// Expected losses, rounded: the fit must find the parameters again.
+    /// Returns the expected losses, rounded: the fit must recover the parameters.
     fn expected(sent: u64, base: f64, ber: f64) -> Vec<LossOfSize> {
-        let of = |bits: u64| {
+        let loss_of_size = |bits: u64| {
             let loss = 1.0 - (1.0 - base) * libm::pow(1.0 - ber, bits as f64);
             LossOfSize { bits, sent, lost: libm::round(sent as f64 * loss) as u64 }
         };
-        SIZES.iter().map(|&bits| of(bits)).collect()
+        SIZES.iter().map(|&bits| loss_of_size(bits)).collect()
     }
 
     #[test]
-    fn parameters_are_found_again() {
+    fn fit_recovers_the_parameters() {
         for (base, ber) in [(0.0, 1e-6), (0.01, 1e-6), (0.2, 1e-5), (0.003, 1e-7)] {
             let fit = fit_loss(&expected(1_000_000_000, base, ber)).unwrap();
             assert!((fit.bit_error_ratio.estimate / ber - 1.0).abs() < 2e-3, "{fit:?}");
@@ -239,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_loss_at_one_size() {
-        // STAGE Table 1, 1 Mbit/s at BER 1e-6: .00936 of packets lost, about 9,400 bits each.
+    fn loss_of_the_stage_paper_at_one_size() {
+        // STAGE Table 1, 1 Mbit/s at BER 1e-6: a loss ratio of 0.00936 with packets of about 9,400 bits.
         let fit = fit_loss(&[LossOfSize { bits: 9_404, sent: 100_000, lost: 936 }]).unwrap();
         assert!((fit.bit_error_ratio.estimate / 1e-6 - 1.0).abs() < 1e-3, "{fit:?}");
         assert!(!fit.separated && fit.goodness.is_none());
@@ -249,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_cover_as_often_as_they_say() {
+    fn intervals_have_the_stated_coverage() {
         let mut stream = Stream::new(21, "loss fit");
         let (runs, ber, base) = (200, 1e-6, 0.002);
         let covered = (0..runs)
@@ -263,26 +261,26 @@ mod tests {
                 found.lower <= ber && ber <= found.upper
             })
             .count();
-        // Four standard deviations of a binomial count around 95 %.
+        // Tolerance: four standard deviations of a binomial count around 95 %.
         assert!((covered as f64 - 190.0).abs() < 4.0 * libm::sqrt(9.5), "{covered}");
     }
 
     #[test]
-    fn no_loss_bounds_the_ratio() {
+    fn zero_loss_gives_an_upper_bound() {
         let fit = fit_loss(&expected(1_000, 0.0, 0.0)).unwrap();
         assert_eq!((fit.bit_error_ratio.estimate, fit.bit_error_ratio.lower), (0.0, 0.0));
-        // 3.841 / 2 over all the bits that were sent.
+        // The bound is 3.841 / 2 divided by the number of bits sent.
         assert!((fit.bit_error_ratio.upper * 24_800_000.0 - 1.9207).abs() < 1e-3, "{fit:?}");
     }
 
     #[test]
-    fn loss_alike_for_all_sizes_is_not_bit_errors() {
+    fn size_independent_loss_is_not_taken_for_bit_errors() {
         let fit = fit_loss(&SIZES.map(|bits| LossOfSize { bits, sent: 100_000, lost: 1_000 })).unwrap();
         assert!(
             fit.bit_error_ratio.estimate < 1e-12 && (fit.base_loss.estimate - 0.01).abs() < 1e-6,
             "{fit:?}"
         );
-        // Small packets losing most cannot come from bit errors: the model is refused.
+        // Higher loss of small packets cannot come from bit errors: the model is rejected.
         let lost = [3_000, 2_000, 1_000, 500];
         let points: Vec<LossOfSize> =
             SIZES.iter().zip(lost).map(|(&bits, lost)| LossOfSize { bits, sent: 100_000, lost }).collect();
@@ -290,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_fitted_is_refused() {
+    fn invalid_data_is_rejected() {
         assert_eq!(fit_loss(&[]), Err(LossFitError::NoData));
         let all = LossOfSize { bits: 100, sent: 10, lost: 10 };
         assert_eq!(fit_loss(&[all]), Err(LossFitError::AllLost));

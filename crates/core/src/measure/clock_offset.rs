@@ -1,45 +1,44 @@
-//! How far another host's clock is from ours, by asking it the time: the on-wire
-//! arithmetic of NTP (RFC 5905, section 8), keeping the exchange of smallest round trip.
+//! Offset of a remote host's clock, by the on-wire arithmetic of NTP (RFC 5905 section 8). The exchange with
+//! the smallest round trip determines the estimate.
 //!
-//! A clock that does not tick equally fast is not our business: ask again.
+//! Frequency errors are not corrected: repeat the estimate instead.
 
 use serde::{Deserialize, Serialize};
 
-/// One question and its answer: the moments of both, nanoseconds, each on the clock of the
-/// side that saw it.
+/// Timestamps of one request and its response, nanoseconds, each taken on the clock of the host named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// We asked (our clock).
+    /// Departure of the request (local clock).
     pub asked_ns: u64,
-    /// The question came in (the other clock).
+    /// Arrival of the request (remote clock).
     pub received_ns: u64,
-    /// The answer left (the other clock).
+    /// Departure of the response (remote clock).
     pub answered_ns: u64,
-    /// We had the answer (our clock).
+    /// Arrival of the response (local clock).
     pub returned_ns: u64,
 }
 
-/// What is added to our clock's time to get the other's, and by how much it may be wrong.
+/// Offset to add to local time to get remote time, and its error bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockOffset {
-    /// The other clock less ours, nanoseconds.
+    /// Remote clock minus local clock, nanoseconds.
     pub offset_ns: i64,
-    /// Bound of the error, nanoseconds: half the round trip.
+    /// Error bound, nanoseconds: half the round trip.
     pub error_ns: u64,
-    /// Both are one clock: offset and error are exactly zero.
+    /// Both hosts share one clock, so offset and error are exactly zero.
     pub same_clock: bool,
 }
 
 impl ClockOffset {
-    /// The offset of a clock from itself.
+    /// Offset of a clock from itself.
     pub const SAME_CLOCK: ClockOffset = ClockOffset { offset_ns: 0, error_ns: 0, same_clock: true };
 
-    /// Whether it does not contradict that both are one clock.
+    /// Returns whether the true offset may be zero.
     pub fn may_be_none(self) -> bool {
         self.offset_ns.unsigned_abs() <= self.error_ns
     }
 
-    /// The error where the offset was estimated again afterwards: with the drift in between.
+    /// Returns the error including the drift until a second estimate, `after`.
     pub fn error_with_drift(self, after: Option<ClockOffset>) -> u64 {
         if self.same_clock {
             return 0;
@@ -48,8 +47,9 @@ impl ClockOffset {
         self.error_ns.max(after.map_or(0, |after| after.error_ns)).saturating_add(drift)
     }
 
-    /// From delays there and back as both clocks have it, each the time of arrival less that of leaving: what
-    /// the clocks are apart, adds to one and takes from the other. None where both together are less than nothing.
+    /// Computes the offset from one-way delays, each the arrival time minus the departure time on different
+    /// clocks. The clock offset adds to the forward delay and is subtracted from the backward delay. Returns
+    /// `None` if the sum of both is negative.
     pub fn of_delays(forward_ns: i64, backward_ns: i64) -> Option<ClockOffset> {
         let (forward, backward) = (i128::from(forward_ns), i128::from(backward_ns));
         Some(ClockOffset {
@@ -59,7 +59,7 @@ impl ClockOffset {
         })
     }
 
-    /// The first clock less ours, and another less that: the other less ours.
+    /// Chains offsets: with `self` from A to B and `next` from B to C, returns the offset from A to C.
     pub fn then(self, next: ClockOffset) -> ClockOffset {
         ClockOffset {
             offset_ns: self.offset_ns.saturating_add(next.offset_ns),
@@ -68,24 +68,23 @@ impl ClockOffset {
         }
     }
 
-    /// Our clock less the other.
+    /// Returns the offset in the opposite direction: local clock minus remote clock.
     pub fn reversed(self) -> ClockOffset {
         ClockOffset { offset_ns: self.offset_ns.saturating_neg(), ..self }
     }
 
-    /// Whether both can be true.
+    /// Returns whether both estimates can be true.
     pub fn agrees_with(self, other: ClockOffset) -> bool {
         self.offset_ns.abs_diff(other.offset_ns) <= self.error_ns.saturating_add(other.error_ns)
     }
 
-    /// The other clock's time from ours.
+    /// Converts local time to remote time.
     pub fn theirs(self, ours_ns: u64) -> u64 {
         ours_ns.saturating_add_signed(self.offset_ns)
     }
 }
 
-/// Estimates an offset. Feed it exchanges; a late one does no harm, since only the fastest
-/// counts.
+/// Estimates an offset from exchanges. Delayed exchanges do no harm, since only the fastest one is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OffsetEstimator {
     best: Option<ClockOffset>,
@@ -93,8 +92,8 @@ pub struct OffsetEstimator {
 }
 
 impl OffsetEstimator {
-    /// Takes an exchange. One whose moments cannot be, because a clock was set back
-    /// in between or the other side lies, is refused.
+    /// Adds an exchange. An exchange with impossible timestamps, from a clock set back in between or a faulty
+    /// remote host, is rejected.
     pub fn handle_exchange(&mut self, exchange: Exchange) {
         match offset_of(exchange) {
             Some(offset) if self.best.is_none_or(|best| offset.error_ns < best.error_ns) => {
@@ -105,12 +104,12 @@ impl OffsetEstimator {
         }
     }
 
-    /// The best estimate so far.
+    /// Returns the best estimate so far.
     pub fn offset(&self) -> Option<ClockOffset> {
         self.best
     }
 
-    /// Exchanges refused.
+    /// Returns the number of exchanges rejected.
     pub fn refused(&self) -> u32 {
         self.refused
     }
@@ -121,15 +120,16 @@ fn offset_of(exchange: Exchange) -> Option<ClockOffset> {
     if answered_ns < received_ns || returned_ns < asked_ns {
         return None;
     }
-    let apart = |later: u64, earlier: u64| i64::try_from(i128::from(later) - i128::from(earlier)).ok();
-    ClockOffset::of_delays(apart(received_ns, asked_ns)?, apart(returned_ns, answered_ns)?)
+    let difference = |later: u64, earlier: u64| i64::try_from(i128::from(later) - i128::from(earlier)).ok();
+    ClockOffset::of_delays(difference(received_ns, asked_ns)?, difference(returned_ns, answered_ns)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// An exchange with a clock `ahead` of ours, with these delays out, there and home.
+    /// Returns an exchange with a clock `ahead` of the local one. The other parameters are the delay out, the
+    /// time at the remote host, and the delay home.
     fn exchange(ahead: i64, out: u64, there: u64, home: u64) -> Exchange {
         let asked_ns = 10_000_000_000;
         let theirs = |ours: u64| ours.saturating_add_signed(ahead);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_delays_give_the_exact_offset_whatever_the_other_side_takes() {
+    fn equal_delays_give_the_exact_offset_for_any_processing_time() {
         for ahead in [0, 1, -1, 5_000_000_000, -5_000_000_000] {
             let offset = estimate(&[exchange(ahead, 40_000, 900_000, 40_000)]).offset().unwrap();
             assert_eq!(offset, ClockOffset { offset_ns: ahead, error_ns: 40_000, same_clock: false });
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_does_no_harm() {
+    fn slow_exchanges_do_not_change_the_estimate() {
         let good = exchange(7_000, 50_000, 1_000, 50_000);
         let late = exchange(7_000, 50_000, 1_000, 300_000_000);
         let stepped = exchange(7_000_000_000, 60_000, 1_000, 60_000);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_true_offset_is_always_within_the_error() {
+    fn true_offset_is_within_the_error_bound() {
         for (out, home) in [(0, 100_001), (100_001, 0), (3, 4), (1_000_000, 10), (17, 170_000)] {
             let offset = estimate(&[exchange(-123_456, out, 5_000, home)]).offset().unwrap();
             assert!((offset.offset_ns + 123_456).unsigned_abs() <= offset.error_ns, "{offset:?}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_exchanges_are_rejected() {
         let good = exchange(0, 10, 10, 10);
         let impossible = [
             Exchange { returned_ns: good.asked_ns - 1, ..good },
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_theirs_never_wraps() {
+    fn converted_time_saturates_at_zero() {
         let offset = ClockOffset { offset_ns: -5, error_ns: 1, same_clock: false };
         assert_eq!((offset.theirs(3), offset.theirs(9)), (0, 4));
     }

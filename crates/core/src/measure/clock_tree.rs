@@ -1,38 +1,39 @@
-//! Many clocks, each known beside some others: the exchanges of smallest error between all of them, and what any
-//! two are apart along these.
+//! Offsets among many clocks: a tree of the exchanges with the smallest errors, and the offset of any two
+//! clocks along it.
 //!
-//! Two hosts on one wire know each other's clocks to microseconds, and a controller far away knows neither
-//! better than its round trip allows: what it tells both, is to agree between them.
+//! Two hosts on one link know each other's clocks to microseconds. A remote controller knows both only within
+//! its round trip, yet the offsets it hands to the two hosts must agree with each other.
 
 use super::ClockOffset;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What one clock is known to be ahead of another.
+/// Measured offset between two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The clock that asked.
+    /// Clock of the requester.
     pub from: usize,
-    /// The clock that answered.
+    /// Clock of the responder.
     pub to: usize,
-    /// The latter less the former.
+    /// `to` minus `from`.
     pub offset: ClockOffset,
 }
 
-/// A tree of clocks. The first is the root.
+/// A tree of clocks; clock 0 is the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockTree {
-    /// Of each clock, the one it is known by, and what it is ahead of that; its own for the root.
+    /// Parent of each clock, and the offset from the parent; the root is its own parent.
     parents: Vec<(usize, ClockOffset)>,
-    /// Exchanges from the root.
+    /// Number of exchanges from the root.
     depths: Vec<u32>,
-    /// From the root.
+    /// Offsets from the root.
     offsets: Vec<ClockOffset>,
 }
 
 impl ClockTree {
-    /// The tree of so many clocks whose errors are least in sum (Kruskal): no exchange on the way between two is
-    /// then worse than any way between them must have. Clocks that nothing leads to, have an error without bound.
+    /// Builds the minimum spanning tree of `clocks` clocks by error (Kruskal). The largest error on the path
+    /// between two clocks is then the smallest possible. Clocks that cannot be reached have an unbounded
+    /// error.
     pub fn new(clocks: usize, known: &[Known]) -> ClockTree {
         let mut by_error: Vec<&Known> = known.iter().collect();
         by_error.sort_by_key(|known| known.offset.error_ns);
@@ -71,31 +72,31 @@ impl ClockTree {
         tree
     }
 
-    /// A clock less the root.
+    /// Returns the offset of a clock from the root: `clock` minus root.
     pub fn offset(&self, clock: usize) -> ClockOffset {
         self.offsets[clock]
     }
 
-    /// One clock less another, by the exchanges that lie between them and no others.
+    /// Returns the offset from one clock to another, using only the exchanges on the path between them.
     pub fn between(&self, from: usize, to: usize) -> ClockOffset {
         let (mut up, mut down) = (ClockOffset::SAME_CLOCK, ClockOffset::SAME_CLOCK);
-        let (mut one, mut other) = (from, to);
-        while one != other {
-            if self.depths[one] >= self.depths[other] {
-                let (parent, offset) = self.parents[one];
+        let (mut first, mut second) = (from, to);
+        while first != second {
+            if self.depths[first] >= self.depths[second] {
+                let (parent, offset) = self.parents[first];
                 up = up.then(offset.reversed());
-                one = parent;
+                first = parent;
             } else {
-                let (parent, offset) = self.parents[other];
+                let (parent, offset) = self.parents[second];
                 down = offset.then(down);
-                other = parent;
+                second = parent;
             }
         }
         up.then(down)
     }
 }
 
-/// The clock that stands for all that are joined to one.
+/// Returns the representative of the set that contains a clock (union-find).
 fn representative(sets: &mut [usize], mut clock: usize) -> usize {
     while sets[clock] != clock {
         sets[clock] = sets[sets[clock]];
@@ -114,8 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_agree_however_far_the_controller_is() {
-        // Both are 20 ms from the controller, which is wrong by all of that, and 50 us from each other.
+    fn neighbors_agree_despite_a_distant_controller() {
+        // Both clocks are 20 ms from the controller, with an error of the same size, and 50 us from each
+        // other.
         let tree = ClockTree::new(
             3,
             &[
@@ -126,7 +128,7 @@ mod tests {
         );
         let ClockOffset { offset_ns, error_ns, .. } = tree.between(1, 2);
         assert_eq!((offset_ns, error_ns), (4_000_010_000, 50_000));
-        // What they are told, differs by as much: neither starts before the other.
+        // The offsets from the controller differ by the same amount, so both hosts start at the same time.
         assert_eq!(tree.offset(2).offset_ns - tree.offset(1).offset_ns, 4_000_010_000);
         assert_eq!(tree.offset(2).error_ns, 20_050_000);
         assert_eq!(tree.between(2, 1), tree.between(1, 2).reversed());
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_nothing_leads_to_is_not_known() {
+    fn unreachable_clock_has_unbounded_error() {
         let tree = ClockTree::new(3, &[known(0, 1, 5, 1)]);
         assert_eq!(tree.offset(2).error_ns, u64::MAX);
         assert_eq!(tree.between(2, 1).error_ns, u64::MAX);
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_truth_is_within_the_error_of_any_two_of_random_clocks() {
+    fn true_offset_of_random_clocks_is_within_the_error_bound() {
         let mut rng = Stream::new(7, "clocks");
         for _ in 0..200 {
             let clocks = 2 + rng.below(12) as usize;

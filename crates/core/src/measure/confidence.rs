@@ -1,23 +1,23 @@
-//! The mean of repeated runs, and how far to trust it.
+//! Mean of repeated runs and its confidence interval.
 
 use serde::{Deserialize, Serialize};
 
-/// Mean, spread and confidence of independent samples.
+/// Mean, standard deviation and confidence interval of independent samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Number of samples.
     pub count: usize,
-    /// Their mean; NaN without samples.
+    /// Mean; NaN without samples.
     pub mean: f64,
     /// Sample standard deviation (n − 1 in the denominator); NaN below two samples.
     pub standard_deviation: f64,
-    /// The mean lies within this of the true one with 95 % confidence, for samples of a
-    /// normal distribution (Student's t); NaN below two samples.
+    /// Half the width of the 95 % confidence interval of the mean, for normally distributed samples
+    /// (Student's t); NaN below two samples.
     pub half_width: f64,
 }
 
 impl Summary {
-    /// Summarise samples.
+    /// Summarizes samples.
     pub fn of(samples: &[f64]) -> Summary {
         let count = samples.len();
         let n = count as f64;
@@ -32,7 +32,7 @@ impl Summary {
     }
 }
 
-/// The 0.975 quantile of Student's t with 1 to 30 degrees of freedom.
+/// 0.975 quantiles of Student's t distribution for 1 to 30 degrees of freedom.
 #[rustfmt::skip]
 const STUDENT_T_975: [f64; 30] = [
     12.706_204_736_175, 4.302_652_729_749, 3.182_446_305_284, 2.776_445_105_198, 2.570_581_835_636,
@@ -43,12 +43,12 @@ const STUDENT_T_975: [f64; 30] = [
     2.055_529_438_643, 2.051_830_516_480, 2.048_407_141_795, 2.045_229_642_133, 2.042_272_456_301,
 ];
 
-/// The 0.975 quantile of Student's t distribution: the two-sided 95 % interval's factor.
-/// Exact to 12 digits up to 30 degrees of freedom, to 7 above (Abramowitz and Stegun 26.7.5).
+/// Returns the 0.975 quantile of Student's t distribution, the factor of a two-sided 95 % interval. Exact to
+/// 12 digits up to 30 degrees of freedom, to 7 above (Abramowitz and Stegun 26.7.5).
 ///
-/// Panics if there are no degrees of freedom.
+/// Panics if `degrees_of_freedom` is 0.
 pub fn student_t_975(degrees_of_freedom: usize) -> f64 {
-    assert!(degrees_of_freedom > 0, "one sample tells nothing of the spread");
+    assert!(degrees_of_freedom > 0, "a confidence interval needs at least two samples");
     if let Some(&quantile) = STUDENT_T_975.get(degrees_of_freedom - 1) {
         return quantile;
     }
@@ -66,8 +66,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_the_tables() {
-        // From printed tables and, above 30, from inverting the distribution numerically.
+    fn quantiles_match_published_tables() {
+        // Values from printed tables; above 30 degrees of freedom, from numerical inversion of the
+        // distribution.
         let known =
             [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (19, 2.0930), (29, 2.0452), (30, 2.0423)];
         for (degrees, quantile) in known {
@@ -88,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_fall_towards_the_normal() {
+    fn quantiles_decrease_toward_the_normal_distribution() {
         for degrees in 1..200 {
             assert!(student_t_975(degrees) > student_t_975(degrees + 1), "{degrees}");
         }
     }
 
     #[test]
-    fn ten_runs_by_hand() {
+    fn summary_of_ten_samples_matches_hand_calculation() {
         // 1 to 10: mean 5.5, variance 82.5 / 9, half width 2.262157 · 3.027650 / √10.
         let samples: [f64; 10] = core::array::from_fn(|index| index as f64 + 1.0);
         let summary = Summary::of(&samples);
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_samples_have_no_interval() {
+    fn fewer_than_two_samples_have_no_interval() {
         assert!(Summary::of(&[]).mean.is_nan());
         let one = Summary::of(&[3.0]);
         assert_eq!(one.mean, 3.0);

@@ -1,35 +1,35 @@
-//! When a series has settled.
+//! Convergence time of a series.
 
-/// Where a series should stay.
+/// Range that a converged series must stay in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// At or above this value.
+    /// Greater than or equal to this value.
     AtLeast(f64),
-    /// At or below this value.
+    /// Less than or equal to this value.
     AtMost(f64),
-    /// No further than `tolerance` from `value`, both in the series' unit.
+    /// At most `tolerance` away from `value`, both in the unit of the series.
     Within {
-        /// The middle.
+        /// Center of the range.
         value: f64,
-        /// The largest distance from it.
+        /// Maximum distance from the center.
         tolerance: f64,
     },
 }
 
 impl Bound {
-    /// Whether a value keeps to the bound; NaN does not.
+    /// Returns whether a value is within the bound; `false` for NaN.
     pub fn holds(self, value: f64) -> bool {
         match self {
-            Bound::AtLeast(least) => value >= least,
-            Bound::AtMost(most) => value <= most,
+            Bound::AtLeast(min) => value >= min,
+            Bound::AtMost(max) => value <= max,
             Bound::Within { value: middle, tolerance } => (value - middle).abs() <= tolerance,
         }
     }
 }
 
-/// The first bin from which the series keeps to the bound until its end; `None` if its
-/// last value does not, or there is none. Bin k begins k bin widths after the series does,
-/// which is the time it took to converge.
+/// Returns the first bin from which the series stays within the bound until its end. Returns `None` if the
+/// last value is outside or the series is empty. Bin k starts k bin widths after the start of the series, so
+/// the result times the bin width is the convergence time.
 pub fn converged_from(series: &[f64], bound: Bound) -> Option<usize> {
     let kept = series.iter().rev().take_while(|&&value| bound.holds(value)).count();
     (kept > 0).then(|| series.len() - kept)
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_time_it_leaves_the_bound_counts() {
+    fn convergence_starts_after_the_last_value_outside_the_bound() {
         let series = [0.2, 0.95, 0.5, 0.9, 0.97];
         assert_eq!(converged_from(&series, Bound::AtLeast(0.9)), Some(3));
         assert_eq!(converged_from(&series, Bound::AtLeast(0.1)), Some(0));
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_in_the_series_has_not_settled() {
+    fn a_missing_value_is_outside_the_bound() {
         assert_eq!(converged_from(&[1.0, f64::NAN, 1.0], Bound::AtLeast(0.5)), Some(2));
         assert_eq!(converged_from(&[1.0, f64::NAN], Bound::AtMost(2.0)), None);
         assert_eq!(converged_from(&[], Bound::AtLeast(0.0)), None);

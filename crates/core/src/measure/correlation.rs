@@ -1,5 +1,4 @@
-//! How strongly one measure follows another: Spearman's rank correlation, which asks for no straight line, with a
-//! confidence interval.
+//! Spearman's rank correlation, which does not assume a linear relation, with a confidence interval.
 
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -7,44 +6,45 @@ use serde::{Deserialize, Serialize};
 /// A rank correlation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Correlation {
-    /// Spearman's rho: 1 where one always rises with the other, -1 where it always falls.
+    /// Spearman's rho: 1 if one value always rises with the other, -1 if it always falls.
     pub coefficient: f64,
-    /// With 95 % confidence the true one is at least this, and at most `high`.
+    /// Lower end of the 95 % confidence interval.
     pub low: f64,
-    /// See `low`.
+    /// Upper end of the 95 % confidence interval.
     pub high: f64,
-    /// Pairs of values.
+    /// Number of pairs.
     pub count: usize,
-    /// As many independent pairs tell as much.
+    /// Effective number of independent pairs.
     pub independent: f64,
 }
 
-/// Fewest independent pairs that tell anything.
-const LEAST: f64 = 4.0;
+/// Minimum number of independent pairs for a result.
+const MIN_PAIRS: f64 = 4.0;
 
-/// The rank correlation of independent pairs. Pairs with a NaN do not count; `None` where too few are left, or one
-/// of the two never changes.
+/// Returns the rank correlation of independent pairs. Pairs with a NaN are left out. Returns `None` if too
+/// few are left or if one of the two quantities is constant.
 ///
-/// The interval is Fisher's, with the variance of Bonett and Wright (2000) for ranks.
+/// The interval is Fisher's, with the variance for ranks of Bonett and Wright (2000).
 pub fn correlation(pairs: &[(f64, f64)]) -> Option<Correlation> {
-    of_ranks(pairs, |_, _| 0.0)
+    rank_correlation(pairs, |_, _| 0.0)
 }
 
-/// The rank correlation of pairs that follow each other in time, as [`correlation`]; as many of them count as are
-/// independent by the first autocorrelation of both (Bartlett 1935).
+/// Returns the rank correlation of a time series of pairs, as [`correlation`]. The number of independent
+/// pairs is reduced by the lag-1 autocorrelations of both quantities (Bartlett 1935).
 pub fn correlation_in_time(pairs: &[(f64, f64)]) -> Option<Correlation> {
-    of_ranks(pairs, |x, y| (lag_one(x) * lag_one(y)).clamp(0.0, 0.99))
+    rank_correlation(pairs, |x, y| (lag_one(x) * lag_one(y)).clamp(0.0, 0.99))
 }
 
-/// `repeated` is what of a pair the one before has told.
-fn of_ranks(pairs: &[(f64, f64)], repeated: impl Fn(&[f64], &[f64]) -> f64) -> Option<Correlation> {
+/// Computes the correlation; `redundancy` returns the product of the lag-1 autocorrelations, 0 for
+/// independent pairs.
+fn rank_correlation(pairs: &[(f64, f64)], redundancy: impl Fn(&[f64], &[f64]) -> f64) -> Option<Correlation> {
     let known: Vec<(f64, f64)> = pairs.iter().copied().filter(|(x, y)| !x.is_nan() && !y.is_nan()).collect();
     let x = ranks(known.iter().map(|pair| pair.0).collect());
     let y = ranks(known.iter().map(|pair| pair.1).collect());
     let coefficient = pearson(&x, &y)?;
-    let repeated = repeated(&x, &y);
-    let independent = known.len() as f64 * (1.0 - repeated) / (1.0 + repeated);
-    if independent < LEAST {
+    let redundancy = redundancy(&x, &y);
+    let independent = known.len() as f64 * (1.0 - redundancy) / (1.0 + redundancy);
+    if independent < MIN_PAIRS {
         return None;
     }
     let deviation = libm::sqrt((1.0 + coefficient * coefficient / 2.0) / (independent - 3.0));
@@ -53,7 +53,7 @@ fn of_ranks(pairs: &[(f64, f64)], repeated: impl Fn(&[f64], &[f64]) -> f64) -> O
     Some(Correlation { coefficient, low: end(-1.0), high: end(1.0), count: known.len(), independent })
 }
 
-/// The rank of each value; equal ones share the mean of theirs.
+/// Returns the rank of each value; equal values share their mean rank.
 fn ranks(values: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -79,7 +79,7 @@ fn pearson(x: &[f64], y: &[f64]) -> Option<f64> {
     (xx > 0.0 && yy > 0.0).then(|| xy / libm::sqrt(xx * yy))
 }
 
-/// Correlation of each value with the one before.
+/// Returns the lag-1 autocorrelation.
 fn lag_one(values: &[f64]) -> f64 {
     match values {
         [] | [_] | [_, _] => 0.0,
@@ -93,12 +93,12 @@ mod tests {
     use crate::rng::Stream;
 
     #[test]
-    fn ranks_by_hand() {
+    fn ranks_match_hand_calculation() {
         assert_eq!(ranks([5.0, 1.0, 5.0, 9.0].into()), [1.5, 0.0, 1.5, 3.0]);
     }
 
     #[test]
-    fn what_rises_together_is_one_whatever_its_shape() {
+    fn monotonic_relation_of_any_shape_has_correlation_one() {
         let mut stream = Stream::new(1, "pairs");
         let pairs: Vec<(f64, f64)> =
             (0..50).map(|_| stream.uniform()).map(|x| (x, libm::exp(9.0 * x))).collect();
@@ -109,32 +109,32 @@ mod tests {
     }
 
     #[test]
-    fn intervals_of_unrelated_values_hold_zero_as_often_as_they_say() {
+    fn intervals_of_unrelated_values_contain_zero_at_the_stated_rate() {
         let mut stream = Stream::new(2, "pairs");
         let mut draw = || (0..60).map(|_| (stream.uniform(), stream.uniform())).collect::<Vec<_>>();
         let held = (0..1_000).filter(|_| {
             let found = correlation(&draw()).unwrap();
             found.low <= 0.0 && 0.0 <= found.high
         });
-        // 950 are expected; seven standard deviations of chance are 48.
+        // The expected count is 950; the tolerance of 48 is seven standard deviations.
         let held = held.count();
         assert!((902..=998).contains(&held), "{held}");
     }
 
     #[test]
-    fn values_that_resemble_those_before_them_count_less() {
+    fn autocorrelated_values_count_less() {
         let mut stream = Stream::new(3, "pairs");
         let drawn: Vec<(f64, f64)> = (0..50).map(|_| (stream.uniform(), stream.uniform())).collect();
         let held: Vec<(f64, f64)> = drawn.iter().flat_map(|pair| [*pair; 4]).collect();
         let found = correlation_in_time(&held).unwrap();
-        // Each of both is three times in four what it was before.
+        // Three of four values repeat the previous one.
         assert_eq!(found.count, 200);
         assert!((30.0..90.0).contains(&found.independent), "{found:?}");
         assert_eq!(correlation(&held).unwrap().independent, 200.0);
     }
 
     #[test]
-    fn what_never_changes_tells_nothing() {
+    fn constant_or_missing_values_have_no_correlation() {
         assert_eq!(correlation(&[(1.0, 2.0), (1.0, 3.0), (1.0, 4.0), (1.0, 5.0), (1.0, 6.0)]), None);
         assert_eq!(correlation(&[(f64::NAN, 2.0); 9]), None);
         assert_eq!(correlation(&[]), None);

@@ -1,13 +1,13 @@
-//! The E-model (ITU-T G.107): the rating R of a conversation, and the mean opinion score it
-//! stands for, from the network's delay and loss and the codec in use.
+//! E-model (ITU-T G.107): the rating R of a conversation and its mean opinion score, from the delay and loss
+//! of the network and the codec.
 //!
-//! R = R₀ − Is − Id − Ie,eff + A, with all parameters that no network measurement gives at
-//! the defaults G.107 gives. It plans networks; it does not replace listeners.
+//! R = R₀ − Is − Id − Ie,eff + A. Parameters that cannot be measured on a network have the default values of
+//! G.107. The model is a planning tool and no substitute for listening tests.
 
 use crate::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// How a codec sounds without loss, and how it bears loss.
+/// Impairment by a codec without loss, and its robustness to loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CodecImpairment {
     /// Equipment impairment factor Ie.
@@ -17,53 +17,53 @@ pub struct CodecImpairment {
 }
 
 impl CodecImpairment {
-    /// G.711 without concealment (G.107's default; G.113 appendix I).
+    /// G.711 without packet loss concealment (default of G.107; G.113 appendix I).
     pub const G711: CodecImpairment = CodecImpairment { equipment: 0.0, robustness: 4.3 };
-    /// G.711 with the concealment of its Appendix I, packets of 10 ms (G.113 appendix I).
+    /// G.711 with the concealment of its Appendix I and packets of 10 ms (G.113 appendix I).
     pub const G711_CONCEALED: CodecImpairment = CodecImpairment { equipment: 0.0, robustness: 25.1 };
-    /// G.729A with voice activity detection, packets of 20 ms (G.113 appendix I).
+    /// G.729A with voice activity detection and packets of 20 ms (G.113 appendix I).
     pub const G729A: CodecImpairment = CodecImpairment { equipment: 11.0, robustness: 19.0 };
-    /// Opus, speech at 20 kbit/s and more with in-band loss concealment. G.113 has no narrowband
-    /// value for it: this takes the undistorted narrowband reference (Ie 0) and the concealment of
-    /// G.711 Appendix I, so that scores say what delay and loss cost, not how much better than
-    /// the telephone it sounds. An assumption of ours, to be stated with the score.
+    /// Opus speech at 20 kbit/s or more with in-band loss concealment. G.113 has no narrowband value for
+    /// Opus. This assumption of netstage takes the undistorted narrowband reference (Ie 0) and the
+    /// concealment of G.711 Appendix I, so scores reflect delay and loss but not the better sound quality of
+    /// Opus. State the assumption with every score.
     pub const OPUS_ASSUMED: CodecImpairment = CodecImpairment { equipment: 0.0, robustness: 25.1 };
 }
 
-/// What the network does to a call.
+/// Properties of a call that determine its rating.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Call {
-    /// From mouth to ear: network, packetization, jitter buffer and codec.
+    /// Mouth-to-ear delay: network, packetization, jitter buffer and codec.
     pub one_way_delay: Duration,
-    /// Share of packets lost, or too late for the jitter buffer, 0 to 1.
+    /// Share of packets lost or too late for the jitter buffer, 0 to 1.
     pub loss: f64,
-    /// Mean length of loss bursts over what it would be if losses were independent; 1 if they are
-    /// (BurstR). G.107 holds up to 2, and above for loss up to 2 %.
+    /// Burst ratio (BurstR): mean length of loss bursts divided by their mean length under independent loss;
+    /// 1 for independent loss. G.107 is valid up to 2, and above 2 for loss up to 2 %.
     pub burst_ratio: f64,
-    /// The codec.
+    /// Codec.
     pub codec: CodecImpairment,
-    /// Loudness of talker echo, dB below the voice (TELR): 65 is G.107's default; infinite where
-    /// echo is cancelled or both wear headsets, which leaves of delay the difficulty to converse.
+    /// Talker echo loudness rating (TELR), dB below the voice. The default of G.107 is 65. Infinite with echo
+    /// cancellation or with headsets on both sides; then only the effect of delay on conversation remains.
     pub talker_echo: f64,
-    /// Advantage factor A: what users forgive for the convenience; 0 wired, up to 5 in buildings,
-    /// 10 moving, 20 hard to reach.
+    /// Advantage factor A, the quality users give up for convenience: 0 for wired access, up to 5 in
+    /// buildings, 10 on the move, 20 in hard-to-reach places.
     pub advantage: f64,
 }
 
-/// The rating and what it is made of.
+/// Rating of a call and its components.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rating {
-    /// Transmission rating factor R, at most 100; above 93.2 only by advantage.
+    /// Transmission rating factor R, at most 100; above 93.2 only with an advantage factor.
     pub r: f64,
-    /// Impairment by delay, Id.
+    /// Delay impairment factor Id.
     pub delay_impairment: f64,
-    /// Effective equipment impairment, Ie,eff: codec and loss.
+    /// Effective equipment impairment factor Ie,eff: codec and loss.
     pub equipment_impairment: f64,
-    /// Mean opinion score, conversational, estimated (MOS-CQE), 1 to 4.5 (annex B).
+    /// Estimated conversational mean opinion score (MOS-CQE), 1 to 4.5 (annex B).
     pub mean_opinion_score: f64,
 }
 
-/// G.107 annex B: mean opinion score of a rating.
+/// Converts a rating to a mean opinion score (G.107 annex B).
 pub fn mean_opinion_score(r: f64) -> f64 {
     if r <= 0.0 {
         return 1.0;
@@ -71,7 +71,7 @@ pub fn mean_opinion_score(r: f64) -> f64 {
     if r >= 100.0 {
         return 4.5;
     }
-    // Dips below 1 for R under 6.5, where the annex has the score stay.
+    // The polynomial falls below 1 for R under 6.5; annex B clamps the score at 1.
     (1.0 + 0.035 * r + r * (r - 60.0) * (100.0 - r) * 7e-6).max(1.0)
 }
 
@@ -86,13 +86,12 @@ const QUANTIZING_UNITS: f64 = 1.0;
 const CIRCUIT_NOISE: f64 = -70.0;
 const NOISE_FLOOR: f64 = -64.0;
 const ROOM_NOISE: f64 = 35.0;
-/// Delay that is not noticed (mT), milliseconds, and sensitivity to it (sT): G.107's default
-/// class.
+/// Minimum perceivable delay (mT), milliseconds, and delay sensitivity (sT) of G.107's default class.
 const DELAY_NOTICED: f64 = 100.0;
 const DELAY_SENSITIVITY: f64 = 1.0;
 
-/// Rate a call. Loss and delay are those of one direction; the round trip is taken as twice
-/// the one-way delay.
+/// Rates a call. Loss and delay are those of one direction; the round trip is taken as twice the one-way
+/// delay.
 pub fn rate(call: &Call) -> Rating {
     let one_way = call.one_way_delay.as_secs_f64() * 1e3;
     let (signal, noise) = basic_ratio();
@@ -113,7 +112,7 @@ fn power(decibel: f64) -> f64 {
     libm::pow(10.0, decibel / 10.0)
 }
 
-/// R₀ (equations 7-2 to 7-7): signal to noise, and the sum of noise, dBm0p.
+/// Returns the basic signal-to-noise ratio R₀ and the sum of noise, dBm0p (equations 7-2 to 7-7).
 fn basic_ratio() -> (f64, f64) {
     let loudness = SEND_LOUDNESS + RECEIVE_LOUDNESS;
     let send_room = ROOM_NOISE - SEND_LOUDNESS - D_VALUE_SEND - 100.0
@@ -125,7 +124,7 @@ fn basic_ratio() -> (f64, f64) {
     (15.0 - 1.5 * (SEND_LOUDNESS + noise), noise)
 }
 
-/// Is (equations 7-8 to 7-16): loudness, sidetone, quantizing.
+/// Returns the simultaneous impairment factor Is: loudness, sidetone, quantizing (equations 7-8 to 7-16).
 fn simultaneous_impairment(signal: f64, noise: f64, one_way: f64, echo: f64) -> f64 {
     let loudness = SEND_LOUDNESS + RECEIVE_LOUDNESS;
     let x = (loudness + 0.2 * (64.0 + noise - RECEIVE_LOUDNESS)) / 8.0;
@@ -145,7 +144,7 @@ fn simultaneous_impairment(signal: f64, noise: f64, one_way: f64, echo: f64) -> 
     low_loudness + sidetone + quantizing
 }
 
-/// Idte (equations 7-18 to 7-22).
+/// Returns the impairment by talker echo, Idte (equations 7-18 to 7-22).
 fn talker_echo(noise: f64, one_way: f64, echo: f64) -> f64 {
     if echo == f64::INFINITY {
         return 0.0;
@@ -158,14 +157,14 @@ fn talker_echo(noise: f64, one_way: f64, echo: f64) -> f64 {
     (half + libm::sqrt(half * half + 100.0) - 1.0) * -libm::expm1(-one_way)
 }
 
-/// Idle (equations 7-25 and 7-26).
+/// Returns the impairment by listener echo, Idle (equations 7-25 and 7-26).
 fn listener_echo(signal: f64, round_trip: f64) -> f64 {
     let received = 10.5 * (ECHO_PATH_LOSS + 7.0) * libm::pow(round_trip + 1.0, -0.25);
     let half = (signal - received) / 2.0;
     half + libm::sqrt(half * half + 169.0)
 }
 
-/// Idd (equations 7-27 and 7-28).
+/// Returns the impairment by absolute delay, Idd (equations 7-27 and 7-28).
 fn absolute_delay(one_way: f64) -> f64 {
     if one_way <= DELAY_NOTICED {
         return 0.0;
@@ -176,7 +175,7 @@ fn absolute_delay(one_way: f64) -> f64 {
     25.0 * (root(x) - 3.0 * root(x / 3.0) + 2.0)
 }
 
-/// Ie,eff (equation 7-29).
+/// Returns the effective equipment impairment, Ie,eff (equation 7-29).
 fn effective_equipment(call: &Call) -> f64 {
     let percent = 100.0 * call.loss;
     let CodecImpairment { equipment, robustness } = call.codec;
@@ -210,8 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_those_of_annex_b() {
-        // Table B.1: R 90, 80, 70, 60, 50 stand for MOS 4.34, 4.03 (4.024 rounded up), 3.60, 3.10, 2.58.
+    fn scores_match_annex_b() {
+        // Table B.1 gives MOS 4.34, 4.03 (4.024 rounded up), 3.60, 3.10 and 2.58 for R 90, 80, 70, 60 and 50.
         for (r, score) in [(90.0, 4.34), (80.0, 4.03), (70.0, 3.60), (60.0, 3.10), (50.0, 2.58)] {
             assert!((mean_opinion_score(r) - score).abs() < 0.0061, "{r}: {}", mean_opinion_score(r));
         }
@@ -220,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn conversing_over_delay_is_the_figures_curve() {
-        // Equation 7-27 by hand: x = 1 and x = 2.
+    fn delay_impairment_follows_the_published_curve() {
+        // Hand calculation of equation 7-27 for x = 1 and x = 2.
         for (delay, impairment) in [(100, 0.0), (200, 3.045), (400, 24.07)] {
             let found = absolute_delay(f64::from(delay));
             assert!((found - impairment).abs() < 0.01, "{delay} ms: {found}");
@@ -229,13 +228,14 @@ mod tests {
         let headset = |ms| Call { talker_echo: f64::INFINITY, ..call(ms, 0.0, CodecImpairment::G711) };
         let ratings = [0, 100, 150, 200, 300, 400, 600].map(|ms| rate(&headset(ms)).r);
         assert!(ratings.is_sorted_by(|one, other| one >= other), "{ratings:?}");
-        // G.114: below 150 ms most are very satisfied, above 400 ms planning forbids.
+        // G.114: most users are very satisfied below 150 ms; networks must not be planned for more than 400
+        // ms.
         assert!(ratings[2] > 90.0 && ratings[5] < 70.0, "{ratings:?}");
     }
 
     #[test]
-    fn loss_costs_by_the_codecs_robustness() {
-        // Equation 7-29 by hand: 2 % over 4.3 + 2, 19 + 2 and 25.1 + 2.
+    fn loss_impairment_depends_on_codec_robustness() {
+        // Hand calculation of equation 7-29: 2 % over 4.3 + 2, 19 + 2 and 25.1 + 2.
         let cost = |codec| rate(&call(0, 0.02, codec)).equipment_impairment;
         assert!((cost(CodecImpairment::G711) - 95.0 * 2.0 / 6.3).abs() < 1e-9);
         assert!((cost(CodecImpairment::G729A) - (11.0 + 84.0 * 2.0 / 21.0)).abs() < 1e-9);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn echo_costs_more_the_later_it_comes() {
+    fn echo_impairment_grows_with_delay() {
         let with = |ms, echo| rate(&Call { talker_echo: echo, ..call(ms, 0.0, CodecImpairment::G711) }).r;
         assert!(with(150, 45.0) < with(50, 45.0) && with(150, 45.0) < with(150, 65.0));
         assert!(with(150, 65.0) < with(150, f64::INFINITY));

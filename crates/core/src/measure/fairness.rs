@@ -1,28 +1,27 @@
 //! Fairness indices of a set of throughputs.
 
-/// Weighted fairness index of throughputs xᵢ with weights rᵢ, equation (1) of the I2VFC
-/// paper: F = (Σ xᵢ/rᵢ)² / (N · Σ (xᵢ/rᵢ)²).
+/// Returns the weighted fairness index of throughputs xᵢ with weights rᵢ, equation (1) of the I2VFC paper: F
+/// = (Σ xᵢ/rᵢ)² / (N · Σ (xᵢ/rᵢ)²).
 ///
-/// 1 where every throughput is in proportion to its weight, 1/N where one has all. Any
-/// common unit will do: F does not change when all throughputs are scaled alike.
-/// Throughputs are not negative, weights above zero. NaN where there is nothing to share
-/// (no throughputs, or all of them zero) and where a throughput is NaN.
+/// The index is 1 if every throughput is proportional to its weight, and 1/N if one flow has everything. It
+/// does not depend on the unit of the throughputs. Throughputs must not be negative; weights must be above
+/// zero. The result is NaN if there are no throughputs, if all are zero, or if one is NaN.
 ///
-/// Panics if there are not as many weights as throughputs.
+/// Panics if the numbers of weights and throughputs differ.
 pub fn weighted_fairness(throughputs: &[f64], weights: &[f64]) -> f64 {
-    assert_eq!(throughputs.len(), weights.len(), "each throughput has its weight");
+    assert_eq!(throughputs.len(), weights.len(), "one weight per throughput");
     index(throughputs.iter().zip(weights).map(|(throughput, weight)| throughput / weight))
 }
 
-/// Jain's fairness index (Jain, Chiu and Hawe, DEC-TR-301, 1984):
-/// [`weighted_fairness`] with equal weights.
+/// Returns Jain's fairness index (Jain, Chiu and Hawe, DEC-TR-301, 1984): [`weighted_fairness`] with equal
+/// weights.
 pub fn jain(throughputs: &[f64]) -> f64 {
     index(throughputs.iter().copied())
 }
 
 fn index(shares: impl Iterator<Item = f64> + Clone) -> f64 {
     let largest = shares.clone().fold(0.0, f64::max);
-    // Shares are taken relative to the largest, so that no square leaves the range of f64.
+    // Relative to the largest share, so that no square leaves the range of f64.
     let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for share in shares {
         let relative = share / largest;
@@ -38,24 +37,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_in_proportion_to_weights_are_fair() {
+    fn index_is_one_for_shares_proportional_to_weights() {
         assert_eq!(weighted_fairness(&[1.0, 2.0, 2.0, 3.0, 4.0], &[1.0, 2.0, 2.0, 3.0, 4.0]), 1.0);
         assert_eq!(jain(&[7.0; 4]), 1.0);
     }
 
     #[test]
-    fn one_with_all_is_one_over_n() {
+    fn index_is_one_over_n_if_one_flow_has_everything() {
         assert_eq!(jain(&[0.0, 5.0, 0.0, 0.0]), 0.25);
     }
 
     #[test]
-    fn hand_computed() {
+    fn index_matches_hand_calculation() {
         // Shares 3, 1: 16 / (2 · 10).
         assert!((weighted_fairness(&[3.0, 2.0], &[1.0, 2.0]) - 0.8).abs() < 1e-15);
     }
 
     #[test]
-    fn nothing_to_share_is_not_a_number() {
+    fn index_without_throughput_is_nan() {
         assert!(jain(&[]).is_nan());
         assert!(jain(&[0.0, 0.0]).is_nan());
         assert!(jain(&[1.0, f64::NAN]).is_nan());

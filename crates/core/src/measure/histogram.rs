@@ -1,42 +1,41 @@
-//! A histogram of durations or other whole numbers over the whole range of `u64`, with
-//! three significant digits: buckets as wide as those of HdrHistogram
-//! (<http://hdrhistogram.org>) at that precision, so that two histograms add without loss
-//! wherever they were taken.
+//! Histogram of durations or other whole numbers over the whole range of `u64`, with three significant
+//! digits. Buckets have the widths of HdrHistogram (<http://hdrhistogram.org>) at that precision, so
+//! histograms taken in different places can be added without loss.
 //!
-//! Values below 2048 have a bucket each; above, every octave is divided into 1024 buckets,
-//! so that a value differs from its bucket's middle by less than 0.05 %.
+//! Values below 2048 have a bucket each. Above, every octave is divided into 1024 buckets, so that a value
+//! differs from its bucket's midpoint by less than 0.05 %.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Buckets of an octave, as a power of two.
+/// Buckets per octave, as a power of two.
 const OCTAVE_BITS: u32 = 10;
 const OCTAVE: usize = 1 << OCTAVE_BITS;
 
-/// Counts of values. An octave takes memory once a value falls into it.
+/// Counts of values. Memory for an octave is allocated when the first value falls into it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Counts of the buckets of each octave, or nothing where none was hit; the first two
-    /// hold 0 to 2047.
+    /// Counts per bucket of each octave, empty for octaves without values; the first two octaves hold 0 to
+    /// 2047.
     octaves: Vec<Vec<u64>>,
     count: u64,
 }
 
-/// Octave and place in it of a value's bucket.
+/// Returns the octave and bucket index of a value.
 fn place(value: u64) -> (usize, usize) {
     let shift = (u64::BITS - value.leading_zeros()).saturating_sub(OCTAVE_BITS + 1);
     let index = (value >> shift) as usize;
     (shift as usize + index / OCTAVE, index % OCTAVE)
 }
 
-/// The middle of a bucket, rounded down.
+/// Returns the midpoint of a bucket, rounded down.
 fn middle(octave: usize, place: usize) -> u64 {
     let shift = octave.saturating_sub(1);
     let index = if octave == 0 { place } else { OCTAVE + place };
     ((index as u64) << shift) + ((1u64 << shift) >> 1)
 }
 
-/// The value that stands for all that fall into the bucket of `value`: the bucket's middle.
+/// Returns the midpoint of the bucket that `value` falls into.
 pub fn rounded(value: u64) -> u64 {
     let (octave, place) = place(value);
     middle(octave, place)
@@ -48,7 +47,7 @@ impl Histogram {
         self.record_many(value, 1);
     }
 
-    /// Counts a value several times.
+    /// Counts a value `times` times.
     pub fn record_many(&mut self, value: u64, times: u64) {
         if times == 0 {
             return;
@@ -65,19 +64,19 @@ impl Histogram {
         self.count = self.count.saturating_add(times);
     }
 
-    /// Counts all that another counted.
+    /// Adds the buckets of another histogram.
     pub fn add(&mut self, buckets: &[(u64, u64)]) {
         for &(value, times) in buckets {
             self.record_many(value, times);
         }
     }
 
-    /// Values counted.
+    /// Returns the number of values counted.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The middles of the buckets that hold something, ascending, each with its count.
+    /// Returns the midpoint and count of every bucket that is not empty, in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.octaves.iter().enumerate().flat_map(|(octave, counts)| {
             let held = counts.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -85,8 +84,8 @@ impl Histogram {
         })
     }
 
-    /// The smallest value that at least a share `q` of all does not exceed; none where
-    /// nothing was counted.
+    /// Returns the smallest value that at least a share `q` of all values does not exceed; `None` if the
+    /// histogram is empty.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         let rank = libm::ceil(q * self.count as f64).clamp(1.0, self.count.max(1) as f64) as u64;
         let mut below = 0u64;
@@ -98,7 +97,7 @@ impl Histogram {
             .map(|(value, _)| value)
     }
 
-    /// The mean; NaN where nothing was counted.
+    /// Returns the mean; NaN if the histogram is empty.
     pub fn mean(&self) -> f64 {
         let sum: f64 = self.buckets().map(|(value, count)| value as f64 * count as f64).sum();
         sum / self.count as f64
@@ -112,13 +111,13 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     #[test]
-    fn every_value_is_near_the_middle_of_its_bucket() {
+    fn every_value_is_near_the_midpoint_of_its_bucket() {
         let mut stream = Stream::new(1, "values");
         let random = (0..100_000).map(|k| (stream.uniform() * (1u64 << (k % 64)) as f64) as u64);
         let edges = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
         for value in random.chain(edges).chain([u64::MAX]) {
             let middle = rounded(value);
-            // Half a bucket of the 1024 in an octave: 2⁻¹¹ of the value at most.
+            // Half of one of the octave's 1024 buckets: at most 2⁻¹¹ of the value.
             assert!(middle.abs_diff(value) <= value >> 11, "{value} becomes {middle}");
             assert_eq!(rounded(middle), middle, "{value}");
         }
@@ -126,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn buckets_ascend_add_up_and_are_those_of_hdr_histograms() {
-        // HdrHistogram, three digits: 50 ms lies between 49,971,200 and 50,003,967 ns.
+    fn buckets_ascend_and_match_hdr_histogram() {
+        // HdrHistogram with three digits: the bucket of 50 ms is 49,971,200 to 50,003,967 ns.
         assert_eq!(rounded(49_971_200), rounded(50_003_967));
         assert_ne!(rounded(49_971_199), rounded(49_971_200));
         assert_ne!(rounded(50_003_967), rounded(50_003_968));
@@ -145,13 +144,16 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_the_ordered_values() {
+    fn quantiles_match_the_sorted_values() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.quantile(0.5), None);
         assert!(histogram.mean().is_nan());
         (1..=1000).for_each(|value| histogram.record(value));
-        let of = |q| histogram.quantile(q).unwrap();
-        assert_eq!([of(0.0), of(0.001), of(0.5), of(0.99), of(1.0)], [1, 1, 500, 990, 1000]);
+        let quantile = |q| histogram.quantile(q).unwrap();
+        assert_eq!(
+            [quantile(0.0), quantile(0.001), quantile(0.5), quantile(0.99), quantile(1.0)],
+            [1, 1, 500, 990, 1000]
+        );
         assert_eq!(histogram.mean(), 500.5);
     }
 }

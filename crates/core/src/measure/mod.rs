@@ -1,6 +1,6 @@
-//! Measures: what samples say (fairness, convergence, confidence, distributions), and the searches that
-//! find what a network carries. Sans-IO: a search proposes the next trial and learns from
-//! its result; what is sent, and when, is the driver's.
+//! Statistics over samples (fairness, convergence, confidence, distributions) and searches for the capacity
+//! of a network. Sans-IO: a search proposes the next trial and is given its result; sending the packets, and
+//! their timing, is up to the driver.
 
 mod binomial;
 pub mod bit_error;

@@ -1,8 +1,8 @@
-//! The capacity of a path, by raising the offered rate until the received rate tops out.
+//! Search for the capacity of a path: raises the offered rate until the received rate stops growing.
 //!
-//! Unlike RFC 2544's throughput it does not ask for zero loss, so a path that loses packets
-//! by itself has a plateau all the same: loss there is told apart from what the path loses
-//! when it is not full.
+//! Unlike the throughput of RFC 2544, the capacity does not require zero loss, so it is also defined on a
+//! path with random loss. The loss of the unloaded path is measured first; only higher loss counts as
+//! overload.
 
 use super::Summary;
 use super::trial::{
@@ -12,32 +12,33 @@ use crate::time::Duration;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// What to search.
+/// Parameters of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlateauConfig {
-    /// Size of every packet.
+    /// Packet size.
     pub frame: FrameSize,
-    /// The first load, which should be far below the capacity.
+    /// First load; should be far below the capacity.
     pub first: Load,
-    /// The highest load tried.
+    /// Highest load to try.
     pub maximum: Load,
-    /// Each load is so many times the one before; above 1.
+    /// Factor between successive loads; above 1.
     pub factor: f64,
-    /// Share by which received rates may differ and still be the same plateau; also how
-    /// closely the knee is found.
+    /// Relative difference up to which received rates belong to the same plateau; also the relative width of
+    /// the knee interval.
     pub tolerance: f64,
-    /// Trials on the plateau that are averaged.
+    /// Number of trials on the plateau to average.
     pub repeats: u32,
-    /// Length of a trial.
+    /// Duration of a trial.
     pub duration: Duration,
-    /// Pauses after each.
+    /// Pauses after each trial.
     pub pauses: Pauses,
-    /// How much to bear from the tester.
+    /// Handling of tester faults.
     pub patience: Patience,
 }
 
 impl PlateauConfig {
-    /// Steps of 1.5, 2 % tolerance, three trials of 5 s on the plateau.
+    /// Returns a configuration with a factor of 1.5, a tolerance of 2 %, and three trials of 5 s on the
+    /// plateau.
     pub fn new(frame: FrameSize, first: Load, maximum: Load) -> PlateauConfig {
         PlateauConfig {
             frame,
@@ -53,22 +54,22 @@ impl PlateauConfig {
     }
 }
 
-/// Received against offered, in one trial.
+/// Offered and received rate of one trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Received {
-    /// The load that left the generator.
+    /// Load sent by the generator.
     pub offered: Load,
-    /// The rate that was received.
+    /// Received rate.
     pub received: Load,
 }
 
-/// Why there is no plateau.
+/// Reason no plateau was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoPlateau {
-    /// The path carries the highest load tried.
+    /// The path carries the highest load.
     AboveMaximum,
-    /// The tester fell short before the path did.
+    /// The tester reached its limit before the path did.
     TesterLimit,
     /// Nothing was received.
     NothingReceived,
@@ -76,25 +77,25 @@ pub enum NoPlateau {
     Unfinished,
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlateauResult {
-    /// The packets it holds for.
+    /// Packet size.
     pub frame: FrameSize,
-    /// Received rate on the plateau, packets per second: mean, and how far to trust it.
+    /// Received rate on the plateau, packets per second: mean and confidence interval.
     pub capacity: Result<Summary, NoPlateau>,
-    /// Between these loads the path fills: at the lower one all that it does not lose anyway
-    /// came through.
+    /// Interval of loads that contains the knee, at which the path becomes full. At the lower load, loss does
+    /// not exceed that of the unloaded path.
     pub knee: Option<(Load, Load)>,
-    /// Share of packets lost at the lowest load: what the path loses without being full.
+    /// Share of packets lost at the lowest load: the loss of the unloaded path.
     pub loss_when_idle: Option<f64>,
-    /// All trials that counted, by offered load.
+    /// Offered and received rates of all valid trials, sorted by offered load.
     pub curve: Vec<Received>,
-    /// Faults of the tester; their trials did not count.
+    /// Tester faults; trials with faults are not counted.
     pub faults: Vec<Fault>,
 }
 
-/// What is being done.
+/// Stage of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     /// Raise the load.
@@ -106,7 +107,7 @@ enum Stage {
         load: f64,
         left: u32,
     },
-    /// Halve between a load the path carries and one it does not.
+    /// Bisect between a load the path carries and one it does not.
     Knee {
         carried: f64,
         full: f64,
@@ -114,7 +115,7 @@ enum Stage {
     Ended(Option<NoPlateau>),
 }
 
-/// The search.
+/// A search for the capacity of a path.
 #[derive(Clone, Debug)]
 pub struct Plateau {
     config: PlateauConfig,
@@ -122,11 +123,11 @@ pub struct Plateau {
     curve: Vec<Received>,
     /// Received rates on the plateau.
     plateau: Vec<f64>,
-    referee: Referee,
+    validator: Referee,
 }
 
 impl Plateau {
-    /// A new search. Panics unless 0 < first ≤ maximum, factor > 1 and tolerance in (0, 0.5).
+    /// Creates a search. Panics unless 0 < `first` ≤ `maximum`, `factor` > 1, and `tolerance` is in (0, 0.5).
     pub fn new(config: PlateauConfig) -> Plateau {
         assert!(config.first.0 > 0.0 && config.first <= config.maximum, "{config:?}");
         assert!(config.factor > 1.0 && config.tolerance > 0.0 && config.tolerance < 0.5, "{config:?}");
@@ -134,26 +135,26 @@ impl Plateau {
             stage: Stage::Climb { load: config.first.0 },
             curve: Vec::new(),
             plateau: Vec::new(),
-            referee: Referee::new(config.patience),
+            validator: Referee::new(config.patience),
             config,
         }
     }
 
-    /// Share of packets received when the path was not full.
+    /// Returns the share of packets received on the unloaded path.
     fn idle_share(&self) -> f64 {
         self.curve.first().map_or(1.0, |point| point.received.0 / point.offered.0)
     }
 
-    /// Whether the path kept back more of this than it does when it is not full.
+    /// Returns whether the loss exceeds that of the unloaded path by more than the tolerance.
     fn is_full(&self, point: Received) -> bool {
         point.received.0 < point.offered.0 * self.idle_share() * (1.0 - self.config.tolerance)
     }
 
-    fn climbed(&mut self, load: f64, point: Received) {
+    fn continue_climb(&mut self, load: f64, point: Received) {
         if point.received.0 == 0.0 {
             self.stage = Stage::Ended(Some(NoPlateau::NothingReceived));
         } else if self.is_full(point) {
-            // Well above the knee, so that every trial fills the path.
+            // Average well above the knee, so that every trial fills the path.
             let above = (load * self.config.factor).min(self.config.maximum.0);
             self.stage = Stage::Average { load: above, left: self.config.repeats.max(1) };
         } else if load >= self.config.maximum.0 {
@@ -163,7 +164,7 @@ impl Plateau {
         }
     }
 
-    /// The knee lies between the highest load carried and the lowest one not.
+    /// Returns the highest load carried and the lowest load not carried, between which the knee lies.
     fn knee(&self) -> (f64, f64) {
         let full = |point: &&Received| self.is_full(**point);
         let lowest =
@@ -172,31 +173,31 @@ impl Plateau {
         (carried.fold(0.0, f64::max), lowest)
     }
 
-    fn halve(&mut self) {
+    fn bisect(&mut self) {
         let (carried, full) = self.knee();
         let found = full - carried <= self.config.tolerance * full;
         self.stage = if found { Stage::Ended(None) } else { Stage::Knee { carried, full } };
     }
 
-    fn counted(&mut self, point: Received) {
+    fn count_trial(&mut self, point: Received) {
         self.curve.push(point);
         match self.stage {
-            Stage::Climb { load } => self.climbed(load, point),
+            Stage::Climb { load } => self.continue_climb(load, point),
             Stage::Average { load, left } => {
                 self.plateau.push(point.received.0);
                 match left - 1 {
-                    0 => self.halve(),
+                    0 => self.bisect(),
                     left => self.stage = Stage::Average { load, left },
                 }
             }
-            Stage::Knee { .. } => self.halve(),
-            Stage::Ended(_) => unreachable!("no trial is proposed at the end"),
+            Stage::Knee { .. } => self.bisect(),
+            Stage::Ended(_) => unreachable!("no trial is proposed after the end"),
         }
     }
 
-    fn lowered(&mut self, limit: Load) {
+    fn lower_limit(&mut self, limit: Load) {
         match self.stage {
-            // The tester's own limit may still lie above the knee.
+            // The tester's limit may still be above the knee.
             Stage::Average { left, .. } => self.stage = Stage::Average { load: limit.0, left },
             Stage::Climb { load } if limit.0 > load / self.config.factor => {
                 self.config.maximum = limit;
@@ -220,23 +221,23 @@ impl Search for Plateau {
     }
 
     fn record(&mut self, result: &TrialResult) {
-        let trial = self.next().expect("a result answers a proposal");
-        match self.referee.admit(&trial, result) {
+        let trial = self.next().expect("a result is recorded after a proposal");
+        match self.validator.admit(&trial, result) {
             Admission::Counted => {
-                self.counted(Received { offered: result.offered(), received: result.delivered() });
+                self.count_trial(Received { offered: result.offered(), received: result.delivered() });
             }
             Admission::Repeat => {}
-            Admission::Lowered(limit) => self.lowered(limit),
+            Admission::Lowered(limit) => self.lower_limit(limit),
             Admission::Abandoned => self.stage = Stage::Ended(Some(NoPlateau::TesterLimit)),
         }
     }
 
     fn result(&self) -> PlateauResult {
         let capacity = match self.stage {
-            Stage::Ended(Some(NoPlateau::AboveMaximum)) if !self.referee.faults().is_empty() => {
+            Stage::Ended(Some(NoPlateau::AboveMaximum)) if !self.validator.faults().is_empty() => {
                 Err(NoPlateau::TesterLimit)
             }
-            Stage::Ended(Some(why)) => Err(why),
+            Stage::Ended(Some(reason)) => Err(reason),
             Stage::Climb { .. } | Stage::Average { .. } => Err(NoPlateau::Unfinished),
             Stage::Knee { .. } | Stage::Ended(None) => Ok(Summary::of(&self.plateau)),
         };
@@ -249,7 +250,7 @@ impl Search for Plateau {
             knee: knee.map(|(carried, full)| (Load(carried), Load(full))),
             loss_when_idle: self.curve.first().map(|_| 1.0 - self.idle_share()),
             curve,
-            faults: self.referee.faults().to_vec(),
+            faults: self.validator.faults().to_vec(),
         }
     }
 }

@@ -1,35 +1,35 @@
-//! What became of numbered packets: new, late, duplicated or missing (RFC 4737, RFC 5560).
-//! Counts follow the sequence number alone; when a packet came is the driver's.
+//! Classification of received sequence numbers: new, late, duplicate or missing (RFC 4737, RFC 5560). Counts
+//! depend on the sequence numbers alone; timing is up to the driver.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// How far behind the newest a packet is still told from a duplicate. What comes later
-/// than that stays lost: at 0.5 million packets per second it is half a second late.
+/// Distance behind the newest number up to which late packets and duplicates can be distinguished. A packet
+/// further behind stays lost; at 0.5 million packets per second it is half a second late.
 pub const WINDOW: u64 = 1 << 18;
 
-/// What one packet was.
+/// Classification of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The newest so far, after `missing` that have not come yet.
+    /// Newest number so far.
     Newest {
-        /// Numbers skipped between the newest before and this one.
+        /// Numbers skipped since the previous newest one.
         missing: u64,
     },
-    /// One that was missing: reordered in the sense of RFC 4737 section 3.3.
+    /// Number that was missing: reordered in the sense of RFC 4737 section 3.3.
     Late,
-    /// One that was here before (RFC 5560).
+    /// Number received before (RFC 5560).
     Duplicate,
-    /// More than [`WINDOW`] behind the newest: nobody knows whether it was here before.
+    /// Number more than [`REORDER_WINDOW`] behind the newest, and so either late or a duplicate.
     Ancient,
 }
 
-/// Follows the sequence numbers of one flow, which count from zero.
+/// Tracks the sequence numbers of one flow, which start at zero.
 #[derive(Clone, Debug, Default)]
 pub struct Sequence {
-    /// The number after the newest.
+    /// Number after the newest.
     next: u64,
-    /// A bit per number of the window, set where the packet came; grows up to the window.
+    /// One bit per number of the window, set if the packet was received; grows up to the window's size.
     seen: Vec<u64>,
     received: u64,
     late: u64,
@@ -38,12 +38,12 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Nothing has come yet.
+    /// Creates a tracker without packets.
     pub fn new() -> Sequence {
         Sequence::default()
     }
 
-    /// Takes the number of a packet that came.
+    /// Records the number of a received packet and classifies it.
     pub fn handle_packet(&mut self, number: u64) -> Arrival {
         if number >= self.next {
             let missing = number - self.next;
@@ -67,41 +67,41 @@ impl Sequence {
         }
     }
 
-    /// The number after the newest: how many the sender has sent at least.
+    /// Returns the number after the newest, a lower bound of the number of packets sent.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Packets that came, duplicates not counted.
+    /// Returns the number of packets received, without duplicates.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Numbers below the newest that have not come.
+    /// Returns how many numbers below the newest have not been received.
     pub fn missing(&self) -> u64 {
         self.next - self.received
     }
 
-    /// Packets that came after a later one.
+    /// Returns the number of packets received after one with a higher number.
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// Packets that came again.
+    /// Returns the number of duplicates.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Packets too late to be told apart.
+    /// Returns the number of packets too far behind the newest to classify.
     pub fn ancient(&self) -> u64 {
         self.ancient
     }
 
-    /// Clears the bits of numbers that come into the window, and makes room for them.
+    /// Clears the bits of numbers that enter the window, and grows the window if needed.
     fn forget(&mut self, from: u64, newest: u64) {
         let needed = (newest + 1).next_power_of_two().clamp(64, WINDOW) / 64;
         if self.seen.len() < needed as usize {
-            // Until the window has its full size, every number's place is the number itself.
+            // Until the window has its full size, the bit index of every number is the number itself.
             self.seen.resize(needed as usize, 0);
         }
         if newest - from >= WINDOW {
@@ -109,22 +109,22 @@ impl Sequence {
             return;
         }
         for number in from..=newest {
-            let (word, bit) = self.place(number);
+            let (word, bit) = self.position(number);
             self.seen[word] &= !bit;
         }
     }
 
-    /// Sets a number's bit; whether it was not set before.
+    /// Sets the bit of a number; returns whether it was clear before.
     fn set(&mut self, number: u64) -> bool {
-        let (word, bit) = self.place(number);
+        let (word, bit) = self.position(number);
         let new = self.seen[word] & bit == 0;
         self.seen[word] |= bit;
         new
     }
 
-    fn place(&self, number: u64) -> (usize, u64) {
-        let position = number & (WINDOW - 1);
-        ((position / 64) as usize, 1 << (position % 64))
+    fn position(&self, number: u64) -> (usize, u64) {
+        let index = number & (WINDOW - 1);
+        ((index / 64) as usize, 1 << (index % 64))
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn in_order_nothing_is_missing() {
+    fn packets_in_order_leave_nothing_missing() {
         let mut sequence = Sequence::new();
         for number in 0..1000 {
             assert_eq!(sequence.handle_packet(number), Arrival::Newest { missing: 0 });
@@ -143,10 +143,10 @@ mod tests {
         assert_eq!((sequence.received(), sequence.missing(), sequence.late()), (1000, 0, 0));
     }
 
-    // The example of RFC 4737 section 3.4 (packets numbered from 1 there): of 1 2 3 5 4 6
-    // only packet 4 is reordered, and none is lost.
+    // Example of RFC 4737 section 3.4, with packets numbered from 1: of 1 2 3 5 4 6 only packet 4 is
+    // reordered, and none is lost.
     #[test]
-    fn one_swapped_packet_is_late_once() {
+    fn swapped_packet_is_counted_late_once() {
         let mut sequence = Sequence::new();
         let arrivals: Vec<Arrival> =
             [0, 1, 2, 4, 3, 5].iter().map(|&number| sequence.handle_packet(number)).collect();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_past_the_window_forgets_it() {
+    fn jump_beyond_the_window_clears_it() {
         let mut sequence = Sequence::new();
         for number in 0..100 {
             sequence.handle_packet(number);
@@ -170,9 +170,9 @@ mod tests {
     }
 
     proptest! {
-        // Against a set that remembers everything, over numbers that cross several windows.
+        // Compares the tracker with a set of all numbers over moves that cross several windows.
         #[test]
-        fn counts_equal_those_of_a_set(
+        fn counts_match_a_set_of_all_numbers(
             moves in proptest::collection::vec(
                 (0_u64..5, prop_oneof![Just(0_u64), 0_u64..2000, 0..WINDOW * 2]),
                 1..300,

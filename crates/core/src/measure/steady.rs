@@ -1,104 +1,104 @@
-//! The highest rate a router carries steadily: nothing is lost, and from second to second the mean delay
-//! neither grows nor leaves the order of magnitude it has at a low rate. (This is how the MPLS-IX routers
-//! were compared; a search for loss alone would take a standing queue for throughput.)
+//! Search for the highest rate that a router carries steadily: no loss, and a mean delay per second that
+//! neither grows nor exceeds a fixed multiple of the delay at a low rate. A search for loss alone would count
+//! a standing queue as throughput. The MPLS-IX routers were compared with this criterion.
 //!
-//! Sans-IO as the other searches, but that a trial tells the mean delay of each second too.
+//! Sans-IO as the other searches, except that a trial also reports the mean delay of each second.
 
 use super::student_t_975;
 use super::trial::{Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Trial, TrialResult};
 use crate::time::Duration;
 use alloc::vec::Vec;
 
-/// A mean delay beyond so many times that at a low rate, and [`BURST`] more, is of another order.
+/// Factor of the mean delay at the low rate that, plus [`MAX_BURST_TIME`], no second's mean delay may exceed.
 pub const ANOTHER_ORDER: f64 = 10.0;
-/// Senders send back to back, at most, what is due in this time. Packets of a burst wait for each other, which
-/// is no router's delay.
+/// Maximum time's worth of packets that senders send back to back. Packets of a burst wait for each other,
+/// and this wait is not a delay of the router.
 pub const BURST: Duration = Duration(20_000);
-/// A rise over a trial by less than this share of the mean is none.
-const LEAST_RISE: f64 = 0.1;
-/// Fewer seconds tell no trend.
-const LEAST_SECONDS: usize = 5;
+/// Rise of the delay over a trial, as a share of the mean, up to which the delay counts as constant.
+const MIN_RISE: f64 = 0.1;
+/// Minimum number of seconds needed to detect a trend.
+const MIN_SECONDS: usize = 5;
 
-/// What to search.
+/// Rates and durations of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SteadyConfig {
-    /// Size of every frame.
+    /// Frame size.
     pub frame: FrameSize,
-    /// The low rate, at which delays are as they are without load.
+    /// Low rate, at which delays are those of an unloaded router.
     pub low: Load,
-    /// The highest rate tried.
+    /// Highest rate to try.
     pub maximum: Load,
-    /// Rates are whole multiples of this.
+    /// Rate step; rates tried are whole multiples of it.
     pub step: Load,
-    /// Length of the trial that decides.
+    /// Duration of the confirming trials.
     pub duration: Duration,
-    /// Length of those that look for the rate at which it is worth while.
+    /// Duration of the search trials, which choose the rate to confirm.
     pub search: Duration,
-    /// Pauses after each.
+    /// Pauses after each trial.
     pub pauses: Pauses,
-    /// How much to bear from the tester.
+    /// Handling of tester faults.
     pub patience: Patience,
 }
 
-/// What a trial showed of its rate.
+/// Classification of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// It is carried steadily.
+    /// No loss and a steady delay.
     Steady,
-    /// Packets were lost.
+    /// Number of packets lost.
     Lost(u64),
-    /// The mean delay of some second was of another order than at the low rate.
+    /// Mean delay of some second above the limit.
     Slow {
-        /// The largest mean of a second, in seconds.
+        /// Largest mean delay of a second, seconds.
         worst: f64,
-        /// The mean at the low rate.
+        /// Mean delay at the low rate, seconds.
         low: f64,
     },
-    /// The mean delay grew from second to second.
+    /// Mean delay that grew over the trial.
     Growing {
-        /// From the first second to the last, as a share of the mean.
+        /// Growth from the first second to the last, as a share of the mean.
         share: f64,
     },
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SteadyResult {
-    /// The highest rate carried steadily in a trial of full length; none if none was.
+    /// Highest rate carried steadily in a confirming trial; `None` if there was none.
     pub rate: Option<Load>,
-    /// What came of that trial.
+    /// Result of that trial.
     pub trial: Option<TrialResult>,
-    /// The lowest rate that was not, and why.
+    /// Lowest rate that failed, and the classification of its trial.
     pub beyond: Option<(Load, Verdict)>,
-    /// The mean delay at the low rate, in seconds.
+    /// Mean delay at the low rate, seconds.
     pub low_delay: Option<f64>,
-    /// The rate above which the tester itself failed: the router may carry more.
+    /// Rate above which the tester failed; the router may carry more.
     pub tester_limit: Option<Load>,
-    /// Trials that counted.
+    /// Number of valid trials.
     pub trials: u32,
-    /// Faults of the tester; their trials did not count.
+    /// Tester faults; trials with faults are not counted.
     pub faults: Vec<Fault>,
 }
 
-/// What the next trial is for.
+/// Purpose of the next trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The delay at the low rate.
+    /// Measure the delay at the low rate.
     Low,
-    /// Halving, in short trials.
+    /// Bisect with short trials.
     Search,
-    /// A trial of full length; how many steps down the next is if this one fails.
+    /// Confirm with a full-length trial; the value is the number of steps to go down if it fails.
     Confirm(u64),
     Done,
 }
 
-/// The search: by halves in short trials, then a trial of full length, and down from there until one is
-/// carried.
+/// A search that bisects with short trials, then confirms with full-length trials, going down from the rate
+/// found until one succeeds.
 #[derive(Clone, Debug)]
 pub struct Steady {
     config: SteadyConfig,
     phase: Phase,
-    /// In steps: carried as far as is known, and not carried (or beyond all that is tried).
+    /// Highest rate known to be carried, and lowest rate not carried or not tried, in steps.
     good: u64,
     bad: u64,
     low_delay: Option<f64>,
@@ -106,11 +106,11 @@ pub struct Steady {
     beyond: Option<(Load, Verdict)>,
     tester_limit: Option<Load>,
     trials: u32,
-    referee: Referee,
+    validator: Referee,
 }
 
 impl Steady {
-    /// A new search. Panics unless all rates are above zero.
+    /// Creates a search. Panics unless all rates are above zero.
     pub fn new(config: SteadyConfig) -> Steady {
         assert!(config.low.0 > 0.0 && config.step.0 > 0.0 && config.maximum.0 > 0.0, "{config:?}");
         Steady {
@@ -122,12 +122,12 @@ impl Steady {
             beyond: None,
             tester_limit: None,
             trials: 0,
-            referee: Referee::new(config.patience),
+            validator: Referee::new(config.patience),
             config,
         }
     }
 
-    /// The next trial; the same again until its result is recorded, none at the end.
+    /// Returns the next trial, unchanged until its result is recorded; `None` at the end.
     pub fn next(&self) -> Option<Trial> {
         let (load, duration) = match self.phase {
             Phase::Low => (self.config.low, self.config.search),
@@ -138,23 +138,23 @@ impl Steady {
         Some(Trial::lasting(duration, load, self.config.frame, self.config.pauses))
     }
 
-    /// The result of that trial, and the mean delay of each of its seconds, in seconds. Panics if none was
-    /// proposed.
+    /// Records the result of the proposed trial and the mean delay of each of its seconds, in seconds. Panics
+    /// if no trial was proposed.
     pub fn record(&mut self, result: &TrialResult, seconds: &[f64]) {
-        let trial = self.next().expect("a result answers a proposal");
-        match self.referee.admit(&trial, result) {
-            Admission::Counted => self.counted(&trial, result, seconds),
+        let trial = self.next().expect("a result is recorded after a proposal");
+        match self.validator.admit(&trial, result) {
+            Admission::Counted => self.count_trial(&trial, result, seconds),
             Admission::Repeat => {}
             Admission::Lowered(load) if self.phase != Phase::Low => {
                 let tried = self.tried();
                 self.bad = (libm::floor(load.0 / self.config.step.0) as u64 + 1).min(tried);
                 self.tester_limit = Some(load);
                 match self.phase {
-                    // What the tester sent for once it may not send again.
+                    // The tester may be unable to repeat a rate it reached once.
                     Phase::Confirm(down) => self.go_down(self.bad.saturating_sub(1), down),
                     _ => {
                         self.good = self.good.min(self.bad.saturating_sub(1));
-                        self.go_on();
+                        self.advance();
                     }
                 }
             }
@@ -162,7 +162,7 @@ impl Steady {
         }
     }
 
-    /// What is known so far.
+    /// Returns the result so far.
     pub fn result(&self) -> SteadyResult {
         SteadyResult {
             rate: self.found.map(|(steps, _)| self.steps(steps)),
@@ -171,7 +171,7 @@ impl Steady {
             low_delay: self.low_delay,
             tester_limit: self.tester_limit,
             trials: self.trials,
-            faults: self.referee.faults().to_vec(),
+            faults: self.validator.faults().to_vec(),
         }
     }
 
@@ -179,7 +179,7 @@ impl Steady {
         Load(self.config.step.0 * steps as f64)
     }
 
-    /// The rate of the next trial, in steps: the highest first.
+    /// Returns the rate of the next trial in steps; the first is the highest.
     fn tried(&self) -> u64 {
         match self.phase {
             Phase::Confirm(_) => self.good,
@@ -188,7 +188,7 @@ impl Steady {
         }
     }
 
-    fn counted(&mut self, trial: &Trial, result: &TrialResult, seconds: &[f64]) {
+    fn count_trial(&mut self, trial: &Trial, result: &TrialResult, seconds: &[f64]) {
         self.trials += 1;
         if self.phase == Phase::Low {
             let known = seconds.iter().copied().filter(|delay| delay.is_finite());
@@ -200,7 +200,7 @@ impl Steady {
                 return;
             }
             self.phase = Phase::Search;
-            self.go_on();
+            self.advance();
             return;
         }
         let (steps, verdict) = (self.tried(), judge(result, seconds, self.low_delay));
@@ -222,24 +222,24 @@ impl Steady {
                 self.bad = steps;
             }
         }
-        self.go_on();
+        self.advance();
     }
 
-    /// Confirms next what is so many steps below.
+    /// Proposes to confirm the rate `down` steps below `from`.
     fn go_down(&mut self, from: u64, down: u64) {
         self.good = from.saturating_sub(down);
         self.phase = if self.good == 0 { Phase::Done } else { Phase::Confirm(down * 2) };
     }
 
-    /// Once nothing lies between, the trial of full length decides.
-    fn go_on(&mut self) {
+    /// Starts the confirming trials once no untried rate is left between the bounds.
+    fn advance(&mut self) {
         if self.good + 1 >= self.bad && self.phase != Phase::Low {
             self.phase = if self.good == 0 { Phase::Done } else { Phase::Confirm(1) };
         }
     }
 }
 
-/// What a trial shows of its rate, beside the mean delay at a low one.
+/// Classifies a trial by its loss and by its delays relative to the mean delay at the low rate.
 pub fn judge(result: &TrialResult, seconds: &[f64], low: Option<f64>) -> Verdict {
     if result.lost() > 0 {
         return Verdict::Lost(result.lost());
@@ -252,15 +252,15 @@ pub fn judge(result: &TrialResult, seconds: &[f64], low: Option<f64>) -> Verdict
         return Verdict::Slow { worst, low };
     }
     match growth(&seconds) {
-        Some(share) if share > LEAST_RISE => Verdict::Growing { share },
+        Some(share) if share > MIN_RISE => Verdict::Growing { share },
         _ => Verdict::Steady,
     }
 }
 
-/// By which share of their mean the values grow from the first to the last, by a straight line of least
-/// squares; none where its slope may be chance (one-sided 2.5 %).
+/// Returns the growth of the values from first to last as a share of their mean, by least squares. Returns
+/// `None` if the slope is not significant (one-sided 2.5 %).
 fn growth(values: &[f64]) -> Option<f64> {
-    if values.len() < LEAST_SECONDS {
+    if values.len() < MIN_SECONDS {
         return None;
     }
     let n = values.len() as f64;
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// A router that loses packets above one rate, and queues more and more above another.
+    /// Runs the search against a router that loses packets above one rate and builds a queue above another.
     fn run(mut search: Steady, loses: f64, queues: f64, tester: f64) -> (SteadyResult, Vec<f64>) {
         let mut tried = Vec::new();
         while let Some(trial) = search.next() {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_rate_without_loss_is_found_to_the_step() {
+    fn highest_rate_without_loss_is_found_within_one_step() {
         let (found, tried) = run(Steady::new(config(1e6)), 333_333.0, f64::INFINITY, f64::INFINITY);
         assert_eq!(found.rate, Some(Load(332_500.0)));
         assert_eq!(found.beyond.map(|(load, _)| load), Some(Load(335_000.0)));
@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn a_router_that_carries_all_is_asked_once_in_full() {
+    fn router_at_line_rate_needs_one_full_length_trial() {
         let (found, tried) = run(Steady::new(config(1e6)), f64::INFINITY, f64::INFINITY, f64::INFINITY);
         assert_eq!((found.rate, found.beyond), (Some(Load(1e6)), None));
         assert_eq!(tried, [1000.0, 1e6, 1e6]);
     }
 
     #[test]
-    fn what_only_a_long_trial_shows_takes_the_rate_down() {
+    fn queue_growth_seen_only_in_a_long_trial_lowers_the_rate() {
         let (found, _) = run(Steady::new(config(1e6)), 333_333.0, 320_000.0, f64::INFINITY);
         let rate = found.rate.unwrap().0;
         assert!((310_000.0..=320_000.0).contains(&rate), "{rate}");
@@ -347,24 +347,25 @@ mod tests {
     }
 
     #[test]
-    fn the_testers_limit_is_not_the_routers() {
+    fn tester_limit_is_reported_apart_from_the_router() {
         let (found, _) = run(Steady::new(config(1e6)), f64::INFINITY, f64::INFINITY, 500_100.0);
         assert_eq!(found.rate, Some(Load(500_000.0)));
         assert_eq!((found.beyond, found.tester_limit), (None, Some(Load(500_100.0))));
     }
 
     #[test]
-    fn a_router_that_loses_at_any_rate_carries_none() {
+    fn router_that_loses_at_every_rate_has_no_result() {
         let (found, tried) = run(Steady::new(config(1e6)), 10.0, f64::INFINITY, f64::INFINITY);
         assert_eq!((found.rate, tried.len()), (None, 1));
         assert!(matches!(found.beyond, Some((Load(1000.0), Verdict::Lost(_)))));
     }
 
     #[test]
-    fn delays_are_judged_as_the_paper_does() {
+    fn delays_are_classified_as_in_the_paper() {
         let result = TrialResult { sent: 100, received: 100, ..TrialResult::default() };
         let judge = |seconds: &[f64]| judge(&result, seconds, Some(10e-6));
-        // 10 us at 1,000 packets a second, and a steady 1,000 us at 2,000: not counted.
+        // The paper's example: 10 us at 1,000 packets per second and a steady 1,000 us at 2,000 packets per
+        // second is a failure.
         assert!(matches!(judge(&[1000e-6; 10]), Verdict::Slow { .. }));
         assert_eq!(judge(&[90e-6; 10]), Verdict::Steady);
         let noisy: Vec<f64> =

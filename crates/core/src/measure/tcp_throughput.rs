@@ -1,42 +1,42 @@
-//! TCP throughput testing by RFC 6349: path MTU, base round trip and bottleneck rate first,
-//! then how a transfer compares with what they allow.
+//! TCP throughput testing by RFC 6349: measures path MTU, base round trip and bottleneck rate, then compares
+//! a transfer with what they allow.
 
 use super::trial::{FrameSize, Layer};
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// Search of the path MTU by probes that are answered or not (packetization layer path MTU
-/// discovery, RFC 4821 section 7): it needs no ICMP.
+/// Search for the path MTU by probes that are answered or not (packetization layer path MTU discovery, RFC
+/// 4821 section 7). Needs no ICMP.
 ///
-/// Call [`PathMtu::probe`] for the size to try, send it with "don't fragment" set, and tell
-/// [`PathMtu::answered`] or, after the driver's timeout, [`PathMtu::unanswered`]; until `probe`
-/// answers `None`.
+/// Call [`PathMtu::probe`] for the size to try and send it with "don't fragment" set. Then call
+/// [`PathMtu::answered`], or [`PathMtu::unanswered`] after the driver's timeout. Repeat until `probe` returns
+/// `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
-    /// Largest size that came through.
+    /// Largest size that was answered.
     low: Option<u32>,
-    /// Smallest size that did not, or one above the largest to try.
+    /// Smallest size given up, or one above the largest to try.
     high: u32,
     floor: u32,
     tried_top: bool,
     unanswered: u32,
 }
 
-/// A size is given up after so many probes without answer, since loss is not a small MTU.
+/// Number of unanswered probes after which a size is given up: a single loss does not mean a small MTU.
 const PROBES: u32 = 3;
 
 impl PathMtu {
-    /// Search IP packet sizes from `floor` (what every path carries: 68 in IPv4, 1280 in IPv6) to
-    /// `top` (the interface's MTU). Panics unless 0 < floor ≤ top.
+    /// Creates a search over IP packet sizes from `floor` (supported by every path: 68 for IPv4, 1280 for
+    /// IPv6) to `top` (the interface MTU). Panics unless 0 < `floor` ≤ `top`.
     pub fn new(floor: u32, top: u32) -> PathMtu {
         assert!(floor > 0 && floor <= top, "{floor} to {top}");
         PathMtu { low: None, high: top.saturating_add(1), floor, tried_top: false, unanswered: 0 }
     }
 
-    /// Size of the next probe, bytes of IP packet; `None` at the end.
+    /// Returns the size of the next probe, bytes of IP packet; `None` at the end.
     pub fn probe(&self) -> Option<u32> {
-        // The top first: most often it is the answer. Then whether anything comes through.
+        // First the top, the most frequent result, then the floor, to learn whether any probe is answered.
         match self.low {
             _ if !self.tried_top => Some(self.high - 1),
             None if self.high > self.floor => Some(self.floor),
@@ -45,15 +45,15 @@ impl PathMtu {
         }
     }
 
-    /// The probe came through. Panics if none was asked for.
+    /// Records an answer to the proposed probe. Panics if no probe was proposed.
     pub fn answered(&mut self) {
-        self.low = Some(self.probe().expect("an answer follows a probe"));
+        self.low = Some(self.probe().expect("an answer is recorded after a probe"));
         (self.tried_top, self.unanswered) = (true, 0);
     }
 
-    /// The probe was not answered in time. Panics if none was asked for.
+    /// Records a timeout of the proposed probe. Panics if no probe was proposed.
     pub fn unanswered(&mut self) {
-        let size = self.probe().expect("a missing answer follows a probe");
+        let size = self.probe().expect("a timeout is recorded after a probe");
         self.unanswered += 1;
         if self.unanswered == PROBES {
             self.high = size;
@@ -61,83 +61,86 @@ impl PathMtu {
         }
     }
 
-    /// The path MTU, bytes of IP packet: `None` if nothing came through, or not yet.
+    /// Returns the path MTU, bytes of IP packet; `None` before the end of the search or if no probe was
+    /// answered.
     pub fn result(&self) -> Option<u32> {
         self.low.filter(|_| self.probe().is_none())
     }
 }
 
-/// What the path was found to be, before the transfer.
+/// Properties of the path measured before the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
-    /// IP packet, bytes.
+    /// Path MTU, bytes of IP packet.
     pub path_mtu: u32,
-    /// Least round trip without load.
+    /// Minimum round trip without load.
     pub round_trip: Duration,
-    /// Rate of the narrowest link, at the layer named.
+    /// Rate of the bottleneck, counted at `layer`.
     pub bottleneck: BitRate,
-    /// What `bottleneck` counts.
+    /// Layer at which `bottleneck` counts bytes.
     pub layer: Layer,
-    /// Bytes a full packet takes on the bottleneck, at each layer; `payload` is the TCP segment.
+    /// Bytes of a full packet at each layer of the bottleneck; `payload` is the TCP segment.
     pub full_packet: FrameSize,
 }
 
 impl Baseline {
-    /// Bandwidth-delay product, bytes (RFC 6349 section 3.3.1).
+    /// Returns the bandwidth-delay product, bytes (RFC 6349 section 3.3.1).
     pub fn bandwidth_delay_product(&self) -> f64 {
         self.bottleneck.as_f64() * self.round_trip.as_secs_f64() / 8.0
     }
 
-    /// Largest TCP payload rate the bottleneck allows, bits per second: packets per second of
-    /// full size times the segment (section 4.1.1).
+    /// Returns the maximum TCP payload rate of the bottleneck, bits per second: full-size packets per second
+    /// times the segment size (section 4.1.1).
     pub fn maximum_throughput(&self) -> f64 {
         let packets = super::trial::Load::of_bits(self.bottleneck, self.layer, self.full_packet);
         packets.bits_per_second(Layer::Payload, self.full_packet)
     }
 
-    /// What a window of so many bytes allows, bits per second: at most the bottleneck's.
+    /// Returns the maximum payload rate with a window of `window` bytes, bits per second, limited by the
+    /// bottleneck.
     pub fn window_throughput(&self, window: u64) -> f64 {
         (8.0 * window as f64 / self.round_trip.as_secs_f64()).min(self.maximum_throughput())
     }
 }
 
-/// What a transfer was measured to be.
+/// Measurements of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
     /// Payload bytes delivered.
     pub bytes: u64,
     /// From the first byte sent to the last one acknowledged.
     pub duration: Duration,
-    /// Payload bytes sent, retransmissions included.
+    /// Payload bytes sent, including retransmissions.
     pub transmitted: u64,
-    /// Of these, retransmitted.
+    /// Payload bytes retransmitted.
     pub retransmitted: u64,
-    /// Mean round trip while it ran.
+    /// Mean round trip during the transfer.
     pub round_trip: Duration,
-    /// The smaller of receive window and send buffer, bytes, if known.
+    /// Smaller of receive window and send buffer, bytes, if known.
     pub window: Option<u64>,
 }
 
-/// The three metrics of RFC 6349, and what they rest on.
+/// The three metrics of RFC 6349 and the values they are based on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TcpThroughput {
-    /// Payload rate reached, bits per second.
+    /// Achieved payload rate, bits per second.
     pub throughput: f64,
-    /// Payload rate the bottleneck (and window, if known) allows, bits per second.
+    /// Ideal payload rate, bits per second: the limit set by the bottleneck and, if known, the window.
     pub ideal: f64,
-    /// Actual over ideal transfer time: 1 is perfect (section 4.1.2).
+    /// Actual transfer time divided by ideal transfer time: 1 is perfect (section 4.1.2).
     pub transfer_time_ratio: f64,
     /// Share of transmitted bytes that were not retransmissions, 0 to 1 (section 4.2).
     pub efficiency: f64,
-    /// Growth of the round trip under load over the base, 0.3 for 30 % (section 4.3).
+    /// Growth of the round trip under load relative to the base, e.g. 0.3 for 30 % (section 4.3).
     pub buffer_delay: f64,
-    /// Bytes that fill the path.
+    /// Bandwidth-delay product, bytes.
     pub bandwidth_delay_product: f64,
-    /// The window does not fill the path: the ideal is the window's, not the line's.
+    /// True if the window is smaller than the bandwidth-delay product, so that the ideal rate is limited by
+    /// the window and not by the line.
     pub window_too_small: bool,
 }
 
-/// Compare a transfer with its path. Panics if a duration or `transmitted` is zero.
+/// Compares a transfer with its path. Panics if a duration or `transmitted` is zero.
 pub fn assess(baseline: &Baseline, transfer: &Transfer) -> TcpThroughput {
     assert!(transfer.duration > Duration::ZERO && baseline.round_trip > Duration::ZERO);
     assert!(transfer.transmitted > 0, "{transfer:?}");
@@ -162,7 +165,7 @@ pub fn assess(baseline: &Baseline, transfer: &Transfer) -> TcpThroughput {
 mod tests {
     use super::*;
 
-    /// Ethernet with an MTU of 1500 and TCP without options, as RFC 6349 reckons.
+    /// Ethernet with an MTU of 1500 and TCP without options, as in RFC 6349.
     const ETHERNET: FrameSize = FrameSize { payload: 1460, ip: 1500, link: 1518, line: 1538 };
 
     fn gigabit() -> Baseline {
@@ -176,22 +179,23 @@ mod tests {
     }
 
     #[test]
-    fn maximum_throughput_is_the_rfcs() {
-        // Section 4.1.1: Gigabit Ethernet carries 81,274 frames per second, 949 Mbit/s of TCP.
+    fn maximum_throughput_matches_the_rfc() {
+        // Section 4.1.1: Gigabit Ethernet carries 81,274 frames per second, or 949 Mbit/s of TCP payload.
         let maximum = gigabit().maximum_throughput();
         assert_eq!((maximum / (1460.0 * 8.0)) as u64, 81_274);
         assert_eq!((maximum / 1e6) as u64, 949);
     }
 
     #[test]
-    fn bandwidth_delay_product_is_the_rfcs() {
-        // Section 3.3.1: a T3 (44.21 Mbit/s) at 25 ms holds 1,105,000 bits, 138 kB.
+    fn bandwidth_delay_product_matches_the_rfc() {
+        // Section 3.3.1: the bandwidth-delay product of a T3 (44.21 Mbit/s) at 25 ms is 1,105,000 bits, or
+        // 138 kB.
         let t3 = Baseline { bottleneck: BitRate(44_210_000), ..gigabit() };
         assert_eq!(t3.bandwidth_delay_product(), 138_156.25);
     }
 
     #[test]
-    fn metrics_are_those_of_the_rfcs_examples() {
+    fn metrics_match_the_examples_of_the_rfc() {
         let transfer = Transfer {
             bytes: 100_000_000,
             duration: Duration::from_secs_f64(8e8 / 949_284_785.0 * 1.25),
@@ -202,14 +206,15 @@ mod tests {
         };
         let found = assess(&gigabit(), &transfer);
         assert!((found.transfer_time_ratio - 1.25).abs() < 1e-6, "{found:?}");
-        // Section 4.2: 2,000 of 102,000 bytes again make 98.03 %; section 4.3: 25 to 32 ms make 28 %.
+        // Section 4.2: 2,000 of 102,000 bytes retransmitted give 98.03 %. Section 4.3: 25 ms growing to 32 ms
+        // gives 28 %.
         assert!((found.efficiency - 0.9803).abs() < 1e-4 && (found.buffer_delay - 0.28).abs() < 1e-12);
         assert!(!found.window_too_small);
     }
 
     #[test]
-    fn a_small_window_is_named() {
-        // STAGE: 16,000 B at 100 ms is 1.28 Mbit/s on any faster line.
+    fn too_small_window_is_reported() {
+        // STAGE paper: 16,000 B at 100 ms allow 1.28 Mbit/s on any faster line.
         let path =
             Baseline { round_trip: Duration::from_millis(100), bottleneck: BitRate(2_000_000), ..gigabit() };
         let transfer = Transfer {
@@ -225,7 +230,7 @@ mod tests {
         assert_eq!(found.buffer_delay, 0.0);
     }
 
-    /// Search on a path of this MTU that loses the probes of these indices.
+    /// Runs the search on a path with this MTU that loses the probes with these indices.
     fn found(mtu: u32, lost: &[u32]) -> (Option<u32>, u32) {
         let (mut search, mut probes) = (PathMtu::new(68, 9000), 0);
         while let Some(size) = search.probe() {
@@ -240,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn path_mtu_is_found() {
+    fn search_finds_the_path_mtu() {
         assert_eq!(found(9000, &[]), (Some(9000), 1));
         for mtu in [68, 69, 1280, 1492, 1500, 8999] {
             assert_eq!(found(mtu, &[]).0, Some(mtu));
         }
         assert_eq!(found(10, &[]), (None, 6));
-        // A lost probe is not a small MTU.
+        // A lost probe is not taken for a small MTU.
         assert_eq!(found(1500, &[3, 4, 9]).0, Some(1500));
     }
 }

@@ -1,9 +1,9 @@
-//! What a search asks for and what it learns: one trial after another. A search proposes,
-//! a driver (simulator or live engine) performs; nothing here sends a packet.
+//! Interface between searches and drivers. A search proposes one trial after another; a driver (simulator or
+//! packet generator) performs them. Nothing in this module sends packets.
 //!
-//! The driver's side is three calls, in this order until the first answers `None`:
-//! [`Search::next`], the trial itself, [`Search::record`]. [`Search::result`] may be asked
-//! for at any time, and is final once `next` has answered `None`.
+//! The driver calls [`TrialSearch::next`], performs the trial, calls [`TrialSearch::record`], and repeats
+//! until `next` returns `None`. [`TrialSearch::result`] may be called at any time; the result is final once
+//! `next` has returned `None`.
 
 use super::Histogram;
 use crate::quantity::BitRate;
@@ -11,24 +11,24 @@ use crate::time::Duration;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// A strategy that proposes trials and learns from their results.
+/// A strategy that proposes trials and uses their results.
 pub trait Search {
-    /// What it finds.
+    /// Result of the search.
     type Outcome;
 
-    /// The next trial; the same again until its result is recorded, `None` at the end.
+    /// Returns the next trial, unchanged until its result is recorded; `None` at the end.
     fn next(&mut self) -> Option<Trial>;
 
-    /// The result of the trial that [`Search::next`] proposed last.
+    /// Records the result of the trial last proposed by [`TrialSearch::next`].
     ///
-    /// Panics if there is none: results answer proposals, one each.
+    /// Panics if no trial was proposed: each result belongs to one proposal.
     fn record(&mut self, result: &TrialResult);
 
-    /// What is known so far.
+    /// Returns the result so far.
     fn result(&self) -> Self::Outcome;
 }
 
-/// Drive a search to its end with a function that performs a trial.
+/// Runs a search to its end with a function that performs a trial.
 pub fn run<S: Search>(search: &mut S, mut perform: impl FnMut(&Trial) -> TrialResult) -> S::Outcome {
     while let Some(trial) = search.next() {
         search.record(&perform(&trial));
@@ -36,30 +36,30 @@ pub fn run<S: Search>(search: &mut S, mut perform: impl FnMut(&Trial) -> TrialRe
     search.result()
 }
 
-/// Which bytes of a packet a rate counts.
+/// Layer at which a rate counts the bytes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layer {
-    /// What the transport carries.
+    /// Transport payload.
     Payload,
-    /// The IP packet.
+    /// IP packet.
     Ip,
-    /// The frame with its headers and check sequence.
+    /// Frame with header and check sequence.
     Link,
-    /// The frame with preamble and the gap to the next: what fills the line.
+    /// Frame with preamble and inter-frame gap: the time it occupies on the line.
     Line,
 }
 
 /// Bytes of one test packet at each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameSize {
-    /// Bytes the transport carries.
+    /// Transport payload, bytes.
     pub payload: u32,
-    /// Bytes of the IP packet.
+    /// IP packet, bytes.
     pub ip: u32,
-    /// Bytes of the frame, check sequence included, as RFC 2544 counts.
+    /// Frame including check sequence, bytes, as counted by RFC 2544.
     pub link: u32,
-    /// Bytes of time the frame takes on the line.
+    /// Time the frame occupies on the line, in bytes.
     pub line: u32,
 }
 
@@ -69,20 +69,21 @@ const ETHERNET: u32 = 18;
 const ETHERNET_GAP: u32 = 20;
 
 impl FrameSize {
-    /// UDP over IPv4 in an untagged Ethernet frame of `link` bytes with its check sequence.
+    /// Returns the sizes of UDP over IPv4 in an untagged Ethernet frame of `link` bytes including its check
+    /// sequence.
     pub const fn ethernet_udp(link: u32) -> FrameSize {
         let ip = link.saturating_sub(ETHERNET);
         let payload = ip.saturating_sub(netstage_wire::IPV4_HEADER + netstage_wire::UDP_HEADER);
         FrameSize { payload, ip, link, line: link + ETHERNET_GAP }
     }
 
-    /// UDP over IPv4 on a line that carries bare IP packets of `ip` bytes, without framing.
+    /// Returns the sizes of UDP over IPv4 on a line that carries IP packets of `ip` bytes without framing.
     pub const fn bare_udp(ip: u32) -> FrameSize {
         let payload = ip.saturating_sub(netstage_wire::IPV4_HEADER + netstage_wire::UDP_HEADER);
         FrameSize { payload, ip, link: ip, line: ip }
     }
 
-    /// Bytes at a layer.
+    /// Returns the bytes at a layer.
     pub const fn bytes(self, layer: Layer) -> u32 {
         match layer {
             Layer::Payload => self.payload,
@@ -92,75 +93,76 @@ impl FrameSize {
         }
     }
 
-    /// The most packets per second a line carries (RFC 2544 section 20).
+    /// Returns the maximum packets per second of a line (RFC 2544 section 20).
     pub fn maximum_load(self, line: BitRate) -> Load {
         Load::of_bits(line, Layer::Line, self)
     }
 }
 
-/// An offered load in packets per second; a [`FrameSize`] turns it into a bit rate.
+/// Load in packets per second; a [`FrameSize`] converts it to a bit rate.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Load(pub f64);
 
 impl Load {
-    /// The load whose packets make this bit rate at this layer.
+    /// Returns the load whose packets have this bit rate at this layer.
     pub fn of_bits(rate: BitRate, layer: Layer, frame: FrameSize) -> Load {
         Load(rate.as_f64() / (8.0 * f64::from(frame.bytes(layer))))
     }
 
-    /// Bits per second at a layer.
+    /// Returns the bit rate at a layer, bits per second.
     pub fn bits_per_second(self, layer: Layer, frame: FrameSize) -> f64 {
         self.0 * 8.0 * f64::from(frame.bytes(layer))
     }
 }
 
-/// How long a trial sends.
+/// Length of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Length {
-    /// For this long.
+    /// Duration.
     Time(Duration),
-    /// This many packets.
+    /// Number of packets.
     Packets(u64),
 }
 
-/// The pauses of a trial (RFC 2544 section 23).
+/// Pauses after a trial (RFC 2544 section 23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pauses {
-    /// After the last packet, time for those still on their way.
+    /// Time after the last packet for packets still in flight.
     pub drain: Duration,
-    /// After that, time for the device to settle before the next trial.
+    /// Further time for the device to settle before the next trial.
     pub settle: Duration,
 }
 
 impl Pauses {
-    /// 2 s for residual frames, 5 s to stabilise.
+    /// 2 s for residual frames, 5 s for stabilization.
     pub const RFC2544: Pauses = Pauses { drain: Duration::from_secs(2), settle: Duration::from_secs(5) };
 }
 
-/// One trial: what to send, evenly spaced.
+/// One trial, with evenly spaced packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     /// Packets per second.
     pub load: Load,
-    /// Size of every packet.
+    /// Packet size.
     pub frame: FrameSize,
-    /// How long.
+    /// Length of the trial.
     pub length: Length,
-    /// Pauses after it.
+    /// Pauses after the trial.
     pub pauses: Pauses,
-    /// The first packet sent this long after the start is tagged: its delay is reported alone.
+    /// Time after the start at which the next packet is tagged: the delay of that packet is reported
+    /// separately.
     pub tag_after: Option<Duration>,
 }
 
 impl Trial {
-    /// A trial of so long, in which no packet is tagged.
+    /// Returns a trial of this duration without a tagged packet.
     pub fn lasting(duration: Duration, load: Load, frame: FrameSize, pauses: Pauses) -> Trial {
         Trial { load, frame, length: Length::Time(duration), pauses, tag_after: None }
     }
 
-    /// Packets a generator without fault sends.
+    /// Returns the number of packets to send.
     pub fn packets(&self) -> u64 {
         match self.length {
             Length::Time(duration) => libm::round(self.load.0 * duration.as_secs_f64()) as u64,
@@ -168,7 +170,7 @@ impl Trial {
         }
     }
 
-    /// Time a generator without fault sends for.
+    /// Returns how long sending takes.
     pub fn duration(&self) -> Duration {
         match self.length {
             Length::Time(duration) => duration,
@@ -177,25 +179,25 @@ impl Trial {
     }
 }
 
-/// One-way delays of a trial's packets.
+/// Statistics of the one-way delays of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delays {
-    /// The least.
+    /// Minimum.
     pub minimum: Duration,
-    /// Their mean.
+    /// Mean.
     pub mean: Duration,
-    /// Half are at most this.
+    /// Median.
     pub median: Duration,
-    /// 99 % are at most this.
+    /// 99 % quantile.
     pub p99: Duration,
-    /// 99.9 % are at most this.
+    /// 99.9 % quantile.
     pub p999: Duration,
-    /// The largest.
+    /// Maximum.
     pub maximum: Duration,
 }
 
 impl Delays {
-    /// Of a histogram of nanoseconds; `None` if it is empty.
+    /// Computes the statistics of a histogram of nanoseconds; `None` if it is empty.
     pub fn of(histogram: &Histogram) -> Option<Delays> {
         let quantile = |share| histogram.quantile(share).map(Duration);
         Some(Delays {
@@ -209,53 +211,53 @@ impl Delays {
     }
 }
 
-/// What came of a trial.
+/// Result of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialResult {
-    /// Packets that left the generator.
+    /// Packets sent by the generator.
     pub sent: u64,
-    /// Of those, packets received intact, each counted once.
+    /// Packets received intact, without duplicates.
     pub received: u64,
-    /// Packets that reached the receiver's host and were dropped there, by its socket buffer.
+    /// Packets that arrived at the receiver's host but were dropped there by the socket buffer.
     pub receiver_dropped: u64,
-    /// Further copies of packets already received.
+    /// Duplicates of packets already received.
     pub duplicated: u64,
     /// Packets received after one sent later.
     pub reordered: u64,
     /// Packets received with a damaged payload.
     pub corrupted: u64,
-    /// From the first packet's departure to the last one's, and one gap more, so that
-    /// `sent` over this is the load offered.
+    /// Time from the first packet's departure to the last one's, plus one gap, so that `sent` divided by this
+    /// is the offered load.
     pub sending: Duration,
-    /// One-way delays, where the driver can measure them.
+    /// One-way delays, if the driver can measure them.
     pub delays: Option<Delays>,
     /// Delay of the tagged packet, if it was received.
     pub tagged_delay: Option<Duration>,
 }
 
 impl TrialResult {
-    /// Packets lost between generator and receiver; the receiver's own drops are not the path's.
+    /// Returns the packets lost between generator and receiver; drops at the receiver's host are not counted.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.received.saturating_add(self.receiver_dropped))
     }
 
-    /// Share of sent packets the path lost; NaN if nothing was sent.
+    /// Returns the share of sent packets lost on the path; NaN if nothing was sent.
     pub fn loss_ratio(&self) -> f64 {
         self.lost() as f64 / self.sent as f64
     }
 
-    /// The load the generator offered.
+    /// Returns the offered load.
     pub fn offered(&self) -> Load {
         Load(self.sent as f64 / self.sending.as_secs_f64())
     }
 
-    /// The rate at which packets came through: offered load less loss.
+    /// Returns the received rate: offered load minus loss.
     pub fn delivered(&self) -> Load {
         Load(self.offered().0 * self.received as f64 / self.sent as f64)
     }
 
-    /// What the tester itself did wrong, if anything. `tolerance` is the share by which the
-    /// generator may miss the load asked for.
+    /// Returns the fault of the tester, if any. `tolerance` is the share by which the generator may miss the
+    /// requested load.
     pub fn fault(&self, trial: &Trial, tolerance: f64) -> Option<Fault> {
         if self.sent == 0 || self.sending == Duration::ZERO {
             return Some(Fault::NothingSent);
@@ -276,105 +278,105 @@ impl TrialResult {
     }
 }
 
-/// What the tester itself did wrong in a trial: nothing of it is held against the device.
+/// Fault of the tester in a trial, which must not be attributed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// No packet left the generator.
+    /// No packet was sent.
     NothingSent,
-    /// The generator offered less than asked.
+    /// Offered load below the requested load.
     GeneratorShort {
-        /// What the trial asked for.
+        /// Requested load.
         asked: Load,
-        /// What left.
+        /// Offered load.
         offered: Load,
     },
-    /// The generator offered more than asked.
+    /// Offered load above the requested load.
     GeneratorFast {
-        /// What the trial asked for.
+        /// Requested load.
         asked: Load,
-        /// What left.
+        /// Offered load.
         offered: Load,
     },
-    /// The generator kept its rate but ended early.
+    /// Sending at the requested load that ended early.
     GeneratorStopped {
-        /// Packets the trial asked for.
+        /// Requested number of packets.
         asked: u64,
-        /// Packets that left.
+        /// Packets sent.
         sent: u64,
     },
-    /// The receiver's host dropped packets the path had delivered.
+    /// Packets delivered by the path but dropped by the receiver's host.
     ReceiverDropped {
-        /// The load at which it did.
+        /// Requested load.
         asked: Load,
-        /// How many.
+        /// Number of packets dropped.
         packets: u64,
     },
 }
 
-/// How much a search bears from its tester.
+/// Handling of tester faults by a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Patience {
-    /// Share by which the generator may miss the load asked for.
+    /// Share by which the generator may miss the requested load.
     pub tolerance: f64,
-    /// How often a faulty trial is repeated before its load is given up.
+    /// Number of times a faulty trial is repeated before its load is given up.
     pub repeats: u32,
 }
 
 impl Default for Patience {
-    /// 1 %, and two repeats.
+    /// A tolerance of 1 % and two repeats.
     fn default() -> Patience {
         Patience { tolerance: 0.01, repeats: 2 }
     }
 }
 
-/// Whether a trial counts.
+/// Decision on a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Admission {
-    /// It does.
+    /// Count the trial.
     Counted,
-    /// It does not; the same trial is run again.
+    /// Run the same trial again.
     Repeat,
-    /// The tester cannot measure such loads, but may this one.
+    /// Continue at or below this load: the tester cannot handle more.
     Lowered(Load),
-    /// The tester cannot be used.
+    /// End the search: the tester is unusable.
     Abandoned,
 }
 
-/// Keeps the tester's faults apart from the device's.
+/// Separates faults of the tester from results of the device.
 #[derive(Clone, Debug)]
 pub(crate) struct Referee {
     patience: Patience,
     repeated: u32,
-    /// The most offered in the trial at hand: less may be chance.
-    most: f64,
+    /// Highest load offered in the repeats of the current trial, since a lower one may be chance.
+    max_offered: f64,
     faults: Vec<Fault>,
 }
 
 impl Referee {
     pub(crate) fn new(patience: Patience) -> Referee {
-        Referee { patience, repeated: 0, most: 0.0, faults: Vec::new() }
+        Referee { patience, repeated: 0, max_offered: 0.0, faults: Vec::new() }
     }
 
     pub(crate) fn admit(&mut self, trial: &Trial, result: &TrialResult) -> Admission {
         let Some(fault) = result.fault(trial, self.patience.tolerance) else {
-            (self.repeated, self.most) = (0, 0.0);
+            (self.repeated, self.max_offered) = (0, 0.0);
             return Admission::Counted;
         };
         self.faults.push(fault);
         if let Fault::GeneratorShort { offered, .. } = fault {
-            self.most = self.most.max(offered.0);
+            self.max_offered = self.max_offered.max(offered.0);
         }
         if self.repeated < self.patience.repeats {
             self.repeated += 1;
             return Admission::Repeat;
         }
-        let most = Load(core::mem::take(&mut self.most));
+        let max_offered = Load(core::mem::take(&mut self.max_offered));
         self.repeated = 0;
         match fault {
-            Fault::GeneratorShort { .. } => Admission::Lowered(most),
+            Fault::GeneratorShort { .. } => Admission::Lowered(max_offered),
             Fault::ReceiverDropped { asked, .. } => {
-                // At least 1 % down, so that a search always ends.
+                // Lower the load by at least 1 %, so that a search always ends.
                 let kept = (result.received as f64 / result.sent as f64).min(0.99);
                 Admission::Lowered(Load(asked.0 * kept))
             }
@@ -402,8 +404,8 @@ mod tests {
     }
 
     #[test]
-    fn line_rates_are_the_published_ones() {
-        // RFC 2544's testers: frames per second of 10 and 100 Mbit/s Ethernet.
+    fn line_rates_match_published_values() {
+        // Maximum frame rates of 10 and 100 Mbit/s Ethernet.
         let frames = |link, rate| FrameSize::ethernet_udp(link).maximum_load(BitRate(rate)).0;
         assert_eq!(frames(64, 10_000_000) as u64, 14_880);
         assert_eq!(frames(1518, 10_000_000) as u64, 812);
@@ -412,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_are_those_of_the_histogram() {
+    fn delay_statistics_match_the_histogram() {
         let mut histogram = Histogram::default();
         assert_eq!(Delays::of(&histogram), None);
         (1..=1000).for_each(|nanoseconds| histogram.record(nanoseconds));
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_receivers_drops_are_not_the_paths() {
+    fn receiver_drops_are_not_counted_as_loss() {
         let result = TrialResult { receiver_dropped: 30, ..sent(1000, 960) };
         assert_eq!((result.lost(), result.loss_ratio()), (10, 0.01));
         assert_eq!(
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generator_that_misses_its_load_is_named() {
+    fn generator_that_misses_its_load_is_a_fault() {
         assert_eq!(sent(1000, 1000).fault(&trial(100.0), 0.01), None);
         assert!(matches!(sent(980, 980).fault(&trial(100.0), 0.01), Some(Fault::GeneratorShort { .. })));
         assert!(matches!(sent(1020, 980).fault(&trial(100.0), 0.01), Some(Fault::GeneratorFast { .. })));
@@ -444,12 +446,12 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_given_up_after_the_repeats() {
-        let mut referee = Referee::new(Patience::default());
+    fn load_is_lowered_after_the_repeats() {
+        let mut validator = Referee::new(Patience::default());
         let outcomes: [Admission; 3] =
-            core::array::from_fn(|_| referee.admit(&trial(100.0), &sent(900, 900)));
+            core::array::from_fn(|_| validator.admit(&trial(100.0), &sent(900, 900)));
         assert_eq!(outcomes, [Admission::Repeat, Admission::Repeat, Admission::Lowered(Load(90.0))]);
-        assert_eq!(referee.faults().len(), 3);
-        assert_eq!(referee.admit(&trial(90.0), &sent(900, 900)), Admission::Counted);
+        assert_eq!(validator.faults().len(), 3);
+        assert_eq!(validator.admit(&trial(90.0), &sent(900, 900)), Admission::Counted);
     }
 }

@@ -1,116 +1,116 @@
-//! What limits a TCP transfer: its window, the path's loss, the line, the application or the
-//! peer. Each cause has a rate the transfer could not exceed; the transfer's own rate, and the
-//! kernel's account of what it waited for, say which of them it met.
+//! Limit of a TCP transfer: window, loss, line, application or peer. Each cause has a ceiling, the highest
+//! rate it allows. The rate of the transfer and the kernel's accounting of its waiting time show which
+//! ceiling it reached.
 
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// What is known of a transfer. Rates count TCP payload.
+/// Measurements of a transfer. Rates count TCP payload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Payload bits per second it reached.
+    /// Achieved payload rate.
     pub throughput: BitRate,
     /// Payload of a full segment, bytes.
     pub segment: u32,
-    /// Round trip while it ran, mean.
+    /// Mean round trip during the transfer.
     pub round_trip: Duration,
-    /// Retransmission timeout, for the PFTK formula; `None` for four round trips, at least 200 ms.
+    /// Retransmission timeout for the PFTK formula; `None` for four round trips, at least 200 ms.
     pub retransmission_timeout: Option<Duration>,
-    /// Largest window the receiver advertised, bytes.
+    /// Largest window advertised by the receiver, bytes.
     pub receive_window: Option<u64>,
     /// Send buffer, bytes.
     pub send_buffer: Option<u64>,
-    /// Loss events per segment: retransmitted over sent is an upper bound of it.
+    /// Loss events per segment; retransmitted over sent segments is an upper bound.
     pub loss: Option<f64>,
-    /// What the line carries in payload bits per second (a plateau search's capacity).
+    /// Payload capacity of the line, as found by a plateau search.
     pub capacity: Option<BitRate>,
-    /// Segments per acknowledgement: 2 with delayed acknowledgements.
+    /// Segments per ACK: 2 with delayed ACKs.
     pub segments_per_ack: f64,
-    /// The kernel's account.
+    /// The kernel's accounting of waiting time.
     pub limited: Option<LimitedTimes>,
 }
 
-/// How long the transfer lasted and what it waited for (Linux TCP_INFO).
+/// Duration of a transfer and its waiting times (Linux TCP_INFO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitedTimes {
-    /// Length of the transfer.
+    /// Duration of the transfer.
     pub elapsed: Duration,
     /// Time with data outstanding (tcpi_busy_time).
     pub busy: Duration,
-    /// Of that, time stopped by the receiver's window (tcpi_rwnd_limited).
+    /// Part of the busy time limited by the receive window (tcpi_rwnd_limited).
     pub receive_window: Duration,
-    /// Of that, time stopped by the send buffer (tcpi_sndbuf_limited).
+    /// Part of the busy time limited by the send buffer (tcpi_sndbuf_limited).
     pub send_buffer: Duration,
 }
 
-/// What a transfer cannot exceed.
+/// Limit of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// Receive window or send buffer, one of which is all that can be under way in a round trip.
+    /// Receive window or send buffer, either of which limits the data in flight.
     Window,
-    /// Packet loss keeps the congestion window small.
+    /// Packet loss, which keeps the congestion window small.
     Loss,
-    /// The line is full.
+    /// Capacity of the line.
     Line,
-    /// The sending application offers no more.
+    /// Sending application that offers no more data.
     Application,
-    /// The receiving application reads slowly: the window closes below its full size.
+    /// Receiving application that reads slowly: the advertised window falls below its full size.
     Peer,
-    /// Nothing that was measured explains so low a rate.
+    /// No measured cause explains the low rate.
     Unexplained,
 }
 
-/// The rate a cause allows, and by which formula.
+/// Highest rate that a cause allows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// What sets it.
+    /// Cause of the limit.
     pub cause: Cause,
-    /// The formula.
+    /// Source of the rate.
     pub formula: Formula,
     /// Payload bits per second.
     pub rate: f64,
 }
 
-/// Where a ceiling comes from.
+/// Source of a ceiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Formula {
-    /// Receive window over round trip (RFC 6349 section 3.3.1).
+    /// Receive window divided by round trip (RFC 6349 section 3.3.1).
     ReceiveWindow,
-    /// Send buffer over round trip (likewise).
+    /// Send buffer divided by round trip (RFC 6349 section 3.3.1).
     SendBuffer,
-    /// Mathis, Semke, Mahdavi and Ott 1997.
+    /// Formula of Mathis, Semke, Mahdavi and Ott 1997.
     Mathis,
-    /// Padhye, Firoiu, Towsley and Kurose 1998.
+    /// Formula of Padhye, Firoiu, Towsley and Kurose 1998.
     Pftk,
-    /// Measured.
+    /// Measured capacity.
     Capacity,
 }
 
-/// The answer.
+/// Result of the analysis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What limits the transfer.
+    /// Limit of the transfer.
     pub cause: Cause,
-    /// Throughput over the ceiling that decided: near 1 where one did.
+    /// Throughput divided by the deciding ceiling: near 1 if a ceiling was decisive.
     pub reached: Option<f64>,
-    /// Share of the transfer's time that decided, where the kernel's account did.
+    /// Share of the transfer's time behind the verdict, if the kernel's accounting was decisive.
     pub share_of_time: Option<f64>,
     /// All ceilings, lowest first.
     pub ceilings: Vec<Ceiling>,
 }
 
-/// Throughput of a transfer under loss p per segment, bits per second: (MSS / RTT) · √(3 / 2bp),
-/// b segments per acknowledgement. Good below about 2 % loss, without timeouts or window limits.
+/// Returns the throughput of a transfer with loss p per segment, bits per second: (MSS / RTT) · √(3 / 2bp), b
+/// segments per ACK. Accurate below about 2 % loss, without timeouts or window limits.
 pub fn mathis(segment: u32, round_trip: Duration, loss: f64, segments_per_ack: f64) -> f64 {
     8.0 * f64::from(segment) / round_trip.as_secs_f64() * libm::sqrt(1.5 / (segments_per_ack * loss))
 }
 
-/// The same with timeouts and a largest window (PFTK, equation 30 of the SIGCOMM paper), bits
-/// per second. `window` is in bytes.
+/// Returns the throughput including timeouts and a maximum window, bits per second (PFTK, equation 30 of the
+/// SIGCOMM paper). `window` is in bytes.
 pub fn pftk(
     segment: u32,
     round_trip: Duration,
@@ -156,25 +156,26 @@ impl Evidence {
         ceilings
     }
 
-    /// Throughput over the receive window's ceiling.
+    /// Returns the throughput divided by the ceiling of the receive window.
     fn window_use(&self) -> Option<f64> {
         let window = self.receive_window? as f64;
         Some(self.throughput.as_f64() * self.round_trip.as_secs_f64() / (8.0 * window))
     }
 }
 
-/// Throughput from this share of a ceiling on has met it: headers, slow start and the
-/// formulas' own coarseness take the rest.
-const MET: f64 = 0.8;
-/// The loss formulas hold within a factor of two or so.
-const MET_BY_LOSS: f64 = 0.5;
-/// A transfer that spent more than this share of its time on one thing was limited by it.
-const MOST: f64 = 0.5;
+/// Share of a ceiling from which a transfer has reached it; headers, slow start and the inaccuracy of the
+/// formulas take the rest.
+const REACHED: f64 = 0.8;
+/// Share of a loss ceiling from which a transfer has reached it; the loss formulas are accurate to about a
+/// factor of two.
+const REACHED_BY_LOSS: f64 = 0.5;
+/// Share of its time above which a transfer was limited by one cause.
+const DOMINANT: f64 = 0.5;
 
-/// Judge a transfer. A full line is told first, since loss and full windows then follow from
-/// it; then what the kernel accounts for; then the lowest ceiling, if the transfer met it.
+/// Determines the limit of a transfer. A full line comes first, since loss and full windows follow from it;
+/// then the kernel's accounting; then the lowest ceiling, if the transfer reached it.
 ///
-/// Panics if segment or round trip is zero.
+/// Panics if the segment size or the round trip is zero.
 pub fn judge(evidence: &Evidence) -> Verdict {
     assert!(evidence.segment > 0 && evidence.round_trip > Duration::ZERO, "{evidence:?}");
     let ceilings = evidence.ceilings();
@@ -185,45 +186,45 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     if let Some(reached) = line.map(|line| throughput / line.rate).filter(|&reached| reached >= 0.9) {
         return verdict(Cause::Line, Some(reached), None);
     }
-    if let Some((cause, share)) = evidence.limited.and_then(|times| by_account(evidence, times)) {
+    if let Some((cause, share)) = evidence.limited.and_then(|times| limit_by_time(evidence, times)) {
         return verdict(cause, evidence.window_use().filter(|_| cause == Cause::Window), Some(share));
     }
     let Some(lowest) = ceilings.first() else {
         return verdict(Cause::Unexplained, None, None);
     };
     let reached = throughput / lowest.rate;
-    let met = if lowest.cause == Cause::Loss { MET_BY_LOSS } else { MET };
-    if reached >= met {
+    let threshold = if lowest.cause == Cause::Loss { REACHED_BY_LOSS } else { REACHED };
+    if reached >= threshold {
         return verdict(lowest.cause, Some(reached), None);
     }
     verdict(Cause::Unexplained, Some(reached), None)
 }
 
-/// What the kernel's account says, if one thing took most of the time.
-fn by_account(evidence: &Evidence, times: LimitedTimes) -> Option<(Cause, f64)> {
-    let share = |of: Duration, whole: Duration| of.as_secs_f64() / whole.as_secs_f64();
+/// Returns the cause that took most of the time by the kernel's accounting, and its share of the time.
+fn limit_by_time(evidence: &Evidence, times: LimitedTimes) -> Option<(Cause, f64)> {
+    let share = |part: Duration, whole: Duration| part.as_secs_f64() / whole.as_secs_f64();
     if times.elapsed == Duration::ZERO {
         return None;
     }
     let idle = 1.0 - share(times.busy, times.elapsed);
-    if idle > MOST {
+    if idle > DOMINANT {
         return Some((Cause::Application, idle));
     }
     let by_receiver = share(times.receive_window, times.elapsed);
-    if by_receiver > MOST {
-        // A reader that keeps up leaves the window open: then a window a round trip passes.
-        let open = evidence.window_use().is_none_or(|used| used >= MOST);
+    if by_receiver > DOMINANT {
+        // If the application keeps up, the window stays fully open and one window passes per round trip.
+        let open = evidence.window_use().is_none_or(|used| used >= DOMINANT);
         return Some((if open { Cause::Window } else { Cause::Peer }, by_receiver));
     }
     let by_sender = share(times.send_buffer, times.elapsed);
-    (by_sender > MOST).then_some((Cause::Window, by_sender))
+    (by_sender > DOMINANT).then_some((Cause::Window, by_sender))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A transfer over 100 Mbit/s and 100 ms that reached this.
+    /// Returns a transfer over 100 Mbit/s and 100 ms with this throughput.
     fn reached(throughput: u64) -> Evidence {
         Evidence {
             throughput: BitRate(throughput),
@@ -249,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_window() {
-        // STAGE: 16,000 B at 100 ms allow 1.28 Mbit/s on a line of 2 Mbit/s.
+    fn window_limit_of_the_stage_paper() {
+        // STAGE paper: 16,000 B at 100 ms allow 1.28 Mbit/s on a line of 2 Mbit/s.
         let evidence = Evidence {
             receive_window: Some(16_000),
             capacity: Some(BitRate(1_930_000)),
@@ -263,11 +264,11 @@ mod tests {
     }
 
     #[test]
-    fn formulas_by_hand() {
-        // 1460 B, 100 ms, 1 %, no delayed acknowledgements: 116,800 · √150.
+    fn formulas_match_hand_calculation() {
+        // 1460 B, 100 ms, 1 % loss, no delayed ACKs: 116,800 · √150.
         let rtt = Duration::from_millis(100);
         assert!((mathis(1460, rtt, 0.01, 1.0) - 116_800.0 * 150_f64.sqrt()).abs() < 1e-6);
-        // PFTK at 1 %, b = 2, T0 = 1 s: 0.1·√(0.04/3) + 1·(3·√0.0075)·0.01·1.0032 s a segment.
+        // PFTK at 1 % loss, b = 2, T0 = 1 s: 0.1·√(0.04/3) + 1·(3·√0.0075)·0.01·1.0032 s per segment.
         let per_segment = 0.1 * (0.04_f64 / 3.0).sqrt() + 3.0 * 0.0075_f64.sqrt() * 0.01 * 1.0032;
         let second = Duration::from_secs(1);
         assert!((pftk(1460, rtt, second, 0.01, 2.0, None) - 11_680.0 / per_segment).abs() < 1e-6);
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn each_cause_is_found() {
         assert_eq!(judge(&reached(95_000_000)).cause, Cause::Line);
-        // A full line loses packets and fills windows: it stays the cause.
+        // A full line loses packets and fills windows, but remains the cause.
         let full = Evidence { loss: Some(0.01), limited: times(10, 9), ..reached(95_000_000) };
         assert_eq!(judge(&full).cause, Cause::Line);
         let lossy = Evidence { loss: Some(0.001), ..reached(2_800_000) };
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn ceilings_come_lowest_first() {
+    fn ceilings_are_sorted_lowest_first() {
         let verdict =
             judge(&Evidence { loss: Some(0.001), send_buffer: Some(1 << 16), ..reached(2_800_000) });
         assert!(verdict.ceilings.is_sorted_by(|one, other| one.rate <= other.rate));

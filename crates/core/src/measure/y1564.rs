@@ -1,8 +1,7 @@
-//! Ethernet service activation by ITU-T Y.1564: whether services keep what was agreed, first
-//! each alone at rising rates (configuration test), then all together at their committed
-//! rates (performance test).
+//! Ethernet service activation by ITU-T Y.1564: tests whether services meet their agreement, first each alone
+//! at rising rates (configuration test), then all together at their committed rates (performance test).
 //!
-//! Rates count the information rate: frames without preamble and gap.
+//! All rates are information rates: they count frames without preamble and gap.
 
 use super::trial::{Fault, FrameSize, Layer, Load, Patience, Pauses, Trial, TrialResult};
 use crate::quantity::BitRate;
@@ -11,49 +10,49 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// What was agreed for a service.
+/// Agreed properties of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Service {
-    /// Its name.
+    /// Name of the service.
     pub name: String,
-    /// Size of its frames.
+    /// Frame size.
     pub frame: FrameSize,
     /// Committed information rate (CIR).
     pub committed: BitRate,
-    /// Excess information rate (EIR): carried above CIR as far as there is room.
+    /// Excess information rate (EIR), carried above CIR when there is capacity.
     pub excess: BitRate,
-    /// What must hold up to the committed rate.
+    /// Criteria that apply up to the committed rate.
     pub acceptance: Acceptance,
-    /// Whether the network polices the service to CIR + EIR, so that more must not come through.
+    /// Policing of the service to CIR + EIR by the network; if true, traffic above that rate must be dropped.
     pub policed: bool,
 }
 
 /// Service acceptance criteria.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Acceptance {
-    /// Frame transfer delay (FTD), mean, at most.
+    /// Maximum mean frame transfer delay (FTD).
     pub delay: Option<Duration>,
-    /// Frame delay variation (FDV): 99.9 % quantile above the minimum (Y.1563), at most.
+    /// Maximum frame delay variation (FDV): 99.9 % quantile above the minimum (Y.1563).
     pub delay_variation: Option<Duration>,
-    /// Frame loss ratio (FLR), at most.
+    /// Maximum frame loss ratio (FLR).
     pub loss_ratio: f64,
 }
 
-/// How to test.
+/// Durations of the test and limits on tester faults.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActivationConfig {
-    /// Length of a step of the configuration test; Y.1564 has 1 s to 60 s.
+    /// Duration of a step of the configuration test; Y.1564 specifies 1 s to 60 s.
     pub step: Duration,
-    /// Length of the performance test; Y.1564 has 15 min, 2 h and 24 h.
+    /// Duration of the performance test; Y.1564 specifies 15 min, 2 h and 24 h.
     pub performance: Duration,
     /// Pauses after each step.
     pub pauses: Pauses,
-    /// How much to bear from the tester.
+    /// Handling of tester faults.
     pub patience: Patience,
 }
 
 impl ActivationConfig {
-    /// Steps of 60 s, a performance test of 15 min.
+    /// Steps of 60 s and a performance test of 15 min.
     pub const DEFAULT: ActivationConfig = ActivationConfig {
         step: Duration::from_secs(60),
         performance: Duration::from_secs(15 * 60),
@@ -62,53 +61,53 @@ impl ActivationConfig {
     };
 }
 
-/// What a step tries.
+/// Rate offered in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// This percentage of CIR: 25, 50, 75 and 100.
+    /// Percentage of CIR: 25, 50, 75 or 100.
     Committed(u32),
     /// CIR + EIR.
     Excess,
     /// Above CIR + EIR: CIR + 125 % EIR, or 125 % CIR + EIR where EIR is below 20 % of CIR.
     Policing,
-    /// CIR of all services together.
+    /// CIR of every service at the same time.
     Performance,
 }
 
-/// Trials to run at the same time, one per service concerned.
+/// Trials to run concurrently, one per service of the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// What is tried.
+    /// Step of the test.
     pub step: Step,
-    /// Index of the service and its trial.
+    /// Service index and trial.
     pub trials: Vec<(usize, Trial)>,
 }
 
-/// Whether a service kept to what was agreed in a step.
+/// Result of one step for one service.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepResult {
-    /// Index of the service.
+    /// Index of the service in the test's list.
     pub service: usize,
-    /// What was tried.
+    /// Step of the test.
     pub step: Step,
-    /// Rate offered, bits per second.
+    /// Offered rate, bits per second.
     pub offered: f64,
-    /// Rate received, bits per second.
+    /// Received rate, bits per second.
     pub received: f64,
-    /// Share of frames lost.
+    /// Frame loss ratio, 0 to 1.
     pub loss_ratio: f64,
     /// Mean delay.
     pub delay: Option<Duration>,
-    /// 99.9 % quantile of delay above the minimum.
+    /// 99.9 % quantile of the delay above the minimum.
     pub delay_variation: Option<Duration>,
-    /// What was not kept; `None` if all was.
+    /// Criterion that was violated; `None` if all were met.
     pub broken: Option<Broken>,
-    /// The tester fell short: the step says nothing of the service.
+    /// Tester fault that makes the step inconclusive for the service.
     pub fault: Option<Fault>,
 }
 
-/// What was not kept.
+/// Violated criterion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Broken {
@@ -118,34 +117,37 @@ pub enum Broken {
     Delay,
     /// Delay variation above the criterion.
     DelayVariation,
-    /// Less than the committed rate came through where more was offered.
+    /// Received rate below CIR although more was offered.
     Committed,
-    /// More came through than the policer should let.
+    /// Received rate above the rate the policer should pass.
     NotPoliced,
-    /// A criterion on delay, but the delay was not measured.
+    /// Delay not measured although a delay criterion is set.
     DelayUnknown,
 }
 
-/// The test: call [`Activation::proposal`] for trials to run together, then
-/// [`Activation::record`] with their results in the same order, until `proposal` answers `None`.
+/// Service activation test. Call [`Activation::proposal`] for trials to run concurrently, then
+/// [`Activation::record`] with their results in the same order, until `proposal` returns `None`.
 ///
-/// A service that breaks its agreement below CIR is not tried above; the performance test
-/// runs if every service passed its configuration test.
+/// A service that fails at or below CIR is not tested above it. The performance test runs only if every
+/// service passed its configuration test.
 #[derive(Clone, Debug)]
 pub struct Activation {
     config: ActivationConfig,
     services: Vec<Service>,
-    /// The steps of each service in turn, then the performance test.
+    /// Steps of each service in turn, then the performance test.
     plan: Vec<(Step, Vec<usize>)>,
-    place: usize,
+    position: usize,
     repeated: u32,
     results: Vec<StepResult>,
 }
 
 impl Activation {
-    /// A new test. Panics if a service has no committed rate.
+    /// Creates a test. Panics if a service has no committed rate.
     pub fn new(services: Vec<Service>, config: ActivationConfig) -> Activation {
-        assert!(services.iter().all(|service| service.committed.0 > 0), "a service commits to a rate");
+        assert!(
+            services.iter().all(|service| service.committed.0 > 0),
+            "every service needs a committed rate"
+        );
         let mut plan = Vec::new();
         for (index, service) in services.iter().enumerate() {
             let mut steps: Vec<Step> = [25, 50, 75, 100].map(Step::Committed).into();
@@ -154,12 +156,12 @@ impl Activation {
             plan.extend(steps.into_iter().map(|step| (step, alloc::vec![index])));
         }
         plan.push((Step::Performance, (0..services.len()).collect()));
-        Activation { config, services, plan, place: 0, repeated: 0, results: Vec::new() }
+        Activation { config, services, plan, position: 0, repeated: 0, results: Vec::new() }
     }
 
-    /// Trials to run at the same time; the same again until recorded, `None` at the end.
+    /// Returns the trials to run concurrently, unchanged until their results are recorded; `None` at the end.
     pub fn proposal(&self) -> Option<Run> {
-        let (step, services) = self.plan.get(self.place)?;
+        let (step, services) = self.plan.get(self.position)?;
         let trials = services.iter().map(|&index| (index, self.trial(index, *step))).collect();
         Some(Run { step: *step, trials })
     }
@@ -175,11 +177,11 @@ impl Activation {
         )
     }
 
-    /// The results of the trials that [`Activation::proposal`] asked for, in its order.
+    /// Records the results of the trials proposed by [`Activation::proposal`], in the same order.
     ///
-    /// Panics if there are not as many.
+    /// Panics if the number of results differs from the number of trials.
     pub fn record(&mut self, results: &[TrialResult]) {
-        let run = self.proposal().expect("results answer a proposal");
+        let run = self.proposal().expect("results are recorded after a proposal");
         assert_eq!(run.trials.len(), results.len(), "one result per trial");
         let tolerance = self.config.patience.tolerance;
         let judged: Vec<StepResult> = run
@@ -199,28 +201,28 @@ impl Activation {
         self.repeated = 0;
         let failed = judged.iter().any(|result| !result.passed());
         self.results.extend(judged);
-        self.place += 1;
+        self.position += 1;
         if failed && run.step != Step::Performance {
-            self.give_up(run.trials[0].0);
+            self.drop_remaining_steps(run.trials[0].0);
         }
     }
 
-    /// Drop the steps left for a service, and with it the performance test of all.
-    fn give_up(&mut self, service: usize) {
-        let mut left = self.plan.split_off(self.place);
+    /// Drops the remaining steps of a service, and with them the performance test of all services.
+    fn drop_remaining_steps(&mut self, service: usize) {
+        let mut left = self.plan.split_off(self.position);
         left.retain(|(step, services)| *step != Step::Performance && services[0] != service);
         self.plan.extend(left);
     }
 
-    /// What was found so far, in the order it was tried.
+    /// Returns the results so far, in the order of the steps.
     pub fn results(&self) -> &[StepResult] {
         &self.results
     }
 
-    /// Whether the services are accepted: every step passed and the performance test was run.
-    /// `None` until the test has ended.
+    /// Returns whether the services are accepted: every step passed and the performance test was run. `None`
+    /// until the test has ended.
     pub fn accepted(&self) -> Option<bool> {
-        let ended = self.place >= self.plan.len();
+        let ended = self.position >= self.plan.len();
         let performed = self.results.iter().any(|result| result.step == Step::Performance);
         ended.then(|| performed && self.results.iter().all(StepResult::passed))
     }
@@ -267,7 +269,8 @@ impl Service {
         let committed = self.committed.as_f64() * (1.0 - loss_ratio);
         match result.step {
             Step::Excess | Step::Policing => {
-                // Rates are judged to 1 %: a policer's bucket lets a burst more through.
+                // Rates are compared with a tolerance of 1 %, because a policer's bucket lets a burst
+                // through.
                 let allowed = 1.01 * (self.committed.as_f64() + self.excess.as_f64());
                 if result.received < 0.99 * committed {
                     return Some(Broken::Committed);
@@ -286,14 +289,14 @@ impl Service {
                     (unknown, Broken::DelayUnknown),
                 ]
                 .into_iter()
-                .find_map(|(broken, what)| broken.then_some(what))
+                .find_map(|(violated, criterion)| violated.then_some(criterion))
             }
         }
     }
 }
 
 impl StepResult {
-    /// Whether the service kept to what was agreed, and the tester to what it was asked.
+    /// Returns whether the service met every criterion and the tester had no fault.
     pub fn passed(&self) -> bool {
         self.broken.is_none() && self.fault.is_none()
     }

@@ -1,10 +1,10 @@
-//! RFC 9971 appendices A and B: what the trials at one load say about one goal.
+//! Classification of a load by its trials for one goal (RFC 9971 appendices A and B).
 
 use super::Goal;
 use crate::time::Duration;
 use alloc::vec::Vec;
 
-/// A trial at the load in question.
+/// Duration and loss of one trial at the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Trial Duration, which is also its Effective Duration.
@@ -13,12 +13,12 @@ pub struct Measured {
     pub loss_ratio: f64,
 }
 
-/// What the trials at a load make it for a goal.
+/// Classification of a load for a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// It upholds the goal, whatever the trials still missing would show.
+    /// The load satisfies the goal, regardless of further trials.
     LowerBound,
-    /// It fails the goal, whatever the trials still missing would show.
+    /// The load fails the goal, regardless of further trials.
     UpperBound,
     /// More trials are needed.
     Undecided,
@@ -34,7 +34,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(goal: &Goal, trials: &[Measured]) -> Sums {
+    fn from_trials(goal: &Goal, trials: &[Measured]) -> Sums {
         let mut sums = Sums::default();
         for trial in trials {
             let full = trial.duration >= goal.final_trial_duration;
@@ -51,9 +51,9 @@ impl Sums {
     }
 }
 
-/// Load Classification (appendix A).
+/// Classifies a load (Load Classification, appendix A).
 pub fn classify(goal: &Goal, trials: &[Measured]) -> Class {
-    let sums = Sums::of(goal, trials);
+    let sums = Sums::from_trials(goal, trials);
     let exceed_coefficient = goal.exceed_ratio / (1.0 - goal.exceed_ratio);
     let balancing = sums.short_low_loss * exceed_coefficient;
     let excess = (sums.short_high_loss - balancing).max(0.0);
@@ -70,8 +70,8 @@ pub fn classify(goal: &Goal, trials: &[Measured]) -> Class {
     }
 }
 
-/// The share of a load's packets forwarded in the trial at the goal's quantile (appendix B):
-/// Conditional Throughput is the load times this.
+/// Returns the share of packets forwarded in the trial at the goal's quantile (appendix B). Conditional
+/// Throughput is the load times this share.
 pub fn forwarding_ratio(goal: &Goal, trials: &[Measured]) -> f64 {
     let full_length = trials.iter().filter(|trial| trial.duration >= goal.final_trial_duration);
     let mut full_length: Vec<Measured> = full_length.copied().collect();
@@ -87,7 +87,7 @@ pub fn forwarding_ratio(goal: &Goal, trials: &[Measured]) -> f64 {
         quantile_loss = Some(trial.loss_ratio);
         remaining -= trial.duration.as_secs_f64();
     }
-    // Trials not measured might have lost everything.
+    // Trials not run might have lost everything.
     if remaining > 0.0 { 0.0 } else { 1.0 - quantile_loss.unwrap_or(1.0) }
 }
 
@@ -127,8 +127,8 @@ mod tests {
         ]
     }
 
-    // At the last two points the RFC's tables call the load a lower bound of "20% exceed", against
-    // the exceed ratios of 42.857 % and 27.273 % they print for it; appendix A's code, which
+    // At the last two points the tables of the RFC classify the load as a lower bound of "20% exceed",
+    // although they print exceed ratios of 42.857 % and 27.273 % for it. The code of appendix A, which
     // defines the terms, makes it an upper bound.
     #[test]
     fn loads_are_classified_as_in_appendix_c() {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn conditional_throughput_is_that_of_appendix_c() {
+    fn conditional_throughput_matches_appendix_c() {
         let [.., last] = points();
         let [_, tst009, one_second, exceed] = goals();
         assert_eq!(forwarding_ratio(&tst009, &last), 1.0);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_undecided() {
+    fn load_without_trials_is_undecided() {
         for goal in goals() {
             assert_eq!(classify(&goal, &[]), Undecided);
         }

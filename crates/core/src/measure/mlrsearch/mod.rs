@@ -1,11 +1,11 @@
-//! MLRsearch (RFC 9971): several throughputs in one search, each for its own loss ratio,
-//! that come out the same again where the device is noisy.
+//! MLRsearch (RFC 9971): one search for several throughputs, each with its own loss ratio, with repeatable
+//! results on noisy devices.
 //!
-//! A load is judged by all its trials, not by one: it is a lower bound of a goal if the
-//! share of time with too much loss stays within the goal's exceed ratio, an upper bound if
-//! it cannot. [`classification`] holds that logic as the RFC gives it. Which load to try
-//! next the RFC leaves open; here each goal is approached in phases, from short trials and a
-//! wide interval to its final duration and width, halving the interval in each.
+//! A load is classified by all its trials together. It is a lower bound of a goal if the share of time with
+//! too much loss stays within the goal's exceed ratio, and an upper bound if it cannot stay within it.
+//! [`classification`] implements this logic as given in the RFC. The RFC leaves the choice of the next load
+//! open. This search approaches each goal in phases, from short trials and a wide interval to the goal's
+//! final duration and width, and bisects the interval in each phase.
 
 mod classification;
 
@@ -19,25 +19,25 @@ use alloc::vec::Vec;
 use classification::forwarding_ratio;
 use serde::{Deserialize, Serialize};
 
-/// What to search for: the highest load that keeps to these.
+/// Conditions of a goal; the search finds the highest load that satisfies them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
-    /// Goal Loss Ratio: a trial that loses more is a high-loss trial.
+    /// Goal Loss Ratio: a trial with a higher loss ratio is a high-loss trial.
     pub loss_ratio: f64,
-    /// Goal Exceed Ratio: the share of time that may be high-loss at a lower bound.
+    /// Goal Exceed Ratio: the share of time that high-loss trials may take at a lower bound.
     pub exceed_ratio: f64,
-    /// Goal Initial Trial Duration: the shortest trial for this goal.
+    /// Goal Initial Trial Duration: duration of the shortest trial for this goal.
     pub initial_trial_duration: Duration,
-    /// Goal Final Trial Duration: the shortest trial that makes a lower bound.
+    /// Goal Final Trial Duration: duration of the shortest trial that can establish a lower bound.
     pub final_trial_duration: Duration,
-    /// Goal Duration Sum: how long a load is measured in all, at most, if others do not.
+    /// Goal Duration Sum: maximum total duration of the trials at one load, unless another goal needs more.
     pub duration_sum: Duration,
     /// Goal Width: the search ends when (upper − lower) / upper is at most this.
     pub width: f64,
 }
 
 impl Goal {
-    /// The goal whose result is unconditionally an RFC 2544 throughput (RFC 9971, "MLRsearch
+    /// Returns the goal whose result is unconditionally an RFC 2544 throughput (RFC 9971, "MLRsearch
     /// Compliant with RFC 2544").
     pub fn rfc2544(width: f64) -> Goal {
         let minute = Duration::from_secs(60);
@@ -51,9 +51,10 @@ impl Goal {
         }
     }
 
-    /// Half of `trials` trials of this length may lose more than the ratio: repeatable on
-    /// noisy devices (an exceed ratio of 50 %, as RFC 9971 recommends). With two
-    /// trials of 60 s and a loss ratio of zero: ETSI GS NFV-TST 009's search with loss verification.
+    /// Returns a goal that allows half of `trials` trials of this duration to exceed the loss ratio. This
+    /// exceed ratio of 50 %, recommended by RFC 9971, gives repeatable results on noisy devices. With two
+    /// trials of 60 s and a loss ratio of zero it is the search with loss verification of ETSI GS NFV-TST
+    /// 009.
     pub fn majority(loss_ratio: f64, trial: Duration, trials: u64, width: f64) -> Goal {
         Goal {
             loss_ratio,
@@ -65,7 +66,7 @@ impl Goal {
         }
     }
 
-    /// The goal as approached in a phase: shorter trials, wider interval.
+    /// Returns the goal of a phase, with shorter trials and a wider interval.
     fn in_phase(&self, phase: u32) -> Goal {
         let (remaining, first) = (PHASES - 1 - phase, self.initial_trial_duration.as_secs_f64());
         let ratio = self.final_trial_duration.as_secs_f64() / first;
@@ -82,98 +83,99 @@ impl Goal {
     }
 }
 
-/// Phases in which a goal is approached.
+/// Number of phases per goal.
 const PHASES: u32 = 4;
 
-/// What to search.
+/// Parameters of the search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MlrConfig {
-    /// The goals, in the order they are approached.
+    /// Goals, in the order of the search.
     pub goals: Vec<Goal>,
-    /// Size of every frame.
+    /// Frame size.
     pub frame: FrameSize,
-    /// Min Load: at least one packet in the shortest trial.
+    /// Min Load; must give at least one packet in the shortest trial.
     pub minimum: Load,
-    /// Max Load: the line's rate, or what the tester can send.
+    /// Max Load: the line rate, or the maximum rate of the tester.
     pub maximum: Load,
     /// Pauses after each trial.
     pub pauses: Pauses,
-    /// How much to bear from the tester.
+    /// Handling of tester faults.
     pub patience: Patience,
 }
 
-/// Why a result is irregular.
+/// Reason a goal result is irregular.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Irregular {
-    /// The device upholds the goal at Max Load: `lower` is an effective bound only.
+    /// The device satisfies the goal at Max Load; `lower` is only an effective bound.
     AtMaximum,
     /// The device fails the goal at Min Load.
     AtMinimum,
-    /// The tester cannot offer, or not receive, what the search needs.
+    /// The tester cannot offer, or cannot receive, the load needed.
     TesterLimit,
     /// The search has not ended.
     Unfinished,
 }
 
-/// What was found for a goal.
+/// Result for one goal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GoalResult {
-    /// The goal.
+    /// Goal of the search.
     pub goal: Goal,
-    /// Relevant Lower Bound: the largest load below `upper` that upholds the goal.
+    /// Relevant Lower Bound: the largest load below `upper` that satisfies the goal.
     pub lower: Option<Load>,
     /// Relevant Upper Bound: the smallest load that fails the goal.
     pub upper: Option<Load>,
-    /// Conditional Throughput: the forwarding rate to expect at the lower bound.
+    /// Conditional Throughput: the forwarding rate expected at the lower bound.
     pub conditional_throughput: Option<Load>,
     /// `None` for a Regular Goal Result.
     pub irregular: Option<Irregular>,
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MlrResult {
-    /// One result per goal, in the goals' order.
+    /// Results in the order of the goals.
     pub goals: Vec<GoalResult>,
-    /// Trials that counted.
+    /// Number of valid trials.
     pub trials: u32,
-    /// Traffic time of all trials that counted.
+    /// Total traffic time of valid trials.
     pub traffic_time: Duration,
-    /// The load above which the tester itself failed.
+    /// Load above which the tester failed.
     pub tester_limit: Option<Load>,
-    /// Faults of the tester; their trials did not count.
+    /// Tester faults; trials with faults are not counted.
     pub faults: Vec<Fault>,
 }
 
-/// The search.
+/// A search for several goals.
 #[derive(Clone, Debug)]
 pub struct MlrSearch {
     config: MlrConfig,
-    /// All trials, by rising load.
+    /// All trials, sorted by load.
     loads: Vec<LoadStat>,
     progress: Vec<Progress>,
     maximum: f64,
     proposal: Option<Trial>,
     trials: u32,
     abandoned: bool,
-    referee: Referee,
+    validator: Referee,
 }
 
-/// All that was measured at one load.
+/// All trials at one load.
 #[derive(Clone, Debug)]
 struct LoadStat {
     load: f64,
     trials: Vec<Measured>,
 }
 
-/// How far a goal has come.
+/// Progress toward one goal.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     phase: u32,
-    /// The load being measured until it is decided.
+    /// Load to be measured until it is classified.
     candidate: Option<f64>,
-    /// How far the next bound is sought from the one that is known, in widths.
+    /// Relative distance between the known bound and the next candidate for the missing one, in multiples of
+    /// the width.
     reach: f64,
     ended: Option<Irregular>,
 }
@@ -184,7 +186,7 @@ impl Progress {
     }
 }
 
-/// The tightest bounds of a goal among what was measured.
+/// Tightest bounds of a goal among the loads measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bounds {
     lower: Option<f64>,
@@ -198,8 +200,8 @@ impl Bounds {
 }
 
 impl MlrSearch {
-    /// A new search. Panics unless there are goals, loss and exceed ratios lie in [0, 1), widths
-    /// are a millionth or more, durations above zero, and 0 < minimum < maximum.
+    /// Creates a search. Panics unless there are goals, loss and exceed ratios are in [0, 1), widths are at
+    /// least one millionth, durations are above zero, and 0 < minimum < maximum.
     pub fn new(config: MlrConfig) -> MlrSearch {
         assert!(!config.goals.is_empty() && config.minimum.0 > 0.0 && config.minimum < config.maximum);
         for goal in &config.goals {
@@ -216,7 +218,7 @@ impl MlrSearch {
             proposal: None,
             trials: 0,
             abandoned: false,
-            referee: Referee::new(config.patience),
+            validator: Referee::new(config.patience),
             config,
         };
         search.propose();
@@ -240,8 +242,8 @@ impl MlrSearch {
         }
     }
 
-    /// Relevant bounds as RFC 9971 defines them; without an upper one, the largest
-    /// lower bound of all.
+    /// Returns the relevant bounds as defined by RFC 9971; without an upper bound, the largest of all lower
+    /// bounds.
     fn bounds(&self, goal: &Goal) -> Bounds {
         let mut bounds = Bounds { lower: None, upper: None };
         for stat in &self.loads {
@@ -271,7 +273,7 @@ impl MlrSearch {
         }
     }
 
-    /// The next load and trial duration for a goal; `None` if it has what it needs.
+    /// Returns the next load and trial duration for a goal; `None` if the goal needs no more trials.
     fn approach(&mut self, index: usize) -> Option<(f64, Duration)> {
         loop {
             let phase = self.progress[index].phase;
@@ -295,8 +297,8 @@ impl MlrSearch {
         }
     }
 
-    /// An undecided load worth measuring in this phase of a goal; `None` if its bounds are
-    /// close enough, an error if a bound cannot be found.
+    /// Returns the next load to measure in this phase of a goal. Returns `None` if the bounds are close
+    /// enough, and an error if a bound cannot be found.
     fn candidate(&mut self, index: usize, goal: &Goal) -> Result<Option<f64>, Irregular> {
         let bounds = self.bounds(goal);
         if bounds.within(goal.width) {
@@ -311,58 +313,58 @@ impl MlrSearch {
         if load <= self.maximum {
             return Ok(Some(load));
         }
-        // The tester has given up on such loads meanwhile.
+        // The tester has failed at such loads in the meantime.
         if bounds.lower.is_some_and(|lower| lower >= self.maximum) {
             return Err(Irregular::TesterLimit);
         }
         Ok(Some(self.maximum))
     }
 
-    /// Where to begin a phase: at the bounds of the one before, the lower first; the first
-    /// phase of all at Max Load.
+    /// Returns the first load of a phase: the lower, or else upper, bound of the previous phase. The first
+    /// phase of all starts at Max Load.
     fn first(&self, index: usize) -> f64 {
-        let before = self.before(index);
+        let before = self.previous_bounds(index);
         before.lower.or(before.upper).unwrap_or(self.maximum)
     }
 
-    /// Bounds of the phase before.
-    fn before(&self, index: usize) -> Bounds {
+    /// Returns the bounds of the previous phase.
+    fn previous_bounds(&self, index: usize) -> Bounds {
         match self.progress[index].phase {
             0 => Bounds { lower: None, upper: None },
             phase => self.bounds(&self.config.goals[index].in_phase(phase - 1)),
         }
     }
 
-    /// A load above a lower bound, in search of an upper one.
+    /// Returns a load above a lower bound to find an upper one.
     fn above(&mut self, index: usize, goal: &Goal, lower: f64) -> Result<f64, Irregular> {
         if lower >= self.maximum {
             return Err(self.at_maximum());
         }
-        let before = self.before(index).upper.filter(|&upper| upper > lower);
+        let before = self.previous_bounds(index).upper.filter(|&upper| upper > lower);
         let reached = lower / (1.0 - self.stretch(index, goal));
         Ok(before.map_or(reached, |upper| upper.min(reached)).min(self.maximum))
     }
 
-    /// A load below an upper bound, in search of a lower one.
+    /// Returns a load below an upper bound to find a lower one.
     fn below(&mut self, index: usize, goal: &Goal, upper: f64) -> Result<f64, Irregular> {
         if upper <= self.config.minimum.0 {
             return Err(Irregular::AtMinimum);
         }
-        let before = self.before(index).lower.filter(|&lower| lower < upper);
-        // What came through at the upper bound is a better guess than any step.
+        let before = self.previous_bounds(index).lower.filter(|&lower| lower < upper);
+        // The rate forwarded at the upper bound is a better guess than any fixed step.
         let first = self.progress[index].phase == 0 && self.progress[index].reach == 1.0;
-        let delivered = upper * self.least_forwarded(upper);
+        let delivered = upper * self.min_forwarded(upper);
         let reached = upper * (1.0 - self.stretch(index, goal));
         let guess = if first { reached.min(delivered) } else { reached };
         Ok(before.map_or(guess, |lower| lower.max(guess)).max(self.config.minimum.0))
     }
 
-    /// Smallest share of packets forwarded in any trial at a load.
-    fn least_forwarded(&self, load: f64) -> f64 {
+    /// Returns the smallest share of packets forwarded in any trial at a load.
+    fn min_forwarded(&self, load: f64) -> f64 {
         self.trials_at(load).iter().map(|trial| 1.0 - trial.loss_ratio).fold(1.0, f64::min)
     }
 
-    /// The relative distance at which to seek the missing bound; doubles from call to call.
+    /// Returns the relative distance at which to look for the missing bound; doubles with each call.
     fn stretch(&mut self, index: usize, goal: &Goal) -> f64 {
         let progress = &mut self.progress[index];
         let stretch = (goal.width * progress.reach).min(0.5);
@@ -378,14 +380,14 @@ impl MlrSearch {
         let goal = self.config.goals[index];
         let Bounds { lower, upper } = self.bounds(&goal);
         let regular = Bounds { lower, upper }.within(goal.width);
-        let why = self.progress[index].ended.unwrap_or(Irregular::Unfinished);
+        let reason = self.progress[index].ended.unwrap_or(Irregular::Unfinished);
         GoalResult {
             goal,
             lower: lower.map(Load),
             upper: upper.map(Load),
             conditional_throughput: lower
                 .map(|load| Load(load * forwarding_ratio(&goal, self.trials_at(load)))),
-            irregular: (!regular).then_some(why),
+            irregular: (!regular).then_some(reason),
         }
     }
 }
@@ -398,8 +400,8 @@ impl Search for MlrSearch {
     }
 
     fn record(&mut self, result: &TrialResult) {
-        let trial = self.proposal.expect("a result answers a proposal");
-        match self.referee.admit(&trial, result) {
+        let trial = self.proposal.expect("a result is recorded after a proposal");
+        match self.validator.admit(&trial, result) {
             Admission::Counted => {
                 self.trials += 1;
                 let (duration, loss_ratio) = (trial.duration(), result.loss_ratio());
@@ -419,7 +421,7 @@ impl Search for MlrSearch {
             trials: self.trials,
             traffic_time: durations.fold(Duration::ZERO, |sum, duration| sum + duration),
             tester_limit: (self.maximum < self.config.maximum.0).then_some(Load(self.maximum)),
-            faults: self.referee.faults().to_vec(),
+            faults: self.validator.faults().to_vec(),
         }
     }
 }

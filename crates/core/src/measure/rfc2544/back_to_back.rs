@@ -1,5 +1,5 @@
-//! RFC 9004, which updates RFC 2544 section 26.4: the longest burst at the line's rate that
-//! loses nothing, searched repeatedly, and the buffer it implies.
+//! Back-to-back frames (RFC 9004, which updates RFC 2544 section 26.4): the longest burst at line rate
+//! without loss, averaged over repeated searches, and the buffer time it implies.
 
 use super::Deviation;
 use crate::measure::Summary;
@@ -12,32 +12,33 @@ use serde::{Deserialize, Serialize};
 
 const REQUIRED_REPEATS: u32 = 50;
 
-/// What to measure.
+/// Parameters of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BackToBackConfig {
-    /// Size of every frame.
+    /// Frame size.
     pub frame: FrameSize,
-    /// The line's rate, at which bursts are sent: the maximum theoretical frame rate.
+    /// Line rate, at which bursts are sent: the maximum theoretical frame rate.
     pub line: Load,
-    /// The longest burst tried, packets; RFC 2544 asks for at least 2 s of them.
+    /// Longest burst to try, packets; RFC 2544 requires at least 2 s worth of packets.
     pub longest: u64,
-    /// A search ends when loss-free and lossy burst differ by this many packets.
+    /// Difference between lossless and lossy burst at which a search ends, packets.
     pub resolution: u64,
-    /// A lossy burst is repeated this often, and counts as loss-free if one repeat is
-    /// (binary search with loss verification, ETSI GS NFV-TST 009 section 12.3.3).
+    /// Number of times a lossy burst is repeated; it counts as lossless if one repeat is (binary search with
+    /// loss verification, ETSI GS NFV-TST 009 section 12.3.3).
     pub verifications: u32,
-    /// How many searches are averaged; RFC 9004 asks for 50 or more.
+    /// Number of searches to average; RFC 9004 requires at least 50.
     pub repeats: u32,
-    /// Throughput of the device for these frames, if it was measured: corrects the buffer.
+    /// Measured throughput of the device for this frame size, used to correct the buffer time.
     pub throughput: Option<Load>,
     /// Pauses after each burst.
     pub pauses: Pauses,
-    /// How much to bear from the tester.
+    /// Handling of tester faults.
     pub patience: Patience,
 }
 
 impl BackToBackConfig {
-    /// The RFC's rules: bursts of up to 2 s, 50 searches to one packet.
+    /// Returns the configuration required by RFC 9004: bursts of up to 2 s and 50 searches with a resolution
+    /// of one packet.
     pub fn rfc9004(frame: FrameSize, line: Load, throughput: Option<Load>) -> BackToBackConfig {
         BackToBackConfig {
             frame,
@@ -53,40 +54,40 @@ impl BackToBackConfig {
     }
 }
 
-/// What was found.
+/// Result of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BackToBackResult {
-    /// The frames it holds for.
+    /// Frame size.
     pub frame: FrameSize,
-    /// The line's rate, packets per second.
+    /// Line rate, packets per second.
     pub line: Load,
-    /// Longest burst without loss of each search, packets.
+    /// Longest lossless burst of each search, packets.
     pub bursts: Vec<u64>,
-    /// Some search lost nothing at the longest burst: the buffer is larger than was tried,
-    /// or the device keeps up with the line and no burst can fill it.
+    /// True if a search had no loss at the longest burst. The buffer is then larger than tested, or the
+    /// device forwards at line rate and no burst can fill it.
     pub unbounded: bool,
-    /// Throughput the buffer is corrected with.
+    /// Throughput used to correct the buffer time.
     pub throughput: Option<Load>,
-    /// Faults of the tester; their trials did not count.
+    /// Tester faults; trials with faults are not counted.
     pub faults: Vec<Fault>,
-    /// Where this was not the RFC's full procedure.
+    /// Deviations from the RFC's procedure.
     pub deviations: Vec<Deviation>,
 }
 
 impl BackToBackResult {
-    /// Mean, spread and confidence of the bursts, in packets.
+    /// Returns mean, standard deviation and confidence interval of the bursts, in packets.
     pub fn summary(&self) -> Summary {
         let packets: Vec<f64> = self.bursts.iter().map(|&burst| burst as f64).collect();
         Summary::of(&packets)
     }
 
-    /// Implied DUT Buffer Time: mean burst over the line's rate.
+    /// Returns the Implied DUT Buffer Time: mean burst divided by line rate.
     pub fn implied_buffer_time(&self) -> Option<Duration> {
         (!self.bursts.is_empty()).then(|| Duration::from_secs_f64(self.summary().mean / self.line.0))
     }
 
-    /// Corrected DUT Buffer Time: less what the device forwards while the burst arrives,
-    /// implied · (1 − throughput / line rate). `None` without a throughput.
+    /// Returns the Corrected DUT Buffer Time, which excludes packets forwarded while the burst arrives:
+    /// implied time · (1 − throughput / line rate). `None` without a throughput.
     pub fn corrected_buffer_time(&self) -> Option<Duration> {
         let share = (self.throughput?.0 / self.line.0).min(1.0);
         let implied = self.implied_buffer_time()?;
@@ -94,11 +95,12 @@ impl BackToBackResult {
     }
 }
 
-/// Repeats a binary search over burst lengths.
+/// A repeated binary search over burst lengths.
 #[derive(Clone, Debug)]
 pub struct BackToBack {
     config: BackToBackConfig,
-    /// No loss in a burst this long; one lossy burst (or one not yet tried) above it.
+    /// Longest burst known to be lossless. `high` is the shortest lossy burst, or the longest burst to try
+    /// before it is tried.
     low: u64,
     high: u64,
     high_tried: bool,
@@ -106,11 +108,11 @@ pub struct BackToBack {
     bursts: Vec<u64>,
     unbounded: bool,
     abandoned: bool,
-    referee: Referee,
+    validator: Referee,
 }
 
 impl BackToBack {
-    /// A new measurement. Panics unless line rate, longest burst and resolution are above zero.
+    /// Creates a measurement. Panics unless line rate, longest burst and resolution are above zero.
     pub fn new(config: BackToBackConfig) -> BackToBack {
         assert!(config.line.0 > 0.0 && config.longest > 0 && config.resolution > 0, "{config:?}");
         BackToBack {
@@ -121,12 +123,12 @@ impl BackToBack {
             bursts: Vec::new(),
             unbounded: false,
             abandoned: false,
-            referee: Referee::new(config.patience),
+            validator: Referee::new(config.patience),
             config,
         }
     }
 
-    fn counted(&mut self, burst: u64, lossless: bool) {
+    fn count_trial(&mut self, burst: u64, lossless: bool) {
         if !lossless && self.verified < self.config.verifications {
             self.verified += 1;
             return;
@@ -165,11 +167,11 @@ impl Search for BackToBack {
     }
 
     fn record(&mut self, result: &TrialResult) {
-        let trial = self.next().expect("a result answers a proposal");
-        match self.referee.admit(&trial, result) {
-            Admission::Counted => self.counted(trial.packets(), result.lost() == 0),
+        let trial = self.next().expect("a result is recorded after a proposal");
+        match self.validator.admit(&trial, result) {
+            Admission::Counted => self.count_trial(trial.packets(), result.lost() == 0),
             Admission::Repeat => {}
-            // Bursts below the line's rate would answer another question.
+            // Bursts below line rate would measure something else.
             Admission::Lowered(_) | Admission::Abandoned => self.abandoned = true,
         }
     }
@@ -183,7 +185,7 @@ impl Search for BackToBack {
             bursts: self.bursts.clone(),
             unbounded: self.unbounded,
             throughput: self.config.throughput,
-            faults: self.referee.faults().to_vec(),
+            faults: self.validator.faults().to_vec(),
             deviations: repeats.into_iter().chain(pauses).collect(),
         }
     }

@@ -1,5 +1,5 @@
-//! RFC 2544 section 26.3: the share of frames lost at loads from the maximum down, until
-//! two successive loads lose none.
+//! Frame loss rate (RFC 2544 section 26.3): the share of frames lost at loads decreasing from the maximum,
+//! until two successive loads have no loss.
 
 use super::Deviation;
 use crate::measure::trial::{
@@ -10,33 +10,33 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 const REQUIRED_DURATION: Duration = Duration::from_secs(60);
-const LARGEST_STEP: f64 = 0.1;
+const MAX_STEP: f64 = 0.1;
 
-/// What to measure.
+/// Parameters of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FrameLossConfig {
-    /// Size of every frame.
+    /// Frame size.
     pub frame: FrameSize,
-    /// The first load: the line's rate.
+    /// First load: the line rate.
     pub maximum: Load,
-    /// Each load is this share of the maximum below the one before; at most 0.1 by the RFC.
+    /// Step between loads as a share of the maximum; the RFC allows at most 0.1.
     pub step: f64,
-    /// Length of a trial.
+    /// Duration of a trial.
     pub duration: Duration,
-    /// Pauses after each.
+    /// Pauses after each trial.
     pub pauses: Pauses,
-    /// How much to bear from the tester.
+    /// Handling of tester faults.
     pub patience: Patience,
 }
 
 impl FrameLossConfig {
-    /// The RFC's rules: steps of 10 %. Its section on frame loss names no trial length; that
-    /// of section 24, 60 s, is taken.
+    /// Returns the configuration required by RFC 2544: steps of 10 %. Section 26.3 gives no trial duration;
+    /// the 60 s of section 24 are used.
     pub fn rfc2544(frame: FrameSize, maximum: Load) -> FrameLossConfig {
         FrameLossConfig {
             frame,
             maximum,
-            step: LARGEST_STEP,
+            step: MAX_STEP,
             duration: REQUIRED_DURATION,
             pauses: Pauses::RFC2544,
             patience: Patience::default(),
@@ -47,7 +47,7 @@ impl FrameLossConfig {
 /// Loss at one load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossAtLoad {
-    /// The load asked for.
+    /// Requested load.
     pub load: Load,
     /// Frames sent.
     pub sent: u64,
@@ -56,26 +56,27 @@ pub struct LossAtLoad {
 }
 
 impl LossAtLoad {
-    /// Share of frames lost: the RFC's ((input − output) · 100) / input, not in percent.
+    /// Returns the share of frames lost, 0 to 1: the RFC's ((input − output) · 100) / input without the
+    /// factor 100.
     pub fn ratio(&self) -> f64 {
         self.lost as f64 / self.sent as f64
     }
 }
 
-/// What was found.
+/// Result of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FrameLossResult {
-    /// The frames it holds for.
+    /// Frame size.
     pub frame: FrameSize,
-    /// Loss at each load, from the highest down; a load the tester could not offer is missing.
+    /// Loss at each load, highest load first. Loads that the tester could not offer are missing.
     pub points: Vec<LossAtLoad>,
-    /// Faults of the tester; their trials did not count.
+    /// Tester faults; trials with faults are not counted.
     pub faults: Vec<Fault>,
-    /// Where this was not the RFC's full procedure.
+    /// Deviations from the RFC's procedure.
     pub deviations: Vec<Deviation>,
 }
 
-/// Steps down from the maximum.
+/// A measurement that steps down from the maximum load.
 #[derive(Clone, Debug)]
 pub struct FrameLoss {
     config: FrameLossConfig,
@@ -83,11 +84,11 @@ pub struct FrameLoss {
     lossless_in_a_row: u32,
     points: Vec<LossAtLoad>,
     abandoned: bool,
-    referee: Referee,
+    validator: Referee,
 }
 
 impl FrameLoss {
-    /// A new measurement. Panics unless maximum and step are above zero.
+    /// Creates a measurement. Panics unless maximum and step are above zero.
     pub fn new(config: FrameLossConfig) -> FrameLoss {
         assert!(config.maximum.0 > 0.0 && config.step > 0.0, "{config:?}");
         FrameLoss {
@@ -95,7 +96,7 @@ impl FrameLoss {
             lossless_in_a_row: 0,
             points: Vec::new(),
             abandoned: false,
-            referee: Referee::new(config.patience),
+            validator: Referee::new(config.patience),
             config,
         }
     }
@@ -106,7 +107,7 @@ impl Search for FrameLoss {
 
     fn next(&mut self) -> Option<Trial> {
         let share = 1.0 - f64::from(self.step) * self.config.step;
-        // Rounding leaves a last share next to zero where the step divides the maximum.
+        // If the step divides the maximum, rounding may leave a last load just above zero.
         let ended = self.abandoned || self.lossless_in_a_row == 2 || share < self.config.step * 1e-6;
         (!ended).then_some(Trial::lasting(
             self.config.duration,
@@ -117,8 +118,8 @@ impl Search for FrameLoss {
     }
 
     fn record(&mut self, result: &TrialResult) {
-        let trial = self.next().expect("a result answers a proposal");
-        match self.referee.admit(&trial, result) {
+        let trial = self.next().expect("a result is recorded after a proposal");
+        match self.validator.admit(&trial, result) {
             Admission::Counted => {
                 let point = LossAtLoad { load: trial.load, sent: result.sent, lost: result.lost() };
                 self.lossless_in_a_row = if point.lost == 0 { self.lossless_in_a_row + 1 } else { 0 };
@@ -133,14 +134,13 @@ impl Search for FrameLoss {
 
     fn result(&self) -> FrameLossResult {
         let (step, duration) = (self.config.step, self.config.duration);
-        let coarse =
-            (step > LARGEST_STEP).then_some(Deviation::CoarseSteps { required: LARGEST_STEP, used: step });
+        let coarse = (step > MAX_STEP).then_some(Deviation::CoarseSteps { required: MAX_STEP, used: step });
         let short = Deviation::of_duration(REQUIRED_DURATION, duration);
         let pauses = Deviation::of_pauses(self.config.pauses);
         FrameLossResult {
             frame: self.config.frame,
             points: self.points.clone(),
-            faults: self.referee.faults().to_vec(),
+            faults: self.validator.faults().to_vec(),
             deviations: coarse.into_iter().chain(short).chain(pauses).collect(),
         }
     }

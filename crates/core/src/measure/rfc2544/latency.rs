@@ -1,5 +1,4 @@
-//! RFC 2544 section 26.2: the delay of one tagged frame at the throughput, averaged over
-//! repeats.
+//! Latency (RFC 2544 section 26.2): the delay of one tagged frame at the throughput, averaged over repeats.
 
 use super::Deviation;
 use crate::measure::Summary;
@@ -13,25 +12,26 @@ use serde::{Deserialize, Serialize};
 const REQUIRED_DURATION: Duration = Duration::from_secs(120);
 const REQUIRED_REPEATS: u32 = 20;
 
-/// What to measure.
+/// Parameters of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyConfig {
-    /// Size of every frame.
+    /// Frame size.
     pub frame: FrameSize,
-    /// The load, which is to be the throughput for this frame size.
+    /// Load; must be the throughput for this frame size.
     pub load: Load,
-    /// Length of a trial; the frame at its middle is tagged.
+    /// Duration of a trial; the frame at its middle is tagged.
     pub duration: Duration,
-    /// How many trials are averaged.
+    /// Number of trials to average.
     pub repeats: u32,
-    /// Pauses after each.
+    /// Pauses after each trial.
     pub pauses: Pauses,
-    /// How much to bear from the tester.
+    /// Handling of tester faults.
     pub patience: Patience,
 }
 
 impl LatencyConfig {
-    /// The RFC's rules: 20 trials of 120 s, the frame sent after 60 s tagged.
+    /// Returns the configuration required by RFC 2544: 20 trials of 120 s, with the frame sent after 60 s
+    /// tagged.
     pub fn rfc2544(frame: FrameSize, throughput: Load) -> LatencyConfig {
         LatencyConfig {
             frame,
@@ -44,34 +44,34 @@ impl LatencyConfig {
     }
 }
 
-/// What was found.
+/// Result of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyResult {
-    /// The frames it holds for.
+    /// Frame size.
     pub frame: FrameSize,
-    /// The load it holds for.
+    /// Load.
     pub load: Load,
-    /// Delays of the tagged frames, one per trial in which it arrived.
+    /// Delays of the tagged frames, one per trial in which the frame arrived.
     pub delays: Vec<Duration>,
-    /// Tagged frames that were lost.
+    /// Number of tagged frames lost.
     pub lost: u32,
-    /// Frames of any kind the device lost: the load was not a throughput if this is not zero.
+    /// Frames lost by the device in all trials. If not zero, the load was above the throughput.
     pub frames_lost: u64,
-    /// Faults of the tester; their trials did not count.
+    /// Tester faults; trials with faults are not counted.
     pub faults: Vec<Fault>,
-    /// Where this was not the RFC's full procedure.
+    /// Deviations from the RFC's procedure.
     pub deviations: Vec<Deviation>,
 }
 
 impl LatencyResult {
-    /// Mean, spread and confidence of the delays, in seconds.
+    /// Returns mean, standard deviation and confidence interval of the delays, in seconds.
     pub fn summary(&self) -> Summary {
         let seconds: Vec<f64> = self.delays.iter().map(|delay| delay.as_secs_f64()).collect();
         Summary::of(&seconds)
     }
 }
 
-/// Repeats one trial.
+/// A measurement that repeats one trial.
 #[derive(Clone, Debug)]
 pub struct Latency {
     config: LatencyConfig,
@@ -79,11 +79,11 @@ pub struct Latency {
     lost: u32,
     frames_lost: u64,
     abandoned: bool,
-    referee: Referee,
+    validator: Referee,
 }
 
 impl Latency {
-    /// A new measurement. Panics if the load is not above zero.
+    /// Creates a measurement. Panics if the load is not above zero.
     pub fn new(config: LatencyConfig) -> Latency {
         assert!(config.load.0 > 0.0, "{config:?}");
         Latency {
@@ -91,7 +91,7 @@ impl Latency {
             lost: 0,
             frames_lost: 0,
             abandoned: false,
-            referee: Referee::new(config.patience),
+            validator: Referee::new(config.patience),
             config,
         }
     }
@@ -112,8 +112,8 @@ impl Search for Latency {
     }
 
     fn record(&mut self, result: &TrialResult) {
-        let trial = self.next().expect("a result answers a proposal");
-        match self.referee.admit(&trial, result) {
+        let trial = self.next().expect("a result is recorded after a proposal");
+        match self.validator.admit(&trial, result) {
             Admission::Counted => {
                 self.frames_lost += result.lost();
                 match result.tagged_delay {
@@ -122,7 +122,7 @@ impl Search for Latency {
                 }
             }
             Admission::Repeat => {}
-            // A latency at another load would answer another question.
+            // Latency at another load would be another measurement.
             Admission::Lowered(_) | Admission::Abandoned => self.abandoned = true,
         }
     }
@@ -137,7 +137,7 @@ impl Search for Latency {
             delays: self.delays.clone(),
             lost: self.lost,
             frames_lost: self.frames_lost,
-            faults: self.referee.faults().to_vec(),
+            faults: self.validator.faults().to_vec(),
             deviations: duration.into_iter().chain(repeats).chain(pauses).collect(),
         }
     }

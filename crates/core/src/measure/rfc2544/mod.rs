@@ -1,8 +1,8 @@
-//! Benchmarks of RFC 2544 (with RFC 9004's back-to-back): what a device carries without
-//! loss, how long it delays, what it loses when asked for more, and how much it buffers.
+//! Benchmarks of RFC 2544, with the back-to-back test of RFC 9004: throughput, latency, frame loss above the
+//! throughput, and buffer size of a device.
 //!
-//! Each is a [`Search`](super::trial::Search) of one frame size. They assume a path that
-//! loses nothing by itself: see `docs/measurement.md` for when they mislead.
+//! Each benchmark is a [`TrialSearch`](super::trial::TrialSearch) for one frame size. The benchmarks assume a
+//! path without random loss; `docs/measurement.md` explains when their results mislead.
 
 mod back_to_back;
 mod frame_loss;
@@ -18,40 +18,40 @@ use super::trial::Pauses;
 use crate::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// Ethernet frame sizes to test, bytes with check sequence (RFC 2544 section 9.1).
+/// Ethernet frame sizes to test, bytes including check sequence (RFC 2544 section 9.1).
 pub const ETHERNET_FRAME_SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 
-/// How trials differ from what the RFC asks: stated with every result, since such results
-/// do not compare with those of the full procedure.
+/// Deviation of a test from the RFC's procedure. Reported with every result, because results with deviations
+/// are not comparable with those of the full procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Deviation {
-    /// Trials were shorter.
+    /// Trials shorter than required.
     ShortTrials {
-        /// What the RFC asks for.
+        /// Duration required by the RFC.
         required: Duration,
-        /// What was run.
+        /// Duration used.
         used: Duration,
     },
-    /// Pauses after trials were shorter.
+    /// Pauses after trials shorter than required.
     ShortPauses {
-        /// What the RFC asks for.
+        /// Pauses required by the RFC.
         required: Pauses,
-        /// What was waited.
+        /// Pauses used.
         used: Pauses,
     },
-    /// Fewer repeats were averaged.
+    /// Fewer repeats than required.
     FewRepeats {
-        /// What the RFC asks for.
+        /// Number required by the RFC.
         required: u32,
-        /// What was run.
+        /// Number used.
         used: u32,
     },
-    /// Loads were stepped more coarsely, in shares of the maximum.
+    /// Steps between loads larger than allowed, as shares of the maximum load.
     CoarseSteps {
-        /// The largest step the RFC allows.
+        /// Largest step the RFC allows.
         required: f64,
-        /// The step used.
+        /// Step used.
         used: f64,
     },
 }

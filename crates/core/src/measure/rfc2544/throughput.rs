@@ -1,4 +1,4 @@
-//! RFC 2544 section 26.1: the fastest load at which every frame sent is received.
+//! Throughput (RFC 2544 section 26.1): the highest load at which every frame sent is received.
 
 use super::Deviation;
 use crate::measure::trial::{
@@ -8,25 +8,26 @@ use crate::time::Duration;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// What to search.
+/// Parameters of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThroughputConfig {
-    /// Size of every frame.
+    /// Frame size.
     pub frame: FrameSize,
-    /// Where the search begins: the line's rate, or what the tester can send.
+    /// First load: the line rate, or the maximum rate of the tester.
     pub maximum: Load,
-    /// The search ends when loss-free and lossy load lie within this share of the maximum.
+    /// Difference between lossless and lossy load at which the search ends, as a share of the maximum.
     pub resolution: f64,
-    /// Length of a trial.
+    /// Duration of a trial.
     pub duration: Duration,
-    /// Pauses after each.
+    /// Pauses after each trial.
     pub pauses: Pauses,
-    /// How much to bear from the tester.
+    /// Handling of tester faults.
     pub patience: Patience,
 }
 
 impl ThroughputConfig {
-    /// The RFC's rules: trials of 60 s, its pauses; to 0.1 % of the maximum.
+    /// Returns the configuration required by RFC 2544 (trials of 60 s and the RFC's pauses), with a
+    /// resolution of 0.1 % of the maximum.
     pub fn rfc2544(frame: FrameSize, maximum: Load) -> ThroughputConfig {
         ThroughputConfig {
             frame,
@@ -44,41 +45,40 @@ impl ThroughputConfig {
     }
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThroughputResult {
-    /// The frames it holds for.
+    /// Frame size.
     pub frame: FrameSize,
-    /// The highest load without loss; `None` if no trial was free of loss.
+    /// Highest load without loss; `None` if every trial had loss.
     pub throughput: Option<Load>,
-    /// The lowest load with loss; `None` if the device lost nothing at any load tried.
+    /// Lowest load with loss; `None` if no trial had loss.
     pub lossy: Option<Load>,
-    /// The load above which the tester itself failed, where that ended the search: the
-    /// device may carry more.
+    /// Load above which the tester failed, if that ended the search; the device may carry more.
     pub tester_limit: Option<Load>,
-    /// Trials that counted.
+    /// Number of valid trials.
     pub trials: u32,
-    /// Faults of the tester; their trials did not count.
+    /// Tester faults; trials with faults are not counted.
     pub faults: Vec<Fault>,
-    /// Where this was not the RFC's full procedure.
+    /// Deviations from the RFC's procedure.
     pub deviations: Vec<Deviation>,
 }
 
-/// Binary search for the throughput, from the maximum down.
+/// A binary search for the throughput, from the maximum down.
 #[derive(Clone, Debug)]
 pub struct Throughput {
     config: ThroughputConfig,
-    /// No loss at this load; zero until some trial had none.
+    /// Highest load without loss; zero before the first lossless trial.
     low: f64,
-    /// No trial is proposed above this load.
+    /// Upper limit of the loads to propose.
     high: f64,
     high_is: High,
     done: bool,
     trials: u32,
-    referee: Referee,
+    validator: Referee,
 }
 
-/// What is known of the upper end of the interval.
+/// Status of the upper end of the interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum High {
     Untried,
@@ -87,7 +87,7 @@ enum High {
 }
 
 impl Throughput {
-    /// A new search. Panics unless maximum and resolution are above zero.
+    /// Creates a search. Panics unless maximum and resolution are above zero.
     pub fn new(config: ThroughputConfig) -> Throughput {
         assert!(config.maximum.0 > 0.0 && config.resolution > 0.0, "{config:?}");
         Throughput {
@@ -96,7 +96,7 @@ impl Throughput {
             high_is: High::Untried,
             done: false,
             trials: 0,
-            referee: Referee::new(config.patience),
+            validator: Referee::new(config.patience),
             config,
         }
     }
@@ -112,7 +112,7 @@ impl Throughput {
         Trial::lasting(self.config.duration, Load(load), self.config.frame, self.config.pauses)
     }
 
-    fn counted(&mut self, load: f64, lossless: bool) {
+    fn count_trial(&mut self, load: f64, lossless: bool) {
         self.trials += 1;
         if lossless {
             self.low = load;
@@ -133,9 +133,9 @@ impl Search for Throughput {
     }
 
     fn record(&mut self, result: &TrialResult) {
-        let trial = self.next().expect("a result answers a proposal");
-        match self.referee.admit(&trial, result) {
-            Admission::Counted => self.counted(trial.load.0, result.lost() == 0),
+        let trial = self.next().expect("a result is recorded after a proposal");
+        match self.validator.admit(&trial, result) {
+            Admission::Counted => self.count_trial(trial.load.0, result.lost() == 0),
             Admission::Repeat => {}
             Admission::Lowered(load) => {
                 self.high = load.0.max(self.low);
@@ -153,7 +153,7 @@ impl Search for Throughput {
             lossy: (self.high_is == High::Lossy).then_some(Load(self.high)),
             tester_limit: (self.high_is == High::UntriedTesterLimit).then_some(Load(self.high)),
             trials: self.trials,
-            faults: self.referee.faults().to_vec(),
+            faults: self.validator.faults().to_vec(),
             deviations: self.config.deviations(),
         }
     }

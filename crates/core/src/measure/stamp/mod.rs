@@ -1,7 +1,7 @@
-//! STAMP (RFC 8762, RFC 8972): a [`Sender`] that measures delay and loss in each direction,
-//! and the [`Reflector`] that answers it. Sans-IO; layouts are those of `netstage_wire::stamp`.
+//! STAMP (RFC 8762, RFC 8972): a [`SessionSender`] that measures delay and loss in each direction, and the
+//! [`SessionReflector`] that answers it. Sans-IO; packet layouts are those of `netstage_wire::stamp`.
 //!
-//! Digests come from the driver as a [`Mac`], so that no cryptography is needed here.
+//! The driver computes digests and passes them as a [`DigestFunction`], so this module needs no cryptography.
 
 mod reflector;
 mod sender;
@@ -15,49 +15,51 @@ use core::fmt;
 use netstage_wire::stamp::tlv::{self, HEADER, INTEGRITY_FAILED};
 use netstage_wire::stamp::{self, DIGEST, Mode};
 
-/// HMAC-SHA-256 of the concatenated parts, cut to 16 bytes, under the session's key.
+/// HMAC-SHA-256 of the concatenated parts under the session's key, truncated to 16 bytes.
 pub type Mac<'a> = &'a dyn Fn(&[&[u8]]) -> [u8; DIGEST];
 
-/// A moment on both clocks of a host: the run's own, which never jumps, and the wall's, in
-/// nanoseconds since 1970, which the other end may share.
+/// One moment on both clocks of a host: the run's monotonic clock and the wall clock, which the other host
+/// may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// On the run's clock.
+    /// Time of the run's clock.
     pub instant: Instant,
-    /// Nanoseconds since 1970.
+    /// Wall clock, nanoseconds since 1970.
     pub unix: u64,
 }
 
-/// Why a packet was not taken.
+/// Reason a packet was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// Too short for its layout.
+    /// Packet too short for its layout.
     Short,
-    /// The digest is wrong, or there is no key for it.
+    /// Digest mismatch, or no key.
     Digest,
-    /// The session identifier is another's.
+    /// Session identifier of another session.
     OtherSession,
-    /// No packet of this number is waited for: a duplicate, too late, or never sent.
+    /// Reply to a packet that is not outstanding: a duplicate, too late, or never sent.
     NotOutstanding,
-    /// The reflector has as many sessions as it may.
+    /// Session limit of the reflector reached.
     TooManySessions,
 }
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Rejected::Short => "packet too short for a STAMP test packet of this mode",
-            Rejected::Digest => "digest wrong: do both ends have the same key?",
-            Rejected::OtherSession => "packet of another STAMP session",
-            Rejected::NotOutstanding => "reply to no packet that is waited for",
-            Rejected::TooManySessions => "no room for another STAMP session",
+            Rejected::Short => "packet too short for a STAMP test packet in this mode",
+            Rejected::Digest => "digest mismatch; check that both ends use the same key",
+            Rejected::OtherSession => "packet belongs to another STAMP session",
+            Rejected::NotOutstanding => {
+                "reply to a packet that is not outstanding: duplicate, late or never sent"
+            }
+            Rejected::TooManySessions => "STAMP session limit reached",
         })
     }
 }
 
 impl core::error::Error for Rejected {}
 
-/// Whether an authenticated packet's digest is right; unauthenticated ones always are.
+/// Checks the digest of an authenticated packet; unauthenticated packets always pass.
 fn verify(bytes: &[u8], mode: Mode, mac: Option<Mac<'_>>) -> Result<(), Rejected> {
     if mode == Mode::Unauthenticated {
         return Ok(());
@@ -67,9 +69,9 @@ fn verify(bytes: &[u8], mode: Mode, mac: Option<Mac<'_>>) -> Result<(), Rejected
     if right { Ok(()) } else { Err(Rejected::Digest) }
 }
 
-/// Write the digest of an authenticated packet.
+/// Writes the digest of an authenticated packet.
 ///
-/// Panics without a key: the driver chose the mode.
+/// Panics without a key in authenticated mode, which the driver chose.
 fn sign(bytes: &mut [u8], mode: Mode, mac: Option<Mac<'_>>) {
     if mode == Mode::Authenticated {
         let mac = mac.expect("authenticated mode has a key");
@@ -78,34 +80,34 @@ fn sign(bytes: &mut [u8], mode: Mode, mac: Option<Mac<'_>>) {
     }
 }
 
-/// Compare without telling by the time taken where the difference lies.
+/// Compares digests in constant time.
 fn equal(one: [u8; DIGEST], other: [u8; DIGEST]) -> bool {
     one.iter().zip(other).fold(0, |difference, (one, other)| difference | (one ^ other)) == 0
 }
 
-/// The digest over TLVs (RFC 8972 section 4.8): the sequence number and all TLVs before it.
+/// Computes the digest over TLVs (RFC 8972 section 4.8), which covers the sequence number and all TLVs before
+/// the HMAC TLV.
 fn tlv_digest(bytes: &[u8], base: usize, end: usize, mac: Mac<'_>) -> [u8; DIGEST] {
     mac(&[&bytes[..4], &bytes[base..end]])
 }
 
-/// Append a TLV with its value zero; returns where the value stands.
+/// Appends a TLV with a zero value; returns the range of the value.
 fn append(bytes: &mut Vec<u8>, kind: u8, length: usize) -> core::ops::Range<usize> {
     let start = bytes.len();
     bytes.resize(start + HEADER + length, 0);
     let length = u16::try_from(length).expect("a TLV fits its length field");
-    tlv::write_header(&mut bytes[start..], tlv::UNRECOGNIZED, kind, length).expect("there is room");
+    tlv::write_header(&mut bytes[start..], tlv::UNRECOGNIZED, kind, length).expect("the buffer was extended");
     start + HEADER..bytes.len()
 }
 
-/// Append the digest over the TLVs before it.
+/// Appends an HMAC TLV with the digest over the TLVs before it.
 fn append_tlv_digest(bytes: &mut Vec<u8>, base: usize, mac: Mac<'_>) {
     let digest = tlv_digest(bytes, base, bytes.len(), mac);
     let value = append(bytes, tlv::kind::HMAC, DIGEST);
     bytes[value].copy_from_slice(&digest);
 }
 
-/// Whether the TLVs are what their sender wrote: their digest is right, or there is none and
-/// none is due.
+/// Returns whether the TLVs are unmodified: their digest is correct, or none is present and none is required.
 fn tlvs_are_intact(bytes: &[u8], mode: Mode, mac: Option<Mac<'_>>) -> bool {
     let base = mode.base();
     for place in tlv::places(bytes, base).flatten() {
@@ -118,7 +120,7 @@ fn tlvs_are_intact(bytes: &[u8], mode: Mode, mac: Option<Mac<'_>>) -> bool {
     mode == Mode::Unauthenticated || bytes.len() == base
 }
 
-/// Flag every TLV as failed.
+/// Sets the integrity-failed flag of every TLV.
 fn flag_all(bytes: &mut [u8], base: usize) {
     let mut start = base;
     while let Some(Ok(place)) = tlv::at(bytes, start) {

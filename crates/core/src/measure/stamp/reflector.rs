@@ -1,5 +1,5 @@
-//! The session-reflector: answers each packet with what it saw of it. A reply is exactly as
-//! long as its packet, so a forged source gains nothing by asking.
+//! STAMP session-reflector: answers each packet with its receive information. A reply has the length of its
+//! packet, so spoofed sources gain no amplification.
 
 use super::{Mac, Rejected, flag_all, sign, tlv_digest, tlvs_are_intact, verify};
 use crate::time::{Duration, Instant};
@@ -14,33 +14,33 @@ use netstage_wire::stamp::{
     DIGEST, ErrorEstimate, Mode, ReflectorPacket, SenderPacket, Timestamp, TimestampFormat,
 };
 
-/// How a reflector works.
+/// Configuration of a reflector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReflectorConfig {
-    /// Layout, as the senders use it.
+    /// Packet layout; must match the senders'.
     pub mode: Mode,
-    /// Count the packets of each session, so that senders can tell loss per direction.
+    /// Stateful mode: count the packets of each session, which allows senders to measure loss per direction.
     pub stateful: bool,
-    /// Format of our timestamps.
+    /// Format of the reflector's timestamps.
     pub format: TimestampFormat,
-    /// How good they are, nanoseconds, and whether the clock is synchronized.
+    /// Error estimate of the timestamps in nanoseconds, and whether the clock is synchronized.
     pub clock_error: (u64, bool),
-    /// What synchronizes the clock, of `tlv::sync_source`.
+    /// Synchronization source of the clock, a value of `tlv::sync_source`.
     pub sync_source: u8,
-    /// Sessions known at a time.
+    /// Maximum number of sessions.
     pub sessions: usize,
-    /// A session without packets for so long is forgotten (REFWAIT; RFC 8762 has 900 s).
+    /// Idle time after which a session is removed (REFWAIT; 900 s in RFC 8762).
     pub forget_after: Duration,
-    /// Tell senders which addresses and ports their packets arrived with (RFC 8972 section 4.2.2
-    /// wants this to be the operator's choice).
+    /// Report to senders the addresses and ports their packets arrived with (RFC 8972 section 4.2.2 requires
+    /// this to be configurable).
     pub tells_location: bool,
-    /// Send with the DSCP a sender asks for.
+    /// Send replies with the DSCP requested by the sender.
     pub obeys_dscp: bool,
 }
 
 impl Default for ReflectorConfig {
-    /// Unauthenticated, stateful, NTP timestamps good to a millisecond and unsynchronized, a
-    /// thousand sessions; tells locations, obeys DSCPs.
+    /// Unauthenticated mode, stateful, NTP timestamps with an error of 1 ms and no synchronization, 1000
+    /// sessions; reports locations and uses requested DSCPs.
     fn default() -> ReflectorConfig {
         ReflectorConfig {
             mode: Mode::Unauthenticated,
@@ -56,16 +56,16 @@ impl Default for ReflectorConfig {
     }
 }
 
-/// How a packet arrived.
+/// Receive information of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// On the run's clock.
+    /// Time of the run's clock.
     pub instant: Instant,
-    /// Nanoseconds since 1970.
+    /// Wall clock, nanoseconds since 1970.
     pub unix: u64,
-    /// From where.
+    /// Source address and port.
     pub source: SocketAddr,
-    /// To where.
+    /// Destination address and port.
     pub destination: SocketAddr,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -82,22 +82,22 @@ pub struct ReflectorCounts {
     pub reflected: u64,
     /// Packets not answered.
     pub rejected: u64,
-    /// Sessions known.
+    /// Current number of sessions.
     pub sessions: usize,
 }
 
-/// Addresses, ports and identifier tell sessions apart (RFC 8972 section 3).
+/// Source, destination and session identifier, which identify a session (RFC 8972 section 3).
 type Key = (SocketAddr, SocketAddr, u16);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Session {
     reflected: u32,
     last_active: Instant,
-    /// Number and time of the reply before.
+    /// Sequence number and timestamp of the previous reply.
     before: (u32, Timestamp),
 }
 
-/// The reflector: [`Reflector::reflect`] answers one packet.
+/// STAMP session-reflector; [`SessionReflector::reflect`] answers one packet.
 #[derive(Clone, Debug)]
 pub struct Reflector {
     config: ReflectorConfig,
@@ -106,13 +106,13 @@ pub struct Reflector {
 }
 
 impl Reflector {
-    /// A reflector that knows no session yet.
+    /// Creates a reflector without sessions.
     pub fn new(config: ReflectorConfig) -> Reflector {
         Reflector { config, sessions: BTreeMap::new(), counts: ReflectorCounts::default() }
     }
 
-    /// Answer a packet: `reply` holds what to send back at once, and the DSCP to send it with is
-    /// returned. `now` gives nanoseconds since 1970, asked for as late as can be.
+    /// Answers a packet: writes the reply to `reply`, to be sent immediately, and returns the DSCP to send it
+    /// with. `now` returns nanoseconds since 1970; it is called as late as possible.
     ///
     /// Panics in authenticated mode without a key.
     pub fn reflect(
@@ -166,7 +166,7 @@ impl Reflector {
         };
         answer.write(reply, mode).expect("a reply is as long as its packet");
         if intact {
-            renew_tlv_digest(reply, mode.base(), mac);
+            update_tlv_digest(reply, mode.base(), mac);
         }
         sign(reply, mode, mac);
         let session = Session {
@@ -180,7 +180,7 @@ impl Reflector {
         Ok(dscp)
     }
 
-    /// What is known of a session, if there is room for it.
+    /// Returns the state of a session, or an error if the session limit is reached.
     fn session(&mut self, identifier: u16, arrival: &Arrival) -> Result<Session, Rejected> {
         let key = (arrival.source, arrival.destination, identifier);
         let alive = |session: &Session| arrival.instant.since(session.last_active) < self.config.forget_after;
@@ -196,14 +196,14 @@ impl Reflector {
         Ok(Session::default())
     }
 
-    /// Fill in the TLVs of a reply; returns the DSCP to send it with.
+    /// Fills in the TLVs of a reply; returns the DSCP to send it with.
     fn answer_tlvs(&self, reply: &mut [u8], arrival: &Arrival, session: &Session) -> u8 {
         let (mut start, mut dscp) = (self.config.mode.base(), arrival.dscp);
         loop {
             match tlv::at(reply, start) {
                 None => return dscp,
                 Some(Err(malformed)) => {
-                    // What is cut off has no length to go on by: it is flagged, and the last.
+                    // A truncated TLV has no valid length to skip by: flag it and stop.
                     reply[malformed.start] = reply[malformed.start] & !tlv::UNRECOGNIZED | tlv::MALFORMED;
                     return dscp;
                 }
@@ -221,7 +221,7 @@ impl Reflector {
         }
     }
 
-    /// Fill in one value; `None` if its type is not known here.
+    /// Fills in one value; returns `None` for an unknown type.
     fn answer_tlv(
         &self,
         kind: u8,
@@ -284,7 +284,8 @@ impl Reflector {
         Ok(())
     }
 
-    /// Answer one sub-TLV of a location, of the length its type asks for; false if not known.
+    /// Fills in one sub-TLV of a Location TLV, whose length must match its type; returns false for an unknown
+    /// type.
     fn answer_place(&self, part: &mut [u8], arrival: &Arrival) -> bool {
         use location::{
             DESTINATION_IP, DESTINATION_IPV4, DESTINATION_IPV6, SOURCE_IP, SOURCE_IPV4, SOURCE_IPV6,
@@ -292,7 +293,7 @@ impl Reflector {
         let (address, four, six) = match part[1] {
             SOURCE_IP => (arrival.source.ip(), SOURCE_IPV4, SOURCE_IPV6),
             DESTINATION_IP => (arrival.destination.ip(), DESTINATION_IPV4, DESTINATION_IPV6),
-            // A socket does not see link addresses.
+            // A socket does not provide link-layer addresses.
             _ => return false,
         };
         if !self.config.tells_location {
@@ -311,14 +312,14 @@ impl Reflector {
         true
     }
 
-    /// Counts so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> ReflectorCounts {
         ReflectorCounts { sessions: self.sessions.len(), ..self.counts }
     }
 }
 
-/// Compute the digest over a reply's TLVs anew, if they have one.
-fn renew_tlv_digest(reply: &mut [u8], base: usize, mac: Option<Mac<'_>>) {
+/// Recomputes the digest over a reply's TLVs, if it has one.
+fn update_tlv_digest(reply: &mut [u8], base: usize, mac: Option<Mac<'_>>) {
     let place = tlv::places(reply, base)
         .flatten()
         .find(|place| place.kind == tlv::kind::HMAC && place.value().len() == DIGEST);

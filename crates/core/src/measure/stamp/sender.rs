@@ -1,4 +1,4 @@
-//! The session-sender: one packet every interval, and what the replies say.
+//! STAMP session-sender: sends one packet per interval and evaluates the replies.
 
 use super::{Mac, Moment, Rejected, append, append_tlv_digest, sign, tlvs_are_intact, verify};
 use crate::time::{Duration, Instant};
@@ -8,38 +8,38 @@ use netstage_wire::stamp::tlv::{self, ClassOfService, DirectMeasurement, Fixed, 
 use netstage_wire::stamp::{ErrorEstimate, Mode, ReflectorPacket, SenderPacket, Timestamp, TimestampFormat};
 use serde::{Deserialize, Serialize};
 
-/// How a session runs.
+/// Configuration of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderConfig {
-    /// Layout, as the reflector expects it.
+    /// Packet layout; must match the reflector's.
     pub mode: Mode,
-    /// Session identifier; 0 leaves the field empty, as in RFC 8762.
+    /// STAMP session identifier; 0 leaves the field empty as in RFC 8762.
     pub session: u16,
-    /// Format of our timestamps.
+    /// Format of the sender's timestamps.
     pub format: TimestampFormat,
-    /// How good they are, nanoseconds, and whether the clock is synchronized.
+    /// Error estimate of the timestamps in nanoseconds, and whether the clock is synchronized.
     pub clock_error: (u64, bool),
-    /// From packet to packet.
+    /// Interval between packets.
     pub interval: Duration,
-    /// Packets to send.
+    /// Number of packets to send.
     pub count: u32,
-    /// How long a reply is waited for.
+    /// Time to wait for a reply.
     pub timeout: Duration,
-    /// The reflector counts by itself (RFC 8762 section 4): loss can be told per direction.
+    /// Stateful reflector (RFC 8762 section 4), which allows loss to be measured per direction.
     pub reflector_is_stateful: bool,
-    /// Ask for class of service with this DSCP on the way back.
+    /// DSCP for the replies, requested with a Class of Service TLV; `None` sends no such TLV.
     pub class_of_service: Option<u8>,
-    /// Exchange counters of packets.
+    /// Exchange packet counters with the reflector (Direct Measurement TLV).
     pub direct_measurement: bool,
-    /// Ask how timestamps are taken.
+    /// Request the sources of the reflector's timestamps (Timestamp Information TLV).
     pub timestamp_information: bool,
-    /// Bytes of extra padding, so that packets have the size wanted.
+    /// Bytes of extra padding, to reach a given packet size.
     pub padding: Option<u16>,
 }
 
 impl Default for SenderConfig {
-    /// Unauthenticated, NTP timestamps good to a millisecond and unsynchronized, ten packets a
-    /// second for ten seconds, without TLVs.
+    /// Unauthenticated mode, NTP timestamps with an error of 1 ms and no synchronization, ten packets per
+    /// second for ten seconds, no TLVs.
     fn default() -> SenderConfig {
         SenderConfig {
             mode: Mode::Unauthenticated,
@@ -58,32 +58,31 @@ impl Default for SenderConfig {
     }
 }
 
-/// What a reply says. Delays are nanoseconds.
+/// Measurements from one reply. Delays are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Number of the packet.
+    /// Sequence number of the packet.
     pub sequence: u32,
-    /// Number the reflector gave it.
+    /// Sequence number assigned by the reflector.
     pub reflector_sequence: u32,
-    /// There and back less the time at the reflector: needs no common clock.
+    /// Round trip minus the time at the reflector; needs no synchronized clocks.
     pub round_trip: i64,
-    /// There: the reflector's clock less ours, so as good as they agree.
+    /// Forward delay: reflector's clock minus sender's clock, so only as accurate as the clocks agree.
     pub forward: i64,
-    /// Back: our clock less the reflector's.
+    /// Backward delay: sender's clock minus reflector's clock.
     pub backward: i64,
-    /// By how much one-way delays may be off by what both ends say of their clocks: the sum of
-    /// their error estimates. `None` if either is not synchronized: then their difference is
-    /// not known at all.
+    /// Error bound of one-way delays: sum of both hosts' error estimates. `None` if one clock is not
+    /// synchronized, because the clock offset is then unknown.
     pub uncertainty: Option<u64>,
-    /// From receiving to sending at the reflector.
+    /// Time from receive to send at the reflector.
     pub at_reflector: i64,
-    /// TTL or hop limit with which the packet reached the reflector.
+    /// TTL or hop limit of the packet at its arrival at the reflector.
     pub ttl_at_reflector: u8,
-    /// Class of service, if asked for and answered.
+    /// Class of Service TLV, if requested and answered.
     pub class_of_service: Option<ClassOfService>,
-    /// Counters, if asked for and answered.
+    /// Packet counters, if requested and answered.
     pub direct_measurement: Option<DirectMeasurement>,
-    /// Sources of time, if asked for and answered.
+    /// Timestamp sources, if requested and answered.
     pub timestamp_information: Option<TimestampInformation>,
 }
 
@@ -92,25 +91,26 @@ pub struct Sample {
 pub struct SenderResult {
     /// Packets sent.
     pub sent: u32,
-    /// Of these, answered in time.
+    /// Packets answered in time.
     pub answered: u32,
-    /// Of these, still waited for.
+    /// Packets still waiting for a reply.
     pub outstanding: u32,
-    /// Lost on the way there: what the reflector's numbers leave out. Zero for a stateless one.
+    /// Packets lost in the forward direction, from gaps in the reflector's numbers; zero for a stateless
+    /// reflector.
     pub lost_forward: u32,
-    /// Lost on the way back.
+    /// Packets lost in the backward direction.
     pub lost_backward: u32,
-    /// Unanswered, direction unknown: after the last reply, or of a stateless reflector.
+    /// Unanswered packets lost in an unknown direction: after the last reply, or with a stateless reflector.
     pub lost_somewhere: u32,
-    /// Answers after one to a packet sent later.
+    /// Replies that arrived after the reply to a later packet.
     pub reordered: u32,
-    /// Packets that came in and were not taken.
+    /// Received packets that were rejected.
     pub rejected: u32,
 }
 
-/// The sender: while [`Sender::poll_timeout`] gives a time, call [`Sender::poll_transmit`] then,
-/// and [`Sender::handle_packet`] with what comes in; it gives `None` when all is sent and
-/// answered or given up.
+/// STAMP session-sender. While [`SessionSender::poll_timeout`] returns a time, call
+/// [`SessionSender::poll_transmit`] at that time, and [`SessionSender::handle_packet`] for each received
+/// packet. `poll_timeout` returns `None` once every packet was sent and answered or has timed out.
 #[derive(Clone, Debug)]
 pub struct Sender {
     config: SenderConfig,
@@ -118,15 +118,15 @@ pub struct Sender {
     sent: u32,
     outstanding: BTreeMap<u32, Moment>,
     answered: u32,
-    /// Highest numbers among the replies: ours and the reflector's own.
+    /// Highest sequence numbers among the replies: the sender's and the reflector's.
     highest: Option<(u32, u32)>,
     reordered: u32,
     rejected: u32,
-    given_up: u32,
+    expired: u32,
 }
 
 impl Sender {
-    /// A session whose first packet leaves at `start`. Panics if the interval is zero.
+    /// Creates a session that sends its first packet at `start`. Panics if the interval is zero.
     pub fn new(config: SenderConfig, start: Instant) -> Sender {
         assert!(config.interval > Duration::ZERO, "{config:?}");
         Sender {
@@ -138,11 +138,11 @@ impl Sender {
             highest: None,
             reordered: 0,
             rejected: 0,
-            given_up: 0,
+            expired: 0,
         }
     }
 
-    /// When to call [`Sender::poll_transmit`] next; `None` when the session is over.
+    /// Returns when to call [`SessionSender::poll_transmit`] next; `None` when the session is over.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.sent < self.config.count {
             return Some(self.next_at);
@@ -151,12 +151,12 @@ impl Sender {
         Some(oldest.instant + self.config.timeout)
     }
 
-    /// Write the packet that is due, if one is, and give up replies that are overdue.
+    /// Writes the packet that is due, if any, and expires overdue replies.
     ///
-    /// `bytes` is cleared first; true if it holds a packet to be sent at once. Panics in
+    /// Clears `bytes` first; returns true if `bytes` holds a packet to send immediately. Panics in
     /// authenticated mode without a key.
     pub fn poll_transmit(&mut self, now: Moment, mac: Option<Mac<'_>>, bytes: &mut Vec<u8>) -> bool {
-        self.give_up(now.instant);
+        self.expire(now.instant);
         bytes.clear();
         if self.sent >= self.config.count || now.instant < self.next_at {
             return false;
@@ -169,12 +169,12 @@ impl Sender {
             error_estimate: ErrorEstimate::new(error, synchronized, format),
             session,
         };
-        packet.write(bytes, mode).expect("there is room for the base");
+        packet.write(bytes, mode).expect("the buffer holds the base packet");
         self.append_tlvs(bytes, mac);
         sign(bytes, mode, mac);
         self.outstanding.insert(self.sent, now);
         self.sent += 1;
-        // From the schedule, not from now: a late packet must not delay all that follow.
+        // Relative to the schedule, so that a late packet does not delay the following ones.
         self.next_at += self.config.interval;
         true
     }
@@ -201,17 +201,17 @@ impl Sender {
         }
     }
 
-    fn give_up(&mut self, now: Instant) {
+    fn expire(&mut self, now: Instant) {
         while let Some((&sequence, sent)) = self.outstanding.first_key_value() {
             if now < sent.instant + self.config.timeout {
                 break;
             }
             self.outstanding.remove(&sequence);
-            self.given_up += 1;
+            self.expired += 1;
         }
     }
 
-    /// A packet came in.
+    /// Handles a received packet.
     pub fn handle_packet(
         &mut self,
         bytes: &[u8],
@@ -227,7 +227,7 @@ impl Sender {
         let mode = self.config.mode;
         let reply = ReflectorPacket::read(bytes, mode).map_err(|_| Rejected::Short)?;
         verify(bytes, mode, mac)?;
-        // Reflectors of RFC 8762 alone leave the identifier zero.
+        // Reflectors that implement only RFC 8762 leave the identifier zero.
         if reply.session != self.config.session && reply.session != 0 {
             return Err(Rejected::OtherSession);
         }
@@ -257,15 +257,15 @@ impl Sender {
         let (ours, theirs) = (self.config.format, reply.error_estimate.format());
         let stamp = |unix: u64| Timestamp::from_unix(unix, theirs);
         let at_reflector = reply.timestamp.since(reply.received, theirs);
-        let there_and_back = now.instant.since(sent.instant).0 as i64;
+        let elapsed = now.instant.since(sent.instant).0 as i64;
         let (error, synchronized) = self.config.clock_error;
         let own_error = ErrorEstimate::new(error, synchronized, ours).nanoseconds();
         let both = synchronized && reply.error_estimate.is_synchronized();
         Sample {
             sequence: reply.sender.sequence,
             reflector_sequence: reply.sequence,
-            round_trip: there_and_back.saturating_sub(at_reflector),
-            // Our own record of the time sent: the packet's copy passed through other hands.
+            round_trip: elapsed.saturating_sub(at_reflector),
+            // The local record of the send time, since the copy in the packet may have been modified.
             forward: reply.received.since(stamp(sent.unix), theirs),
             backward: stamp(now.unix).since(reply.timestamp, theirs),
             uncertainty: both.then(|| own_error.saturating_add(reply.error_estimate.nanoseconds())),
@@ -277,31 +277,31 @@ impl Sender {
         }
     }
 
-    /// Counts so far.
+    /// Returns the counts so far.
     pub fn result(&self) -> SenderResult {
         let outstanding = self.outstanding.len() as u32;
         let (mut lost_forward, mut lost_backward) = (0, 0);
-        // A reflector that counted before this session began cannot tell its losses from ours.
+        // If the reflector's counter started before this session, its number does not show the forward loss.
         let counts =
             |&(ours, reflectors): &(u32, u32)| self.config.reflector_is_stateful && reflectors <= ours;
         if let Some((ours, reflectors)) = self.highest.filter(counts) {
-            // Up to the last packet answered: what we sent, what the reflector saw, what came back.
-            // Those still waited for are not lost yet; they are taken for lost on the way back
-            // first, since that is what their absence here first looks like.
+            // Up to the last packet answered: packets sent, seen by the reflector, and answered. Outstanding
+            // packets are not lost yet; they are subtracted from the backward loss, where they would appear
+            // first.
             let seen = reflectors.saturating_add(1);
             lost_forward = ours.saturating_add(1).saturating_sub(seen);
-            let waited_for = self.outstanding.range(..ours).count() as u32;
-            lost_backward = seen.saturating_sub(self.answered).saturating_sub(waited_for);
+            let pending = self.outstanding.range(..ours).count() as u32;
+            lost_backward = seen.saturating_sub(self.answered).saturating_sub(pending);
         }
-        let lost_forward = lost_forward.min(self.given_up);
-        let lost_backward = lost_backward.min(self.given_up - lost_forward);
+        let lost_forward = lost_forward.min(self.expired);
+        let lost_backward = lost_backward.min(self.expired - lost_forward);
         SenderResult {
             sent: self.sent,
             answered: self.answered,
             outstanding,
             lost_forward,
             lost_backward,
-            lost_somewhere: self.given_up - lost_forward - lost_backward,
+            lost_somewhere: self.expired - lost_forward - lost_backward,
             reordered: self.reordered,
             rejected: self.rejected,
         }
@@ -310,7 +310,7 @@ impl Sender {
 
 fn write_tlv<T: Fixed>(bytes: &mut Vec<u8>, value: &T) {
     let place = append(bytes, T::KIND, T::LENGTH);
-    value.write(&mut bytes[place]).expect("there is room for the value");
+    value.write(&mut bytes[place]).expect("the buffer holds the value");
 }
 
 fn read_tlvs(bytes: &[u8], base: usize, sample: &mut Sample) {

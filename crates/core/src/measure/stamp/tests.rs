@@ -1,4 +1,4 @@
-//! Sender and reflector against each other, over a path that delays, loses, reorders and forges.
+//! Sender and reflector over a path that delays, loses, reorders and forges packets.
 
 use super::*;
 use crate::rng::Stream;
@@ -8,10 +8,10 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use netstage_wire::stamp::tlv::{Fixed, FollowUpTelemetry, kind};
 use netstage_wire::stamp::{ReflectorPacket, TimestampFormat};
 
-/// Wall clock at the start of a run.
+/// Wall clock at the start of a run, nanoseconds since 1970.
 const START: u64 = 1_795_255_703_000_000_000;
 
-/// Stands in for HMAC-SHA-256 here: any function of key and text will do.
+/// Stand-in for HMAC-SHA-256: any function of key and text is sufficient.
 fn mac(parts: &[&[u8]]) -> [u8; DIGEST] {
     let mut hash = 0xcbf2_9ce4_8422_2325_u128;
     for byte in parts.iter().copied().flatten() {
@@ -37,9 +37,9 @@ fn arrival(nanoseconds: u64) -> Arrival {
     }
 }
 
-/// One-way delays of the path, and the time at the reflector, nanoseconds.
-const THERE: u64 = 3_000_000;
-const BACK: u64 = 5_000_000;
+/// One-way delays of the path and the time at the reflector, nanoseconds.
+const FORWARD: u64 = 3_000_000;
+const BACKWARD: u64 = 5_000_000;
 const AT_REFLECTOR: u64 = 40_000;
 
 struct Path {
@@ -54,8 +54,12 @@ impl Path {
         Path { sender, reflector: Reflector::new(reflector), samples: Vec::new() }
     }
 
-    /// Run the session; the packets for which these say so are lost there and back.
-    fn run(&mut self, lost_there: impl Fn(u32) -> bool, lost_back: impl Fn(u32) -> bool) -> SenderResult {
+    /// Runs the session. The predicates select the packets lost in each direction.
+    fn run(
+        &mut self,
+        lost_forward: impl Fn(u32) -> bool,
+        lost_backward: impl Fn(u32) -> bool,
+    ) -> SenderResult {
         let mut bytes = Vec::new();
         let mut sequence = 0;
         while let Some(at) = self.sender.poll_timeout() {
@@ -65,15 +69,15 @@ impl Path {
             }
             let number = sequence;
             sequence += 1;
-            if lost_there(number) {
+            if lost_forward(number) {
                 continue;
             }
             let mut reply = Vec::new();
-            let sending = || START + now + THERE + AT_REFLECTOR;
-            self.reflector.reflect(&bytes, &arrival(now + THERE), Some(&mac), sending, &mut reply).unwrap();
+            let sending = || START + now + FORWARD + AT_REFLECTOR;
+            self.reflector.reflect(&bytes, &arrival(now + FORWARD), Some(&mac), sending, &mut reply).unwrap();
             assert_eq!(reply.len(), bytes.len());
-            if !lost_back(number) {
-                let received = moment(now + THERE + AT_REFLECTOR + BACK);
+            if !lost_backward(number) {
+                let received = moment(now + FORWARD + AT_REFLECTOR + BACKWARD);
                 self.samples.push(self.sender.handle_packet(&reply, received, Some(&mac)).unwrap());
             }
         }
@@ -82,7 +86,7 @@ impl Path {
 }
 
 #[test]
-fn delays_are_those_of_the_path() {
+fn measured_delays_match_the_path() {
     for mode in [Mode::Unauthenticated, Mode::Authenticated] {
         for format in [TimestampFormat::Ntp, TimestampFormat::Ptp] {
             let clock_error = (1000, true);
@@ -92,9 +96,10 @@ fn delays_are_those_of_the_path() {
             let result = path.run(|_| false, |_| false);
             assert_eq!((result.sent, result.answered, result.outstanding), (100, 100, 0));
             for sample in &path.samples {
-                assert!(sample.round_trip.abs_diff((THERE + BACK) as i64) <= 1, "{sample:?}");
+                assert!(sample.round_trip.abs_diff((FORWARD + BACKWARD) as i64) <= 1, "{sample:?}");
                 assert!(
-                    sample.forward.abs_diff(THERE as i64) <= 1 && sample.backward.abs_diff(BACK as i64) <= 1
+                    sample.forward.abs_diff(FORWARD as i64) <= 1
+                        && sample.backward.abs_diff(BACKWARD as i64) <= 1
                 );
                 assert_eq!((sample.sequence, sample.ttl_at_reflector), (sample.reflector_sequence, 61));
                 assert!((2000..2100).contains(&sample.uncertainty.unwrap()));
@@ -104,12 +109,13 @@ fn delays_are_those_of_the_path() {
 }
 
 #[test]
-fn loss_is_told_per_direction() {
+fn loss_is_counted_per_direction() {
     let mut path = Path::new(SenderConfig::default(), ReflectorConfig::default());
-    // Three there, five back, and the last two, of which nothing tells where they went.
-    let there = |number: u32| number % 30 == 7 && number < 90;
-    let back = |number: u32| number % 20 == 3;
-    let result = path.run(|number| there(number) || number == 99, |number| back(number) || number == 98);
+    // Three packets are lost forward and five backward. The direction of the last two is unknown.
+    let forward = |number: u32| number % 30 == 7 && number < 90;
+    let backward = |number: u32| number % 20 == 3;
+    let result =
+        path.run(|number| forward(number) || number == 99, |number| backward(number) || number == 98);
     let expected = SenderResult {
         sent: 100,
         answered: 90,
@@ -121,12 +127,12 @@ fn loss_is_told_per_direction() {
     assert_eq!(result, expected);
     let stateless = SenderConfig { reflector_is_stateful: false, ..SenderConfig::default() };
     let reflector = ReflectorConfig { stateful: false, ..ReflectorConfig::default() };
-    let result = Path::new(stateless, reflector).run(there, back);
+    let result = Path::new(stateless, reflector).run(forward, backward);
     assert_eq!((result.lost_forward, result.lost_backward, result.lost_somewhere), (0, 0, 8));
 }
 
 #[test]
-fn unsynchronized_clocks_give_no_uncertainty() {
+fn unsynchronized_clocks_have_no_error_bound() {
     let mut path = Path::new(SenderConfig::default(), ReflectorConfig::default());
     path.run(|_| false, |_| false);
     assert!(path.samples.iter().all(|sample| sample.uncertainty.is_none()));
@@ -161,7 +167,7 @@ fn extensions_are_answered() {
     }
 }
 
-/// A packet of the session with these TLVs, unauthenticated.
+/// Returns an unauthenticated packet with these TLVs.
 fn with_tlvs(tlvs: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; Mode::Unauthenticated.base()];
     bytes.extend_from_slice(tlvs);
@@ -175,7 +181,7 @@ fn reflected(packet: &[u8], config: ReflectorConfig) -> Result<Vec<u8>, Rejected
 }
 
 #[test]
-fn flags_tell_what_was_made_of_a_tlv() {
+fn reply_flags_mark_unknown_and_malformed_tlvs() {
     let mut tlvs = vec![0x80, 200, 0, 1, 9, 0x80, kind::CLASS_OF_SERVICE, 0, 3, 1, 2, 3];
     tlvs.extend([0x80, kind::EXTRA_PADDING, 0, 0, 0x80, kind::LOCATION, 0xff, 0xff, 0]);
     let reply = reflected(&with_tlvs(&tlvs), ReflectorConfig::default()).unwrap();
@@ -184,7 +190,7 @@ fn flags_tell_what_was_made_of_a_tlv() {
 }
 
 #[test]
-fn locations_are_told_as_the_operator_allows() {
+fn locations_are_reported_only_if_configured() {
     let mut tlvs = vec![0x80, kind::LOCATION, 0, 24, 0, 0, 0, 0, 0x80, 7, 0, 16];
     tlvs.resize(28, 0);
     let reply = reflected(&with_tlvs(&tlvs), ReflectorConfig::default()).unwrap();
@@ -195,7 +201,7 @@ fn locations_are_told_as_the_operator_allows() {
 }
 
 #[test]
-fn follow_up_tells_when_the_reply_before_left() {
+fn follow_up_telemetry_reports_the_previous_reply() {
     let mut tlvs = vec![0x80, kind::FOLLOW_UP_TELEMETRY, 0, 16];
     tlvs.resize(20, 0);
     let (packet, mut reflector) = (with_tlvs(&tlvs), Reflector::new(ReflectorConfig::default()));
@@ -210,7 +216,7 @@ fn follow_up_tells_when_the_reply_before_left() {
 }
 
 #[test]
-fn forged_and_foreign_packets_are_refused() {
+fn forged_and_foreign_packets_are_rejected() {
     let mode = Mode::Authenticated;
     let mut sender =
         Sender::new(SenderConfig { mode, padding: Some(20), ..SenderConfig::default() }, Instant(0));
@@ -221,14 +227,14 @@ fn forged_and_foreign_packets_are_refused() {
     forged[20] ^= 1;
     assert_eq!(reflected(&forged, config), Err(Rejected::Digest));
     assert_eq!(reflected(&packet[..111], config), Err(Rejected::Short));
-    // The base stands, but a TLV was changed on the way: flagged, not answered.
+    // The base packet is intact, but a TLV was modified: flagged and not answered.
     let mut changed = packet.clone();
     changed[130] ^= 1;
     let reply = reflected(&changed, config).unwrap();
     assert_eq!(reply[112] & INTEGRITY_FAILED, INTEGRITY_FAILED);
     let reply = reflected(&packet, config).unwrap();
     assert_eq!(reply[112] & INTEGRITY_FAILED, 0);
-    // A reply is taken once, and only by the session it is for.
+    // A reply is accepted once, and only by its own session.
     let mut other = Sender::new(SenderConfig { mode, session: 5, ..SenderConfig::default() }, Instant(0));
     let late = moment(1_000_000);
     assert_eq!(other.handle_packet(&reply, late, Some(&mac)), Err(Rejected::NotOutstanding));
@@ -238,29 +244,29 @@ fn forged_and_foreign_packets_are_refused() {
 }
 
 #[test]
-fn sessions_are_limited_and_forgotten() {
+fn sessions_are_limited_and_expire() {
     let config =
         ReflectorConfig { sessions: 2, forget_after: Duration::from_secs(10), ..ReflectorConfig::default() };
     let mut reflector = Reflector::new(config);
-    let mut ask = |port: u16, second: u64| {
+    let mut send = |port: u16, second: u64| {
         let mut arrival = arrival(second * 1_000_000_000);
         arrival.source.set_port(port);
         reflector.reflect(&with_tlvs(&[]), &arrival, None, || START, &mut Vec::new())
     };
-    assert!(ask(1, 0).is_ok() && ask(2, 0).is_ok() && ask(1, 5).is_ok());
-    assert_eq!(ask(3, 6), Err(Rejected::TooManySessions));
-    assert!(ask(3, 12).is_ok(), "the second session is forgotten by then");
+    assert!(send(1, 0).is_ok() && send(2, 0).is_ok() && send(1, 5).is_ok());
+    assert_eq!(send(3, 6), Err(Rejected::TooManySessions));
+    assert!(send(3, 12).is_ok(), "the second session has expired");
     assert_eq!((reflector.counts().reflected, reflector.counts().rejected), (4, 1));
 }
 
 #[test]
-fn no_bytes_make_either_end_panic() {
+fn random_bytes_never_cause_a_panic() {
     let mut stream = Stream::new(31, "stamp");
     for round in 0..20_000_u32 {
         let mode = if round % 2 == 0 { Mode::Unauthenticated } else { Mode::Authenticated };
         let mut bytes: Vec<u8> = (0..stream.below(200)).map(|_| stream.next_u64() as u8).collect();
         if bytes.len() > mode.base() + 4 {
-            // Lengths near the truth reach further than any.
+            // Plausible TLV lengths reach more code than random ones.
             bytes[mode.base() + 1] = 1 + stream.below(9) as u8;
             bytes[mode.base() + 2] = 0;
             bytes[mode.base() + 3] = stream.below(80) as u8;

@@ -1,4 +1,4 @@
-//! What a search for a window found: the setting, the path, and the curve they are read from.
+//! Result of a window search: the best setting, estimates of the path, and the measured curve.
 
 use super::race::difference;
 use super::{Arm, Sample, Setting, Stage, Tune};
@@ -7,68 +7,69 @@ use crate::time::Duration;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// A window reaches the knee with this share of the best goodput.
+/// Share of the best goodput at which a window has reached the knee.
 const KNEE: f64 = 0.97;
 
-/// What was found.
+/// Result of a window search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// The smallest window that carries as much as the best, within the tolerance and with 95 % confidence, or else
-    /// the best; `None` if no transfer kept within the bound of the round trip.
+    /// Smallest window whose goodput equals the best within the tolerance, with 95 % confidence; otherwise
+    /// the setting with the best goodput. `None` if no transfer kept the round-trip bound.
     pub best: Option<Setting>,
-    /// Whether nothing else is better by more than the tolerance, with 95 % confidence; or the transfers were used up.
+    /// True if no other setting is better by more than the tolerance, with 95 % confidence. False if the
+    /// transfer limit was reached first.
     pub is_sure: bool,
-    /// By how much more it carries than the same congestion control without a limit, as a share.
+    /// Relative gain in goodput over the same congestion control without a window limit.
     pub gain: Option<Summary>,
-    /// The path.
+    /// Estimates of the path.
     pub path: Path,
-    /// The knee: the least window with nearly the best goodput, bytes, between those tried.
+    /// Knee, bytes: the smallest window with nearly the best goodput, interpolated between the windows tried.
     pub knee: Option<f64>,
-    /// The smallest window from which on every transfer had something to send again.
+    /// Smallest window from which on every larger one had retransmissions.
     pub losses_from: Option<u64>,
-    /// All that was tried, by congestion control and window, without a limit last.
+    /// Every setting tried, sorted by congestion control and window, with the unlimited window last.
     pub curve: Vec<Measured>,
 }
 
-/// What the transfers found of the path (RFC 6349).
+/// Path properties estimated from the transfers (RFC 6349).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Path {
-    /// Payload the narrowest place carries, bits per second: the most any setting reached.
+    /// Payload rate of the bottleneck, bits per second: the highest goodput of any setting.
     pub bottleneck: f64,
-    /// The least round trip of most transfers.
+    /// Base round trip: the median of the transfers' minimum round trips.
     pub base_round_trip: Duration,
-    /// Bytes that fill the path: bottleneck times base round trip.
+    /// Bandwidth-delay product, bytes: bottleneck times base round trip.
     pub bandwidth_delay_product: f64,
-    /// Bytes that waited on the path at most: bottleneck times the growth of the round trip.
+    /// Maximum queue of the path, bytes: bottleneck times the growth of the round trip.
     pub buffer: f64,
 }
 
-/// What one setting came to.
+/// Measurements of one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The setting.
+    /// Setting of the transfers.
     pub setting: Setting,
-    /// Payload, bits per second.
+    /// Payload rate, bits per second.
     pub goodput: Summary,
     /// Mean round trips, seconds.
     pub round_trip: Summary,
-    /// Segments sent again in a transfer, in the mean.
+    /// Mean number of retransmitted segments per transfer.
     pub retransmissions: f64,
 }
 
 impl Found {
     pub(super) fn of(tune: &Tune) -> Option<Found> {
         let tried: Vec<&Arm> = tune.arms.iter().filter(|arm| !arm.samples.is_empty()).collect();
-        let best = chosen(tune);
+        let best = choose_best(tune);
         let free = best.and_then(|best| {
             let free = Setting { window: None, ..best.setting };
             tried.iter().find(|arm| arm.setting == free && best.setting != free)
         });
         let mut curve: Vec<Measured> = tried.iter().map(|arm| Measured::of(arm)).collect();
-        curve.sort_by_key(|of| (of.setting.control, of.setting.window.unwrap_or(u64::MAX)));
+        curve.sort_by_key(|point| (point.setting.control, point.setting.window.unwrap_or(u64::MAX)));
         let control = best.map_or(0, |best| best.setting.control);
         let limited: Vec<&Measured> =
-            curve.iter().filter(|of| of.setting.control == control && of.setting.window.is_some()).collect();
+            curve.iter().filter(|p| p.setting.control == control && p.setting.window.is_some()).collect();
         Some(Found {
             best: best.map(|best| best.setting),
             is_sure: tune.stage == Stage::Over { sure: true },
@@ -83,8 +84,8 @@ impl Found {
 
 impl Measured {
     fn of(arm: &Arm) -> Measured {
-        let summary = |of: fn(&Sample) -> f64| {
-            Summary::of(&arm.samples.iter().map(|(_, sample)| of(sample)).collect::<Vec<f64>>())
+        let summary = |quantity: fn(&Sample) -> f64| {
+            Summary::of(&arm.samples.iter().map(|(_, sample)| quantity(sample)).collect::<Vec<f64>>())
         };
         Measured {
             setting: arm.setting,
@@ -95,10 +96,11 @@ impl Measured {
     }
 }
 
-/// The smallest that is surely not worse than the leader by more than the tolerance.
-fn chosen(tune: &Tune) -> Option<&Arm> {
+/// Returns the smallest window that is not worse than the leader by more than the tolerance, with 95 %
+/// confidence.
+fn choose_best(tune: &Tune) -> Option<&Arm> {
     let measured = |arm: &&Arm| !arm.samples.is_empty() && tune.is_allowed(arm);
-    // Before the race, whoever did best leads.
+    // Before the race, the setting with the best goodput leads.
     let leader = match tune.leader().filter(|arm| !tune.arms[*arm].samples.is_empty()) {
         Some(leader) => &tune.arms[leader],
         None => {
@@ -117,10 +119,10 @@ fn chosen(tune: &Tune) -> Option<&Arm> {
 
 fn path(tried: &[&Arm]) -> Option<Path> {
     let samples = || tried.iter().flat_map(|arm| &arm.samples).map(|(_, sample)| sample);
-    // One transfer's least may be a retransmission that was taken for an answer.
-    let mut least: Vec<Duration> = samples().map(|sample| sample.least_round_trip).collect();
-    least.sort_unstable();
-    let base_round_trip = *least.get(least.len() / 2)?;
+    // The minimum of one transfer may be an ACK of the original segment taken for one of its retransmission.
+    let mut minima: Vec<Duration> = samples().map(|sample| sample.least_round_trip).collect();
+    minima.sort_unstable();
+    let base_round_trip = *minima.get(minima.len() / 2)?;
     let bottleneck = tried.iter().map(|arm| mean(arm, |s| s.goodput)).fold(0.0, f64::max);
     let longest = samples().map(|sample| sample.longest_round_trip).max()?;
     let grown = longest.as_secs_f64() - base_round_trip.as_secs_f64();
@@ -132,11 +134,12 @@ fn path(tried: &[&Arm]) -> Option<Path> {
     })
 }
 
-/// Where the curve first comes near the best, on the line between the windows on both sides.
+/// Returns the window at which the curve first comes near the best goodput, interpolated between the windows
+/// on both sides.
 fn knee(limited: &[&Measured], best: f64) -> Option<f64> {
-    let bytes = |of: &Measured| of.setting.window.map_or(f64::NAN, |window| window as f64);
+    let bytes = |point: &Measured| point.setting.window.map_or(f64::NAN, |window| window as f64);
     let enough = KNEE * best;
-    let reached = limited.iter().position(|of| of.goodput.mean >= enough)?;
+    let reached = limited.iter().position(|point| point.goodput.mean >= enough)?;
     let after = limited[reached];
     let Some(before) = reached.checked_sub(1).map(|at| limited[at]) else { return Some(bytes(after)) };
     let share = (enough - before.goodput.mean) / (after.goodput.mean - before.goodput.mean);
@@ -144,11 +147,11 @@ fn knee(limited: &[&Measured], best: f64) -> Option<f64> {
 }
 
 fn losses_from(limited: &[&Measured]) -> Option<u64> {
-    let lossy = limited.iter().rev().take_while(|of| of.retransmissions > 0.0);
-    lossy.last().and_then(|of| of.setting.window)
+    let lossy = limited.iter().rev().take_while(|point| point.retransmissions > 0.0);
+    lossy.last().and_then(|point| point.setting.window)
 }
 
-/// The mean of what a setting's transfers found; NaN without any.
-pub(super) fn mean(arm: &Arm, of: impl Fn(&Sample) -> f64) -> f64 {
-    arm.samples.iter().map(|(_, sample)| of(sample)).sum::<f64>() / arm.samples.len() as f64
+/// Returns the mean of a quantity over the transfers of a setting; NaN without transfers.
+pub(super) fn mean(arm: &Arm, quantity: impl Fn(&Sample) -> f64) -> f64 {
+    arm.samples.iter().map(|(_, sample)| quantity(sample)).sum::<f64>() / arm.samples.len() as f64
 }

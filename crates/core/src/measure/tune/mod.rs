@@ -1,14 +1,16 @@
-//! The window (and congestion control) with which TCP carries most over a path, or most within a bound of the
-//! round trip: a search over transfers, each with another window.
+//! Search for the TCP window (and congestion control) with the highest goodput on a path, optionally within a
+//! bound on the round trip. Each transfer uses another setting.
 //!
-//! First comes a transfer with a window that does not limit it. What it found of the path (bottleneck rate, base
-//! round trip, RFC 6349) says around which windows the knee is expected; a survey tries windows there, goes on where the best is
-//! the last one tried, and looks between. Then the windows that did well race against each other: every round has
-//! a transfer with each, in random order, so that what the path does otherwise hits all alike, and windows are
-//! compared within rounds. Those surely worse leave. It ends when no other window is surely better than
-//! the leader by more than a tolerance, or when the transfers it may take are used up.
+//! The first transfers use a window that does not limit them. They give the bottleneck rate and the base
+//! round trip (RFC 6349), and so the windows around which the knee is expected. A survey tries windows there.
+//! It goes on beyond the last window while that one is the best, and then tries windows between the best and
+//! its neighbors. Then the best windows race: every round has one transfer with each of them, in random
+//! order, so that changes of the path affect all of them alike, and windows are compared within rounds.
+//! Windows that are worse with 95 % confidence leave the race. The search ends when no other window can be
+//! better than the leader by more than the tolerance, or at the transfer limit.
 //!
-//! Sans-IO: [`Tune::next`], the transfer itself, [`Tune::record`], until the first answers `None`.
+//! Sans-IO: call [`WindowSearch::next`], run the transfer, call [`WindowSearch::record`]; repeat until `next`
+//! returns `None`.
 
 mod found;
 mod race;
@@ -24,70 +26,71 @@ use found::mean;
 use race::{Standing, compare};
 use serde::{Deserialize, Serialize};
 
-/// What is searched, and how far.
+/// Range and limits of a window search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Congestion controls to choose from, which settings name by their place; one at least.
+    /// Number of congestion controls to choose from, at least one; settings refer to them by index.
     pub controls: usize,
-    /// Payload of a full segment, bytes: windows are whole multiples of it.
+    /// Payload of a full segment, bytes. Windows are whole multiples of it.
     pub segment: u32,
-    /// The largest window tried, bytes.
+    /// Largest window to try, bytes.
     pub largest: u64,
-    /// The longest mean round trip a transfer may have.
+    /// Maximum mean round trip of a transfer.
     pub delay_bound: Option<Duration>,
-    /// Shares of goodput below this make no difference.
+    /// Relative difference in goodput below which two settings count as equal.
     pub tolerance: f64,
-    /// Most transfers.
+    /// Maximum number of transfers.
     pub trials: usize,
 }
 
-/// What a transfer is made with.
+/// Settings of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Setting {
-    /// Congestion control, by its place.
+    /// Index of the congestion control.
     pub control: usize,
-    /// Bytes; none: as much as the system likes.
+    /// Window, bytes; `None` leaves it to the operating system.
     pub window: Option<u64>,
 }
 
-/// What a transfer found.
+/// Measurements of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Payload that arrived, bits per second.
+    /// Received payload rate, bits per second.
     pub goodput: f64,
-    /// The least round trip.
+    /// Minimum round trip.
     pub least_round_trip: Duration,
-    /// Their mean.
+    /// Mean round trip.
     pub mean_round_trip: Duration,
-    /// The longest.
+    /// Maximum round trip.
     pub longest_round_trip: Duration,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmissions: u64,
 }
 
-/// Windows of the survey lie so far apart, and those looked at between them half as far.
+/// Ratio between neighboring windows of the survey. Windows tried between them differ by its square root.
 const STEP: f64 = core::f64::consts::SQRT_2;
-/// The smallest window, segments: with fewer under way, duplicate ACKs cannot tell of a loss (RFC 5681).
-const SMALLEST: u64 = 4;
-/// The survey begins with no more than so many times what fills the path.
-const MOST_FILLS: f64 = 4.0;
-/// Settings that in the survey carried less than this share of the best do not race.
-const HOPELESS: f64 = 0.8;
-/// Settings that race, at most, beside those without a limit.
-const RACERS: usize = 4;
-/// Rounds before anything is concluded.
-const ROUNDS: usize = 3;
-/// A goodput that grows by less than this from the last but one window to the last has reached its top.
-const LEVEL: f64 = 1.03;
+/// Smallest window, segments: with fewer in flight, there are too few duplicate ACKs for fast retransmit (RFC
+/// 5681).
+const MIN_SEGMENTS: u64 = 4;
+/// Limit of the survey's first range, as a multiple of the bandwidth-delay product.
+const MAX_SURVEY: f64 = 4.0;
+/// Share of the best goodput that a setting must reach in the survey to take part in the race.
+const MIN_RACER_SHARE: f64 = 0.8;
+/// Maximum number of settings in the race, not counting those without a window limit.
+const MAX_RACERS: usize = 4;
+/// Number of rounds before settings are compared.
+const MIN_ROUNDS: usize = 3;
+/// Growth of goodput from the second-largest window to the largest below which the curve is taken as flat.
+const MIN_GROWTH: f64 = 1.03;
 
-/// The search.
+/// A search for the best window.
 #[derive(Clone, Debug)]
 pub struct Tune {
     config: Config,
     random: Stream,
-    /// All that were tried, with what each round found.
+    /// Settings tried, with the sample of each round.
     arms: Vec<Arm>,
-    /// Those still to be tried in this round, the next one last.
+    /// Settings still to be tried in this round, next one last.
     pending: Vec<usize>,
     round: usize,
     stage: Stage,
@@ -111,12 +114,12 @@ enum Stage {
 }
 
 impl Tune {
-    /// Before the first transfer; the order of transfers is drawn from `random`.
+    /// Creates a search. The order of transfers is drawn from `random`.
     ///
-    /// Panics without a congestion control or a segment, and if not one window is allowed.
+    /// Panics without a congestion control or a segment size, or if no window is allowed.
     pub fn new(config: Config, random: Stream) -> Tune {
         assert!(config.controls > 0 && config.segment > 0, "{config:?}");
-        assert!(config.largest >= SMALLEST * u64::from(config.segment), "{config:?}");
+        assert!(config.largest >= MIN_SEGMENTS * u64::from(config.segment), "{config:?}");
         let mut tune = Tune {
             config,
             random,
@@ -126,44 +129,45 @@ impl Tune {
             stage: Stage::Free,
             trials: 0,
         };
-        (0..tune.config.controls).for_each(|control| tune.ask(Setting { control, window: None }));
+        (0..tune.config.controls).for_each(|control| tune.add_setting(Setting { control, window: None }));
         tune.shuffle();
         tune
     }
 
-    /// What the next transfer is to be made with; `None` at the end.
+    /// Returns the setting of the next transfer; `None` at the end.
     pub fn next(&self) -> Option<Setting> {
         self.pending.last().map(|arm| self.arms[*arm].setting)
     }
 
-    /// What the transfer found that [`Tune::next`] asked for. Panics if none was.
+    /// Records the sample of the transfer proposed by [`WindowSearch::next`]. Panics if no transfer was
+    /// proposed.
     pub fn record(&mut self, sample: Sample) {
-        let arm = self.pending.pop().expect("a sample answers a question");
+        let arm = self.pending.pop().expect("a sample is recorded after a proposal");
         self.arms[arm].samples.push((self.round, sample));
         self.trials += 1;
         if self.trials >= self.config.trials {
             self.pending.clear();
-            // What the last round lacks it cannot be judged by, but what was judged before holds.
-            self.stage = Stage::Over { sure: self.stage == Stage::Race && self.judge() };
+            // The last round may be incomplete: it is not compared further, but earlier comparisons hold.
+            self.stage = Stage::Over { sure: self.stage == Stage::Race && self.compare_racers() };
         }
         while self.pending.is_empty() && !matches!(self.stage, Stage::Over { .. }) {
-            self.go_on();
+            self.advance();
             self.shuffle();
         }
     }
 
-    /// Transfers so far.
+    /// Returns the number of transfers so far.
     pub fn trials(&self) -> usize {
         self.trials
     }
 
-    /// What is known so far; `None` before the first transfer.
+    /// Returns the result so far; `None` before the first transfer.
     pub fn result(&self) -> Option<Found> {
         Found::of(self)
     }
 
-    /// The round is over: what comes next.
-    fn go_on(&mut self) {
+    /// Chooses the transfers of the next round.
+    fn advance(&mut self) {
         match self.stage {
             Stage::Free => {
                 self.survey();
@@ -172,7 +176,7 @@ impl Tune {
             Stage::Survey => {
                 (0..self.config.controls).for_each(|control| self.widen(control));
                 if self.pending.is_empty() {
-                    self.look_between();
+                    self.add_halfway_windows();
                     self.stage = Stage::Between;
                 }
             }
@@ -182,7 +186,7 @@ impl Tune {
                 self.next_round();
             }
             Stage::Race => {
-                if self.judge() {
+                if self.compare_racers() {
                     self.stage = Stage::Over { sure: true };
                 } else {
                     self.next_round();
@@ -192,25 +196,26 @@ impl Tune {
         }
     }
 
-    /// Asks for windows around the knee that the free transfers let expect: from half of what fills the path to
-    /// more than what the free ones had under way.
+    /// Adds windows around the knee expected from the unlimited transfers: from half the bandwidth-delay
+    /// product to more than the unlimited transfers had in flight.
     fn survey(&mut self) {
         let free: Vec<Sample> = self.arms.iter().flat_map(|arm| &arm.samples).map(|(_, s)| *s).collect();
         let rate = free.iter().map(|sample| sample.goodput).fold(0.0, f64::max);
         let seconds = |trip: Duration| trip.as_secs_f64();
-        let least = free.iter().map(|sample| seconds(sample.least_round_trip)).fold(f64::INFINITY, f64::min);
-        let mean = free.iter().map(|sample| seconds(sample.mean_round_trip)).fold(least, f64::max);
-        let fills = rate * least / 8.0;
-        let smallest = (SMALLEST * u64::from(self.config.segment)) as f64;
-        let top = (rate * mean / 8.0 * 2.0).min(fills * MOST_FILLS).max(smallest * MOST_FILLS);
-        let mut window = (fills / 2.0).max(smallest);
+        let min = free.iter().map(|sample| seconds(sample.least_round_trip)).fold(f64::INFINITY, f64::min);
+        let mean = free.iter().map(|sample| seconds(sample.mean_round_trip)).fold(min, f64::max);
+        let bandwidth_delay_product = rate * min / 8.0;
+        let smallest = (MIN_SEGMENTS * u64::from(self.config.segment)) as f64;
+        let top =
+            (rate * mean / 8.0 * 2.0).min(bandwidth_delay_product * MAX_SURVEY).max(smallest * MAX_SURVEY);
+        let mut window = (bandwidth_delay_product / 2.0).max(smallest);
         while window <= top {
-            (0..self.config.controls).for_each(|control| self.ask_window(control, window));
+            (0..self.config.controls).for_each(|control| self.add_window(control, window));
             window *= STEP;
         }
     }
 
-    /// Asks for the next window of a control where the best was at an end of those tried.
+    /// Adds the next window of a congestion control if the best one is at an end of the tried range.
     fn widen(&mut self, control: usize) {
         let tried = self.windows(control);
         let Some(best) = self.best_of(&tried) else { return };
@@ -218,18 +223,18 @@ impl Tune {
         let (first, last) = (tried[0], tried[tried.len() - 1]);
         let rises = tried.len() < 2
             || mean(&self.arms[last], |s| s.goodput)
-                > LEVEL * mean(&self.arms[tried[tried.len() - 2]], |s| s.goodput);
+                > MIN_GROWTH * mean(&self.arms[tried[tried.len() - 2]], |s| s.goodput);
         let (below, above) = (at(first) / STEP, at(last) * STEP);
         if best == last && rises && self.is_allowed(&self.arms[last]) {
-            self.ask_window(control, above);
+            self.add_window(control, above);
         }
         if best == first {
-            self.ask_window(control, below);
+            self.add_window(control, below);
         }
     }
 
-    /// Asks for the windows halfway to the neighbours of the best, and of the smallest that carried as much.
-    fn look_between(&mut self) {
+    /// Adds the windows halfway to the neighbors of the best one and of the smallest one with equal goodput.
+    fn add_halfway_windows(&mut self) {
         let limited = self.limited();
         let Some(best) = self.best_of(&limited) else { return };
         let control = self.arms[best].setting.control;
@@ -239,13 +244,13 @@ impl Tune {
         let half = libm::sqrt(STEP);
         for arm in [Some(best), smallest].into_iter().flatten() {
             let window = self.arms[arm].setting.window.unwrap_or(self.config.largest) as f64;
-            self.ask_window(control, window / half);
-            self.ask_window(control, window * half);
+            self.add_window(control, window / half);
+            self.add_window(control, window * half);
         }
     }
 
-    /// Those that may be the best, and those without a limit: they are what there is now. Of those that carried as
-    /// much as the best, the smallest.
+    /// Selects the settings that may be the best, and those without a window limit, which are the system's
+    /// default. Among settings with equal goodput, smaller windows come first.
     fn choose_racers(&mut self) {
         let limited = self.limited();
         let best = self.best_of(&limited);
@@ -253,7 +258,7 @@ impl Tune {
         let top = best.map_or(0.0, goodput);
         let mut able: Vec<usize> = limited
             .into_iter()
-            .filter(|arm| self.is_allowed(&self.arms[*arm]) && goodput(*arm) >= HOPELESS * top)
+            .filter(|arm| self.is_allowed(&self.arms[*arm]) && goodput(*arm) >= MIN_RACER_SHARE * top)
             .collect();
         able.sort_by(|a, b| {
             let is_behind =
@@ -264,7 +269,7 @@ impl Tune {
                 if is_behind(*a) { goodput(*b).total_cmp(&goodput(*a)) } else { window(*a).cmp(&window(*b)) };
             (Some(*b) == best).cmp(&(Some(*a) == best)).then(order).then(within)
         });
-        able.truncate(RACERS);
+        able.truncate(MAX_RACERS);
         able.iter().for_each(|arm| self.arms[*arm].races = true);
         self.arms.iter_mut().filter(|arm| arm.setting.window.is_none()).for_each(|arm| arm.races = true);
     }
@@ -278,16 +283,16 @@ impl Tune {
         (0..self.arms.len()).filter(|arm| self.arms[*arm].races).collect()
     }
 
-    /// Takes those surely worse out of the race; whether it is decided.
-    fn judge(&mut self) -> bool {
+    /// Removes settings that are worse from the race; returns whether the race is decided.
+    fn compare_racers(&mut self) -> bool {
         let rounds = |arm: &Arm| arm.samples.len();
-        if self.racers().iter().any(|arm| rounds(&self.arms[*arm]) < ROUNDS) {
+        if self.racers().iter().any(|arm| rounds(&self.arms[*arm]) < MIN_ROUNDS) {
             return false;
         }
         let racers = self.racers();
-        let out: Vec<usize> =
+        let excluded: Vec<usize> =
             racers.iter().copied().filter(|arm| !self.is_allowed(&self.arms[*arm])).collect();
-        out.into_iter().for_each(|arm| self.arms[arm].races = false);
+        excluded.into_iter().for_each(|arm| self.arms[arm].races = false);
         let Some(leader) = self.leader() else { return true };
         let settings: Vec<Setting> = self.arms.iter().map(|arm| arm.setting).collect();
         let window = |arm: usize| settings[arm].window.unwrap_or(u64::MAX);
@@ -296,7 +301,7 @@ impl Tune {
             match compare(&self.arms[arm].samples, &self.arms[leader].samples, self.config.tolerance) {
                 _ if arm == leader => {}
                 Standing::Worse => self.arms[arm].races = false,
-                // Only a smaller one may still be preferred.
+                // Only a smaller window may still be preferred to the leader.
                 Standing::NotBetter => self.arms[arm].races = window(arm) < window(leader),
                 Standing::Open => decided = false,
             }
@@ -304,7 +309,7 @@ impl Tune {
         decided
     }
 
-    /// The one of those racing that carried most.
+    /// Returns the setting in the race with the highest goodput.
     fn leader(&self) -> Option<usize> {
         let allowed = self.racers().into_iter().filter(|arm| self.is_allowed(&self.arms[*arm]));
         allowed.max_by(|a, b| {
@@ -313,7 +318,8 @@ impl Tune {
         })
     }
 
-    /// The one that carried most within the bound; where none is within it, the one with the shortest round trip.
+    /// Returns the setting with the highest goodput within the round-trip bound; if none is within it, the
+    /// one with the shortest round trip.
     fn best_of(&self, arms: &[usize]) -> Option<usize> {
         let value = |arm: usize| {
             let arm = &self.arms[arm];
@@ -332,38 +338,38 @@ impl Tune {
         self.config.delay_bound.is_none_or(|bound| trip <= bound.as_secs_f64())
     }
 
-    /// All with a window.
+    /// Returns the settings with a window limit.
     fn limited(&self) -> Vec<usize> {
         (0..self.arms.len()).filter(|arm| self.arms[*arm].setting.window.is_some()).collect()
     }
 
-    /// Windows tried with a control, from the smallest.
+    /// Returns the settings tried with a congestion control, sorted by window.
     fn windows(&self, control: usize) -> Vec<usize> {
         let tried = |arm: &usize| {
-            let Setting { control: of, window } = self.arms[*arm].setting;
-            of == control && window.is_some()
+            let Setting { control: tried_control, window } = self.arms[*arm].setting;
+            tried_control == control && window.is_some()
         };
         let mut arms: Vec<usize> = (0..self.arms.len()).filter(tried).collect();
         arms.sort_by_key(|arm| self.arms[*arm].setting.window);
         arms
     }
 
-    /// Asks for a window, as whole segments, unless it was asked for or is not allowed.
-    fn ask_window(&mut self, control: usize, bytes: f64) {
+    /// Adds a window, rounded to whole segments and clamped to the allowed range, unless it was tried before.
+    fn add_window(&mut self, control: usize, bytes: f64) {
         let segment = u64::from(self.config.segment);
         let segments = libm::round(bytes / segment as f64) as u64;
-        let window = segments.clamp(SMALLEST, self.config.largest / segment) * segment;
-        self.ask(Setting { control, window: Some(window) });
+        let window = segments.clamp(MIN_SEGMENTS, self.config.largest / segment) * segment;
+        self.add_setting(Setting { control, window: Some(window) });
     }
 
-    fn ask(&mut self, setting: Setting) {
+    fn add_setting(&mut self, setting: Setting) {
         if self.arms.iter().all(|arm| arm.setting != setting) {
             self.pending.push(self.arms.len());
             self.arms.push(Arm { setting, samples: Vec::new(), races: false });
         }
     }
 
-    /// Fisher and Yates.
+    /// Shuffles the pending settings (Fisher and Yates).
     fn shuffle(&mut self) {
         for at in (1..self.pending.len()).rev() {
             let other = self.random.below(at as u64 + 1) as usize;

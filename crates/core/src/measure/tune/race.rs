@@ -1,21 +1,21 @@
-//! Two settings beside each other, round by round.
+//! Comparison of two settings, round by round.
 
 use super::Sample;
 use crate::measure::Summary;
 use alloc::vec::Vec;
 
-/// How one stands against the leader, with 95 % confidence.
+/// Result of comparing a setting with the leader, with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It carries less.
+    /// Lower goodput than the leader.
     Worse,
-    /// It carries more by the tolerance at most, if at all.
+    /// Goodput higher by at most the tolerance.
     NotBetter,
-    /// Either may be.
+    /// Undecided.
     Open,
 }
 
-/// How one stands against the leader. Goodputs are compared within rounds, as shares of the leader's.
+/// Compares a setting with the leader. Goodputs are compared within rounds, relative to the leader's.
 pub(super) fn compare(one: &[(usize, Sample)], leader: &[(usize, Sample)], tolerance: f64) -> Standing {
     let difference = difference(one, leader);
     let highest = difference.mean + difference.half_width;
@@ -26,11 +26,11 @@ pub(super) fn compare(one: &[(usize, Sample)], leader: &[(usize, Sample)], toler
     }
 }
 
-/// By how much more one carries than the other, as a share of the other's, in the rounds both took part in.
+/// Returns the relative difference in goodput between two settings over the rounds that both took part in.
 pub(super) fn difference(one: &[(usize, Sample)], other: &[(usize, Sample)]) -> Summary {
     let pair = |(round, sample): &(usize, Sample)| {
-        let (_, beside) = other.iter().find(|(of, _)| of == round)?;
-        Some(sample.goodput / beside.goodput.max(f64::MIN_POSITIVE) - 1.0)
+        let (_, reference) = other.iter().find(|(other_round, _)| other_round == round)?;
+        Some(sample.goodput / reference.goodput.max(f64::MIN_POSITIVE) - 1.0)
     };
     Summary::of(&one.iter().filter_map(pair).collect::<Vec<f64>>())
 }

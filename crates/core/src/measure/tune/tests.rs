@@ -3,23 +3,23 @@ use proptest::prelude::*;
 
 const SEGMENT: u32 = 1_448;
 
-/// A path with a knee: a rate, a base round trip, a buffer, and what overflowing it costs.
+/// A path with a knee.
 #[derive(Clone, Copy, Debug)]
 struct Knee {
     rate: f64,
     round_trip: f64,
     /// Bytes.
     buffer: f64,
-    /// Share of the rate that is lost by windows that overflow the buffer.
+    /// Share of the goodput lost with windows that overflow the buffer.
     cost: f64,
-    /// Standard deviation of a transfer's goodput, as a share.
+    /// Relative standard deviation of a transfer's goodput.
     noise: f64,
-    /// Of what all transfers of the time have in common: a slow wave.
+    /// Relative amplitude of a slow wave common to all transfers.
     drift: f64,
 }
 
 impl Knee {
-    fn fills(&self) -> f64 {
+    fn bandwidth_delay_product(&self) -> f64 {
         self.rate * self.round_trip / 8.0
     }
 
@@ -27,19 +27,23 @@ impl Knee {
     fn goodput(&self, window: Option<u64>) -> f64 {
         let window = window.map_or(f64::INFINITY, |window| window as f64);
         let carried = (8.0 * window / self.round_trip).min(self.rate);
-        if window > self.fills() + self.buffer { carried * (1.0 - self.cost) } else { carried }
+        if window > self.bandwidth_delay_product() + self.buffer {
+            carried * (1.0 - self.cost)
+        } else {
+            carried
+        }
     }
 
     fn best(&self) -> f64 {
-        self.goodput(Some(self.fills() as u64 + 1)).max(self.goodput(None))
+        self.goodput(Some(self.bandwidth_delay_product() as u64 + 1)).max(self.goodput(None))
     }
 
     fn transfer(&self, setting: Setting, trial: usize, random: &mut Stream) -> Sample {
         let window = setting.window.map_or(f64::INFINITY, |window| window as f64);
         let wave = 1.0 + self.drift * libm::sin(trial as f64 / 7.0);
         let goodput = self.goodput(setting.window) * wave * (1.0 + self.noise * random.normal());
-        let waits = (window - self.fills()).clamp(0.0, self.buffer) * 8.0 / self.rate;
-        let overflows = window > self.fills() + self.buffer;
+        let waits = (window - self.bandwidth_delay_product()).clamp(0.0, self.buffer) * 8.0 / self.rate;
+        let overflows = window > self.bandwidth_delay_product() + self.buffer;
         Sample {
             goodput: goodput.max(1.0),
             least_round_trip: Duration::from_secs_f64(self.round_trip),
@@ -72,20 +76,23 @@ fn config() -> Config {
     }
 }
 
-/// The VPN paper's line: 28.5 Mbit/s, 20 ms, 68 packets, and a little less beyond.
+/// Bottleneck of the I2VFC paper: 28.5 Mbit/s, 20 ms, 68 packets of buffer, and slightly less goodput beyond.
 const PAPER: Knee =
     Knee { rate: 28.5e6, round_trip: 0.02, buffer: 98_464.0, cost: 0.02, noise: 0.0, drift: 0.0 };
 
 #[test]
-fn without_noise_the_knee_is_found_in_a_few_transfers() {
+fn knee_is_found_in_few_transfers_without_noise() {
     let (found, trials) = PAPER.tune(config(), 1);
     let window = found.best.unwrap().window.unwrap() as f64;
-    // The smallest window with the best goodput.
-    assert!((PAPER.fills()..PAPER.fills() * 1.2).contains(&window), "{window}: {found:?}");
+    // The result is the smallest window with the best goodput.
+    assert!(
+        (PAPER.bandwidth_delay_product()..PAPER.bandwidth_delay_product() * 1.2).contains(&window),
+        "{window}: {found:?}"
+    );
     assert!(found.is_sure && trials <= 25, "{trials}: {found:?}");
-    assert!((found.knee.unwrap() / PAPER.fills() - 0.97).abs() < 0.02, "{found:?}");
+    assert!((found.knee.unwrap() / PAPER.bandwidth_delay_product() - 0.97).abs() < 0.02, "{found:?}");
     let losses = found.losses_from.unwrap() as f64;
-    assert!((PAPER.fills() + PAPER.buffer..300_000.0).contains(&losses), "{losses}");
+    assert!((PAPER.bandwidth_delay_product() + PAPER.buffer..300_000.0).contains(&losses), "{losses}");
     let path = found.path;
     assert!(
         (path.bottleneck - PAPER.rate).abs() < 1.0 && (path.buffer - PAPER.buffer).abs() < 1.0,
@@ -97,13 +104,13 @@ fn without_noise_the_knee_is_found_in_a_few_transfers() {
 }
 
 #[test]
-fn a_bound_of_the_round_trip_is_kept() {
+fn round_trip_bound_is_kept() {
     let bound = Duration::from_millis(30);
     let (found, _) = PAPER.tune(Config { delay_bound: Some(bound), ..config() }, 2);
     let best = found.best.unwrap();
-    let of_best = found.curve.iter().find(|of| of.setting == best).unwrap();
-    assert!(of_best.round_trip.mean <= 0.03 && of_best.goodput.mean > 0.99 * PAPER.rate, "{of_best:?}");
-    // A path that is longer than that has no such window.
+    let measured = found.curve.iter().find(|point| point.setting == best).unwrap();
+    assert!(measured.round_trip.mean <= 0.03 && measured.goodput.mean > 0.99 * PAPER.rate, "{measured:?}");
+    // With a bound below the base round trip, no window qualifies.
     let short = Duration::from_millis(19);
     let (found, trials) = PAPER.tune(Config { delay_bound: Some(short), ..config() }, 2);
     assert_eq!(found.best, None);
@@ -111,14 +118,14 @@ fn a_bound_of_the_round_trip_is_kept() {
 }
 
 #[test]
-fn a_path_that_a_segment_fills_has_a_window_all_the_same() {
+fn path_filled_by_one_segment_gets_the_smallest_window() {
     let short = Knee { rate: 18e6, round_trip: 0.0005, buffer: 300_000.0, cost: 0.0, ..PAPER };
     let (found, _) = short.tune(config(), 8);
     assert_eq!(found.best.unwrap().window, Some(4 * u64::from(SEGMENT)));
 }
 
 #[test]
-fn the_better_congestion_control_is_chosen() {
+fn better_congestion_control_is_chosen() {
     let poor = Knee { cost: 0.3, rate: PAPER.rate * 0.9, ..PAPER };
     let mut tune = Tune::new(Config { controls: 2, ..config() }, Stream::new(3, "order"));
     let mut random = Stream::new(3, "noise");
@@ -132,8 +139,8 @@ fn the_better_congestion_control_is_chosen() {
 }
 
 #[test]
-fn a_free_transfer_that_went_badly_misleads_not_for_long() {
-    // It reached a tenth of what a window in bounds does.
+fn poor_unlimited_transfer_does_not_mislead_the_search() {
+    // The unlimited transfer reaches a tenth of the best window's goodput.
     let path = Knee { cost: 0.9, buffer: 20_000.0, ..PAPER };
     let (found, trials) = path.tune(config(), 4);
     let goodput = path.goodput(found.best.unwrap().window);
@@ -142,14 +149,14 @@ fn a_free_transfer_that_went_badly_misleads_not_for_long() {
 }
 
 #[test]
-fn nothing_arrives_and_it_ends_all_the_same() {
+fn search_on_a_dead_path_ends() {
     let dead = Knee { rate: 1e-9, ..PAPER };
     let (found, trials) = dead.tune(config(), 5);
     assert!(trials < 40 && found.path.bottleneck < 2.0, "{found:?}");
 }
 
 #[test]
-fn a_noisy_path_is_said_to_be_unsure_when_the_transfers_are_used_up() {
+fn noisy_path_is_inconclusive_at_the_transfer_limit() {
     let noisy = Knee { noise: 0.1, ..PAPER };
     let runs: Vec<(Found, usize)> = (0..50).map(|seed| noisy.tune(config(), seed)).collect();
     let unsure = runs.iter().filter(|(found, _)| !found.is_sure);
@@ -157,9 +164,10 @@ fn a_noisy_path_is_said_to_be_unsure_when_the_transfers_are_used_up() {
     assert!(unsure.count() > 25);
 }
 
-/// What is promised: within 3 % of the best, in a fifth of the time of 20 windows × 5 × 10 s: 40 transfers of 5 s.
+/// The documented guarantee: within 3 % of the best goodput with 40 transfers of 5 s, a fifth of the time of
+/// 20 windows × 5 transfers × 10 s.
 #[test]
-fn with_noise_it_is_within_three_percent_nearly_always() {
+fn result_is_within_three_percent_of_the_best_despite_noise() {
     let mut random = Stream::new(7, "paths");
     let (mut missed, mut sure, mut trials, runs) = (0, 0, 0, 400);
     for seed in 0..runs {
@@ -171,25 +179,25 @@ fn with_noise_it_is_within_three_percent_nearly_always() {
             noise: 0.02 * random.uniform(),
             drift: 0.1 * random.uniform(),
         };
-        let path = Knee { buffer: path.fills() * (0.3 + 2.0 * random.uniform()), ..path };
-        if path.fills() < 10.0 * f64::from(SEGMENT) {
+        let path = Knee { buffer: path.bandwidth_delay_product() * (0.3 + 2.0 * random.uniform()), ..path };
+        if path.bandwidth_delay_product() < 10.0 * f64::from(SEGMENT) {
             continue;
         }
-        let (found, of_this) = path.tune(config(), seed);
+        let (found, transfers) = path.tune(config(), seed);
         let reached = path.goodput(found.best.unwrap().window);
         missed += usize::from(reached < 0.97 * path.best());
         sure += usize::from(found.is_sure);
-        trials += of_this;
-        assert!(of_this <= 40);
+        trials += transfers;
+        assert!(transfers <= 40);
     }
-    // With a confidence of 95 %, 20 in 400 may miss; chance may add ten.
-    assert!(missed <= 30, "{missed} of {runs} missed");
-    assert!(sure > 200, "{sure} sure, {} transfers in the mean", trials as f64 / f64::from(runs as u32));
+    // At 95 % confidence, 20 of 400 runs may miss; the bound adds ten for statistical variation.
+    assert!(missed <= 30, "{missed} of {runs} runs missed the best goodput");
+    assert!(sure > 200, "{sure} conclusive, mean of {} transfers", trials as f64 / f64::from(runs as u32));
 }
 
 proptest! {
     #[test]
-    fn it_ends_within_its_transfers_whatever_they_say(
+    fn search_ends_within_the_transfer_limit_for_any_samples(
         seed: u64,
         controls in 1_usize..4,
         trials in 1_usize..60,
@@ -199,7 +207,7 @@ proptest! {
         let config = Config { controls, trials, delay_bound: bound.map(Duration::from_millis), ..config() };
         let largest = config.largest;
         let trip = |factor| Duration::from_millis(10 * factor);
-        let ask = || {
+        let search = || {
             let mut tune = Tune::new(config.clone(), Stream::new(seed, "order"));
             let mut asked = Vec::new();
             while let Some(setting) = tune.next() {
@@ -215,14 +223,14 @@ proptest! {
             }
             (asked, tune.result().unwrap())
         };
-        let (asked, found) = ask();
+        let (asked, found) = search();
         prop_assert!(asked.len() <= trials);
         for window in asked.iter().filter_map(|setting| setting.window) {
             prop_assert!((4 * u64::from(SEGMENT)..=largest).contains(&window) && window % u64::from(SEGMENT) == 0);
         }
-        let tried: usize = found.curve.iter().map(|of| of.goodput.count).sum();
+        let tried: usize = found.curve.iter().map(|point| point.goodput.count).sum();
         prop_assert_eq!(tried, asked.len());
-        // The same answers bring the same questions.
-        prop_assert_eq!(ask().0, asked);
+        // The same samples give the same sequence of settings.
+        prop_assert_eq!(search().0, asked);
     }
 }
