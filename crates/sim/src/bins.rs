@@ -1,17 +1,17 @@
-//! Sums per interval of time, filled in order of time.
+//! Sums per time interval, filled in chronological order.
 
 use netstage_core::time::{Duration, Instant};
 
-/// The intervals of a run.
+/// Time intervals (bins) of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
-    /// Width of a bin.
+    /// Duration of a bin.
     pub interval: Duration,
-    /// Number of whole bins; what falls behind the last is not recorded.
+    /// Number of whole bins; later values are not recorded.
     pub bins: usize,
 }
 
-/// One sum per bin. Times may only grow.
+/// One sum per bin. Values must be added in chronological order.
 #[derive(Clone, Debug)]
 pub struct Bins {
     values: Vec<u64>,
@@ -21,9 +21,9 @@ pub struct Bins {
 }
 
 impl Bins {
-    /// All zero.
+    /// Creates bins of zero.
     pub fn new(grid: Grid) -> Bins {
-        // One more bin takes what happens after the last whole one.
+        // One extra bin for values after the last whole bin.
         Bins { values: vec![0; grid.bins + 1], interval: grid.interval.0, at: 0, end: grid.interval.0 }
     }
 
@@ -39,14 +39,14 @@ impl Bins {
         }
     }
 
-    /// Adds to the bin of `time`.
+    /// Adds an amount to the bin of `time`.
     #[inline]
     pub fn add(&mut self, time: Instant, amount: u64) {
         self.seek(time.0);
         self.values[self.at] += amount;
     }
 
-    /// The whole bins, each turned into a float by `scale`.
+    /// Returns the whole bins, converted to floats and multiplied by `scale`.
     pub fn scaled(&self, scale: f64) -> Vec<f64> {
         self.values[..self.values.len() - 1].iter().map(|value| *value as f64 * scale).collect()
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_after_the_last_bin_is_left_out() {
+    fn values_after_the_last_bin_are_left_out() {
         let mut bins = Bins::new(Grid { interval: Duration(10), bins: 2 });
         bins.add(Instant(9), 1);
         bins.add(Instant(10), 2);

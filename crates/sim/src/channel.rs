@@ -1,8 +1,7 @@
 //! One direction of a link in virtual time.
 //!
-//! A plain channel (drop-tail, nothing random, nothing scheduled) computes a packet's
-//! arrival when it enters; everything else runs `core::link`. Both obey the same rules,
-//! which a test holds them to.
+//! A plain channel (drop-tail, no randomness, no schedule) computes the arrival of a packet when it enters.
+//! All other channels run `core::link`. A test checks that both follow the same rules.
 
 use crate::bins::{Bins, Grid};
 use crate::packet::Packet;
@@ -12,66 +11,66 @@ use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// How a channel carries packets.
+/// Implementation of a channel.
 #[derive(Debug)]
 pub enum Kind {
-    /// Arrivals are known on entry.
+    /// Channel that computes arrivals on entry.
     Plain(Plain),
-    /// Everything else.
+    /// Any other channel.
     Full(Box<Link<Packet>>),
 }
 
-/// A channel and what it has counted.
+/// A channel and its counters.
 #[derive(Debug)]
 pub struct Channel {
-    /// How it carries packets.
+    /// Implementation of the channel.
     pub kind: Kind,
-    /// Packets that need an event at the far end, by arrival time. Only plain channels use it.
+    /// Packets that need an event at the far end, sorted by arrival time. Used by plain channels only.
     pub line: VecDeque<(Instant, Packet)>,
-    /// A source that emits whenever a packet of its own leaves the line.
+    /// Source that emits its next packet when one of its packets leaves the line.
     pub pull: Option<u32>,
-    /// What it has counted.
+    /// Counters of the channel.
     pub counts: Counts,
 }
 
-/// What a channel counts, per bin.
+/// Counters of a channel, per bin.
 #[derive(Debug)]
 pub struct Counts {
-    /// What every packet adds to.
+    /// Sums updated by every packet.
     pub traffic: Traffic,
     /// Packets the queue dropped.
     pub drops: Bins,
     /// Packets lost on the line.
     pub lost: Bins,
-    /// Since when a full link's queue has had its present length.
+    /// Time at which the queue length of a full link last changed.
     waiting_since: Instant,
 }
 
-/// Sums every packet adds to, kept together: they are touched at every hop.
+/// Sums updated by every packet, kept together because they are accessed at every hop.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     /// Bytes sent.
     pub bytes: u64,
     /// Bytes of background flows sent.
     pub background: u64,
-    /// Nanoseconds spent sending.
+    /// Transmission time, nanoseconds.
     pub busy: u64,
-    /// Nanoseconds packets spent waiting, summed over packets.
+    /// Waiting time summed over packets, nanoseconds.
     pub waiting: u64,
 }
 
-/// [`Sums`] per bin. Packets come in order of time.
+/// [`TrafficSums`] per bin. Packets are added in chronological order.
 #[derive(Debug)]
 pub struct Traffic {
     bins: Vec<Sums>,
     interval: u64,
-    /// The bin in which packets were last sent, and its edges.
+    /// Bin of the last packet sent, and its start and end.
     at: usize,
     from: u64,
     to: u64,
 }
 
-/// A first-in first-out line of constant rate and delay.
+/// A first-in first-out line with constant rate and delay.
 #[derive(Debug)]
 pub struct Plain {
     rate: BitRate,
@@ -79,10 +78,10 @@ pub struct Plain {
     overhead: u32,
     buffer: Capacity,
     free_at: Instant,
-    /// When each waiting packet starts to be sent, and its size.
+    /// Start of transmission and size of each waiting packet.
     waiting: VecDeque<(Instant, u32)>,
     waiting_bytes: u64,
-    /// Transmission times of the two sizes seen last: most packets are full or bare.
+    /// Transmission times of the last two sizes, since most packets are full segments or bare headers.
     known_times: [(u32, Duration); 2],
 }
 
@@ -112,14 +111,14 @@ impl Plain {
         time
     }
 
-    /// When no more waits than there is room for; `None` if that is so at `now`.
+    /// Returns the time until which the buffer is full; `None` if it has room at `now`.
     pub fn full_until(&mut self, now: Instant) -> Option<Instant> {
-        self.begin_those_due(now);
+        self.start_due_packets(now);
         let (mut packets, mut bytes, mut until) = (self.waiting.len(), self.waiting_bytes, None);
         for &(begins, size) in &self.waiting {
             let room = match self.buffer {
-                Capacity::Packets(most) => packets <= most as usize,
-                Capacity::Bytes(most) => bytes <= most,
+                Capacity::Packets(max) => packets <= max as usize,
+                Capacity::Bytes(max) => bytes <= max,
             };
             if room {
                 break;
@@ -129,9 +128,9 @@ impl Plain {
         until
     }
 
-    /// Those whose turn has come wait no more.
+    /// Removes packets whose transmission has started from the queue.
     #[inline]
-    fn begin_those_due(&mut self, now: Instant) {
+    fn start_due_packets(&mut self, now: Instant) {
         while let Some(&(begins, size)) = self.waiting.front() {
             if begins > now {
                 break;
@@ -141,8 +140,8 @@ impl Plain {
         }
     }
 
-    /// A packet enters at `now`; when it arrives, or `None` if it found no room. One that is `kept` waits
-    /// where it comes from, which costs no room.
+    /// Enqueues a packet at `now` and returns its arrival time, or `None` if the buffer is full. A packet
+    /// that is `kept` waits at its origin and takes no buffer space.
     #[inline]
     pub fn enter(
         &mut self,
@@ -153,7 +152,7 @@ impl Plain {
     ) -> Option<Instant> {
         let mut start = now;
         if self.free_at > now {
-            self.begin_those_due(now);
+            self.start_due_packets(now);
             if !kept && !self.buffer.admits(self.waiting.len(), self.waiting_bytes, packet.size) {
                 counts.drops.add(now, 1);
                 return None;
@@ -173,7 +172,7 @@ impl Plain {
 }
 
 impl Channel {
-    /// An idle channel; `name` selects its random stream.
+    /// Creates an idle channel; `name` selects its random stream.
     pub fn new(config: &link::Config, plain: bool, seed: u64, name: &str, grid: Grid) -> Channel {
         let kind = if plain {
             Kind::Plain(Plain::new(config))
@@ -194,7 +193,8 @@ impl Counts {
         }
     }
 
-    /// Accounts for the time a full link's queue had its present length; call before it changes.
+    /// Adds the waiting time of a full link's queue at its current length. Must be called before the length
+    /// changes.
     #[inline]
     pub fn account(&mut self, now: Instant, length: usize) {
         self.traffic.spread(self.waiting_since.0, now.0, |sums, span| sums.waiting += span * length as u64);
@@ -204,12 +204,12 @@ impl Counts {
 
 impl Traffic {
     fn new(grid: Grid) -> Traffic {
-        // One more bin takes what happens after the last whole one.
+        // One extra bin for values after the last whole bin.
         let bins = vec![Sums::default(); grid.bins + 1];
         Traffic { bins, interval: grid.interval.0, at: 0, from: 0, to: grid.interval.0 }
     }
 
-    /// A packet that came at `now` was sent from `start` to `end`.
+    /// Adds a packet that arrived at `now` and was sent from `start` to `end`.
     #[inline]
     fn add(&mut self, now: Instant, start: Instant, end: Instant, packet: &Packet) {
         self.arrive(end, packet);
@@ -223,7 +223,7 @@ impl Traffic {
         }
     }
 
-    /// Counts a packet's bytes at `time`.
+    /// Adds the bytes of a packet at `time`.
     #[inline]
     pub fn arrive(&mut self, time: Instant, packet: &Packet) {
         while time.0 >= self.to && self.at + 1 < self.bins.len() {
@@ -237,7 +237,7 @@ impl Traffic {
         sums.background += if packet.background { bytes } else { 0 };
     }
 
-    /// Splits [from, to) at the edges of bins.
+    /// Splits the span [from, to) at the boundaries of bins.
     fn spread(&mut self, from: u64, to: u64, add: impl Fn(&mut Sums, u64)) {
         let last = self.bins.len() - 1;
         let mut start = from;
@@ -250,7 +250,7 @@ impl Traffic {
         }
     }
 
-    /// One of the sums in each whole bin, turned into a float by `scale`.
+    /// Returns one of the sums per whole bin, converted to a float and multiplied by `scale`.
     pub fn scaled(&self, pick: fn(&Sums) -> u64, scale: f64) -> Vec<f64> {
         self.bins[..self.bins.len() - 1].iter().map(|sums| pick(sums) as f64 * scale).collect()
     }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_split_exactly_at_the_edges() {
+    fn spans_are_split_at_bin_boundaries() {
         let mut traffic = Traffic::new(Grid { interval: Duration(10), bins: 3 });
         for (from, to) in [(4, 25), (26, 28), (28, 99)] {
             traffic.spread(from, to, |sums, span| sums.busy += span);
@@ -275,9 +275,9 @@ mod tests {
         assert_eq!(traffic.scaled(|sums| sums.busy, 1.0), [6.0, 10.0, 5.0 + 2.0 + 2.0]);
     }
 
-    /// The same arrivals through a plain channel and through the reference link.
+    /// Sends the same arrivals through a plain channel and through the reference link.
     #[test]
-    fn a_plain_channel_is_the_link_of_core() {
+    fn plain_channel_matches_the_core_link() {
         let grid = Grid { interval: Duration(1_000_000), bins: 50 };
         for case in 0..200 {
             let mut stream = Stream::new(case, "arrivals");
@@ -294,7 +294,7 @@ mod tests {
             let (mut ours, mut reference, mut dropped) = (Vec::new(), Vec::new(), 0u64);
             let mut now = Instant::ZERO;
             for number in 0..500 {
-                // Every tenth comes with the one before: ties count too.
+                // Every tenth packet arrives together with the previous one, to test ties.
                 if number % 10 != 0 {
                     now += Duration::from_secs_f64(stream.exponential(200e-6));
                 }

@@ -1,29 +1,29 @@
-//! Delays of a flow's datagrams, one way or there and back, and how they vary.
+//! Delays of a flow's datagrams, one-way or round trip, and their variation.
 
 use crate::bins::{Bins, Grid};
 use netstage_core::measure::Histogram;
 use netstage_core::time::Instant;
 use netstage_scenario::outcome::{Distribution, Metric, Series};
 
-/// What is known of one flow's delays.
+/// Delays of one flow.
 #[derive(Debug)]
 pub struct Delays {
-    /// Nanoseconds of delay, and packets, in each bin of arrival.
+    /// Sum of delays in nanoseconds and number of packets, per bin of arrival.
     sums: [Bins; 2],
     delay: Histogram,
-    /// Differences between packets that arrived one after the other (RFC 3393).
+    /// Delay differences between successive packets (RFC 3393).
     variation: Histogram,
     last: Option<u64>,
 }
 
 impl Delays {
-    /// Nothing arrived yet.
+    /// Creates empty counters.
     pub fn new(grid: Grid) -> Delays {
         let (delay, variation) = Default::default();
         Delays { sums: [Bins::new(grid), Bins::new(grid)], delay, variation, last: None }
     }
 
-    /// A packet arrived.
+    /// Records the arrival of a packet.
     pub fn arrived(&mut self, now: Instant, sent: Instant) {
         let delay = now.0.saturating_sub(sent.0);
         self.sums[0].add(now, delay);
@@ -34,20 +34,20 @@ impl Delays {
         }
     }
 
-    /// The mean delay of each bin; NaN where nothing arrived.
+    /// Returns the mean delay per bin; NaN for bins without packets.
     pub fn series(&self, subject: &str) -> Series {
         let (sums, counts) = (self.sums[0].scaled(1e-9), self.sums[1].scaled(1.0));
         let values = sums.iter().zip(counts).map(|(sum, count)| sum / count).collect();
         Series { metric: Metric::FlowDelay, subject: subject.into(), values }
     }
 
-    /// How often each round trip occurred, where that is what was seen.
+    /// Returns the distribution of round trips, for flows whose delays are round trips.
     pub fn round_trips(&self, subject: &str) -> Distribution {
         let [delay, _] = self.distributions(subject);
         Distribution { metric: Metric::FlowRoundTrip, ..delay }
     }
 
-    /// How often each delay and each difference occurred.
+    /// Returns the distributions of delay and delay variation.
     pub fn distributions(&self, subject: &str) -> [Distribution; 2] {
         [(Metric::FlowDelay, &self.delay), (Metric::FlowDelayVariation, &self.variation)].map(
             |(metric, histogram)| Distribution {
@@ -65,7 +65,7 @@ mod tests {
     use netstage_core::time::Duration;
 
     #[test]
-    fn bins_have_the_mean_of_what_arrives_in_them() {
+    fn series_has_the_mean_delay_per_bin() {
         let mut delays = Delays::new(Grid { interval: Duration(1_000), bins: 3 });
         for (now, sent) in [(100, 90), (200, 170), (2_500, 2_450)] {
             delays.arrived(Instant(now), Instant(sent));

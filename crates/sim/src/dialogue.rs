@@ -1,8 +1,7 @@
-//! Applications in virtual time: two endpoints, and the connections between them.
+//! Applications in virtual time: two endpoints and the connections between them.
 //!
-//! A connection is two TCP flows, one for each direction: their handshake is that of the
-//! client's, and acknowledgements travel as packets of their own. Messages are known by the
-//! byte they end with.
+//! A connection consists of two TCP flows, one per direction. Only the client's flow has a handshake, and
+//! ACKs travel as separate packets. A message is identified by the stream offset of its last byte.
 
 use crate::bins::{Bins, Grid};
 use netstage_core::rng::Stream;
@@ -14,57 +13,57 @@ use netstage_core::traffic::application::{
 use netstage_scenario::plan::FlowGroup;
 use std::collections::VecDeque;
 
-/// The client's place wherever there are two; the server's is the next.
+/// Index of the client in pairs of client and server; the server follows.
 pub const CLIENT: usize = 0;
 
 /// One member of a flow group that is a dialogue.
 #[derive(Debug)]
 pub struct Dialogue {
-    /// Both ends.
+    /// Endpoints: client and server.
     pub ends: [Endpoint; 2],
-    /// What each end noticed.
+    /// Quality observed by each endpoint.
     pub quality: [QualityBins; 2],
-    /// Payload delivered, both ways.
+    /// Payload delivered in both directions.
     pub delivered: Bins,
-    /// Group of what each end sends.
+    /// Flow group of the data sent by each endpoint.
     pub groups: [u32; 2],
-    /// Number of its first TCP flow: connection c has flows `first + 2 c` and the next.
+    /// Number of the first TCP flow; connection c has flows `first + 2 c` and the next one.
     pub first_flow: u32,
-    /// Its connections; none over UDP.
+    /// Connections; none over UDP.
     pub connections: Vec<Connection>,
-    /// When it starts.
+    /// Start time.
     pub start: Instant,
-    /// When it stops.
+    /// Stop time.
     pub stop: Instant,
-    /// How far it is.
+    /// Current phase.
     pub phase: Phase,
 }
 
-/// How far a dialogue is.
+/// Phase of a dialogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not begun.
+    /// Not started.
     Waiting,
-    /// Under way.
+    /// In progress.
     Running,
-    /// Over.
+    /// Ended.
     Stopped,
 }
 
 /// A connection of a dialogue.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
-    /// The client has asked for it.
+    /// True if the client has requested the connection.
     pub opened: bool,
-    /// The client knows that it is there.
+    /// True if the client knows that the connection is established.
     pub established: bool,
-    /// Messages from each end that are not there yet, by the byte they end with.
-    under_way: [VecDeque<(u64, Message)>; 2],
+    /// Undelivered messages from each endpoint, with the stream offsets of their ends.
+    in_flight: [VecDeque<(u64, Message)>; 2],
     written: [u64; 2],
 }
 
 impl Dialogue {
-    /// A dialogue before its start.
+    /// Creates a dialogue before its start.
     pub fn new(
         group: &FlowGroup,
         application: &Application,
@@ -74,7 +73,7 @@ impl Dialogue {
         stream: &Stream,
         grid: Grid,
     ) -> Dialogue {
-        let carriage = group.transport.carriage().expect("a checked plan's dialogues have two ends");
+        let carriage = group.transport.carriage().expect("dialogues of a checked plan have a carriage");
         let end = |role| Endpoint::new(application, role, carriage, stream);
         let quality = || QualityBins::new(grid.interval, grid.bins);
         let connections = match carriage {
@@ -94,7 +93,7 @@ impl Dialogue {
         }
     }
 
-    /// When it wants to be woken.
+    /// Returns the time of the next timeout.
     pub fn poll_timeout(&self) -> Instant {
         match self.phase {
             Phase::Waiting => self.start,
@@ -106,7 +105,7 @@ impl Dialogue {
         }
     }
 
-    /// The time of [`poll_timeout`](Dialogue::poll_timeout) has come.
+    /// Handles the timeout returned by [`poll_timeout`](Dialogue::poll_timeout).
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.stop {
             return self.finish(now);
@@ -121,7 +120,7 @@ impl Dialogue {
         }
     }
 
-    /// The run, or the flow, is over.
+    /// Stops the dialogue at the end of the run or of the flow.
     pub fn finish(&mut self, now: Instant) {
         if self.phase == Phase::Running {
             self.ends.iter_mut().for_each(|end| end.stop(now));
@@ -130,7 +129,7 @@ impl Dialogue {
         self.phase = Phase::Stopped;
     }
 
-    /// Takes down what the ends noticed.
+    /// Collects the observations of both endpoints.
     pub fn note(&mut self) {
         for (end, quality) in self.ends.iter_mut().zip(&mut self.quality) {
             while let Some(observation) = end.poll_observation() {
@@ -139,42 +138,43 @@ impl Dialogue {
         }
     }
 
-    /// `end` writes a message on a connection.
+    /// Writes a message from `end` on a connection.
     pub fn write(&mut self, connection: u32, end: usize, message: Message) {
         let connection = &mut self.connections[connection as usize];
         connection.written[end] += u64::from(message.bytes);
-        connection.under_way[end].push_back((connection.written[end], message));
+        connection.in_flight[end].push_back((connection.written[end], message));
     }
 
-    /// All bytes of a connection up to `offset` have reached the end opposite of `from`.
+    /// Delivers the messages from `from` on a connection whose bytes have arrived up to `offset`.
     pub fn deliver(&mut self, now: Instant, connection: u32, from: usize, offset: u64) {
         loop {
-            let under_way = &mut self.connections[connection as usize].under_way[from];
-            let Some((_, message)) = under_way.pop_front_if(|(end, _)| *end <= offset) else { return };
+            let in_flight = &mut self.connections[connection as usize].in_flight[from];
+            let Some((_, message)) = in_flight.pop_front_if(|(end, _)| *end <= offset) else { return };
             self.ends[1 - from].handle_message(now, connection, &message);
         }
     }
 
-    /// The client closes a connection: what is under way on it reaches nobody.
+    /// Closes a connection from the client; messages in flight are discarded.
     pub fn close(&mut self, connection: u32) {
         let connection = &mut self.connections[connection as usize];
         connection.opened = false;
         connection.established = false;
-        connection.under_way.iter_mut().for_each(VecDeque::clear);
+        connection.in_flight.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// What the client's flows have written in all on a connection, and the server's.
+    /// Returns the bytes written in total on a connection by the client and by the server.
     pub fn written(&self, connection: u32) -> [u64; 2] {
         self.connections[connection as usize].written
     }
 }
 
-/// A server's flow opens with its client's: no handshake of its own.
+/// Returns the TCP configuration of a server's flow, which has no handshake of its own: it opens with the
+/// client's flow.
 pub fn answering(config: &tcp::Config) -> tcp::Config {
     tcp::Config { handshake: false, ..config.clone() }
 }
 
-/// Bytes of a message's packet at the IP layer, behind a header of so many.
+/// Returns the size of a message's packet at the IP layer, with a header of `header` bytes.
 pub fn packet_size(header: u32, message: &Message) -> u32 {
     header + message.bytes.max(HEADER)
 }

@@ -12,41 +12,40 @@ use crate::bins::Grid;
 use crate::dialogue::{Dialogue, answering};
 use crate::route::{Routes, device};
 
-/// What all members of a flow group share.
+/// Properties shared by all members of a flow group.
 #[derive(Debug)]
 pub struct Group {
-    /// The connection's configuration; `None` for UDP.
+    /// TCP configuration; `None` for UDP.
     pub tcp: Option<tcp::Config>,
-    /// First step from sender to receiver.
+    /// First step of the route from sender to receiver.
     pub forward: u32,
-    /// First step from receiver to sender.
+    /// First step of the route from receiver to sender.
     pub reverse: u32,
-    /// VPN, or the number of VPNs.
+    /// VPN; the number of VPNs for flows outside any VPN.
     pub class: u16,
-    /// Counted as background load.
+    /// Packets count as background load.
     pub background: bool,
-    /// When applications stop sending.
+    /// Time at which applications stop sending.
     pub stop: Instant,
-    /// Bytes of header a data packet carries.
+    /// Header bytes of a data packet.
     pub header: u32,
-    /// What the target of a probe answers.
+    /// Response of a probe's target.
     pub answer: Option<Answer>,
-    /// The channel that is its sender's device, where there is one.
+    /// Channel of the sender's device, if it has one.
     pub device: Option<u32>,
 }
 
-/// What the target of a probe answers.
+/// Response of a probe's target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// As much as came.
+    /// Same size as the probe.
     Echo,
-    /// An ICMP error with as much of the packet as fits (RFC 1812 section 4.3.2.3, RFC 4443
-    /// section 2.4).
+    /// ICMP error with as much of the probe as fits (RFC 1812 section 4.3.2.3, RFC 4443 section 2.4).
     Unreachable(Family),
 }
 
 impl Answer {
-    /// Bytes at the IP layer of the answer to a packet of so many.
+    /// Returns the size of the response to a probe of `packet` bytes, both at the IP layer.
     pub fn size(self, packet: u32) -> u32 {
         match self {
             Answer::Echo => packet,
@@ -57,37 +56,37 @@ impl Answer {
 }
 
 impl Group {
-    /// Payload bytes of a full segment; 1 where there are no segments.
+    /// Returns the payload of a full segment, bytes; 1 for flows without segments.
     pub fn segment_size(&self) -> u32 {
         self.tcp.as_ref().map_or(1, |config| config.max_segment_size)
     }
 }
 
-/// A TCP sender and the little the world keeps beside it.
+/// A TCP sender and its simulation state.
 #[derive(Debug)]
 pub struct SenderSlot {
-    /// The protocol machine.
+    /// Protocol state machine.
     pub tcp: tcp::Sender,
-    /// When the world will wake it at the latest.
+    /// Time at which the timer is set to fire.
     pub wake: Instant,
-    /// Its group.
+    /// Index of the flow group.
     pub group: u32,
-    /// Whether the connection has begun.
+    /// True if the connection has started.
     pub started: bool,
 }
 
-/// A TCP receiver and the little the world keeps beside it.
+/// A TCP receiver and its simulation state.
 #[derive(Debug)]
 pub struct ReceiverSlot {
-    /// The protocol machine.
+    /// Protocol state machine.
     pub tcp: tcp::Receiver,
-    /// When the world will wake it at the latest.
+    /// Time at which the timer is set to fire.
     pub wake: Instant,
-    /// Its group.
+    /// Index of the flow group.
     pub group: u32,
 }
 
-/// Who gets what a source emits.
+/// Destination of a source's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A TCP sender.
@@ -100,13 +99,13 @@ pub enum Target {
 #[derive(Debug)]
 pub struct SourceSlot {
     source: Source,
-    /// Who gets what it emits.
+    /// Destination of the data.
     pub target: Target,
-    /// Its group.
+    /// Index of the flow group.
     pub group: u32,
-    /// When it emits next, and how many bytes.
+    /// Time and bytes of the next emission.
     pub next: Option<(Instant, u64)>,
-    /// The line whose departures make it emit, where no timer is needed.
+    /// Line whose departures trigger emissions, if no timer is needed.
     pub line: Option<u32>,
     stop: Instant,
 }
@@ -132,7 +131,7 @@ impl SourceSlot {
         slot
     }
 
-    /// Draws the emission after the present one.
+    /// Draws the next emission.
     #[inline]
     pub fn advance(&mut self) {
         let Some((at, _)) = self.next else { return };
@@ -143,27 +142,27 @@ impl SourceSlot {
     }
 }
 
-/// Every endpoint of a plan. TCP flows and UDP flows are numbered apart, in the plan's order.
+/// All endpoints of a plan. TCP flows and UDP flows are numbered separately, in the plan's order.
 #[derive(Debug, Default)]
 pub struct Hosts {
-    /// Per flow group.
+    /// Flow groups.
     pub groups: Vec<Group>,
-    /// Per TCP flow.
+    /// Sender of each TCP flow.
     pub senders: Vec<SenderSlot>,
-    /// Per TCP flow.
+    /// Receiver of each TCP flow.
     pub receivers: Vec<ReceiverSlot>,
-    /// Per flow with a pattern other than bulk.
+    /// Source of each flow with a pattern other than bulk.
     pub sources: Vec<SourceSlot>,
-    /// Per UDP flow, probing ones included: its group.
+    /// Flow group of each UDP flow, including probes.
     pub udp: Vec<u32>,
-    /// Number of TCP flows that carry patterns; those of dialogues come after them.
+    /// Number of TCP flows that carry patterns; TCP flows of dialogues follow them.
     pub pattern_senders: usize,
-    /// Per member of a flow group that is a dialogue.
+    /// Dialogue of each member of a flow group that is a dialogue.
     pub dialogues: Vec<Dialogue>,
 }
 
 impl Hosts {
-    /// Every endpoint, before the first packet.
+    /// Creates all endpoints, before the first packet.
     pub fn new(plan: &Plan, routes: &Routes, seed: u64, grid: Grid) -> Hosts {
         let mut hosts = Hosts::default();
         for (index, group) in plan.flows.iter().enumerate() {
@@ -204,7 +203,10 @@ impl Hosts {
             let dialogue = Dialogue::new(group, application, groups, first, start, &stream, grid);
             for _ in 0..dialogue.connections.len() {
                 for group in groups {
-                    let config = self.groups[group as usize].tcp.as_ref().expect("connections are TCP's");
+                    let config = self.groups[group as usize]
+                        .tcp
+                        .as_ref()
+                        .expect("only TCP dialogues have connections");
                     let (sender, receiver) = (tcp::Sender::new(config), tcp::Receiver::new(config));
                     let wake = Instant::NEVER;
                     self.senders.push(SenderSlot { tcp: sender, wake, group, started: true });
@@ -223,7 +225,7 @@ impl Hosts {
         let transport_header = match &tcp {
             Some(config) if config.timestamps => wire::TCP_HEADER + wire::TCP_TIMESTAMPS,
             Some(_) => wire::TCP_HEADER,
-            // ICMP's header is as long.
+            // The ICMP header has the same length.
             None => wire::UDP_HEADER,
         };
         let answer = match group.transport {

@@ -1,7 +1,7 @@
-//! Drives the core in virtual time: a plan and a seed in, an outcome out.
+//! Runs a plan in virtual time on the core and returns its outcome.
 //!
-//! The same plan and seed give the same outcome, to the last bit, on any machine.
-//! docs/simulator.md tells what is modelled.
+//! The same plan and seed give a bit-identical outcome on any machine. docs/simulator.md describes the
+//! models.
 //!
 //! ```
 //! use netstage_scenario::{Options, parse};
@@ -33,7 +33,7 @@ use netstage_core::queue;
 use netstage_scenario::outcome::{Attendant, Outcome};
 use netstage_scenario::plan::{Link, Plan, Transport};
 
-/// What of a plan cannot be simulated, in words; `None` where all can.
+/// Returns the first feature of a plan that cannot be simulated, as a message; `None` if all can.
 pub fn refusal(plan: &Plan) -> Option<String> {
     if let Some(routing) = &plan.routing {
         return Some(format!(
@@ -68,25 +68,24 @@ pub fn refusal(plan: &Plan) -> Option<String> {
     ))
 }
 
-/// The caller asked for an end before the run had one.
+/// The caller stopped the run before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 
-/// How a run is driven; the results do not depend on it.
+/// Options of the event loop; they do not change the results.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Work out channels that only one other feeds without an event of their own.
+    /// Process a channel with a single feeder without events of its own.
     pub merge: bool,
 }
 
-/// Runs a plan with the random streams of `seed`. `attendant` is asked now and then, and told at
-/// the end of each bin.
-/// Panics where [`refusal`] refuses the plan.
+/// Runs a plan with the random streams of `seed`. `attendant` is polled for a stop request, and notified at
+/// the end of each bin. Panics if [`unsupported_feature`] rejects the plan.
 pub fn run(plan: &Plan, seed: u64, attendant: &dyn Attendant) -> Result<Outcome, Interrupted> {
     run_with(plan, seed, Options { merge: true }, attendant)
 }
 
-/// As [`run`], driven as `options` say.
+/// Runs a plan as [`run`] does, with options.
 pub fn run_with(
     plan: &Plan,
     seed: u64,
@@ -98,7 +97,8 @@ pub fn run_with(
     let listens = attendant.listens();
     let end_bin = |world: &mut world::World, bin| {
         samples.take(world, bin);
-        // Links are worked out ahead of time and senders behind it: only the bin before is settled.
+        // Links are computed ahead of the current time and senders behind it, so only the previous bin is
+        // final.
         if listens && bin > 0 {
             attendant.bins_ended(&mut || recorder::so_far(world, &samples, bin));
         }
@@ -110,21 +110,21 @@ pub fn run_with(
     Ok(recorder::outcome(&world, &samples))
 }
 
-/// What the PE routers of a run were told and decided.
+/// Inputs and decisions of one ingress PE during a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decisions {
-    /// The VPNs that enter at the PE, indices in the plan: their flows' numbers in `events` are
-    /// their places here.
+    /// VPNs that enter at the PE, as indices in the plan. A flow number in `events` is an index into this
+    /// list.
     pub vpns: Vec<usize>,
-    /// All of it, in order.
+    /// Events in chronological order.
     pub events: Vec<Event>,
 }
 
-/// Runs a plan as [`run`] does, for what each PE where VPNs enter was told and decided.
+/// Runs a plan as [`run`] does and returns the inputs and decisions of each ingress PE.
 pub fn decisions(plan: &Plan, seed: u64) -> Vec<Decisions> {
     let mut world = world::World::new(plan, seed, true);
     world.record_decisions();
     world.run(&|| false, |_, _| {});
-    let of = |(vpns, events)| Decisions { vpns, events };
-    world.decisions().into_iter().map(of).collect()
+    let decisions = |(vpns, events)| Decisions { vpns, events };
+    world.decisions().into_iter().map(decisions).collect()
 }

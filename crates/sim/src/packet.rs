@@ -1,4 +1,4 @@
-//! The simulator's packet: a small descriptor, copied from ring to ring.
+//! The simulator's packet: a small descriptor, copied between rings.
 
 use netstage_core::fair;
 use netstage_core::packet::{self, Ecn};
@@ -6,54 +6,54 @@ use netstage_core::tcp;
 use netstage_core::time::Instant;
 use netstage_core::traffic::application::Message;
 
-/// A packet under way.
+/// A packet in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// The step of its route it takes next.
+    /// Next step of the route.
     pub step: u32,
-    /// Flow (of all members of all groups), or VPN for management packets.
+    /// Flow number over the members of all groups; the VPN for management packets.
     pub flow: u32,
     /// Bytes at the IP layer.
     pub size: u32,
-    /// VPN, or the number of VPNs for what is in none.
+    /// VPN; the number of VPNs for packets outside any VPN.
     pub class: u16,
-    /// Codepoint in the IP header.
+    /// ECN codepoint in the IP header.
     pub ecn: Ecn,
-    /// Counted as background load.
+    /// Packet counts as background load.
     pub background: bool,
-    /// What it carries.
+    /// Content of the packet.
     pub body: Body,
 }
 
-/// What a packet carries.
+/// Content of a packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Body {
     /// A TCP segment.
     Data(tcp::Data),
-    /// A TCP acknowledgement.
+    /// A TCP ACK.
     Ack(tcp::Ack),
     /// A datagram.
     Datagram {
-        /// When its application sent it.
+        /// Time at which the application sent the datagram.
         sent: Instant,
-        /// Wrong bits that a comparison of its payload would find.
+        /// Number of bit errors that a comparison of the payload would detect.
         wrong_bits: u32,
     },
-    /// A message of an application in a datagram; the flow is twice that of its dialogue,
-    /// and one more from the server.
+    /// An application message in a datagram. The flow number is twice that of the dialogue, plus one for
+    /// messages from the server.
     Message(Message),
-    /// A probe that its target answers, and when it was sent.
+    /// A probe and the time it was sent; its target answers it.
     Probe(Instant),
-    /// The answer to a probe.
+    /// A response to a probe.
     Answer {
-        /// When the probe was sent.
+        /// Time at which the probe was sent.
         sent: Instant,
-        /// When its target answered.
+        /// Time at which the target responded.
         answered: Instant,
     },
-    /// A question from ingress to egress PE.
+    /// A query from ingress PE to egress PE.
     Query(fair::Query),
-    /// The egress PE's answer.
+    /// A reply from egress PE to ingress PE.
     Reply(fair::Reply),
 }
 
@@ -80,9 +80,9 @@ impl packet::Packet for Packet {
 
     #[inline]
     fn flow_key(&self) -> u64 {
-        // Data and acknowledgements are told apart, as their 5-tuples would be.
+        // Data and ACKs have different keys, as their 5-tuples differ.
         let reverse = matches!(self.body, Body::Ack(_) | Body::Reply(_) | Body::Answer { .. });
-        // Dialogues over datagrams are numbered apart from other flows.
+        // Dialogues over datagrams have their own numbering.
         let dialogue = matches!(self.body, Body::Message(_));
         u64::from(dialogue) << 33 | u64::from(self.flow) << 1 | u64::from(reverse)
     }

@@ -1,5 +1,5 @@
-//! Provider edges in virtual time: one [`Edge`] per ingress PE, as in the router, and what a run
-//! counts of each VPN.
+//! Provider edges in virtual time: one [`Edge`] per ingress PE, as in the router, and the counters of each
+//! VPN.
 
 use crate::bins::{Bins, Grid};
 use crate::packet::Packet;
@@ -10,43 +10,43 @@ use netstage_core::time::{Duration, Instant};
 use netstage_scenario::plan::{self, Plan};
 use netstage_wire::Encapsulation;
 
-/// A PE where VPNs enter.
+/// An ingress PE.
 #[derive(Debug)]
 pub struct Pe {
-    /// Its VPN flows, in the plan's order.
+    /// VPN flows of the PE, in the plan's order.
     pub flows: Tape<Packet>,
     /// The VPN of each flow.
     pub vpns: Vec<u32>,
-    /// When the world will wake it.
+    /// Time of the PE's timer.
     pub wake: Instant,
 }
 
-/// What a run keeps of a VPN.
+/// State and counters of a VPN.
 #[derive(Debug)]
 pub struct Vpn {
-    /// The PE where it enters.
+    /// Index of the ingress PE.
     pub pe: u32,
-    /// Its flow there.
+    /// Flow number at the ingress PE.
     pub flow: u32,
-    /// What its packets have around them between the PEs.
+    /// Encapsulation between the PEs.
     pub encapsulation: Encapsulation,
-    /// What the egress PE keeps.
+    /// State at the egress PE.
     pub egress: Egress,
     /// Bytes that reached the egress PE, per bin.
     pub bytes: Bins,
-    /// Packets the ingress PE refused or dropped, per bin.
+    /// Packets rejected or dropped by the ingress PE, per bin.
     pub queue_drops: Bins,
-    /// Packets times nanoseconds spent waiting at the ingress PE, per bin.
+    /// Waiting time at the ingress PE, summed over packets, in nanoseconds per bin.
     pub waiting: Bins,
-    /// How many wait.
+    /// Packets waiting at the ingress PE.
     queue_len: u64,
-    /// Since when that is so.
+    /// Time at which `queue_len` last changed.
     waiting_since: Instant,
-    /// The VPN whose published state this one follows.
+    /// Reference VPN whose published state this VPN uses.
     pub reference: Option<usize>,
 }
 
-/// The PEs where a plan's VPNs enter, and the VPNs.
+/// Builds the ingress PEs and the VPNs of a plan.
 pub fn all(plan: &Plan, seed: u64, grid: Grid) -> (Vec<Pe>, Vec<Vpn>) {
     let mut nodes: Vec<usize> = plan.vpns.iter().map(|vpn| vpn.ingress).collect();
     nodes.sort_unstable();
@@ -59,14 +59,14 @@ pub fn all(plan: &Plan, seed: u64, grid: Grid) -> (Vec<Pe>, Vec<Vpn>) {
     let mut pes: Vec<Pe> = nodes.iter().map(pe).collect();
     let mut vpns = Vec::with_capacity(plan.vpns.len());
     for (index, vpn) in plan.vpns.iter().enumerate() {
-        let number = nodes.binary_search(&vpn.ingress).expect("every ingress is among them");
+        let number = nodes.binary_search(&vpn.ingress).expect("every ingress has a PE");
         let pe = &mut pes[number];
         let salts = Stream::new(seed, &format!("vpn.{}", vpn.name));
         let flow = pe.flows.edge_mut().add(Instant::ZERO, &vpn.settings, salts);
         pe.vpns.push(index as u32);
         vpns.push(Vpn::new(vpn, (number as u32, flow as u32), grid));
     }
-    // A reference asks soon, whether it has something to send or not: others wait for what it measures.
+    // Reference VPNs must query early even without traffic, because other VPNs wait for their measurements.
     for reference in vpns.iter().filter_map(|vpn: &Vpn| vpn.reference) {
         let Vpn { pe, flow, .. } = vpns[reference];
         pes[pe as usize].flows.wake(Instant::ZERO, flow as usize);
@@ -93,7 +93,8 @@ impl Vpn {
         }
     }
 
-    /// Accounts for the time its queue had the length before; from now on so many packets wait.
+    /// Adds the waiting time since the last change at the old queue length, then sets the length to
+    /// `queue_len`.
     #[inline]
     pub fn account(&mut self, now: Instant, queue_len: usize) {
         let waited = now.since(self.waiting_since).0 * self.queue_len;
@@ -103,12 +104,12 @@ impl Vpn {
         (self.queue_len, self.waiting_since) = (queue_len as u64, now);
     }
 
-    /// Packets that wait at its ingress.
+    /// Returns the number of packets waiting at the ingress PE.
     pub fn queue_len(&self) -> u64 {
         self.queue_len
     }
 
-    /// Its window, where it has one.
+    /// Returns the VPN's window control, if it has one.
     pub fn window<'a>(&self, pes: &'a [Pe]) -> Option<&'a Ingress<Packet>> {
         pes[self.pe as usize].flows.window(self.flow as usize)
     }

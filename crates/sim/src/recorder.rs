@@ -1,4 +1,4 @@
-//! From what the world counted to an outcome.
+//! Builds an outcome from the counters of a simulation.
 
 use crate::channel::Kind;
 use crate::route::channel_of;
@@ -14,14 +14,14 @@ use netstage_scenario::{quality, window};
 pub struct Samples {
     /// Per VPN: window, a, b, loss, round trip, packets lost so far.
     vpns: Vec<[Vec<f64>; 6]>,
-    /// Per TCP flow, where detail is asked: window, round trip, retransmissions so far.
+    /// Per TCP flow, if detail is requested: window, round trip, retransmissions so far.
     flows: Vec<[Vec<f64>; 3]>,
-    /// Per channel: nanoseconds busy and packets marked so far, of full links.
+    /// Per channel with a full link: nanoseconds busy and packets marked so far.
     links: Vec<[Vec<f64>; 2]>,
 }
 
 impl Samples {
-    /// Nothing sampled yet.
+    /// Creates empty samples.
     pub fn new(world: &World) -> Samples {
         let flows = if world.plan.measure.flow_detail { world.hosts.pattern_senders } else { 0 };
         Samples {
@@ -31,7 +31,7 @@ impl Samples {
         }
     }
 
-    /// Takes the samples of the end of a bin.
+    /// Samples a simulation at the end of a bin.
     pub fn take(&mut self, world: &mut World, bin: usize) {
         let now = Instant::ZERO + world.grid.interval * (bin as u64 + 1);
         for (values, vpn) in self.vpns.iter_mut().zip(&mut world.vpns) {
@@ -68,20 +68,20 @@ impl Samples {
     }
 }
 
-/// Turns cumulative values into those of each bin.
+/// Converts cumulative values to values per bin.
 fn differences(values: &[f64], scale: f64) -> Vec<f64> {
     let before = std::iter::once(0.0).chain(values.iter().copied());
     values.iter().zip(before).map(|(value, before)| (value - before) * scale).collect()
 }
 
-/// What a world that goes on has found in its first `bins` bins, all of them settled.
+/// Returns the outcome of a running simulation for its first `bins` bins, which must be final.
 pub fn so_far(world: &World, samples: &Samples, bins: usize) -> Outcome {
     let mut outcome = outcome(world, samples);
     outcome.truncate(bins);
     outcome
 }
 
-/// The outcome of a world that has run to its end.
+/// Returns the outcome of a finished simulation.
 pub fn outcome(world: &World, samples: &Samples) -> Outcome {
     let mut series = Vec::new();
     let mut distributions = Vec::new();
@@ -120,8 +120,8 @@ fn record_flows(
             }
             let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
             let datagrams = !matches!(group.transport, Transport::Tcp(_));
-            let place = if datagrams { world.hosts.senders.len() + udp } else { tcp };
-            if let Some(lost) = world.flow_lost.get(place) {
+            let sender = if datagrams { world.hosts.senders.len() + udp } else { tcp };
+            if let Some(lost) = world.flow_lost.get(sender) {
                 push(Metric::FlowLost, lost.iter().map(|count| *count as f64).collect());
             }
             if datagrams {
@@ -156,10 +156,10 @@ fn record_flows(
             let flows = world.hosts.pattern_senders;
             let bits = |bin: usize| world.tcp_bytes[bin * flows + tcp] as f64 * 8.0 / seconds;
             push(Metric::FlowThroughput, (0..world.grid.bins).map(bits).collect());
-            if let Some([window, round_trip, sent_again]) = samples.flows.get(tcp) {
+            if let Some([window, round_trip, retransmissions]) = samples.flows.get(tcp) {
                 push(Metric::FlowWindow, window.clone());
                 push(Metric::FlowRoundTrip, round_trip.clone());
-                push(Metric::FlowRetransmissions, differences(sent_again, 1.0));
+                push(Metric::FlowRetransmissions, differences(retransmissions, 1.0));
             }
             if let Some(bins) = world.watch.of(tcp, Instant::ZERO + world.plan.duration) {
                 series.extend(window::series(&subject, world.grid.interval, &bins));
@@ -203,15 +203,15 @@ fn record_dialogue(
 fn record_vpns(world: &World, samples: &Samples, series: &mut Vec<Series>) {
     let seconds = world.grid.interval.as_secs_f64();
     for (index, vpn) in world.plan.vpns.iter().enumerate() {
-        let (kept, sampled) = (&world.vpns[index], &samples.vpns[index]);
+        let (state, sampled) = (&world.vpns[index], &samples.vpns[index]);
         let mut push = |metric, values| series.push(Series { metric, subject: vpn.name.clone(), values });
-        push(Metric::VpnThroughput, kept.bytes.scaled(8.0 / seconds));
+        push(Metric::VpnThroughput, state.bytes.scaled(8.0 / seconds));
         if !vpn.settings.may_wait() {
             continue;
         }
-        push(Metric::VpnQueue, kept.waiting.scaled(1e-9 / seconds));
-        push(Metric::VpnQueueDrops, kept.queue_drops.scaled(1.0));
-        if kept.window(&world.pes).is_some() {
+        push(Metric::VpnQueue, state.waiting.scaled(1e-9 / seconds));
+        push(Metric::VpnQueueDrops, state.queue_drops.scaled(1.0));
+        if state.window(&world.pes).is_some() {
             let [window, increase, decrease, loss, round_trip, lost] = sampled;
             push(Metric::VpnWindow, window.clone());
             push(Metric::VpnIncrease, increase.clone());
@@ -266,8 +266,8 @@ fn warnings(world: &World) -> Vec<String> {
     infeasible
         .map(|(vpn, _)| {
             format!(
-                "vpn.{}: its weight asks for a decrease b of 1 or more; its share falls short. \
-                 Use rule = \"decrease-then-increase\" or a larger weight.",
+                "vpn.{}: the weight needs a decrease b of 1 or more, so the VPN gets less than its share; \
+                 use rule = \"decrease-then-increase\" or a larger weight",
                 vpn.name
             )
         })

@@ -1,9 +1,9 @@
-//! Routes as flat lists of steps, and which of them need an event.
+//! Routes as flat lists of steps, with a mark on the steps that need an event.
 //!
-//! A packet that leaves a plain first-in first-out channel arrives at a time known when
-//! it enters. If every packet of the next channel comes through this one, the next
-//! channel can be worked out at once, exactly, and no event is spent. A step needs an
-//! event where paths join, where a decision depends on feedback, or at an endpoint.
+//! A plain first-in first-out channel knows the arrival time of a packet when the packet enters. If all
+//! packets of the next channel come through this one, the next channel can be computed immediately and
+//! exactly, without an event. A step needs an event if paths join there, if a decision depends on feedback,
+//! or at an endpoint.
 
 use netstage_core::fair::Control;
 use netstage_core::quantity::{BitRate, Capacity};
@@ -13,107 +13,107 @@ use netstage_core::{link, queue};
 use netstage_scenario::plan::{Crossing, FlowGroup, Hop, Plan, Transport};
 use std::borrow::Cow;
 
-/// What a packet meets on its way.
+/// One step of a packet's route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Crosses one direction of a link.
+    /// Cross one direction of a link.
     Channel(u32),
-    /// Waits at the ingress PE of a VPN, in one of its classes, and is encapsulated.
+    /// Wait at the ingress PE of a VPN in one of its traffic classes, then be encapsulated.
     Ingress(u32, u16),
-    /// Is encapsulated where nothing waits: at an ingress PE without control, or on the way back.
+    /// Be encapsulated without waiting: at an ingress PE without control, or in the reverse direction.
     Encapsulate(u32),
-    /// Is what it was before, on the way back.
+    /// Be decapsulated, in the reverse direction.
     Decapsulate(u32),
-    /// Gets a tunnel's headers around it.
+    /// Add a tunnel's headers.
     Protect(u32),
-    /// Loses them.
+    /// Remove a tunnel's headers.
     Unprotect(u32),
-    /// Is counted by the egress PE of a VPN; a query takes the count along.
+    /// Be counted by the egress PE of a VPN; a query takes the count along.
     Egress(u32),
-    /// Ends at a TCP receiver.
+    /// End at a TCP receiver.
     Receiver,
-    /// Ends at a TCP sender.
+    /// End at a TCP sender.
     Sender,
-    /// Ends at a UDP receiver.
+    /// End at a UDP receiver.
     Sink,
-    /// Ends at one end of a dialogue over datagrams: 0 the client, 1 the server.
+    /// End at an endpoint of a dialogue over datagrams: 0 is the client, 1 the server.
     Peer(u8),
-    /// A probe ends at its target, which answers.
+    /// End of a probe at its target, which sends a response.
     Target,
-    /// An answer to a probe ends at the prober.
+    /// End of a probe's response at the prober.
     Prober,
-    /// A query ends at the egress PE, which sends the reply.
+    /// End of a query at the egress PE, which sends the reply.
     Answer(u32),
-    /// A reply ends at the ingress PE.
+    /// End of a reply at the ingress PE.
     Report(u32),
 }
 
-/// A step, and whether the channel before it can take it without an event.
+/// A step of a route.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteStep {
-    /// The step.
+    /// Kind of the step.
     pub step: Step,
-    /// Reached without an event from a plain channel.
+    /// True if the preceding plain channel can process the step without an event.
     pub merged: bool,
 }
 
-/// All routes of a plan. A route is an index into `steps`; it ends at an endpoint.
+/// All routes of a plan. A route is an index into `steps` and ends at an endpoint.
 #[derive(Debug, Default)]
 pub struct Routes {
-    /// Every route, one after the other.
+    /// Steps of all routes, concatenated.
     pub steps: Vec<RouteStep>,
-    /// Per flow group: from sender to receiver.
+    /// Per flow group: route from sender to receiver.
     pub forward: Vec<u32>,
-    /// Per flow group: from receiver to sender, for TCP.
+    /// Per flow group: route from receiver to sender, for ACKs and responses to probes.
     pub reverse: Vec<u32>,
-    /// Per flow group that is a dialogue: its data from server to client.
+    /// Per flow group that is a dialogue: route of the data from server to client.
     pub answers: Vec<u32>,
-    /// Per flow group that is a dialogue over TCP: the client's acknowledgements.
+    /// Per flow group that is a dialogue over TCP: route of the client's ACKs.
     pub answer_acks: Vec<u32>,
-    /// Per VPN with a window: from ingress to egress PE, for queries.
+    /// Per VPN with a window: route of queries from ingress to egress PE.
     pub query: Vec<u32>,
-    /// Per VPN with a window: from egress to ingress PE, for replies.
+    /// Per VPN with a window: route of replies from egress to ingress PE.
     pub reply: Vec<u32>,
-    /// Per channel: some packets of it need an event at its far end.
+    /// Per channel: whether some of its packets need an event at its far end.
     pub needs_line: Vec<bool>,
-    /// Per channel: on the route of something.
+    /// Per channel: whether it is part of any route.
     pub used: Vec<bool>,
     /// Per channel: number of distinct feeders (channels, or origins of packets).
     pub feeders: Vec<usize>,
 }
 
-/// Where the packets of a step come from.
+/// Origin of the packets of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Feeder {
     Channel(u32),
     Origin(u32),
 }
 
-/// In place of a route nothing takes.
+/// Value for a route that does not exist.
 pub const NO_ROUTE: u32 = u32::MAX;
 
-/// Index of one direction of a link among all channels.
+/// Returns the channel index of one direction of a link.
 pub fn channel_of(hop: Hop) -> u32 {
     (2 * hop.link + hop.direction) as u32
 }
 
-/// Channels of each tunnel: what protects and what unprotects packets at its first end, then at its second. What
-/// it does to a packet takes a gateway time, so it is a line of its own, to itself.
+/// Number of channels per tunnel: protection and unprotection at the first end, then at the second.
+/// Processing takes time at a gateway, so each is a channel of its own.
 const ENGINES: usize = 4;
-/// Packets that wait for a gateway's program: the queue of Linux's TUN devices.
+/// Queue of a gateway's program, packets: the queue length of Linux TUN devices.
 const ENGINE_QUEUE: u32 = 500;
 
-/// Number of channels of a plan: links, then what gateways do, then devices of hosts.
+/// Returns the number of channels of a plan: links, then gateways, then devices of hosts.
 pub fn channels_of(plan: &Plan) -> usize {
     first_device(plan) + plan.nodes.iter().filter(|node| node.device.is_some()).count()
 }
 
-/// The first channel that is a host's device.
+/// Returns the index of the first channel that is a host's device.
 pub fn first_device(plan: &Plan) -> usize {
     2 * plan.links.len() + ENGINES * plan.tunnels.len()
 }
 
-/// The channel that is the device of a node, where it has one.
+/// Returns the channel of a node's device, if it has one.
 pub fn device(plan: &Plan, node: usize) -> Option<u32> {
     plan.nodes[node].device?;
     let before = plan.nodes[..node].iter().filter(|node| node.device.is_some()).count();
@@ -124,7 +124,7 @@ fn engine(plan: &Plan, tunnel: usize, end: usize, unprotects: bool) -> u32 {
     (2 * plan.links.len() + ENGINES * tunnel + 2 * end + usize::from(unprotects)) as u32
 }
 
-/// The name of a channel, which selects its random stream, and what it does.
+/// Returns the name of a channel, which selects its random stream, and its configuration.
 pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::Config>) {
     let Some(engine) = index.checked_sub(2 * plan.links.len()) else {
         let hop = Hop { link: index / 2, direction: index % 2 };
@@ -132,22 +132,22 @@ pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::Config>) {
     };
     if let Some(number) = index.checked_sub(first_device(plan)) {
         let mut nodes = plan.nodes.iter().filter_map(|node| Some((&node.name, node.device?)));
-        let (name, device) = nodes.nth(number).expect("as many channels as devices");
+        let (name, device) = nodes.nth(number).expect("every device has a channel");
         return (format!("device.{name}"), Cow::Owned(line(device.rate, Capacity::Bytes(device.buffer))));
     }
     let tunnel = &plan.tunnels[engine / ENGINES];
     let end = engine % ENGINES / 2;
     let config = line(tunnel.service_rates[end], Capacity::Packets(ENGINE_QUEUE));
-    let does = ["protect", "unprotect"][engine % 2];
-    (format!("gateway.{}.{does}", plan.nodes[tunnel.ends[end]].name), Cow::Owned(config))
+    let operation = ["protect", "unprotect"][engine % 2];
+    (format!("gateway.{}.{operation}", plan.nodes[tunnel.ends[end]].name), Cow::Owned(config))
 }
 
-/// A line within a node.
+/// Returns the configuration of a line inside a node.
 fn line(rate: BitRate, buffer: Capacity) -> link::Config {
     link::Config::plain(rate, Duration::ZERO, buffer)
 }
 
-/// A channel whose arrivals are known when packets enter it.
+/// Returns whether a channel is plain, i.e. knows arrivals when packets enter.
 pub fn is_plain(config: &link::Config) -> bool {
     config.queue == queue::Config::DropTail
         && config.loss == 0.0
@@ -158,8 +158,8 @@ pub fn is_plain(config: &link::Config) -> bool {
 }
 
 impl Routes {
-    /// Lays out the routes of a plan. Without `merge` every step gets its event: slower,
-    /// and tested to give the same results.
+    /// Builds the routes of a plan. Without `merge` every step gets its own event, which is slower but gives
+    /// the same results (tested).
     pub fn new(plan: &Plan, merge: bool) -> Routes {
         let mut routes = Routes::default();
         for group in &plan.flows {
@@ -245,7 +245,7 @@ impl Routes {
         self.feeders = feeders_of_channel.iter().map(Vec::len).collect();
     }
 
-    /// For every step: the channel its packets come through, or their origin.
+    /// Returns per step the channel its packets come through, or their origin.
     fn feeders_of_steps(&self) -> Vec<Feeder> {
         let mut feeder = Feeder::Origin(0);
         let follow = |(index, at): (usize, &RouteStep)| {
@@ -265,13 +265,13 @@ fn channels(hops: &[Hop]) -> impl Iterator<Item = Step> + '_ {
     hops.iter().map(|hop| Step::Channel(channel_of(*hop)))
 }
 
-/// From a flow's sender to its receiver, through the VPN that carries it.
+/// Returns the steps from a flow's sender to its receiver, through the VPN that carries the flow.
 fn data_steps(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
     steps(plan, &group.path, group.vpn.map(|vpn| Carrier::new(plan, vpn, group)), end)
 }
 
-/// The way back: through a VPN of its own where there is one. Otherwise what has a VPN's headers
-/// around it one way has them on the other.
+/// Returns the steps in the reverse direction, through a reverse VPN if there is one. Otherwise packets
+/// encapsulated in the forward direction are also encapsulated in the reverse direction.
 fn steps_back(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
     let carrier = group.vpn.and_then(|index| {
         let vpn = &plan.vpns[index];
@@ -289,7 +289,7 @@ fn steps_back(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
     steps(plan, &group.reverse, carrier, end)
 }
 
-/// What happens to packets of one direction where they enter and leave a VPN.
+/// Steps at the entry and the exit of a VPN, for packets of one direction.
 struct Carrier {
     from: usize,
     to: usize,

@@ -1,5 +1,6 @@
-//! STAMP sessions (RFC 8762): what reached the session-reflector, what came back, and how long each
-//! way took. Copies that a link makes count once. Clocks agree here, and answers leave at once.
+//! STAMP sessions (RFC 8762): packets that reached the session-reflector, replies that came back, and delays
+//! per direction. Duplicates made by a link count once. In the simulator all clocks agree and replies are
+//! sent immediately.
 
 use crate::bins::Grid;
 use crate::delay::Delays;
@@ -8,7 +9,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::{Distribution, Metric, Series};
 use netstage_scenario::plan::{Direction, FlowGroup, Plan, Transport};
 
-/// What is known of one session.
+/// State of one session.
 #[derive(Debug)]
 pub struct Session {
     start: Instant,
@@ -16,18 +17,19 @@ pub struct Session {
     sent: u64,
     reflected: Sequence,
     answered: Sequence,
-    /// Of answered packets, as a session-sender knows them: there, and back.
+    /// Delays of answered packets, forward and backward, as measured by a session-sender.
     delays: [Delays; 2],
 }
 
 impl Session {
-    /// For each UDP flow of a plan, its session if it is one; none at all where no flow is.
+    /// Returns one entry per UDP flow of a plan, `None` for flows without a session; empty if the plan has no
+    /// sessions.
     pub fn all(plan: &Plan, grid: Grid) -> Vec<Option<Session>> {
         let is_session = |transport: &Transport| matches!(transport, Transport::Stamp { .. });
         if !plan.flows.iter().any(|group| is_session(&group.transport)) {
             return Vec::new();
         }
-        // As the hosts number UDP flows: members of groups that carry patterns.
+        // Same numbering as the UDP flows of hosts: members of flow groups that carry patterns.
         let datagrams = plan.flows.iter().filter(|group| {
             !matches!(group.transport, Transport::Tcp(_)) && group.traffic.pattern().is_some()
         });
@@ -46,18 +48,18 @@ impl Session {
         members.map(session).collect()
     }
 
-    /// A packet was sent.
+    /// Records a packet sent.
     pub fn handle_sent(&mut self) {
         self.sent += 1;
     }
 
-    /// The packet sent then reached the reflector.
+    /// Records the arrival at the reflector of the packet sent at `sent`.
     pub fn handle_reflected(&mut self, sent: Instant) {
         let number = self.number(sent);
         self.reflected.handle_packet(number);
     }
 
-    /// The answer to the packet sent then came back; false where it is a copy.
+    /// Records the reply to the packet sent at `sent`; returns false for a duplicate.
     pub fn handle_answer(&mut self, now: Instant, sent: Instant, answered: Instant) -> bool {
         let number = self.number(sent);
         let new = matches!(self.answered.handle_packet(number), Arrival::Newest { .. } | Arrival::Late);
@@ -69,12 +71,12 @@ impl Session {
         new
     }
 
-    /// Packets lost in each direction, in the last bin, since only the end tells; and the clocks'
-    /// error.
+    /// Returns the packets lost per direction, all in the last bin because they are known only at the end,
+    /// and the clock error, which is zero.
     pub fn series(&self, subject: &str, bins: usize) -> Vec<Series> {
         let reflected = self.reflected.received();
         let lost = [self.sent - reflected, reflected - self.answered.received()];
-        let of_directions = Direction::BOTH.into_iter().zip(lost).map(|(direction, lost)| {
+        let per_direction = Direction::BOTH.into_iter().zip(lost).map(|(direction, lost)| {
             let mut values = vec![0.0; bins];
             if let Some(last) = values.last_mut() {
                 *last = lost as f64;
@@ -83,16 +85,16 @@ impl Session {
         });
         let exact =
             Series { metric: Metric::FlowClockError, subject: subject.into(), values: vec![0.0; bins] };
-        of_directions.chain([exact]).collect()
+        per_direction.chain([exact]).collect()
     }
 
-    /// How often each delay, and each difference of delays, occurred in each direction.
+    /// Returns the distributions of delay and delay variation per direction.
     pub fn distributions(&self, subject: &str) -> Vec<Distribution> {
-        let of_directions = Direction::BOTH.into_iter().zip(&self.delays);
-        of_directions.flat_map(|(direction, delays)| delays.distributions(&direction.of(subject))).collect()
+        let per_direction = Direction::BOTH.into_iter().zip(&self.delays);
+        per_direction.flat_map(|(direction, delays)| delays.distributions(&direction.of(subject))).collect()
     }
 
-    /// Every packet has a time of its own.
+    /// Returns the sequence number of the packet sent at `sent`.
     fn number(&self, sent: Instant) -> u64 {
         sent.since(self.start).0 / self.interval.0.max(1)
     }
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_count_once_and_delays_are_those_of_answered_packets() {
+    fn duplicates_count_once_and_only_answered_packets_have_delays() {
         let grid = Grid { interval: Duration(1_000_000), bins: 1 };
         let mut session = Session {
             start: Instant(0),
@@ -114,23 +116,23 @@ mod tests {
             delays: [Delays::new(grid), Delays::new(grid)],
         };
         (0..5).for_each(|_| session.handle_sent());
-        // The first and the third are lost on the way there, the fifth on the way back.
+        // The first and third packets are lost forward, the fifth backward.
         for sent in [200, 400, 200, 500] {
             session.handle_reflected(Instant(sent));
         }
         assert!(session.handle_answer(Instant(460), Instant(400), Instant(420)));
-        assert!(session.handle_answer(Instant(470), Instant(200), Instant(230)), "late, but new");
-        assert!(!session.handle_answer(Instant(480), Instant(200), Instant(235)), "a copy");
+        assert!(session.handle_answer(Instant(470), Instant(200), Instant(230)), "late but new");
+        assert!(!session.handle_answer(Instant(480), Instant(200), Instant(235)), "duplicate");
         let series = session.series("sla", 1);
         let found: Vec<(&str, f64)> =
             series.iter().map(|series| (series.subject.as_str(), series.values[0])).collect();
         assert_eq!(found, [("sla[forward]", 2.0), ("sla[backward]", 1.0), ("sla", 0.0)]);
         let distributions = session.distributions("sla");
-        let of = |metric, subject: &str| {
+        let buckets = |metric, subject: &str| {
             let mut found = distributions.iter();
             found.find(|d| d.metric == metric && d.subject == subject).unwrap().buckets.clone()
         };
-        assert_eq!(of(Metric::FlowDelay, "sla[forward]"), [(20, 1), (30, 1)]);
-        assert_eq!(of(Metric::FlowDelay, "sla[backward]"), [(40, 1), (240, 1)]);
+        assert_eq!(buckets(Metric::FlowDelay, "sla[forward]"), [(20, 1), (30, 1)]);
+        assert_eq!(buckets(Metric::FlowDelay, "sla[backward]"), [(40, 1), (240, 1)]);
     }
 }

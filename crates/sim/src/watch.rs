@@ -1,4 +1,4 @@
-//! What happens to the windows of TCP flows, where a plan asks for it.
+//! Histories of TCP windows, recorded if the plan requests them.
 
 use netstage_core::tcp::event::{Event, FlowEvent, Kind};
 use netstage_core::tcp::history::{Bin, History, Joined};
@@ -8,17 +8,17 @@ use netstage_core::time::Instant;
 use crate::bins::Grid;
 use std::ops::Range;
 
-/// The histories of all flows, and what holds each back; empty unless asked for.
+/// Window histories and limiting causes of all flows; empty unless requested.
 #[derive(Debug, Default)]
 pub struct Watch(Vec<(History, Limited)>);
 
 impl Watch {
-    /// Of so many flows.
+    /// Creates histories for `flows` flows.
     pub fn new(grid: Grid, flows: usize) -> Watch {
         Watch(vec![(History::new(grid.interval, grid.bins), Limited::default()); flows])
     }
 
-    /// An acknowledgement has arrived, and is to be processed.
+    /// Records an ACK that has arrived and is about to be processed.
     #[inline]
     pub fn acknowledged(&mut self, now: Instant, flow: u32, sender: &Sender, config: &Config) {
         let Some((history, limited)) = self.0.get_mut(flow as usize) else { return };
@@ -29,7 +29,7 @@ impl Watch {
         history.handle(&FlowEvent { time: now, kind: Kind::Acknowledged, snapshot });
     }
 
-    /// Something was done with a sender that may have changed its window.
+    /// Records a possible window change of a sender.
     #[inline]
     pub fn changed(&mut self, now: Instant, flow: u32, sender: &mut Sender, config: &Config) {
         let Some((history, _)) = self.0.get_mut(flow as usize) else { return };
@@ -41,12 +41,13 @@ impl Watch {
         history.handle(&FlowEvent { time: now, kind, snapshot: sender.snapshot(config) });
     }
 
-    /// A flow's history up to `end`.
+    /// Returns the history of a flow up to `end`.
     pub fn of(&self, flow: usize, end: Instant) -> Option<Vec<Bin>> {
         self.0.get(flow).map(|(history, _)| history.clone().finish(end))
     }
 
-    /// The history of what one end of a dialogue sends: in every second flow of these.
+    /// Returns the joint history of the flows sent by one endpoint of a dialogue: every second flow of
+    /// `flows`.
     pub fn of_end(&self, flows: Range<usize>, grid: Grid, end: Instant) -> Option<Vec<Bin>> {
         let mut joined = Joined::new(grid.interval, grid.bins);
         let mut any = false;

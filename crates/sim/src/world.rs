@@ -1,4 +1,4 @@
-//! The event loop: pops the earliest arrival or timer and follows the packet.
+//! The event loop: takes the earliest arrival or timer and follows the packet.
 
 mod connections;
 mod damage;
@@ -27,57 +27,56 @@ use netstage_scenario::outcome::Totals;
 use netstage_scenario::plan::{Plan, Tunnel};
 use timers::Timer;
 
-/// Stands for "this channel has no line".
+/// Value of `line_of` for channels without a line.
 const NO_LINE: u32 = u32::MAX;
 
-/// A plan under way.
+/// A running simulation of a plan.
 pub struct World<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) grid: Grid,
     pub(crate) routes: Routes,
     pub(crate) channels: Vec<Channel>,
-    /// Per channel: its place among the lines.
+    /// Per channel: index of its line, or [`NO_LINE`].
     line_of: Vec<u32>,
-    /// Per line: its channel.
+    /// Per line: index of its channel.
     channel_of: Vec<u32>,
     lines: Tournament,
     timers: Tournament,
-    /// One per PE, apart from those of hosts: they are few and busy.
+    /// One timer per PE, separate from the hosts' timers because PE timers are few and busy.
     pe_timers: Tournament,
     pub(crate) hosts: Hosts,
     pub(crate) pes: Vec<Pe>,
     pub(crate) vpns: Vec<Vpn>,
-    /// The first channel that is a host's device.
+    /// Index of the first channel that is a host's device.
     first_device: usize,
-    /// Per tunnel: bytes it puts around a packet.
+    /// Per tunnel: overhead in bytes per packet.
     tunnel_overheads: Vec<u32>,
     pub(crate) tcp_bytes: Vec<u64>,
     pub(crate) udp_bytes: Vec<Bins>,
     pub(crate) udp_offered: Vec<Bins>,
-    /// Per UDP flow; empty unless asked for.
+    /// Per UDP flow; empty unless requested.
     pub(crate) delays: Vec<Delays>,
-    /// Per UDP flow: nanoseconds answered probes were under way; empty bins for those that do not probe.
+    /// Per UDP flow: sum of round trips of answered probes, nanoseconds; empty bins for flows without probes.
     pub(crate) round_trips: Vec<Bins>,
-    /// Per UDP flow: probes answered.
+    /// Per UDP flow: number of probes answered.
     pub(crate) answers: Vec<Bins>,
-    /// Per UDP flow that is a STAMP session; empty where there is none.
+    /// Per UDP flow: its STAMP session, if any; empty if the plan has no sessions.
     pub(crate) sessions: Vec<Option<Session>>,
-    /// What became of packets with wrong bits.
+    /// Packets with bit errors.
     pub(crate) damage: Damage,
-    /// Per TCP flow, then per UDP flow, then per dialogue: packets lost, in each bin; empty
-    /// unless asked for.
+    /// Packets lost per bin: per TCP flow, then per UDP flow, then per dialogue; empty unless requested.
     pub(crate) flow_lost: Vec<Vec<u64>>,
-    /// What happens to the windows of TCP flows.
+    /// Histories of TCP windows.
     pub(crate) watch: Watch,
     pub(crate) totals: Totals,
-    /// Packets whose end was worked out but lies beyond the end of the run.
+    /// Packets whose delivery or loss was computed but lies after the end of the run.
     beyond_end: u64,
     end: Instant,
     bin: usize,
 }
 
 impl<'a> World<'a> {
-    /// A plan before its first event.
+    /// Creates a simulation of a plan before its first event.
     pub fn new(plan: &'a Plan, seed: u64, merge: bool) -> World<'a> {
         let grid = Grid {
             interval: plan.measure.interval,
@@ -157,8 +156,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A UDP source alone on its first link needs no timer: it emits its next packet when
-    /// the last one reaches the link's far end, which is always before it is due there.
+    /// Finds UDP sources that need no timer. A source alone on its first link emits its next packet when the
+    /// last one reaches the link's far end, which is always before the next packet is due there.
     fn build_pulls(&mut self, merge: bool) {
         for (index, source) in self.hosts.sources.iter_mut().enumerate() {
             let Target::Udp(_) = source.target else { continue };
@@ -197,7 +196,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs to the end, calling `sample` at the end of every bin. False if interrupted.
+    /// Runs to the end and calls `sample` at the end of every bin. Returns false if interrupted.
     pub fn run(&mut self, interrupted: &dyn Fn() -> bool, mut sample: impl FnMut(&mut World, usize)) -> bool {
         let interval = self.grid.interval;
         let mut bin_end = Instant::ZERO + interval;
@@ -237,7 +236,7 @@ impl<'a> World<'a> {
         if matches!(channel.kind, Kind::Full(_)) {
             return self.handle_link(now, line, index);
         }
-        let (_, packet) = channel.line.pop_front().expect("a line competes only while a packet is on it");
+        let (_, packet) = channel.line.pop_front().expect("a line with a time has a packet");
         let next = channel.line.front().map_or(Instant::NEVER, |(at, _)| *at);
         let pull = channel.pull;
         self.lines.set(line, next);
@@ -247,7 +246,7 @@ impl<'a> World<'a> {
         self.proceed(now, packet);
     }
 
-    /// Work of a link that is more than a plain channel.
+    /// Handles the events of a full link.
     fn handle_link(&mut self, now: Instant, line: u32, channel: u32) {
         let index = channel as usize;
         let Channel { kind: Kind::Full(link), counts, .. } = &mut self.channels[index] else {
@@ -290,7 +289,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Follows a packet, which is at its next step at `now`, as far as no event is needed.
+    /// Advances a packet that is at its next step at `now`, until a step needs an event.
     fn proceed(&mut self, mut now: Instant, mut packet: Packet) {
         loop {
             match self.routes.steps[packet.step as usize].step {
@@ -333,7 +332,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends a packet into a channel. Where the next step needs no event: when it is there.
+    /// Sends a packet into a channel. Returns the arrival time if the next step needs no event.
     #[inline]
     fn enter_channel(&mut self, now: Instant, index: u32, packet: &mut Packet) -> Option<Instant> {
         packet.step += 1;
@@ -347,7 +346,7 @@ impl<'a> World<'a> {
                 return None;
             }
         };
-        // What a device refuses of TCP stays with the host, which is told by `handle_refusal`.
+        // TCP segments rejected by a device stay with the host, whose sender is notified by `handle_refusal`.
         let kept = index as usize >= self.first_device && matches!(packet.body, Body::Data(_));
         let Some(at) = plain.enter(&mut channel.counts, now, packet, kept) else {
             self.lose(now, packet);
@@ -355,7 +354,7 @@ impl<'a> World<'a> {
         };
         self.totals.packet_hops += u64::from(at <= self.end);
         let mut next = self.routes.steps[packet.step as usize];
-        // An egress PE that only this channel feeds counts ahead of time, for queries too.
+        // An egress PE fed only by this channel counts ahead of time, also for queries.
         if let (Step::Egress(vpn), true) = (next.step, next.merged) {
             self.pass_egress(at, vpn, packet);
             packet.step += 1;
@@ -367,7 +366,8 @@ impl<'a> World<'a> {
         let line = &mut self.channels[index as usize].line;
         let was_empty = line.is_empty();
         if line.len() == line.capacity() {
-            // Long lines hold most of a large run's memory: grow by a quarter, not by half.
+            // Long lines use most of the memory of a large run, so they grow by a quarter rather than
+            // doubling.
             line.reserve_exact(line.len() / 4 + 16);
         }
         line.push_back((at, *packet));
@@ -377,7 +377,7 @@ impl<'a> World<'a> {
         None
     }
 
-    /// A packet is delivered at `now`, which may lie beyond the end of the run.
+    /// Counts a packet delivered at `now`, which may be after the end of the run.
     #[inline]
     fn deliver(&mut self, now: Instant) {
         if now > self.end {
@@ -387,7 +387,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A packet is lost at `now`, which may lie beyond the end of the run.
+    /// Counts a packet lost at `now`, which may be after the end of the run.
     #[cold]
     fn lose(&mut self, now: Instant, packet: &Packet) {
         if now > self.end {
@@ -443,7 +443,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Packets under way: on lines, in links, waiting at PEs, or worked out beyond the end.
+    /// Returns the number of packets in flight: on lines, in links, waiting at PEs, or with an outcome after
+    /// the end of the run.
     pub fn in_flight(&self) -> u64 {
         let channels = self.channels.iter().map(|channel| match &channel.kind {
             Kind::Plain(_) => channel.line.len() as u64,

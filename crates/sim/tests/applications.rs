@@ -1,4 +1,4 @@
-//! Applications, probes and IPv6 in the simulator, against figures worked out by hand.
+//! Applications, probes and IPv6 in the simulator, compared with hand calculations.
 
 mod support;
 
@@ -11,7 +11,7 @@ use netstage_scenario::plan::*;
 use netstage_sim::{Options, refusal, run, run_with};
 use support::*;
 
-/// Two hosts at the ends of a line, and a router in the middle.
+/// Returns two hosts at the ends of a line with a router in the middle.
 fn line(rate: u64, delay_ms: u64, seconds: u64) -> (Plan, Vec<usize>) {
     let mut plan = empty("applications", Duration::from_secs(seconds));
     plan.measure.flow_detail = true;
@@ -89,29 +89,29 @@ fn pages(fetching: Fetching) -> Application {
 }
 
 #[test]
-fn a_request_takes_its_round_trip() {
+fn transaction_takes_a_round_trip_and_the_service_time() {
     let (mut plan, links) = line(1_000_000_000, 10, 20);
     add(&mut plan, &links, "tcp", tcp(), exchange(1));
     add(&mut plan, &links, "udp", Transport::Udp, exchange(1));
     let outcome = simulate(&plan);
     for flow in ["tcp", "udp"] {
-        // 40 ms there and back, 3 ms of the server, and microseconds of the line.
+        // 40 ms round trip, 3 ms of the server, and microseconds on the line.
         let time = mean(&outcome, Metric::AppTransactionTime, flow);
         assert!((0.043..0.0432).contains(&time), "{flow}: {time}");
         let transactions = sum(&outcome, Metric::AppTransactions, flow);
         assert!((462.0..=466.0).contains(&transactions), "{flow}: {transactions}");
         assert_eq!(sum(&outcome, Metric::AppFailures, flow), 0.0);
-        // Payload both ways.
+        // Throughput counts the payload in both directions.
         let bytes = sum(&outcome, Metric::FlowThroughput, flow) / 8.0;
         assert!((bytes - transactions * 1_100.0).abs() <= 1_100.0, "{flow}: {bytes}");
     }
 }
 
 #[test]
-fn a_transfer_starts_slowly_on_every_new_connection() {
+fn every_new_connection_begins_with_slow_start() {
     let (mut plan, links) = line(1_000_000_000, 10, 30);
-    // 14,480 B are an initial window: one round trip after that of the handshake. Ten times
-    // as much takes the windows of 10, 20, 40 and 45 segments: the one of 64 KiB is the last.
+    // 14,480 B fit the initial window: one round trip after that of the handshake. Ten times as much takes
+    // windows of 10, 20, 40 and 45 segments; the last one is limited by the window of 64 KiB.
     for (name, segments) in [("small", 10), ("large", 100)] {
         let transfers = Transfers {
             size: Spread::constant(segments * 1_448),
@@ -130,7 +130,7 @@ fn a_transfer_starts_slowly_on_every_new_connection() {
 }
 
 #[test]
-fn pages_load_over_several_connections_or_one() {
+fn pages_load_faster_over_several_connections_or_multiplexed() {
     let load = |fetching| {
         let (mut plan, links) = line(20_000_000, 10, 60);
         add(&mut plan, &links, "web", tcp(), pages(fetching));
@@ -142,12 +142,12 @@ fn pages_load_over_several_connections_or_one() {
     let (multiplexed, six, one) =
         (load(Fetching::Multiplexed), load(Fetching::Parallel(6)), load(Fetching::Parallel(1)));
     assert!(multiplexed < one && six < one, "{multiplexed} {six} {one}");
-    // 620 kB at 20 Mbit/s take 0.25 s; nothing loads faster.
+    // 620 kB at 20 Mbit/s take 0.25 s, a lower bound of the load time.
     assert!(multiplexed > 0.26 && multiplexed < 0.8, "{multiplexed}");
 }
 
 #[test]
-fn a_call_suffers_from_a_full_queue_and_not_from_an_empty_one() {
+fn full_queue_degrades_a_call() {
     let score = |load: u64| {
         let (mut plan, links) = line(2_000_000, 10, 30);
         add(&mut plan, &links, "call", Transport::Udp, call());
@@ -163,7 +163,7 @@ fn a_call_suffers_from_a_full_queue_and_not_from_an_empty_one() {
 }
 
 #[test]
-fn video_adapts_to_what_the_line_carries_or_stalls() {
+fn video_adapts_to_the_line_or_stalls() {
     let play = |rate: u64, adaptation| {
         let (mut plan, links) = line(rate, 10, 200);
         let rates = [500, 1_000, 2_000, 4_000, 8_000].map(|rate| BitRate(rate * 1_000)).to_vec();
@@ -178,12 +178,12 @@ fn video_adapts_to_what_the_line_carries_or_stalls() {
     let (stalled, rate) = play(6_000_000, throughput);
     assert!(stalled == 0.0 && (3e6..5e6).contains(&rate), "{stalled} {rate}");
     let (stalled, rate) = play(3_000_000, Adaptation::Fixed);
-    // The payload's share of 3 Mbit/s plays 8 Mbit/s for 36 % of the time.
+    // The payload rate of a 3 Mbit/s line plays video of 8 Mbit/s for 36 % of the time.
     assert!((stalled - 0.64).abs() < 0.05 && (rate - 8e6).abs() < 1e3, "{stalled} {rate}");
 }
 
 #[test]
-fn every_model_runs_and_equal_seeds_are_equal_to_the_bit() {
+fn every_model_runs_and_equal_seeds_give_identical_results() {
     let (mut plan, links) = line(10_000_000, 5, 20);
     let ticks =
         Ticks { gap: Duration::from_millis(40), gap_scale: Duration::ZERO, size: 80.0, size_scale: 5.7 };
@@ -235,7 +235,7 @@ fn every_model_runs_and_equal_seeds_are_equal_to_the_bit() {
 }
 
 #[test]
-fn probes_come_back_and_know_their_round_trip() {
+fn probes_are_answered_and_measure_the_round_trip() {
     let (mut plan, links) = line(100_000_000, 10, 10);
     let pattern = Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 };
     plan.flow("ping", Transport::IcmpEcho, pattern.clone(), &links);
@@ -247,7 +247,7 @@ fn probes_come_back_and_know_their_round_trip() {
         let round_trip = mean(&outcome, Metric::FlowRoundTrip, flow);
         assert!((0.0401..0.0407).contains(&round_trip), "{flow}: {round_trip}");
     }
-    // 1,028 B there and back, and 1,028 B there and 576 B back.
+    // 1,028 B in each direction for the echo; 1,028 B forward and 576 B back for the ICMP error.
     let back = mean(&outcome, Metric::LinkThroughput, "a.reverse") / 8.0 / 100.0;
     assert!((back / f64::from(1_028 + 576) - 1.0).abs() < 0.01, "{back}");
     let totals = outcome.totals;
@@ -255,16 +255,16 @@ fn probes_come_back_and_know_their_round_trip() {
 }
 
 #[test]
-fn stamp_tells_loss_and_delay_of_each_direction() {
+fn stamp_measures_loss_and_delay_per_direction() {
     let (mut plan, links) = line(100_000_000, 10, 12);
     let interval = Duration::from_millis(10);
     let pattern = Pattern::Trace { packets: [(interval, 44)].into(), repeat: true };
     plan.flow("sla", Transport::Stamp { interval }, pattern, &links);
     plan.flows[0].stop = Instant::ZERO + interval * 1000 + Duration::from_millis(5);
     plan.measure.delay = true;
-    let [there, back] = &mut plan.links[0].directions;
-    (there.loss, back.loss, back.delay) = (0.1, 0.02, Duration::from_millis(3));
-    // Copies are made behind the lossy line; they count once, and each is answered.
+    let [forward, reverse] = &mut plan.links[0].directions;
+    (forward.loss, reverse.loss, reverse.delay) = (0.1, 0.02, Duration::from_millis(3));
+    // Duplicates are made behind the lossy line. They count once, and each is answered.
     plan.links[1].directions[0].duplicate = 0.2;
     let outcome = simulate(&plan);
     let packets = |metric| sum(&outcome, metric, "sla") / 8.0 / 44.0;
@@ -273,12 +273,12 @@ fn stamp_tells_loss_and_delay_of_each_direction() {
     let (sent, answered) = (packets(Metric::FlowOffered), packets(Metric::FlowThroughput));
     assert_eq!((sent.round(), answered.round()), (1000.0, 1000.0 - forward - backward));
     assert_eq!(forward, sum(&outcome, Metric::LinkLost, "a.forward"));
-    // Where both a packet's answer and its copy's are lost, it is one packet; mostly one comes.
+    // A packet counts as lost only if the replies to it and to its duplicate are both lost, which is rarer.
     let lost_back = sum(&outcome, Metric::LinkLost, "a.reverse");
     assert!(0.0 < backward && backward < lost_back, "{backward} of {lost_back}");
-    // Five standard deviations of 1,000 packets.
+    // Tolerance: five standard deviations for 1,000 packets.
     assert!((53.0..147.0).contains(&forward) && backward < 42.0, "{forward} and {backward}");
-    // 72 B of IP at 100 Mbit/s are 5.76 us on each link.
+    // 72 B at the IP layer take 5.76 us at 100 Mbit/s on each link.
     let delays = |metric, subject: &str| {
         let found = outcome.distributions.iter().find(|d| d.metric == metric && d.subject == subject);
         found.unwrap_or_else(|| panic!("{metric:?} of {subject}")).buckets.clone()
@@ -290,8 +290,8 @@ fn stamp_tells_loss_and_delay_of_each_direction() {
     ] {
         let buckets = delays(metric, subject);
         assert_eq!(buckets.iter().map(|bucket| bucket.1).sum::<u64>() as f64, answered.round());
-        let least = buckets[0].0;
-        assert!(least.abs_diff(nanoseconds) <= nanoseconds >> 11, "{subject}: {least}");
+        let min = buckets[0].0;
+        assert!(min.abs_diff(nanoseconds) <= nanoseconds >> 11, "{subject}: {min}");
     }
     let unmerged = run_with(&plan, 1, Options { merge: false }, &|| false).unwrap();
     assert_eq!(format!("{:?}", unmerged.series), format!("{:?}", outcome.series));
@@ -299,7 +299,7 @@ fn stamp_tells_loss_and_delay_of_each_direction() {
 }
 
 #[test]
-fn ipv6_takes_twenty_bytes_more() {
+fn ipv6_adds_twenty_bytes_per_packet() {
     let (mut plan, links) = line(100_000_000, 10, 10);
     plan.flow("six", Transport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
     plan.flows[0].family = Family::V6;
@@ -310,7 +310,7 @@ fn ipv6_takes_twenty_bytes_more() {
 }
 
 #[test]
-fn what_is_not_modelled_is_refused_by_name() {
+fn unsupported_transport_is_rejected_by_name() {
     let (mut plan, links) = line(100_000_000, 10, 10);
     plan.flow("six", Transport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
     assert_eq!(refusal(&plan), None);

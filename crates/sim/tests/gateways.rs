@@ -1,5 +1,5 @@
-//! Gateways as the simulator models them: what is around packets takes its share of the line, and a gateway is
-//! no faster than its program.
+//! Gateways in the simulator: tunnel headers use a share of the line, and a gateway is limited by the service
+//! rate of its program.
 
 use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::plan::Plan;
@@ -43,7 +43,7 @@ fn mean(outcome: &Outcome, metric: Metric, subject: &str) -> f64 {
 }
 
 #[test]
-fn headers_take_their_share_of_the_line() {
+fn tunnel_headers_use_a_share_of_the_line() {
     let outcome = netstage_sim::run(&plan("20 Mbit/s", "1 Gbit/s", 972), 1, &|| false).unwrap();
     // 972 B of payload are 1000 B at the IP layer and 1052 B in the tunnel.
     let expected = 20e6 * 972.0 / 1052.0;
@@ -55,7 +55,7 @@ fn headers_take_their_share_of_the_line() {
 }
 
 #[test]
-fn a_gateway_is_as_fast_as_its_program() {
+fn gateway_is_limited_by_its_service_rate() {
     let outcome = netstage_sim::run(&plan("1 Gbit/s", "10 Mbit/s", 972), 1, &|| false).unwrap();
     let got = mean(&outcome, Metric::FlowThroughput, "stream");
     assert!((got / (10e6 * 0.972) - 1.0).abs() < 1e-3, "{got}");

@@ -1,4 +1,4 @@
-//! I2VFC and its rivals in whole networks: shares follow weights, and nothing is wasted.
+//! I2VFC and alternative schemes in whole networks: rates follow weights, and links are fully used.
 
 mod support;
 
@@ -10,20 +10,20 @@ use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::plan::Plan;
 use support::*;
 
-/// VPN 1 keeps its decrease, the others follow it.
+/// VPN 1 has a fixed decrease; the other VPNs derive theirs from it.
 fn window(index: usize, increase: f64, decrease: f64) -> Control {
     let decrease = if index == 0 { Decrease::Fixed(decrease) } else { Decrease::FromWeight };
     Control::I2vfc(Config { increase, decrease, reference: Reference::Vpn(0), ..Config::default() })
 }
 
-/// Mean of F over the bins from 15 s on.
+/// Returns the mean of F over the bins from 15 s on.
 fn fairness(plan: &Plan, outcome: &Outcome) -> f64 {
     let weights: Vec<f64> = plan.vpns.iter().map(|vpn| vpn.settings.weight).collect();
-    let of = |vpn: &str| &outcome.get(Metric::VpnThroughput, vpn).unwrap().values;
+    let rates_of = |vpn: &str| &outcome.get(Metric::VpnThroughput, vpn).unwrap().values;
     let bins = 15..outcome.bins;
     let count = bins.len() as f64;
     let index = |bin: usize| {
-        let rates: Vec<f64> = plan.vpns.iter().map(|vpn| of(&vpn.name)[bin]).collect();
+        let rates: Vec<f64> = plan.vpns.iter().map(|vpn| rates_of(&vpn.name)[bin]).collect();
         weighted_fairness(&rates, &weights)
     };
     bins.map(index).sum::<f64>() / count
@@ -51,12 +51,17 @@ fn windows_share_one_bottleneck_by_weight_and_fill_it() {
         outcome.get(metric, subject).map_or(0.0, |series| series.values.iter().sum())
     };
     let core = |outcome| sum(outcome, Metric::LinkDrops, "bottleneck.forward");
-    assert!(core(&fair) < core(&free) / 10.0, "{} drops against {}", core(&fair), core(&free));
+    assert!(
+        core(&fair) < core(&free) / 10.0,
+        "{} drops in the core, {} without control",
+        core(&fair),
+        core(&free)
+    );
     assert!(sum(&fair, Metric::VpnQueueDrops, "vpn1") > 0.0);
 }
 
 #[test]
-fn windows_share_a_row_of_bottlenecks() {
+fn windows_share_several_bottlenecks_in_series() {
     let plan = parking_lot([20, 10, 30], [1.0, 3.0, 1.0, 5.0], |index| window(index, 0.5, 0.01));
     let outcome = run(&plan);
     assert!(fairness(&plan, &outcome) > 0.95, "F = {}", fairness(&plan, &outcome));
@@ -66,10 +71,10 @@ fn windows_share_a_row_of_bottlenecks() {
 }
 
 #[test]
-fn deficit_round_robin_in_the_core_is_the_ideal() {
+fn deficit_round_robin_in_the_core_is_nearly_ideal() {
     let mut plan = Dumbbell::default().plan();
     let mut weights: Vec<f64> = plan.vpns.iter().map(|vpn| vpn.settings.weight).collect();
-    weights.push(12.0 * 0.3 / 0.7); // What is in no VPN: the background, with the rate it needs.
+    weights.push(12.0 * 0.3 / 0.7); // Background traffic outside the VPNs, with the rate it needs.
     let bottleneck = plan.links.iter_mut().find(|link| link.name == "bottleneck").unwrap();
     bottleneck.directions[0].queue = queue::Config::DeficitRoundRobin(queue::DrrConfig {
         weights,
@@ -81,7 +86,7 @@ fn deficit_round_robin_in_the_core_is_the_ideal() {
 }
 
 #[test]
-fn fixed_rates_are_kept_to_the_bit() {
+fn fixed_rates_are_kept_within_0_2_percent() {
     let control =
         |index: usize| Control::FixedRate { rate: BitRate(2_900_000 * [1, 2, 2, 3, 4][index]), queue: 128 };
     let plan = Dumbbell { control, ..Dumbbell::default() }.plan();

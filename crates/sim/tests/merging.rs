@@ -1,5 +1,5 @@
-//! Neither working links out ahead of time nor being listened to may change a single value, and
-//! no packet may appear or vanish, whatever the network.
+//! Merged channels and attendants must not change any value, and every packet must be accounted for, on
+//! random networks.
 
 mod support;
 
@@ -18,7 +18,7 @@ use netstage_wire::Encapsulation;
 use std::cell::RefCell;
 use support::*;
 
-/// A chain of routers with hosts hanging off it, random in everything.
+/// Returns a chain of routers with hosts attached; all parameters are random.
 fn random_plan(stream: &mut Stream) -> Plan {
     let mut below = |n: u64| stream.next_u64() % n;
     let mut plan = empty("random", Duration::from_millis(2_500 + below(2_000)));
@@ -109,7 +109,7 @@ fn random_plan(stream: &mut Stream) -> Plan {
     plan
 }
 
-/// Series compare bit for bit, NaN equal to NaN.
+/// Compares series bit by bit; NaN equals NaN.
 fn assert_same(left: &Outcome, right: &Outcome, case: u64) {
     assert_eq!(left.series.len(), right.series.len(), "case {case}");
     for (a, b) in left.series.iter().zip(&right.series) {
@@ -127,7 +127,7 @@ fn assert_same(left: &Outcome, right: &Outcome, case: u64) {
     assert_eq!(counts(left.totals), counts(right.totals), "case {case}");
 }
 
-fn merging_changes_nothing_and_packets_are_conserved() {
+fn merging_does_not_change_results_and_packets_are_conserved() {
     needs::time(3);
     let cases = 300;
     for case in 0..cases {
@@ -138,14 +138,14 @@ fn merging_changes_nothing_and_packets_are_conserved() {
         let totals = merged.totals;
         assert_eq!(totals.sent, totals.delivered + totals.lost + totals.in_flight, "case {case}");
         assert!(totals.delivered > 0, "case {case}: nothing arrived");
-        // Where headers are put on and off, a channel may not follow from the one before.
+        // With encapsulation, it may be impossible to merge any channel with the previous one.
         let encapsulates = plan.vpns.iter().any(|vpn| vpn.encapsulation != Encapsulation::None);
         let saved = merged.totals.events < plain.totals.events;
         assert!(saved || encapsulates, "case {case}: merging saved no event");
     }
 }
 
-/// Keeps what is found up to every tenth bin.
+/// Records the partial outcome at every tenth bin.
 #[derive(Default)]
 struct Listener(RefCell<Vec<Outcome>>);
 
@@ -166,16 +166,16 @@ impl Attendant for Listener {
     }
 }
 
-fn who_listens_changes_nothing_and_hears_what_the_outcome_will_say() {
+fn partial_outcomes_match_the_final_one_and_do_not_change_it() {
     needs::time(2);
     for case in 0..60 {
         let plan = random_plan(&mut Stream::new(case, "random networks"));
         let listener = Listener::default();
         let attended = netstage_sim::run(&plan, case, &listener).unwrap();
         assert_same(&attended, &netstage_sim::run(&plan, case, &|| false).unwrap(), case);
-        let heard = listener.0.into_inner();
-        assert_eq!(heard.len(), (attended.bins - 1) / 10, "case {case}");
-        for earlier in heard {
+        let partial = listener.0.into_inner();
+        assert_eq!(partial.len(), (attended.bins - 1) / 10, "case {case}");
+        for earlier in partial {
             let mut expected = attended.clone();
             expected.truncate(earlier.bins);
             assert_same(&Outcome { totals: attended.totals, ..earlier }, &expected, case);
@@ -183,14 +183,14 @@ fn who_listens_changes_nothing_and_hears_what_the_outcome_will_say() {
     }
 }
 
-fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
+fn outcome_depends_only_on_the_seed() {
     let plan = Dumbbell { seconds: 8, ..Dumbbell::default() }.plan();
     let run = |seed| netstage_sim::run(&plan, seed, &|| false).unwrap();
     assert_same(&run(1), &run(1), 1);
     assert_ne!(run(1).totals, run(2).totals);
 }
 
-fn a_further_flow_leaves_the_draws_of_others_unchanged() {
+fn additional_flow_does_not_change_random_draws_of_others() {
     let plan = Dumbbell { seconds: 3, ..Dumbbell::default() }.plan();
     let mut more = plan.clone();
     let links: Vec<usize> = vec![0];
@@ -202,16 +202,16 @@ fn a_further_flow_leaves_the_draws_of_others_unchanged() {
     assert_eq!(offered(&plan), offered(&more));
 }
 
-fn an_interrupt_ends_a_run() {
+fn interrupt_ends_a_run() {
     let plan = Dumbbell::default().plan();
     assert_eq!(netstage_sim::run(&plan, 1, &|| true), Err(netstage_sim::Interrupted));
 }
 
 netstage_harness::tests![
-    merging_changes_nothing_and_packets_are_conserved,
-    who_listens_changes_nothing_and_hears_what_the_outcome_will_say,
-    the_same_seed_gives_the_same_outcome_and_another_does_not,
-    a_further_flow_leaves_the_draws_of_others_unchanged,
-    an_interrupt_ends_a_run,
+    merging_does_not_change_results_and_packets_are_conserved,
+    partial_outcomes_match_the_final_one_and_do_not_change_it,
+    outcome_depends_only_on_the_seed,
+    additional_flow_does_not_change_random_draws_of_others,
+    interrupt_ends_a_run,
 ];
 netstage_harness::main![self];

@@ -1,5 +1,5 @@
-//! TCP over the paper's single bottleneck agrees with ns-3 and ns-2, whose results
-//! bench/sim/run.py measured and bench/sim/reference.json keeps.
+//! TCP over the single bottleneck of the I2VFC paper agrees with ns-3 and ns-2. Their results were measured
+//! by bench/sim/run.py and are stored in bench/sim/reference.json.
 
 mod support;
 
@@ -7,10 +7,10 @@ use netstage_scenario::outcome::Metric;
 use serde_json::Value;
 use support::*;
 
-/// Throughput of each VPN, Mbit/s at the IP layer, as (lowest, highest) of all runs of all
-/// peers. Two peers alone disagree by up to a third where loss is heavy.
+/// Returns the lowest and highest throughput of each VPN over all runs of all peers, Mbit/s at the IP layer.
+/// The peers differ from each other by up to a third under heavy loss.
 fn envelope(case: &Value) -> Vec<(f64, f64)> {
-    let peers = case["peers"].as_object().expect("peers by name");
+    let peers = case["peers"].as_object().expect("map of peers");
     let runs: Vec<Vec<f64>> = peers
         .values()
         .flat_map(|peer| {
@@ -21,7 +21,8 @@ fn envelope(case: &Value) -> Vec<(f64, f64)> {
     (0..runs[0].len()).map(|vpn| (over(vpn, f64::min), over(vpn, f64::max))).collect()
 }
 
-/// netstage's mean over ten seeds in the same setting, from 5 s to 50 s.
+/// Returns the throughput of each VPN in netstage in the same setting, from 5 s to 50 s, as the mean of ten
+/// seeds.
 fn ours(settings: &Value) -> Vec<f64> {
     let number = |name: &str| settings[name].as_f64().expect("a number");
     let vpns = number("vpns") as usize;
@@ -70,20 +71,20 @@ fn assert_inside(case: &str, tolerance: f64) {
 }
 
 #[test]
-fn limited_by_windows() {
+fn throughput_matches_peers_with_window_limit() {
     assert_inside("low-loss", 0.05);
 }
 
 #[test]
-fn congested_below_one_per_cent_loss() {
+fn throughput_matches_peers_below_one_percent_loss() {
     assert_inside("light", 0.05);
     assert_inside("4x2", 0.05);
 }
 
-/// At 2 % loss ours lies inside. At 7 % it gives the VPNs with 100 ms of round trip a tenth
-/// more than the most generous peer run: docs/simulator.md tells.
+/// At 2 % loss the results of netstage are within the peers' range. At 7 % the VPNs with a round trip of 100
+/// ms get a tenth more than in the highest peer run (see docs/simulator.md).
 #[test]
-fn heavy_loss_near_the_peers_envelope() {
+fn throughput_is_near_the_peers_under_heavy_loss() {
     assert_inside("4x10", 0.0);
     assert_inside("5x30", 0.12);
 }

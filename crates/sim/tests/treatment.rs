@@ -1,12 +1,12 @@
-//! What can be configured of a VPN flow at a PE holds in the simulator: classes, minimum and
-//! maximum rate, probing when idle, and what becomes of packets while the far end is silent.
+//! Per-VPN settings of a PE in the simulator: traffic classes, minimum and maximum rate, idle probing, and
+//! the action when the far end is silent.
 
 use netstage_core::edge::{Event, Sent};
 use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::{Options, parse};
 
-/// A VPN across one line, `vpn` and `flows` as given.
+/// Returns a plan with a VPN across one line, with settings `vpn` and flows `flows`.
 fn plan(line: &str, vpn: &str, flows: &str) -> Plan {
     let text = format!(
         r#"
@@ -51,7 +51,7 @@ fn run(plan: &Plan) -> Outcome {
     netstage_sim::run(plan, 1, &|| false).unwrap()
 }
 
-/// Values from 5 s on.
+/// Returns the values from 5 s on.
 fn settled<'a>(outcome: &'a Outcome, metric: Metric, subject: &str) -> &'a [f64] {
     &outcome.get(metric, subject).unwrap().values[5..]
 }
@@ -65,7 +65,7 @@ const GREEDY: &str = r#"
     traffic = { model = "cbr", rate = "20 Mbit/s", packet = "972 B" }"#;
 
 #[test]
-fn a_sparse_flow_of_a_class_does_not_wait_for_a_greedy_one() {
+fn sparse_flow_in_its_own_class_does_not_wait_for_a_greedy_one() {
     let flows = GREEDY.to_owned()
         + r#"
         [flow.voice]
@@ -80,13 +80,14 @@ fn a_sparse_flow_of_a_class_does_not_wait_for_a_greedy_one() {
         let outcome = run(&plan("delay = \"5 ms\"", &(control.to_owned() + queue), &flows));
         let carried = mean(settled(&outcome, Metric::VpnThroughput, "red"));
         assert!((carried / 8e6 - 1.0).abs() < 0.01, "{carried} bit/s with {queue:?}");
-        // Bins in which nothing arrives have no delay.
+        // Bins without arrivals have no delay.
         let delays = settled(&outcome, Metric::FlowDelay, "voice").iter().copied();
         let delays: Vec<f64> = delays.filter(|delay| delay.is_finite()).collect();
         (mean(&delays), mean(settled(&outcome, Metric::FlowThroughput, "voice")))
     };
     let (in_order, some) = voice("");
-    // 128 packets of 1,000 bytes wait 128 ms, and fewer than half of its own find room.
+    // A full queue of 128 packets of 1,000 bytes takes 128 ms, and fewer than half of the voice packets are
+    // admitted.
     assert!(in_order > 0.12 && some < 40e3, "{in_order} s, {some} bit/s");
     for queue in [classes, apart] {
         let (delay, all) = voice(queue);
@@ -95,7 +96,7 @@ fn a_sparse_flow_of_a_class_does_not_wait_for_a_greedy_one() {
 }
 
 #[test]
-fn a_minimum_is_held_whatever_is_lost() {
+fn minimum_rate_is_kept_under_loss() {
     let line = "delay = \"50 ms\"\nloss = 0.14";
     let carried = |vpn: &str| {
         let outcome = run(&plan(line, vpn, GREEDY));
@@ -103,42 +104,42 @@ fn a_minimum_is_held_whatever_is_lost() {
     };
     let (without, with) = (carried(""), carried("minimum = \"4 Mbit/s\""));
     assert!(without < 0.8e6, "{without} bit/s");
-    // Management packets are lost as data are, so that some of what is under way is reported late.
+    // Management packets are lost like data packets, so some of the data in flight is reported late.
     assert!((3.6e6..4.4e6).contains(&with), "{with} bit/s");
 }
 
 #[test]
-fn a_maximum_is_never_exceeded_and_used() {
+fn maximum_rate_is_used_but_not_exceeded() {
     for control in ["i2vfc", "none"] {
         let vpn = format!("control = \"{control}\"\nmaximum = \"5 Mbit/s\"");
         let outcome = run(&plan("delay = \"5 ms\"", &vpn, GREEDY));
         let rates = settled(&outcome, Metric::VpnThroughput, "red");
-        // A bin's edges may fall on either side of one packet.
+        // One packet may fall on either side of a bin boundary.
         assert!(rates.iter().all(|rate| (4.99e6..5.008e6).contains(rate)), "{control}: {rates:?}");
         assert!(mean(settled(&outcome, Metric::VpnQueueDrops, "red")) > 1000.0, "{control}");
     }
 }
 
-/// When queries left, seconds.
+/// Returns the times of queries, seconds.
 fn queries(plan: &Plan) -> Vec<f64> {
     let decisions = netstage_sim::decisions(plan, 1).remove(0);
     assert_eq!(decisions.vpns, [0]);
-    let asked = |event: &Event| match event {
+    let query_time = |event: &Event| match event {
         Event::Turn { at, sent, .. } if sent.iter().any(|sent| matches!(sent, Sent::Query(..))) => Some(*at),
         _ => None,
     };
-    decisions.events.iter().filter_map(asked).map(|at| at as f64 / 1e9).collect()
+    decisions.events.iter().filter_map(query_time).map(|at| at as f64 / 1e9).collect()
 }
 
 #[test]
-fn an_idle_vpn_probes_ever_more_rarely() {
+fn idle_vpn_backs_off_its_probes() {
     let line = "delay = \"5 ms\"";
     let once = r#"
         [flow.once]
         traffic = { model = "cbr", rate = "8 kbit/s", packet = "500 B" }
         stop = "1 s""#;
-    // It asks after a second, then as rarely as it may; a packet makes it ask at once, and then as
-    // one that has just fallen idle.
+    // The VPN queries after a second, then at the longest interval. A packet makes it query immediately and
+    // restart the backoff.
     let idle = |vpn: &str, flows: &str| queries(&plan(line, vpn, flows));
     let nothing = "[flow.late]\nstart = \"19 s\"\ntraffic = { model = \"cbr\", rate = \"8 kbit/s\" }";
     let rarely = idle("control = { idle_probe = \"4 s\" }", nothing);
@@ -151,10 +152,10 @@ fn an_idle_vpn_probes_ever_more_rarely() {
 }
 
 #[test]
-fn a_silent_far_end_closes_a_vpn_that_is_to_fail_closed() {
+fn silent_far_end_closes_a_fail_closed_vpn() {
     let line = "delay = \"5 ms\"\nschedule = [{ at = \"6 s\", up = false }, { at = \"12 s\", up = true }]";
-    let carried = |then: &str| {
-        let vpn = format!("silent_after = \"2 s\"\nwhen_silent = \"{then}\"\nmaximum = \"5 Mbit/s\"");
+    let carried = |action: &str| {
+        let vpn = format!("silent_after = \"2 s\"\nwhen_silent = \"{action}\"\nmaximum = \"5 Mbit/s\"");
         let plan = plan(line, &vpn, GREEDY);
         let outcome = run(&plan);
         let sent = &outcome.get(Metric::LinkThroughput, "line.forward").unwrap().values;
@@ -168,7 +169,7 @@ fn a_silent_far_end_closes_a_vpn_that_is_to_fail_closed() {
         (decisions.events.iter().map(data).sum::<usize>(), sent[19])
     };
     let (open, closed) = (carried("open"), carried("closed"));
-    // 625 packets of 1,000 bytes a second.
+    // Open: 625 packets of 1,000 bytes per second.
     assert!((1200..1300).contains(&open.0) && closed.0 == 0, "{open:?} {closed:?}");
     assert!(open.1 > 4.9e6 && closed.1 > 4.0e6, "{open:?} {closed:?}");
 }

@@ -1,4 +1,4 @@
-//! TCP at the hosts: senders and receivers, and the devices they write to.
+//! TCP at the hosts: senders, receivers, and the devices they send through.
 
 use super::World;
 use super::timers::Timer;
@@ -58,7 +58,7 @@ impl World<'_> {
 
     pub(super) fn handle_ack(&mut self, now: Instant, packet: &Packet) {
         self.deliver(now);
-        let Body::Ack(ack) = packet.body else { unreachable!("only acknowledgements end at a TCP sender") };
+        let Body::Ack(ack) = packet.body else { unreachable!("only ACKs end at a TCP sender") };
         let slot = &mut self.hosts.senders[packet.flow as usize];
         let config = config_of(&self.hosts.groups, slot.group);
         self.watch.acknowledged(now, packet.flow, &slot.tcp, config);
@@ -110,7 +110,7 @@ impl World<'_> {
         self.wake_sender(flow, wanted);
     }
 
-    /// Looks after a sender then, at the latest.
+    /// Sets a sender's timer to `at`, unless it is due earlier.
     #[inline]
     fn wake_sender(&mut self, flow: u32, at: Instant) {
         let slot = &mut self.hosts.senders[flow as usize];
@@ -121,7 +121,8 @@ impl World<'_> {
         }
     }
 
-    /// Until when the device of a sender's host is full; `None` where it is not, or there is none.
+    /// Returns the time until which the device of a sender's host is full; `None` if it has room or does not
+    /// exist.
     #[inline]
     fn device_full_until(&mut self, now: Instant, device: Option<u32>) -> Option<Instant> {
         match &mut self.channels[device? as usize].kind {

@@ -1,4 +1,4 @@
-//! Dialogues: their messages into TCP flows and datagrams, and out of them.
+//! Dialogues: passes their messages to TCP flows and datagrams, and back.
 
 use super::World;
 use super::connections::config_of;
@@ -9,51 +9,51 @@ use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
 use netstage_core::traffic::application::{Action, Message};
 
-/// Where a TCP flow belongs among the dialogues.
+/// Dialogue, connection and direction of a TCP flow.
 struct Place {
     dialogue: u32,
     connection: u32,
-    /// The end that sends.
+    /// Index of the sending endpoint.
     from: usize,
 }
 
 impl World<'_> {
-    fn place(&self, flow: u32) -> Place {
+    fn position(&self, flow: u32) -> Place {
         let dialogues = &self.hosts.dialogues;
-        // Dialogues over datagrams have no flows, and share their number with the next.
+        // Dialogues over datagrams have no flows and share their number with the next dialogue.
         let dialogue = dialogues.partition_point(|dialogue| dialogue.first_flow <= flow) - 1;
         let offset = flow - dialogues[dialogue].first_flow;
         Place { dialogue: dialogue as u32, connection: offset / 2, from: offset as usize % 2 }
     }
 
-    /// More bytes of a dialogue's TCP flow have been delivered.
+    /// Handles newly delivered bytes of a dialogue's TCP flow.
     #[cold]
     pub(super) fn handle_stream(&mut self, now: Instant, flow: u32, bytes: u64) {
         self.pump_receiver(now, flow);
-        let place = self.place(flow);
+        let position = self.position(flow);
         let offset = self.hosts.receivers[flow as usize].tcp.delivered();
-        let dialogue = &mut self.hosts.dialogues[place.dialogue as usize];
+        let dialogue = &mut self.hosts.dialogues[position.dialogue as usize];
         dialogue.delivered.add(now, bytes);
-        dialogue.deliver(now, place.connection, place.from, offset);
-        self.pump_dialogue(now, place.dialogue);
+        dialogue.deliver(now, position.connection, position.from, offset);
+        self.pump_dialogue(now, position.dialogue);
     }
 
-    /// An acknowledgement of a dialogue's TCP flow: the first tells the client that the
-    /// connection is there.
+    /// Handles an ACK of a dialogue's TCP flow. The first one notifies the client that the connection is
+    /// established.
     #[cold]
     pub(super) fn handle_stream_ack(&mut self, now: Instant, flow: u32) {
-        let place = self.place(flow);
+        let position = self.position(flow);
         let established = self.hosts.senders[flow as usize].tcp.is_established();
-        let dialogue = &mut self.hosts.dialogues[place.dialogue as usize];
-        let connection = &mut dialogue.connections[place.connection as usize];
-        if place.from == CLIENT && established && connection.opened && !connection.established {
+        let dialogue = &mut self.hosts.dialogues[position.dialogue as usize];
+        let connection = &mut dialogue.connections[position.connection as usize];
+        if position.from == CLIENT && established && connection.opened && !connection.established {
             connection.established = true;
-            dialogue.ends[CLIENT].handle_connected(now, place.connection);
-            self.pump_dialogue(now, place.dialogue);
+            dialogue.ends[CLIENT].handle_connected(now, position.connection);
+            self.pump_dialogue(now, position.dialogue);
         }
     }
 
-    /// A message in a datagram has reached `end`.
+    /// Handles a message in a datagram that has reached `end`.
     #[cold]
     pub(super) fn handle_peer(&mut self, now: Instant, end: usize, packet: &Packet) {
         self.deliver(now);
@@ -66,7 +66,7 @@ impl World<'_> {
         self.pump_dialogue(now, index);
     }
 
-    /// Does what both ends ask for, and arms their timer.
+    /// Performs the actions requested by both endpoints and sets their timer.
     pub(super) fn pump_dialogue(&mut self, now: Instant, index: u32) {
         for end in 0..2 {
             while let Some(action) = self.hosts.dialogues[index as usize].ends[end].poll_action() {

@@ -1,4 +1,4 @@
-//! PE routers at both ends of VPNs: [`netstage_core::edge`] at the ingress, counts at the egress,
+//! PE routers at both ends of VPNs: [`netstage_core::edge`] at the ingress, counters at the egress, and
 //! queries between them.
 
 use super::World;
@@ -21,10 +21,10 @@ impl World<'_> {
         }
     }
 
-    /// A customer's packet of a class of the VPN's arrives at its ingress PE.
+    /// Handles a customer's packet of a traffic class at its ingress PE.
     pub(super) fn handle_ingress(&mut self, now: Instant, number: u32, class: u16, mut packet: Packet) {
         packet.step += 1;
-        // Inside the PE, it is of a class of the VPN; to links, the VPN is its class.
+        // Inside the PE, the class is a traffic class of the VPN; on links, the class is the VPN.
         packet.class = class;
         let vpn = &mut self.vpns[number as usize];
         let (pe, flow) = (vpn.pe, vpn.flow as usize);
@@ -36,9 +36,9 @@ impl World<'_> {
         } else {
             let handled = flows.handle_packet(now, flow, packet);
             vpn.account(now, flows.queue_len(flow));
-            if let Err(refused) = handled {
+            if let Err(rejected) = handled {
                 vpn.queue_drops.add(now, 1);
-                self.lose(now, &refused);
+                self.lose(now, &rejected);
             }
         }
         self.pump_pe(now, pe);
@@ -53,7 +53,7 @@ impl World<'_> {
         self.pump_pe(now, pe);
     }
 
-    /// Lets a PE do all that is due, and looks when that is so again.
+    /// Performs all due actions of a PE and sets its timer.
     pub(super) fn pump_pe(&mut self, now: Instant, pe: u32) {
         let index = pe as usize;
         self.pes[index].flows.handle_timeout(now);
@@ -95,7 +95,8 @@ impl World<'_> {
         }
     }
 
-    /// Reference flows' PEs publish what they measure to those that follow: without delay or loss here.
+    /// Publishes the measurements of reference flows to the PEs that use them, without delay or loss in the
+    /// simulator.
     pub(super) fn publish(&mut self, now: Instant) {
         for index in 0..self.vpns.len() {
             let Some(reference) = self.vpns[index].reference else { continue };
@@ -106,22 +107,22 @@ impl World<'_> {
             }
             let Some(published) = measuring.publish(now, measured.flow as usize) else { continue };
             let following = &mut self.pes[self.vpns[index].pe as usize].flows;
-            // Flows of one PE hear of it once.
+            // Deliver the state once per PE, not once per flow.
             if following.reference(reference).is_none_or(|known| known.at < now) {
                 following.handle_reference(reference, published);
             }
         }
     }
 
-    /// Records from now on what PEs are told and decide.
+    /// Starts recording the inputs and decisions of PEs.
     pub(crate) fn record_decisions(&mut self) {
         self.pes.iter_mut().for_each(|pe| pe.flows.begin());
     }
 
-    /// What was recorded of the PE where a VPN enters, and the VPN of each of its flows.
+    /// Returns the VPN of each flow and the recorded events, per ingress PE.
     pub(crate) fn decisions(&mut self) -> Vec<(Vec<usize>, Vec<Event>)> {
-        let of =
+        let recorded =
             |pe: &mut crate::pe::Pe| (pe.vpns.iter().map(|vpn| *vpn as usize).collect(), pe.flows.take());
-        self.pes.iter_mut().map(of).collect()
+        self.pes.iter_mut().map(recorded).collect()
     }
 }

@@ -1,12 +1,12 @@
-//! Probes that are answered: ICMP echo and UDP to a closed port by any host, STAMP by its
-//! session-reflector.
+//! Probes and their responses: ICMP echo and UDP to a closed port, answered by any host, and STAMP, answered
+//! by the session-reflector.
 
 use super::World;
 use crate::packet::{Body, Packet};
 use netstage_core::time::Instant;
 
 impl World<'_> {
-    /// A probe has reached its target; the answer leaves at once.
+    /// Handles a probe at its target and returns the response, which is sent immediately.
     pub(super) fn answer(&mut self, now: Instant, packet: &Packet) -> Packet {
         self.deliver(now);
         self.totals.sent += 1;
@@ -19,7 +19,7 @@ impl World<'_> {
         Packet { step: group.reverse, size, body: Body::Answer { sent, answered: now }, ..*packet }
     }
 
-    /// An answer has reached the prober.
+    /// Handles a response at the prober.
     pub(super) fn handle_answer(&mut self, now: Instant, packet: &Packet) {
         self.deliver(now);
         self.totals.delivered_data += u64::from(now <= self.end);
@@ -43,8 +43,8 @@ impl World<'_> {
         }
     }
 
-    /// Payload of the probe an answer of this size is for. An error quotes less of a long
-    /// probe than it held; probes of a pattern are all alike, but for those of a trace.
+    /// Returns the payload of the probe for a response of this size. An ICMP error may quote less than the
+    /// whole probe. Probes of a pattern all have the same size, except those of a trace.
     fn probed(&self, flow: usize, answer: u32) -> u64 {
         let group = &self.hosts.groups[self.hosts.udp[flow] as usize];
         let plan = &self.plan.flows[self.hosts.udp[flow] as usize];

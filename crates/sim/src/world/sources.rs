@@ -1,4 +1,4 @@
-//! Sources, which emit by a pattern or as their line lets them, and the datagrams that reach a sink.
+//! Sources, which emit by pattern or when their line is empty, and datagrams that reach a sink.
 
 use super::World;
 use super::timers::Timer;
@@ -8,7 +8,7 @@ use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
 
 impl World<'_> {
-    /// A source's timer: it emits, and is armed again unless its line will pull the rest.
+    /// Handles a source's timer: emits, then sets the timer again unless the line triggers further emissions.
     pub(super) fn handle_source(&mut self, index: u32) {
         self.emit(index);
         let source = &self.hosts.sources[index as usize];
@@ -23,7 +23,8 @@ impl World<'_> {
         self.channels[self.channel_of[line as usize] as usize].line.is_empty()
     }
 
-    /// Emits until a packet of this source is on its line, or it has no more to send in time.
+    /// Emits until the line holds a packet of this source or the source has no more packets before the end of
+    /// the run.
     pub(super) fn pull(&mut self, line: u32, source: u32) {
         while self.line_is_empty(line) {
             match self.hosts.sources[source as usize].next {
@@ -33,7 +34,7 @@ impl World<'_> {
         }
     }
 
-    /// Emits what pulled sources still owe: packets that are on the way when the run ends.
+    /// Emits the remaining packets of sources driven by their line, which are in flight when the run ends.
     pub(super) fn drain_pulls(&mut self) {
         let sources: Vec<u32> = self.channels.iter().filter_map(|channel| channel.pull).collect();
         for source in sources {
@@ -43,7 +44,7 @@ impl World<'_> {
         }
     }
 
-    /// Hands a source's next emission to its transport, at its own time.
+    /// Passes a source's next emission to its transport, at the emission's own time.
     fn emit(&mut self, index: u32) {
         let source = &mut self.hosts.sources[index as usize];
         let Some((at, bytes)) = source.next else { return };

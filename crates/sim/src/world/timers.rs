@@ -1,9 +1,9 @@
-//! Timers of hosts share one tournament: each kind has a range of places there.
+//! Host timers share one tournament, with a range of indices per kind.
 
 use super::World;
 use netstage_core::time::Instant;
 
-/// Timers, in the order of their index.
+/// Timers, in the order of their indices.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Timer {
     Sender(u32),

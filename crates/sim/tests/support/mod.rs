@@ -1,4 +1,4 @@
-//! Plans built in code, for tests that need no file.
+//! Plans built in code, for tests without scenario files.
 #![allow(dead_code)]
 
 use netstage_core::edge::Settings;
@@ -10,7 +10,7 @@ use netstage_core::{link, tcp};
 use netstage_scenario::plan::*;
 use netstage_wire::Encapsulation;
 
-/// netstage's default TCP.
+/// Returns the default TCP configuration of netstage.
 pub fn tcp_config() -> tcp::Config {
     tcp::Config {
         algorithm: tcp::Algorithm::NewReno,
@@ -30,32 +30,32 @@ pub fn tcp_config() -> tcp::Config {
     }
 }
 
-/// A drop-tail link with nothing special.
+/// Returns a drop-tail link without impairments.
 pub fn plain_link(rate: u64, delay: Duration, packets: u32) -> link::Config {
     link::Config::plain(BitRate(rate), delay, Capacity::Packets(packets))
 }
 
-/// The single bottleneck of the I2VFC paper, section 3.1.
+/// Single bottleneck of the I2VFC paper, section 3.1.
 pub struct Dumbbell {
     /// One-way delay between ingress PE and core, per VPN.
     pub delays_ms: Vec<u64>,
     /// Weight of each VPN.
     pub weights: Vec<f64>,
-    /// TCP flows in each VPN.
+    /// Number of TCP flows per VPN.
     pub flows: usize,
-    /// Bottleneck, bit/s.
+    /// Bottleneck rate, bit/s.
     pub rate: u64,
-    /// Access links, bit/s.
+    /// Rate of access links, bit/s.
     pub access_rate: u64,
     /// Bottleneck buffer, packets.
     pub buffer: u32,
-    /// Share of the bottleneck taken by Poisson background; 0 for none.
+    /// Share of the bottleneck used by Poisson background traffic; 0 for none.
     pub background: f64,
-    /// Control of each VPN, by its index.
+    /// Control of a VPN by its index.
     pub control: fn(usize) -> Control,
-    /// TCP of every flow.
+    /// TCP configuration of every flow.
     pub tcp: tcp::Config,
-    /// Length of the run.
+    /// Duration of the run, seconds.
     pub seconds: u64,
 }
 
@@ -77,7 +77,7 @@ impl Default for Dumbbell {
 }
 
 impl Dumbbell {
-    /// The plan.
+    /// Builds the plan.
     pub fn plan(&self) -> Plan {
         let mut plan = empty("dumbbell", Duration::from_secs(self.seconds));
         let access = plain_link(self.access_rate, Duration::ZERO, 1000);
@@ -130,7 +130,7 @@ impl Dumbbell {
     }
 }
 
-/// A plan of this length in which there is nothing yet.
+/// Returns an empty plan with this duration.
 pub fn empty(title: &str, duration: Duration) -> Plan {
     Plan {
         title: title.into(),
@@ -151,23 +151,23 @@ pub fn empty(title: &str, duration: Duration) -> Plan {
     }
 }
 
-/// Hops along links from their first to their second end.
+/// Returns the hops along links from their first to their second ends.
 pub fn forward(links: &[usize]) -> Vec<Hop> {
     links.iter().map(|&link| Hop { link, direction: 0 }).collect()
 }
 
-/// The same way back.
+/// Returns the hops along the same links in the reverse direction.
 pub fn backward(links: &[usize]) -> Vec<Hop> {
     links.iter().rev().map(|&link| Hop { link, direction: 1 }).collect()
 }
 
-/// Builds plans piece by piece.
+/// Adds nodes, links and flows to a plan.
 pub trait Build {
     /// Adds a node and returns its index.
     fn node(&mut self, name: &str, kind: NodeKind) -> usize;
-    /// Adds a link, equal in both directions, and returns its index.
+    /// Adds a link with the same configuration in both directions and returns its index.
     fn link(&mut self, name: &str, ends: [usize; 2], config: link::Config) -> usize;
-    /// Adds one flow along links from their first to their second end.
+    /// Adds one flow along links from their first to their second ends.
     fn flow(&mut self, name: &str, transport: Transport, traffic: Pattern, links: &[usize]);
 }
 
@@ -207,8 +207,8 @@ impl Build for Plan {
     }
 }
 
-/// The parking lot of the I2VFC paper, section 3.2: VPN 1 crosses all three links, the
-/// others one each. Rates in Mbit/s.
+/// Returns the parking lot of the I2VFC paper, section 3.2: VPN 1 crosses all three links, each other VPN one
+/// link. Rates are in Mbit/s.
 pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -> Control) -> Plan {
     let mut plan = empty("parking lot", Duration::from_secs(50));
     let access = plain_link(1_000_000_000, Duration::ZERO, 1000);
