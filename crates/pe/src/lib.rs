@@ -1,9 +1,9 @@
-//! The provider edge router: customers' circuits on one side, a best-effort core on the other,
-//! and a window per VPN flow in between. docs/pe.md describes it.
+//! Provider edge (PE) router: customer circuits on one side, a best-effort core on the other, and one window
+//! per VPN flow in between. See docs/pe.md.
 //!
-//! - [`daemon`]: the router on this machine's interfaces.
-//! - [`engine`]: what happens to a frame, over any kind of port and without a clock of its own.
-//! - [`trace`]: what it decided, recorded; [`replay`]: the same decided once more.
+//! - [`daemon`]: the router on the interfaces of this host.
+//! - [`engine`]: frame processing over any kind of port, driven by the caller's clock.
+//! - [`trace`]: record of a router's decisions; [`replay`]: replay of a trace.
 //!
 //! ```
 //! use netstage_pe::engine::Counter;
@@ -11,7 +11,7 @@
 //! assert!(Counter::ALL.iter().all(|counter| !counter.meaning().is_empty()));
 //! ```
 //!
-//! Invariant: no frame crosses VPNs; every frame that does not leave is counted; the engine reads no clock.
+//! Invariant: no frame crosses VPNs; every dropped frame is counted; the engine reads no clock.
 
 pub mod daemon;
 pub mod engine;

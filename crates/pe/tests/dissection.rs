@@ -1,5 +1,5 @@
-//! What we write is what a foreign dissector reads: packets of a provider edge router, built by
-//! the codecs of `netstage_wire`, go into a capture, and tshark decodes it.
+//! Interoperability with tshark: packets of a provider edge router, built by the codecs of `netstage_wire`,
+//! are written to a capture file and decoded by tshark.
 
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
@@ -24,7 +24,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::time::Duration;
 
-/// 1 January 2026, nanoseconds since 1970.
+/// January 1, 2026, in nanoseconds since 1970.
 const EPOCH: u64 = 1_767_225_600_000_000_000;
 const PE4: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 const PE6: [Ipv6Addr; 2] =
@@ -38,7 +38,7 @@ fn frame(tags: &[Tag], kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn labelled(entries: &[(u32, u8, u8)], payload: &[u8]) -> Vec<u8> {
+fn with_labels(entries: &[(u32, u8, u8)], payload: &[u8]) -> Vec<u8> {
     let entry = |&(label, traffic_class, ttl): &(u32, u8, u8)| {
         let label = Label::new(label).unwrap();
         Entry { label, traffic_class, bottom: false, ttl }
@@ -65,7 +65,7 @@ fn in_udp(ends: (IpAddr, IpAddr), has_checksum: bool, payload: &[u8]) -> Vec<u8>
     packet
 }
 
-/// A customer's UDP datagram over IPv4 or IPv6, with a right checksum and `size` bytes of payload.
+/// Builds a customer UDP datagram over IPv4 or IPv6 with a correct checksum and `size` bytes of payload.
 fn customer(is_v6: bool, size: usize) -> Vec<u8> {
     let header = if is_v6 { v6::HEADER } else { v4::HEADER };
     let mut packet = vec![0x5a; header + udp::HEADER + size];
@@ -95,8 +95,8 @@ fn customer(is_v6: bool, size: usize) -> Vec<u8> {
     packet
 }
 
-/// A SYN that offers 1460 bytes, lowered to 1360, with an option before so that the value lies
-/// across two words; and after it a hop on which congestion was marked.
+/// Builds a SYN whose MSS option is lowered from 1460 to 1360 bytes and straddles two words, and forwards it
+/// over one hop that marks congestion.
 fn clamped_syn() -> Vec<u8> {
     let mut segment =
         vec![0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x70, tcp::flag::SYN, 0xff, 0xff, 0, 0, 0, 0];
@@ -122,7 +122,7 @@ fn clamped_syn() -> Vec<u8> {
     packet
 }
 
-/// The query and the response of a VPN flow, channel header included.
+/// Returns the query and the response of a VPN flow, including the channel header.
 fn measurement() -> [Vec<u8>; 2] {
     let digest = |_: u8, bytes: &[u8]| Some([checksum(bytes) as u8; 16]);
     let authentication = Some(Authentication { key: 1, digest: &digest });
@@ -138,8 +138,7 @@ fn measurement() -> [Vec<u8>; 2] {
     [query, response].map(|message| [&gach::header(channel::DIRECT_LOSS_DELAY)[..], &message].concat())
 }
 
-/// A frame, and what tshark must print of it: field and value, several values of a field joined
-/// by commas.
+/// Frame, and the fields tshark must print for it. Several values of a field are joined by commas.
 type Expected<'a> = (Vec<u8>, &'a [(&'a str, &'a str)]);
 
 fn dissect(name: &str, frames: &[Expected]) {
@@ -183,8 +182,7 @@ fn dissect(name: &str, frames: &[Expected]) {
     }
 }
 
-/// What both ways of a measurement have in common; tshark takes session and DS for one number
-/// where the T flag is off.
+/// Fields common to query and response. With the T flag off, tshark reads session and DS as one number.
 const STACK: [(&str, &str); 5] = [
     ("mpls.label", "2000,13"),
     ("mpls.exp", "6,6"),
@@ -230,9 +228,9 @@ const RESPONSE: [(&str, &str); 13] = [
     ("mpls_pm.counter4", "30064771165"),
 ];
 
-fn measurements_are_what_a_foreign_dissector_reads() {
+fn tshark_decodes_measurements() {
     let [query, response] = measurement();
-    let under_labels = |message: &[u8]| labelled(&[(2000, 6, 255), (13, 6, 1)], message);
+    let under_labels = |message: &[u8]| with_labels(&[(2000, 6, 255), (13, 6, 1)], message);
     let tag = Tag { kind: ethertype::VLAN, priority: 3, drop_eligible: false, vlan: 12 };
     let there = (PE4[0].into(), PE4[1].into());
     let back = (PE6[1].into(), PE6[0].into());
@@ -244,7 +242,7 @@ fn measurements_are_what_a_foreign_dissector_reads() {
         ("ip.dsfield.ecn", "2"),
         ("ip.ttl", "61"),
         ("ip.checksum.status", "1"),
-        // Not computed.
+        // Checksum not computed.
         ("udp.checksum.status", "3"),
     ];
     let over_ipv6 = [
@@ -273,10 +271,10 @@ fn measurements_are_what_a_foreign_dissector_reads() {
     );
 }
 
-fn packets_are_what_a_foreign_dissector_reads() {
+fn tshark_decodes_packets() {
     let there = (PE4[0].into(), PE4[1].into());
-    let native = labelled(&[(1000, 5, 63), (2000, 5, 255)], &customer(false, 100));
-    let tunnelled = in_udp(there, true, &labelled(&[(2000, 5, 255)], &customer(true, 100)));
+    let native = with_labels(&[(1000, 5, 63), (2000, 5, 255)], &customer(false, 100));
+    let tunneled = in_udp(there, true, &with_labels(&[(2000, 5, 255)], &customer(true, 100)));
     let mut too_long = [0; icmp::MAX_V4];
     let length = icmp::fragmentation_needed(&customer(false, 1450), PE4[1], 1400, &mut too_long).unwrap();
     let mut too_long_v6 = [0; icmp::MAX_V6];
@@ -297,7 +295,7 @@ fn packets_are_what_a_foreign_dissector_reads() {
                 ],
             ),
             (
-                frame(&[], ethertype::IPV4, &tunnelled),
+                frame(&[], ethertype::IPV4, &tunneled),
                 &[
                     ("mpls.label", "2000"),
                     ("ip.flags.df", "1"),
@@ -343,8 +341,5 @@ fn packets_are_what_a_foreign_dissector_reads() {
     );
 }
 
-netstage_harness::tests![
-    measurements_are_what_a_foreign_dissector_reads,
-    packets_are_what_a_foreign_dissector_reads,
-];
+netstage_harness::tests![tshark_decodes_measurements, tshark_decodes_packets,];
 netstage_harness::main![self];

@@ -1,6 +1,6 @@
-//! One PE, two drivers: a plan in the simulator and through two engines in virtual time, and every
-//! decision of theirs compared: packets taken and refused, packets and queries that leave, and each
-//! window to the last bit.
+//! One PE, two drivers: runs a plan in the simulator and through two engines in virtual time, and compares
+//! all decisions: accepted and dropped packets, transmitted packets and queries, and each window to the last
+//! bit.
 
 use netstage_core::edge::{Event, Sent, Settings};
 use netstage_core::fair::{Config as Window, Control, Reference};
@@ -29,10 +29,10 @@ const SEED: u64 = 7;
 const CUSTOMER: [u8; 6] = [2, 0, 0, 0, 0, 3];
 const PORTS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
-/// Four VPNs each way across a line that is too narrow for them: a window with a minimum and a
-/// maximum, one that follows it, in classes, a fixed rate, and no control under a maximum. Names
-/// sort in pairs, so that a VPN's flows have the same number at both PEs. FQ-CoDel has one flow:
-/// among several its salt, which each driver draws, decides which of two equally long queues drops.
+/// Four VPNs in each direction over a line too slow for them: a window with minimum and maximum, a window in
+/// classes that follows it, a fixed rate, and no control under a maximum. The names sort in pairs, so that a
+/// VPN's flows have the same number at both PEs. FQ-CoDel has one flow, because with several flows a random
+/// salt per driver decides which of two equally long queues drops.
 const SCENARIO: &str = r#"
 [scenario]
 duration = "20 s"
@@ -140,12 +140,12 @@ fn plan(encapsulation: &str) -> Plan {
     }
 }
 
-/// Address of side 0 or 1 in every VPN.
+/// Returns the address of side 0 or 1 in every VPN.
 fn address(side: usize) -> Ipv4Addr {
     [10, 0, side as u8, 1].into()
 }
 
-/// The tunnel to the other router.
+/// Returns the tunnel to the other router.
 fn tunnel(plan: &Plan, side: usize) -> String {
     let far = 1 - side;
     match plan.vpns[0].encapsulation {
@@ -162,7 +162,7 @@ fn tunnel(plan: &Plan, side: usize) -> String {
     }
 }
 
-/// The plan's VPNs that enter at each side, in their order.
+/// Returns the VPNs of the plan that enter at each side, in plan order.
 fn entering(plan: &Plan) -> [Vec<usize>; 2] {
     ["west", "east"].map(|name| {
         let at = |vpn: &usize| plan.nodes[plan.vpns[*vpn].ingress].name == name;
@@ -170,7 +170,7 @@ fn entering(plan: &Plan) -> [Vec<usize>; 2] {
     })
 }
 
-/// Settings of a VPN, its reference numbered among the references of a router.
+/// Returns the settings of a VPN, with the index of its reference in the router's list.
 fn settings(plan: &Plan, vpn: usize) -> Settings {
     let mut settings = plan.vpns[vpn].settings.clone();
     if let Control::I2vfc(Window { reference: Reference::Vpn(index), .. }) = &mut settings.control {
@@ -180,7 +180,7 @@ fn settings(plan: &Plan, vpn: usize) -> Settings {
     settings
 }
 
-/// The router of a side. VPN number k has VLAN 100 + k, and label 1000 · (1 + side) + k.
+/// Returns the configuration of a side. VPN number k has VLAN 100 + k and label 1000 · (1 + side) + k.
 fn configured(plan: &Plan, side: usize) -> pe::Router {
     let (own, far) = (&entering(plan)[side], 1 - side);
     let mut text = format!(
@@ -228,7 +228,7 @@ fn machine() -> Machine {
     }
 }
 
-/// A frame on a link, of this size at the IP layer.
+/// Frame on a link, with its IP-layer size.
 #[derive(Clone)]
 struct Frame {
     bytes: Vec<u8>,
@@ -251,7 +251,7 @@ impl Packet for Frame {
     }
 }
 
-/// A customer's datagram of a flow (by its number among all), on its VPN's circuit.
+/// Builds a customer datagram of a flow on the circuit of its VPN. `flow` is its number among all flows.
 fn datagram(side: usize, vpn: usize, flow: usize, dscp: u8, payload: u64) -> Frame {
     let tags = [Tag { kind: ethertype::VLAN, vlan: 100 + vpn as u16, ..Tag::default() }];
     let kind = ethertype::IPV4;
@@ -270,7 +270,7 @@ fn datagram(side: usize, vpn: usize, flow: usize, dscp: u8, payload: u64) -> Fra
     Frame { bytes, size }
 }
 
-/// One member of a flow group.
+/// Member of a flow group.
 struct Sender {
     source: Source,
     next: Option<(Instant, u64)>,
@@ -293,8 +293,8 @@ fn senders(plan: &Plan) -> Vec<Sender> {
     for (index, group) in plan.flows.iter().enumerate() {
         let through = group.vpn.unwrap();
         let entering = entering(plan);
-        let place = |side: usize| entering[side].iter().position(|vpn| *vpn == through);
-        let (side, vpn) = (0..2).find_map(|side| Some((side, place(side)?))).unwrap();
+        let position = |side: usize| entering[side].iter().position(|vpn| *vpn == through);
+        let (side, vpn) = (0..2).find_map(|side| Some((side, position(side)?))).unwrap();
         for member in 0..group.count {
             let stream = Stream::new(SEED, &format!("flow.{}", plan.flow_name(index, member)));
             let mut sender = Sender {
@@ -312,8 +312,7 @@ fn senders(plan: &Plan) -> Vec<Sender> {
     senders
 }
 
-/// An engine, the far ends of its ports, and the links of its side: from its customers, and to the
-/// other engine.
+/// Engine, the far ends of its ports, and the links of its side: from its customers and to the other engine.
 struct Router {
     engine: Engine<End>,
     customers: End,
@@ -346,7 +345,7 @@ fn taken(end: &mut End) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What two engines are told and decide.
+/// Returns inputs and decisions of two engines.
 fn by_engines(plan: &Plan) -> Vec<Decisions> {
     let mut routers = [router(plan, 0), router(plan, 1)];
     let mut senders = senders(plan);
@@ -383,7 +382,7 @@ fn by_engines(plan: &Plan) -> Vec<Decisions> {
         });
         let emissions = senders.iter().filter_map(|sender| Some(sender.next?.0));
         let next = timers.chain(emissions).min().unwrap();
-        assert!(next > now, "nothing that is due is left: {next:?}");
+        assert!(next > now, "time advances: {next:?}");
         now = next;
     }
     let entering = entering(plan);
@@ -393,7 +392,7 @@ fn by_engines(plan: &Plan) -> Vec<Decisions> {
     events.into_iter().zip(entering).map(|(events, vpns)| Decisions { vpns, events }).collect()
 }
 
-/// One decision, or what it rests on, without what drivers have in different ways.
+/// Decision or input, without fields that differ between drivers.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Packet { at: u64, flow: u32, size: u32, class: u32, taken: bool },
@@ -416,7 +415,7 @@ fn steps(decisions: &Decisions) -> Vec<Step> {
     steps.collect()
 }
 
-/// The first decision that is another one, if any is.
+/// Returns the first difference between decisions, if any.
 fn difference(one: &[Decisions], other: &[Decisions]) -> Option<String> {
     assert_eq!(one.len(), other.len());
     for (one, other) in one.iter().zip(other) {
@@ -426,41 +425,41 @@ fn difference(one: &[Decisions], other: &[Decisions]) -> Option<String> {
         let at = differ.or((one.len() != other.len()).then_some(one.len().min(other.len())));
         if let Some(at) = at {
             let (one, other) = (one.get(at), other.get(at));
-            return Some(format!("decision {at}: simulated {one:?}, the engine's {other:?}"));
+            return Some(format!("decision {at}: simulator {one:?}, engine {other:?}"));
         }
     }
     None
 }
 
-/// What the simulator's PEs decide, the west one first, as the engines.
+/// Returns the decisions of the simulator's PEs in the order of the engines, west first.
 fn simulated(plan: &Plan) -> Vec<Decisions> {
     let mut decisions = netstage_sim::decisions(plan, SEED);
     decisions.sort_by_key(|pe| plan.nodes[plan.vpns[pe.vpns[0]].ingress].name != "west");
     decisions
 }
 
-fn the_simulator_and_the_router_decide_alike() {
+fn simulator_and_router_make_equal_decisions() {
     needs::time(3);
     for encapsulation in ["mpls", "mpls-in-udp"] {
         let plan = plan(encapsulation);
         let (simulated, engines) = (simulated(&plan), by_engines(&plan));
         assert_eq!(difference(&simulated, &engines), None, "{encapsulation}");
-        // It is a comparison of something: all that can be decided was.
+        // Ensures that every kind of decision occurred.
         let steps: Vec<Step> = simulated.iter().flat_map(steps).collect();
-        let count = |of: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| of(step)).count();
+        let count = |is_kind: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| is_kind(step)).count();
         let refused = count(&|step| matches!(step, Step::Packet { taken: false, .. }));
         let queries = count(&|step| matches!(step, Step::Sent { sent: Sent::Query(..), .. }));
         let data = count(&|step| matches!(step, Step::Sent { sent: Sent::Data(..), .. }));
         let replies = count(&|step| matches!(step, Step::Reply { .. }));
         let lost = count(&|step| matches!(step, Step::Reply { sent, received, .. } if sent > received));
         let counts = [refused, queries, data, replies, lost];
-        println!("{encapsulation}: refused, queries, data, replies, with losses: {counts:?}");
+        println!("{encapsulation}: dropped, queries, data, replies, replies with losses: {counts:?}");
         assert!(refused > 100 && queries > 1_000 && data > 10_000 && replies > 1_000, "{counts:?}");
         assert!(lost > 100, "{counts:?}");
     }
 }
 
-fn another_setting_of_one_of_them_is_noticed() {
+fn a_setting_changed_in_one_of_them_is_detected() {
     needs::time(6);
     let plan = plan("mpls");
     let simulated = simulated(&plan);
@@ -476,15 +475,15 @@ fn another_setting_of_one_of_them_is_noticed() {
         ("grey", |settings| settings.maximum = settings.maximum.map(|rate| BitRate(rate.0 + 1_000))),
     ];
     for (name, change) in changes {
-        let mut planted = plan.clone();
-        change(&mut planted.vpns.iter_mut().find(|vpn| vpn.name == name).unwrap().settings);
-        let found = difference(&simulated, &by_engines(&planted));
-        assert!(found.is_some(), "nothing is noticed of a change of {name}");
+        let mut changed = plan.clone();
+        change(&mut changed.vpns.iter_mut().find(|vpn| vpn.name == name).unwrap().settings);
+        let found = difference(&simulated, &by_engines(&changed));
+        assert!(found.is_some(), "a change of {name} is not detected");
     }
 }
 
 netstage_harness::tests![
-    the_simulator_and_the_router_decide_alike,
-    another_setting_of_one_of_them_is_noticed
+    simulator_and_router_make_equal_decisions,
+    a_setting_changed_in_one_of_them_is_detected
 ];
 netstage_harness::main![self];

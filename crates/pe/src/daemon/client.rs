@@ -1,5 +1,5 @@
-//! The other end of the control socket, for `netstage pe show`, `top` and `reload`, and for
-//! whoever started a router and waits until it forwards.
+//! Client of the control socket, used by `netstage pe show`, `top` and `reload`, and by programs that start a
+//! router and wait until it forwards.
 
 use super::control::VERSIONS;
 use super::control::generated::pe_client::PeClient;
@@ -13,18 +13,18 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-/// A router that runs is told this much of at most: a million stations.
-const MOST_BYTES: usize = 256 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum size of a response: enough for a million neighbors.
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a router cannot be asked.
+/// Error of a control request.
 #[derive(Debug)]
 pub enum Error {
-    /// Nobody listens there.
+    /// No router listens at this path, for this reason.
     Absent(PathBuf, String),
-    /// It speaks another version.
+    /// The router, of this netstage version, uses an incompatible protocol version.
     Version(String),
-    /// It does not answer as it should.
+    /// The request failed or its response is invalid.
     Broken(String),
 }
 
@@ -32,17 +32,19 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Absent(path, why) => {
-                write!(f, "no provider edge router answers at {}: {why}", path.display())
+                write!(f, "no provider edge router at {}: {why}", path.display())
             }
-            Error::Version(tool) => write!(f, "the router is netstage {tool}, which speaks another version"),
-            Error::Broken(why) => write!(f, "the router does not answer: {why}"),
+            Error::Version(tool) => {
+                write!(f, "the router runs netstage {tool}, which uses an incompatible protocol version")
+            }
+            Error::Broken(why) => write!(f, "request to the router failed: {why}"),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// A connection to a router.
+/// Connection to a router.
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     client: PeClient<Channel>,
@@ -55,7 +57,7 @@ impl Client {
         let absent = |why: &dyn fmt::Display| Error::Absent(socket.to_owned(), why.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::Broken(error.to_string()))?;
-        // The transport would only say that it failed.
+        // The transport's own error would not give the reason.
         std::os::unix::net::UnixStream::connect(socket).map_err(|error| absent(&error))?;
         let path = socket.to_owned();
         let connected = runtime.block_on(async move {
@@ -63,29 +65,33 @@ impl Client {
                 let path = path.clone();
                 async move { UnixStream::connect(path).await.map(TokioIo::new) }
             });
-            Endpoint::from_static("http://pe").timeout(PATIENCE).connect_with_connector(connector).await
+            Endpoint::from_static("http://pe")
+                .timeout(REQUEST_TIMEOUT)
+                .connect_with_connector(connector)
+                .await
         });
         let channel = connected.map_err(|error| absent(&error))?;
-        let mut client = PeClient::new(channel).max_decoding_message_size(MOST_BYTES);
-        let question = HelloRequest {
+        let mut client = PeClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES);
+        let request = HelloRequest {
             oldest_version: *VERSIONS.start(),
             newest_version: *VERSIONS.end(),
             tool: env!("CARGO_PKG_VERSION").into(),
         };
-        let hello = runtime.block_on(client.hello(question)).map_err(|status| broken(&status))?.into_inner();
-        let meets = hello.oldest_version <= *VERSIONS.end() && hello.newest_version >= *VERSIONS.start();
-        if !meets || hello.state_version != snapshot::VERSION {
+        let hello = runtime.block_on(client.hello(request)).map_err(|status| broken(&status))?.into_inner();
+        let is_compatible =
+            hello.oldest_version <= *VERSIONS.end() && hello.newest_version >= *VERSIONS.start();
+        if !is_compatible || hello.state_version != snapshot::VERSION {
             return Err(Error::Version(hello.tool));
         }
         Ok(Client { runtime, client, hello })
     }
 
-    /// Connects to a router that has just been started, once it forwards.
+    /// Connects to a router that has just been started, and waits up to `patience` until it forwards.
     pub fn wait(socket: &Path, patience: Duration) -> Result<Client, Error> {
-        let end = Instant::now() + patience;
+        let deadline = Instant::now() + patience;
         loop {
             match Client::connect(socket) {
-                Err(Error::Absent(..)) if Instant::now() < end => {
+                Err(Error::Absent(..)) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 other => return other,
@@ -93,19 +99,19 @@ impl Client {
         }
     }
 
-    /// Who it is.
+    /// Returns the identification of the router.
     pub fn hello(&self) -> &HelloReply {
         &self.hello
     }
 
-    /// How it stands.
+    /// Requests the state of the router.
     pub fn show(&mut self) -> Result<Snapshot, Error> {
         let reply = self.runtime.block_on(self.client.show(ShowRequest {}));
         let reply = reply.map_err(|status| broken(&status))?.into_inner();
         serde_json::from_slice(&reply.state).map_err(|error| Error::Broken(error.to_string()))
     }
 
-    /// Has it read its configuration again: what has changed, or why it was refused.
+    /// Makes the router reread its configuration. Returns the changes, or the reason for the rejection.
     pub fn reload(&mut self) -> Result<Result<Vec<String>, String>, Error> {
         let reply = self.runtime.block_on(self.client.reload(ReloadRequest {}));
         let reply = reply.map_err(|status| broken(&status))?.into_inner();

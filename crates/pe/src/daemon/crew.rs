@@ -1,6 +1,5 @@
-//! The cores that forward, each with a thread and an engine of its own for some of the VPNs, and
-//! what they have in common: orders to all of them, how all of them stand, and what is known of
-//! references.
+//! Forwarding cores, each with a thread and an engine for some of the VPNs, and their common parts: commands
+//! to all cores, the combined state, and the exchange of reference values.
 
 use super::forward::{self, Forwarding, Order};
 use super::host::Host;
@@ -16,7 +15,7 @@ use netstage_host::obstacle::Obstacle;
 use netstage_scenario::pe::Router;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// All threads, from outside.
+/// Handle to all forwarding threads.
 #[derive(Debug)]
 pub(super) struct Crew(Vec<Forwarding>);
 
@@ -29,43 +28,43 @@ impl Crew {
         Orders(self.0.iter().map(Forwarding::orders).collect())
     }
 
-    /// Whether one of them has ended.
+    /// Returns whether any thread has ended.
     pub fn is_over(&self) -> bool {
         self.0.iter().any(Forwarding::is_over)
     }
 
-    /// Ends them.
+    /// Stops all threads.
     pub fn end(self) {
         self.0.into_iter().for_each(Forwarding::end);
     }
 }
 
-/// Gives orders to all of them.
+/// Sender of commands to all forwarding threads.
 #[derive(Clone, Debug)]
 pub(super) struct Orders(Vec<forward::Orders>);
 
 impl Orders {
-    /// Hands an order to each.
+    /// Sends a command to every thread.
     pub fn give(&self, order: impl Fn() -> Order) {
         self.0.iter().for_each(|core| core.give(order()));
     }
 
-    /// To each its own.
+    /// Sends each thread its own command.
     pub fn give_each(&self, orders: impl IntoIterator<Item = Order>) {
         self.0.iter().zip(orders).for_each(|(core, order)| core.give(order));
     }
 
-    /// How things stand; none after the end.
+    /// Returns the combined state, or `None` after the end.
     pub fn show(&self) -> Option<Snapshot> {
         let parts: Option<Vec<Snapshot>> = self.0.iter().map(|core| core.show().map(|part| *part)).collect();
         snapshot::together(parts?)
     }
 }
 
-/// Between the session numbers of two cores' VPN flows.
+/// Distance between the session numbers of two cores' VPN flows.
 const SESSIONS: u32 = 1 << 24;
 
-/// A router divided among cores.
+/// Configuration divided among cores.
 pub(super) struct Shares {
     placement: Placement,
     parts: Vec<Router>,
@@ -73,7 +72,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Each core's part of the router, and what the machine says of the whole.
+    /// Divides the configuration and collects the host properties it needs.
     pub fn new(
         router: &Router,
         placement: Placement,
@@ -85,13 +84,13 @@ impl Shares {
         Ok(Shares { placement, parts, machine })
     }
 
-    /// A core's interfaces, and which frames arrive at each.
+    /// Returns the interfaces of a core, each with its frame filter.
     pub fn interfaces(&self, core: usize, router: &Router) -> Result<Vec<(&str, Option<Program>)>, Obstacle> {
         let names = self.parts[core].interfaces().into_iter();
         names.map(|name| Ok((name, self.placement.filter(router, name, core)?))).collect()
     }
 
-    /// An engine for one core, with ports of its own.
+    /// Creates the engine of a core, with ports of its own.
     pub fn engine(
         &self,
         core: usize,
@@ -105,7 +104,7 @@ impl Shares {
         Engine::new(&self.parts[core], &self.machine(core), ports)
     }
 
-    /// The new state for the engine of a running core.
+    /// Prepares the new engine state of a running core.
     pub fn prepared(&self, core: usize) -> Result<Prepared, Obstacle> {
         Prepared::new(&self.parts[core], &self.machine(core))
     }
@@ -115,24 +114,24 @@ impl Shares {
         Machine { session_seed, ..self.machine.clone() }
     }
 
-    /// Where its VPNs are.
+    /// Returns the core assignment of the VPNs.
     pub fn into_placement(self) -> Placement {
         self.placement
     }
 }
 
-/// What the cores of one router tell each other of references, by their numbers.
+/// Latest values of each reference, by number, shared between the cores of one router.
 #[derive(Debug)]
 pub(super) struct Board(Mutex<Vec<Option<Published>>>);
 
 impl Board {
-    /// For a router's references; one core alone has nobody to tell.
+    /// Creates storage for the references of a router; empty with a single core.
     pub fn new(router: &Router) -> Arc<Board> {
         let references = if router.cores > 1 { router.references.len() } else { 0 };
         Arc::new(Board(Mutex::new(vec![None; references])))
     }
 
-    /// Tells what the engine knows, and tells it what others know: whatever is newer.
+    /// Exchanges values with an engine; the newer ones prevail on both sides.
     pub fn exchange(&self, engine: &mut Engine<AnyPort>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, known) in known.iter_mut().enumerate() {

@@ -1,5 +1,4 @@
-//! Follows the kernel: where each peer is to be sent to, whenever routes, neighbours or
-//! interfaces change.
+//! Follows the kernel: updates the route to each peer when routes, neighbors or interfaces change.
 
 use super::crew::Orders;
 use super::forward::Order;
@@ -15,22 +14,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Changes come in bursts: this long is waited for more of them.
+/// Changes come in bursts; delay before the first one is processed.
 const SETTLE: Duration = Duration::from_millis(10);
-/// What the kernel knows is looked at again this often while a peer cannot be reached, and
-/// otherwise, since the kernel forgets what nobody seems to use.
+/// Refresh intervals while a peer is unreachable and otherwise. The refresh is needed because the kernel
+/// forgets neighbor entries that seem unused.
 const IMPATIENT: Duration = Duration::from_millis(500);
 const PATIENT: Duration = Duration::from_secs(5);
 
-/// What is known of the ways to the peers.
+/// Present routes to the peers.
 #[derive(Debug)]
 pub(super) struct Ways {
     pub router: Arc<Router>,
-    /// Per peer: the way, or why there is none.
+    /// Route to each peer, or the reason why there is none.
     pub ways: Vec<Result<Way, String>>,
 }
 
-/// Tells of a peer's way: its name, and the way or why there is none.
+/// Callback for a changed route: peer name, and the route or the reason why there is none.
 pub(super) type Tell = Box<dyn Fn(&str, &Result<Way, String>) + Send + Sync>;
 
 struct Shared {
@@ -38,42 +37,42 @@ struct Shared {
     known: Ways,
 }
 
-/// The follower, from outside.
+/// Handle to the thread.
 pub(super) struct Follower {
     shared: Arc<Mutex<Shared>>,
     orders: Orders,
-    tell: Arc<Tell>,
+    report: Arc<Tell>,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Follower {
-    /// Finds all ways, tells the engine, and goes on following.
+    /// Resolves all routes, passes them to the engines, and starts to follow changes.
     pub fn begin(
         mut host: Host,
         router: Arc<Router>,
         orders: Orders,
-        tell: Tell,
+        report: Tell,
     ) -> Result<Follower, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("the kernel cannot be followed", &error);
+        let failed = |error: io::Error| Obstacle::system("cannot follow the kernel's routes", &error);
         let bell = Bell::open(&host.namespace).map_err(failed)?;
         let stop = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let stop = Arc::new(stop.map_err(|error| failed(error.into()))?);
-        let tell = Arc::new(tell);
+        let report = Arc::new(report);
         let mut known = Ways { ways: vec![Err(String::new()); router.peers.len()], router };
-        refresh(&mut host, &mut known, &orders, &tell);
+        refresh(&mut host, &mut known, &orders, &report);
         let shared = Arc::new(Mutex::new(Shared { host, known }));
         let thread = {
-            let (shared, orders, tell, stop) =
-                (Arc::clone(&shared), orders.clone(), Arc::clone(&tell), Arc::clone(&stop));
-            let follow = move || follow(&shared, &bell, &stop, &orders, &tell);
+            let (shared, orders, report, stop) =
+                (Arc::clone(&shared), orders.clone(), Arc::clone(&report), Arc::clone(&stop));
+            let follow = move || follow(&shared, &bell, &stop, &orders, &report);
             std::thread::Builder::new().name("pe-follow".into()).spawn(follow).map_err(failed)?
         };
-        Ok(Follower { shared, orders, tell, stop, thread: Some(thread) })
+        Ok(Follower { shared, orders, report, stop, thread: Some(thread) })
     }
 
-    /// Does something with the machine while nothing is followed, and if that gives another
-    /// configuration, which the engine then has, follows its peers from then on.
+    /// Runs `change` while route updates are paused. If it succeeds, the engines already use the
+    /// configuration it returns, and the routes of its peers are followed.
     pub fn change<E>(
         &self,
         change: impl FnOnce(&mut Host, &Router) -> Result<Arc<Router>, E>,
@@ -83,20 +82,20 @@ impl Follower {
         let router = change(host, &known.router)?;
         let before: Vec<String> = known.router.peers.iter().map(|peer| peer.name.clone()).collect();
         let ways = router.peers.iter().map(|peer| {
-            // What has not changed is not told again, but the engine numbers anew.
+            // An unchanged route is not reported again, but the engines have renumbered their peers.
             let known_before = before.iter().position(|name| *name == peer.name);
             known_before.map_or(Err(String::new()), |number| known.ways[number].clone())
         });
         known.ways = ways.collect();
         known.router = router;
         for number in 0..known.ways.len() {
-            give(known, number, &self.orders);
+            send_route(known, number, &self.orders);
         }
-        refresh(host, known, &self.orders, &self.tell);
+        refresh(host, known, &self.orders, &self.report);
         Ok(())
     }
 
-    /// The ways at present.
+    /// Returns the present configuration and routes.
     pub fn ways(&self) -> (Arc<Router>, Vec<Result<Way, String>>) {
         let shared = lock(&self.shared);
         (Arc::clone(&shared.known.router), shared.known.ways.clone())
@@ -113,11 +112,11 @@ impl Drop for Follower {
 }
 
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    // The worst a panic leaves behind is a way that is looked for again.
+    // A panic leaves at worst an outdated route, which is resolved again.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn follow(shared: &Mutex<Shared>, bell: &Bell, stop: &EventFd, orders: &Orders, tell: &Tell) {
+fn follow(shared: &Mutex<Shared>, bell: &Bell, stop: &EventFd, orders: &Orders, report: &Tell) {
     let mut next = Instant::now();
     loop {
         let left = next.saturating_duration_since(Instant::now());
@@ -137,29 +136,29 @@ fn follow(shared: &Mutex<Shared>, bell: &Bell, stop: &EventFd, orders: &Orders, 
         }
         let mut shared = lock(shared);
         let Shared { host, known } = &mut *shared;
-        refresh(host, known, orders, tell);
+        refresh(host, known, orders, report);
         let all = known.ways.iter().all(Result::is_ok);
         next = Instant::now() + if all { PATIENT } else { IMPATIENT };
     }
 }
 
-/// Looks for all ways, and tells of those that have changed.
-fn refresh(host: &mut Host, known: &mut Ways, orders: &Orders, tell: &Tell) {
+/// Resolves all routes, and reports those that have changed.
+fn refresh(host: &mut Host, known: &mut Ways, orders: &Orders, report: &Tell) {
     for number in 0..known.ways.len() {
         let peer = &known.router.peers[number];
         let way = host.way(&known.router, &peer.tunnel, peer.mtu);
         if way == known.ways[number] {
             continue;
         }
-        tell(&peer.name, &way);
+        report(&peer.name, &way);
         known.ways[number] = way;
-        give(known, number, orders);
+        send_route(known, number, orders);
     }
 }
 
-fn give(known: &Ways, number: usize, orders: &Orders) {
+fn send_route(known: &Ways, number: usize, orders: &Orders) {
     let way = known.ways[number].as_ref().ok().and_then(|way| {
-        // The core's ports come first.
+        // Core ports precede customer ports.
         let port = known.router.core.iter().position(|name| *name == way.interface)?;
         Some((port, way.mac, way.mtu))
     });

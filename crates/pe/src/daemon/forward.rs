@@ -1,5 +1,4 @@
-//! The thread that forwards: the engine's turns, as its ports and timers ask for them, and
-//! between two of them what others want of it.
+//! Forwarding thread: runs the engine when its ports and timers require, and executes commands in between.
 
 use super::crew::Board;
 use super::port::AnyPort;
@@ -20,77 +19,77 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// Peers that do not answer are looked for this often.
+/// Interval of checks for silent peers, stale references and failed ports.
 const WATCH: Duration = Duration::from_millis(250);
-/// Turns in a row before what others want is looked at.
+/// Turns in a row before commands are checked.
 const TURNS: usize = 64;
 
-/// What others want.
+/// Command to the thread.
 pub(super) enum Order {
-    /// Where a peer, by its number, is to be sent to: port, next router's station and MTU.
+    /// Sets the route to a peer, given by its number: port, MAC address of the next hop, and MTU.
     Way(usize, Option<(usize, Mac, u16)>),
-    /// Another configuration.
+    /// Applies a new configuration.
     Replace(Box<Replacement>),
-    /// How things stand.
+    /// Requests the state.
     Show(Sender<Box<Snapshot>>),
-    /// The end.
+    /// Stops the thread.
     Stop,
 }
 
-/// Another configuration.
+/// New configuration.
 pub(super) struct Replacement {
-    /// What the engine makes of it.
+    /// Prepared engine state.
     pub prepared: Prepared,
-    /// The ports it needs that are not open yet.
+    /// Ports that are not open yet.
     pub opened: Vec<(String, AnyPort)>,
-    /// Which frames arrive at each of its ports from now on.
+    /// New filter of each port.
     pub filters: Vec<Option<Program>>,
-    /// Where its cores meet.
+    /// Exchange of reference values between cores.
     pub board: Arc<Board>,
-    /// The time between turns.
+    /// Minimum time between turns.
     pub moderation: Duration,
-    /// The file's text.
+    /// Text of the configuration file.
     pub text: String,
-    /// Is told when it is taken.
+    /// Notified when the configuration is applied.
     pub done: Sender<()>,
 }
 
-/// What the thread tells.
+/// Event reported by the thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A VPN flow's peer has stopped answering, or answers again.
+    /// A peer became silent for a VPN flow, or answers again.
     Silent {
-        /// The VPN.
+        /// VPN of the flow.
         vpn: String,
-        /// The peer.
+        /// Name of the peer.
         peer: String,
-        /// It does not answer.
+        /// The peer does not answer.
         is_silent: bool,
     },
-    /// What is known of a reference has become too old to be used, or is new again.
+    /// A reference became too old to use, or is up to date again.
     Reference {
-        /// Its name.
+        /// Name of the reference.
         name: String,
-        /// The peer that tells of it; none: a flow of this router is measured.
+        /// Peer that publishes it; `None` if a flow of this router is measured.
         from: Option<String>,
-        /// Too old.
+        /// It is too old.
         is_old: bool,
     },
-    /// A port is of no use, or is again.
+    /// A port failed or works again.
     Port {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Why; none: it works.
+        /// Error; `None` if the port works.
         failure: Option<String>,
     },
-    /// The trace ends before the router does.
+    /// The trace ended before the router.
     Trace {
-        /// Why.
+        /// Reason for the end.
         why: String,
     },
 }
 
-/// The forwarding thread, from outside.
+/// Handle to a forwarding thread.
 #[derive(Debug)]
 pub(super) struct Forwarding {
     orders: Sender<Order>,
@@ -98,7 +97,7 @@ pub(super) struct Forwarding {
     thread: JoinHandle<()>,
 }
 
-/// Gives orders to it.
+/// Sender of commands to the thread.
 #[derive(Clone, Debug)]
 pub(super) struct Orders {
     orders: Sender<Order>,
@@ -106,14 +105,14 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// Hands over an order. After the end nobody hears it.
+    /// Sends a command. Commands after the end are ignored.
     pub fn give(&self, order: Order) {
         if self.orders.send(order).is_ok() {
             let _ = self.bell.write(1);
         }
     }
 
-    /// How things stand; none after the end.
+    /// Returns the state, or `None` after the end.
     pub fn show(&self) -> Option<Box<Snapshot>> {
         let (sender, receiver) = channel();
         self.give(Order::Show(sender));
@@ -122,15 +121,15 @@ impl Orders {
 }
 
 impl Forwarding {
-    /// Begins; a turn is taken once in `moderation` at most. What is decided goes to `recorder`, if
-    /// there is one. `tell` is called from the thread, and must not wait.
+    /// Starts a thread that takes at most one turn per `moderation`. Decisions go to `recorder`, if given.
+    /// `report` is called from the thread and must not block.
     pub fn begin(
         mut engine: Engine<AnyPort>,
         epoch: Epoch,
         recorder: Option<Recorder>,
         moderation: Duration,
         board: Arc<Board>,
-        tell: impl Fn(Event) + Send + 'static,
+        report: impl Fn(Event) + Send + 'static,
     ) -> io::Result<Forwarding> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let (orders, received) = channel();
@@ -146,7 +145,7 @@ impl Forwarding {
             orders: received,
             recorder,
             board,
-            tell: Box::new(tell),
+            report: Box::new(report),
         };
         let thread = std::thread::Builder::new().name("pe-forward".into()).spawn(move || forward.run())?;
         Ok(Forwarding { orders, bell, thread })
@@ -156,12 +155,12 @@ impl Forwarding {
         Orders { orders: self.orders.clone(), bell: Arc::clone(&self.bell) }
     }
 
-    /// Whether it still runs.
+    /// Returns whether the thread has ended.
     pub fn is_over(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Ends it.
+    /// Stops the thread and waits for it.
     pub fn end(self) {
         self.orders().give(Order::Stop);
         let _ = self.thread.join();
@@ -185,8 +184,8 @@ struct Loop {
     orders: Receiver<Order>,
     recorder: Option<Recorder>,
     board: Arc<Board>,
-    tell: Box<dyn Fn(Event) + Send>,
-    /// What was last told of each port.
+    report: Box<dyn Fn(Event) + Send>,
+    /// Last reported failure of each port.
     failures: Vec<Option<String>>,
 }
 
@@ -195,7 +194,7 @@ impl Loop {
         self.forward();
         self.record();
         if let Some(Err(error)) = self.recorder.take().map(Recorder::end) {
-            (self.tell)(Event::Trace { why: format!("the trace is not whole: {error}") });
+            (self.report)(Event::Trace { why: format!("the trace is incomplete: {error}") });
         }
     }
 
@@ -210,7 +209,7 @@ impl Loop {
             if ready.contains(&usize::MAX) {
                 let _ = self.bell.read();
                 while let Ok(order) = self.orders.try_recv() {
-                    if !self.carry_out(order) {
+                    if !self.execute(order) {
                         return;
                     }
                 }
@@ -232,26 +231,26 @@ impl Loop {
         }
     }
 
-    /// False at the end.
-    fn carry_out(&mut self, order: Order) -> bool {
+    /// Executes a command; returns false at the end.
+    fn execute(&mut self, order: Order) -> bool {
         match order {
             Order::Way(peer, way) => self.engine.set_way(peer, way),
             Order::Replace(replacement) => {
                 let Replacement { prepared, opened, filters, board, moderation, text, done } = *replacement;
                 let now = self.epoch.now();
-                // What it takes over of references comes after the configuration that names them.
+                // The reference values taken over must follow the configuration that names them in the trace.
                 self.record();
                 let closed = self.engine.replace(now, prepared, opened);
                 self.write(|| vec![trace::Event::Reload { at: now.0, configuration: text }]);
                 self.failures = self.engine.port_names().iter().map(|_| None).collect();
                 self.board = board;
                 for (port, filter) in self.engine.ports().zip(&filters) {
-                    // The kernel takes it as it took the one before: what could be wrong is checked.
+                    // The filter has been validated when it was built.
                     let _ = port.steer(filter.as_ref());
                 }
                 match waiter(&self.engine, &self.bell, moderation) {
                     Ok(waiter) => self.waiter = waiter,
-                    // Without descriptors nothing can be waited for.
+                    // Without descriptors there is nothing to wait for.
                     Err(_) => return false,
                 }
                 drop(closed);
@@ -266,7 +265,7 @@ impl Loop {
         true
     }
 
-    /// Hands over what the engine has recorded.
+    /// Passes recorded events to the recorder.
     fn record(&mut self) {
         let events = self.engine.take_trace();
         if !events.is_empty() {
@@ -280,7 +279,7 @@ impl Loop {
             Ok(recorder) => self.recorder = Some(recorder),
             Err(why) => {
                 self.engine.stop_trace();
-                (self.tell)(Event::Trace { why });
+                (self.report)(Event::Trace { why });
             }
         }
     }
@@ -290,7 +289,7 @@ impl Loop {
         for (flow, is_silent) in self.engine.watch() {
             let flow = self.engine.flow(flow);
             let (vpn, peer) = (flow.vpn().to_owned(), flow.peer().to_owned());
-            (self.tell)(Event::Silent { vpn, peer, is_silent });
+            (self.report)(Event::Silent { vpn, peer, is_silent });
         }
         for (number, is_old) in self.engine.watch_references(now) {
             let Some(reference) = self.engine.references().nth(number) else { continue };
@@ -299,14 +298,14 @@ impl Loop {
                 Source::Flow { .. } | Source::Elsewhere => None,
             };
             let name = reference.name.to_owned();
-            (self.tell)(Event::Reference { name, from, is_old });
+            (self.report)(Event::Reference { name, from, is_old });
         }
         for port in 0..self.failures.len() {
             let failure = self.engine.failure(port).map(ToString::to_string);
             if failure != self.failures[port] {
                 let interface = self.engine.port_names()[port].clone();
                 self.failures[port].clone_from(&failure);
-                (self.tell)(Event::Port { interface, failure });
+                (self.report)(Event::Port { interface, failure });
             }
         }
     }

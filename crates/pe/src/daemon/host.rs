@@ -1,5 +1,4 @@
-//! The machine a router runs on: its interfaces, what the router asks of them, and where the
-//! kernel would send what is for a peer.
+//! The host a router runs on: its interfaces and addresses, and the kernel's routes to peers.
 
 use netstage_host::netns::lookup::{OwnAddress, Station};
 use netstage_host::netns::netlink::Link;
@@ -11,7 +10,7 @@ use netstage_wire::ethernet::Mac;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, UdpSocket};
 
-/// The machine, as asked through its kernel.
+/// Access to the network configuration of the host through the kernel.
 #[derive(Debug)]
 pub(super) struct Host {
     pub namespace: Namespace,
@@ -19,7 +18,7 @@ pub(super) struct Host {
     taken: Vec<Taken>,
 }
 
-/// What a customers' interface was like before it became the router's.
+/// Settings of a customer interface before the router took it over.
 #[derive(Debug)]
 struct Taken {
     name: String,
@@ -27,16 +26,16 @@ struct Taken {
     offloads: Vec<String>,
 }
 
-/// Where a peer is to be sent to.
+/// Resolved route to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    /// The interface.
+    /// Outgoing interface.
     pub interface: String,
-    /// The next router, or the peer itself.
+    /// Next router, or the peer itself.
     pub next_hop: IpAddr,
-    /// Its station.
+    /// MAC address of the next hop.
     pub mac: Mac,
-    /// What the way carries, bytes of an IP or MPLS packet.
+    /// Path MTU in bytes of an IP or MPLS packet.
     pub mtu: u16,
 }
 
@@ -47,7 +46,7 @@ impl Host {
             let netlink = Netlink::open(&namespace)?;
             Ok(Host { namespace, netlink, taken: Vec::new() })
         };
-        open().map_err(|error| Obstacle::system("the kernel cannot be asked about the network", &error))
+        open().map_err(|error| Obstacle::system("cannot query the kernel's network configuration", &error))
     }
 
     pub fn link(&mut self, name: &str) -> Result<Link, Obstacle> {
@@ -58,48 +57,51 @@ impl Host {
         })
     }
 
-    /// All addresses, and the interfaces they are on.
+    /// Returns all local addresses and their interfaces.
     pub fn addresses(&mut self) -> Result<Vec<OwnAddress>, Obstacle> {
         self.netlink.addresses().map_err(|error| Obstacle::system(&error.action, &error.source))
     }
 
-    /// Makes an interface the router's alone. The kernel must have no address there, does not
-    /// answer for others, and forwards nothing that comes in, until it is given back or the router
-    /// ends. Gives what to tell.
+    /// Takes over an interface. The kernel must have no address on it; until the interface is given back or
+    /// the router ends, the kernel neither answers nor forwards there. Returns warnings to log.
     pub fn take_over(&mut self, name: &str) -> Result<Vec<String>, Obstacle> {
         let link = self.link(name)?;
         if let Some(own) = self.addresses()?.into_iter().find(|own| own.link == link.index) {
             return Err(Obstacle::new(
-                format!("{name}: the kernel has the address {} on this customers' interface", own.address),
-                format!("the router answers there itself: ip address flush dev {name}"),
+                format!("{name}: the kernel has the address {} on this customer interface", own.address),
+                format!("remove it, since the router answers there itself: ip address flush dev {name}"),
             ));
         }
-        let mut told = Vec::new();
+        let mut warnings = Vec::new();
         let offloads = ethtool::offloads_on(&self.namespace, name).unwrap_or_default();
         let namespace = self.namespace.try_clone();
-        let namespace = namespace.map_err(|error| Obstacle::system("the network namespace", &error))?;
+        let namespace =
+            namespace.map_err(|error| Obstacle::system("cannot open the network namespace", &error))?;
         let mut taken = Taken { name: name.into(), settings: Settings::of(namespace), offloads };
-        // A dot would part the name from what follows.
+        // The slash syntax is required because an interface name may contain dots.
         for (setting, value) in [
             (format!("net/ipv4/conf/{name}/forwarding"), "0"),
             (format!("net/ipv4/conf/{name}/arp_ignore"), "8"),
             (format!("net/ipv6/conf/{name}/disable_ipv6"), "1"),
         ] {
             if let Err(error) = taken.settings.set(&setting, value) {
-                told.push(format!("{name}: the kernel may answer or forward beside this router: {error}"));
+                warnings.push(format!(
+                    "{name}: the kernel may still answer or forward on this interface: {error}"
+                ));
             }
         }
         if let Err(error) = ethtool::offloads_off(&self.namespace, name) {
-            told.push(format!("{name}: frames may come in larger than they were sent: {error}"));
+            warnings
+                .push(format!("{name}: offloads are still on, so received frames may be merged: {error}"));
         }
         self.taken.push(taken);
         if !link.up {
             self.netlink.set_up(name).map_err(|error| Obstacle::system(&error.action, &error.source))?;
         }
-        Ok(told)
+        Ok(warnings)
     }
 
-    /// Puts an interface back to how it was. It may be gone.
+    /// Restores the settings of an interface, which may no longer exist.
     pub fn give_back(&mut self, name: &str) {
         let Some(index) = self.taken.iter().position(|taken| taken.name == name) else { return };
         let Taken { settings, offloads, .. } = self.taken.swap_remove(index);
@@ -107,7 +109,8 @@ impl Host {
         let _ = ethtool::switch_on(&self.namespace, name, &offloads);
     }
 
-    /// The address packets to a peer are sent from: as configured, or as the kernel would.
+    /// Returns the address to send packets to a peer from: the source of the kernel's route, or an address of
+    /// a core interface.
     pub fn source_to(&mut self, router: &Router, to: IpAddr) -> Result<IpAddr, Obstacle> {
         let way = self.netlink.way_to(to, None).ok().flatten();
         if let Some(source) = way.and_then(|way| way.source) {
@@ -123,31 +126,34 @@ impl Host {
         }
         Err(Obstacle::new(
             format!(
-                "nothing tells from which address to send to {to}: there is no route, and no address of its kind on {}",
+                "no source address for {to}: no route to it, and no address of its IP version on {}",
                 router.core.join(", ")
             ),
-            "give the tunnel its `from`, or the interface an address",
+            "set `from` of the tunnel, or add an address to the interface",
         ))
     }
 
-    /// The way to a peer at present, or why there is none. Has the kernel look for the next
-    /// router's station where that is not known.
+    /// Returns the present route to a peer, or the reason why there is none. Triggers neighbor resolution in
+    /// the kernel if the MAC address of the next hop is unknown.
     pub fn way(&mut self, router: &Router, tunnel: &Tunnel, mtu: Option<u16>) -> Result<Way, String> {
         let (to, from) = match tunnel {
             Tunnel::MplsInUdp { to, from, .. } => (*to, *from),
             Tunnel::Mpls { next_hop, .. } => (*next_hop, None),
         };
         let found = self.netlink.way_to(to, from).map_err(|error| error.to_string())?;
-        let way = found.ok_or_else(|| format!("there is no route to {to}"))?;
+        let way = found.ok_or_else(|| format!("no route to {to}"))?;
         if matches!(tunnel, Tunnel::Mpls { .. }) && way.gateway.is_some() {
-            return Err(format!("{to} is no neighbour: it is behind {}", way.gateway.unwrap_or(to)));
+            return Err(format!(
+                "{to} is not on a connected link; the route to it goes through {}",
+                way.gateway.unwrap_or(to)
+            ));
         }
         let links = self.netlink.links().map_err(|error| error.to_string())?;
         let Some(link) = links.into_iter().find(|link| link.index == way.link) else {
-            return Err("the route's interface is gone".into());
+            return Err("the interface of the route no longer exists".into());
         };
         if !router.core.contains(&link.name) {
-            return Err(format!("the route leads by {}, which is no interface of the core", link.name));
+            return Err(format!("the route uses {}, which is not a core interface", link.name));
         }
         if !link.running {
             return Err(format!("{} is down", link.name));
@@ -155,10 +161,10 @@ impl Host {
         let next_hop = way.gateway.unwrap_or(to);
         let station = self.netlink.station(link.index, next_hop).map_err(|error| error.to_string())?;
         if !matches!(station, Station::Known(_)) {
-            // What it finds is told by the next change of the neighbour table.
+            // The result arrives as a change of the neighbor table.
             let _ = self.netlink.resolve(link.index, next_hop);
             if let IpAddr::V6(next_hop) = next_hop {
-                self.call(link.index, next_hop);
+                self.trigger_solicitation(link.index, next_hop);
             }
         }
         let (Station::Known(mac) | Station::Stale(mac)) = station else {
@@ -171,14 +177,14 @@ impl Host {
 }
 
 impl Host {
-    /// Sends an empty datagram to the discard port of a neighbour. Without a link-local address
-    /// of its own the kernel solicits a neighbour only for a packet, whose source it then takes.
-    fn call(&self, link: u32, neighbour: Ipv6Addr) {
+    /// Sends an empty datagram to the discard port of a neighbor. Without a link-local address of its own,
+    /// the kernel solicits a neighbor only for a packet, whose source address it uses.
+    fn trigger_solicitation(&self, link: u32, neighbour: Ipv6Addr) {
         let send = || {
             let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
             socket.send_to(&[], SocketAddrV6::new(neighbour, 9, 0, link))
         };
-        // Where even that is not possible, the peer stays unreachable, which is told.
+        // If this fails, too, the peer stays unreachable, which is logged.
         let _ = self.namespace.run(send);
     }
 }
@@ -192,5 +198,5 @@ impl Drop for Host {
 }
 
 fn no_interface(name: &str) -> Obstacle {
-    Obstacle::new(format!("there is no interface {name}"), "`ip link` lists those there are")
+    Obstacle::new(format!("there is no interface {name}"), "list the interfaces with: ip link")
 }

@@ -1,4 +1,4 @@
-//! The engine's [`Machine`], read from the kernel and from files of keys.
+//! Reads the engine's [`HostProperties`] from the kernel and from key files.
 
 use super::host::Host;
 use super::session::Beginning;
@@ -10,7 +10,7 @@ use netstage_host::obstacle::Obstacle;
 use netstage_scenario::pe::{self, Router, Tunnel};
 use std::path::PathBuf;
 
-/// The largest MTU that is used, bytes: jumbo frames.
+/// Largest MTU used, bytes (jumbo frames).
 const MAX_MTU: u32 = 9_216;
 
 pub(super) fn machine(router: &Router, host: &mut Host, beginning: &Beginning) -> Result<Machine, Obstacle> {
@@ -26,7 +26,7 @@ pub(super) fn machine(router: &Router, host: &mut Host, beginning: &Beginning) -
 fn interface(host: &mut Host, name: &str) -> Result<Interface, Obstacle> {
     let link = host.link(name)?;
     let mac = link.mac.ok_or_else(|| {
-        let remedy = "take an Ethernet interface, or a VLAN or veth";
+        let remedy = "use an Ethernet, VLAN or veth interface";
         Obstacle::new(format!("{name} has no Ethernet address"), remedy)
     })?;
     Ok(Interface { mac, mtu: link.mtu.min(MAX_MTU) as u16 })
@@ -40,12 +40,12 @@ fn peer(router: &Router, host: &mut Host, peer: &pe::Peer) -> Result<Peer, Obsta
     Ok(Peer { source, keys: keys(peer)? })
 }
 
-/// The keys shared with a peer, from their files.
+/// Reads the keys shared with a peer from their files.
 fn keys(peer: &pe::Peer) -> Result<Option<Keys>, Obstacle> {
     let read = |(number, path): &(u8, PathBuf)| {
         let key = Key::read(path).map_err(|error| {
             let message = format!("peer {}: key {number}, {}: {error}", peer.name, path.display());
-            Obstacle::new(message, "openssl rand -hex 16 makes a key; both routers need the same")
+            Obstacle::new(message, "create a key with: openssl rand -hex 16; both routers need the same key")
         })?;
         Ok((*number, key.bytes().to_vec()))
     };

@@ -1,39 +1,37 @@
-//! What a router tells Prometheus.
+//! Prometheus metrics of a router.
 
 use super::snapshot::{self, FlowState, ReferenceState, Snapshot};
 use netstage_host::prometheus::Page;
 use std::time::Duration;
 
-/// A state as metrics.
+/// Formats a state as metrics.
 pub(super) fn text(state: &Snapshot) -> String {
     let mut page = Page::new("pe", Duration::from_nanos(state.uptime_ns));
     page.one(
         "netstage_pe_configurations_total",
         "counter",
-        "Configurations taken, the first included.",
+        "Configurations applied, including the first.",
         state.configurations as f64,
     );
     page.one(
         "netstage_pe_configurations_refused_total",
         "counter",
-        "Configurations refused; the one before was kept.",
+        "Configurations rejected; the previous one stayed active.",
         state.refused_configurations as f64,
     );
-    page.one("netstage_pe_buffers_free", "gauge", "Packet buffers that are free.", state.free_buffers as f64);
+    page.one("netstage_pe_buffers_free", "gauge", "Free packet buffers.", state.free_buffers as f64);
     flows(&mut page, state);
     references(&mut page, state);
-    page.head("netstage_pe_peer_reachable", "gauge", "1 while the machine has a way to the peer.");
+    page.head("netstage_pe_peer_reachable", "gauge", "1 while the peer is reachable.");
     for peer in &state.peers {
         let value = f64::from(u8::from(peer.way.is_some()));
         page.sample("netstage_pe_peer_reachable", &[("peer", &peer.name)], value);
     }
     let circuits: [(&str, &str, OfCircuit<'_>); 4] = [
-        ("received_packets", "Packets taken from the circuit's customers.", &|c| c.received.packets),
-        ("received_bytes", "Bytes taken from the circuit's customers, at the IP layer.", &|c| {
-            c.received.bytes
-        }),
-        ("sent_packets", "Packets handed to the circuit's customers.", &|c| c.sent.packets),
-        ("sent_bytes", "Bytes handed to the circuit's customers, at the IP layer.", &|c| c.sent.bytes),
+        ("received_packets", "Packets received from customers on the circuit.", &|c| c.received.packets),
+        ("received_bytes", "IP-layer bytes received from customers on the circuit.", &|c| c.received.bytes),
+        ("sent_packets", "Packets sent to customers on the circuit.", &|c| c.sent.packets),
+        ("sent_bytes", "IP-layer bytes sent to customers on the circuit.", &|c| c.sent.bytes),
     ];
     for (name, help, value) in circuits {
         let name = format!("netstage_pe_circuit_{name}_total");
@@ -46,7 +44,7 @@ pub(super) fn text(state: &Snapshot) -> String {
     page.head(
         "netstage_pe_port_missed_frames_total",
         "counter",
-        "Frames nobody took in time, or longer than the interface's MTU allows.",
+        "Frames lost because they were not read in time or exceeded the interface MTU.",
     );
     for port in &state.ports {
         page.sample(
@@ -55,7 +53,7 @@ pub(super) fn text(state: &Snapshot) -> String {
             port.missed as f64,
         );
     }
-    page.head("netstage_pe_port_up", "gauge", "1 while the interface can be used.");
+    page.head("netstage_pe_port_up", "gauge", "1 while the interface works.");
     for port in &state.ports {
         let value = f64::from(u8::from(port.failure.is_none()));
         page.sample("netstage_pe_port_up", &[("interface", &port.interface)], value);
@@ -63,7 +61,7 @@ pub(super) fn text(state: &Snapshot) -> String {
     page.head(
         "netstage_pe_events_total",
         "counter",
-        "What was refused or noticed, by reason; `netstage pe show counters` says what each means.",
+        "Packets dropped or noticed, by reason; `netstage pe show counters` explains the reasons.",
     );
     for (name, count) in &state.counters {
         let severity = snapshot::meaning(name).map_or("info", |(severity, _)| severity.name());
@@ -72,58 +70,59 @@ pub(super) fn text(state: &Snapshot) -> String {
     page.text()
 }
 
-/// How a metric of a circuit is found.
+/// Function that reads a metric of a circuit.
 type OfCircuit<'a> = &'a dyn Fn(&snapshot::CircuitState) -> u64;
 
-/// How a metric of a reference is found.
+/// Function that reads a metric of a reference.
 type OfReference<'a> = &'a dyn Fn(&ReferenceState) -> Option<f64>;
 
-/// How a metric of a flow is found.
+/// Function that reads a metric of a flow.
 type OfFlow<'a> = &'a dyn Fn(&FlowState) -> Option<f64>;
 
 fn flows(page: &mut Page, state: &Snapshot) {
     let count = |value: u64| Some(value as f64);
     let metrics: [(&str, &str, &str, OfFlow<'_>); 16] = [
         ("sent_packets_total", "counter", "Data packets sent to the peer.", &|f| count(f.sent.packets)),
-        ("sent_bytes_total", "counter", "Bytes sent to the peer, at the IP layer.", &|f| count(f.sent.bytes)),
-        ("received_packets_total", "counter", "Data packets from the peer.", &|f| count(f.received.packets)),
-        ("received_bytes_total", "counter", "Bytes from the peer, at the IP layer.", &|f| {
+        ("sent_bytes_total", "counter", "IP-layer bytes sent to the peer.", &|f| count(f.sent.bytes)),
+        ("received_packets_total", "counter", "Data packets received from the peer.", &|f| {
+            count(f.received.packets)
+        }),
+        ("received_bytes_total", "counter", "IP-layer bytes received from the peer.", &|f| {
             count(f.received.bytes)
         }),
-        (
-            "marked_packets_total",
-            "counter",
-            "Packets from the peer with a congestion mark of the core.",
-            &|f| count(f.marked),
-        ),
-        ("lost_packets_total", "counter", "Packets lost in the core, as the peer's counts tell.", &|f| {
-            count(f.window.as_ref()?.lost)
+        ("marked_packets_total", "counter", "Packets from the peer that were marked in the core.", &|f| {
+            count(f.marked)
         }),
+        (
+            "lost_packets_total",
+            "counter",
+            "Packets lost in the core, computed from the peer's counters.",
+            &|f| count(f.window.as_ref()?.lost),
+        ),
         ("management_packets_total", "counter", "Queries sent to the peer.", &|f| {
             count(f.window.as_ref()?.queries)
         }),
-        ("queue_packets", "gauge", "Packets that wait.", &|f| count(f.queue)),
-        ("queue_dropped_packets_total", "counter", "Packets that found the queue full.", &|f| {
+        ("queue_packets", "gauge", "Queued packets.", &|f| count(f.queue)),
+        ("queue_dropped_packets_total", "counter", "Packets dropped because the queue was full.", &|f| {
             count(f.counters.get("queue_full").copied().unwrap_or(0))
         }),
-        ("window_packets", "gauge", "The window.", &|f| Some(f.window.as_ref()?.packets)),
-        ("in_flight_packets", "gauge", "Packets sent and not yet confirmed.", &|f| {
+        ("window_packets", "gauge", "Window size.", &|f| Some(f.window.as_ref()?.packets)),
+        ("in_flight_packets", "gauge", "Packets sent and not yet acknowledged.", &|f| {
             count(f.window.as_ref()?.in_flight)
         }),
         (
             "round_trip_seconds",
             "gauge",
-            "Smoothed round trip to the peer and back; 0 before it is known.",
+            "Smoothed round-trip time to the peer; 0 before the first reply.",
             &|f| Some(f.window.as_ref()?.round_trip_ns as f64 / 1e9),
         ),
-        ("loss_ratio", "gauge", "Loss by the configured measure, once known.", &|f| f.window.as_ref()?.loss),
-        ("weight", "gauge", "The configured weight.", &|f| Some(f.weight)),
-        (
-            "infeasible",
-            "gauge",
-            "1 while the weight asks for more than the window's parameters can give.",
-            &|f| Some(f64::from(u8::from(f.window.as_ref()?.is_infeasible))),
-        ),
+        ("loss_ratio", "gauge", "Loss by the configured estimator, once known.", &|f| {
+            f.window.as_ref()?.loss
+        }),
+        ("weight", "gauge", "Configured weight.", &|f| Some(f.weight)),
+        ("infeasible", "gauge", "1 while the weight exceeds the range the window parameters allow.", &|f| {
+            Some(f64::from(u8::from(f.window.as_ref()?.is_infeasible)))
+        }),
         ("silent", "gauge", "1 while the peer does not answer.", &|f| Some(f64::from(u8::from(f.is_silent)))),
     ];
     for (name, kind, help, value) in metrics {
@@ -143,20 +142,28 @@ fn references(page: &mut Page, state: &Snapshot) {
         (
             "age_seconds",
             "gauge",
-            "Since what is known of the reference was measured here, or arrived.",
+            "Time since the values of the reference were measured here or arrived.",
             &|r| Some(r.age_ns? as f64 / 1e9),
         ),
-        ("old", "gauge", "1 while that is too long, and the nominal flow is used.", &|r| {
+        ("old", "gauge", "1 while the values are too old and the nominal flow is used.", &|r| {
             Some(f64::from(u8::from(r.is_old)))
         }),
-        ("followers", "gauge", "VPN flows here that follow it.", &|r| Some(f64::from(r.followers))),
-        ("weight", "gauge", "Its weight.", &|r| known(r, r.weight)),
-        ("round_trip_seconds", "gauge", "Its round trip.", &|r| known(r, r.round_trip_ns as f64 / 1e9)),
-        ("loss_ratio", "gauge", "Its loss by the measure configured for it, once known.", &|r| r.loss),
-        ("decrease", "gauge", "Its multiplicative decrease.", &|r| known(r, r.decrease)),
-        ("published_total", "counter", "Messages sent to peers about it.", &|r| Some(r.published as f64)),
-        ("received_total", "counter", "Messages about it believed.", &|r| Some(r.received as f64)),
-        ("refused_total", "counter", "Messages about it refused.", &|r| Some(r.refused as f64)),
+        ("followers", "gauge", "VPN flows on this router that follow the reference.", &|r| {
+            Some(f64::from(r.followers))
+        }),
+        ("weight", "gauge", "Weight of the reference.", &|r| known(r, r.weight)),
+        ("round_trip_seconds", "gauge", "Round-trip time of the reference.", &|r| {
+            known(r, r.round_trip_ns as f64 / 1e9)
+        }),
+        ("loss_ratio", "gauge", "Loss of the reference by its configured estimator, once known.", &|r| {
+            r.loss
+        }),
+        ("decrease", "gauge", "Multiplicative decrease of the reference.", &|r| known(r, r.decrease)),
+        ("published_total", "counter", "Messages sent to peers about the reference.", &|r| {
+            Some(r.published as f64)
+        }),
+        ("received_total", "counter", "Messages accepted about the reference.", &|r| Some(r.received as f64)),
+        ("refused_total", "counter", "Messages rejected about the reference.", &|r| Some(r.refused as f64)),
     ];
     for (name, kind, help, value) in metrics {
         let name = format!("netstage_pe_reference_{name}");
@@ -211,11 +218,11 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
-        let named = scheme::check(&text, "pe");
-        scheme::check_dashboard(include_str!("../../../../docs/dashboards/pe.json"), "pe", &named);
-        // A flow without a window has no sample of one.
+        let names = scheme::check(&text, "pe");
+        scheme::check_dashboard(include_str!("../../../../docs/dashboards/pe.json"), "pe", &names);
+        // A flow without a window has no window samples.
         assert_eq!(text.matches("netstage_pe_flow_window_packets{").count(), 1);
-        // Nor has a reference an age of which nothing was heard.
+        // A reference without values has no age sample.
         assert_eq!(text.matches("netstage_pe_reference_age_seconds{").count(), 1);
     }
 }

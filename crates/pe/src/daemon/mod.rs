@@ -1,13 +1,12 @@
-//! The router as a daemon: an engine on this machine's interfaces, which follows the kernel's
-//! routes and neighbours, takes another configuration while it runs, and tells how it stands.
+//! The router as a daemon: an engine on the interfaces of this host. It follows the kernel's routes and
+//! neighbors, applies new configurations while it runs, and reports its state.
 //!
-//! - [`session`], [`host`], [`port`]: what it needs of the machine; [`machine`]: what the engine
-//!   needs to know of it.
-//! - [`forward`]: a thread that forwards; [`crew`]: all of them, one on each core;
-//!   [`placement`]: which has which VPN; [`steering`]: how their frames reach them.
-//! - [`follow`]: the thread that follows the kernel.
-//! - [`reload`]: another configuration; [`recorder`]: a trace of what is decided.
-//! - [`control`]: the control socket; [`metrics`]: for Prometheus; [`snapshot`]: what both tell.
+//! - [`session`], [`host`], [`port`]: resources of the host; [`machine`]: host properties for the engine.
+//! - [`forward`]: one forwarding thread; [`crew`]: all of them, one per core; [`placement`]: assignment of
+//!   VPNs to cores; [`steering`]: frame filters that deliver the frames of a VPN to its core.
+//! - [`follow`]: thread that follows the kernel's routes.
+//! - [`reload`]: configuration changes; [`recorder`]: trace of decisions.
+//! - [`control`]: control socket; [`metrics`]: Prometheus metrics; [`snapshot`]: state reported by both.
 
 pub mod client;
 mod control;
@@ -51,10 +50,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use steering::Program;
 
-/// Why the daemon does not start, or refuses a configuration.
+/// Error on start or reload of the daemon.
 pub type Error = obstacle::Error<Errors>;
 
-/// A router that runs.
+/// Running router.
 pub struct Daemon {
     crew: Crew,
     follower: Follower,
@@ -63,13 +62,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Begins to forward as a file says. What is opened for it is closed when it ends. What its VPN
-    /// flows decide is written to the file `trace`, if one is named.
+    /// Starts a router configured by a file. Everything opened for the router is closed when it ends.
+    /// Decisions of its VPN flows are written to the file `trace`, if given.
     pub fn begin(path: &Path, trace: Option<&Path>, log: Log) -> Result<Daemon, Error> {
         Daemon::with(&pe::read(path).map_err(Error::Configuration)?, path, trace, log)
     }
 
-    /// The same, as the text of a file says; there is nothing to read again.
+    /// Starts a router configured by the text of a file. It cannot reload.
     pub fn begin_text(text: &str, log: Log) -> Result<Daemon, Error> {
         Daemon::with(text, Path::new("pe.toml"), None, log)
     }
@@ -79,7 +78,7 @@ impl Daemon {
         let mut host = Host::here()?;
         let (beginning, guard) = (Beginning::now(), Guard::hold()?);
         for name in router.customer_interfaces() {
-            host.take_over(name)?.iter().for_each(|told| log(Level::Note, told));
+            host.take_over(name)?.iter().for_each(|warning| log(Level::Note, warning));
         }
         let placement = Placement::new(&router, &Placement::default())?;
         let shares = Shares::new(&router, placement, &mut host, &beginning)?;
@@ -90,61 +89,64 @@ impl Daemon {
         let Beginning { epoch, epoch_unix_ns, session_seed } = beginning;
         let recorder = trace.map(|trace| match router.cores {
             1 => Recorder::begin(trace, epoch_unix_ns, session_seed, text),
-            _ => Err(Obstacle::new("a trace is of one core", "give [pe] `cores = 1`, or leave --trace out")),
+            _ => Err(Obstacle::new(
+                "a trace can record only one core",
+                "set [pe] `cores = 1`, or omit --trace",
+            )),
         });
         let mut recorder = recorder.transpose()?;
-        let told = Arc::new(Told::default());
+        let logged = Arc::new(Told::default());
         let board = Board::new(&router);
         let mut cores = Vec::with_capacity(router.cores);
         for engine in engines {
-            let (log, told) = (Arc::clone(&log), Arc::clone(&told));
-            let tell = move |event| told.tell(&log, &event);
+            let (log, logged) = (Arc::clone(&log), Arc::clone(&logged));
+            let report = move |event| logged.tell(&log, &event);
             let board = Arc::clone(&board);
-            let core = Forwarding::begin(engine, epoch, recorder.take(), router.moderation, board, tell)
-                .map_err(|error| Obstacle::system("a forwarding thread cannot begin", &error))?;
+            let core = Forwarding::begin(engine, epoch, recorder.take(), router.moderation, board, report)
+                .map_err(|error| Obstacle::system("cannot start a forwarding thread", &error))?;
             cores.push(core);
         }
         let crew = Crew::new(cores);
-        let ways = Arc::clone(&log);
-        let tell = move |peer: &str, way: &Result<Way, String>| tell_way(&ways, peer, way);
-        let follower = Follower::begin(host, Arc::clone(&router), crew.orders(), Box::new(tell))?;
+        let route_log = Arc::clone(&log);
+        let report = move |peer: &str, way: &Result<Way, String>| log_route(&route_log, peer, way);
+        let follower = Follower::begin(host, Arc::clone(&router), crew.orders(), Box::new(report))?;
         let loaded = Loaded::new(path.to_owned(), beginning, shares.into_placement(), log);
-        // Of a file with thousands of VPNs much more is read than kept.
+        // Reading a file with thousands of VPNs allocates much more memory than is kept.
         memory::give_back();
         Ok(Daemon { crew, follower, loaded, _guard: guard })
     }
 
-    /// How it stands; none if the forwarding thread has ended.
+    /// Returns the state, or `None` if a forwarding thread has ended.
     pub fn show(&self) -> Option<Snapshot> {
         let mut snapshot = self.crew.orders().show()?;
         self.complete(&mut snapshot);
         Some(snapshot)
     }
 
-    /// Reads the file again and takes what it says, or keeps what it has and tells why.
-    /// Gives what has changed, in words.
+    /// Rereads the file and applies it, or keeps the present configuration and returns the error. Returns a
+    /// description of each change.
     pub fn reload(&self) -> Result<Vec<String>, Error> {
         let taken = self.loaded.reload(&self.follower, &self.crew.orders());
         memory::give_back();
         taken
     }
 
-    /// The file it was configured by.
+    /// Returns the path of the configuration file.
     pub fn path(&self) -> &PathBuf {
         &self.loaded.path
     }
 
-    /// The configuration it has.
+    /// Returns the present configuration.
     pub fn router(&self) -> Arc<Router> {
         self.follower.ways().0
     }
 
-    /// Whether it still forwards.
+    /// Returns whether a forwarding thread has ended.
     pub fn is_over(&self) -> bool {
         self.crew.is_over()
     }
 
-    /// Ends it, and tells how it stood.
+    /// Stops the router and returns its last state.
     pub fn end(self) -> Option<Snapshot> {
         let last = self.show();
         self.crew.end();
@@ -160,26 +162,26 @@ fn open(
     log: &Log,
 ) -> Result<AnyPort, Obstacle> {
     let is_core = router.core.iter().any(|core| core == name);
-    // AF_XDP takes an interface from the kernel, which keeps those of the core.
+    // AF_XDP takes an interface away from the kernel, which still needs the core interfaces.
     let kind = if is_core { PortKind::AfPacket } else { router.ports };
     let (port, why) = AnyPort::open(&host.namespace, name, kind, filter)?;
-    let of = if is_core { "the core" } else { "customers" };
-    let why = why.map_or(String::new(), |why| format!("; not by af_xdp: {why}"));
-    log(Level::Note, &format!("{name} leads to {of}, by {}{why}", port.kind()));
+    let side = if is_core { "core" } else { "customer" };
+    let why = why.map_or(String::new(), |why| format!("; af_xdp not used: {why}"));
+    log(Level::Note, &format!("{name}: {side} interface, using {}{why}", port.kind()));
     Ok(port)
 }
 
-fn tell_way(log: &Log, peer: &str, way: &Result<Way, String>) {
+fn log_route(log: &Log, peer: &str, way: &Result<Way, String>) {
     match way {
         Ok(Way { interface, next_hop, mac, mtu }) => {
-            let station = snapshot::spelled(*mac);
-            log(Level::Note, &format!("peer {peer}: by {interface} to {next_hop} ({station}), {mtu} B"));
+            let mac = snapshot::spelled(*mac);
+            log(Level::Note, &format!("peer {peer}: via {next_hop} ({mac}) on {interface}, MTU {mtu} B"));
         }
-        Err(why) => log(Level::Alarm, &format!("peer {peer} cannot be reached: {why}")),
+        Err(why) => log(Level::Alarm, &format!("peer {peer} is unreachable: {why}")),
     }
 }
 
-/// What was last told of each subject, so that what several cores notice is told once.
+/// Last event logged of each subject, so that an event noticed by several cores is logged once.
 #[derive(Default)]
 struct Told(Mutex<HashMap<String, String>>);
 
@@ -187,8 +189,8 @@ impl Told {
     fn tell(&self, log: &Log, event: &Event) {
         let (subject, level, line) = described(event);
         let before = {
-            let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            told.insert(subject, line.clone())
+            let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            logged.insert(subject, line.clone())
         };
         if before.as_ref() != Some(&line) {
             log(level, &line);
@@ -196,7 +198,7 @@ impl Told {
     }
 }
 
-/// Of what an event is, how much it matters, and what it says.
+/// Returns the subject, level and text of an event.
 fn described(event: &Event) -> (String, Level, String) {
     match event {
         Event::Silent { vpn, peer, is_silent } => {
@@ -207,22 +209,22 @@ fn described(event: &Event) -> (String, Level, String) {
             (format!("flow {vpn} {peer}"), level, format!("VPN {vpn}: peer {peer} {what}"))
         }
         Event::Reference { name, from, is_old: true } => {
-            let who = match from {
-                Some(peer) => format!("peer {peer} has told nothing of it"),
-                None => "its VPN flow has measured nothing".into(),
+            let cause = match from {
+                Some(peer) => format!("no update from peer {peer}"),
+                None => "no measurement by its VPN flow".into(),
             };
             let line = format!(
-                "reference {name}: {who} for more than {} s; flows that follow it take the nominal flow instead",
+                "reference {name}: {cause} for more than {} s; its followers use the nominal flow",
                 REFERENCE_AGE.0 / 1_000_000_000
             );
             (format!("reference {name}"), Level::Alarm, line)
         }
         Event::Reference { name, is_old: false, .. } => {
-            let line = format!("reference {name}: known, and followed");
+            let line = format!("reference {name}: up to date again");
             (format!("reference {name}"), Level::Note, line)
         }
         Event::Port { interface, failure: Some(why) } => {
-            (format!("port {interface}"), Level::Alarm, format!("{interface} is of no use: {why}"))
+            (format!("port {interface}"), Level::Alarm, format!("{interface} failed: {why}"))
         }
         Event::Port { interface, failure: None } => {
             (format!("port {interface}"), Level::Note, format!("{interface} works again"))

@@ -1,11 +1,11 @@
-//! Which core forwards which VPN. A VPN stays where it is, as its queues and windows do.
+//! Assignment of VPNs to cores. A VPN stays on its core, because its queues and windows do.
 
 use super::steering::{self, Division, Program, TooMany, UNTAGGED};
 use netstage_host::obstacle::Obstacle;
 use netstage_scenario::pe::{PortKind, Router, Vpn};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The core of each VPN.
+/// Core of each VPN.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     cores: usize,
@@ -13,9 +13,9 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// VPNs whose frames cannot be told apart before they are looked into share a core: those with
-    /// circuits on one interface, or by AF_PACKET on one VLAN of it. New ones go where the fewest
-    /// VPN flows are, in the order of their labels, so that a core's labels lie together.
+    /// Assigns VPNs to cores. VPNs whose frames a filter cannot distinguish share a core: those with circuits
+    /// on one interface, or with AF_PACKET on one VLAN of an interface. New VPNs go to the core with the
+    /// fewest VPN flows, in label order, so that the labels of a core are contiguous.
     pub fn new(router: &Router, before: &Placement) -> Result<Placement, Obstacle> {
         let mut groups = groups(router);
         groups.sort_by_key(|group| group.iter().filter_map(|vpn| first_label(&router.vpns[*vpn])).min());
@@ -32,9 +32,9 @@ impl Placement {
                 (Some((_, one)), Some((_, other))) => {
                     return Err(Obstacle::new(
                         format!(
-                            "VPNs {one} and {other} are forwarded by two cores, and would share an interface"
+                            "VPNs {one} and {other} are on different cores and cannot share an interface"
                         ),
-                        "give them interfaces of their own, or restart the router",
+                        "give them separate interfaces, or restart the router",
                     ));
                 }
                 (Some((core, _)), None) => {
@@ -48,7 +48,7 @@ impl Placement {
             .div_ceil(router.cores);
         let mut core = 0;
         for group in new {
-            // One core after the other is filled, so that labels that lie together stay so.
+            // Cores are filled one after the other, to keep adjacent labels on one core.
             if loads[core] + size(group) / 2 >= each.max(1) {
                 core = (0..loads.len()).min_by_key(|core| loads[*core]).unwrap_or_default();
             }
@@ -58,12 +58,12 @@ impl Placement {
         Ok(placement)
     }
 
-    /// Whose a VPN is.
+    /// Returns the core of a VPN.
     pub fn core(&self, vpn: &str) -> usize {
         self.of.get(vpn).copied().unwrap_or_default()
     }
 
-    /// A core's part of the router: the flows and circuits of its own VPNs, and its share of the
+    /// Returns the part of the configuration for a core: flows and circuits of its VPNs, and its share of the
     /// buffers. VPNs, peers and references keep their indices.
     pub fn part(&self, router: &Router, core: usize) -> Router {
         let mut part = router.clone();
@@ -77,12 +77,12 @@ impl Placement {
         part
     }
 
-    /// Which of a core's frames on an interface arrive at one of the router's cores; all if there is
-    /// no program.
+    /// Returns the filter of a core's port on an interface, or `None` if all frames belong to this core.
     pub fn filter(&self, router: &Router, interface: &str, core: usize) -> Result<Option<Program>, Obstacle> {
-        let told = |what: &str, remedy: &str, TooMany { pieces }: TooMany| {
-            let message =
-                format!("core {core}: {what} of its VPNs lie in {pieces} pieces, more than a filter holds");
+        let too_many = |what: &str, remedy: &str, TooMany { pieces }: TooMany| {
+            let message = format!(
+                "core {core}: the {what} of its VPNs form {pieces} ranges, more than a filter can hold"
+            );
             Obstacle::new(message, format!("{remedy}, or use fewer `cores`"))
         };
         if router.core.iter().any(|name| name == interface) {
@@ -96,7 +96,7 @@ impl Placement {
             let program = steering::labels(&Division::new(0, labels.collect()), core);
             return program
                 .map(Some)
-                .map_err(|error| told("labels", "give labels of a VPN numbers beside each other", error));
+                .map_err(|error| too_many("labels", "assign contiguous labels to each VPN", error));
         }
         let circuits = router.circuits.iter().filter(|circuit| circuit.interface == interface);
         let owners: Vec<(u32, usize)> = circuits
@@ -108,30 +108,32 @@ impl Placement {
         let cores: BTreeSet<usize> = owners.iter().map(|(_, core)| *core).collect();
         let Some(first) = cores.first().filter(|_| cores.len() > 1) else { return Ok(None) };
         let program = steering::vlans(&Division::new(*first, owners), core);
-        program.map(Some).map_err(|error| told("VLANs", "divide them among interfaces", error))
+        program
+            .map(Some)
+            .map_err(|error| too_many("VLANs", "distribute the VLANs over more interfaces", error))
     }
 }
 
-/// VPNs that have to share a core, by number.
+/// Returns groups of VPNs that must share a core, by index.
 fn groups(router: &Router) -> Vec<Vec<usize>> {
     let by_vlan = router.ports == PortKind::AfPacket;
     let mut leader: Vec<usize> = (0..router.vpns.len()).collect();
-    let mut places: BTreeMap<(&str, Option<u16>), usize> = BTreeMap::new();
+    let mut interfaces: BTreeMap<(&str, Option<u16>), usize> = BTreeMap::new();
     for circuit in &router.circuits {
         let vlan = circuit.vlans.first().copied().filter(|_| by_vlan);
-        let own = lead(&leader, circuit.vpn);
-        let other = *places.entry((circuit.interface.as_str(), vlan)).or_insert(own);
-        let other = lead(&leader, other);
+        let own = group_leader(&leader, circuit.vpn);
+        let other = *interfaces.entry((circuit.interface.as_str(), vlan)).or_insert(own);
+        let other = group_leader(&leader, other);
         leader[own.max(other)] = own.min(other);
     }
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for vpn in 0..leader.len() {
-        groups.entry(lead(&leader, vpn)).or_default().push(vpn);
+        groups.entry(group_leader(&leader, vpn)).or_default().push(vpn);
     }
     groups.into_values().collect()
 }
 
-fn lead(leader: &[usize], mut vpn: usize) -> usize {
+fn group_leader(leader: &[usize], mut vpn: usize) -> usize {
     while leader[vpn] != vpn {
         vpn = leader[vpn];
     }
@@ -146,7 +148,7 @@ fn first_label(vpn: &Vpn) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// VPNs with these labels, each with circuits at these places.
+    /// Builds a router with the given labels and circuit interfaces per VPN.
     fn router(cores: usize, head: &str, vpns: &[(&str, &[u32], &[&str])]) -> Router {
         let mut text = format!("[pe]\ncore = [\"core0\"]\ncores = {cores}\n{head}\n");
         for peer in ["east", "north"] {
@@ -155,15 +157,16 @@ mod tests {
                 peer.len()
             ));
         }
-        for (vpn, labels, places) in vpns {
+        for (vpn, labels, interfaces) in vpns {
             for (label, peer) in labels.iter().zip(["east", "north"]) {
                 text.push_str(&format!(
                     "[vpn.{vpn}.peer.{peer}]\nsend = {label}\nreceive = {label}\nroutes = [\"10.{}.0.0/16\"]\n",
                     peer.len()
                 ));
             }
-            for (number, place) in places.iter().enumerate() {
-                let (interface, vlan) = place.split_once('.').unwrap_or((place, ""));
+            for (number, interface_and_vlan) in interfaces.iter().enumerate() {
+                let (interface, vlan) =
+                    interface_and_vlan.split_once('.').unwrap_or((interface_and_vlan, ""));
                 let vlan = if vlan.is_empty() { String::new() } else { format!("vlan = {vlan}\n") };
                 text.push_str(&format!(
                     "[circuit.{vpn}-{number}]\nvpn = \"{vpn}\"\ninterface = \"{interface}\"\n{vlan}\
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn vpns_are_divided_evenly_and_stay_where_they_are() {
+    fn vpns_are_distributed_evenly_and_stay_on_their_cores() {
         let four: [(&str, &[u32], &[&str]); 4] = [
             ("a", &[400], &["eth1"]),
             ("b", &[300, 301], &["eth2"]),
@@ -189,9 +192,9 @@ mod tests {
         ];
         let router_of = |vpns: &[(&str, &[u32], &[&str])]| router(2, "", vpns);
         let first = Placement::new(&router_of(&four), &Placement::default()).unwrap();
-        // By label: d and c, then b and a.
+        // In label order: d and c, then b and a.
         assert_eq!(cores(&router_of(&four), &Placement::default()), [1, 1, 0, 0]);
-        // d goes, e comes: where least is.
+        // d is removed; e goes to the core with the fewest flows.
         let mut other = four.to_vec();
         other[3] = ("e", &[900], &["eth5"]);
         assert_eq!(cores(&router_of(&other), &first), [1, 1, 0, 0]);
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_apart_stays_together() {
+    fn vpns_a_filter_cannot_distinguish_share_a_core() {
         let trunk: [(&str, &[u32], &[&str]); 3] =
             [("a", &[100], &["eth1.10"]), ("b", &[200], &["eth1.20"]), ("c", &[300], &["eth2", "eth1.30"])];
         assert_eq!(cores(&router(2, "", &trunk), &Placement::default()), [0; 3]);
@@ -223,9 +226,9 @@ mod tests {
         let filter = |router: &Router, interface| placement.filter(router, interface, 1).unwrap();
         assert!(filter(&by_packet, "eth1").is_some());
         assert_ne!(filter(&by_packet, "core0"), Some(steering::tunnels()));
-        // On one core there is nothing to divide.
+        // A single core needs no filter.
         assert_eq!(filter(&router(1, "", &trunk[2..]), "eth2"), None);
-        // Afterwards they would have to be on one.
+        // With AF_XDP both would need the same core.
         let joined = router(2, "", &trunk[..2]);
         let refused = Placement::new(&joined, &placement).unwrap_err().to_string();
         assert!(refused.contains("VPNs a and b"), "{refused}");

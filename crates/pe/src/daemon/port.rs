@@ -1,4 +1,4 @@
-//! Opening an interface: by AF_XDP where that is wanted and safe, by AF_PACKET else.
+//! Opens an interface with AF_XDP if that is requested and safe, and with AF_PACKET otherwise.
 
 use super::steering::Program;
 use netstage_host::netns::{Namespace, Netlink};
@@ -11,10 +11,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// Frames that may wait while a configuration changes: at 100,000 frames a second, 80 ms.
-const WAITING: usize = 8_192;
+/// Frames buffered while a configuration changes: 80 ms at 100,000 frames per second.
+const RECEIVE_FRAMES: usize = 8_192;
 
-/// An interface of either kind.
+/// Interface opened with AF_XDP or AF_PACKET.
 #[derive(Debug)]
 pub(super) enum AnyPort {
     Packet(Box<AfPacket>),
@@ -22,8 +22,8 @@ pub(super) enum AnyPort {
 }
 
 impl AnyPort {
-    /// Opens an interface, at which only frames that `filter` takes arrive. Also says why it is not by
-    /// AF_XDP, where that is worth a word.
+    /// Opens an interface. Only frames that `filter` accepts are received. Also returns the reason why AF_XDP
+    /// is not used, unless AF_PACKET was requested.
     pub fn open(
         namespace: &Namespace,
         name: &str,
@@ -32,7 +32,7 @@ impl AnyPort {
     ) -> Result<(AnyPort, Option<String>), Obstacle> {
         let mut why = None;
         if kind != PortKind::AfPacket {
-            match by_xdp(namespace, name, kind) {
+            match open_xdp(namespace, name, kind) {
                 Ok(port) => return Ok((AnyPort::Xdp(Box::new(port)), None)),
                 Err(reason) if kind == PortKind::AfXdp => {
                     let remedy = "set `ports` to \"auto\" or \"af-packet\"";
@@ -41,27 +41,27 @@ impl AnyPort {
                 Err(reason) => why = Some(reason),
             }
         }
-        let options = af_packet::Options { receive_frames: WAITING };
+        let options = af_packet::Options { receive_frames: RECEIVE_FRAMES };
         let open = || -> io::Result<AfPacket> {
             let port = AfPacket::open(namespace, name, options)?;
             filter.map_or(Ok(()), |program| port.keep_only(&program.filter()))?;
             Ok(port)
         };
-        let port = open().map_err(|error| Obstacle::system(format!("{name} cannot be opened"), &error))?;
+        let port = open().map_err(|error| Obstacle::system(format!("cannot open {name}"), &error))?;
         Ok((AnyPort::Packet(Box::new(port)), why))
     }
 
-    /// From now on only frames that `filter` takes arrive, or all.
+    /// Replaces the filter; `None` accepts all frames.
     pub fn steer(&self, filter: Option<&Program>) -> io::Result<()> {
         match (self, filter) {
             (AnyPort::Packet(port), Some(program)) => port.keep_only(&program.filter()),
             (AnyPort::Packet(port), None) => port.keep_all(),
-            // Nobody else has an interface that is opened so.
+            // An AF_XDP interface belongs to a single core.
             (AnyPort::Xdp(_), _) => Ok(()),
         }
     }
 
-    /// Its name in outputs.
+    /// Returns the name of the kind in outputs.
     pub fn kind(&self) -> &'static str {
         match self {
             AnyPort::Packet(_) => "af_packet",
@@ -113,17 +113,17 @@ impl Port for AnyPort {
     }
 }
 
-/// By AF_XDP, or why not. Only queue 0 is taken over, so there may be no other; and what comes
-/// from this very machine over a veth may have its checksum still to be filled in, which only
-/// AF_PACKET would tell.
-fn by_xdp(namespace: &Namespace, name: &str, kind: PortKind) -> Result<AfXdp, String> {
+/// Opens an interface with AF_XDP, or returns why that is not possible. AF_XDP serves only queue 0, so the
+/// interface must have a single queue. Packets from this host over a veth may lack their checksum, which only
+/// AF_PACKET reports.
+fn open_xdp(namespace: &Namespace, name: &str, kind: PortKind) -> Result<AfXdp, String> {
     let link = Netlink::open(namespace).and_then(|mut netlink| netlink.link(name));
     let link = link.map_err(|error| error.to_string())?;
     if link.is_veth && kind == PortKind::Auto {
-        return Err("its other end may leave checksums to be filled in".into());
+        return Err("the other end of the veth may leave checksums incomplete".into());
     }
     let folder = Path::new("/sys/class/net").join(name);
-    // What is mounted there may show another namespace; the interface there would be another one.
+    // A mounted sysfs may show another network namespace, where the same name is another interface.
     let number = std::fs::read_to_string(folder.join("ifindex"));
     if number.is_ok_and(|number| number.trim() == link.index.to_string())
         && let Ok(entries) = std::fs::read_dir(folder.join("queues"))
@@ -131,7 +131,7 @@ fn by_xdp(namespace: &Namespace, name: &str, kind: PortKind) -> Result<AfXdp, St
             entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-")).count()
     {
         let remedy = format!("ethtool -L {name} combined 1");
-        return Err(format!("it has {queues} receive queues, of which AF_XDP takes one ({remedy})"));
+        return Err(format!("it has {queues} receive queues, and AF_XDP uses only one ({remedy})"));
     }
     let options = af_xdp::Options { receive_frames: 4_096, send_frames: 2_048, receives: true };
     AfXdp::open(namespace, name, options).map_err(|error| error.to_string())

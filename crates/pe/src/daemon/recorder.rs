@@ -1,4 +1,4 @@
-//! A trace is written by a thread of its own, so that no disk holds up a packet.
+//! Trace recorder. A separate thread writes the file, so that the disk never delays a packet.
 
 use crate::trace::{Event, FORMAT, Head, VERSION, Writer};
 use netstage_host::obstacle::Obstacle;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-/// Events of a chunk, and chunks that may wait for the disk: some tens of megabytes.
+/// Events per chunk, and chunks that may wait for the disk; together some tens of megabytes.
 pub(super) const CHUNK: usize = 1_024;
 const WAITING: usize = 256;
 
-/// Takes events to a file.
+/// Writer of events to a file.
 #[derive(Debug)]
 pub(super) struct Recorder {
     path: PathBuf,
@@ -21,19 +21,19 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a file, which must not be there yet.
+    /// Creates a trace file, which must not exist.
     pub fn begin(
         path: &Path,
         began_unix_ns: u64,
         seed: u32,
         configuration: &str,
     ) -> Result<Recorder, Obstacle> {
-        let told = |error: io::Error| match error.kind() {
+        let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
-                let remedy = "name a new file; nothing is written over";
-                Obstacle::new(format!("the trace {} is there already", path.display()), remedy)
+                let remedy = "choose a new file name";
+                Obstacle::new(format!("trace {} already exists", path.display()), remedy)
             }
-            _ => Obstacle::system(format!("the trace {} cannot be written", path.display()), &error),
+            _ => Obstacle::system(format!("cannot write trace {}", path.display()), &error),
         };
         let head = Head {
             format: FORMAT.into(),
@@ -42,34 +42,35 @@ impl Recorder {
             seed,
             configuration: configuration.into(),
         };
-        let file = File::create_new(path).map_err(told)?;
-        let writer = Writer::new(BufWriter::new(file), &head).map_err(told)?;
+        let file = File::create_new(path).map_err(failed)?;
+        let writer = Writer::new(BufWriter::new(file), &head).map_err(failed)?;
         let (chunks, received) = sync_channel(WAITING);
         let thread = std::thread::Builder::new().name("pe-trace".into());
-        let thread = thread.spawn(move || write(writer, &received)).map_err(told)?;
+        let thread = thread.spawn(move || write(writer, &received)).map_err(failed)?;
         Ok(Recorder { path: path.to_owned(), chunks, thread })
     }
 
-    /// Hands over events; gives itself back, or tells why the trace ends here.
+    /// Queues events for writing. Returns the recorder, or the reason why the trace ends here.
     pub fn write(self, events: Vec<Event>) -> Result<Recorder, String> {
         match self.chunks.try_send(events) {
             Ok(()) => Ok(self),
-            // Its thread writes what it has and ends; waiting for it would hold up packets.
+            // The thread writes what it has and ends; waiting for it would delay packets.
             Err(TrySendError::Full(_)) => {
-                Err(format!("the trace {} ends: the disk is slower than the router", self.path.display()))
+                Err(format!("trace {} stopped: the disk is slower than the router", self.path.display()))
             }
             Err(TrySendError::Disconnected(_)) => {
                 let path = self.path.display().to_string();
-                let why = self.end().err().map_or("its writer has ended".into(), |error| error.to_string());
-                Err(format!("the trace {path} ends: {why}"))
+                let why =
+                    self.end().err().map_or("the writer thread has ended".into(), |error| error.to_string());
+                Err(format!("trace {path} stopped: {why}"))
             }
         }
     }
 
-    /// Ends the file, and waits until it is written.
+    /// Ends the file and waits until it is written.
     pub fn end(self) -> io::Result<()> {
         drop(self.chunks);
-        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("its writer has failed")))
+        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the writer thread panicked")))
     }
 }
 

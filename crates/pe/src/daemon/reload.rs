@@ -1,4 +1,4 @@
-//! Another configuration for a router that runs: checked whole, then taken at once.
+//! Configuration change of a running router: checked completely, then applied at once.
 
 use super::crew::{Board, Orders, Shares};
 use super::follow::Follower;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What was loaded, and what was refused.
+/// Configuration file, and counts of applied and rejected configurations.
 pub(super) struct Loaded {
     pub path: PathBuf,
     beginning: Beginning,
@@ -58,22 +58,24 @@ impl Loaded {
             Ok(()) => {
                 counts.taken += 1;
                 counts.refusal.clear();
-                let what = if changes.is_empty() { "nothing has changed".into() } else { changes.join("; ") };
-                (self.log)(Level::Note, &format!("configuration taken: {what}"));
+                let what = if changes.is_empty() { "no changes".into() } else { changes.join("; ") };
+                (self.log)(Level::Note, &format!("configuration applied: {what}"));
                 Ok(changes)
             }
             Err(error) => {
                 counts.refused += 1;
                 counts.refusal = error.to_string();
-                let what =
-                    format!("configuration refused, the old one is kept:\n{}", counts.refusal.trim_end());
+                let what = format!(
+                    "configuration rejected, the previous one stays active:\n{}",
+                    counts.refusal.trim_end()
+                );
                 (self.log)(Level::Alarm, &what);
                 Err(error)
             }
         }
     }
 
-    /// Checks a configuration against the machine, and has the engine take it.
+    /// Checks a configuration against the host and applies it to the engines.
     fn take(
         &self,
         host: &mut Host,
@@ -96,7 +98,8 @@ impl Loaded {
         let after = sides(new);
         for (name, side) in &after {
             if before.get(name).is_some_and(|known| known != side) {
-                let message = format!("{name} cannot change sides while the router runs");
+                let message =
+                    format!("{name} cannot change between core and customer side while the router runs");
                 return Err(Obstacle::new(message, "restart the router").into());
             }
         }
@@ -105,7 +108,7 @@ impl Loaded {
         let (done, finished) = channel();
         let replacements = self.replacements(host, [old, new], &placement, &shares, &text, &done);
         drop(done);
-        // What is no longer, or not to be, the router's is given back.
+        // Gives back interfaces the router no longer uses, or no longer needs after a rejection.
         let left = if replacements.is_ok() { (&before, &after) } else { (&after, &before) };
         let left: Vec<&str> = left.0.keys().filter(|name| !left.1.contains_key(*name)).copied().collect();
         let replaced = replacements.map(|replacements| {
@@ -120,7 +123,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// What each core is to take; the ports it has not are open by then.
+    /// Builds the update of each core. New ports are opened.
     fn replacements(
         &self,
         host: &mut Host,
@@ -131,7 +134,7 @@ impl Loaded {
         done: &Sender<()>,
     ) -> Result<Vec<Replacement>, Error> {
         for name in new.customer_interfaces().difference(&old.customer_interfaces()) {
-            host.take_over(name)?.iter().for_each(|told| (self.log)(Level::Note, told));
+            host.take_over(name)?.iter().for_each(|warning| (self.log)(Level::Note, warning));
         }
         let board = Board::new(new);
         let mut replacements = Vec::with_capacity(new.cores);
@@ -158,24 +161,24 @@ impl Loaded {
     }
 }
 
-/// The interfaces, and whether each leads to the core.
+/// Returns the interfaces, and whether each leads to the core.
 fn sides(router: &Router) -> BTreeMap<&str, bool> {
     let is_core = |name: &str| router.core.iter().any(|core| core == name);
     router.interfaces().into_iter().map(|name| (name, is_core(name))).collect()
 }
 
-/// The ports a core has.
+/// Returns the interfaces a core has open.
 fn ports<'a>(router: &'a Router, placement: &Placement, core: usize) -> BTreeSet<&'a str> {
     let own = router.circuits.iter().filter(|circuit| placement.core(&router.vpns[circuit.vpn].name) == core);
     let customers = own.map(|circuit| circuit.interface.as_str());
     router.core.iter().map(String::as_str).chain(customers).collect()
 }
 
-/// What has changed, in words.
+/// Returns a description of each change.
 fn differences(old: &Router, new: &Router) -> Vec<String> {
-    let mut told = Vec::new();
-    compare("peer", &old.peers, &new.peers, |peer| peer.name.clone(), &mut told);
-    // Numbers of peers and VPNs may differ though nothing has changed.
+    let mut changes = Vec::new();
+    compare("peer", &old.peers, &new.peers, |peer| peer.name.clone(), &mut changes);
+    // The indices of peers and VPNs may differ without a change.
     let flows = |router: &Router| -> Vec<(String, pe::Flow, Option<String>)> {
         let of = |vpn: &pe::Vpn| {
             vpn.flows
@@ -189,35 +192,35 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
         };
         router.vpns.iter().flat_map(of).collect()
     };
-    compare("flow", &flows(old), &flows(new), |(name, ..)| name.clone(), &mut told);
+    compare("flow", &flows(old), &flows(new), |(name, ..)| name.clone(), &mut changes);
     let references = |router: &Router| -> Vec<(String, u32, Vec<String>)> {
         let named = |one: &pe::Reference| (one.name.clone(), one.number, source_names(router, &one.source));
         router.references.iter().map(named).collect()
     };
-    compare("reference", &references(old), &references(new), |(name, ..)| name.clone(), &mut told);
+    compare("reference", &references(old), &references(new), |(name, ..)| name.clone(), &mut changes);
     let circuits = |router: &Router| -> Vec<(String, pe::Circuit)> {
         let named = |circuit: &pe::Circuit| {
             (router.vpns[circuit.vpn].name.clone(), pe::Circuit { vpn: 0, ..circuit.clone() })
         };
         router.circuits.iter().map(named).collect()
     };
-    compare("circuit", &circuits(old), &circuits(new), |(_, circuit)| circuit.name.clone(), &mut told);
+    compare("circuit", &circuits(old), &circuits(new), |(_, circuit)| circuit.name.clone(), &mut changes);
     for (what, is_same) in [
         ("buffers", old.buffers == new.buffers),
         ("moderation", old.moderation == new.moderation),
         ("core", old.core == new.core),
     ] {
         if !is_same {
-            told.push(format!("{what} changed"));
+            changes.push(format!("{what} changed"));
         }
     }
     if new.buffers < old.buffers {
-        told.push("fewer buffers only after a restart".into());
+        changes.push("a lower number of buffers takes effect after a restart".into());
     }
-    told
+    changes
 }
 
-/// A flow but for the numbers in it that depend on what else there is.
+/// Returns a flow without the indices that depend on other items.
 fn without_numbers(flow: &pe::Flow) -> pe::Flow {
     let mut flow = pe::Flow { peer: 0, ..flow.clone() };
     if let Control::I2vfc(fair::Config { reference: fair::Reference::Vpn(index), .. }) =
@@ -228,7 +231,7 @@ fn without_numbers(flow: &pe::Flow) -> pe::Flow {
     flow
 }
 
-/// Whose measurements a reference is, and who is told.
+/// Returns the names of the measured flow and of the peers it is published to, or of the publishing peer.
 fn source_names(router: &Router, source: &ReferenceSource) -> Vec<String> {
     let peer = |index: &usize| router.peers[*index].name.clone();
     match source {
@@ -245,24 +248,24 @@ fn compare<T: PartialEq>(
     old: &[T],
     new: &[T],
     name: impl Fn(&T) -> String,
-    told: &mut Vec<String>,
+    changes: &mut Vec<String>,
 ) {
     let before: BTreeMap<String, &T> = old.iter().map(|one| (name(one), one)).collect();
     let names: BTreeSet<String> = new.iter().map(&name).collect();
-    told.extend(
+    changes.extend(
         before.keys().filter(|name| !names.contains(*name)).map(|name| format!("{what} {name} removed")),
     );
     for one in new {
         match before.get(&name(one)) {
-            None => told.push(format!("{what} {} added", name(one))),
-            Some(known) if *known != one => told.push(format!("{what} {} changed", name(one))),
+            None => changes.push(format!("{what} {} added", name(one))),
+            Some(known) if *known != one => changes.push(format!("{what} {} changed", name(one))),
             Some(_) => {}
         }
     }
 }
 
 impl Daemon {
-    /// Adds what the engine does not know.
+    /// Adds fields the engine does not know.
     pub(super) fn complete(&self, snapshot: &mut Snapshot) {
         let counts = self.loaded.counts().clone();
         snapshot.configuration.clone_from(&self.loaded.path);

@@ -1,5 +1,5 @@
-//! What lasts from start to end: where time counts from, and the sockets that keep the kernel
-//! from answering for us.
+//! Resources held from start to end: the epoch, and sockets that keep the kernel from answering on the
+//! router's behalf.
 
 use netstage_host::clock::{self, Epoch, monotonic_ns};
 use netstage_host::obstacle::Obstacle;
@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Where time counts from.
+/// Zero of the router's time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Beginning {
     pub epoch: Epoch,
@@ -21,14 +21,14 @@ impl Beginning {
         let epoch = Epoch(monotonic_ns());
         let unix = i128::from(epoch.0) + clock::realtime_ahead_ns();
         let epoch_unix_ns = u64::try_from(unix).unwrap_or_default();
-        // Any number does that is another one after a restart.
+        // Any number will do that differs after a restart.
         let session_seed = (epoch_unix_ns >> 10) as u32 ^ std::process::id().rotate_left(16);
         Beginning { epoch, epoch_unix_ns, session_seed }
     }
 }
 
-/// Holds the port of MPLS in UDP, and takes nothing: the kernel sees these packets beside us,
-/// and would tell their senders that nobody is there.
+/// Binds the MPLS-in-UDP port and discards what arrives there. The kernel, too, receives these packets, and
+/// would answer with ICMP port unreachable.
 #[derive(Debug)]
 pub(super) struct Guard {
     _sockets: Vec<Socket>,
@@ -47,14 +47,14 @@ impl Guard {
                 if domain == Domain::IPV6 {
                     socket.set_only_v6(true)?;
                 }
-                // "Return 0": of every packet nothing is kept.
+                // "Return 0" drops every packet.
                 socket.attach_filter(&[SockFilter::new(0x06, 0, 0, 0)])?;
                 socket.bind(&SockAddr::from(address))?;
                 Ok(socket)
             };
             match hold() {
                 Ok(socket) => sockets.push(socket),
-                // A machine without IPv6 has nobody to tell.
+                // Without IPv6 there is nothing to guard.
                 Err(error)
                     if domain == Domain::IPV6
                         && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
@@ -62,10 +62,10 @@ impl Guard {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                     return Err(Obstacle::new(
                         format!("UDP port {} is in use", mpls_in_udp::PORT),
-                        "end the other provider edge router of this network namespace (ss -lunp)",
+                        "stop the other provider edge router in this network namespace (ss -lunp)",
                     ));
                 }
-                Err(error) => return Err(Obstacle::system("MPLS in UDP cannot be held", &error)),
+                Err(error) => return Err(Obstacle::system("cannot bind the MPLS-in-UDP port", &error)),
             }
         }
         Ok(Guard { _sockets: sockets })

@@ -1,5 +1,5 @@
-//! How a router stands at one moment, for people and programs: what `show` prints, the
-//! control socket hands out, metrics are made of, and the last state at the end.
+//! State of a router at one moment. It is what `show` prints, the control socket returns, metrics are built
+//! from, and the end of a run reports.
 
 use super::port::AnyPort;
 use crate::engine::{Counter, Engine, ReferenceView, Severity, Source, Traffic};
@@ -11,135 +11,135 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Version of this description: fields are added without changing it.
+/// Version of this format. Adding fields does not change it.
 pub const VERSION: u32 = 1;
 
-/// A router at one moment. Times are nanoseconds, sizes bytes at the IP layer, counts since
-/// the start or since the flow was configured; a reload keeps them.
+/// State of a router. Times are in nanoseconds, sizes in IP-layer bytes. Counters start with the router or
+/// with the configuration of the flow and survive a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
     /// [`VERSION`].
     pub version: u32,
-    /// Version of the router's program.
+    /// Version of the router program.
     pub tool: String,
-    /// Its process.
+    /// Process ID of the router.
     pub process: u32,
-    /// The file it was configured by.
+    /// Path of the configuration file.
     pub configuration: PathBuf,
-    /// When, in nanoseconds since 1970.
+    /// Time of the snapshot, nanoseconds since 1970.
     pub unix_ns: u64,
-    /// How long it has run.
+    /// Time since the start.
     pub uptime_ns: u64,
-    /// Configurations taken since the start, the first included.
+    /// Number of configurations applied since the start, including the first.
     pub configurations: u64,
-    /// Configurations refused since the start, and what was wrong with the last.
+    /// Number of configurations rejected since the start.
     pub refused_configurations: u64,
-    /// Its text; empty if none was, or one was taken since.
+    /// Error of the last rejected configuration; empty after a successful one.
     pub refusal: String,
-    /// Buffers for packets that wait, free at the moment.
+    /// Number of free packet buffers.
     pub free_buffers: u64,
-    /// Interfaces.
+    /// Interfaces of the router.
     pub ports: Vec<PortState>,
-    /// The other routers.
+    /// Peer routers.
     pub peers: Vec<PeerState>,
-    /// VPN flows.
+    /// VPN flows, in configuration order.
     pub flows: Vec<FlowState>,
-    /// Flows that weights are relative to.
+    /// Reference flows of relative weights.
     pub references: Vec<ReferenceState>,
-    /// Circuits.
+    /// Circuits, in configuration order.
     pub circuits: Vec<CircuitState>,
-    /// Stations of customers.
+    /// Neighbors on circuits.
     pub neighbours: Vec<NeighbourState>,
-    /// Everything refused or noticed, by name.
+    /// Counters of dropped and noticed packets, by name.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// An interface.
+/// State of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PortState {
-    /// Its name.
+    /// Name of the interface.
     pub interface: String,
     /// `af_packet` or `af_xdp`.
     pub kind: String,
-    /// It leads to the core.
+    /// The interface leads to the core.
     pub is_core: bool,
-    /// Frames nobody took in time, or longer than the MTU allows.
+    /// Frames lost because they were not read in time or exceeded the MTU.
     pub missed: u64,
-    /// Why it is of no use, if it is not.
+    /// Error, if the interface does not work.
     pub failure: Option<String>,
 }
 
-/// Another router.
+/// State of a peer router.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PeerState {
-    /// Its name.
+    /// Name of the peer.
     pub name: String,
     /// `mpls-in-udp` or `mpls`.
     pub tunnel: String,
-    /// Its address, or that of the next router for MPLS.
+    /// Tunnel address of the peer, or next hop for MPLS.
     pub address: Option<IpAddr>,
-    /// Where packets go at present; none: nowhere.
+    /// Present route to the peer; `None` if it is unreachable.
     pub way: Option<WayState>,
-    /// Why nowhere.
+    /// Reason why the peer is unreachable, or empty.
     pub unreachable: String,
 }
 
-/// Where packets go.
+/// Route to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WayState {
-    /// By this interface.
+    /// Outgoing interface.
     pub interface: String,
-    /// To this router.
+    /// Address of the next hop.
     pub next_hop: IpAddr,
-    /// That has this station.
+    /// MAC address of the next hop.
     pub mac: String,
-    /// Largest IP or MPLS packet.
+    /// Path MTU in bytes of an IP or MPLS packet.
     pub mtu: u16,
 }
 
-/// A VPN flow, and the one back.
+/// State of a VPN flow, both directions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlowState {
-    /// Its VPN.
+    /// VPN of the flow.
     pub vpn: String,
-    /// Its peer.
+    /// Peer of the flow.
     pub peer: String,
-    /// Labels of what is sent and received.
+    /// Label of sent packets.
     pub send_label: u32,
-    /// See above.
+    /// Label of received packets.
     pub receive_label: u32,
-    /// Its weight.
+    /// Configured weight.
     pub weight: f64,
     /// `i2vfc`, `fixed-rate` or `none`.
     pub control: String,
-    /// Sent to the peer.
+    /// Data sent to the peer.
     pub sent: TrafficState,
-    /// Come from the peer.
+    /// Data received from the peer.
     pub received: TrafficState,
-    /// Of what came, how many bore a congestion mark of the core.
+    /// Received packets that were marked in the core.
     pub marked: u64,
-    /// Packets that wait.
+    /// Number of queued packets.
     pub queue: u64,
-    /// The window, where there is one.
+    /// State of the window, if the flow has one.
     pub window: Option<WindowState>,
     /// The peer does not answer.
     pub is_silent: bool,
-    /// The core that forwards it, from 0.
+    /// Core that forwards the flow, from 0.
     pub core: u32,
-    /// What was refused or noticed, by name.
+    /// Nonzero counters of dropped and noticed packets, by name.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Packets and bytes.
+/// Number of packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficState {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes at the IP layer.
+    /// Number of IP-layer bytes.
     pub bytes: u64,
 }
 
@@ -149,100 +149,100 @@ impl From<Traffic> for TrafficState {
     }
 }
 
-/// A VPN flow's window.
+/// State of the window of a VPN flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WindowState {
-    /// Packets.
+    /// Window size, packets.
     pub packets: f64,
-    /// Packets sent and not yet confirmed.
+    /// Packets sent and not yet acknowledged.
     pub in_flight: u64,
-    /// Smoothed; zero before the first answer.
+    /// Smoothed round-trip time; zero before the first reply.
     pub round_trip_ns: u64,
-    /// Loss by the configured measure, once known.
+    /// Loss by the configured estimator, once known.
     pub loss: Option<f64>,
-    /// Additive increase in force, packets per round trip.
+    /// Effective additive increase, packets per round trip.
     pub increase: f64,
-    /// Multiplicative decrease in force.
+    /// Effective multiplicative decrease.
     pub decrease: f64,
-    /// The weight asks for more than the parameters can give.
+    /// The weight exceeds the range the parameters allow.
     pub is_infeasible: bool,
-    /// Packets the peer has confirmed.
+    /// Packets acknowledged by the peer.
     pub confirmed: u64,
     /// Packets lost in the core.
     pub lost: u64,
     /// Management packets sent.
     pub queries: u64,
-    /// Times the peer was silent for too long for the window.
+    /// Number of times the window timed out because the peer was silent.
     pub silences: u64,
 }
 
-/// A flow that weights are relative to: a peer's, or one of this router's.
+/// State of a reference flow, measured by a peer or by this router.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReferenceState {
-    /// Its name here.
+    /// Name on this router.
     pub name: String,
-    /// Its number between routers.
+    /// Number in messages between routers.
     pub number: u32,
-    /// The peer that tells of it; none if it is a flow of this router.
+    /// Peer that publishes it; `None` for a flow of this router.
     pub from: Option<String>,
-    /// VPN and peer of that flow.
+    /// VPN and peer of the measured flow, if it belongs to this router.
     pub flow: Option<[String; 2]>,
-    /// The peers that are told of it.
+    /// Peers it is published to.
     pub publish_to: Vec<String>,
-    /// VPN flows here that follow it.
+    /// Number of VPN flows on this router that follow it.
     pub followers: u32,
-    /// Since what is known of it was measured here, or arrived; none before anything was.
+    /// Time since the values were measured here or arrived; `None` before the first values.
     pub age_ns: Option<u64>,
-    /// That is too long, or has been nothing for so long: the nominal flow is used.
+    /// The values are too old, or missing for too long. Followers use the nominal flow instead.
     pub is_old: bool,
-    /// What is known of it: its weight.
+    /// Weight of the reference flow.
     pub weight: f64,
-    /// Its round trip.
+    /// Round-trip time of the reference flow.
     pub round_trip_ns: u64,
-    /// Its loss, and the loss events that rests on; none before the first.
+    /// Loss of the reference flow; `None` before the first loss event.
     pub loss: Option<f64>,
-    /// See above.
+    /// Number of loss events the loss is computed from.
     pub loss_events: u64,
-    /// Its multiplicative decrease.
+    /// Multiplicative decrease of the reference flow.
     pub decrease: f64,
-    /// Messages sent to peers about it.
+    /// Messages sent to peers.
     pub published: u64,
-    /// Messages of its peer believed.
+    /// Messages accepted from the peer.
     pub received: u64,
-    /// Messages about it refused.
+    /// Messages rejected.
     pub refused: u64,
 }
 
-/// A circuit.
+/// State of a circuit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CircuitState {
-    /// Its name.
+    /// Name of the circuit.
     pub name: String,
-    /// Its VPN.
+    /// VPN of the circuit.
     pub vpn: String,
-    /// Its interface and VLANs: `eth1.100`.
+    /// Interface and VLANs, as in `eth1.100`.
     pub place: String,
-    /// Taken from customers.
+    /// Packets received from customers.
     pub received: TrafficState,
-    /// Handed to customers.
+    /// Packets sent to customers.
     pub sent: TrafficState,
 }
 
-/// A station of a customer.
+/// Neighbor on a circuit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NeighbourState {
-    /// Its circuit.
+    /// Name of the circuit.
     pub circuit: String,
-    /// Its address.
+    /// IP address of the neighbor.
     pub address: IpAddr,
-    /// Its station; none while it is asked for.
+    /// MAC address; `None` while it is being resolved.
     pub mac: Option<String>,
 }
 
-/// What the engine knows.
+/// Returns the state known to an engine.
 pub(super) fn of(engine: &mut Engine<AnyPort>, now: Instant) -> Snapshot {
     let names = engine.port_names().to_vec();
     let missed: Vec<u64> = (0..names.len()).map(|port| engine.port_mut(port).missed()).collect();
@@ -289,8 +289,8 @@ pub(super) fn of(engine: &mut Engine<AnyPort>, now: Instant) -> Snapshot {
     }
 }
 
-/// The parts of one router together: what each core says of its own, and the sums of what all of
-/// them count. None of nothing.
+/// Merges the states of the cores of one router: lists are joined and counters added. Returns `None` for an
+/// empty list.
 pub(super) fn together(parts: Vec<Snapshot>) -> Option<Snapshot> {
     let mut parts = parts.into_iter().enumerate().map(|(core, mut part)| {
         part.flows.iter_mut().for_each(|flow| flow.core = core as u32);
@@ -323,11 +323,11 @@ pub(super) fn together(parts: Vec<Snapshot>) -> Option<Snapshot> {
 }
 
 impl Snapshot {
-    /// Puts flows and circuits in the order of the configuration.
+    /// Sorts flows and circuits into configuration order.
     pub(super) fn sort_as(&mut self, router: &Router) {
         let vpns: HashMap<&str, usize> =
             router.vpns.iter().enumerate().map(|(number, vpn)| (vpn.name.as_str(), number)).collect();
-        // The parts have flows of one VPN in that order already.
+        // Flows of one VPN are in configuration order already.
         self.flows.sort_by_key(|flow| vpns.get(flow.vpn.as_str()).copied());
         let circuits: HashMap<&str, usize> =
             router.circuits.iter().enumerate().map(|(number, one)| (one.name.as_str(), number)).collect();
@@ -336,7 +336,7 @@ impl Snapshot {
 }
 
 impl ReferenceState {
-    /// What another core knows of it.
+    /// Merges the state of the same reference on another core.
     fn add(&mut self, other: ReferenceState) {
         let followers = self.followers + other.followers;
         let counts =
@@ -395,8 +395,8 @@ fn reference(now: Instant, reference: ReferenceView<'_>) -> ReferenceState {
     let (from, flow, publish_to) = match reference.source {
         Source::Peer(peer) => (Some(peer.to_owned()), None, Vec::new()),
         Source::Flow { vpn, peer, publish_to } => {
-            let told = publish_to.into_iter().map(str::to_owned).collect();
-            (None, Some([vpn.to_owned(), peer.to_owned()]), told)
+            let peers = publish_to.into_iter().map(str::to_owned).collect();
+            (None, Some([vpn.to_owned(), peer.to_owned()]), peers)
         }
         Source::Elsewhere => (None, None, Vec::new()),
     };
@@ -422,12 +422,12 @@ fn reference(now: Instant, reference: ReferenceView<'_>) -> ReferenceState {
     }
 }
 
-/// A station's address as people write it.
+/// Formats a MAC address.
 pub(super) fn spelled(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// How much a counter of this name matters, and what it means.
+/// Returns severity and meaning of the counter of this name.
 pub fn meaning(name: &str) -> Option<(Severity, &'static str)> {
     let counter = Counter::ALL.iter().find(|counter| counter.name() == name)?;
     Some((counter.severity(), counter.meaning()))

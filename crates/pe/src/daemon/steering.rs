@@ -1,59 +1,60 @@
-//! Which frames arrive at a port, as classic BPF programs (socket(7), bpf(4) of the BSDs): of the
-//! core's interfaces only tunnels, as all else there is the kernel's, and where several cores
-//! forward, at each only what belongs to its VPNs. A filter asks for no privilege beyond the port's.
+//! Frame filters of ports, as classic BPF programs (socket(7) of Linux, bpf(4) of the BSDs). Core interfaces
+//! receive only tunneled packets, since all other frames there belong to the kernel. With several cores, each
+//! port receives only frames of VPNs that its core forwards. A filter needs no privilege beyond that of the
+//! port.
 
 use netstage_wire::ethernet::ethertype;
 use netstage_wire::mpls::{self, Label};
 use netstage_wire::mpls_in_udp;
 use socket2::SockFilter;
 
-/// Accepts or refuses a frame.
+/// Filter program that accepts or rejects a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program(Vec<Step>);
 
-/// An instruction.
+/// BPF instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     code: u16,
-    /// How far to jump if it is so, and if not.
+    /// Jump offsets if the condition is true and if it is false.
     jumps: [u8; 2],
     value: u32,
 }
 
 impl Program {
-    /// As the kernel takes it.
+    /// Returns the program in the kernel's format.
     pub fn filter(&self) -> Vec<SockFilter> {
         let step = |step: &Step| SockFilter::new(step.code, step.jumps[0], step.jumps[1], step.value);
         self.0.iter().map(step).collect()
     }
 }
 
-/// Instructions the kernel takes (BPF_MAXINSNS).
-const MOST: usize = 4096;
-/// Entries of a label stack that are looked at: tunnel, VPN, channel, and one to spare.
+/// Maximum number of instructions (BPF_MAXINSNS).
+const MAX_INSTRUCTIONS: usize = 4096;
+/// Label stack entries examined: tunnel, VPN, channel, and one spare.
 const DEPTH: usize = 4;
-/// Stands for frames without a VLAN tag, in a division of VLANs.
+/// Represents frames without a VLAN tag among VLAN identifiers.
 pub(super) const UNTAGGED: u32 = 1 << 12;
 
-/// Numbers divided among cores: each core's pieces begin where an entry says, and end where the next
-/// one begins.
+/// Partition of label or VLAN numbers among cores. Each range extends from its first number to the start of
+/// the next range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Division {
-    /// Who has what lies before the first piece.
+    /// Core that owns the numbers before the first range.
     first: usize,
     pieces: Vec<(u32, usize)>,
 }
 
-/// What one core has is in too many pieces for a filter.
+/// Error: the numbers of one core form too many ranges for a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany {
-    /// How many there are.
+    /// Number of ranges.
     pub pieces: usize,
 }
 
 impl Division {
-    /// Of numbers and who has them. What nobody has falls to who has the number below, so that
-    /// neighbours of one core are one piece.
+    /// Creates a partition from numbers and their cores. An unassigned number belongs to the core of the next
+    /// lower one, so that adjacent numbers of one core form one range.
     pub fn new(first: usize, mut owners: Vec<(u32, usize)>) -> Division {
         owners.sort_unstable();
         let mut last = first;
@@ -61,7 +62,8 @@ impl Division {
         Division { first, pieces: owners }
     }
 
-    /// Whether `core` has what lies before the first of these numbers, at each of which that changes.
+    /// Returns whether `core` owns the numbers below the first boundary, and the boundaries at which its
+    /// ownership changes.
     fn changes(&self, core: usize) -> (bool, Vec<u32>) {
         let before = self.first == core;
         let mut has = before;
@@ -72,24 +74,24 @@ impl Division {
         (before, changes.map(|(number, _)| *number).collect())
     }
 
-    /// Ends a program: the frame is taken if the number at hand is `core`'s.
+    /// Completes a program: accepts the frame if `core` owns the number in the accumulator.
     fn end(&self, core: usize, mut program: Vec<Step>) -> Result<Program, TooMany> {
         let (before, changes) = self.changes(core);
         search(before, &changes, &mut program);
-        if program.len() > MOST {
+        if program.len() > MAX_INSTRUCTIONS {
             return Err(TooMany { pieces: changes.len().div_ceil(2) });
         }
         Ok(Program(program))
     }
 }
 
-/// Halves the numbers: the answer is `before` below the first of them, and changes at each.
+/// Appends a binary search: the result is `before` below the first boundary, and flips at each.
 fn search(before: bool, changes: &[u32], program: &mut Vec<Step>) {
     let middle = changes.len() / 2;
     let Some(number) = changes.get(middle) else {
-        return program.push(answer(before));
+        return program.push(result(before));
     };
-    // A conditional jump reaches 255 instructions, an unconditional one all.
+    // A conditional jump reaches 255 instructions; an unconditional jump reaches all.
     program.push(step(JUMP_AT_LEAST, 1, 0, *number));
     let jump = program.len();
     program.push(step(JUMP, 0, 0, 0));
@@ -103,22 +105,22 @@ fn step(code: u16, then: u8, otherwise: u8, value: u32) -> Step {
     Step { code, jumps: [then, otherwise], value }
 }
 
-fn answer(takes: bool) -> Step {
-    step(RETURN, 0, 0, if takes { u32::MAX } else { 0 })
+fn result(accept: bool) -> Step {
+    step(RETURN, 0, 0, if accept { u32::MAX } else { 0 })
 }
 
-/// Takes MPLS, and UDP to the port of MPLS in UDP.
+/// Returns a filter that accepts MPLS and MPLS-in-UDP.
 pub(super) fn tunnels() -> Program {
     let mut program = label_stack();
-    program.push(answer(true));
+    program.push(result(true));
     Program(program)
 }
 
-/// Of these takes what has a VPN label of `core`'s. What has none is the first core's, or that
-/// core's who has the number of the tunnel's label: always the same one's.
+/// Returns a filter that accepts tunneled packets with a VPN label owned by `core`. A packet without a VPN
+/// label goes to exactly one core: the owner of its tunnel label, or the first core.
 pub(super) fn labels(division: &Division, core: usize) -> Result<Program, TooMany> {
     let mut program = label_stack();
-    // The VPN label is the last one that is not the channel's.
+    // The VPN label is the last one other than the GAL.
     program.push(step(LOAD, 0, 0, 0));
     program.push(step(STORE, 0, 0, FOUND));
     const EACH: usize = 7;
@@ -138,7 +140,7 @@ pub(super) fn labels(division: &Division, core: usize) -> Result<Program, TooMan
     division.end(core, program)
 }
 
-/// Takes what comes by a VLAN of `core`'s, the outer one where there are two.
+/// Returns a filter that accepts frames with a VLAN owned by `core`; the outer VLAN if there are two.
 pub(super) fn vlans(division: &Division, core: usize) -> Result<Program, TooMany> {
     let program = vec![
         step(LOAD_WORD, 0, 0, VLAN_TAG_PRESENT),
@@ -151,7 +153,7 @@ pub(super) fn vlans(division: &Division, core: usize) -> Result<Program, TooMany
     division.end(core, program)
 }
 
-/// Refuses all but tunnels, and goes on with the index where their label stack begins.
+/// Rejects everything except tunneled packets and leaves the offset of the label stack in the index register.
 fn label_stack() -> Vec<Step> {
     let port = u32::from(mpls_in_udp::PORT);
     vec![
@@ -160,7 +162,7 @@ fn label_stack() -> Vec<Step> {
         step(LOAD_INDEX, 0, 0, 14),
         step(JUMP, 0, 0, 20),
         step(JUMP_EQUAL, 0, 9, ethertype::IPV4.into()),
-        // IPv4: UDP, not a later fragment, to the port.
+        // IPv4: UDP to the port, not a later fragment.
         step(LOAD_BYTE, 0, 0, 23),
         step(JUMP_EQUAL, 0, 16, 17),
         step(LOAD_HALF, 0, 0, 20),
@@ -170,23 +172,22 @@ fn label_stack() -> Vec<Step> {
         step(JUMP_EQUAL, 0, 11, port),
         step(FROM_INDEX, 0, 0, 0),
         step(JUMP, 0, 0, 6),
-        // IPv6: UDP at once, to the port.
+        // IPv6: UDP to the port, without extension headers.
         step(JUMP_EQUAL, 0, 8, ethertype::IPV6.into()),
         step(LOAD_BYTE, 0, 0, 20),
         step(JUMP_EQUAL, 0, 6, 17),
         step(LOAD_HALF, 0, 0, 56),
         step(JUMP_EQUAL, 0, 4, port),
         step(LOAD, 0, 0, 40),
-        // Behind the headers of Ethernet, IP and UDP.
+        // Skips the Ethernet and UDP headers in addition to the IP header.
         step(ADD, 0, 0, 14 + 8),
         step(TO_INDEX, 0, 0, 0),
         step(JUMP, 0, 0, 1),
-        answer(false),
+        result(false),
     ]
 }
 
-// Instructions of linux/bpf_common.h; what linux/filter.h knows beside the packet; and words of
-// memory.
+// Instructions of linux/bpf_common.h, ancillary data offsets of linux/filter.h, and scratch memory words.
 const LOAD: u16 = 0x00;
 const LOAD_WORD: u16 = 0x20;
 const LOAD_HALF: u16 = 0x28;
@@ -218,8 +219,8 @@ mod tests {
     use netstage_core::rng::Stream;
     use std::collections::BTreeMap;
 
-    /// Runs a program as the kernel would.
-    fn takes(program: &Program, frame: &[u8], vlan: Option<u32>) -> bool {
+    /// Interprets a program like the kernel.
+    fn accepts(program: &Program, frame: &[u8], vlan: Option<u32>) -> bool {
         let (mut at, mut a, mut x, mut memory) = (0, 0u32, 0u32, [0u32; 16]);
         let load = |from: usize, length: usize| {
             let bytes = frame.get(from..from + length)?;
@@ -254,14 +255,14 @@ mod tests {
                         JUMP_AT_LEAST => at += far(a >= step.value),
                         JUMP_ANY_SET => at += far(a & step.value != 0),
                         RETURN => return step.value != 0,
-                        _ => panic!("no such instruction: {other:#x}"),
+                        _ => panic!("unknown instruction: {other:#x}"),
                     }
                     Some(a)
                 }
             };
             match loaded {
                 Some(value) => a = value,
-                // Beyond the frame's end the kernel refuses.
+                // The kernel rejects a frame on access beyond its end.
                 None => return false,
             }
         }
@@ -275,7 +276,7 @@ mod tests {
         labels.iter().enumerate().flat_map(entry).collect()
     }
 
-    /// A label stack in each of what carries it.
+    /// Returns frames with a label stack in each encapsulation.
     fn frames(labels: &[u32]) -> [Vec<u8>; 4] {
         let stack = stack(labels);
         let on = |kind: u16, header: &[u8]| {
@@ -300,23 +301,23 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_are_taken_and_nothing_else() {
+    fn only_tunneled_packets_are_accepted() {
         let program = tunnels();
         let all = frames(&[1000]);
-        assert!(all.iter().all(|frame| takes(&program, frame, None)));
+        assert!(all.iter().all(|frame| accepts(&program, frame, None)));
         let [_, udp, ..] = all;
         let changed = |at: usize, byte: u8| {
             let mut frame = udp.clone();
             frame[at] = byte;
-            takes(&program, &frame, None)
+            accepts(&program, &frame, None)
         };
-        // Another ethertype, TCP, a later fragment, another port.
+        // Other EtherType, TCP, later fragment, other port.
         assert!(!changed(13, 6) && !changed(23, 6) && !changed(21, 1) && !changed(37, 0xea));
-        assert!(!takes(&program, &udp[..20], None));
+        assert!(!accepts(&program, &udp[..20], None));
     }
 
     #[test]
-    fn each_label_is_exactly_one_cores() {
+    fn each_label_belongs_to_exactly_one_core() {
         let mut random = Stream::new(7, "labels");
         for count in [0, 1, 5, 300] {
             let owner = |random: &mut Stream| (random.uniform() * 3.0) as usize;
@@ -325,7 +326,7 @@ mod tests {
             let division = Division::new(0, owners.clone().into_iter().collect());
             let programs: Vec<_> = (0..3).map(|core| labels(&division, core).unwrap()).collect();
             let takers = |frame: &[u8]| -> Vec<usize> {
-                (0..3).filter(|core| takes(&programs[*core], frame, None)).collect()
+                (0..3).filter(|core| accepts(&programs[*core], frame, None)).collect()
             };
             for label in (16..2_100).step_by(if count == 5 { 1 } else { 7 }).chain([1_048_575]) {
                 let below = owners.range(..=label).next_back().map_or(0, |(_, core)| *core);
@@ -335,7 +336,7 @@ mod tests {
                     }
                 }
             }
-            // The path's own messages, and stacks that lie.
+            // Messages of the path itself, and invalid stacks.
             assert_eq!(takers(&frames(&[13])[1]), [0]);
             assert_eq!(takers(&frames(&[17, 18, 19, 20, 21, 22])[0]).len(), 1);
             assert_eq!(takers(&frames(&[20])[0][..16]).len(), 0);
@@ -343,20 +344,20 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart_by_vlan() {
+    fn frames_are_selected_by_vlan() {
         let division = Division::new(1, vec![(10, 1), (11, 2), (12, 2), (20, 1), (UNTAGGED, 2)]);
         assert_eq!(division.pieces, [(11, 2), (20, 1), (UNTAGGED, 2)]);
         let taker = |vlan| -> Vec<usize> {
-            (0..3).filter(|core| takes(&vlans(&division, *core).unwrap(), &[0; 60], vlan)).collect()
+            (0..3).filter(|core| accepts(&vlans(&division, *core).unwrap(), &[0; 60], vlan)).collect()
         };
-        // Priority bits do not count.
+        // Priority bits are ignored.
         for (vlan, core) in [(Some(10), 1), (Some(0xe00b), 2), (Some(19), 2), (Some(20), 1), (None, 2)] {
             assert_eq!(taker(vlan), [core], "{vlan:?}");
         }
     }
 
     #[test]
-    fn the_kernel_takes_these_programs() {
+    fn the_kernel_accepts_the_programs() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let scattered = Division::new(0, (0..2_000).map(|n| (16 + n, n as usize / 2 % 2)).collect());
         for program in [tunnels(), labels(&scattered, 0).unwrap(), vlans(&scattered, 1).unwrap()] {
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_program_can_hold_is_refused() {
+    fn too_many_ranges_are_rejected() {
         let scattered = |count| Division::new(0, (0..count).map(|n| (16 + n, n as usize % 2)).collect());
         assert!(labels(&scattered(1_300), 1).is_ok());
         assert_eq!(labels(&scattered(2_000), 1), Err(TooMany { pieces: 1_000 }));

@@ -1,14 +1,14 @@
-//! Which circuit a customer's frame came by: port, VLANs, and addresses where several circuits
-//! share these.
+//! Circuit of a customer frame: selected by port and VLANs, and by packet fields if several circuits share
+//! these.
 
 use netstage_scenario::pe::Select;
 use netstage_wire::{ethernet, ip};
 
-/// VLANs there are, and one place for untagged frames.
-const PLACES: usize = 4097;
+/// VLAN identifiers, plus one slot for untagged frames.
+const SLOTS: usize = 4097;
 const UNTAGGED: usize = 4096;
 
-/// The circuits of one port.
+/// Circuits of one port.
 #[derive(Debug)]
 pub(super) struct Circuits {
     outer: Table,
@@ -16,27 +16,29 @@ pub(super) struct Circuits {
     shared: Vec<Vec<(Option<Select>, u32)>>,
 }
 
-type Table = Box<[Place; PLACES]>;
+type Table = Box<[Place; SLOTS]>;
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Empty,
     Circuit(u32),
-    /// Several circuits, told apart by what they select.
+    /// Several circuits with different selections.
     Shared(u32),
-    /// Another VLAN inside.
+    /// Table of inner VLANs.
     Inner(u32),
 }
 
 impl Circuits {
     pub fn new() -> Circuits {
-        Circuits { outer: Box::new([Place::Empty; PLACES]), inner: Vec::new(), shared: Vec::new() }
+        Circuits { outer: Box::new([Place::Empty; SLOTS]), inner: Vec::new(), shared: Vec::new() }
     }
 
-    /// Puts a circuit in its place. Selections are asked in the order in which they came; a
-    /// circuit without one takes what is left.
+    /// Adds a circuit. Selections are matched in the order of addition; a circuit without a selection
+    /// receives the rest.
     ///
-    /// Panics where the checks of a configuration would have refused it.
+    /// # Panics
+    ///
+    /// Panics on a configuration that fails its checks.
     pub fn attach(&mut self, vlans: &[u16], select: Option<&Select>, circuit: u32) {
         let place = match *vlans {
             [] => &mut self.outer[UNTAGGED],
@@ -47,7 +49,7 @@ impl Circuits {
                     Place::Inner(table) => table,
                     Place::Empty => {
                         *place = Place::Inner(self.inner.len() as u32);
-                        self.inner.push(Box::new([Place::Empty; PLACES]));
+                        self.inner.push(Box::new([Place::Empty; SLOTS]));
                         self.inner.len() as u32 - 1
                     }
                     _ => unreachable!("a VLAN is a circuit, or holds circuits"),
@@ -72,7 +74,7 @@ impl Circuits {
         self.shared.push(std::iter::once(entry).chain(before).collect());
     }
 
-    /// The circuit of a frame; the packet in it is only looked at where circuits share a place.
+    /// Returns the circuit of a frame. The packet is examined only if circuits share the VLANs.
     #[inline]
     pub fn find(&self, frame: &ethernet::View<'_>) -> Option<u32> {
         match self.place(frame)? {
@@ -81,14 +83,14 @@ impl Circuits {
                 let packet = ip::View::new(frame.payload()).ok()?;
                 let mut list = self.shared[list as usize].iter();
                 let (_, circuit) =
-                    list.find(|(select, _)| select.as_ref().is_none_or(|select| holds(select, &packet)))?;
+                    list.find(|(select, _)| select.as_ref().is_none_or(|select| is_match(select, &packet)))?;
                 Some(*circuit)
             }
             Place::Empty | Place::Inner(_) => None,
         }
     }
 
-    /// All circuits a frame might belong to, whatever is in it.
+    /// Returns all circuits a frame may belong to, regardless of its packet.
     pub fn all(&self, frame: &ethernet::View<'_>) -> Vec<u32> {
         match self.place(frame) {
             Some(Place::Circuit(circuit)) => vec![circuit],
@@ -104,7 +106,7 @@ impl Circuits {
         let mut tags = frame.tags();
         let mut place = match tags.next() {
             None => self.outer[UNTAGGED],
-            // A tag of priority only.
+            // Priority-tagged frame.
             Some(tag) if tag.vlan == 0 => self.outer[UNTAGGED],
             Some(tag) => self.outer[usize::from(tag.vlan)],
         };
@@ -118,9 +120,9 @@ impl Circuits {
     }
 }
 
-/// Matches a packet against a selection. A later fragment has no ports, so it matches only
-/// a selection without ports.
-fn holds(select: &Select, packet: &ip::View<'_>) -> bool {
+/// Returns whether a packet matches a selection. A later fragment has no ports, so it matches only a
+/// selection without ports.
+fn is_match(select: &Select, packet: &ip::View<'_>) -> bool {
     let source = select.source.is_none_or(|prefix| prefix.holds(packet.source()));
     if !source || !select.destination.is_none_or(|prefix| prefix.holds(packet.destination())) {
         return false;
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_are_told_apart_by_vlans() {
+    fn circuits_are_selected_by_vlans() {
         let mut circuits = Circuits::new();
         let places = [&[][..], &[7], &[9, 1], &[9, 2]];
         for (number, vlans) in (0..).zip(places) {
@@ -179,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn circuits_that_share_a_vlan_are_told_apart_by_what_they_select() {
+    fn circuits_that_share_a_vlan_are_selected_by_packet_fields() {
         let prefix = Prefix::new([10, 1, 0, 0].into(), 16).unwrap();
         let web =
             Select { protocol: Some(protocol::TCP), destination_ports: Some(80..=81), ..Select::default() };
         let site = Select { source: Some(prefix), ..Select::default() };
         let mut circuits = Circuits::new();
-        // The one that selects nothing takes what is left, wherever it comes in the list.
+        // The circuit without a selection receives the rest, regardless of its position in the list.
         for (number, select) in [(0, None), (1, Some(&web)), (2, Some(&site))] {
             circuits.attach(&[7], select, number);
         }

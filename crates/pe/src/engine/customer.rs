@@ -1,4 +1,4 @@
-//! A frame from a customer: which circuit and so which VPN, where to, and whether it fits.
+//! Frames from customers: circuit and VPN, route, size check.
 
 use super::pool::{Buffered, HEADROOM};
 use super::{Counter, Departure, ICMP_BURST, ICMP_EVERY, Next, Refused, Side, State};
@@ -9,20 +9,20 @@ use netstage_wire::ip::{self, protocol, v4, v6};
 use netstage_wire::{icmp, tcp};
 use std::net::IpAddr;
 
-/// What is wrong with a packet, as ICMP tells it.
+/// ICMP error to send about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     TtlExceeded,
     NoRoute,
-    /// What would fit, bytes.
+    /// Next-hop MTU, bytes.
     TooBig(u16),
 }
 
-/// A packet in a buffer, its frame's header in front of it.
+/// Packet in a buffer, preceded by the header of its frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     packet: Buffered,
-    /// Bytes of the frame's header.
+    /// Length of the frame header, bytes.
     header: u8,
     ttl: u8,
     circuit: u32,
@@ -40,7 +40,7 @@ impl State {
         frame: &[u8],
     ) -> Result<(), Refused> {
         let Side::Customer { mac, circuits } = &self.sides[port] else {
-            unreachable!("the port is on the customers' side")
+            unreachable!("the port is a customer port")
         };
         let view = ethernet::View::new(frame).map_err(|_| Counter::FrameMalformed)?;
         if view.destination() != *mac || view.kind() == ethertype::ARP {
@@ -51,7 +51,7 @@ impl State {
         let header = view.payload_offset();
         let length = packet.packet().len();
         if length > self.pool.room() {
-            return self.refuse_giant(now, circuit as usize, &view, &packet);
+            return self.handle_oversized(now, circuit as usize, &view, &packet);
         }
         let kept = self.pool.keep(&frame[..header + length], header).ok_or(Counter::BuffersExhausted)?;
         self.pool.undecided += 1;
@@ -67,7 +67,7 @@ impl State {
         Ok(())
     }
 
-    /// Decides on all that was read.
+    /// Processes all packets read.
     pub(super) fn handle_customers_packets(&mut self, now: Instant) {
         let mut batch = std::mem::take(&mut self.from_customers);
         for arrival in &mut batch {
@@ -86,7 +86,7 @@ impl State {
         }
         for arrival in batch.drain(..) {
             self.pool.undecided -= 1;
-            let sent = match self.judge(now, &arrival) {
+            let sent = match self.route_packet(now, &arrival) {
                 Ok(next) => self.send_on(now, next, arrival.packet),
                 Err(refused) => {
                     self.pool.give(arrival.packet.buffer);
@@ -100,25 +100,26 @@ impl State {
         self.from_customers = batch;
     }
 
-    /// Where a packet goes, made ready for it. An error is why not; none, that it is dealt with.
+    /// Selects the route of a packet and prepares the packet for it. `Err(None)` means that the packet has
+    /// been handled.
     #[inline]
-    fn judge(&mut self, now: Instant, arrival: &Arrival) -> Result<Next, Option<Refused>> {
+    fn route_packet(&mut self, now: Instant, arrival: &Arrival) -> Result<Next, Option<Refused>> {
         if let Some(Next::Local(_)) = arrival.next {
-            return Err(self.handle_arrival_here(now, arrival).err());
+            return Err(self.handle_local_arrival(now, arrival).err());
         }
         if arrival.ttl <= 1 {
-            self.answer(now, arrival, Fault::TtlExceeded);
+            self.send_error_to_sender(now, arrival, Fault::TtlExceeded);
             return Err(Some(Counter::TtlExceeded.into()));
         }
         let Some(next) = arrival.next else {
-            self.answer(now, arrival, Fault::NoRoute);
+            self.send_error_to_sender(now, arrival, Fault::NoRoute);
             return Err(Some(Counter::NoRoute.into()));
         };
-        let (flow, mtu) = self.way(next);
+        let (flow, mtu) = self.flow_and_mtu(next);
         if let Some(flow) = flow
             && let Err(refused) = self.may_send(now, flow)
         {
-            self.answer(now, arrival, Fault::NoRoute);
+            self.send_error_to_sender(now, arrival, Fault::NoRoute);
             return Err(Some(refused));
         }
         let packet = arrival.packet;
@@ -127,7 +128,7 @@ impl State {
             if self.divide(now, &bytes, next, mtu) {
                 return Err(None);
             }
-            self.answer(now, arrival, Fault::TooBig(mtu));
+            self.send_error_to_sender(now, arrival, Fault::TooBig(mtu));
             return Err(Some(Refused { counter: Counter::TooBig, flow }));
         }
         self.hop(packet);
@@ -139,9 +140,9 @@ impl State {
         Ok(next)
     }
 
-    /// A packet to this router itself.
+    /// Handles a packet to this router.
     #[cold]
-    fn handle_arrival_here(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Refused> {
+    fn handle_local_arrival(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Refused> {
         let bytes = self.frame(arrival);
         let Ok(frame) = ethernet::View::new(&bytes) else { return Ok(()) };
         let Ok(packet) = ip::View::new(frame.payload()) else { return Ok(()) };
@@ -149,14 +150,14 @@ impl State {
         self.handle_own_packet(now, arrival.vpn as usize, &packet, Some((port, &frame)))
     }
 
-    /// The frame a packet came in.
+    /// Returns the frame of a packet.
     fn frame(&mut self, arrival: &Arrival) -> Vec<u8> {
         let start = HEADROOM - usize::from(arrival.header);
         let end = HEADROOM + usize::from(arrival.packet.length);
         self.pool.bytes(arrival.packet.buffer)[start..end].to_vec()
     }
 
-    /// Lets a packet go where its route leads.
+    /// Sends a packet to the target of its route.
     #[inline]
     fn send_on(&mut self, now: Instant, next: Next, packet: Buffered) -> Result<(), Refused> {
         match next {
@@ -169,17 +170,17 @@ impl State {
                 self.enqueue(now, flow, packet)
             }
             Next::Exit(exit) => self.deliver(now, exit as usize, packet),
-            Next::Local(_) => unreachable!("it was handled before"),
+            Next::Local(_) => unreachable!("local packets were handled before"),
         }
     }
 
-    /// Sends a packet on in fragments; false where it may not be divided. Each is a packet of its
-    /// own from here on: some may find room and others not.
+    /// Sends a packet in fragments, or returns false if it must not be fragmented. Each fragment is queued by
+    /// itself, so some may be dropped and others sent.
     #[cold]
     pub(super) fn divide(&mut self, now: Instant, packet: &[u8], next: Next, mtu: u16) -> bool {
         let Ok(view) = v4::View::new(packet) else { return false };
         let Ok(mut fragments) = Fragments::new(view, mtu) else { return false };
-        self.count(Refused { counter: Counter::Divided, flow: self.way(next).0 });
+        self.count(Refused { counter: Counter::Divided, flow: self.flow_and_mtu(next).0 });
         while let Some(buffer) = self.pool.take() {
             let Some(length) = fragments.write(&mut self.pool.bytes(buffer)[HEADROOM..]) else {
                 self.pool.give(buffer);
@@ -195,7 +196,7 @@ impl State {
         true
     }
 
-    /// Whether packets are taken for a flow: its peer can be reached, and answers if it must.
+    /// Checks that a flow accepts packets: its peer is reachable, and answers if the flow requires it.
     #[inline]
     fn may_send(&mut self, now: Instant, number: usize) -> Result<(), Refused> {
         let flow = &self.flows[number];
@@ -203,16 +204,16 @@ impl State {
             return Err(Counter::PeerUnreachable.of(number));
         }
         if self.edge.is_stopped(number) {
-            // Somebody wants to send: ask soon whether the peer is back.
+            // There is traffic to send: soon probe whether the peer is back.
             self.edge.wake(now, number);
             return Err(Counter::PeerSilent.of(number));
         }
         Ok(())
     }
 
-    /// The VPN flow a packet would take, if it does, and the largest packet it carries.
+    /// Returns the VPN flow of a route target, if any, and the size of the largest packet it carries.
     #[inline]
-    fn way(&self, next: Next) -> (Option<usize>, u16) {
+    fn flow_and_mtu(&self, next: Next) -> (Option<usize>, u16) {
         match next {
             Next::Flow(flow) => {
                 let flow = flow as usize;
@@ -223,9 +224,9 @@ impl State {
         }
     }
 
-    /// A packet larger than any way ahead, and than a buffer.
+    /// Handles a packet larger than any MTU and any buffer.
     #[cold]
-    fn refuse_giant(
+    fn handle_oversized(
         &mut self,
         now: Instant,
         circuit: usize,
@@ -233,26 +234,26 @@ impl State {
         packet: &ip::View<'_>,
     ) -> Result<(), Refused> {
         if packet.ttl() <= 1 {
-            self.answer_frame(now, circuit, frame, packet, Fault::TtlExceeded);
+            self.send_error_for_frame(now, circuit, frame, packet, Fault::TtlExceeded);
             return Err(Counter::TtlExceeded.into());
         }
         let vpn = self.circuits[circuit].vpn as usize;
         let Some(next) = self.vpns[vpn].routes.get(packet.destination()) else {
-            self.answer_frame(now, circuit, frame, packet, Fault::NoRoute);
+            self.send_error_for_frame(now, circuit, frame, packet, Fault::NoRoute);
             return Err(Counter::NoRoute.into());
         };
         if let Next::Local(_) = next {
             return Err(Counter::NotAnEcho.into());
         }
-        let (flow, mtu) = self.way(next);
+        let (flow, mtu) = self.flow_and_mtu(next);
         if self.divide(now, packet.packet(), next, mtu) {
             return Ok(());
         }
-        self.answer_frame(now, circuit, frame, packet, Fault::TooBig(mtu));
+        self.send_error_for_frame(now, circuit, frame, packet, Fault::TooBig(mtu));
         Err(Refused { counter: Counter::TooBig, flow })
     }
 
-    /// Counts a hop in a packet that has more than one left.
+    /// Decrements the TTL of a packet that has more than one hop left.
     #[inline]
     pub(super) fn hop(&mut self, packet: Buffered) {
         let bytes = &mut self.pool.bytes(packet.buffer)[HEADROOM..];
@@ -263,7 +264,7 @@ impl State {
         }
     }
 
-    /// Lowers what a SYN offers, so that the segments it asks for fit (RFC 4459 section 3.2).
+    /// Lowers the MSS option of a SYN to segments that fit the MTU (RFC 4459 section 3.2).
     #[inline]
     fn clamp_segment_size(&mut self, packet: Buffered, mtu: u16) {
         let bytes = self.pool.packet(packet);
@@ -271,7 +272,7 @@ impl State {
             6 => (v6::HEADER, bytes[6]),
             _ => (v4::HEADER, bytes[9]),
         };
-        // Behind IPv6 extension headers nobody opens connections.
+        // TCP behind IPv6 extension headers is rare enough to ignore.
         if next != protocol::TCP {
             return;
         }
@@ -283,17 +284,17 @@ impl State {
         }
     }
 
-    /// Tells a sender what is wrong, back by the circuit and to the station the packet came from.
+    /// Sends an ICMP error to the sender of a packet, by the circuit and to the MAC address it came from.
     #[cold]
-    fn answer(&mut self, now: Instant, arrival: &Arrival, fault: Fault) {
+    fn send_error_to_sender(&mut self, now: Instant, arrival: &Arrival, fault: Fault) {
         let bytes = self.frame(arrival);
         let Ok(frame) = ethernet::View::new(&bytes) else { return };
         let Ok(packet) = ip::View::new(frame.payload()) else { return };
-        self.answer_frame(now, arrival.circuit as usize, &frame, &packet, fault);
+        self.send_error_for_frame(now, arrival.circuit as usize, &frame, &packet, fault);
     }
 
     #[cold]
-    fn answer_frame(
+    fn send_error_for_frame(
         &mut self,
         now: Instant,
         circuit: usize,
@@ -315,7 +316,7 @@ impl State {
         self.departures[port].push(Departure { buffer: error.buffer, start: start as u16, end });
     }
 
-    /// An ICMP error about a packet, unless there were too many, or none may be sent.
+    /// Builds an ICMP error about a packet, or returns `None` if the rate limit or RFC rules forbid it.
     #[cold]
     pub(super) fn error(
         &mut self,
@@ -324,14 +325,14 @@ impl State {
         packet: &ip::View<'_>,
         fault: Fault,
     ) -> Option<Buffered> {
-        let error = self.written_error(now, vpn, packet, fault);
+        let error = self.build_error(now, vpn, packet, fault);
         if error.is_none() {
             self.count(Counter::NotAnswered.into());
         }
         error
     }
 
-    fn written_error(
+    fn build_error(
         &mut self,
         now: Instant,
         vpn: usize,
@@ -369,7 +370,7 @@ impl State {
     }
 }
 
-/// The IP packet in a customer's frame.
+/// Returns the IP packet in a customer frame.
 #[inline]
 fn packet<'a>(frame: &ethernet::View<'a>) -> Result<ip::View<'a>, Counter> {
     match frame.kind() {

@@ -1,9 +1,9 @@
-//! What is written in front of what leaves to the core, in place: VPN label, tunnel, next hop.
+//! Headers of packets to the core, written in place: VPN label, tunnel, Ethernet.
 //!
-//! The label's time to live is its own (the pipe model of RFC 3443): customers see two hops, this
-//! router and the peer, whatever the core is like. Its traffic class is the upper half of the
-//! packet's DSCP. All packets of a VPN flow have one UDP source port, so that routers that
-//! spread by it keep management packets with the data they count.
+//! The label TTL is independent of the packet's (pipe model of RFC 3443): customers see two hops, this router
+//! and the peer, regardless of the core. The traffic class is the upper half of the DSCP. All packets of a
+//! VPN flow have the same UDP source port, so that routers that balance load by port keep management packets
+//! on the path of the data they count.
 
 use super::pool::{Buffered, HEADROOM};
 use super::{Counter, Departure, Flow, Refused, State};
@@ -13,25 +13,25 @@ use netstage_wire::mpls::{ENTRY, Entry, Label};
 use netstage_wire::mpls_in_udp::{Outer, source_port};
 use std::net::IpAddr;
 
-/// Encapsulation around the VPN label: a peer's tunnel, both ends known.
+/// Encapsulation around the VPN label: the tunnel of a peer, with both ends known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encapsulation {
-    /// A label stack on Ethernet.
+    /// Label stack on Ethernet.
     Mpls {
-        /// Label of the path to the peer; none where the peer is the next hop, or the next hop
-        /// pops anyway.
+        /// Label of the path to the peer. `None` if the peer is the next hop or the next hop pops the label
+        /// anyway.
         push: Option<Label>,
-        /// Label above the VPN label in what the peer sends, where it arrives. Without it, and
-        /// with an explicit null, packets are taken in any case.
+        /// Expected label above the VPN label in packets from the peer. Packets without it or with an
+        /// explicit null label are always accepted.
         accept: Option<Label>,
     },
     /// MPLS in UDP (RFC 7510).
     MplsInUdp {
-        /// This router's address.
+        /// Local address.
         local: IpAddr,
-        /// The peer's.
+        /// Address of the peer.
         remote: IpAddr,
-        /// Compute the UDP checksum, and over IPv6 ask for it.
+        /// Compute the UDP checksum, and require it over IPv6.
         has_checksum: bool,
     },
 }
@@ -40,7 +40,7 @@ const LABEL_TTL: u8 = 255;
 const TUNNEL_TTL: u8 = 64;
 
 impl State {
-    /// Sends a customer's packet.
+    /// Sends a customer packet.
     #[inline]
     pub(super) fn encapsulate_packet(&mut self, flow: usize, packet: Buffered) {
         let bytes = &self.pool.bytes(packet.buffer)[HEADROOM..];
@@ -48,13 +48,13 @@ impl State {
         self.encapsulate(flow, packet, HEADROOM, class, true);
     }
 
-    /// Sends a management message, which has left room for the channel's header at its beginning.
+    /// Sends a management message. The message starts after room for the channel header.
     pub(super) fn encapsulate_message(&mut self, flow: usize, message: Buffered) {
         let start = self.write_channel(message, channel::DIRECT_LOSS_DELAY);
         self.encapsulate(flow, message, start, 0, false);
     }
 
-    /// Sends a message of the path to a peer, which has left the same room.
+    /// Sends a message of the path to a peer, with the same room for the channel header.
     pub(super) fn encapsulate_path_message(
         &mut self,
         peer: usize,
@@ -65,26 +65,26 @@ impl State {
         self.tunnel(peer, message, start, (0, Label::GENERIC_CHANNEL)).map_err(Refused::from)
     }
 
-    /// Writes channel header and label, and gives where they begin.
+    /// Writes the channel header and label, and returns their start.
     fn write_channel(&mut self, message: Buffered, channel: u16) -> usize {
         let bytes = self.pool.bytes(message.buffer);
         bytes[HEADROOM..HEADROOM + gach::HEADER].copy_from_slice(&gach::header(channel));
-        put(bytes, HEADROOM, Label::GENERIC_CHANNEL, 0, true)
+        push_label(bytes, HEADROOM, Label::GENERIC_CHANNEL, 0, true)
     }
 
-    /// Puts around what begins at `start` and is of this traffic class: a packet whose label is
-    /// the stack's bottom, or a message under one label more.
+    /// Adds the VPN label and tunnel to the bytes from `start` and sends them. The label is the bottom of the
+    /// stack for a packet, and above the GAL for a message.
     #[inline]
     fn encapsulate(&mut self, number: usize, buffered: Buffered, start: usize, class: u8, is_bottom: bool) {
         let Flow { send, peer, .. } = self.flows[number];
-        let start = put(self.pool.bytes(buffered.buffer), start, send, class, is_bottom);
+        let start = push_label(self.pool.bytes(buffered.buffer), start, send, class, is_bottom);
         if let Err(counter) = self.tunnel(peer as usize, buffered, start, (class, send)) {
             self.count(counter.of(number));
         }
     }
 
-    /// Puts a peer's tunnel around what begins at `start`, of a traffic class and below a label. The
-    /// buffer is given back where there is no way to the peer.
+    /// Adds the tunnel of a peer to the bytes from `start` and sends them, with the traffic class and the
+    /// label beneath the tunnel. Releases the buffer if the peer is unreachable.
     #[inline]
     fn tunnel(
         &mut self,
@@ -104,14 +104,14 @@ impl State {
         match peer.encapsulation {
             Encapsulation::Mpls { push, .. } => {
                 if let Some(label) = push {
-                    start = put(bytes, start, label, class, false);
+                    start = push_label(bytes, start, label, class, false);
                 }
             }
             Encapsulation::MplsInUdp { local, remote, has_checksum } => {
                 let outer = Outer {
                     source: local,
                     destination: remote,
-                    // Neighbouring labels, far apart ports.
+                    // Spreads adjacent labels over distant ports.
                     source_port: source_port(inner.number().wrapping_mul(0x9e37_79b9)),
                     dscp: class >> 2,
                     ecn: tunnel::encapsulated_ecn(Ecn::from_bits(class)),
@@ -120,7 +120,7 @@ impl State {
                 };
                 start -= outer.length();
                 let written = outer.write(&mut bytes[start..end]);
-                debug_assert!(written.is_ok(), "both addresses are of one version, and buffers small");
+                debug_assert!(written.is_ok(), "both addresses are of one IP version, and buffers are small");
             }
         }
         let header = peer.header.bytes();
@@ -134,9 +134,9 @@ impl State {
     }
 }
 
-/// Writes a label in front, and gives where it begins.
+/// Writes a label before `start` and returns the new start.
 #[inline]
-fn put(bytes: &mut [u8], start: usize, label: Label, class: u8, bottom: bool) -> usize {
+fn push_label(bytes: &mut [u8], start: usize, label: Label, class: u8, bottom: bool) -> usize {
     let entry = Entry { label, traffic_class: class >> 5, bottom, ttl: LABEL_TTL };
     bytes[start - ENTRY..start].copy_from_slice(&entry.to_bytes());
     start - ENTRY

@@ -1,5 +1,4 @@
-//! VPN flows at their ingress as a configuration describes them, made alike for the engine and
-//! for a replay of what it has decided.
+//! VPN flows of a configuration at their ingress, built identically for the engine and for a replay.
 
 use netstage_core::edge::Edge;
 use netstage_core::packet::Packet;
@@ -8,13 +7,13 @@ use netstage_core::time::{Duration, Instant};
 use netstage_scenario::pe::{Flow, Router};
 use std::collections::HashMap;
 
-/// All VPN flows, each with the index of its VPN: those of the first VPN first.
+/// Returns all VPN flows, each with the index of its VPN, grouped by VPN.
 pub(crate) fn all(router: &Router) -> impl Iterator<Item = (usize, &Flow)> {
     let vpns = router.vpns.iter().enumerate();
-    vpns.flat_map(|(vpn, of)| of.flows.iter().map(move |flow| (vpn, flow)))
+    vpns.flat_map(|(number, vpn)| vpn.flows.iter().map(move |flow| (number, flow)))
 }
 
-/// The ingress of all VPN flows, in their order.
+/// Builds the ingress of all VPN flows, in their order.
 pub(crate) fn edge<H: Packet>(router: &Router, session_seed: u32, tick: Duration) -> Edge<H> {
     let mut edge = Edge::new(tick);
     for (key, (_, flow)) in all(router).enumerate() {
@@ -24,12 +23,12 @@ pub(crate) fn edge<H: Packet>(router: &Router, session_seed: u32, tick: Duration
     edge
 }
 
-/// VPN and peer of each flow, in their order.
+/// Returns the VPN and peer names of each flow, in flow order.
 pub(crate) fn names(router: &Router) -> impl Iterator<Item = (&str, &str)> {
     all(router).map(|(vpn, flow)| (&router.vpns[vpn].name[..], &router.peers[flow.peer].name[..]))
 }
 
-/// For each new flow the number of the old one of the same VPN and peer, where there is one.
+/// Returns, for each new flow, the number of the old flow with the same VPN and peer, if any.
 pub(crate) fn known<'a>(
     old: impl Iterator<Item = (&'a str, &'a str)>,
     new: impl Iterator<Item = (&'a str, &'a str)>,

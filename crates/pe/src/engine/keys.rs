@@ -1,14 +1,14 @@
-//! Keys two provider edge routers share, so that nobody in between can forge a report.
+//! Keys shared by two provider edge routers, so that no third party can forge a report.
 
 use netstage_core::fair::wire::Authentication;
 use netstage_wire::mpls::Label;
 use ring::hmac;
 
-/// Bytes of a digest that travel.
+/// Transmitted length of a digest, bytes.
 const DIGEST: usize = 16;
 
-/// Keys by number. New messages are signed by one; what any of them signed is taken, so that
-/// keys can be changed without a gap.
+/// Keys by number. One key signs new messages; signatures of all keys are accepted, so that keys can be
+/// changed without a gap.
 #[derive(Clone, Debug)]
 pub struct Keys {
     sign: u8,
@@ -16,8 +16,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Keys with their numbers; `sign` is the number of the one to sign with. None where that
-    /// is not among them.
+    /// Creates a key set from numbered keys; `sign` is the number of the signing key. Returns `None` if that
+    /// number is missing.
     pub fn new(sign: u8, keys: &[(u8, Vec<u8>)]) -> Option<Keys> {
         keys.iter().any(|(number, _)| *number == sign).then(|| Keys {
             sign,
@@ -28,9 +28,8 @@ impl Keys {
         })
     }
 
-    /// Does something with the authentication of messages between two labels, one of each
-    /// direction. Both go into the digest, the lower first, so that no message can be moved to
-    /// another VPN.
+    /// Calls `each` with the authentication for messages between two labels, one per direction. Both labels
+    /// enter the digest, the lower first, so that no message can be moved to another VPN.
     pub(super) fn between<T>(
         keys: Option<&Keys>,
         labels: [Label; 2],

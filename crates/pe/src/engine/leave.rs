@@ -1,4 +1,4 @@
-//! What the edge lets go leaves for the core; what a circuit is handed leaves for its station.
+//! Packets released by the scheduler leave to the core; packets delivered to a circuit leave to a neighbor.
 
 use super::pool::{Buffered, HEADROOM};
 use super::{Counter, Departure, Exit, Refused, State};
@@ -22,7 +22,7 @@ impl State {
         }
     }
 
-    /// Puts a packet in a VPN flow's queue. Its buffer is given back where it finds no room.
+    /// Puts a packet in the queue of a VPN flow. Releases its buffer if the queue is full.
     #[inline]
     pub(super) fn enqueue(&mut self, now: Instant, flow: usize, packet: Buffered) -> Result<(), Refused> {
         let packet = self.inside(flow, packet);
@@ -39,34 +39,34 @@ impl State {
         }
     }
 
-    /// Lets a packet leave by a circuit, or wait until its station is known.
+    /// Sends a packet by a circuit, or queues it until the MAC address of the next hop is resolved.
     #[inline]
     pub(super) fn deliver(&mut self, now: Instant, exit: usize, packet: Buffered) -> Result<(), Refused> {
         let Exit { circuit, via } = self.exits[exit];
-        let station = match self.circuits[circuit as usize].station {
-            Some(station) => station,
+        let mac = match self.circuits[circuit as usize].station {
+            Some(mac) => mac,
             None => {
                 let address = via.unwrap_or_else(|| self.destination(packet));
                 match self.neighbours.lookup(circuit, address) {
-                    Some(station) => station,
+                    Some(mac) => mac,
                     None => return self.await_neighbour(now, circuit, address, packet),
                 }
             }
         };
-        self.hand_over(circuit as usize, station, packet);
+        self.hand_over(circuit as usize, mac, packet);
         Ok(())
     }
 
-    /// Lets a packet leave by a circuit to one of its stations.
+    /// Sends a packet by a circuit to one of its neighbors.
     #[inline]
-    pub(super) fn hand_over(&mut self, circuit: usize, station: Mac, packet: Buffered) {
+    pub(super) fn hand_over(&mut self, circuit: usize, mac: Mac, packet: Buffered) {
         let circuit = &mut self.circuits[circuit];
         circuit.sent.add(packet.length);
         let header = circuit.header.bytes();
         let start = HEADROOM - header.len();
         let bytes = self.pool.bytes(packet.buffer);
         bytes[start..HEADROOM].copy_from_slice(header);
-        bytes[start..start + 6].copy_from_slice(&station);
+        bytes[start..start + 6].copy_from_slice(&mac);
         if bytes[HEADROOM] >> 4 == 6 {
             bytes[HEADROOM - 2..HEADROOM].copy_from_slice(&ethertype::IPV6.to_be_bytes());
         }

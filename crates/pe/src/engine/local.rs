@@ -1,5 +1,5 @@
-//! Packets to this router's own addresses in a VPN: echo requests are answered, so that a
-//! customer can see that the router is there; nothing else is offered.
+//! Packets to the router's own addresses in a VPN. Echo requests are answered, so that customers can test
+//! reachability; there are no other services.
 
 use super::pool::{Buffered, HEADROOM};
 use super::{Counter, ICMP_BURST, ICMP_EVERY, Refused, State};
@@ -8,13 +8,13 @@ use netstage_wire::checksum::updated;
 use netstage_wire::ethernet;
 use netstage_wire::ip::{self, Fragment, protocol, v4, v6};
 
-/// Types of ICMP and ICMPv6 (RFC 792, RFC 4443).
+/// Types of echo request and reply in ICMP and ICMPv6 (RFC 792, RFC 4443).
 const ECHO: (u8, u8) = (8, 0);
 const ECHO_V6: (u8, u8) = (128, 129);
 const TTL: u8 = 64;
 
 impl State {
-    /// A packet to this router, from a customer's frame or from the core.
+    /// Handles a packet to this router, from a customer frame or from the core.
     #[cold]
     pub(super) fn handle_own_packet(
         &mut self,
@@ -43,12 +43,12 @@ impl State {
         }
         *limit = (*limit).max(now) + ICMP_EVERY;
         let kept = self.pool.keep(packet.packet(), 0).ok_or(Counter::BuffersExhausted)?;
-        self.turn_round(kept, transport.offset, (request, reply));
+        self.turn_into_reply(kept, transport.offset, (request, reply));
         self.send_own(now, vpn, packet.source(), kept)
     }
 
-    /// Makes an echo request the reply to it. Swapped addresses leave all checksums as they are.
-    fn turn_round(&mut self, packet: Buffered, message: usize, (request, reply): (u8, u8)) {
+    /// Turns an echo request into its reply. Swapping the addresses changes no checksum.
+    fn turn_into_reply(&mut self, packet: Buffered, message: usize, (request, reply): (u8, u8)) {
         let bytes = &mut self.pool.bytes(packet.buffer)[HEADROOM..];
         let (sender, length) = if bytes[0] >> 4 == 6 { (8, 16) } else { (12, 4) };
         let (source, destination) = bytes[sender..sender + 2 * length].split_at_mut(length);

@@ -1,5 +1,4 @@
-//! The properties of a machine that an engine depends on beside its configuration, and the limits
-//! they set.
+//! Properties of the host that an engine needs in addition to its configuration, and the limits they set.
 
 use super::keys::Keys;
 use netstage_core::time::Duration;
@@ -10,48 +9,49 @@ use netstage_wire::ethernet::Mac;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// A router's interfaces, peers and clock on this machine.
+/// Interfaces, peers and clock of the host.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The router's interfaces, by name.
+    /// Interfaces of the router, by name.
     pub interfaces: BTreeMap<String, Interface>,
-    /// The peers, in the order of the configuration.
+    /// Peers, in configuration order.
     pub peers: Vec<Peer>,
-    /// Time counts from here.
+    /// Zero of the engine's time.
     pub epoch: Epoch,
-    /// The same moment in nanoseconds since 1970, for the timestamps of management packets.
+    /// The epoch in nanoseconds since 1970, for timestamps in management packets.
     pub epoch_unix_ns: u64,
-    /// Different after each start, so that late answers to an earlier run are ignored.
+    /// Differs after each start, so that late replies to an earlier run are ignored.
     pub session_seed: u32,
-    /// Timers of VPN flows are due in steps of this; zero is exact.
+    /// Timer granularity of VPN flows; zero is exact.
     pub tick: Duration,
 }
 
-/// An interface.
+/// Interface of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its MAC address; frames to others are ignored.
+    /// MAC address; frames to other addresses are ignored.
     pub mac: Mac,
-    /// Bytes of the largest IP or MPLS packet it carries.
+    /// Size in bytes of the largest IP or MPLS packet.
     pub mtu: u16,
 }
 
-/// A peer's properties that the configuration leaves to the machine.
+/// Properties of a peer that the configuration does not set.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// This router's end of the tunnel, where the configuration leaves it to the kernel.
+    /// Local tunnel address, if the configuration leaves the choice to the kernel.
     pub source: Option<IpAddr>,
-    /// Keys shared with it, if management packets are authenticated.
+    /// Shared keys, if management packets are authenticated.
     pub keys: Option<Keys>,
 }
 
 impl Machine {
-    /// Bytes of the largest IP or MPLS packet the core carries to a peer, until a route is known.
+    /// Returns the size in bytes of the largest IP or MPLS packet the core carries to a peer, until a route
+    /// is known.
     pub(super) fn peer_mtu(&self, router: &Router, peer: &pe::Peer) -> u16 {
         peer.mtu.unwrap_or_else(|| self.interfaces[&router.core[0]].mtu)
     }
 
-    /// Bytes of the largest IP packet a circuit carries.
+    /// Returns the size in bytes of the largest IP packet a circuit carries.
     pub(super) fn circuit_mtu(&self, circuit: &pe::Circuit) -> Result<u16, Obstacle> {
         let pe::Circuit { name, interface, .. } = circuit;
         let limit = self.interfaces[interface].mtu;

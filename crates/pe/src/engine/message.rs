@@ -9,7 +9,7 @@ use netstage_wire::gach::{self, channel};
 use netstage_wire::loss_delay::Message;
 
 impl State {
-    /// Sends a query to a flow's peer.
+    /// Sends a query to the peer of a flow.
     pub(super) fn send_query(&mut self, number: usize, query: Query) -> Result<(), Refused> {
         let buffer = self.pool.take().ok_or(Counter::BuffersExhausted.of(number))?;
         let flow = &mut self.flows[number];
@@ -18,13 +18,13 @@ impl State {
         let labels = [flow.send, flow.receive];
         let written =
             Keys::between(keys, labels, |authentication| flow.querier.write(query, authentication, bytes));
-        let length = written.expect("a buffer holds the least packet of IPv6") as u16;
+        let length = written.expect("a buffer holds the minimum IPv6 packet") as u16;
         let length = gach::HEADER as u16 + length;
         self.encapsulate_message(number, Buffered::new(buffer, length));
         Ok(())
     }
 
-    /// A message came for a flow: answers a query, or takes a response.
+    /// Handles a message received for a flow: answers a query, or processes a response.
     #[inline]
     pub(super) fn handle_message(
         &mut self,
@@ -69,7 +69,8 @@ impl State {
         })
     }
 
-    /// The response takes the query's place in its buffer, and goes back by the flow the other way.
+    /// Answers a query. The response reuses the buffer of the query and takes the opposite direction of the
+    /// flow.
     fn send_response(
         &mut self,
         now: Instant,

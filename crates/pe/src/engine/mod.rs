@@ -1,22 +1,22 @@
-//! The provider edge router's engine: frames in, frames out, over any kind of [`Port`], with the
-//! time given to it.
+//! Engine of the provider edge router: forwards frames between any kinds of [`Port`]; the caller supplies the
+//! time.
 //!
-//! - [`machine`]: what it knows of its machine; [`setup`] makes its state from that and the
-//!   configuration, [`netstage_scenario::pe`].
-//! - [`customer`]: a frame from a customer: circuit, VPN, route, queue.
-//! - [`network`]: a frame from the core: label, sender, count, circuit.
-//! - [`flows`]: the VPN flows a configuration describes.
-//! - [`queues`]: in what order a VPN flow's packets wait.
-//! - [`encapsulation`]: labels and tunnels around what leaves; [`message`]: management packets.
-//! - [`neighbours`]: who has which address on a circuit; [`local`]: packets to the router itself.
-//! - [`references`]: flows that weights are relative to, published between routers.
-//! - [`replace`]: another configuration, without losing a packet.
-//! - [`leave`]: what the edge lets go, and what is handed to a circuit.
-//! - [`view`]: what is known of circuits and flows.
-//! - [`circuits`], [`pool`], [`counter`], [`keys`]: its parts.
+//! - [`machine`]: properties of the host; [`setup`] builds the engine state from them and from the
+//!   configuration ([`netstage_scenario::pe`]).
+//! - [`customer`]: frames from customers: circuit, VPN, route, queue.
+//! - [`network`]: frames from the core: label, sender, counters, circuit.
+//! - [`flows`]: VPN flows of a configuration.
+//! - [`queues`]: packet classification for the queues of a VPN flow.
+//! - [`encapsulation`]: labels and tunnels of packets to the core; [`message`]: management packets.
+//! - [`neighbours`]: address resolution on circuits; [`local`]: packets to the router itself.
+//! - [`references`]: reference flows of relative weights, published between routers.
+//! - [`replace`]: configuration changes without packet loss.
+//! - [`leave`]: packets released by the scheduler or sent to a circuit.
+//! - [`view`]: read access to circuits and flows.
+//! - [`circuits`], [`pool`], [`counter`], [`keys`]: building blocks.
 //!
-//! Who may send when is [`netstage_core::edge`]'s, and window control beneath it
-//! [`netstage_core::fair`]'s, as in the simulator.
+//! Scheduling is implemented in [`netstage_core::edge`], window control in [`netstage_core::fair`]. The
+//! simulator uses the same code.
 
 mod circuits;
 pub mod counter;
@@ -62,17 +62,17 @@ use references::References;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Frames read from one port, and packets of one port's share sent, in one turn.
+/// Frames read from one port in one turn, and packets sent per port in one turn.
 const BATCH: usize = 64;
 
-/// An ICMP error may be sent this often in a VPN, and so many at once.
+/// Interval and burst of the rate limit on ICMP errors of one VPN.
 const ICMP_EVERY: Duration = Duration::from_millis(10);
 const ICMP_BURST: Duration = Duration::from_millis(100);
 
-/// A provider edge router without a clock and without waiting.
+/// Provider edge router that never blocks and reads no clock.
 ///
-/// Call [`turn`](Engine::turn) whenever a port has frames, and at
-/// [`poll_timeout`](Engine::poll_timeout) at the latest.
+/// Call [`turn`](PeEngine::turn) whenever a port has frames, and no later than
+/// [`poll_timeout`](PeEngine::poll_timeout).
 #[derive(Debug)]
 pub struct Engine<P> {
     ports: Vec<Attached<P>>,
@@ -82,29 +82,32 @@ pub struct Engine<P> {
 #[derive(Debug)]
 struct Attached<P> {
     port: P,
-    /// Why the port was last of no use.
+    /// Last error of the port, until a read succeeds.
     failure: Option<io::Error>,
 }
 
-/// What one turn did.
+/// Work done in one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Frames read from all ports.
     pub received: usize,
     /// Frames handed to all ports.
     pub sent: usize,
-    /// There may be more to do at once.
+    /// More work is pending; call again at once.
     pub more: bool,
 }
 
 impl<P: Port> Engine<P> {
-    /// An engine over these ports, in the order of [`pe::Router::interfaces`]. Its peers are unreachable
-    /// until [`set_way`](Engine::set_way) gives their next hops.
+    /// Creates an engine over ports in the order of [`pe::Router::interfaces`]. A peer is unreachable until
+    /// [`set_peer_route`](PeEngine::set_peer_route) sets its next hop.
     ///
-    /// Where several engines share a router, each takes it without the flows and circuits of the others'
-    /// VPNs, and [`tell_reference`](Engine::tell_reference) passes on what the others' flows measure.
+    /// If several engines share a router, each is given the configuration without the flows and circuits of
+    /// VPNs that other engines forward. [`update_reference`](PeEngine::update_reference) passes on the
+    /// measurements of the other engines.
     ///
-    /// Panics if ports are missing, or the configuration has not passed its checks.
+    /// # Panics
+    ///
+    /// Panics if a port is missing or the configuration is invalid.
     pub fn new(router: &pe::Router, machine: &Machine, ports: Vec<P>) -> Result<Engine<P>, Obstacle> {
         let state = setup::state(router, machine, router.buffers as usize)?;
         assert_eq!(ports.len(), state.names.ports.len(), "every interface has a port");
@@ -112,7 +115,7 @@ impl<P: Port> Engine<P> {
         Ok(Engine { ports, state })
     }
 
-    /// Reads a batch from each port, and sends what may go. Time does not go back.
+    /// Reads a batch from each port and sends due packets. `now` must not decrease.
     pub fn turn(&mut self, now: Instant) -> Turn {
         let mut turn = Turn::default();
         let Engine { ports, state } = self;
@@ -147,16 +150,19 @@ impl<P: Port> Engine<P> {
         turn
     }
 
-    /// When to call [`turn`](Engine::turn) again at the latest; [`Instant::ZERO`] is at once.
+    /// Returns the time by which [`turn`](PeEngine::turn) must be called again; [`Instant::ZERO`] means at
+    /// once.
     pub fn poll_timeout(&self) -> Instant {
         let State { edge, neighbours, references, .. } = &self.state;
         edge.poll_timeout().min(neighbours.poll_timeout()).min(references.poll_timeout())
     }
 
-    /// Where a peer, by its number, is to be sent to from now on: port, next router's address
-    /// and MTU of the way, bytes of an IP or MPLS packet. None: it cannot be reached.
+    /// Sets the route to a peer, given by its number: port, MAC address of the next hop, and path MTU in
+    /// bytes of an IP or MPLS packet. `None` makes the peer unreachable.
     ///
-    /// Panics if the port is not on the side of the core.
+    /// # Panics
+    ///
+    /// Panics if the port is not a core port.
     pub fn set_way(&mut self, peer: usize, way: Option<(usize, Mac, u16)>) {
         let State { peers, sides, .. } = &mut self.state;
         let peer = &mut peers[peer];
@@ -169,8 +175,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Looks after flows whose peers do not answer; call it now and then. Gives those whose
-    /// state has changed, and whether they are silent now.
+    /// Returns the flows whose peer became silent or answered again since the last call, each with its
+    /// present silence. To be called periodically.
     pub fn watch(&mut self) -> Vec<(usize, bool)> {
         let State { edge, flows, .. } = &mut self.state;
         let changed = flows.iter_mut().enumerate().filter_map(|(number, flow)| {
@@ -180,50 +186,50 @@ impl<P: Port> Engine<P> {
         changed.collect()
     }
 
-    /// Records from now on what its VPN flows are told and decide. They must not have decided
-    /// anything yet.
+    /// Starts to record the inputs and decisions of the VPN flows. Must be called before their first
+    /// decision.
     pub fn trace(&mut self) {
         self.state.edge.begin();
     }
 
-    /// Events recorded and not taken yet.
+    /// Returns the number of recorded events not taken yet.
     pub fn traced(&self) -> usize {
         self.state.edge.recorded()
     }
 
-    /// What was recorded since this was last asked.
+    /// Takes the events recorded since the last call.
     pub fn take_trace(&mut self) -> Vec<Event> {
         self.state.edge.take()
     }
 
-    /// Records no more.
+    /// Stops recording.
     pub fn stop_trace(&mut self) {
         self.state.edge.stop();
     }
 
-    /// Looks after references nothing is heard of; call it now and then. Gives those whose state
-    /// has changed, and whether what is known of them is too old now.
+    /// Returns the references that became stale or fresh since the last call, each with its present
+    /// staleness. To be called periodically.
     pub fn watch_references(&mut self, now: Instant) -> Vec<(usize, bool)> {
         let State { references, edge, .. } = &mut self.state;
         references.watch(now, edge)
     }
 
-    /// The references, in the order of the configuration.
+    /// Returns the references, in configuration order.
     pub fn references(&self) -> impl ExactSizeIterator<Item = ReferenceView<'_>> {
         self.state.reference_views()
     }
 
-    /// What is known of a reference, by its number.
+    /// Returns the present values of a reference, given by its number.
     pub fn reference(&self, number: usize) -> Option<Published> {
         self.state.edge.reference(number).copied()
     }
 
-    /// What another engine of this router knows of a reference.
+    /// Updates a reference with the values of another engine of this router.
     pub fn tell_reference(&mut self, number: usize, published: Published) {
         self.state.edge.handle_reference(number, published);
     }
 
-    /// Stations on circuits: circuit, address, and the station's own once it is known.
+    /// Returns the neighbors on circuits: circuit, IP address, and MAC address once resolved.
     pub fn neighbours(&self) -> impl Iterator<Item = (&str, IpAddr, Option<Mac>)> {
         let names = &self.state.names.circuits;
         self.state
@@ -232,8 +238,7 @@ impl<P: Port> Engine<P> {
             .map(|(circuit, address, mac)| (names[circuit as usize].as_str(), address, mac))
     }
 
-    /// Packets handed to each circuit's customers and taken from them, and their bytes at the
-    /// IP layer, in the order of the configuration.
+    /// Returns packets and IP-layer bytes of each circuit in both directions, in configuration order.
     pub fn circuits(&self) -> impl Iterator<Item = CircuitView<'_>> {
         let names = self.state.names.circuits.iter();
         names.zip(&self.state.circuits).map(|(name, circuit)| CircuitView {
@@ -244,54 +249,55 @@ impl<P: Port> Engine<P> {
         })
     }
 
-    /// The ports' names, in the order of the configuration.
+    /// Returns the port names, in configuration order.
     pub fn port_names(&self) -> &[String] {
         &self.state.names.ports
     }
 
-    /// Whether a port leads to the core.
+    /// Returns whether a port leads to the core.
     pub fn is_core(&self, port: usize) -> bool {
         matches!(self.state.sides[port], Side::Core { .. })
     }
 
-    /// The ports, to wait on.
+    /// Returns the ports, to wait on.
     pub fn ports(&self) -> impl Iterator<Item = &P> {
         self.ports.iter().map(|attached| &attached.port)
     }
 
-    /// A port, as a driver or test needs it.
+    /// Returns a port, for drivers and tests.
     pub fn port_mut(&mut self, port: usize) -> &mut P {
         &mut self.ports[port].port
     }
 
-    /// Why a port is of no use at present.
+    /// Returns the last error of a port, or `None` if the port works.
     pub fn failure(&self, port: usize) -> Option<&io::Error> {
         self.ports[port].failure.as_ref()
     }
 
-    /// What was refused or noticed, all together.
+    /// Returns the counters of all flows together, including events of no flow.
     pub fn counters(&self) -> &Counters {
         &self.state.totals
     }
 
-    /// The VPN flows, in the order of the configuration: those of the first VPN first.
+    /// Returns the VPN flows in configuration order, grouped by VPN.
     pub fn flows(&self) -> impl ExactSizeIterator<Item = FlowView<'_>> {
         (0..self.state.flows.len()).map(|flow| self.flow(flow))
     }
 
-    /// One VPN flow.
+    /// Returns one VPN flow.
     pub fn flow(&self, number: usize) -> FlowView<'_> {
         FlowView { state: &self.state, number }
     }
 
-    /// Buffers that are free.
+    /// Returns the number of free buffers.
     pub fn free_buffers(&self) -> usize {
         self.state.pool.free()
     }
 }
 
 impl<P: Port> Attached<P> {
-    /// Hands over what is to leave here, and lets it go.
+    /// Sends all frames that wait for this port and releases their buffers. Returns the number of frames
+    /// sent.
     fn send(&mut self, index: usize, state: &mut State) -> usize {
         let mut departures = std::mem::take(&mut state.departures[index]);
         if departures.is_empty() {
@@ -331,7 +337,7 @@ impl<P: Port> Attached<P> {
     }
 }
 
-/// All but the ports.
+/// Engine state except the ports.
 #[derive(Debug)]
 struct State {
     epoch: Epoch,
@@ -348,16 +354,16 @@ struct State {
     neighbours: Neighbours<Buffered>,
     sides: Vec<Side>,
     class_tables: Vec<[u8; 64]>,
-    /// What the batch of this moment holds.
+    /// Packets of the batch being processed.
     from_customers: Vec<customer::Arrival>,
     from_core: Vec<network::Arrival>,
     totals: Counters,
-    /// Per port, what leaves at the end of the turn.
+    /// Frames to send at the end of the turn, per port.
     departures: Vec<Vec<Departure>>,
     names: Names,
 }
 
-/// For people; no packet needs them.
+/// Display names; not used to forward packets.
 #[derive(Debug)]
 struct Names {
     vpns: Vec<String>,
@@ -366,45 +372,44 @@ struct Names {
     ports: Vec<String>,
 }
 
-/// A VPN's flow to a peer and the one back.
+/// Both directions of a VPN flow between this router and one peer.
 #[derive(Debug)]
 struct Flow {
     vpn: u32,
     peer: u32,
     send: Label,
     receive: Label,
-    /// Which table tells the classes of its packets, plus one; zero is first in, first out.
+    /// Number of the class table plus one; zero for a first-in, first-out queue.
     classes: u16,
     querier: Querier,
     egress: Egress,
-    /// Only of flows to which something happened.
+    /// Allocated with the first counted event.
     counters: Option<Box<Counters>>,
-    /// What was last told of its peer.
+    /// Last reported silence of the peer.
     is_silent: bool,
 }
 
 #[derive(Debug)]
 struct Vpn {
     routes: Routes<Next>,
-    /// Buffers in which its packets wait.
+    /// Buffers occupied by waiting packets of the VPN.
     held: u32,
-    /// When an ICMP error would be due if all so far had kept their distance.
+    /// Theoretical arrival time of the next ICMP error, for the rate limit.
     next_icmp: Instant,
     address_v4: Option<Ipv4Addr>,
     address_v6: Option<Ipv6Addr>,
 }
 
-/// Where a packet goes.
+/// Target of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Exit(u32),
     Flow(u32),
-    /// To this router itself, at its address on a circuit.
+    /// This router, at its address on a circuit.
     Local(u32),
 }
 
-/// A way out by a circuit: to the station that has the packet's own destination, or to the
-/// router that has this address.
+/// Next hop on a circuit: the router `via`, or the destination of the packet itself if `None`.
 #[derive(Clone, Copy, Debug)]
 struct Exit {
     circuit: u32,
@@ -417,7 +422,7 @@ struct Peer {
     header: Header,
     is_reachable: bool,
     encapsulation: Encapsulation,
-    /// Bytes of the largest customers' packet the way there carries.
+    /// Size in bytes of the largest customer packet that fits the path to the peer.
     mtu: u16,
     clamp_segment_size: bool,
     keys: Option<Keys>,
@@ -435,7 +440,7 @@ struct Circuit {
     sent: Traffic,
 }
 
-/// An Ethernet header to be put in front.
+/// Prebuilt Ethernet header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     bytes: [u8; ethernet::HEADER + 2 * ethernet::TAG],
@@ -454,7 +459,7 @@ enum Side {
     Core { mac: Mac },
 }
 
-/// A frame that leaves at the end of the turn.
+/// Frame to send at the end of the turn.
 #[derive(Clone, Copy, Debug)]
 struct Departure {
     buffer: u32,
@@ -462,7 +467,7 @@ struct Departure {
     end: u16,
 }
 
-/// Why a packet goes no further, and whose it was.
+/// Reason to drop a packet, and the VPN flow of the packet.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     counter: Counter,
@@ -476,16 +481,15 @@ impl From<Counter> for Refused {
 }
 
 impl Counter {
-    /// It happened to this flow.
+    /// Attributes the event to a flow.
     fn of(self, flow: usize) -> Refused {
         Refused { counter: self, flow: Some(flow) }
     }
 }
 
 impl State {
-    /// Takes a frame into a buffer. What becomes of it is decided for a whole batch, step by step:
-    /// where many flows have packets, nearly nothing of a flow is in a cache, and a batch waits
-    /// for memory together.
+    /// Reads a frame into a buffer. Decisions are made for a whole batch, step by step: with many active
+    /// flows nearly all flow state misses the cache, and a batch overlaps these memory accesses.
     #[inline]
     fn read_frame(&mut self, now: Instant, at: Instant, port: usize, frame: &[u8]) {
         let result = match self.sides[port] {
@@ -497,7 +501,7 @@ impl State {
         }
     }
 
-    /// Names of a flow's VPN and peer.
+    /// Returns the names of the VPN and the peer of a flow.
     fn flow_names(&self, number: usize) -> (&str, &str) {
         let flow = &self.flows[number];
         (&self.names.vpns[flow.vpn as usize], &self.names.peers[flow.peer as usize])

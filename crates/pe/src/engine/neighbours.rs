@@ -1,7 +1,8 @@
-//! Stations on customers' circuits: ARP and neighbour discovery, asked and answered. Who is
-//! known for how long is [`netstage_core::neighbour`]'s.
+//! Neighbors on customer circuits: ARP and neighbor discovery, as client and server. The cache and its timers
+//! are in [`netstage_core::neighbour`].
 //!
-//! What stations say counts on the circuits it came by, and only of addresses on their links.
+//! A claim is accepted only for the circuits of the frame that carries it, and only for addresses on their
+//! links.
 
 use super::pool::{Buffered, HEADROOM};
 use super::{Counter, Departure, Refused, Side, State};
@@ -13,16 +14,16 @@ use netstage_wire::ip::{v4, v6};
 use netstage_wire::neighbour_discovery::{self, Message, group_mac, solicited_node};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// What a station says.
+/// Contents of an ARP or neighbor discovery message.
 struct Said {
-    /// Who it is and which address it has.
+    /// IP address and MAC address of the sender.
     claim: Option<(IpAddr, Mac)>,
-    /// Which address it asks for, and to whom the answer goes.
+    /// Address asked for, and the IP and MAC address to reply to.
     question: Option<(IpAddr, IpAddr, Mac)>,
 }
 
 impl State {
-    /// A customer's frame that is no packet for another network: ARP, or to a group.
+    /// Handles a customer frame without a packet to forward: ARP, or a frame to a group address.
     #[cold]
     pub(super) fn handle_link_frame(
         &mut self,
@@ -30,16 +31,16 @@ impl State {
         port: usize,
         frame: &ethernet::View<'_>,
     ) -> Result<(), Refused> {
-        let said = match frame.kind() {
+        let message = match frame.kind() {
             ethertype::ARP => arp_message(frame)?,
             ethertype::IPV6 => discovery_message(frame).ok_or(Counter::NotForUs)?,
             _ => return Err(Counter::NotForUs.into()),
         };
-        self.handle_said(now, port, frame, &said)
+        self.handle_neighbor_message(now, port, frame, &message)
     }
 
-    /// A packet to this router's station that no circuit selects. A question whether it is still
-    /// there belongs to none.
+    /// Handles a packet to this router's MAC address that no circuit selects. Neighbor unreachability probes
+    /// match no selection.
     #[cold]
     pub(super) fn handle_unclaimed(
         &mut self,
@@ -48,17 +49,17 @@ impl State {
         frame: &ethernet::View<'_>,
     ) -> Result<(), Refused> {
         match discovery_message(frame) {
-            Some(said) => self.handle_said(now, port, frame, &said),
+            Some(message) => self.handle_neighbor_message(now, port, frame, &message),
             None => Err(Counter::NoCircuit.into()),
         }
     }
 
-    fn handle_said(
+    fn handle_neighbor_message(
         &mut self,
         now: Instant,
         port: usize,
         frame: &ethernet::View<'_>,
-        said: &Said,
+        message: &Said,
     ) -> Result<(), Refused> {
         let Side::Customer { mac, circuits } = &self.sides[port] else {
             return Err(Counter::NotForUs.into());
@@ -72,22 +73,22 @@ impl State {
             let is_ours = |address: IpAddr| {
                 self.circuits[circuit as usize].addresses.iter().any(|(own, _)| *own == address)
             };
-            let question = said.question.filter(|(target, ..)| is_ours(*target));
-            if let Some((address, station)) = said.claim
-                && station != own_mac
+            let question = message.question.filter(|(target, ..)| is_ours(*target));
+            if let Some((address, mac)) = message.claim
+                && mac != own_mac
             {
                 if is_ours(address) {
                     is_conflict = true;
                 } else if self.is_on_link(circuit, address) {
                     let waiting =
-                        self.neighbours.handle_claim(now, (circuit, address), station, question.is_some());
+                        self.neighbours.handle_claim(now, (circuit, address), mac, question.is_some());
                     if let Some(packet) = waiting {
-                        self.hand_over(circuit as usize, station, packet);
+                        self.hand_over(circuit as usize, mac, packet);
                     }
                 }
             }
-            if let Some((target, asker, station)) = question {
-                self.tell_own_address(port, frame, own_mac, (target, asker, station));
+            if let Some((target, requester, mac)) = question {
+                self.send_neighbor_reply(port, frame, own_mac, (target, requester, mac));
             }
         }
         if is_conflict { Err(Counter::AddressConflict.into()) } else { Ok(()) }
@@ -105,33 +106,33 @@ impl State {
         })
     }
 
-    fn tell_own_address(
+    fn send_neighbor_reply(
         &mut self,
         port: usize,
         frame: &ethernet::View<'_>,
         own_mac: Mac,
-        (target, asker, station): (IpAddr, IpAddr, Mac),
+        (target, requester, mac): (IpAddr, IpAddr, Mac),
     ) {
         let tags: Vec<Tag> = frame.tags().collect();
-        match (target, asker) {
-            (IpAddr::V4(target), IpAddr::V4(asker)) => {
+        match (target, requester) {
+            (IpAddr::V4(target), IpAddr::V4(requester)) => {
                 let reply = arp::Message {
                     operation: arp::Operation::Reply,
                     sender_mac: own_mac,
                     sender: target,
-                    target_mac: station,
-                    target: asker,
+                    target_mac: mac,
+                    target: requester,
                 };
                 let mut bytes = [0; arp::MESSAGE];
                 let _ = reply.write(&mut bytes);
-                self.send_link_frame(port, (station, own_mac), &tags, ethertype::ARP, &bytes);
+                self.send_link_frame(port, (mac, own_mac), &tags, ethertype::ARP, &bytes);
             }
-            (IpAddr::V6(target), IpAddr::V6(asker)) => {
+            (IpAddr::V6(target), IpAddr::V6(requester)) => {
                 let mut bytes = [0; neighbour_discovery::PACKET];
-                neighbour_discovery::write_advertisement(asker, target, own_mac, &mut bytes);
-                let to = match asker.is_unspecified() {
+                neighbour_discovery::write_advertisement(requester, target, own_mac, &mut bytes);
+                let to = match requester.is_unspecified() {
                     true => group_mac(neighbour_discovery::ALL_NODES),
-                    false => station,
+                    false => mac,
                 };
                 self.send_link_frame(port, (to, own_mac), &tags, ethertype::IPV6, &bytes);
             }
@@ -158,7 +159,7 @@ impl State {
         self.departures[port].push(Departure { buffer, start: start as u16, end });
     }
 
-    /// A packet whose station is not known waits for it, the latest one of each address.
+    /// Queues a packet until its neighbor is resolved; only the latest packet of each address is kept.
     #[cold]
     pub(super) fn await_neighbour(
         &mut self,
@@ -180,12 +181,14 @@ impl State {
         }
     }
 
-    /// Asks for stations, and gives up those that do not answer.
+    /// Sends due neighbor queries, and gives up neighbors that do not answer.
     #[inline]
     pub(super) fn ask_neighbours(&mut self, now: Instant) {
         while self.neighbours.poll_timeout() <= now {
             match self.neighbours.poll(now) {
-                Some(Action::Ask { link, address, mac }) => self.ask(link as usize, address, mac),
+                Some(Action::Ask { link, address, mac }) => {
+                    self.send_neighbor_query(link as usize, address, mac)
+                }
                 Some(Action::GiveUp { waiting: Some(Buffered { buffer, .. }), .. }) => {
                     self.pool.give(buffer);
                     self.count(Counter::Unresolved.into());
@@ -195,7 +198,7 @@ impl State {
         }
     }
 
-    fn ask(&mut self, circuit: usize, address: IpAddr, known: Option<Mac>) {
+    fn send_neighbor_query(&mut self, circuit: usize, address: IpAddr, known: Option<Mac>) {
         let circuit = &self.circuits[circuit];
         let port = circuit.port as usize;
         let Side::Customer { mac: own_mac, .. } = self.sides[port] else { return };
@@ -220,7 +223,7 @@ impl State {
                 (known.unwrap_or(group), ethertype::IPV6, bytes.to_vec())
             }
         };
-        // The circuit's own header, for its tags.
+        // The prebuilt header carries the VLAN tags of the circuit.
         let mut frame = header.bytes().to_vec();
         frame[..6].copy_from_slice(&destination);
         let end = frame.len();
@@ -233,7 +236,7 @@ impl State {
         self.departures[port].push(Departure { buffer, start, end: start + length });
     }
 
-    /// Where a packet goes, by its own header.
+    /// Returns the destination address of a packet.
     #[inline]
     pub(super) fn destination(&mut self, packet: Buffered) -> IpAddr {
         let bytes = &self.pool.bytes(packet.buffer)[HEADROOM..];
@@ -253,12 +256,12 @@ impl State {
 
 fn arp_message(frame: &ethernet::View<'_>) -> Result<Said, Counter> {
     let message = arp::Message::read(frame.payload()).map_err(|_| Counter::NotIp)?;
-    let asker = IpAddr::V4(message.sender);
+    let requester = IpAddr::V4(message.sender);
     let is_question = message.operation == arp::Operation::Request;
     Ok(Said {
-        // One that only asks whether an address is free has none yet (RFC 5227).
-        claim: (!message.sender.is_unspecified()).then_some((asker, message.sender_mac)),
-        question: is_question.then_some((message.target.into(), asker, message.sender_mac)),
+        // An ARP probe has no sender address yet (RFC 5227).
+        claim: (!message.sender.is_unspecified()).then_some((requester, message.sender_mac)),
+        question: is_question.then_some((message.target.into(), requester, message.sender_mac)),
     })
 }
 

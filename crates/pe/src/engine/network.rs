@@ -1,5 +1,5 @@
-//! A frame from the core: its label tells VPN and sender, if it came by the way the label was
-//! given for.
+//! Frames from the core: the label identifies VPN and sender, if the frame arrived by the path the label was
+//! assigned for.
 
 use super::customer::Fault;
 use super::encapsulation::Encapsulation;
@@ -13,12 +13,12 @@ use netstage_wire::mpls_in_udp;
 use netstage_wire::udp::ZeroChecksum;
 use std::net::IpAddr;
 
-/// A labelled packet in a buffer: its label stack in front of it, and nothing else.
+/// Labeled packet in a buffer, preceded only by its label stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
-    /// Customer's packet or message.
+    /// Customer packet or management message.
     payload: Buffered,
-    /// Bytes of the label stack.
+    /// Length of the label stack, bytes.
     labels: u8,
     is_channel: bool,
     flow: u32,
@@ -26,7 +26,7 @@ pub(super) struct Arrival {
     at: Instant,
 }
 
-/// By what tunnel it came.
+/// Tunnel a packet was received through.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tunnel {
     source: IpAddr,
@@ -38,7 +38,7 @@ pub(super) struct Tunnel {
 impl State {
     #[inline]
     pub(super) fn read_core_frame(&mut self, at: Instant, port: usize, frame: &[u8]) -> Result<(), Refused> {
-        let Side::Core { mac } = &self.sides[port] else { unreachable!("the port is on the core's side") };
+        let Side::Core { mac } = &self.sides[port] else { unreachable!("the port is a core port") };
         let view = ethernet::View::new(frame).map_err(|_| Counter::FrameMalformed)?;
         if view.destination() != *mac {
             return Err(Counter::NotForUs.into());
@@ -47,8 +47,8 @@ impl State {
             return Err(Counter::NotATunnel.into());
         }
         let tunnel = tunnel(&view)?;
-        let labelled = tunnel.map_or(view.payload(), |tunnel| tunnel.payload);
-        let stack = Stack::new(labelled).map_err(|_| Counter::LabelStack)?;
+        let labeled = tunnel.map_or(view.payload(), |tunnel| tunnel.payload);
+        let stack = Stack::new(labeled).map_err(|_| Counter::LabelStack)?;
         let labels = stack.payload_offset();
         let tunnel = tunnel.map(|view| Tunnel {
             source: view.source,
@@ -59,24 +59,25 @@ impl State {
         let is_channel = stack.carries_generic_channel();
         let label = stack.entries().nth_back(usize::from(is_channel)).map(|entry| entry.label);
         let Some(flow) = label.and_then(|label| self.labels.get(label)) else {
-            if is_channel && label.is_none_or(|label| self.is_tunnels(label)) {
+            if is_channel && label.is_none_or(|label| self.is_tunnel_label(label)) {
                 let above = stack.entries().take(stack.depth() - 1);
-                return self.handle_path_message(at, (port, tunnel.as_ref()), above, &labelled[labels..]);
+                return self.handle_path_message(at, (port, tunnel.as_ref()), above, &labeled[labels..]);
             }
             return Err(Counter::LabelUnknown.into());
         };
-        if labelled.len() - labels > self.pool.room() {
-            // Larger than what the core was said to carry; whose it is was not checked.
+        if labeled.len() - labels > self.pool.room() {
+            // Larger than the configured core MTU. The sender is not verified yet, so the packet is
+            // attributed to no flow.
             return Err(Counter::TooBig.into());
         }
-        let payload = self.pool.keep(labelled, labels).ok_or(Counter::BuffersExhausted.of(flow))?;
+        let payload = self.pool.keep(labeled, labels).ok_or(Counter::BuffersExhausted.of(flow))?;
         self.pool.undecided += 1;
         let (labels, flow) = (labels as u8, flow as u32);
         self.from_core.push(Arrival { payload, labels, is_channel, flow, tunnel, at });
         Ok(())
     }
 
-    /// Decides on all that was read from a port.
+    /// Processes all packets read from a port.
     pub(super) fn handle_core_packets(&mut self, now: Instant, port: usize) {
         let mut batch = std::mem::take(&mut self.from_core);
         for arrival in &batch {
@@ -103,7 +104,7 @@ impl State {
     #[inline]
     fn handle_core_packet(&mut self, now: Instant, port: usize, arrival: &Arrival) -> Result<(), Refused> {
         let flow = arrival.flow as usize;
-        self.check_way(flow, port, arrival.tunnel.as_ref())?;
+        self.check_sender(flow, port, arrival.tunnel.as_ref())?;
         let labels = &self.pool.headers(arrival.payload)[HEADROOM - usize::from(arrival.labels)..];
         let above = usize::from(arrival.labels) - ENTRY * (1 + usize::from(arrival.is_channel));
         let (above, _) = labels[..above].as_chunks();
@@ -118,9 +119,9 @@ impl State {
         self.handle_data(now, flow, arrival.payload, outer)
     }
 
-    /// A label counts only from the peer it was given to, by the way that peer sends.
+    /// Checks that a packet comes from the peer its label was assigned to, by the path that peer uses.
     #[inline]
-    fn check_way(&self, flow: usize, port: usize, tunnel: Option<&Tunnel>) -> Result<(), Refused> {
+    fn check_sender(&self, flow: usize, port: usize, tunnel: Option<&Tunnel>) -> Result<(), Refused> {
         match self.came_from(self.flows[flow].peer as usize, port, tunnel) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Counter::WrongSender.of(flow)),
@@ -128,7 +129,7 @@ impl State {
         }
     }
 
-    /// Whether what came by this port and tunnel came the way this peer sends.
+    /// Returns whether this port and tunnel are those of the path from this peer.
     #[inline]
     pub(super) fn came_from(
         &self,
@@ -149,13 +150,13 @@ impl State {
         })
     }
 
-    /// Whether a label is that of some peer's tunnel, or stands for one that has ended.
+    /// Returns whether a label is the tunnel label of any peer, or an explicit null.
     #[cold]
-    fn is_tunnels(&self, label: Label) -> bool {
+    fn is_tunnel_label(&self, label: Label) -> bool {
         (0..self.peers.len()).any(|peer| self.may_be_above(peer, label))
     }
 
-    /// Whether a label may stand above the VPN label, or the channel's, of what this peer sends.
+    /// Returns whether a label is allowed above the VPN label or GAL in packets from this peer.
     #[inline]
     pub(super) fn may_be_above(&self, peer: usize, label: Label) -> bool {
         match self.peers[peer].encapsulation {
@@ -183,17 +184,17 @@ impl State {
             return Err(Counter::InnerMalformed.of(number));
         }
         let (destination, ttl, inner) = (packet.destination(), packet.ttl(), packet.ecn());
-        // What Ethernet put behind a short one stays behind.
+        // Drops the Ethernet padding of short packets.
         let packet = Buffered { length: packet.packet().len() as u16, ..payload };
         let decapsulated = tunnel::decapsulated_ecn(inner, outer);
         if decapsulated.alarm.is_some() {
             self.count(Counter::MarkAlarm.of(number));
         }
-        // Dropped for its mark, it is lost in the core, as the mark's router would have it.
+        // A packet dropped for its mark counts as lost in the core, which the marking router intended.
         let ecn = decapsulated.ecn.ok_or(Counter::MarkDropped.of(number))?;
-        // From here on it has arrived: what befalls it now is no loss of the core's.
+        // From here on the packet has arrived; a later drop is not a loss in the core.
         let flow = &mut self.flows[number];
-        // A mark that was inside already is not the core's.
+        // A mark in the inner header was not set in the core.
         let is_marked = outer == Ecn::CongestionExperienced && inner != outer;
         flow.egress.handle_packet(packet.length.into(), is_marked);
 
@@ -209,12 +210,12 @@ impl State {
             }
             Some(Next::Flow(_)) => return Err(Counter::NotLocal.of(number)),
             None => {
-                self.tell(now, vpn, packet, Fault::NoRoute);
+                self.send_error(now, vpn, packet, Fault::NoRoute);
                 return Err(Counter::NoRoute.of(number));
             }
         };
         if ttl <= 1 {
-            self.tell(now, vpn, packet, Fault::TtlExceeded);
+            self.send_error(now, vpn, packet, Fault::TtlExceeded);
             return Err(Counter::TtlExceeded.of(number));
         }
         let mtu = self.circuits[self.exits[exit as usize].circuit as usize].mtu;
@@ -232,7 +233,7 @@ impl State {
                 self.pool.give(packet.buffer);
                 return Ok(());
             }
-            self.tell(now, vpn, packet, Fault::TooBig(mtu));
+            self.send_error(now, vpn, packet, Fault::TooBig(mtu));
             return Err(Counter::TooBig.of(number));
         }
         self.hop(packet);
@@ -242,9 +243,9 @@ impl State {
         Ok(())
     }
 
-    /// Tells a sender somewhere in the VPN what is wrong.
+    /// Sends an ICMP error to a sender in the VPN.
     #[cold]
-    fn tell(&mut self, now: Instant, vpn: usize, packet: Buffered, fault: Fault) {
+    fn send_error(&mut self, now: Instant, vpn: usize, packet: Buffered, fault: Fault) {
         let bytes = self.pool.packet(packet).to_vec();
         let Ok(packet) = ip::View::new(&bytes) else { return };
         let Some(error) = self.error(now, vpn, &packet, fault) else { return };
@@ -253,7 +254,7 @@ impl State {
         }
     }
 
-    /// Sends a packet of this router's own to somebody in a VPN.
+    /// Sends a packet originated by this router to an address in a VPN.
     pub(super) fn send_own(
         &mut self,
         now: Instant,
@@ -272,13 +273,13 @@ impl State {
     }
 }
 
-/// What a frame from the core was tunnelled in, if it was; none is MPLS on Ethernet.
+/// Returns the tunnel header of a frame from the core, or `None` for MPLS on Ethernet.
 #[inline]
 fn tunnel<'a>(frame: &ethernet::View<'a>) -> Result<Option<mpls_in_udp::View<'a>>, Counter> {
     match frame.kind() {
         ethertype::MPLS => Ok(None),
         ethertype::IPV4 | ethertype::IPV6 => {
-            // Both addresses are compared with a tunnel's, as leaving the checksum out asks for.
+            // A zero UDP checksum requires that both addresses are compared with those of the tunnel.
             let view = mpls_in_udp::View::new(frame.payload(), ZeroChecksum::Taken);
             view.map(Some).map_err(|error| match error {
                 mpls_in_udp::Error::Other => Counter::NotATunnel,

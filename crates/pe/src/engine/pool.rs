@@ -1,29 +1,29 @@
-//! Buffers for packets that wait: of one size, lent by number and taken back.
+//! Fixed-size packet buffers, allocated by number.
 //!
-//! What a VPN may hold is a share of what is free (Choudhury and Hahne, "Dynamic queue length
-//! thresholds for shared-memory packet switches", with α = 1): one that fills its queues
-//! leaves as many buffers free as it holds, n of them leave one share in n + 1. So no sum of
-//! promised queues has to fit, and a VPN that has nothing waiting always finds room.
+//! A VPN may occupy as many buffers as are still free (Choudhury and Hahne, "Dynamic queue length thresholds
+//! for shared-memory packet switches", with α = 1): one greedy VPN leaves as many buffers free as it
+//! occupies, and n greedy VPNs leave a share of 1 / (n + 1). Queue limits therefore need not sum to the pool
+//! size, and a VPN without waiting packets always finds a buffer.
 
 use netstage_core::packet::{Ecn, Packet};
 
-/// Bytes before a packet, for all that is ever written in front of it.
+/// Room before a packet for all headers ever prepended, bytes.
 pub(super) const HEADROOM: usize = 96;
 
-/// A packet in a buffer; it begins behind the headroom.
+/// Packet in a buffer; its first byte follows the headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Buffered {
     pub buffer: u32,
-    /// Bytes of the IP packet.
+    /// Length of the IP packet, bytes.
     pub length: u16,
-    /// What a queue has to know of it that is not first in, first out.
+    /// Fields for queues other than first in, first out.
     pub inside: Inside,
 }
 
-/// What is inside a VPN's packet, where anybody asks.
+/// Fields of a customer packet that queues use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inside {
-    /// Equal for the packets of one flow.
+    /// Flow hash; equal for all packets of a flow.
     pub flow: u32,
     pub class: u8,
     pub ecn: Ecn,
@@ -48,7 +48,7 @@ impl Packet for Buffered {
         self.inside.ecn
     }
 
-    /// It is written into the packet when that leaves.
+    /// The mark is written into the packet when it leaves.
     fn mark_congestion(&mut self) {
         self.inside.ecn = Ecn::CongestionExperienced;
     }
@@ -58,21 +58,22 @@ impl Packet for Buffered {
     }
 }
 
-/// Buffers, lent or free.
+/// Pool of buffers.
 #[derive(Debug)]
 pub(super) struct Pool {
     bytes: Vec<u8>,
     size: usize,
-    /// The one given back last is lent first, while it is in a cache.
+    /// Last released, first allocated, while its memory is still cached.
     free: Vec<u32>,
-    /// Kept back from queues, for what passes through in one turn.
+    /// Buffers not available to queues, for packets that pass through in one turn.
     reserve: usize,
-    /// Lent to frames of this batch that nobody has decided on yet.
+    /// Buffers of frames in the current batch that are not processed yet.
     pub undecided: usize,
 }
 
 impl Pool {
-    /// Buffers for packets of up to `packet` bytes: `queued` to wait in, and `reserve` more.
+    /// Creates a pool for packets of up to `packet` bytes: `queued` buffers for waiting packets and `reserve`
+    /// more.
     pub fn new(queued: usize, reserve: usize, packet: usize) -> Pool {
         let size = (HEADROOM + packet).next_multiple_of(64);
         let count = queued + reserve;
@@ -85,13 +86,13 @@ impl Pool {
         }
     }
 
-    /// Whether somebody who holds so many may have one more to let a packet wait in.
+    /// Returns whether a VPN that occupies `held` buffers may queue another packet.
     #[inline]
     pub fn may_queue(&self, held: u32) -> bool {
         (held as usize) < (self.free.len() + self.undecided).saturating_sub(self.reserve)
     }
 
-    /// Bytes of the largest packet a buffer holds.
+    /// Returns the size in bytes of the largest packet a buffer holds.
     #[inline]
     pub fn room(&self) -> usize {
         self.size - HEADROOM
@@ -113,7 +114,8 @@ impl Pool {
         &mut self.bytes[start..start + self.size]
     }
 
-    /// Lends a buffer that holds a packet with headers in front of it, `headers` bytes long.
+    /// Copies a packet with `headers` bytes of headers before it into a buffer, or returns `None` if it does
+    /// not fit or no buffer is free.
     #[inline]
     pub fn keep(&mut self, bytes: &[u8], headers: usize) -> Option<Buffered> {
         let length = bytes.len() - headers;
@@ -125,22 +127,21 @@ impl Pool {
         Some(Buffered::new(buffer, length as u16))
     }
 
-    /// What was in front of a packet when it was kept, at the end.
+    /// Returns the headroom of a stored packet; the headers it was stored with are at the end.
     #[inline]
     pub fn headers(&self, buffered: Buffered) -> &[u8] {
         let start = buffered.buffer as usize * self.size;
         &self.bytes[start..start + HEADROOM]
     }
 
-    /// The packet in a buffer.
+    /// Returns the packet in a buffer.
     #[inline]
     pub fn packet(&mut self, buffered: Buffered) -> &mut [u8] {
         &mut self.bytes(buffered.buffer)[HEADROOM..HEADROOM + usize::from(buffered.length)]
     }
 
-    /// Sees to it that there are buffers for what is asked for, as [`new`](Pool::new) makes
-    /// them. Lent ones stay lent, under their numbers, with what is in them; there are never
-    /// fewer than before.
+    /// Grows the pool to the sizes given, with the same meaning as in [`new`](Pool::new). Allocated buffers
+    /// keep their numbers and contents. The pool never shrinks.
     pub fn fit(&mut self, queued: usize, reserve: usize, packet: usize) {
         let size = self.size.max((HEADROOM + packet).next_multiple_of(64));
         let before = self.bytes.len() / self.size;
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_greedy_one_leaves_as_much_as_it_holds() {
+    fn one_greedy_vpn_leaves_as_many_buffers_free_as_it_holds() {
         let mut pool = Pool::new(100, 10, 1500);
         let mut held = [0_u32; 3];
         for held in &mut held[..2] {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_buffers_survive_a_change() {
+    fn allocated_buffers_survive_a_resize() {
         let mut pool = Pool::new(2, 1, 100);
         let kept = pool.keep(&[7; 100], 0).unwrap();
         pool.fit(5, 2, 1500);

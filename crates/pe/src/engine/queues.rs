@@ -1,7 +1,7 @@
-//! In what order the packets of a VPN flow wait: classes by their DSCP, and flows inside.
+//! Classification of packets for the queues of a VPN flow: class by DSCP, then flow within the class.
 //!
-//! The disciplines are [`netstage_core::queue`]'s, the simulator's own. Here is what they need to
-//! know of a packet, and what comes of a mark they set.
+//! The queueing disciplines are those of [`netstage_core::queue`], shared with the simulator. This module
+//! extracts the fields they need from a packet and writes the congestion marks they set.
 
 use super::pool::{Buffered, Inside};
 use super::{Counter, State};
@@ -9,17 +9,17 @@ use netstage_core::packet;
 use netstage_wire::ip::{self, Ecn, v4, v6};
 
 impl State {
-    /// What a VPN flow's queue has to know of a packet.
+    /// Fills in the packet fields that the queue of a VPN flow needs.
     #[inline]
     pub(super) fn inside(&mut self, flow: usize, packet: Buffered) -> Buffered {
         let table = self.flows[flow].classes;
         if table == 0 {
             return packet;
         }
-        self.looked_into(usize::from(table) - 1, packet)
+        self.inner_fields(usize::from(table) - 1, packet)
     }
 
-    fn looked_into(&mut self, table: usize, packet: Buffered) -> Buffered {
+    fn inner_fields(&mut self, table: usize, packet: Buffered) -> Buffered {
         let Ok(view) = ip::View::new(self.pool.packet(packet)) else { return packet };
         let ecn = match view.ecn() {
             Ecn::NotCapable => packet::Ecn::NotCapable,
@@ -31,7 +31,7 @@ impl State {
         Buffered { inside, ..packet }
     }
 
-    /// Writes into a packet that leaves what its queue has marked.
+    /// Writes the congestion mark of the queue into a packet that leaves.
     #[inline]
     pub(super) fn write_mark(&mut self, packet: Buffered) {
         if packet.inside.ecn != packet::Ecn::CongestionExperienced {
@@ -45,7 +45,7 @@ impl State {
         }
     }
 
-    /// Takes back the buffers of what queues have dropped.
+    /// Releases the buffers of packets dropped by queues.
     #[inline]
     pub(super) fn take_dropped(&mut self) {
         while let Some((flow, packet)) = self.edge.poll_dropped() {

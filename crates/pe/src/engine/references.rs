@@ -1,13 +1,13 @@
-//! References: flows that weights are relative to, and what is known of them here.
+//! Reference flows of relative weights, and their last known values.
 //!
-//! A reference is a VPN flow of this router, which measures it and tells the peers that follow
-//! it, or a peer's, which tells us. Either way one entry holds what is known, and every
-//! VPN flow whose control names it computes with that. What is older than
-//! [`REFERENCE_AGE`] nobody uses, and the nominal flow takes its place.
+//! A reference is either a VPN flow of this router, which measures it and publishes the values to the peers
+//! that follow it, or a flow of a peer, which publishes its values to this router. In both cases one entry
+//! holds the values, and every VPN flow whose control names the reference uses them. Values older than
+//! [`REFERENCE_AGE`] are not used; the nominal flow replaces them.
 //!
-//! Messages ([`netstage_core::fair::publication`]) belong to the path between two routers and to
-//! no VPN: the generic associated channel's label lies directly beneath the tunnel's, or alone in
-//! MPLS-in-UDP and where the last router has popped (RFC 5586 section 4.2.1).
+//! Messages ([`netstage_core::fair::publication`]) belong to the path between two routers and to no VPN. The
+//! generic associated channel label (GAL) lies directly beneath the tunnel label. It is the only label in
+//! MPLS-in-UDP and after penultimate hop popping (RFC 5586 section 4.2.1).
 
 use super::network::Tunnel;
 use super::pool::{Buffered, HEADROOM};
@@ -21,14 +21,14 @@ use netstage_wire::gach::{self, channel};
 use netstage_wire::mpls::{Entry, Label};
 use netstage_wire::reference::Reference as Message;
 
-/// What stands for the two labels of a VPN flow in the digest: no VPN flow has them.
+/// Replaces the two labels of a VPN flow in the digest; no VPN flow has these labels.
 const CHANNEL: [Label; 2] = [Label::GENERIC_CHANNEL; 2];
 
-/// All references, in the order of the configuration.
+/// All references, in configuration order.
 #[derive(Debug, Default)]
 pub(super) struct References {
     list: Vec<Reference>,
-    /// When own ones are looked at again; never if there are none.
+    /// Next publication of local references; never if there are none.
     due: Instant,
 }
 
@@ -37,9 +37,9 @@ struct Reference {
     name: String,
     number: u32,
     role: Role,
-    /// VPN flows that follow it.
+    /// Number of VPN flows that follow the reference.
     followers: u32,
-    /// Since when it is asked for.
+    /// Start of waiting for values.
     since: Instant,
     is_old: bool,
     counts: Counts,
@@ -47,35 +47,35 @@ struct Reference {
 
 #[derive(Debug)]
 enum Role {
-    /// A VPN flow's, told to these peers, and when last. It asks soon, whether it has something to send
-    /// or not, once it was told that others wait for what it measures.
+    /// Measured by a VPN flow of this router and published to these peers. The flow is woken before the first
+    /// publication, even if it has nothing to send, since followers wait for its measurements.
     Own { flow: u32, peers: Vec<u32>, sent_ns: u64, is_awake: bool },
-    /// A peer's.
+    /// Measured and published by a peer.
     Followed { peer: u32, heard: Heard },
-    /// Of another engine of this router.
+    /// Measured by another engine of this router.
     Elsewhere,
 }
 
-/// Messages about a reference.
+/// Counts of messages about a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sent to peers.
     pub published: u64,
-    /// Received and believed.
+    /// Received and accepted.
     pub received: u64,
-    /// Received and refused.
+    /// Received and rejected.
     pub refused: u64,
 }
 
 impl References {
-    /// All references, and how many flows follow each. One whose flow is not in this part of the
-    /// router is measured by another engine.
+    /// Collects all references with the number of flows that follow each. If the flow of a reference is not
+    /// in this part of the router, another engine measures it.
     pub fn new(router: &Router) -> References {
         let role = |source: &ReferenceSource| match source {
             ReferenceSource::Peer(peer) => Role::Followed { peer: *peer as u32, heard: Heard::default() },
             ReferenceSource::Flow { vpn, peer, publish_to } => {
-                let is_it = |(of, flow): (usize, &Flow)| of == *vpn && flow.peer == *peer;
-                flows::all(router).position(is_it).map_or(Role::Elsewhere, |flow| Role::Own {
+                let is_source = |(of_vpn, flow): (usize, &Flow)| of_vpn == *vpn && flow.peer == *peer;
+                flows::all(router).position(is_source).map_or(Role::Elsewhere, |flow| Role::Own {
                     flow: flow as u32,
                     peers: publish_to.iter().map(|peer| *peer as u32).collect(),
                     sent_ns: 0,
@@ -101,12 +101,13 @@ impl References {
         References { list, due }
     }
 
-    /// When to look at own ones at the latest.
+    /// Returns the time of the next publication.
     pub fn poll_timeout(&self) -> Instant {
         self.due
     }
 
-    /// Those that have turned old, or are no more, and whether they are.
+    /// Returns the references that became stale or fresh since the last call, each with its present
+    /// staleness.
     pub fn watch<H: netstage_core::packet::Packet>(
         &mut self,
         now: Instant,
@@ -123,7 +124,7 @@ impl References {
 }
 
 impl State {
-    /// Looks at own references, if it is time to, and tells their followers.
+    /// Measures local references and publishes them to their followers, if due.
     #[inline]
     pub(super) fn publish(&mut self, now: Instant) {
         if now >= self.references.due {
@@ -140,13 +141,13 @@ impl State {
             if !std::mem::replace(is_awake, true) {
                 self.edge.wake(now, *flow as usize);
             }
-            // A flow whose peer is silent measures nothing; its followers shall notice.
+            // A flow with a silent peer measures nothing; its followers must notice.
             if self.edge.silent_since(*flow as usize).is_some() {
                 continue;
             }
             let Some(published) = self.edge.publish(now, *flow as usize) else { continue };
             self.edge.handle_reference(number, published);
-            // A clock set back must not make two look like one.
+            // Timestamps must stay distinct after the clock is set back.
             *sent_ns = self.epoch_unix_ns.saturating_add(now.0).max(*sent_ns + 1);
             let Some(message) = publication::message(reference.number, &published, *sent_ns) else {
                 continue;
@@ -167,12 +168,12 @@ impl State {
         let bytes = &mut self.pool.bytes(buffer)[HEADROOM + gach::HEADER..];
         let written =
             Keys::between(keys, CHANNEL, |authentication| publication::write(message, authentication, bytes));
-        let length = gach::HEADER + written.expect("a buffer holds the least packet of IPv6");
+        let length = gach::HEADER + written.expect("a buffer holds the minimum IPv6 packet");
         self.encapsulate_path_message(number, channel::REFERENCE, Buffered::new(buffer, length as u16))
     }
 
-    /// A message of the path itself came by this port and tunnel, with these labels above the
-    /// channel's.
+    /// Handles a message of the path itself, received through this port and tunnel. `above` are the labels
+    /// above the GAL.
     #[cold]
     pub(super) fn handle_path_message(
         &mut self,
@@ -207,7 +208,7 @@ impl State {
         }
     }
 
-    /// What a message tells, and what is remembered of it.
+    /// Validates a message. Returns its values and the updated role.
     fn take_reference(
         &self,
         at: Instant,
@@ -236,12 +237,12 @@ impl State {
         Ok((published, Role::Followed { peer, heard }))
     }
 
-    /// What was known of references both configurations have stays.
+    /// Adopts the values of references that are in both configurations.
     pub(super) fn take_over_references(&mut self, now: Instant, old: &mut State) {
         let mut list = std::mem::take(&mut self.references.list);
         for (number, reference) in list.iter_mut().enumerate() {
             reference.since = now;
-            let is_it = |known: &Reference| {
+            let is_same = |known: &Reference| {
                 known.number == reference.number
                     && match (&known.role, &reference.role) {
                         (Role::Own { flow: known, .. }, Role::Own { flow, .. }) => {
@@ -254,7 +255,7 @@ impl State {
                         _ => false,
                     }
             };
-            let Some(known) = old.references.list.iter().position(is_it) else { continue };
+            let Some(known) = old.references.list.iter().position(is_same) else { continue };
             if let Some(published) = old.edge.reference(known) {
                 self.edge.handle_reference(number, *published);
             }
@@ -272,7 +273,7 @@ impl State {
         self.references.list = list;
     }
 
-    /// What is known of each reference.
+    /// Returns all references with their values.
     pub(super) fn reference_views(&self) -> impl ExactSizeIterator<Item = ReferenceView<'_>> {
         self.references.list.iter().enumerate().map(|(number, reference)| {
             let peer = |peer: &u32| self.names.peers[*peer as usize].as_str();
@@ -296,35 +297,35 @@ impl State {
     }
 }
 
-/// What is known of a reference.
+/// Present state of a reference.
 #[derive(Clone, Debug)]
 pub struct ReferenceView<'a> {
-    /// Its name here.
+    /// Name on this router.
     pub name: &'a str,
-    /// Its number between routers.
+    /// Number in messages between routers.
     pub number: u32,
-    /// Who measures it.
+    /// Origin of the measurements.
     pub source: Source<'a>,
-    /// What is known of it, by the time it was measured or arrived here.
+    /// Last known values, with the time of measurement or arrival.
     pub published: Option<Published>,
-    /// That is older than it may be, or there has been nothing for so long.
+    /// The values are too old, or none have arrived for too long.
     pub is_old: bool,
-    /// VPN flows that follow it.
+    /// Number of VPN flows that follow it.
     pub followers: u32,
-    /// Messages about it.
+    /// Counts of messages about it.
     pub counts: Counts,
 }
 
-/// Who measures a reference.
+/// Origin of the measurements of a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source<'a> {
     /// A VPN flow of this router.
     Flow {
-        /// Its VPN.
+        /// VPN of the flow.
         vpn: &'a str,
-        /// The peer it leads to.
+        /// Destination of the flow.
         peer: &'a str,
-        /// The peers that are told.
+        /// Peers it is published to.
         publish_to: Vec<&'a str>,
     },
     /// This peer.

@@ -1,7 +1,6 @@
-//! Another configuration for a running engine. What both name alike stays: a VPN flow keeps
-//! its queue, window and counts, a circuit what it knows of its stations. Everything that can
-//! be refused is refused before, when the new state is prepared, and packets wait in the
-//! ports meanwhile: none is lost.
+//! Configuration change of a running engine. Items in both configurations keep their state: a VPN flow its
+//! queue, window and counters, a circuit its neighbors. All checks run earlier, while the new state is
+//! prepared. Packets wait in the ports meanwhile, so none is lost.
 
 use super::machine::Machine;
 use super::{Attached, Engine, Names, State, flows, setup};
@@ -12,21 +11,21 @@ use netstage_host::ports::Port;
 use netstage_scenario::pe::Router;
 use std::collections::HashMap;
 
-/// A configuration, ready to take over. Making it takes its time and needs no engine; taking over
-/// takes microseconds per VPN flow.
+/// New configuration, ready to apply. Preparing takes long and needs no engine; applying takes microseconds
+/// per VPN flow.
 #[derive(Debug)]
 pub struct Prepared {
     state: State,
-    /// Per flow, how it is controlled from now on.
+    /// New scheduler settings, per flow.
     settings: Vec<Settings>,
     buffers: usize,
 }
 
 impl Prepared {
-    /// Prepares a checked configuration. The machine's epochs must be those of the engine it is for.
+    /// Prepares a checked configuration. The epochs of `machine` must equal those of the engine it is for.
     pub fn new(router: &Router, machine: &Machine) -> Result<Prepared, Obstacle> {
         Ok(Prepared {
-            // Buffers are the running engine's.
+            // The running engine keeps its buffers.
             state: setup::state(router, machine, 0)?,
             settings: flows::all(router).map(|(_, flow)| flow.settings.clone()).collect(),
             buffers: router.buffers as usize,
@@ -35,24 +34,26 @@ impl Prepared {
 }
 
 impl<P: Port> Engine<P> {
-    /// Takes another configuration. `opened` are the ports it names that this engine has not;
-    /// those it names no more come back.
+    /// Applies a new configuration. `opened` are the ports it adds. Returns the ports it removes.
     ///
-    /// Panics if a port is missing, or time counts from elsewhere.
+    /// # Panics
+    ///
+    /// Panics if a port is missing or the epochs differ.
     pub fn replace(&mut self, now: Instant, prepared: Prepared, opened: Vec<(String, P)>) -> Vec<P> {
         let Prepared { state: mut new, settings, buffers } = prepared;
         let old = &mut self.state;
-        assert_eq!(new.epoch, old.epoch, "both count time alike");
+        assert_eq!(new.epoch, old.epoch, "both have one epoch");
         let names = old.names.ports.clone();
-        let mut at_hand: HashMap<String, Attached<P>> = names.into_iter().zip(self.ports.drain(..)).collect();
-        at_hand.extend(opened.into_iter().map(|(name, port)| (name, Attached { port, failure: None })));
+        let mut available: HashMap<String, Attached<P>> =
+            names.into_iter().zip(self.ports.drain(..)).collect();
+        available.extend(opened.into_iter().map(|(name, port)| (name, Attached { port, failure: None })));
         let ports = new.names.ports.iter();
-        self.ports = ports.map(|name| at_hand.remove(name).expect("every port is at hand")).collect();
+        self.ports = ports.map(|name| available.remove(name).expect("every port is available")).collect();
         let largest = new.pool.room();
         new.take_over(now, old, &settings);
         new.pool.fit(buffers, setup::reserve(self.ports.len()), largest);
         self.state = new;
-        at_hand.into_values().map(|attached| attached.port).collect()
+        available.into_values().map(|attached| attached.port).collect()
     }
 }
 
@@ -85,7 +86,7 @@ impl State {
             let refused = self.edge.edge_mut().adopt(now, number, from, settings);
             refused.into_iter().for_each(|packet| self.pool.give(packet.buffer));
             let (known, flow) = (&mut old.flows[known], &mut self.flows[number]);
-            // Answers that are under way are still heard, unless they answer other questions.
+            // Replies to queries already sent stay valid, unless they carry different fields.
             if known.querier.asks_for_marks() == flow.querier.asks_for_marks() {
                 std::mem::swap(&mut flow.querier, &mut known.querier);
             }
@@ -94,7 +95,7 @@ impl State {
             flow.is_silent = known.is_silent;
             self.vpns[flow.vpn as usize].held += self.edge.queue_len(number) as u32;
         }
-        // What waits for flows that are no more has nowhere to go.
+        // Packets queued for removed flows have no destination.
         for number in (0..is_gone.len()).filter(|number| is_gone[*number]) {
             for packet in old.edge.edge_mut().take_queue(now, number) {
                 self.pool.give(packet.buffer);
@@ -103,7 +104,7 @@ impl State {
         self.edge.go_on_from(&mut old.edge);
     }
 
-    /// VPN and peer of each flow.
+    /// Returns the VPN and peer names of each flow.
     fn names_of_flows(&self) -> impl Iterator<Item = (&str, &str)> {
         let Names { vpns, peers, .. } = &self.names;
         self.flows.iter().map(|flow| (vpns[flow.vpn as usize].as_str(), peers[flow.peer as usize].as_str()))

@@ -1,5 +1,5 @@
-//! The engine's state, from a checked configuration and the machine: everything a packet needs is
-//! found once, when the engine is made.
+//! Builds the engine state from a checked configuration and the host properties. All lookups a packet would
+//! need are done here, once.
 
 use super::circuits::Circuits;
 use super::counter::Counters;
@@ -25,10 +25,10 @@ use netstage_wire::{mpls, udp};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// The least an IPv6 link carries; IPv4 asks for less.
-const LEAST_MTU: usize = 1280;
+/// Minimum MTU of an IPv6 link (RFC 8200 section 5); that of IPv4 is smaller.
+const MIN_MTU: usize = 1280;
 
-/// The initial state, with this many buffers in which packets may wait.
+/// Builds the initial state with `buffers` buffers for waiting packets.
 pub(super) fn state(router: &Router, machine: &Machine, buffers: usize) -> Result<State, Obstacle> {
     let ports = router.interfaces();
     let peers = router.peers.iter().zip(&machine.peers);
@@ -42,7 +42,7 @@ pub(super) fn state(router: &Router, machine: &Machine, buffers: usize) -> Resul
         epoch: machine.epoch,
         epoch_unix_ns: machine.epoch_unix_ns,
         edge: Tape::new(vpn_flows::edge(router, machine.session_seed, machine.tick)),
-        pool: Pool::new(buffers, reserve(ports.len()), largest(router, machine, &circuits)),
+        pool: Pool::new(buffers, reserve(ports.len()), max_packet_size(router, machine, &circuits)),
         labels,
         flows,
         references: References::new(router),
@@ -66,19 +66,20 @@ pub(super) fn state(router: &Router, machine: &Machine, buffers: usize) -> Resul
     })
 }
 
-/// Buffers beside those in which packets wait: what one turn reads of each port, answers, and sends.
+/// Returns the number of buffers in addition to those for waiting packets: those for packets read, answered
+/// and sent in one turn.
 pub(super) fn reserve(ports: usize) -> usize {
     2 * BATCH * ports
 }
 
-/// Bytes of the largest packet there may be.
-fn largest(router: &Router, machine: &Machine, circuits: &[Circuit]) -> usize {
+/// Returns the size of the largest possible packet, bytes.
+fn max_packet_size(router: &Router, machine: &Machine, circuits: &[Circuit]) -> usize {
     let peers = router.peers.iter().map(|peer| machine.peer_mtu(router, peer));
     let largest = circuits.iter().map(|circuit| circuit.mtu).chain(peers).max();
-    usize::from(largest.unwrap_or(0)).max(LEAST_MTU)
+    usize::from(largest.unwrap_or(0)).max(MIN_MTU)
 }
 
-/// A peer whose next hop is not known yet.
+/// Builds a peer whose next hop is still unknown.
 fn peer(
     router: &Router,
     machine: &Machine,
@@ -88,22 +89,25 @@ fn peer(
     let encapsulation = match peer.tunnel {
         Tunnel::Mpls { push, accept, .. } => Encapsulation::Mpls { push, accept },
         Tunnel::MplsInUdp { to: remote, from, checksum: has_checksum } => {
-            let local = from.or(known.source).expect("the machine knows what the file leaves out");
+            let local = from.or(known.source).expect("the host supplies an address the file leaves out");
             if local.is_ipv4() != remote.is_ipv4() {
                 let message = format!(
-                    "peer {}: the kernel sends to {remote} from {local}, of another IP version",
+                    "peer {}: source address {local} and tunnel destination {remote} differ in IP version",
                     peer.name
                 );
-                return Err(Obstacle::new(message, "set `from` of the tunnel"));
+                return Err(Obstacle::new(
+                    message,
+                    "set `from` of the tunnel to an address of the same version",
+                ));
             }
             Encapsulation::MplsInUdp { local, remote, has_checksum }
         }
     };
     let mtu = machine.peer_mtu(router, peer);
     let left = left(&encapsulation, mtu);
-    if left < LEAST_MTU {
+    if left < MIN_MTU {
         let message = format!(
-            "peer {}: an MTU of {mtu} B in the core leaves {left} B for customers' packets, which need {LEAST_MTU} B",
+            "peer {}: a core MTU of {mtu} B leaves {left} B for customer packets; {MIN_MTU} B are needed",
             peer.name
         );
         return Err(Obstacle::new(message, format!("raise the MTU of {}", router.core[0])));
@@ -119,7 +123,7 @@ fn peer(
     })
 }
 
-/// What the core leaves for customers' packets.
+/// Returns the part of a core MTU available to customer packets, bytes.
 pub(super) fn left(encapsulation: &Encapsulation, mtu: u16) -> usize {
     let around = match encapsulation {
         Encapsulation::Mpls { push, .. } => mpls::ENTRY * usize::from(push.is_some()),
@@ -129,17 +133,17 @@ pub(super) fn left(encapsulation: &Encapsulation, mtu: u16) -> usize {
     usize::from(mtu).saturating_sub(around + mpls::ENTRY)
 }
 
-/// The header of what leaves to the core.
+/// Builds the Ethernet header of frames to the core.
 pub(super) fn core_header(encapsulation: &Encapsulation, next_hop: Mac, own: Mac) -> Header {
     let kind = match encapsulation {
         Encapsulation::Mpls { .. } => ethertype::MPLS,
         Encapsulation::MplsInUdp { local: IpAddr::V4(_), .. } => ethertype::IPV4,
         Encapsulation::MplsInUdp { local: IpAddr::V6(_), .. } => ethertype::IPV6,
     };
-    written(&ethernet::Header { destination: next_hop, source: own, tags: &[], kind })
+    build_header(&ethernet::Header { destination: next_hop, source: own, tags: &[], kind })
 }
 
-/// The circuits, and the sides of the ports, to which they are attached.
+/// Builds the circuits, and the sides of the ports they are attached to.
 fn circuits(
     router: &Router,
     machine: &Machine,
@@ -175,7 +179,7 @@ fn circuits(
     Ok((circuits, sides))
 }
 
-/// The header of what leaves by a circuit; its ethertype is IPv4's, and set for IPv6.
+/// Builds the Ethernet header of frames to a circuit. Its EtherType is IPv4, changed per packet for IPv6.
 fn circuit_header(circuit: &pe::Circuit, source: Mac) -> Header {
     let kinds: &[u16] = match circuit.vlans.len() {
         2 => &[ethertype::SERVICE_VLAN, ethertype::VLAN],
@@ -188,20 +192,20 @@ fn circuit_header(circuit: &pe::Circuit, source: Mac) -> Header {
         .map(|(vlan, kind)| Tag { kind: *kind, vlan: *vlan, ..Tag::default() })
         .collect();
     let destination = circuit.station.unwrap_or_default();
-    written(&ethernet::Header { destination, source, tags: &tags, kind: ethertype::IPV4 })
+    build_header(&ethernet::Header { destination, source, tags: &tags, kind: ethertype::IPV4 })
 }
 
-fn written(header: &ethernet::Header<'_>) -> Header {
+fn build_header(header: &ethernet::Header<'_>) -> Header {
     let mut bytes = [0; ethernet::HEADER + 2 * ethernet::TAG];
     let length = header.write(&mut bytes).expect("there are at most two tags") as u8;
     Header { bytes, length }
 }
 
-/// The VPN flows, their labels, and the tables that tell the classes of their packets.
+/// Builds the VPN flows, their labels, and the tables that map DSCPs to classes.
 fn flows(router: &Router, machine: &Machine, peers: &[Peer]) -> (Vec<Flow>, Labels, Vec<[u8; 64]>) {
     let (mut flows, mut labels, mut tables) = (Vec::new(), Labels::default(), Vec::new());
     for (key, (vpn, flow)) in vpn_flows::all(router).enumerate() {
-        labels.give(flow.receive, key).expect("no two flows have one label");
+        labels.give(flow.receive, key).expect("labels are unique");
         // Labels carry no congestion marks.
         let asks_for_marks = matches!(peers[flow.peer].encapsulation, Encapsulation::MplsInUdp { .. });
         let session = Session::from_bits(machine.session_seed.wrapping_add(key as u32));
@@ -220,7 +224,7 @@ fn flows(router: &Router, machine: &Machine, peers: &[Peer]) -> (Vec<Flow>, Labe
     (flows, labels, tables)
 }
 
-/// The number of the table of these classes, from one; zero where there are none.
+/// Returns the number of the table for these classes, counted from one, or zero without classes.
 fn class_table(classes: &[TrafficClass], tables: &mut Vec<[u8; 64]>) -> u16 {
     if classes.is_empty() {
         return 0;
@@ -234,7 +238,7 @@ fn class_table(classes: &[TrafficClass], tables: &mut Vec<[u8; 64]>) -> u16 {
     number as u16 + 1
 }
 
-/// The VPNs with their routes, and the exits that these lead to.
+/// Builds the VPNs with their routes, and the next hops of the routes.
 fn vpns(router: &Router) -> (Vec<Vpn>, Vec<Exit>) {
     let mut exits = Vec::new();
     let mut routes: Vec<Vec<(Prefix, Next)>> = vec![Vec::new(); router.vpns.len()];
@@ -249,7 +253,7 @@ fn vpns(router: &Router) -> (Vec<Vpn>, Vec<Exit>) {
         let routes = &mut routes[circuit.vpn];
         for ((address, _), link) in circuit.addresses.iter().zip(circuit.links()) {
             let host = Prefix::host(*address);
-            // A link of one address has no other station.
+            // A link of one address has no other hosts.
             if link != host {
                 routes.push((link, exit(None)));
             }
@@ -258,7 +262,7 @@ fn vpns(router: &Router) -> (Vec<Vpn>, Vec<Exit>) {
         routes.extend(circuit.routes.iter().map(|(prefix, via)| (*prefix, exit(Some(*via)))));
     }
     let vpn = |routes: &Vec<(Prefix, Next)>| Vpn {
-        routes: Routes::new(routes).expect("a prefix leads one way"),
+        routes: Routes::new(routes).expect("prefixes are unique"),
         held: 0,
         next_icmp: Instant::ZERO,
         address_v4: None,

@@ -1,29 +1,29 @@
-//! What is known of circuits and VPN flows, for metrics, `pe show` and tests.
+//! Read access to circuits and VPN flows, for metrics, `pe show` and tests.
 
 use super::{Counter, State};
 use netstage_core::fair::{Egress, Ingress};
 use netstage_core::time::Instant;
 use netstage_wire::mpls::Label;
 
-/// What is known of a circuit.
+/// Present state of a circuit.
 #[derive(Clone, Copy, Debug)]
 pub struct CircuitView<'a> {
-    /// Its name.
+    /// Name of the circuit.
     pub name: &'a str,
-    /// Its VPN's name.
+    /// Name of its VPN.
     pub vpn: &'a str,
-    /// What came from customers.
+    /// Packets received from customers.
     pub received: Traffic,
-    /// What went to them.
+    /// Packets sent to customers.
     pub sent: Traffic,
 }
 
-/// Packets and their bytes, at the IP layer.
+/// Packets and their IP-layer bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -35,7 +35,7 @@ impl Traffic {
     }
 }
 
-/// What is known of a VPN flow.
+/// Present state of a VPN flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowView<'a> {
     pub(super) state: &'a State,
@@ -43,49 +43,49 @@ pub struct FlowView<'a> {
 }
 
 impl<'a> FlowView<'a> {
-    /// Its VPN's name.
+    /// Returns the name of the VPN.
     pub fn vpn(&self) -> &'a str {
         self.state.flow_names(self.number).0
     }
 
-    /// Its peer's name.
+    /// Returns the name of the peer.
     pub fn peer(&self) -> &'a str {
         self.state.flow_names(self.number).1
     }
 
-    /// Its window, where it has one.
+    /// Returns the window, if the flow has one.
     pub fn window(&self) -> Option<&'a Ingress<impl netstage_core::packet::Packet + use<>>> {
         self.state.edge.window(self.number)
     }
 
-    /// Data packets and bytes sent to the peer.
+    /// Returns the number of data packets and bytes sent to the peer.
     pub fn sent(&self) -> (u64, u64) {
         (self.state.edge.packets_sent(self.number), self.state.edge.bytes_sent(self.number))
     }
 
-    /// Packets that wait.
+    /// Returns the number of queued packets.
     pub fn queue_len(&self) -> usize {
         self.state.edge.queue_len(self.number)
     }
 
-    /// Since when the peer has not answered; see [`Silence`](netstage_core::fair::Silence) for
-    /// what the flow does.
+    /// Returns the start of the peer's silence, or `None` if the peer answers.
+    /// [`Silence`](netstage_core::fair::Silence) selects the action of the flow.
     pub fn silent_since(&self) -> Option<Instant> {
         self.state.edge.silent_since(self.number)
     }
 
-    /// What came from the peer.
+    /// Returns counts of packets received from the peer.
     pub fn received(&self) -> Egress {
         self.state.flows[self.number].egress
     }
 
-    /// The labels of what is sent and of what is received.
+    /// Returns the labels of sent and received packets.
     pub fn labels(&self) -> [Label; 2] {
         let flow = &self.state.flows[self.number];
         [flow.send, flow.receive]
     }
 
-    /// How often something was refused or noticed.
+    /// Returns the value of a counter.
     pub fn count(&self, counter: Counter) -> u64 {
         self.state.flows[self.number].counters.as_ref().map_or(0, |counters| counters.get(counter))
     }

@@ -1,4 +1,4 @@
-//! The same once more, in virtual time.
+//! Replay of a trace in virtual time.
 
 use crate::engine::flows;
 use crate::trace::{Error, Reader};
@@ -11,7 +11,7 @@ use netstage_scenario::pe::{self, Router};
 use std::fmt;
 use std::io::BufRead;
 
-/// VPN flows that are told what others were.
+/// VPN flows that receive the inputs of a trace.
 #[derive(Debug)]
 pub struct Replay {
     edge: Edge<Traced>,
@@ -22,43 +22,43 @@ pub struct Replay {
     decisions: u64,
 }
 
-/// What one VPN flow did.
+/// Totals of a VPN flow.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Totals {
-    /// Its VPN.
+    /// VPN of the flow.
     pub vpn: String,
-    /// Its peer.
+    /// Peer of the flow.
     pub peer: String,
-    /// Packets that came for it.
+    /// Packets received for the flow.
     pub packets: u64,
-    /// Of these, how many found no room.
+    /// Packets dropped because the queue was full.
     pub refused: u64,
     /// Packets sent.
     pub sent: u64,
     /// Management packets sent.
     pub queries: u64,
-    /// Management packets answered.
+    /// Replies received to management packets.
     pub replies: u64,
-    /// Packets lost, as the answers tell.
+    /// Packets lost, computed from the replies.
     pub lost: u64,
-    /// Its window now, packets; none if it has no window.
+    /// Present window in packets; `None` if the flow has no window.
     pub window: Option<f64>,
 }
 
-/// What came of a replay.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Outcome {
-    /// How long the router had run by the last event.
+    /// Time from the router's start to the last event.
     pub seconds: f64,
-    /// Events that were told.
+    /// Number of replayed events.
     pub events: u64,
-    /// Decisions that were compared.
+    /// Number of compared decisions.
     pub decisions: u64,
-    /// The first decision that is another one, where there is one: nothing is told after it.
+    /// First decision that differs, if any; the replay stops there.
     pub difference: Option<String>,
-    /// The trace's last line is not whole: its router did not end by itself.
+    /// The last line is incomplete because the router was killed.
     pub is_cut: bool,
-    /// What each VPN flow did.
+    /// Totals of each VPN flow.
     pub flows: Vec<Totals>,
 }
 
@@ -90,21 +90,21 @@ pub fn replay(from: impl BufRead) -> Result<Outcome, Error> {
     })
 }
 
-/// Why a trace cannot be replayed any further.
+/// Error that ends a replay.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Difference {
-    /// Another decision.
+    /// A decision differs from the recorded one.
     Decision {
-        /// When, nanoseconds.
+        /// Time of the decision, nanoseconds.
         at: u64,
-        /// What about.
+        /// Subject of the decision.
         what: String,
-        /// In the trace.
+        /// Recorded decision.
         recorded: String,
-        /// Here.
+        /// Replayed decision.
         replayed: String,
     },
-    /// What the trace says cannot have happened.
+    /// An event is impossible, for this reason.
     Impossible(String),
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// A packet of which only what decisions rest on is known.
+/// Packet reduced to the fields that decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traced {
     pub size: u32,
@@ -147,7 +147,7 @@ impl Packet for Traced {
     }
 }
 
-/// The ECN field of two bits.
+/// Converts the two bits of the ECN field.
 fn ecn(bits: u32) -> Ecn {
     match bits {
         0 => Ecn::NotCapable,
@@ -157,13 +157,13 @@ fn ecn(bits: u32) -> Ecn {
 }
 
 impl Replay {
-    /// VPN flows as configured, at the router's start.
+    /// Creates the VPN flows of a configuration in their initial state.
     pub fn new(router: Router, session_seed: u32) -> Replay {
         let (edge, totals) = (flows::edge(&router, session_seed, TICK), totals(&router));
         Replay { edge, router, session_seed, now: Instant::ZERO, totals, decisions: 0 }
     }
 
-    /// Another configuration.
+    /// Applies a new configuration.
     fn reload(&mut self, router: Router) {
         let (mut edge, mut totals) = (flows::edge(&router, self.session_seed, TICK), totals(&router));
         let known = flows::known(flows::names(&self.router), flows::names(&router));
@@ -176,7 +176,7 @@ impl Replay {
         (self.edge, self.router, self.totals) = (edge, router, totals);
     }
 
-    /// Tells one event, whose configuration, if it is a reload, `read` understands.
+    /// Replays one event. `read` parses the configuration of a reload.
     pub fn step(
         &mut self,
         event: &Event,
@@ -185,19 +185,19 @@ impl Replay {
         match event {
             Event::Packet { at, flow, size, class, inside, ecn, taken } => {
                 let (now, flow) = (self.at(*at)?, self.flow(*flow)?);
-                let class = u16::try_from(*class).map_err(|_| impossible("a class beyond 65535"))?;
+                let class = u16::try_from(*class).map_err(|_| impossible("class exceeds 65535"))?;
                 let packet = Traced { size: *size, class, inside: *inside, ecn: self::ecn(*ecn) };
                 let is_taken = self.edge.handle_packet(now, flow, packet).is_ok();
                 self.forget_dropped();
                 self.decisions += 1;
                 self.totals[flow].packets += 1;
                 self.totals[flow].refused += u64::from(!is_taken);
-                let what = |is_taken: bool| if is_taken { "taken" } else { "refused" };
+                let what = |is_taken: bool| if is_taken { "accepted" } else { "dropped" };
                 self.compare(*at, || self.described(flow, "a packet"), what(*taken), what(is_taken))
             }
             Event::Reply { at, flow, window, .. } => {
                 let flow = self.flow(*flow)?;
-                let reply = event.as_reply().expect("it is one");
+                let reply = event.as_reply().expect("the event is a reply");
                 self.edge.handle_reply(Instant(*at), flow, &reply);
                 self.decisions += 1;
                 self.totals[flow].replies += 1;
@@ -206,7 +206,7 @@ impl Replay {
             }
             Event::Reference { at, reference, weight, round_trip, loss, decrease } => {
                 let number = *reference as usize;
-                // What nobody follows decides nothing, and may be any number.
+                // A reference without followers affects no decision; its number may be unknown.
                 if flows::all(&self.router).any(|(_, flow)| flow.reference() == Some(number)) {
                     let basis = Basis { weight: *weight, round_trip: *round_trip, loss: *loss };
                     let published = Published { at: Instant(*at), basis, decrease: *decrease };
@@ -243,33 +243,33 @@ impl Replay {
                     Sent::Query(flow, _) => self.totals[flow as usize].queries += 1,
                 }
             }
-            let told = |sent: Option<Sent>| match sent {
+            let text = |sent: Option<Sent>| match sent {
                 None => "nothing".to_owned(),
                 Some(Sent::Data(flow, size)) => self.described(flow as usize, &format!("{size} B")),
                 Some(Sent::Query(flow, number)) => self.described(flow as usize, &format!("query {number}")),
             };
-            self.compare(at, || "what leaves".into(), told(recorded), told(replayed))?;
+            self.compare(at, || "transmission".into(), text(recorded), text(replayed))?;
         }
         Ok(())
     }
 
-    /// Decisions that were compared.
+    /// Returns the number of compared decisions.
     pub fn decisions(&self) -> u64 {
         self.decisions
     }
 
-    /// How far time has come.
+    /// Returns the time of the last event.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// What each VPN flow has done so far.
+    /// Returns the present totals of each VPN flow.
     pub fn totals(&self) -> Vec<Totals> {
         let mut totals = self.totals.clone();
-        for (flow, told) in totals.iter_mut().enumerate() {
+        for (flow, totals) in totals.iter_mut().enumerate() {
             let ingress = self.edge.window(flow);
-            told.window = ingress.map(|ingress| ingress.window());
-            told.lost = ingress.map_or(0, |ingress| ingress.counters().lost);
+            totals.window = ingress.map(|ingress| ingress.window());
+            totals.lost = ingress.map_or(0, |ingress| ingress.counters().lost);
         }
         totals
     }
@@ -290,14 +290,14 @@ impl Replay {
 
     fn described(&self, flow: usize, what: &str) -> String {
         self.totals.get(flow).map_or_else(
-            || format!("{what} of VPN flow {flow}, which is not there"),
+            || format!("{what} of unknown VPN flow {flow}"),
             |flow| format!("{what} of VPN {} to {}", flow.vpn, flow.peer),
         )
     }
 
     fn at(&mut self, at: u64) -> Result<Instant, Difference> {
         if at < self.now.0 {
-            return Err(impossible("time goes back"));
+            return Err(impossible("time decreases"));
         }
         self.now = Instant(at);
         Ok(self.now)
@@ -308,7 +308,7 @@ impl Replay {
         if flow < self.totals.len() {
             return Ok(flow);
         }
-        Err(impossible(&format!("there is no VPN flow {number} in the configuration")))
+        Err(impossible(&format!("no VPN flow {number} in the configuration")))
     }
 
     fn forget_dropped(&mut self) {

@@ -65,14 +65,14 @@ fn configured() -> Router {
     pe::parse("pe.toml", CONFIGURATION).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// What flows are told and decide for 20 s behind a core that loses, delays and falls silent, with
-/// a driver that comes late, and another configuration in the middle.
+/// Records 20 s of inputs and decisions. The core loses and delays packets and falls silent, the driver is
+/// late, and the flow set includes all kinds of control.
 fn recorded(seed: u64) -> Vec<Event> {
     let mut rng = Stream::new(seed, "world");
     let configured = configured();
     let mut tape = Tape::new(flows::edge(&configured, 7, TICK));
     tape.begin();
-    let mut under_way: VecDeque<(Instant, usize, Query, u64)> = VecDeque::new();
+    let mut in_flight: VecDeque<(Instant, usize, Query, u64)> = VecDeque::new();
     let mut egress = vec![Egress::default(); configured.vpns.len()];
     let (mut events, mut now) = (Vec::new(), Instant::ZERO);
     while now < Instant::ZERO + Duration::from_secs(20) {
@@ -86,8 +86,8 @@ fn recorded(seed: u64) -> Vec<Event> {
             };
             let _ = tape.handle_packet(now, flow, packet);
         }
-        while under_way.front().is_some_and(|(at, ..)| *at <= now) {
-            let (at, flow, query, received) = under_way.pop_front().unwrap();
+        while in_flight.front().is_some_and(|(at, ..)| *at <= now) {
+            let (at, flow, query, received) = in_flight.pop_front().unwrap();
             let mut reply = Egress { packets: received, ..Egress::default() }.handle_query(query);
             reply.held = Duration::from_micros(rng.below(50));
             tape.handle_reply(at, flow, &reply);
@@ -107,7 +107,7 @@ fn recorded(seed: u64) -> Vec<Event> {
                 Transmit::Data(packet) if rng.below(20) > 0 => egress[flow].handle_packet(packet.size, false),
                 Transmit::Data(_) => {}
                 Transmit::Query(query) => {
-                    under_way.push_back((now + Duration::from_millis(12), flow, query, egress[flow].packets));
+                    in_flight.push_back((now + Duration::from_millis(12), flow, query, egress[flow].packets));
                 }
             }
         }
@@ -123,7 +123,7 @@ fn recorded(seed: u64) -> Vec<Event> {
 }
 
 fn no_reload(_: &str) -> Result<Router, String> {
-    Err("there is none".into())
+    Err("no configuration".into())
 }
 
 fn replayed(events: &[Event]) -> Result<Replay, Difference> {
@@ -133,7 +133,7 @@ fn replayed(events: &[Event]) -> Result<Replay, Difference> {
 }
 
 #[test]
-fn what_a_reference_is_decides() {
+fn reference_values_affect_decisions() {
     let events = recorded(1);
     let without: Vec<Event> =
         events.iter().filter(|event| !matches!(event, Event::Reference { .. })).cloned().collect();
@@ -142,7 +142,7 @@ fn what_a_reference_is_decides() {
 }
 
 #[test]
-fn what_was_decided_is_decided_again() {
+fn a_replay_repeats_all_decisions() {
     for seed in 0..3 {
         let events = recorded(seed);
         let replay = replayed(&events).unwrap_or_else(|difference| panic!("{difference}"));
@@ -155,65 +155,66 @@ fn what_was_decided_is_decided_again() {
 }
 
 #[test]
-fn another_decision_is_noticed() {
+fn a_changed_decision_is_detected() {
     let events = recorded(1);
     let change = |which: &mut dyn FnMut(&mut Event) -> bool| {
         let mut events = events.clone();
         assert!(events.iter_mut().skip(1_000).any(which));
         replayed(&events).err().map(|difference| difference.to_string()).unwrap_or_default()
     };
-    let told = change(&mut |event| match event {
+    let message = change(&mut |event| match event {
         Event::Packet { taken, .. } => {
             *taken = !*taken;
             true
         }
         _ => false,
     });
-    assert!(told.contains("a packet of VPN"), "{told}");
-    let told = change(&mut |event| match event {
+    assert!(message.contains("a packet of VPN"), "{message}");
+    let message = change(&mut |event| match event {
         Event::Reply { window, .. } => {
             *window = window.next_up();
             true
         }
         _ => false,
     });
-    assert!(told.contains("the window of VPN"), "{told}");
-    let told = change(&mut |event| match event {
+    assert!(message.contains("the window of VPN"), "{message}");
+    let message = change(&mut |event| match event {
         Event::Turn { sent, .. } if !sent.is_empty() => {
             sent.remove(0);
             true
         }
         _ => false,
     });
-    assert!(told.contains("what leaves"), "{told}");
-    // One more loss in the core is one decision more.
-    let told = change(&mut |event| match event {
+    assert!(message.contains("transmission"), "{message}");
+    // One more lost packet in the core changes a decision.
+    let message = change(&mut |event| match event {
         Event::Reply { received, .. } => {
             *received -= 1;
             true
         }
         _ => false,
     });
-    assert!(told.contains("recorded"), "{told}");
+    assert!(message.contains("recorded"), "{message}");
     assert!(change(&mut |event| matches!(event, Event::Turn { .. })).is_empty());
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_events_are_rejected() {
     let mut replay = Replay::new(configured(), 7);
     let refused = |replay: &mut Replay, event| replay.step(&event, no_reload).unwrap_err().to_string();
-    let told = refused(&mut replay, Event::Wake { at: 5, flow: 9 });
-    assert_eq!(told, "there is no VPN flow 9 in the configuration");
-    let told = refused(&mut replay, Event::Turn { at: 4, sent: Vec::new(), drained: true });
-    assert_eq!(told, "time goes back");
-    let told = refused(&mut replay, Event::Reload { at: 6, configuration: "[pe]".into() });
-    assert_eq!(told, "there is none");
-    let told = refused(&mut replay, Event::Turn { at: 7, sent: vec![Sent::Data(77, 1500)], drained: true });
-    assert!(told.contains("recorded 1500 B of VPN flow 77, which is not there, replayed nothing"), "{told}");
+    let message = refused(&mut replay, Event::Wake { at: 5, flow: 9 });
+    assert_eq!(message, "no VPN flow 9 in the configuration");
+    let message = refused(&mut replay, Event::Turn { at: 4, sent: Vec::new(), drained: true });
+    assert_eq!(message, "time decreases");
+    let message = refused(&mut replay, Event::Reload { at: 6, configuration: "[pe]".into() });
+    assert_eq!(message, "no configuration");
+    let message =
+        refused(&mut replay, Event::Turn { at: 7, sent: vec![Sent::Data(77, 1500)], drained: true });
+    assert!(message.contains("recorded 1500 B of unknown VPN flow 77, replayed nothing"), "{message}");
 }
 
 #[test]
-fn another_configuration_keeps_what_both_have() {
+fn a_reload_keeps_flows_of_both_configurations() {
     let mut tape: Tape<Traced> = Tape::new(flows::edge(&configured(), 7, TICK));
     tape.begin();
     let packet = Traced { size: 1500, class: 0, inside: 1, ecn: Ecn::NotCapable };
@@ -237,7 +238,7 @@ fn another_configuration_keeps_what_both_have() {
 }
 
 #[test]
-fn a_file_says_what_was_written() {
+fn a_written_trace_is_read_back() {
     let head = Head {
         format: FORMAT.into(),
         version: VERSION,
@@ -259,18 +260,18 @@ fn a_file_says_what_was_written() {
         Ok::<_, Error>((head, events, reader.is_cut()))
     };
     assert_eq!(read(&bytes).unwrap(), (head, events.clone(), false));
-    // A router that was killed.
+    // The router was killed.
     let (_, left, is_cut) = read(&bytes[..bytes.len() - 3]).unwrap();
     assert_eq!((left.len(), is_cut), (events.len() - 1, true));
     let text = String::from_utf8(bytes).unwrap();
     for (from, to, expected) in [
-        ("netstage-pe-trace", "netstage-trace", "is no trace of a provider edge router"),
-        ("\"version\":1", "\"version\":2", "is of version 2, and this program reads 1"),
+        ("netstage-pe-trace", "netstage-trace", "is not a provider edge router trace"),
+        ("\"version\":1", "\"version\":2", "has trace version 2; this program reads version 1"),
         ("\"seed\":7", "\"sead\":7", "line 1: unknown field `sead`"),
         ("{\"turn\"", "{\"tern\"", "line "),
     ] {
-        let told = read(text.replacen(from, to, 1).as_bytes()).unwrap_err().to_string();
-        assert!(told.starts_with(expected), "{told}");
+        let message = read(text.replacen(from, to, 1).as_bytes()).unwrap_err().to_string();
+        assert!(message.starts_with(expected), "{message}");
     }
-    assert_eq!(read(b"").unwrap_err().to_string(), "is no trace of a provider edge router");
+    assert_eq!(read(b"").unwrap_err().to_string(), "is not a provider edge router trace");
 }

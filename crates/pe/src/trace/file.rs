@@ -1,16 +1,16 @@
-//! A trace as a file.
+//! File format of traces.
 
 use netstage_core::edge::Event;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, BufRead, Write};
 
-/// What the first line calls itself.
+/// Value of `format` in the first line.
 pub const FORMAT: &str = "netstage-pe-trace";
-/// The version of the lines; another one is not read.
+/// Version of the format; other versions are rejected.
 pub const VERSION: u32 = 1;
 
-/// The first line: whose trace it is.
+/// First line of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -18,28 +18,28 @@ pub struct Head {
     pub format: String,
     /// [`VERSION`].
     pub version: u32,
-    /// When the router began, nanoseconds since 1970.
+    /// Start of the router, nanoseconds since 1970.
     pub began_unix_ns: u64,
-    /// What random choices rest on.
+    /// Seed of random choices.
     pub seed: u32,
-    /// The text of the configuration file.
+    /// Text of the configuration file.
     pub configuration: String,
 }
 
-/// Why a trace cannot be read.
+/// Error while reading a trace.
 #[derive(Debug)]
 pub enum Error {
     /// The file cannot be read.
     Io(io::Error),
-    /// It is something else.
+    /// The file is not a trace.
     Other,
-    /// It was written in another version.
+    /// The trace has another version.
     Version(u32),
-    /// A line says nothing that is known.
+    /// A line is invalid.
     Line {
-        /// Its number, from 1.
+        /// Line number, from 1.
         number: u64,
-        /// What is wrong.
+        /// Parse error.
         what: String,
     },
 }
@@ -50,21 +50,23 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Io(error) => write!(f, "cannot be read: {error}"),
-            Error::Other => f.write_str("is no trace of a provider edge router"),
-            Error::Version(version) => write!(f, "is of version {version}, and this program reads {VERSION}"),
+            Error::Other => f.write_str("is not a provider edge router trace"),
+            Error::Version(version) => {
+                write!(f, "has trace version {version}; this program reads version {VERSION}")
+            }
             Error::Line { number, what } => write!(f, "line {number}: {what}"),
         }
     }
 }
 
-/// Writes lines.
+/// Writer of a trace.
 #[derive(Debug)]
 pub struct Writer<W> {
     to: W,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins with the head.
+    /// Starts a trace with the first line.
     pub fn new(to: W, head: &Head) -> io::Result<Writer<W>> {
         let mut writer = Writer { to };
         writer.line(head)?;
@@ -72,7 +74,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Adds events; those of a call reach the file together.
+    /// Appends events and flushes them.
     pub fn write(&mut self, events: &[Event]) -> io::Result<()> {
         events.iter().try_for_each(|event| self.line(event))?;
         self.to.flush()
@@ -84,7 +86,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads lines.
+/// Reader of a trace.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,
@@ -94,28 +96,28 @@ pub struct Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Begins with the head.
+    /// Starts to read a trace with the first line.
     pub fn new(from: R) -> Result<(Head, Reader<R>), Error> {
         let mut reader = Reader { from, line: Vec::new(), number: 0, is_cut: false };
         reader.next_line()?;
-        let told: serde_json::Value = serde_json::from_slice(&reader.line).map_err(|_| Error::Other)?;
-        if told["format"] != FORMAT {
+        let value: serde_json::Value = serde_json::from_slice(&reader.line).map_err(|_| Error::Other)?;
+        if value["format"] != FORMAT {
             return Err(Error::Other);
         }
-        match told["version"].as_u64() {
+        match value["version"].as_u64() {
             Some(version) if version == u64::from(VERSION) => {}
             version => return Err(Error::Version(version.unwrap_or_default() as u32)),
         }
-        let head = serde_json::from_value(told);
+        let head = serde_json::from_value(value);
         head.map(|head| (head, reader)).map_err(|error| Error::Line { number: 1, what: error.to_string() })
     }
 
-    /// The next event; none at the end.
+    /// Returns the next event, or `None` at the end.
     pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
         if !self.next_line()? {
             return Ok(None);
         }
-        // A router that was killed leaves its last line unfinished.
+        // A killed router leaves an incomplete last line.
         if self.line.last() != Some(&b'\n') {
             self.is_cut = true;
             return Ok(None);
@@ -124,12 +126,12 @@ impl<R: BufRead> Reader<R> {
         event.map(Some).map_err(|error| Error::Line { number: self.number, what: error.to_string() })
     }
 
-    /// Number of the line read last, from 1.
+    /// Returns the number of the last line read, from 1.
     pub fn line(&self) -> u64 {
         self.number
     }
 
-    /// Its last line is not whole: whoever wrote it did not end by itself.
+    /// Returns whether the last line is incomplete because the router was killed.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }

@@ -1,8 +1,8 @@
-//! All that a router's VPN flows were told and what they decided, to be decided once more.
+//! Record of the inputs and decisions of a router's VPN flows, for replay.
 //!
-//! A trace is a file of JSON lines: first a [`Head`] with the configuration, then [`Event`]s in
-//! the order in which they happened. [`Replay`](crate::replay::Replay) tells the same to VPN flows in virtual time and
-//! compares what they decide: the decisions are [`netstage_core`]'s alone, so they must be alike
+//! A trace is a file of JSON lines: a [`TraceHeader`] with the configuration, then [`Event`]s in
+//! chronological order. [`TraceReplay`](crate::replay::TraceReplay) feeds the same inputs to VPN flows in
+//! virtual time and compares their decisions. Decisions depend only on [`netstage_core`], so both must agree
 //! to the packet and to the last bit of a window.
 
 mod file;

@@ -1,5 +1,5 @@
-//! The control socket: gRPC over a Unix socket that only the router's user may open, beside
-//! signals and, where wanted, metrics. Requests are answered one after the other.
+//! Control socket: gRPC over a Unix socket that only the router's user may open. Also handles signals and the
+//! optional metrics endpoint. Requests are handled one at a time.
 
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::all)]
@@ -21,41 +21,41 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
-/// Versions of the protocol this program speaks.
+/// Protocol versions this program supports.
 pub const VERSIONS: RangeInclusive<u32> = 1..=1;
-/// How long the last answers may take to leave.
-const FAREWELL: Duration = Duration::from_millis(200);
-/// A forwarding thread that has ended is seen after so long at the latest.
-const PULSE: Duration = Duration::from_millis(500);
+/// Time limit for the last responses.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
+/// Interval of checks whether a forwarding thread has ended.
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Why serving has ended.
+/// Reason for the end of serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By a signal.
+    /// Stopped by a signal.
     Asked,
-    /// The forwarding thread has ended by itself.
+    /// A forwarding thread ended unexpectedly.
     Broken,
 }
 
 impl Daemon {
-    /// Serves until the end, on this thread. `ready` is called once the control socket answers.
+    /// Serves on this thread until the end. `ready` is called once the control socket accepts connections.
     pub fn serve(self, signals: Signals, ready: impl FnOnce()) -> Result<(Ended, Daemon), Error> {
         let router = self.router();
         let socket = Socket::bind(&router.control).map_err(|error| {
             let remedy = match error {
-                BindError::InUse(_) => "end it first, or give `control` another path",
-                _ => "give [pe] `control` a path this user may write to",
+                BindError::InUse(_) => "stop it first, or set [pe] `control` to another path",
+                _ => "set [pe] `control` to a path this user can write to",
             };
             Obstacle::new(format!("control socket: {error}"), remedy)
         })?;
-        let failed = |error: io::Error| Error::Machine(Obstacle::system("the control socket fails", &error));
+        let failed = |error: io::Error| Error::Machine(Obstacle::system("control socket", &error));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let daemon = Arc::new(self);
         let ended = runtime.block_on(serve(&daemon, socket, signals, router.metrics, ready));
-        runtime.shutdown_timeout(FAREWELL);
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         let ended = ended?;
         let daemon = Arc::into_inner(daemon)
-            .ok_or_else(|| Obstacle::new("a request is still being answered", "nothing needs to be done"))?;
+            .ok_or_else(|| Obstacle::new("a control request is still in progress", "no action needed"))?;
         Ok((ended, daemon))
     }
 }
@@ -67,7 +67,7 @@ async fn serve(
     metrics: Option<std::net::SocketAddr>,
     ready: impl FnOnce(),
 ) -> Result<Ended, Error> {
-    let failed = |error: io::Error| Error::Machine(Obstacle::system("the control socket fails", &error));
+    let failed = |error: io::Error| Error::Machine(Obstacle::system("control socket", &error));
     let closing = watch::Sender::new(false);
     if let Some(address) = metrics {
         let source = Arc::clone(daemon);
@@ -86,10 +86,10 @@ async fn serve(
     let mut signals = signals.told().map_err(failed)?;
     ready();
     let ended = loop {
-        match timeout(PULSE, signals.recv()).await {
+        match timeout(LIVENESS_INTERVAL, signals.recv()).await {
             Ok(Some(true)) => {
                 let daemon = Arc::clone(daemon);
-                // What it says goes to the log.
+                // The result is logged.
                 let _ = spawn_blocking(move || drop(daemon.reload())).await;
             }
             Ok(_) => break Ended::Asked,
@@ -98,21 +98,21 @@ async fn serve(
         }
     };
     closing.send_replace(true);
-    let _ = timeout(FAREWELL, server).await;
+    let _ = timeout(SHUTDOWN_TIMEOUT, server).await;
     Ok(ended)
 }
 
 struct Service(Arc<Daemon>);
 
 impl Service {
-    /// Does what may take a while where nobody waits for it.
-    async fn apart<T: Send + 'static>(
+    /// Runs a blocking task off the runtime's thread.
+    async fn run_blocking<T: Send + 'static>(
         &self,
         task: impl FnOnce(&Daemon) -> T + Send + 'static,
     ) -> Result<T, Status> {
         let daemon = Arc::clone(&self.0);
         let done = spawn_blocking(move || task(&daemon)).await;
-        done.map_err(|error| Status::internal(format!("it failed: {error}")))
+        done.map_err(|error| Status::internal(format!("request failed: {error}")))
     }
 }
 
@@ -130,14 +130,14 @@ impl Pe for Service {
     }
 
     async fn show(&self, _: Request<ShowRequest>) -> Result<Response<ShowReply>, Status> {
-        let state = self.apart(Daemon::show).await?;
-        let state = state.ok_or_else(|| Status::unavailable("the router is ending"))?;
+        let state = self.run_blocking(Daemon::show).await?;
+        let state = state.ok_or_else(|| Status::unavailable("the router is shutting down"))?;
         let state = serde_json::to_vec(&state).map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(ShowReply { state_version: snapshot::VERSION, state }))
     }
 
     async fn reload(&self, _: Request<ReloadRequest>) -> Result<Response<ReloadReply>, Status> {
-        let reply = match self.apart(Daemon::reload).await? {
+        let reply = match self.run_blocking(Daemon::reload).await? {
             Ok(changes) => ReloadReply { refusal: String::new(), changes },
             Err(error) => ReloadReply { refusal: error.to_string(), changes: Vec::new() },
         };

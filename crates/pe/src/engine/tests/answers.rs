@@ -1,9 +1,9 @@
-//! What customers are told of, and what is changed for them.
+//! ICMP errors, MSS clamping and fragmentation.
 
 use super::*;
 use netstage_wire::tcp;
 
-fn answered(frame: &[u8]) -> (IpAddr, IpAddr, u8, Vec<u8>) {
+fn parse_error(frame: &[u8]) -> (IpAddr, IpAddr, u8, Vec<u8>) {
     let (vlan, packet) = opened(frame);
     assert_eq!(vlan, 100);
     let view = ip::View::new(packet).unwrap();
@@ -13,7 +13,7 @@ fn answered(frame: &[u8]) -> (IpAddr, IpAddr, u8, Vec<u8>) {
 }
 
 #[test]
-fn a_packet_that_does_not_fit_is_answered_with_what_would() {
+fn an_oversized_packet_causes_an_error_with_the_mtu() {
     for (way, around) in [(Way::Mpls, 8), (Way::MplsNextHop, 4), (Way::Udp4, 32), (Way::Udp6, 52)] {
         for is_v6 in [false, true] {
             let mut router = router(&config(0, way, 1));
@@ -24,7 +24,7 @@ fn a_packet_that_does_not_fit_is_answered_with_what_would() {
             let too_big = packet(is_v6, 0, 0, 0, fits + 1);
             let [back, out] = router.pass(CUSTOMERS, Instant(2), &frame(100, &too_big));
             assert_eq!((back.len(), out.len()), (1, 0));
-            let (source, destination, kind, rest) = answered(&back[0]);
+            let (source, destination, kind, rest) = parse_error(&back[0]);
             let expected: [IpAddr; 2] = match is_v6 {
                 false => [[10, 0, 0, 254].into(), [10, 0, 0, 1].into()],
                 true => ["fd00:0::fe".parse().unwrap(), "fd00:0::1".parse().unwrap()],
@@ -38,7 +38,7 @@ fn a_packet_that_does_not_fit_is_answered_with_what_would() {
 }
 
 #[test]
-fn a_packet_at_its_last_hop_is_answered_by_either_router() {
+fn either_router_reports_an_expired_ttl() {
     for is_v6 in [false, true] {
         for hops in 1..3 {
             let mut world = World::new([config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)]);
@@ -50,20 +50,20 @@ fn a_packet_at_its_last_hop_is_answered_by_either_router() {
             world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
             world.run(Instant(1_000_000_000), &mut delay);
             assert_eq!((world.delivered[0].len(), world.delivered[1].len()), (1, 0), "{hops}");
-            let (source, _, kind, rest) = answered(&world.delivered[0][0]);
-            let teller = hops - 1;
+            let (source, _, kind, rest) = parse_error(&world.delivered[0][0]);
+            let reporter = hops - 1;
             let expected: IpAddr = match is_v6 {
-                false => [10, 0, teller, 254].into(),
-                true => format!("fd00:{teller}::fe").parse().unwrap(),
+                false => [10, 0, reporter, 254].into(),
+                true => format!("fd00:{reporter}::fe").parse().unwrap(),
             };
             assert_eq!((source, kind), (expected, if is_v6 { 3 } else { 11 }));
-            assert_eq!(rest[4..], after_hops(&sent, teller));
+            assert_eq!(rest[4..], after_hops(&sent, reporter));
         }
     }
 }
 
 #[test]
-fn answers_are_few_and_need_an_address() {
+fn errors_are_rate_limited_and_need_a_source_address() {
     let mut router = router(&config(0, Way::Mpls, 1));
     let too_big = frame(100, &packet(false, 0, 0, 0, 1500));
     for _ in 0..200 {
@@ -84,7 +84,7 @@ fn answers_are_few_and_need_an_address() {
 }
 
 #[test]
-fn connections_agree_on_segments_that_fit() {
+fn the_mss_of_connections_is_clamped() {
     for (is_v6, around) in [(false, 20), (true, 40)] {
         let mut world = World::new([config(0, Way::Udp6, 1), config(1, Way::Udp6, 1)]);
         let mut sent = packet(is_v6, 0, 0, 0, around + 24);
@@ -117,7 +117,7 @@ fn connections_agree_on_segments_that_fit() {
 }
 
 #[test]
-fn what_may_be_divided_is_and_comes_whole() {
+fn fragments_are_sent_and_reassemble() {
     let payload: Vec<u8> = (0..1400_u32).map(|number| number as u8).collect();
     let mut sent = vec![0; v4::HEADER];
     let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 1, 1].into());
@@ -125,7 +125,7 @@ fn what_may_be_divided_is_and_comes_whole() {
         .write(&mut sent, payload.len())
         .unwrap();
     sent.extend(&payload);
-    // Once the core is too narrow, once the circuit at the far end, once both.
+    // The core MTU is too small, then that of the far circuit, then both.
     for (core, circuit) in [(1312, 1500), (1500, 600), (1312, 600)] {
         let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
         configs[0].router.peers[0].mtu = Some(core);
@@ -150,11 +150,11 @@ fn what_may_be_divided_is_and_comes_whole() {
 }
 
 #[test]
-fn a_packet_without_a_route_is_answered_by_either_router() {
+fn either_router_reports_a_missing_route() {
     for is_v6 in [false, true] {
         let mut sent = packet(is_v6, 0, 0, 1, 100);
-        let mut at_home = router(&config(0, Way::Udp4, 1));
-        let mut astray = sent.clone();
+        let mut near = router(&config(0, Way::Udp4, 1));
+        let mut unroutable = sent.clone();
         match is_v6 {
             false => {
                 let destination = [192, 0, 2, 9].into();
@@ -164,34 +164,34 @@ fn a_packet_without_a_route_is_answered_by_either_router() {
                     destination,
                     ..v4::Header::default()
                 }
-                .write(&mut astray, 80)
+                .write(&mut unroutable, 80)
                 .unwrap();
             }
-            true => astray[24] = 0xfc,
+            true => unroutable[24] = 0xfc,
         }
-        let [back, out] = at_home.pass(CUSTOMERS, Instant(1), &frame(100, &astray));
+        let [back, out] = near.pass(CUSTOMERS, Instant(1), &frame(100, &unroutable));
         assert_eq!((back.len(), out.len()), (1, 0));
-        let (source, _, kind, rest) = answered(&back[0]);
-        let teller = |side: u8| -> IpAddr {
+        let (source, _, kind, rest) = parse_error(&back[0]);
+        let reporter = |side: u8| -> IpAddr {
             match is_v6 {
                 false => [10, 0, side, 254].into(),
                 true => format!("fd00:{side}::fe").parse().unwrap(),
             }
         };
-        assert_eq!((source, kind, rest[4..] == astray), (teller(0), if is_v6 { 1 } else { 3 }, true));
-        assert_eq!(at_home.count(Counter::NoRoute), 1);
+        assert_eq!((source, kind, rest[4..] == unroutable), (reporter(0), if is_v6 { 1 } else { 3 }, true));
+        assert_eq!(near.count(Counter::NoRoute), 1);
 
-        // The far router's link holds its own addresses alone; the answer takes the core back.
+        // The far circuit's prefixes hold only its own addresses; the ICMP error returns through the core.
         let mut far = config(1, Way::Udp4, 1);
         far.router.circuits[0].addresses.iter_mut().for_each(|(_, length)| *length = 128);
         let mut world = World::new([config(0, Way::Udp4, 1), far]);
         world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
         world.run(Instant(1_000_000_000), &mut delay);
         assert_eq!((world.delivered[0].len(), world.delivered[1].len()), (1, 0));
-        let (source, _, kind, rest) = answered(&world.delivered[0][0]);
+        let (source, _, kind, rest) = parse_error(&world.delivered[0][0]);
         sent = after_hops(&sent, 1);
-        assert_eq!((source, kind, rest[4..] == sent), (teller(1), if is_v6 { 1 } else { 3 }, true));
-        // Nor is anything said about what was said.
+        assert_eq!((source, kind, rest[4..] == sent), (reporter(1), if is_v6 { 1 } else { 3 }, true));
+        // An ICMP error triggers no other ICMP error.
         assert_eq!(world.routers[0].count(Counter::NoRoute), 0);
     }
 }

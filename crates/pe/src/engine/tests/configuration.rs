@@ -1,21 +1,24 @@
-//! What a configuration asks of its machine, and what it costs.
+//! Checks of the configuration against the host, and memory use.
 
 use super::*;
 use netstage_core::fair::Control;
 
-/// What is said of a machine on which the router cannot run.
+/// Returns the error for a host on which the router cannot run.
 fn refused(change: impl FnOnce(&mut Config)) -> String {
     let mut config = config(0, Way::Udp4, 2);
     change(&mut config);
-    Prepared::new(&config.router, &config.machine).map(drop).expect_err("it is refused").to_string()
+    Prepared::new(&config.router, &config.machine)
+        .map(drop)
+        .expect_err("the configuration is rejected")
+        .to_string()
 }
 
 #[test]
-fn a_machine_that_does_not_fit_is_refused_with_place_and_remedy() {
+fn an_unsuitable_host_is_rejected_with_place_and_remedy() {
     let narrow = |config: &mut Config| config.machine.interfaces.get_mut("core").unwrap().mtu = 1311;
     assert_eq!(
         refused(narrow),
-        "peer far: an MTU of 1311 B in the core leaves 1279 B for customers' packets, which need 1280 B; \
+        "peer far: a core MTU of 1311 B leaves 1279 B for customer packets; 1280 B are needed; \
          raise the MTU of core"
     );
     assert_eq!(
@@ -29,7 +32,8 @@ fn a_machine_that_does_not_fit_is_refused_with_place_and_remedy() {
     };
     assert_eq!(
         refused(mixed),
-        "peer far: the kernel sends to 192.0.2.2 from 2001:db8::1, of another IP version; set `from` of the tunnel"
+        "peer far: source address 2001:db8::1 and tunnel destination 192.0.2.2 differ in IP version; \
+         set `from` of the tunnel to an address of the same version"
     );
 }
 
@@ -42,7 +46,7 @@ fn an_engine_needs_all_ports() {
 
 #[test]
 fn an_idle_flow_stays_below_a_kilobyte() {
-    // What `netstage_core::edge` keeps of it is tested there: half of this at most.
+    // The part in `netstage_core::edge` is tested there; it takes at most half of this.
     let (flow, vpn, circuit) =
         (size_of::<super::super::Flow>(), size_of::<super::super::Vpn>(), size_of::<super::super::Circuit>());
     assert!(flow + vpn + circuit <= 384, "{flow} {vpn} {circuit}");

@@ -1,4 +1,4 @@
-//! Packets and reports from one customer's circuit to the other's.
+//! Packets and reports from circuit to circuit.
 
 use super::*;
 
@@ -49,10 +49,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes docs/pe.md shows.
+/// Compares with the bytes shown in docs/pe.md.
 #[test]
 fn the_wire_format_is_as_documented() {
-    // Of a second later, so that a query goes ahead.
+    // After one second of idle time a query precedes the packet.
     let now = Instant(1_000_000_000);
     let sent = |way| {
         let mut router = router(&config(0, way, 1));
@@ -76,7 +76,7 @@ fn the_wire_format_is_as_documented() {
 }
 
 #[test]
-fn two_circuits_of_one_router_meet_without_the_core() {
+fn circuits_of_one_router_communicate_without_the_core() {
     let mut config = config(0, Way::Mpls, 1);
     let first = config.router.circuits[0].clone();
     let addresses = vec![([10, 9, 0, 254].into(), 16)];
@@ -95,7 +95,8 @@ fn two_circuits_of_one_router_meet_without_the_core() {
     assert_eq!(view.payload(), after_hops(&sent, 1));
 }
 
-/// Offers 2,000 packets/s of each VPN from side 0 for so long, and gives what came out per VPN.
+/// Offers 2,000 packets/s to each VPN from side 0 for `length`. Returns the number of packets delivered per
+/// VPN.
 fn offer(world: &mut World, vpns: u16, length: Duration, fate: Fate<'_>) -> Vec<u64> {
     let end = world.now + length;
     while world.now < end {
@@ -138,8 +139,9 @@ fn half_of_the_management_packets_are_enough() {
 }
 
 #[test]
-fn windows_share_a_bottleneck_and_losses_are_seen() {
-    // 1,000 packets/s through one queue of 100, over 25 ms each way: offered is four times that.
+fn windows_share_a_bottleneck_and_detect_losses() {
+    // The bottleneck carries 1,000 packets/s with a queue of 100 and a delay of 25 ms each way; four times as
+    // much is offered.
     const FAR: Duration = Duration::from_millis(25);
     let mut world = world(Way::Udp4, 2);
     let mut free_at = Instant::ZERO;
@@ -164,7 +166,7 @@ fn windows_share_a_bottleneck_and_losses_are_seen() {
     for flow in world.routers[0].engine.flows() {
         let counters = flow.window().unwrap().counters();
         assert!(counters.lost > 0 && flow.count(Counter::QueueFull) > 0, "{counters:?}");
-        // What was confirmed did arrive.
+        // Acknowledged packets did arrive.
         assert!(counters.received + counters.lost <= counters.sent);
     }
 }
@@ -189,12 +191,12 @@ fn reordering_in_the_core_loses_nothing() {
 }
 
 #[test]
-fn a_router_that_restarts_is_taken_up_again() {
+fn traffic_resumes_after_a_router_restart() {
     for restarted in [0, 1] {
         let mut world = world(Way::Udp4, 1);
         let before = offer(&mut world, 1, Duration::from_secs(2), &mut delay)[0];
         assert!(before > 3_900, "{before}");
-        // Counts from zero, other sessions, and what was under way comes late.
+        // Counters restart at zero, sessions differ, and replies to the earlier run arrive late.
         let mut config = config(restarted as u8, Way::Udp4, 1);
         config.machine.session_seed = 77;
         world.routers[restarted] = router(&config);
@@ -212,11 +214,11 @@ fn a_router_that_restarts_is_taken_up_again() {
 #[test]
 fn a_vpn_that_fills_its_queues_leaves_room_for_others() {
     let mut configs = [config(0, Way::Udp4, 3), config(1, Way::Udp4, 3)];
-    // Fewer buffers than one queue is promised.
+    // Fewer buffers than the limit of one queue.
     configs[0].router.buffers = 100;
     let mut world = World::new(configs);
-    // VPNs 0 and 1 send into a hole, and their windows close.
-    let mut hole = |now: Instant, from: usize, frame: &mut Vec<u8>| {
+    // Packets of VPNs 0 and 1 are lost, so their windows close.
+    let mut drop_first_vpns = |now: Instant, from: usize, frame: &mut Vec<u8>| {
         let label = u32::from_be_bytes(*frame[42..].first_chunk().unwrap()) >> 12;
         (from == 1 || label == 2002).then_some(now + DELAY)
     };
@@ -227,9 +229,9 @@ fn a_vpn_that_fills_its_queues_leaves_room_for_others() {
             world.routers[0].give(CUSTOMERS, now, &frame(100 + vpn, &packet(false, 0, vpn, number, 200)));
             number += 1;
         }
-        world.run(now + Duration::from_millis(1), &mut hole);
+        world.run(now + Duration::from_millis(1), &mut drop_first_vpns);
     }
-    world.run(world.now + Duration::from_secs(1), &mut hole);
+    world.run(world.now + Duration::from_secs(1), &mut drop_first_vpns);
     assert_eq!(world.delivered[1].len(), 1_000);
     let counts: Vec<[u64; 3]> = world.routers[0]
         .engine
@@ -244,7 +246,7 @@ fn a_vpn_that_fills_its_queues_leaves_room_for_others() {
 }
 
 #[test]
-fn marks_of_the_core_reach_customer_and_ingress() {
+fn core_marks_reach_the_customer_and_the_ingress() {
     for (inner, expected) in [
         (Ecn::Capable0, Some(Ecn::CongestionExperienced)),
         (Ecn::Capable1, Some(Ecn::CongestionExperienced)),
@@ -272,9 +274,9 @@ fn marks_of_the_core_reach_customer_and_ingress() {
             let far = world.routers[1].engine.flow(0);
             let delivered = world.delivered[1].first().map(|frame| ip::View::new(opened(frame).1).unwrap());
             assert_eq!(delivered.map(|view| (view.ecn(), view.dscp())), expected.map(|ecn| (ecn, 46)));
-            // One that was inside already may have been set by the customer.
-            let is_the_cores = expected.is_some() && inner != Ecn::CongestionExperienced;
-            assert_eq!(far.received().marked, u64::from(is_the_cores));
+            // An inner mark may have been set by the customer.
+            let is_core_mark = expected.is_some() && inner != Ecn::CongestionExperienced;
+            assert_eq!(far.received().marked, u64::from(is_core_mark));
             assert_eq!(far.count(Counter::MarkDropped), u64::from(expected.is_none()));
         }
     }

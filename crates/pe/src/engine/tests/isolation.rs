@@ -1,4 +1,4 @@
-//! A VPN's packet reaches no other VPN, whatever comes.
+//! No input makes a packet reach another VPN.
 
 use super::*;
 use netstage_wire::mpls::{self, Entry};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const VPNS: u16 = 40;
 
-/// Labels that are given, and near those that are.
+/// Assigned labels, and labels near them.
 fn some_label() -> impl Strategy<Value = u32> {
     prop_oneof![0..20_u32, 490..510_u32, 995..1050_u32, 1995..2050_u32, 0..1_u32 << 20]
 }
@@ -15,7 +15,7 @@ fn some_stack() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(some_label(), 1..4)
 }
 
-fn labelled(stack: &[u32], payload: &[u8]) -> Vec<u8> {
+fn with_labels(stack: &[u32], payload: &[u8]) -> Vec<u8> {
     let entries: Vec<Entry> = stack
         .iter()
         .map(|number| Entry { label: label(*number), traffic_class: 0, bottom: false, ttl: 64 })
@@ -26,13 +26,13 @@ fn labelled(stack: &[u32], payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// As a frame from the core, by some way.
-fn from_core(way: Way, from: u8, labelled: &[u8]) -> Vec<u8> {
+/// Builds a frame from the core in the given encapsulation.
+fn from_core(way: Way, from: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = [&CORE_PORT[..], &CORE_PORT].concat();
     match way {
         Way::Mpls | Way::MplsNextHop => {
             frame.extend(ethertype::MPLS.to_be_bytes());
-            frame.extend(labelled);
+            frame.extend(payload);
         }
         Way::Udp4 | Way::Udp6 => {
             let outer = netstage_wire::mpls_in_udp::Outer {
@@ -47,7 +47,7 @@ fn from_core(way: Way, from: u8, labelled: &[u8]) -> Vec<u8> {
             let kind = if way == Way::Udp4 { ethertype::IPV4 } else { ethertype::IPV6 };
             frame.extend(kind.to_be_bytes());
             let mut packet = vec![0; outer.length()];
-            packet.extend(labelled);
+            packet.extend(payload);
             outer.write(&mut packet).unwrap();
             frame.extend(packet);
         }
@@ -58,21 +58,21 @@ fn from_core(way: Way, from: u8, labelled: &[u8]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// From the core, the VPN label alone decides, and only by the way it was given for.
+    /// The VPN label alone selects the VPN, and is valid only by the path it was assigned for.
     #[test]
-    fn a_label_leads_to_its_own_vpn_only(
+    fn a_label_selects_only_its_own_vpn(
         frames in prop::collection::vec((some_stack(), 0..4_usize, 1..4_u8, any::<bool>()), 1..30), way in 0..4_usize,
     ) {
         let way = WAYS[way];
         let mut router = router(&config(1, way, VPNS));
         for (number, (stack, by, from, is_v6)) in frames.into_iter().enumerate() {
-            // The packet says which VPN it would like to be of; nobody reads that.
+            // The payload names a VPN, which the router must ignore.
             let inner = packet(is_v6, 0, 0xffff, number as u64, 80);
             let by = WAYS[by];
-            let [delivered, _] = router.pass(CORE, Instant(1), &from_core(by, from, &labelled(&stack, &inner)));
+            let [delivered, _] = router.pass(CORE, Instant(1), &from_core(by, from, &with_labels(&stack, &inner)));
             let bottom = *stack.last().unwrap();
             let vpn = bottom.checked_sub(2000).filter(|vpn| *vpn < VPNS.into());
-            let is_way = match (way, by) {
+            let is_right_path = match (way, by) {
                 (Way::Mpls | Way::MplsNextHop, Way::Mpls | Way::MplsNextHop) => true,
                 _ => way == by && from == 1,
             };
@@ -82,7 +82,7 @@ proptest! {
                 Way::MplsNextHop => above.all(|label| matches!(label, 0 | 2)),
                 _ => stack.len() == 1,
             };
-            match vpn.filter(|_| is_way && may_be_above) {
+            match vpn.filter(|_| is_right_path && may_be_above) {
                 Some(vpn) => {
                     prop_assert_eq!(delivered.len(), 1, "{:?}", stack);
                     let (vlan, packet) = opened(&delivered[0]);
@@ -94,8 +94,8 @@ proptest! {
         }
     }
 
-    /// From end to end, among many VPNs with the same addresses, while the core flips bits in
-    /// labels: what comes out on a circuit was sent into its VPN, or under the flipped label.
+    /// Sends packets end to end in many VPNs with equal addresses, while the core flips bits in labels. A
+    /// packet delivered on a circuit was sent in its VPN, or had its label flipped to that of the VPN.
     #[test]
     fn packets_stay_in_their_vpn(
         sent in prop::collection::vec((0..VPNS, 0..2_u8, any::<bool>()), 1..60), flips in prop::collection::vec(0..200_usize, 0..60),
@@ -138,22 +138,22 @@ proptest! {
         prop_assert!(arrived >= unmoved.count());
     }
 
-    /// Anything at all, on both sides: no panic, and every buffer comes back.
+    /// Arbitrary bytes on both sides cause no panic and leak no buffer.
     #[test]
-    fn foreign_bytes_do_no_harm(
+    fn arbitrary_bytes_do_no_harm(
         frames in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..160), 0..6_u8), 1..30),
     ) {
         let mut router = router(&config(1, Way::Udp4, 2));
         for (number, (is_core, mut bytes, shape)) in frames.into_iter().enumerate() {
             let now = Instant(number as u64 * 1_000_000);
-            // Without a beginning that is right, all would end at the first check.
+            // Without a valid start, all frames would fail the first check.
             let head: Vec<u8> = match (is_core, shape) {
                 (_, 0) => vec![],
                 (false, _) => frame(100, &[0x45])[..18].to_vec(),
                 (true, 1..=3) => [&CORE_PORT[..], &CORE_PORT, &ethertype::MPLS.to_be_bytes()].concat(),
                 (true, _) => {
                     let stack = if shape == 4 { vec![2000] } else { vec![2000, 13] };
-                    bytes = from_core(Way::Udp4, 1, &labelled(&stack, &bytes));
+                    bytes = from_core(Way::Udp4, 1, &with_labels(&stack, &bytes));
                     vec![]
                 }
             };

@@ -1,5 +1,4 @@
-//! Two engines back to back over rings, with a core between them that delays and loses as told,
-//! in virtual time.
+//! Two engines connected through rings and a simulated core with delay and loss, in virtual time.
 
 mod answers;
 mod configuration;
@@ -28,7 +27,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
 
-/// The engine's address on the customers' side and on the core's, and the stations there.
+/// MAC addresses of the engine's customer and core ports, and of the customer.
 const CUSTOMER_PORT: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const CORE_PORT: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const CUSTOMER: [u8; 6] = [2, 0, 0, 0, 0, 3];
@@ -36,7 +35,7 @@ const CUSTOMER: [u8; 6] = [2, 0, 0, 0, 0, 3];
 const CORE: usize = 0;
 const CUSTOMERS: usize = 1;
 
-/// How frames cross the core.
+/// Encapsulation in the core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Mpls,
@@ -63,15 +62,15 @@ fn prefix(text: &str) -> Prefix {
     Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
 }
 
-/// What an engine is made from.
+/// Configuration and host properties of an engine.
 #[derive(Clone)]
 struct Config {
     router: pe::Router,
     machine: Machine,
 }
 
-/// The router on side 0 or 1. VPN number v has VLAN 100 + v on both, addresses 10.0.SIDE.0/24 and
-/// fd00:SIDE::/32 as all others have, and the labels 1000 · (1 + side) + v.
+/// Returns the configuration of side 0 or 1. On both sides VPN v has VLAN 100 + v, the addresses
+/// 10.0.SIDE.0/24 and fd00:SIDE::/32 (equal in all VPNs), and the label 1000 · (1 + side) + v.
 fn config(side: u8, way: Way, vpns: u16) -> Config {
     config_of(side, way, 0..vpns)
 }
@@ -120,7 +119,7 @@ fn config_of(side: u8, way: Way, vpns: Range<u16>) -> Config {
 }
 
 impl Config {
-    /// How a VPN's flow is treated.
+    /// Returns the settings of a VPN's flow.
     fn settings(&mut self, vpn: usize) -> &mut Settings {
         &mut self.router.vpns[vpn].flows[0].settings
     }
@@ -130,7 +129,7 @@ impl Config {
     }
 }
 
-/// An engine, and the far ends of its two ports.
+/// Engine with the far ends of its two ports.
 struct Router {
     engine: Engine<End>,
     customers: End,
@@ -159,7 +158,7 @@ impl Router {
         end.flush().unwrap();
     }
 
-    /// What has come out of a port.
+    /// Returns the frames sent by a port.
     fn taken(&mut self, port: usize) -> Vec<Vec<u8>> {
         let end = if port == CUSTOMERS { &mut self.customers } else { &mut self.core };
         let mut frames = Vec::new();
@@ -167,7 +166,7 @@ impl Router {
         frames
     }
 
-    /// Gives one frame, and returns what comes out of both ports.
+    /// Sends a frame into a port and returns the frames sent by both ports.
     fn pass(&mut self, port: usize, now: Instant, frame: &[u8]) -> [Vec<Vec<u8>>; 2] {
         self.give(port, now, frame);
         self.turn(now);
@@ -179,18 +178,18 @@ impl Router {
     }
 }
 
-/// What becomes of a frame in the core: when it comes out, if at all.
+/// Simulated core: returns the arrival time of a frame, or `None` if it is lost.
 type Fate<'a> = &'a mut dyn FnMut(Instant, usize, &mut Vec<u8>) -> Option<Instant>;
 
 /// Two routers and the frames between them.
 struct World {
     routers: [Router; 2],
     now: Instant,
-    under_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+    in_flight: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     number: u64,
-    /// Packets offered so far, by whoever numbers them.
+    /// Number of the next packet in tests that number them.
     offered: u64,
-    /// What came out of each router's customers' side.
+    /// Frames sent by each router to its customers.
     delivered: [Vec<Vec<u8>>; 2],
 }
 
@@ -199,19 +198,19 @@ impl World {
         World {
             routers: configs.map(|config| router(&config)),
             now: Instant::ZERO,
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             number: 0,
             offered: 0,
             delivered: Default::default(),
         }
     }
 
-    /// Lets time pass.
+    /// Runs until the given time.
     fn run(&mut self, until: Instant, fate: Fate<'_>) {
         loop {
             self.settle(fate);
             let timers = self.routers.iter().map(|router| router.engine.poll_timeout());
-            let arrival = self.under_way.first_key_value().map_or(Instant::NEVER, |((at, _), _)| *at);
+            let arrival = self.in_flight.first_key_value().map_or(Instant::NEVER, |((at, _), _)| *at);
             let next = timers.min().unwrap().min(arrival).max(self.now + Duration(1));
             if next > until {
                 self.now = until;
@@ -221,9 +220,9 @@ impl World {
         }
     }
 
-    /// All that happens at this moment.
+    /// Processes everything due at the present time.
     fn settle(&mut self, fate: Fate<'_>) {
-        while let Some(entry) = self.under_way.first_entry().filter(|entry| entry.key().0 <= self.now) {
+        while let Some(entry) = self.in_flight.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (to, frame) = entry.remove();
             self.routers[to].give(CORE, self.now, &frame);
         }
@@ -232,7 +231,7 @@ impl World {
             for mut frame in self.routers[from].taken(CORE) {
                 self.number += 1;
                 if let Some(at) = fate(self.now, from, &mut frame) {
-                    self.under_way.insert((at, self.number), (1 - from, frame));
+                    self.in_flight.insert((at, self.number), (1 - from, frame));
                 }
             }
             let frames = self.routers[from].taken(CUSTOMERS);
@@ -247,12 +246,14 @@ fn delay(now: Instant, _: usize, _: &mut Vec<u8>) -> Option<Instant> {
     Some(now + DELAY)
 }
 
-/// A management packet: its VPN label is not the bottom of the stack. Of [`Way::Udp4`].
+/// Returns whether a [`CorePath::Udp4`] frame is a management packet: its VPN label is not the bottom of the
+/// stack.
 fn is_management(frame: &[u8]) -> bool {
     frame[14 + 20 + 8 + 2] & 1 == 0
 }
 
-/// An IP packet from one side's customer to the other's, with these numbers in it.
+/// Builds an IP packet from the customer of one side to that of the other, with a VPN and a number in its
+/// payload.
 fn packet(is_v6: bool, from: u8, vpn: u16, number: u64, size: usize) -> Vec<u8> {
     let header = if is_v6 { v6::HEADER } else { v4::HEADER };
     let mut bytes = vec![0; size.max(header + 10)];
@@ -285,7 +286,7 @@ fn frame(vlan: u16, packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// VLAN and packet of a delivered frame, which must be whole and for the customer.
+/// Returns VLAN and packet of a delivered frame. Asserts that it is valid and addressed to the customer.
 fn opened(frame: &[u8]) -> (u16, &[u8]) {
     let view = ethernet::View::new(frame).unwrap();
     assert_eq!((view.destination(), view.source()), (CUSTOMER, CUSTOMER_PORT));
@@ -299,14 +300,14 @@ fn opened(frame: &[u8]) -> (u16, &[u8]) {
     (tags[0].vlan, packet.packet())
 }
 
-/// VPN and number in a packet of [`packet`].
+/// Returns VPN and number from a packet built by [`packet`].
 fn numbers(packet: &[u8]) -> (u16, u64) {
     let header = if packet[0] >> 4 == 6 { v6::HEADER } else { v4::HEADER };
     let vpn = u16::from_be_bytes(*packet[header..].first_chunk().unwrap());
     (vpn, u64::from_be_bytes(*packet[header + 2..].first_chunk().unwrap()))
 }
 
-/// A packet as it is after so many hops.
+/// Returns a packet as it looks after a number of hops.
 fn after_hops(packet: &[u8], hops: u8) -> Vec<u8> {
     let mut packet = packet.to_vec();
     for _ in 0..hops {

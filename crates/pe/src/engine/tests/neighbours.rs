@@ -1,4 +1,4 @@
-//! Stations on circuits are found, and find this router.
+//! Address resolution on circuits, as client and server.
 
 use super::*;
 use netstage_wire::arp;
@@ -9,9 +9,9 @@ use std::net::Ipv6Addr;
 const HOST: Mac = [2, 0, 0, 0, 0, 0x11];
 const OTHER: Mac = [2, 0, 0, 0, 0, 0x12];
 
-/// The router on side 0 with two VPNs whose stations are to be found. Of VPN 0, 10.7.0.0/16 is
+/// Returns a configuration of side 0 with two VPNs whose neighbors must be resolved. In VPN 0, 10.7.0.0/16 is
 /// behind 10.0.0.7.
-fn searching() -> Config {
+fn unresolved_config() -> Config {
     let mut config = config(0, Way::Udp4, 2);
     config.router.circuits.iter_mut().for_each(|circuit| circuit.station = None);
     config.router.circuits[0].routes.push((prefix("10.7.0.0/16"), [10, 0, 0, 7].into()));
@@ -41,14 +41,14 @@ fn arp_frame(operation: arp::Operation, mac: Mac, sender: [u8; 4], target: [u8; 
     framed(to, mac, 100, ethertype::ARP, &bytes)
 }
 
-/// Addresses and VLAN of a frame, and what is in it.
-fn taken_apart(frame: &[u8]) -> (Mac, Mac, u16, u16, Vec<u8>) {
+/// Returns MAC addresses, VLAN, EtherType and payload of a frame.
+fn parse_frame(frame: &[u8]) -> (Mac, Mac, u16, u16, Vec<u8>) {
     let view = ethernet::View::new(frame).unwrap();
     let vlan = view.tags().next().unwrap().vlan;
     (view.destination(), view.source(), vlan, view.kind(), view.payload().to_vec())
 }
 
-/// A packet of a VPN as it comes from the core.
+/// Returns a packet of a VPN as received from the core.
 fn from_core(packet: &[u8]) -> Vec<u8> {
     let mut far = router(&config(1, Way::Udp4, 2));
     let [_, out] = far.pass(CUSTOMERS, Instant(1), &frame(100, packet));
@@ -60,12 +60,12 @@ fn seconds(seconds: u64) -> Instant {
 }
 
 #[test]
-fn a_packet_waits_until_its_station_is_found() {
-    let mut router = router(&searching());
+fn a_packet_waits_until_its_neighbor_is_resolved() {
+    let mut router = router(&unresolved_config());
     let packets = [1, 2].map(|number| packet(false, 1, 0, number, 100));
     let [out, _] = router.pass(CORE, seconds(1), &from_core(&packets[0]));
     assert_eq!(out.len(), 1);
-    let (destination, source, vlan, kind, payload) = taken_apart(&out[0]);
+    let (destination, source, vlan, kind, payload) = parse_frame(&out[0]);
     assert_eq!((destination, source, vlan, kind), ([0xff; 6], CUSTOMER_PORT, 100, ethertype::ARP));
     let asked = arp::Message {
         operation: arp::Operation::Request,
@@ -75,28 +75,28 @@ fn a_packet_waits_until_its_station_is_found() {
         target: [10, 0, 0, 1].into(),
     };
     assert_eq!(arp::Message::read(&payload), Ok(asked));
-    // The latest waits; it is not asked anew for it.
+    // The latest packet replaces the waiting one, and no further query is sent.
     let [out, _] = router.pass(CORE, seconds(1), &from_core(&packets[1]));
     assert_eq!((out.len(), router.count(Counter::Unresolved)), (0, 1));
     let answer = arp_frame(arp::Operation::Reply, HOST, [10, 0, 0, 1], [10, 0, 0, 254]);
-    // In another VPN it says nothing of this one.
+    // A reply in another VPN has no effect.
     let elsewhere = [&answer[..14], &[0, 101], &answer[16..]].concat();
     assert!(router.pass(CUSTOMERS, seconds(1), &elsewhere)[0].is_empty());
     let [out, _] = router.pass(CUSTOMERS, seconds(1), &answer);
-    let (destination, _, vlan, kind, payload) = taken_apart(&out[0]);
+    let (destination, _, vlan, kind, payload) = parse_frame(&out[0]);
     assert_eq!((destination, vlan, kind), (HOST, 100, ethertype::IPV4));
     assert_eq!(payload, after_hops(&packets[1], 2));
-    // From then on they go at once.
+    // Further packets are sent at once.
     let [out, _] = router.pass(CORE, seconds(2), &from_core(&packets[0]));
-    assert_eq!((out.len(), taken_apart(&out[0]).0), (1, HOST));
+    assert_eq!((out.len(), parse_frame(&out[0]).0), (1, HOST));
     let known: Vec<_> = router.engine.neighbours().collect();
     assert_eq!(known, [("circuit0", [10, 0, 0, 1].into(), Some(HOST))]);
     assert_eq!(router.engine.free_buffers(), router.buffers);
 }
 
 #[test]
-fn nobody_there_is_given_up_with_its_packet() {
-    let mut router = router(&searching());
+fn an_unanswered_neighbor_is_given_up_with_its_packet() {
+    let mut router = router(&unresolved_config());
     router.pass(CORE, seconds(1), &from_core(&packet(false, 1, 0, 1, 100)));
     assert_eq!(router.engine.free_buffers(), router.buffers - 1);
     let mut asked = 1;
@@ -110,19 +110,19 @@ fn nobody_there_is_given_up_with_its_packet() {
 }
 
 #[test]
-fn questions_for_the_routers_address_are_answered_where_it_is() {
-    let mut router = router(&searching());
+fn queries_for_the_routers_address_are_answered_on_its_circuit() {
+    let mut router = router(&unresolved_config());
     let question = arp_frame(arp::Operation::Request, HOST, [10, 0, 0, 1], [10, 0, 0, 254]);
     let [out, _] = router.pass(CUSTOMERS, seconds(1), &question);
-    let (destination, source, vlan, kind, payload) = taken_apart(&out[0]);
+    let (destination, source, vlan, kind, payload) = parse_frame(&out[0]);
     assert_eq!((destination, source, vlan, kind), (HOST, CUSTOMER_PORT, 100, ethertype::ARP));
     let answer = arp::Message::read(&payload).unwrap();
     assert_eq!((answer.operation, answer.sender_mac), (arp::Operation::Reply, CUSTOMER_PORT));
     assert_eq!((answer.sender, answer.target), ([10, 0, 0, 254].into(), [10, 0, 0, 1].into()));
-    // Who asked is known by that.
+    // A query also announces its sender.
     let [out, _] = router.pass(CORE, seconds(1), &from_core(&packet(false, 1, 0, 1, 100)));
-    assert_eq!(taken_apart(&out[0]).0, HOST);
-    // No proxy: others' addresses are theirs to tell. Nor is an address of another link believed.
+    assert_eq!(parse_frame(&out[0]).0, HOST);
+    // There is no proxy ARP: queries for other addresses are ignored, as are claims for other links.
     for (sender, target) in [([10, 0, 0, 1], [10, 0, 0, 9]), ([10, 0, 0, 2], [10, 0, 1, 1])] {
         let question = arp_frame(arp::Operation::Request, HOST, sender, target);
         // Idle VPN flows may probe the core meanwhile.
@@ -138,8 +138,8 @@ fn questions_for_the_routers_address_are_answered_where_it_is() {
 }
 
 #[test]
-fn what_is_behind_a_router_goes_to_that_router() {
-    let mut router = router(&searching());
+fn packets_to_a_routed_prefix_go_to_its_next_hop() {
+    let mut router = router(&unresolved_config());
     let mut sent = packet(false, 1, 0, 1, 100);
     sent[16..20].copy_from_slice(&[10, 7, 9, 9]);
     sent[10..12].fill(0);
@@ -150,20 +150,20 @@ fn what_is_behind_a_router_goes_to_that_router() {
     let mut far = super::router(&config);
     let [_, out] = far.pass(CUSTOMERS, Instant(1), &frame(100, &sent));
     let [out, _] = router.pass(CORE, seconds(1), out.iter().find(|frame| !is_management(frame)).unwrap());
-    let asked = arp::Message::read(&taken_apart(&out[0]).4).unwrap();
+    let asked = arp::Message::read(&parse_frame(&out[0]).4).unwrap();
     assert_eq!(asked.target.octets(), [10, 0, 0, 7]);
     let answer = arp_frame(arp::Operation::Reply, OTHER, [10, 0, 0, 7], [10, 0, 0, 254]);
     let [out, _] = router.pass(CUSTOMERS, seconds(1), &answer);
-    assert_eq!((taken_apart(&out[0]).0, taken_apart(&out[0]).4), (OTHER, after_hops(&sent, 2)));
+    assert_eq!((parse_frame(&out[0]).0, parse_frame(&out[0]).4), (OTHER, after_hops(&sent, 2)));
 }
 
 #[test]
-fn ipv6_stations_find_and_are_found() {
-    let mut router = router(&searching());
+fn ipv6_neighbor_discovery_works_both_ways() {
+    let mut router = router(&unresolved_config());
     let (own, host) = (address("fd00:0::fe"), address("fd00:0::1"));
     let sent = packet(true, 1, 0, 1, 100);
     let [out, _] = router.pass(CORE, seconds(1), &from_core(&sent));
-    let (destination, _, vlan, kind, payload) = taken_apart(&out[0]);
+    let (destination, _, vlan, kind, payload) = parse_frame(&out[0]);
     assert_eq!((destination, vlan, kind), (group_mac(solicited_node(host)), 100, ethertype::IPV6));
     let question = Message::Solicitation { target: host, link: Some(CUSTOMER_PORT) };
     assert_eq!(discovery::read(&payload), Ok((own, question)));
@@ -171,15 +171,18 @@ fn ipv6_stations_find_and_are_found() {
     discovery::write_advertisement(own, host, HOST, &mut bytes);
     let answer = framed(CUSTOMER_PORT, HOST, 100, ethertype::IPV6, &bytes);
     let [out, _] = router.pass(CUSTOMERS, seconds(1), &answer);
-    assert_eq!((taken_apart(&out[0]).0, taken_apart(&out[0]).4), (HOST, after_hops(&sent, 2)));
-    // To the group, and to the router alone.
+    assert_eq!((parse_frame(&out[0]).0, parse_frame(&out[0]).4), (HOST, after_hops(&sent, 2)));
+    // Sent to the group, and to the router alone.
     for (to, to_group) in [(group_mac(solicited_node(own)), true), (CUSTOMER_PORT, false)] {
         discovery::write_solicitation(host, HOST, own, to_group, &mut bytes);
         let question = framed(to, HOST, 100, ethertype::IPV6, &bytes);
         let [out, _] = router.pass(CUSTOMERS, seconds(2), &question);
-        let (destination, _, _, _, payload) = taken_apart(&out[0]);
-        let (source, told) = discovery::read(&payload).unwrap();
-        assert!(matches!(told, Message::Advertisement { link: Some(CUSTOMER_PORT), is_solicited: true, .. }));
+        let (destination, _, _, _, payload) = parse_frame(&out[0]);
+        let (source, message) = discovery::read(&payload).unwrap();
+        assert!(matches!(
+            message,
+            Message::Advertisement { link: Some(CUSTOMER_PORT), is_solicited: true, .. }
+        ));
         assert_eq!((destination, source), (HOST, own));
     }
 }
@@ -215,7 +218,7 @@ fn the_router_answers_echo_requests_from_both_sides() {
     for is_v6 in [false, true] {
         let own: IpAddr = if is_v6 { address("fd00:0::fe").into() } else { [10, 0, 0, 254].into() };
         for from in 0..2 {
-            let mut config = searching();
+            let mut config = unresolved_config();
             config.router.circuits[0].station = Some(HOST);
             let mut router = router(&config);
             let request = echo(is_v6, from, own);
@@ -228,7 +231,7 @@ fn the_router_answers_echo_requests_from_both_sides() {
                     far.pass(CORE, seconds(1), answer)[0].clone()
                 }
             };
-            let packet = taken_apart(&out[0]).4;
+            let packet = parse_frame(&out[0]).4;
             let view = ip::View::new(&packet).unwrap();
             let transport = view.transport().unwrap();
             assert_eq!((view.source(), transport.payload[0]), (own, if is_v6 { 129 } else { 0 }));

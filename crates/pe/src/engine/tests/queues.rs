@@ -1,11 +1,11 @@
-//! What a VPN's flows have of each other, behind one window or rate.
+//! Sharing among the flows inside a VPN, behind one window or rate.
 
 use super::*;
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::{CodelConfig, FqCodelConfig, TrafficClass};
 
 const SECONDS: u64 = 10;
-/// After so many the queues are as they stay.
+/// Time until the queues are stable.
 const SETTLED: u64 = 4;
 
 fn class(codepoints: &[u8], priority: u8, weight: f64, fq_codel: bool) -> TrafficClass {
@@ -20,7 +20,7 @@ fn class(codepoints: &[u8], priority: u8, weight: f64, fq_codel: bool) -> Traffi
     }
 }
 
-/// A flow inside: its packets have this length, traffic class and distance.
+/// Inner flow: packet length, traffic class and packet interval.
 #[derive(Clone, Copy)]
 struct Inner {
     size: usize,
@@ -28,8 +28,8 @@ struct Inner {
     every: Duration,
 }
 
-/// What a flow inside offered and got through after the queues had settled, how many packets were
-/// marked, and the longest time under way.
+/// Result of an inner flow after the queues are stable: packets offered, delivered and marked, and the
+/// longest delay.
 #[derive(Debug, Default)]
 struct Outcome {
     offered: u64,
@@ -38,7 +38,7 @@ struct Outcome {
     longest: Duration,
 }
 
-/// Flows inside a VPN that is sent at 8 Mbit/s.
+/// Runs inner flows of a VPN limited to 8 Mbit/s.
 fn outcomes(classes: Vec<TrafficClass>, flows: &[Inner]) -> (Vec<Outcome>, World) {
     let mut near = config(0, Way::Udp4, 1);
     near.settings(0).control = Control::FixedRate { rate: BitRate(8_000_000), queue: 128 };
@@ -74,7 +74,7 @@ fn outcomes(classes: Vec<TrafficClass>, flows: &[Inner]) -> (Vec<Outcome>, World
     (outcomes, world)
 }
 
-/// Raj Jain's index of what got through.
+/// Returns Jain's fairness index of the delivered packets.
 fn fairness(outcomes: &[Outcome]) -> f64 {
     let shares: Vec<f64> = outcomes.iter().map(|outcome| outcome.delivered as f64).collect();
     let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
@@ -85,17 +85,17 @@ const GREEDY: Inner = Inner { size: 1000, traffic_class: 0, every: Duration(517_
 const MODEST: Inner = Inner { every: Duration(3_100_000), ..GREEDY };
 
 #[test]
-fn flows_inside_share_what_their_vpn_has() {
-    // 15.5 Mbit/s and three times 2.6, of which 8 leave.
+fn inner_flows_share_the_rate_of_their_vpn() {
+    // 15.5 Mbit/s and three times 2.6 Mbit/s are offered; 8 Mbit/s are sent.
     let flows = [GREEDY, MODEST, MODEST, MODEST];
     let (fifo, _) = outcomes(Vec::new(), &flows);
-    let apart = vec![class(&[], 0, 1.0, true)];
-    let (apart, world) = outcomes(apart, &flows);
-    let (before, after) = (fairness(&fifo), fairness(&apart));
-    println!("Jain's index {before:.3} in order, {after:.3} with FQ-CoDel; {apart:?}");
+    let classes = vec![class(&[], 0, 1.0, true)];
+    let (fq_codel_outcomes, world) = outcomes(classes, &flows);
+    let (before, after) = (fairness(&fifo), fairness(&fq_codel_outcomes));
+    println!("Jain's index {before:.3} with FIFO, {after:.3} with FQ-CoDel; {fq_codel_outcomes:?}");
     assert!(before < 0.75 && after > 0.99, "{before} {after}");
     let sent = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| outcome.delivered).sum::<u64>();
-    assert!(sent(&apart) >= sent(&fifo) - 100, "{} {}", sent(&apart), sent(&fifo));
+    assert!(sent(&fq_codel_outcomes) >= sent(&fifo) - 100, "{} {}", sent(&fq_codel_outcomes), sent(&fifo));
     let count = |counter| world.routers[0].engine.flow(0).count(counter);
     assert!(count(Counter::QueueDropped) > 0 && count(Counter::QueueFull) == 0);
     let waiting: usize = world.routers[0].engine.flows().map(|flow| flow.queue_len()).sum();
@@ -103,16 +103,16 @@ fn flows_inside_share_what_their_vpn_has() {
 }
 
 #[test]
-fn a_sparse_flow_inside_does_not_wait_for_a_greedy_one() {
+fn a_sparse_inner_flow_does_not_wait_for_a_greedy_one() {
     let voice = Inner { size: 200, traffic_class: 46 << 2, every: Duration(20_100_000) };
     let classes = vec![class(&[46], 0, 1.0, false), class(&[], 1, 1.0, false)];
     let flows = vec![class(&[], 0, 1.0, true)];
-    for (queue, least, longest) in [(Vec::new(), 0, 150), (classes, 298, 8), (flows, 298, 8)] {
+    for (queue, min_delivered, longest) in [(Vec::new(), 0, 150), (classes, 298, 8), (flows, 298, 8)] {
         let (outcomes, _) = outcomes(queue.clone(), &[GREEDY, voice]);
         let Outcome { offered, delivered, longest: waited, .. } = outcomes[1];
         println!("{delivered} of {offered} delivered, the last after {waited:?}, {queue:?}");
-        assert!(delivered >= least && waited <= Duration::from_millis(longest), "{outcomes:?}");
-        // In order it fares no better than the greedy one.
+        assert!(delivered >= min_delivered && waited <= Duration::from_millis(longest), "{outcomes:?}");
+        // In a first-in, first-out queue it fares no better than the greedy flow.
         assert!(!queue.is_empty() || delivered < offered || waited >= Duration::from_millis(100));
     }
 }
@@ -127,7 +127,7 @@ fn weights_hold_between_classes() {
 }
 
 #[test]
-fn a_flow_that_understands_marks_is_marked_and_its_marks_are_not_the_cores() {
+fn an_ecn_capable_flow_is_marked_and_its_marks_do_not_count_as_core_marks() {
     let capable = Inner { traffic_class: 2, every: Duration(900_000), ..GREEDY };
     let (outcomes, world) = outcomes(vec![class(&[], 0, 1.0, true)], &[capable]);
     assert!(outcomes[0].marked > 10, "{outcomes:?}");

@@ -1,4 +1,4 @@
-//! Flows that weights are relative to, told from one router to another.
+//! References published from one router to another.
 
 use super::super::Source;
 use super::*;
@@ -6,8 +6,8 @@ use netstage_core::fair::Decrease;
 use netstage_core::fair::parameters::Basis;
 use netstage_scenario::pe::{Reference, ReferenceSource};
 
-/// What a follower's b is relative to a reference of its own round trip and weight, and relative to
-/// the nominal flow, whose round trip is ten times as long.
+/// Multiplicative decrease of a follower, relative to a reference with its own round-trip time and weight,
+/// and relative to the nominal flow with ten times that round-trip time.
 const FOLLOWING: f64 = 0.1;
 const NOMINAL: f64 = 0.5;
 
@@ -26,8 +26,8 @@ fn control(config: &mut Config, vpn: usize, decrease: Decrease, reference: fair:
 
 const HERE: fair::Reference = fair::Reference::Vpn(0);
 
-/// VPN 0 is the reference, measured on side 0; VPN 1 follows it on side 1, where its number in the
-/// configuration is another one.
+/// VPN 0 is the reference, measured on side 0. VPN 1 follows it on side 1, where the reference has another
+/// index.
 fn configs(way: Way, keys: &Option<Keys>) -> [Config; 2] {
     let mut configs = [config(0, way, 2), config(1, way, 2)];
     let nominal = fair::Config::default().reference;
@@ -50,14 +50,14 @@ fn is_reference(frame: &[u8]) -> bool {
     frame.windows(4).any(|bytes| bytes == [0x10, 0, 0x7f, 0xfa])
 }
 
-/// Lets time pass in which VPN 1 sends a packet every 100 ms from side 1.
+/// Runs for a number of seconds while VPN 1 sends a packet every 100 ms from side 1.
 fn run(world: &mut World, seconds: u64, fate: Fate<'_>) {
     for _ in 0..10 * seconds {
         let now = world.now;
         world.routers[1].give(CUSTOMERS, now, &frame(101, &packet(false, 1, 1, 1, 100)));
         world.run(now + Duration::from_millis(100), fate);
     }
-    // What is under way arrives.
+    // Delivers the frames in flight.
     world.run(world.now + DELAY + DELAY, fate);
 }
 
@@ -70,7 +70,7 @@ fn is_near(value: f64, expected: f64) -> bool {
 }
 
 #[test]
-fn a_reference_crosses_the_core_and_ages_when_nothing_is_heard() {
+fn a_reference_crosses_the_core_and_becomes_stale_without_updates() {
     for way in WAYS {
         for keys in [None, keys()] {
             let mut world = World::new(configs(way, &keys));
@@ -80,26 +80,29 @@ fn a_reference_crosses_the_core_and_ages_when_nothing_is_heard() {
                 assert!(from == 0 || !is_reference(frame));
                 Some(now + DELAY)
             });
-            // Idle, it is known after its first round trip, a second from the start.
+            // In an idle flow the reference is known one second after the start, after the first round trip.
             assert!((7..=8).contains(&messages), "{way:?}: {messages} messages");
             let [near, far] = &world.routers;
-            let told = near.engine.references().next().unwrap();
+            let published = near.engine.references().next().unwrap();
             let source = Source::Flow { vpn: "vpn0", peer: "far", publish_to: vec!["far"] };
-            assert_eq!((told.source, told.counts.published, told.followers), (source, messages as u64, 0));
-            let heard = far.engine.references().nth(1).unwrap();
-            assert_eq!((heard.name, heard.number, heard.followers), ("ours", 7, 1));
-            assert_eq!((heard.counts.received, heard.counts.refused), (messages as u64, 0));
-            let (told, heard) = (told.published.unwrap(), heard.published.unwrap());
-            assert_eq!((told.basis, told.decrease), (heard.basis, heard.decrease));
+            assert_eq!(
+                (published.source, published.counts.published, published.followers),
+                (source, messages as u64, 0)
+            );
+            let received = far.engine.references().nth(1).unwrap();
+            assert_eq!((received.name, received.number, received.followers), ("ours", 7, 1));
+            assert_eq!((received.counts.received, received.counts.refused), (messages as u64, 0));
+            let (published, received) = (published.published.unwrap(), received.published.unwrap());
+            assert_eq!((published.basis, published.decrease), (received.basis, received.decrease));
             assert!(is_near(decrease(&world, 1, 1), FOLLOWING), "{way:?}: {}", decrease(&world, 1, 1));
-            // Only the one that nobody tells of is old in time.
+            // Only the reference without a publisher becomes stale in time.
             let now = world.now;
             assert!(world.routers[1].engine.watch_references(now).is_empty());
             run(&mut world, 3, &mut delay);
             let now = world.now;
             assert_eq!(world.routers[1].engine.watch_references(now), [(0, true)]);
 
-            // What it was holds for a while, and then the nominal flow does.
+            // The last values are used for a while, then the nominal flow.
             let mut cut = |now, _: usize, frame: &mut Vec<u8>| (!is_reference(frame)).then_some(now + DELAY);
             run(&mut world, 4, &mut cut);
             assert!(is_near(decrease(&world, 1, 1), FOLLOWING));
@@ -119,7 +122,7 @@ fn a_reference_crosses_the_core_and_ages_when_nothing_is_heard() {
 }
 
 #[test]
-fn half_of_the_messages_lost_make_no_difference() {
+fn losing_half_of_the_messages_makes_no_difference() {
     let mut world = World::new(configs(Way::Udp4, &None));
     let mut number = 0u32;
     run(&mut world, 2, &mut delay);
@@ -133,7 +136,7 @@ fn half_of_the_messages_lost_make_no_difference() {
 }
 
 #[test]
-fn what_is_forged_replayed_or_impossible_is_counted_and_ignored() {
+fn forged_replayed_and_impossible_messages_are_counted_and_ignored() {
     for keys in [None, keys()] {
         let is_signed = keys.is_some();
         let mut world = World::new(configs(Way::Udp4, &keys));
@@ -144,7 +147,7 @@ fn what_is_forged_replayed_or_impossible_is_counted_and_ignored() {
         });
         let before = world.routers[1].engine.references().nth(1).unwrap();
         let newest = recorded.last().unwrap().clone();
-        // Ethernet, IPv4, UDP, the channel's label and header.
+        // Ethernet, IPv4, UDP, label and header of the channel.
         let fields = 14 + 20 + 8 + 4 + 4;
         let later = |mut frame: Vec<u8>| {
             frame[fields + 8] += 1;
@@ -157,7 +160,7 @@ fn what_is_forged_replayed_or_impossible_is_counted_and_ignored() {
             frame
         };
         let real = |value: f64| value.to_bits().to_be_bytes();
-        // Without a key only what cannot be is noticed.
+        // Without a key only impossible values are detected.
         let forged = if is_signed { Counter::ReferenceForged } else { Counter::ReferenceMalformed };
         let mut other_sender = later(newest.clone());
         other_sender[14 + 15] ^= 1;
@@ -188,7 +191,7 @@ fn what_is_forged_replayed_or_impossible_is_counted_and_ignored() {
             let after = world.routers[1].engine.references().nth(1).unwrap();
             assert_eq!((after.published, after.counts.received), before, "case {number}");
         }
-        // The router that measures it hears of it from nobody.
+        // The router that measures a reference accepts values from no peer.
         let mut reflected = later(newest.clone());
         for at in [14 + 12, 14 + 13, 14 + 14, 14 + 15] {
             reflected.swap(at, at + 4);
@@ -219,10 +222,10 @@ fn flows_of_one_router_follow_without_a_message() {
 }
 
 #[test]
-fn one_whose_peer_is_silent_is_told_no_more() {
+fn a_reference_with_a_silent_peer_is_not_published() {
     let mut world = World::new(configs(Way::Udp4, &None));
     run(&mut world, 3, &mut delay);
-    // Its answers get lost; what it tells would come through.
+    // Replies of the flow are lost; published messages would arrive.
     run(&mut world, 60, &mut |now, from, frame| {
         let answers = from == 1 && u32::from_be_bytes(*frame[42..].first_chunk().unwrap()) >> 12 == 1000;
         (!answers).then_some(now + DELAY)
@@ -235,7 +238,7 @@ fn one_whose_peer_is_silent_is_told_no_more() {
 }
 
 #[test]
-fn a_reload_keeps_what_is_known() {
+fn a_reload_keeps_known_values() {
     let mut world = World::new(configs(Way::Udp4, &None));
     let mut last = Vec::new();
     run(&mut world, 3, &mut |now, _, frame| {
@@ -247,7 +250,7 @@ fn a_reload_keeps_what_is_known() {
     let known = world.routers[1].engine.references().nth(1).unwrap().published;
     for side in 0..2 {
         let mut config = configs(Way::Udp4, &None)[side].clone();
-        // Another name and place of it, the same number.
+        // New name and index, same number.
         config.router.references.last_mut().unwrap().name = "renamed".into();
         if side == 1 {
             config.router.references.remove(0);
@@ -267,10 +270,10 @@ fn a_reload_keeps_what_is_known() {
 }
 
 #[test]
-fn what_another_engine_measures_is_told_by_it() {
+fn values_of_another_engine_are_accepted() {
     let [mut config, _] = configs(Way::Udp4, &None);
     control(&mut config, 1, Decrease::FromWeight, HERE);
-    // This engine's part has the flows of VPN 1 alone.
+    // This engine forwards only VPN 1.
     config.router.vpns[0].flows.clear();
     config.router.circuits.remove(0);
     let mut router = router(&config);

@@ -1,9 +1,9 @@
-//! What is not taken, and how it is counted.
+//! Rejected frames and their counters.
 
 use super::*;
 
-/// A world whose management packets are authenticated, and frames of both kinds as they crossed
-/// the core from side 0 to side 1: query, data; and a response the other way.
+/// Returns two routers with authenticated management packets, and frames that crossed the core: a query and a
+/// data packet from side 0 to side 1, and the response.
 fn recorded(keys: Option<Keys>) -> (World, [Vec<u8>; 3]) {
     let mut configs = [config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)];
     for config in &mut configs {
@@ -14,7 +14,7 @@ fn recorded(keys: Option<Keys>) -> (World, [Vec<u8>; 3]) {
     world.routers[0].give(CUSTOMERS, Instant(500_000_000), &frame(100, &packet(false, 0, 0, 1, 100)));
     let mut seen: [Option<Vec<u8>>; 3] = Default::default();
     let mut recording = |now: Instant, from: usize, frame: &mut Vec<u8>| {
-        // The other VPN's idle flow may probe meanwhile.
+        // The idle flow of the other VPN may probe meanwhile.
         let label = u32::from_be_bytes(*frame[42..].first_chunk().unwrap()) >> 12;
         let kind = match (from, label, is_management(frame)) {
             (0, 2000, true) => Some(0),
@@ -36,7 +36,7 @@ fn keys(number: u8) -> Option<Keys> {
 }
 
 #[test]
-fn replayed_and_forged_messages_are_refused() {
+fn replayed_and_forged_messages_are_rejected() {
     for keys in [None, keys(1)] {
         let is_signed = keys.is_some();
         let (mut world, [query, _, response]) = recorded(keys);
@@ -44,7 +44,7 @@ fn replayed_and_forged_messages_are_refused() {
         let now = world.now;
         let [_, out] = world.routers[0].pass(CORE, now, &response);
         assert_eq!((out.len(), world.routers[0].engine.flow(0).count(Counter::ReplyUnasked)), (0, 1));
-        // A query that comes twice is answered twice; the second response finds nobody.
+        // A duplicate query is answered again; the second response matches no pending query.
         let [_, out] = world.routers[1].pass(CORE, now, &query);
         assert_eq!(out.len(), 1);
         world.routers[0].pass(CORE, now, &out[0]);
@@ -52,7 +52,7 @@ fn replayed_and_forged_messages_are_refused() {
         let after = world.routers[0].engine.flow(0).window().unwrap().counters();
         assert_eq!((before.received, before.lost), (after.received, after.lost));
 
-        // A count changed on the way: the digest tells, and nothing else could.
+        // Only the digest can detect a changed counter.
         let mut forged = query.clone();
         forged[14 + 20 + 8 + 12 + 50] ^= 1;
         let [_, out] = world.routers[1].pass(CORE, now, &forged);
@@ -62,7 +62,7 @@ fn replayed_and_forged_messages_are_refused() {
         forged[14 + 20 + 8 + 12 + 60] ^= 1;
         world.routers[0].pass(CORE, now, &forged);
         assert_eq!(world.routers[0].engine.flow(0).count(Counter::ReplyForged), u64::from(is_signed));
-        // Moved to the other VPN, whose label is one higher.
+        // Moved to the other VPN, whose label is higher by one.
         let mut moved = query.clone();
         moved[14 + 20 + 8 + 2] ^= 0x10;
         let [_, out] = world.routers[1].pass(CORE, now, &moved);
@@ -90,7 +90,7 @@ fn truncated_frames_are_counted_and_leave_nothing_behind() {
     for frame in &frames {
         for length in 0..frame.len() {
             for way in [false, true] {
-                // Once as the wire would cut it, once with lengths that hide the cut.
+                // First cut as on the wire, then with length fields that hide the cut.
                 let mut cut = frame[..length].to_vec();
                 if way && length >= 14 + 28 {
                     v4_lengths(&mut cut);
@@ -107,7 +107,7 @@ fn truncated_frames_are_counted_and_leave_nothing_behind() {
     }
 }
 
-/// Makes outer lengths and checksum agree with the bytes there are.
+/// Adapts outer length fields and checksum to the length of the frame.
 fn v4_lengths(frame: &mut [u8]) {
     let length = (frame.len() - 14) as u16;
     frame[16..18].copy_from_slice(&length.to_be_bytes());
@@ -118,7 +118,7 @@ fn v4_lengths(frame: &mut [u8]) {
 }
 
 #[test]
-fn labels_count_only_from_whom_they_were_given_to() {
+fn labels_are_valid_only_from_the_peer_they_were_assigned_to() {
     let (world, [_, data, _]) = recorded(None);
     let now = world.now;
     let [_, mut router] = world.routers;
@@ -137,7 +137,7 @@ fn labels_count_only_from_whom_they_were_given_to() {
     };
     refused(&address(14 + 12), Counter::WrongSender);
     refused(&address(14 + 16), Counter::WrongSender);
-    // The same labels without the tunnel.
+    // Same labels without the tunnel.
     let bare = |frame: &mut Vec<u8>| {
         frame.drain(14..14 + 28);
         frame[12..14].copy_from_slice(&ethertype::MPLS.to_be_bytes());
@@ -167,7 +167,7 @@ fn labels_count_only_from_whom_they_were_given_to() {
         },
         Counter::InnerMalformed,
     );
-    // A route that leads back to the core would be a loop.
+    // A route back to the core would be a loop.
     let back = |frame: &mut Vec<u8>| {
         frame.truncate(14 + 32);
         frame.extend(packet(false, 1, 0, 0, 60));
@@ -178,7 +178,7 @@ fn labels_count_only_from_whom_they_were_given_to() {
 }
 
 #[test]
-fn labels_above_are_the_peers_or_none() {
+fn only_the_peers_label_or_none_is_allowed_above_the_vpn_label() {
     for (above, is_right) in
         [(&[][..], true), (&[0, 0x1f, 0x50, 64], true), (&[0, 0, 0, 64], true), (&[0, 0x1f, 0x60, 64], false)]
     {
@@ -194,7 +194,7 @@ fn labels_above_are_the_peers_or_none() {
 }
 
 #[test]
-fn what_a_customer_should_not_send_is_counted() {
+fn invalid_customer_frames_are_counted() {
     let mut router = router(&config(0, Way::Mpls, 1));
     let good = frame(100, &packet(false, 0, 0, 1, 100));
     let mut refused = |change: &dyn Fn(&mut Vec<u8>), counter: Counter| {
@@ -202,15 +202,15 @@ fn what_a_customer_should_not_send_is_counted() {
         change(&mut frame);
         let before = router.count(counter);
         let [back, out] = router.pass(CUSTOMERS, Instant(1), &frame);
-        // What has no route is answered.
-        let told = usize::from(counter == Counter::NoRoute);
-        assert_eq!((back.len(), out.len(), router.count(counter) - before), (told, 0, 1), "{counter:?}");
+        // A packet without a route causes an ICMP error.
+        let errors = usize::from(counter == Counter::NoRoute);
+        assert_eq!((back.len(), out.len(), router.count(counter) - before), (errors, 0, 1), "{counter:?}");
     };
     refused(&|frame| frame.truncate(13), Counter::FrameMalformed);
     refused(&|frame| frame[..6].fill(0xff), Counter::NotForUs);
     refused(&|frame| frame[15] = 101, Counter::NoCircuit);
     refused(&|frame| frame[16..18].copy_from_slice(&ethertype::ARP.to_be_bytes()), Counter::NotIp);
-    // Labels from a customer are not looked at.
+    // Labels from a customer are ignored.
     refused(&|frame| frame[16..18].copy_from_slice(&ethertype::MPLS.to_be_bytes()), Counter::NotIp);
     refused(&|frame| frame.truncate(18 + 99), Counter::IpMalformed);
     refused(&|frame| frame[18 + 15] ^= 1, Counter::IpChecksum);

@@ -1,4 +1,4 @@
-//! Another configuration while packets are under way.
+//! Configuration changes with packets in flight.
 
 use super::*;
 use netstage_core::fair::{Silence, WhenSilent};
@@ -9,7 +9,7 @@ fn replace(world: &mut World, side: usize, config: &Config) {
     assert!(closed.is_empty());
 }
 
-/// Sends so many packets of a VPN from side 0, each a millisecond after the one before.
+/// Sends `count` packets of a VPN from side 0, one per millisecond.
 fn offer(world: &mut World, vpn: u16, count: u64, fate: Fate<'_>) {
     for _ in 0..count {
         let (now, number) = (world.now, world.offered);
@@ -20,12 +20,12 @@ fn offer(world: &mut World, vpn: u16, count: u64, fate: Fate<'_>) {
 }
 
 #[test]
-fn no_packet_is_lost_and_what_stays_is_kept() {
+fn no_packet_is_lost_and_remaining_flows_keep_their_state() {
     let mut world = World::new([config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)]);
     offer(&mut world, 1, 200, &mut delay);
     let window = world.routers[0].engine.flow(1).window().unwrap().window();
     for (step, weight) in [(0, 2.0), (1, 3.0), (2, 1.0)] {
-        // In the middle of what is under way: VPN 0 goes, comes again, and a third one joins.
+        // With packets in flight, VPN 0 is removed and added again, and a third VPN is added.
         let vpns = [1..3, 0..2, 0..4][step].clone();
         for side in 0..2 {
             let mut config = config_of(side as u8, Way::Udp4, vpns.clone());
@@ -51,7 +51,7 @@ fn no_packet_is_lost_and_what_stays_is_kept() {
 }
 
 #[test]
-fn what_waits_is_sent_after_a_change_of_control_and_given_up_with_its_flow() {
+fn queued_packets_survive_a_change_of_control_but_not_the_removal_of_their_flow() {
     let slow = |vpns: Range<u16>, kind: Control| {
         let mut config = config_of(0, Way::Udp4, vpns);
         config.router.vpns.iter_mut().for_each(|vpn| vpn.flows[0].settings.control = kind.clone());
@@ -63,7 +63,7 @@ fn what_waits_is_sent_after_a_change_of_control_and_given_up_with_its_flow() {
         offer(&mut world, vpn, 30, &mut delay);
     }
     assert!(world.routers[0].engine.flows().all(|flow| flow.queue_len() > 25));
-    // One flow is taken away with what it has waiting; the other now has a window.
+    // One flow is removed with its waiting packets; the other changes to a window.
     replace(&mut world, 0, &slow(1..2, Control::I2vfc(fair::Config::default())));
     world.run(world.now + Duration::from_secs(3), &mut delay);
     let mut delivered = [0; 2];
@@ -75,7 +75,7 @@ fn what_waits_is_sent_after_a_change_of_control_and_given_up_with_its_flow() {
 }
 
 #[test]
-fn a_peers_way_may_go_and_come() {
+fn the_route_to_a_peer_may_be_removed_and_restored() {
     let mut world = World::new([config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)]);
     world.routers[0].engine.set_way(0, None);
     offer(&mut world, 0, 5, &mut delay);
@@ -83,7 +83,7 @@ fn a_peers_way_may_go_and_come() {
     world.routers[0].engine.set_way(0, Some((CORE, [9; 6], 1500)));
     offer(&mut world, 0, 5, &mut delay);
     world.run(world.now + Duration::from_millis(10), &mut delay);
-    // The far router would not take frames for another station.
+    // The far router ignores frames to another MAC address.
     assert!(world.delivered[1].is_empty());
     world.routers[0].engine.set_way(0, Some((CORE, CORE_PORT, 1500)));
     let mut larger = config(0, Way::Udp4, 1);
@@ -95,7 +95,7 @@ fn a_peers_way_may_go_and_come() {
 }
 
 #[test]
-fn a_silent_peer_is_noticed_and_where_asked_for_nothing_more_is_taken() {
+fn a_silent_peer_is_detected_and_stops_its_flow_if_configured() {
     for stops in [false, true] {
         let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
         let then = if stops { WhenSilent::Closed } else { WhenSilent::Shrink };
@@ -104,29 +104,29 @@ fn a_silent_peer_is_noticed_and_where_asked_for_nothing_more_is_taken() {
         let mut world = World::new(configs);
         offer(&mut world, 0, 100, &mut delay);
         assert_eq!(world.routers[0].engine.watch(), []);
-        let mut hole = |_: Instant, _: usize, _: &mut Vec<u8>| None;
+        let mut drop_all = |_: Instant, _: usize, _: &mut Vec<u8>| None;
         world.run(world.now + Duration::from_secs(1), &mut delay);
         let (mut noticed, silent_from) = (None, world.now);
         while noticed.is_none() && world.now < silent_from + Duration::from_secs(20) {
-            offer(&mut world, 0, 100, &mut hole);
+            offer(&mut world, 0, 100, &mut drop_all);
             noticed = world.routers[0].engine.watch().pop().map(|change| (change, world.now));
         }
         let (change, at) = noticed.unwrap();
         assert_eq!(change, (0, true));
         let after = at.since(silent_from);
         assert!((5_000..7_000).contains(&(after.0 / 1_000_000)), "{after:?}");
-        let refused = |world: &World| world.routers[0].engine.flow(0).count(Counter::PeerSilent);
-        let before = refused(&world);
-        offer(&mut world, 0, 100, &mut hole);
-        assert_eq!(refused(&world) - before, if stops { 100 } else { 0 });
-        // It answers again, is asked soon since somebody wants to send, and packets flow.
+        let dropped = |world: &World| world.routers[0].engine.flow(0).count(Counter::PeerSilent);
+        let before = dropped(&world);
+        offer(&mut world, 0, 100, &mut drop_all);
+        assert_eq!(dropped(&world) - before, if stops { 100 } else { 0 });
+        // The peer answers again. It is probed soon because there is traffic to send, and packets flow again.
         let before = world.delivered[1].len();
         for _ in 0..30 {
             offer(&mut world, 0, 100, &mut delay);
             world.routers[0].engine.watch();
         }
         assert!(world.routers[0].engine.flow(0).silent_since().is_none());
-        // The window has shrunk to one packet meanwhile, and grows by the law's small steps.
+        // The window has shrunk to one packet and grows by small steps.
         assert!(world.delivered[1].len() > before + 100, "{stops}: {}", world.delivered[1].len() - before);
     }
 }
